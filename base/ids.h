@@ -16,5 +16,6 @@ constexpr std::uint32_t index(Id id) {
 
 inline constexpr BlockId kNoBlock{0xffffffffU};
 inline constexpr RequestId kNoRequest{0xffffffffU};
+inline constexpr ReplicaId kNoReplica{0xffffffffU};
 
 }  // namespace kvlab

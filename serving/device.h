@@ -57,11 +57,17 @@ class Device {
   // The first n of these steps were carried out, the last of them ends at `end`.
   virtual void advance(std::int64_t /*n*/, Picoseconds /*end*/) {}
 
+  // Seconds of a step that computes `tokens` prompt tokens on top of `kv_before`, alone; 0: not known.
+  [[nodiscard]] virtual double prefill_seconds(std::int64_t /*tokens*/, std::int64_t /*kv_before*/) { return 0; }
+  // Seconds of a decode step of `rows` requests that hold `kv_tokens` in all; 0: not known.
+  [[nodiscard]] virtual double decode_seconds(std::int64_t /*rows*/, std::int64_t /*kv_tokens*/) { return 0; }
+
   // For an error about implausibly long steps: the figure to check first, and its file.
   [[nodiscard]] virtual std::string likely_cause() const { return "check the rates of the hardware"; }
 };
 
-using MakeDevice = std::function<std::unique_ptr<Device>()>;
+// pool: its number.
+using MakeDevice = std::function<std::unique_ptr<Device>(std::size_t pool)>;
 
 // The clock of a run: simulated time moves with the events, real time by itself.
 class Clock {

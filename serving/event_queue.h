@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -10,11 +11,11 @@
 
 namespace kvlab {
 
-// Order inside one instant: outputs are processed before arrivals are seen, arrivals are seen by the plan of that instant,
-// and a sample sees all of it.
-enum class Phase : std::uint8_t { kComplete, kArrive, kSchedule, kSample };
+// Order inside one instant: outputs are processed before requests are sent on to their next stage, then arrivals are seen, all of them by
+// the plan of that instant, and a sample sees all of it.
+enum class Phase : std::uint8_t { kComplete, kDispatch, kArrive, kSchedule, kSample };
 
-enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kFollowUp, kPlan, kSample };
+enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kImportEnd, kAsk, kTimer, kFollowUp, kPlan, kSample };
 
 struct Event {
   Picoseconds at{};
@@ -41,6 +42,7 @@ class EventQueue {
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>{});
   }
   [[nodiscard]] bool is_empty() const { return heap_.empty(); }
+  [[nodiscard]] std::size_t size() const { return heap_.size(); }
   [[nodiscard]] const Event& top() const { return heap_.front(); }
   Event pop() {
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>{});

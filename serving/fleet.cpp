@@ -14,6 +14,12 @@ namespace {
 
 constexpr Picoseconds kNoLimit = Picoseconds::max();
 
+std::vector<LinkSetup> links_of(const HostSetup& setup) {
+  std::vector<LinkSetup> links;
+  for (std::size_t i = 0; i < setup.num_pools(); ++i) links.insert(links.end(), setup.pool(i).num_replicas, setup.pool(i).link);
+  return links;
+}
+
 }  // namespace
 
 Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink)
@@ -23,27 +29,25 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
       sink_(sink),
       arrivals_(trace, setup.stop),
       metrics_(setup.slo, kStart + setup.warmup),
-      together_(setup.steps_together ? setup.ranks : 1),
-      last_counted_(num_ranks()) {
-  if (setup.num_replicas > 1) {
-    router_ = setup.make_router();
-    router_->set_seed(setup.seed);
-  }
-  const FleetContext context{setup, queue_, clock, sink, metrics_.itl()};
-  for (std::uint32_t first = 0; first < num_ranks(); first += together_) {
-    std::vector<std::unique_ptr<Device>> devices;
-    for (std::uint32_t i = 0; i < together_; ++i) devices.push_back(make_device());
-    replicas_.push_back(std::make_unique<Replica>(context, first, std::move(devices)));
-  }
+      transfers_(setup.transfer, links_of(setup)),
+      context_{setup, queue_, clock, sink, metrics_.itl(), transfers_},
+      replicas_(context_, make_device),
+      held_(replicas_.num_replicas()),
+      outputs_seen_(replicas_.num_replicas()),
+      last_counted_(replicas_.num_ranks()) {
+  if (replicas_.num_replicas() > 1) dispatch_ = std::make_unique<Dispatch>(setup, replicas_);
+  for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) keeps_hashes_ = keeps_hashes_ || state(i).memory().limits().prefix_caching;
 }
 
 ServingSummary Fleet::run() {
   const Picoseconds stop = setup_.stop.after_time.count() > 0 ? to_ps(setup_.stop.after_time) : kNoLimit;
-  if (setup_.timeline_interval.count() > 0) queue_.push({}, Phase::kSample, EventKind::kSample, 0, 0);
+  if (setup_.timeline_interval.count() > 0) queue_clock_event({}, Phase::kSample, EventKind::kSample);
+  if (dispatch_ != nullptr && dispatch_->period().count() > 0)
+    queue_clock_event(to_ps(dispatch_->period()), Phase::kDispatch, EventKind::kTimer);
   first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? Picoseconds{} : arrivals_.next_root();
   run_to_end(stop);
   if (stop != kNoLimit && (!queue_.is_empty() || arrivals_.next_root() != Arrivals::kNoMore)) {
-    for (const auto& replica : replicas_) replica->catch_up(stop, true);  // up to the very moment, whatever was skipped ahead
+    for (const auto& replica : replicas_.units()) replica->catch_up(stop, true);  // up to the very moment, whatever was skipped ahead
   }
   return finish();
 }
@@ -52,12 +56,12 @@ void Fleet::run_to_end(Picoseconds stop) {
   try {
     while (step(stop)) {
 #ifdef KVLAB_CHECKS
-      for (std::uint32_t i = 0; i < num_ranks(); ++i) state(i).check();
+      for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) state(i).check();
 #endif
     }
   } catch (const ClockOverflow& e) {
     throw InputError(fmt::format("the simulated clock ends after 106 days (2^63 ps), and at {:.6g} s of simulated time {}; {}", to_s(now_),
-                                 e.what(), replicas_.front()->rank(0).device->likely_cause()));
+                                 e.what(), replicas_.unit(0).rank(0).device->likely_cause()));
   }
 }
 
@@ -79,99 +83,71 @@ bool Fleet::step(Picoseconds stop) {
   }
   const Event event = queue_.pop();
   if (event.kind == EventKind::kSample) return sample(at);
-  if (event.kind == EventKind::kFollowUp) {
-    arrive(arrivals_.take_follow_up(event.subject), at);
-    return true;
-  }
-  Replica& replica = *replicas_[event.replica / together_];
-  replica.handle(event, root);
-  collect(replica, at);
+  handle(event, root);
   return true;
 }
 
-void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
-  const std::uint32_t rank = route(request, at);
-  Replica& replica = *replicas_[rank / together_];
-  replica.catch_up(at, false);
-  replica.receive(request, rank, at);
-  ++num_arrived_;
-  if (!state(rank).memory().limits().prefix_caching) arrivals_.forget_hashes(request.number);
-  collect(replica, at);
-}
-
-// The rank that takes the request.
-std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
-  const std::uint32_t replica = router_ == nullptr ? 0 : choose_replica(request, at);
-  if (setup_.ranks == 1) return replica;
-  for (std::uint32_t first = replica * setup_.ranks; first < (replica + 1) * setup_.ranks; first += together_) {
-    replicas_[first / together_]->catch_up(at, false);
-    collect(*replicas_[first / together_], at);
-  }
-  return choose_rank(replica);
-}
-
-std::uint32_t Fleet::choose_replica(const TraceRequest& request, Picoseconds at) {
-  arriving_ = &request;
-  if (router_->reads_load()) {
-    for (const auto& replica : replicas_) {
-      replica->catch_up(at, false);
-      collect(*replica, at);
+void Fleet::handle(const Event& event, Picoseconds next_root) {
+  switch (event.kind) {
+    case EventKind::kFollowUp:
+      return arrive(arrivals_.take_follow_up(event.subject), event.at);
+    case EventKind::kAsk:
+      return event.subject == index(kNoRequest) ? ask_again(event.at) : ask_for_decode(event.replica, RequestId{event.subject}, event.at);
+    case EventKind::kTimer:
+      return on_timer(event.at);
+    default: {
+      Replica& replica = replicas_.unit(event.replica);
+      replica.handle(event, next_root);
+      collect(replica, event.at);
     }
   }
-  const std::uint32_t target = index(router_->route(arrival_record(request, to_time(at)), *this));
-  if (target >= setup_.num_replicas) throw InternalError("the router chose a replica that does not exist");
-  return target;
 }
 
-// As vLLM 0.19 does (vllm/v1/engine/core_client.py, DPLBAsyncMPClient): the least 4 x waiting + running, of equal ranks the first. A
-// request that has just been sent to a rank counts as waiting there.
-std::uint32_t Fleet::choose_rank(std::uint32_t replica) const {
-  constexpr std::int64_t kWaitingWeight = 4;
-  const auto score = [&](std::uint32_t rank) {
-    return kWaitingWeight * state(rank).queues().num_queued() + static_cast<std::int64_t>(state(rank).running().size());
-  };
-  std::uint32_t best = replica * setup_.ranks;
-  for (std::uint32_t rank = best + 1; rank < (replica + 1) * setup_.ranks; ++rank) {
-    if (score(rank) < score(best)) best = rank;
-  }
-  return best;
-}
-
-ReplicaLoad Fleet::load(ReplicaId replica) const {
-  ReplicaLoad load;
-  for (std::uint32_t i = 0; i < setup_.ranks; ++i) {
-    const ReplicaState& of = state(index(replica) * setup_.ranks + i);
-    load.waiting += of.queues().num_queued();
-    load.running += static_cast<std::int64_t>(of.running().size());
-    load.outstanding_tokens += of.table().outstanding_prompt_tokens();
-    load.used_blocks += of.used_blocks();
-    load.num_blocks += of.num_blocks();
-  }
-  return load;
-}
-
-std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(choose_rank(index(replica))).memory().cached_tokens(*arriving_); }
-
-// Takes finished requests out of a replica; the turns that wait for them become arrivals.
+// Takes finished requests out of a replica, and those that go on elsewhere.
 void Fleet::collect(Replica& replica, Picoseconds at) {
   for (const auto& rank : replica.ranks()) {
     std::vector<RequestRecord>& outbox = rank->state.outbox();
-    for (const RequestRecord& record : outbox) {
-      metrics_.add(record);
-      if (record.facts != nullptr) count_in_groups(record, kNever);
-      sink_.request(record);
-      if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
-      Picoseconds arrives;
-      std::uint32_t turn = 0;
-      const bool has_more = arrivals_.follow_up(record.number, at, arrives, turn);
-      metrics_.add_turn(record, has_more);
-      if (has_more) {
-        queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
-      } else {
-        arrivals_.session_ended(at);
-      }
-    }
+    for (const RequestRecord& record : outbox) leave(record, at);
     outbox.clear();
+    Handover& handover = rank->state.handover();
+    if (handover.is_quiet()) continue;
+    const std::uint32_t number = rank->state.memory().limits().replica;
+    for (const RequestId slot : handover.fresh()) queue_.push(at, Phase::kDispatch, EventKind::kAsk, number, index(slot));
+    handover.fresh().clear();
+    settle_offers(rank->state, at);
+  }
+  if (!held_.is_empty() && !asks_pending_) {
+    asks_pending_ = true;
+    queue_.push(at, Phase::kDispatch, EventKind::kAsk, 0, index(kNoRequest));
+  }
+}
+
+// A request is over; the turns that wait for it become arrivals.
+void Fleet::leave(const RequestRecord& record, Picoseconds at) {
+  metrics_.add(record);
+  if (record.facts != nullptr) count_in_groups(record, kNever);
+  sink_.request(record);
+  if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
+  Picoseconds arrives;
+  std::uint32_t turn = 0;
+  const bool has_more = arrivals_.follow_up(record.number, at, arrives, turn);
+  metrics_.add_turn(record, has_more);
+  if (has_more) {
+    queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
+  } else {
+    arrivals_.session_ended(at);
+  }
+}
+
+// Ranks whose KV was fetched, or is not needed, take its memory back.
+void Fleet::settle_offers(ReplicaState& state, Picoseconds at) {
+  std::vector<KvOffer> settled;
+  std::swap(settled, state.handover().settled());
+  for (const KvOffer& offer : settled) {
+    Replica& source = replicas_.unit(offer.rank);
+    source.catch_up(at, false);
+    source.release_export(offer.slot, offer.rank, at);
+    collect(source, at);
   }
 }
 
@@ -181,20 +157,33 @@ void Fleet::count_in_groups(const RequestRecord& record, Time cut_off) {
   groups_.add(record, slo.is_set && is_judged(record, slo, cut_off), has_attained(record, slo));
 }
 
+void Fleet::queue_clock_event(Picoseconds at, Phase phase, EventKind kind) {
+  queue_.push(at, phase, kind, 0, 0);
+  ++num_clock_events_;
+}
+
 bool Fleet::sample(Picoseconds at) {
-  for (std::uint32_t i = 0; i < num_ranks(); ++i) {
-    if (i % together_ == 0) replicas_[i / together_]->catch_up(at, true);
+  --num_clock_events_;
+  for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) {
+    if (replicas_.unit(i).first_rank() == i) replicas_.unit(i).catch_up(at, true);
     sink_.sample(sample_of(state(i), i, at, last_counted_[i]));
   }
-  const bool more = arrivals_.next_root() != Arrivals::kNoMore || !queue_.is_empty();
+  const bool more = has_more();
   const Picoseconds interval = to_ps(setup_.timeline_interval);
-  if (more && !add_overflows(at, interval)) queue_.push(at + interval, Phase::kSample, EventKind::kSample, 0, 0);
+  if (more && !add_overflows(at, interval)) queue_clock_event(at + interval, Phase::kSample, EventKind::kSample);
   return more;
 }
 
 StepTotals Fleet::totals() const {
   StepTotals all;
-  for (const auto& replica : replicas_) all.merge(replica->totals());
+  for (const auto& replica : replicas_.units()) all.merge(replica->totals());
+  return all;
+}
+
+StepTotals Fleet::totals(std::uint32_t pool) const {
+  StepTotals all;
+  for (const auto& replica : replicas_.units())
+    if (replicas_.place(replicas_.replica_of(replica->first_rank())).pool == pool) all.merge(replica->totals());
   return all;
 }
 
@@ -202,12 +191,15 @@ ServingSummary Fleet::finish() {
   ServingSummary summary;
   Picoseconds last;
   std::vector<RequestRecord> unfinished;
-  for (const auto& replica : replicas_) {
+  for (const auto& replica : replicas_.units()) {
     last = std::max(last, replica->last_output());
     for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
   for (const RequestRecord& record : unfinished)
     if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time);
+  for (const auto& list : held_.lists())
+    for (const HeldRequests::Held& held : list)
+      if (held.question.stage == Stage::kPrefill) unfinished.push_back(held.question.record);
   finish_requests(unfinished, setup_.stop, metrics_, sink_, summary);
   summary.groups = groups_.finish();
   summary.requests = arrivals_.taken();
@@ -217,28 +209,55 @@ ServingSummary Fleet::finish() {
   summary.first_rejection = first_rejection_;
   summary.events = events_;
   add_totals(summary, last - first_arrival_);
+  if (!setup_.pools.empty()) add_pools(summary);
   return summary;
 }
 
 void Fleet::add_totals(ServingSummary& summary, Picoseconds duration) const {
   const StepTotals all = totals();
   Int128 unfinished = 0;  // steps cut short by the stop are in the totals with all of their time
-  for (const auto& replica : replicas_) {
+  for (const auto& replica : replicas_.units()) {
     unfinished += replica->busy_after(first_arrival_ + duration).count();
     for (const auto& rank : replica->ranks()) add_counters(rank->state, summary);
   }
   summary.steps = all.steps;
   const Int128 steps = static_cast<Int128>(all.steps);
-  const Int128 rank_time = static_cast<Int128>(std::max(duration, Picoseconds{}).count()) * num_ranks();
-  const std::int64_t num_blocks = state(0).num_blocks();
+  const Int128 rank_time = static_cast<Int128>(std::max(duration, Picoseconds{}).count()) * replicas_.num_ranks();
+  Int128 block_time = 0;
+  for (std::uint32_t i = 0; i < setup_.num_pools(); ++i) {
+    const StepTotals own = totals(i);
+    const std::int64_t num_blocks = setup_.pools.empty() ? state(0).num_blocks() : setup_.pools[i].memory.num_blocks;
+    block_time += own.busy * num_blocks;
+    summary.kv_used_peak_frac = std::max(summary.kv_used_peak_frac, ratio(own.peak_used_blocks, num_blocks));
+  }
   summary.batch_mean_requests = ratio(all.rows, steps);
   summary.batch_mean_tokens = ratio(all.tokens, steps);
   summary.busy_frac = ratio(all.busy - unfinished, rank_time);
   summary.overload_frac = ratio(std::min(all.overload, all.busy - unfinished), rank_time);
-  summary.kv_used_mean_frac = ratio(all.used_blocks, all.busy * num_blocks);
-  summary.kv_used_peak_frac = ratio(all.peak_used_blocks, num_blocks);
-  summary.internal_fragmentation_frac = ratio(all.wasted_tokens, all.used_blocks * setup_.memory.block_tokens);
+  summary.kv_used_mean_frac = ratio(all.used_blocks, block_time);
+  summary.internal_fragmentation_frac = ratio(all.wasted_tokens, all.used_blocks * setup_.pool(0).memory.block_tokens);
   summary.external_fragmentation_frac = ratio(all.external_fragmentation, all.busy) * 1e-6;
+}
+
+void Fleet::add_pools(ServingSummary& summary) const {
+  for (std::uint32_t i = 0; i < setup_.num_pools(); ++i) {
+    const StepTotals own = totals(i);
+    const std::int64_t num_blocks = setup_.pools[i].memory.num_blocks;
+    PoolTotals pool;
+    pool.busy = own.busy;
+    pool.steps = own.steps;
+    pool.kv_used_mean_frac = ratio(own.used_blocks, own.busy * num_blocks);
+    pool.kv_used_peak_frac = ratio(own.peak_used_blocks, num_blocks);
+    for (std::uint32_t rank = 0; rank < replicas_.num_ranks(); ++rank)
+      if (replicas_.place(replicas_.replica_of(rank)).pool == i) pool.output_tokens += state(rank).counters().output_tokens;
+    summary.pools.push_back(pool);
+  }
+  for (std::uint32_t replica = 0; replica < replicas_.num_replicas(); ++replica) {
+    for (const bool is_egress : {true, false}) {
+      const Transfers::Use& use = is_egress ? transfers_.egress(replica) : transfers_.ingress(replica);
+      if (use.transfers > 0) summary.links.push_back({replica, is_egress, use.transfers, use.bytes, use.busy});
+    }
+  }
 }
 
 }  // namespace kvlab

@@ -1,21 +1,25 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "policies/router/router.h"
 #include "serving/arrivals.h"
+#include "serving/dispatch.h"
 #include "serving/event_queue.h"
 #include "serving/group_metrics.h"
+#include "serving/held_requests.h"
 #include "serving/metrics.h"
-#include "serving/replica.h"
+#include "serving/replicas.h"
+#include "serving/transfers.h"
 
 namespace kvlab {
 
-// One run of serving, whatever its host: sends arrivals to replicas, orders their events in time and gathers records. Deterministic
-// where the clock and the devices are: same setup, trace and build give the same result, byte for byte, with fast-forward on or off.
-class Fleet final : public FleetView {
+// One run of serving, whatever its host: sends arrivals to replicas and from stage to stage, orders their events in time and gathers
+// records. Deterministic where the clock and the devices are: same setup, trace and build give the same result, byte for byte, with
+// fast-forward on or off.
+class Fleet final {
  public:
   // All arguments outlive the object.
   Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink);
@@ -25,28 +29,48 @@ class Fleet final : public FleetView {
   ServingSummary run();
 
   // rank: its number, counted over all replicas.
-  [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return replicas_[rank / together_]->rank(rank).state; }
+  [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return replicas_.state(rank); }
   // Over all replicas, for figures of the devices' own; complete after run().
   [[nodiscard]] StepTotals totals() const;
-
-  [[nodiscard]] std::uint32_t num_replicas() const override { return setup_.num_replicas; }
-  [[nodiscard]] std::uint64_t num_arrived() const override { return num_arrived_; }
-  [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override;
-  [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override;
+  // Of the replicas of one pool.
+  [[nodiscard]] StepTotals totals(std::uint32_t pool) const;
 
  private:
   bool step(Picoseconds stop);
   void run_to_end(Picoseconds stop);
+  void handle(const Event& event, Picoseconds next_root);
+
+  // ---- arrivals and stages (fleet_stages.cpp) ----
   void arrive(const TraceRequest& request, Picoseconds at);
-  [[nodiscard]] std::uint32_t route(const TraceRequest& request, Picoseconds at);
-  [[nodiscard]] std::uint32_t choose_replica(const TraceRequest& request, Picoseconds at);
-  [[nodiscard]] std::uint32_t choose_rank(std::uint32_t replica) const;
-  [[nodiscard]] std::uint32_t num_ranks() const { return setup_.num_replicas * setup_.ranks; }
+  void receive(const TraceRequest& request, std::uint32_t rank, Picoseconds at, bool prefill_only);
+  void ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at);
+  [[nodiscard]] std::optional<ReplicaId> place(const HeldRequests::Held& request, Picoseconds at);
+  void send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at);
+  void send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds at);
+  void refuse(const HeldRequests::Held& request, const char* reason, Picoseconds at);
+  void hold(HeldRequests::Held request, ReplicaId replica, Picoseconds at);
+  void ask_again(Picoseconds at);
+  void ask_again(ReplicaId replica, Picoseconds at);
+  void watch_all();
+  void catch_up(ReplicaId replica, Picoseconds at);
+  void catch_up_all(Picoseconds at);
+  void on_timer(Picoseconds at);
+  // Something is to come other than samples and timers.
+  [[nodiscard]] bool has_more() const { return arrivals_.next_root() != Arrivals::kNoMore || queue_.size() > num_clock_events_; }
+  void queue_clock_event(Picoseconds at, Phase phase, EventKind kind);
+  void note_outputs(ReplicaId replica);
+  [[nodiscard]] std::uint64_t num_outputs(ReplicaId replica);
+  [[nodiscard]] std::uint32_t choose_rank(ReplicaId replica, Picoseconds at);
+
+  // ---- records ----
   void collect(Replica& replica, Picoseconds at);
+  void leave(const RequestRecord& record, Picoseconds at);
+  void settle_offers(ReplicaState& state, Picoseconds at);
   void count_in_groups(const RequestRecord& record, Time cut_off);
   bool sample(Picoseconds at);
   ServingSummary finish();
   void add_totals(ServingSummary& summary, Picoseconds duration) const;
+  void add_pools(ServingSummary& summary) const;
 
   const HostSetup& setup_;
   Clock& clock_;
@@ -56,13 +80,19 @@ class Fleet final : public FleetView {
   Arrivals arrivals_;
   MetricsCollector metrics_;
   GroupMetrics groups_;
-  std::unique_ptr<Router> router_;                  // where there are several replicas
-  std::uint32_t together_;                          // ranks that step together
-  std::vector<std::unique_ptr<Replica>> replicas_;  // of so many ranks each
+  Transfers transfers_;
+  FleetContext context_;
+  Replicas replicas_;
+  std::unique_ptr<Dispatch> dispatch_;  // where there are several replicas
+  HeldRequests held_;
+  std::vector<std::uint64_t> outputs_seen_;  // by replica: when those that wait for its step were last asked about
+  bool asks_pending_ = false;                // held requests will be asked about at this instant
+  std::size_t num_clock_events_ = 0;         // queued samples and timers
+  std::uint32_t idle_timers_ = 0;
+  bool keeps_hashes_ = false;  // a replica has a prefix cache
   std::vector<ReplicaState::Counters> last_counted_;
-  const TraceRequest* arriving_ = nullptr;
   std::string first_rejection_;
-  std::uint64_t num_arrived_ = 0, events_ = 0;
+  std::uint64_t events_ = 0;
   Picoseconds first_arrival_, now_;
 };
 

@@ -7,13 +7,15 @@
 #include <vector>
 
 #include "policies/block_cache/block_cache.h"
+#include "policies/dispatcher/dispatcher.h"
 #include "policies/kv/footprint.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
-#include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
+#include "base/int128.h"
 #include "serving/group_metrics.h"
 #include "serving/metrics.h"
+#include "serving/transfers.h"
 
 // Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
 namespace kvlab {
@@ -35,19 +37,28 @@ struct StopRule {
   std::uint64_t after_requests = 0;  // requests taken from the trace
 };
 
-// A run of either host. Policies are made anew for each rank.
-struct HostSetup {
+// Replicas that are alike. Policies are made anew for each rank.
+struct PoolSetup {
+  std::string name;  // "" for the only pool
+  Roles roles;
   std::uint32_t num_replicas = 1;
-  std::uint32_t ranks = 1;                               // of each replica: data parallelism
-  bool steps_together = true;                            // ranks of a replica meet in every step; false: they share its arrivals alone
-  std::function<std::unique_ptr<Router>()> make_router;  // not called for one replica
+  std::uint32_t ranks = 1;     // of each replica: data parallelism
+  bool steps_together = true;  // ranks of a replica meet in every step; false: they share its arrivals alone
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
   std::function<std::unique_ptr<Order>()> make_order;          // empty: first come, first served
   std::function<std::unique_ptr<Predictor>()> make_predictor;  // empty: true lengths
   std::function<std::unique_ptr<BlockCache>()> make_block_cache;
   std::function<std::unique_ptr<Footprint>()> make_footprint;
   MemorySetup memory;
+  LinkSetup link;  // to other replicas, of a whole replica, one direction
   std::int32_t max_model_len = 1 << 20;
+};
+
+// A run of either host. Its own pool is the only one where `pools` is empty.
+struct HostSetup : PoolSetup {
+  std::vector<PoolSetup> pools;                                  // with the same block_tokens, model and KV policy; one at least takes each stage
+  std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica
+  TransferSetup transfer;                                        // between replicas
   SloTarget slo;
   StopRule stop;
   Span warmup{0};             // requests that arrive before it are served and not counted
@@ -56,6 +67,26 @@ struct HostSetup {
   bool fast_forward = true;                              // where the device looks ahead
   std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: the lookups of an earlier pass
   std::vector<std::uint64_t>* record_lookups = nullptr;  // where to note block lookups in order, for such a pass
+
+  [[nodiscard]] std::size_t num_pools() const { return pools.empty() ? 1 : pools.size(); }
+  [[nodiscard]] const PoolSetup& pool(std::size_t i) const { return pools.empty() ? *this : pools[i]; }
+};
+
+// Use of one direction of the links of one replica.
+struct LinkUse {
+  std::uint32_t replica = 0;
+  bool is_egress = false;
+  std::uint64_t transfers = 0;
+  std::int64_t bytes = 0;
+  Picoseconds busy{};
+};
+
+// What the ranks of one pool did.
+struct PoolTotals {
+  Int128 busy = 0;  // ps, of ranks
+  std::uint64_t steps = 0;
+  std::int64_t output_tokens = 0;
+  double kv_used_mean_frac = 0, kv_used_peak_frac = 0;
 };
 
 // Totals of a run, over all replicas.
@@ -78,6 +109,8 @@ struct ServingSummary {
   std::string skipped;          // rows the trace passed over, and why
   std::string trace_remark;     // what looks wrong in the trace, if anything
   std::string remark;           // what the host had to do without, if anything
+  std::vector<PoolTotals> pools;  // as in the setup
+  std::vector<LinkUse> links;     // of replicas that took part in a transfer
   std::uint64_t peak_held_requests = 0;
   std::uint64_t events = 0;  // arrivals, plans, outputs, ends of copies and samples that the run handled one by one
 };

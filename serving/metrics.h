@@ -27,12 +27,21 @@ struct TimelineSample {
   std::int64_t prompt_tokens = 0, output_tokens = 0;
 };
 
-enum class RequestEvent : std::uint8_t { kPreempted, kSwappedOut, kSwappedIn, kFinished, kRejected };
+enum class RequestEvent : std::uint8_t { kPreempted, kSwappedOut, kSwappedIn, kFinished, kRejected, kExported, kImported };
 struct RequestEventRecord {
   std::uint32_t replica = 0;
   std::uint64_t request = 0;
   Time at{};
   RequestEvent event{};
+};
+
+// A copy of KV from one replica to another.
+struct TransferRecord {
+  std::uint64_t request = 0;
+  std::uint32_t from = 0, to = 0;  // ranks, counted over all replicas
+  std::int32_t tokens = 0;         // whose KV is on `to` when it ends
+  std::int64_t bytes = 0, calls = 0;
+  Time ready{}, asked{}, end{};  // its KV is complete on `from`; `to` has room; it is there
 };
 
 // Receives the records of a run, in order of time.
@@ -41,6 +50,8 @@ class RunSink {
   virtual ~RunSink() = default;
   virtual void request(const RequestRecord&) {}
   virtual void sample(const TimelineSample&) {}
+  // As it begins.
+  virtual void transfer(const TransferRecord&) {}
   // True: steps and events are delivered, for golden logs and Perfetto tracks; there is no fast-forward then.
   [[nodiscard]] virtual bool wants_steps() const { return false; }
   // A step whose times are known, and the replica just after it was planned or just before its output is processed.

@@ -14,7 +14,7 @@ namespace kvlab {
 // A scheduler with the queues, the KV memory and the device that it plans for. A replica has one, or with data parallelism several.
 struct Rank {
   // number: among the ranks of all replicas.
-  Rank(const HostSetup& setup, std::uint32_t number, std::unique_ptr<Device> its_device);
+  Rank(const HostSetup& setup, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device);
 
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Device> device;

@@ -11,26 +11,28 @@ void Device::finish(InFlightStep& /*step*/) { throw InternalError("this device t
 
 namespace {
 
-std::vector<std::unique_ptr<Rank>> make_ranks(const HostSetup& setup, std::uint32_t number, std::vector<std::unique_ptr<Device>> devices) {
+std::vector<std::unique_ptr<Rank>> make_ranks(const HostSetup& setup, const PoolSetup& pool, std::uint32_t number,
+                                              std::vector<std::unique_ptr<Device>> devices) {
   std::vector<std::unique_ptr<Rank>> ranks;
-  for (auto& device : devices) ranks.push_back(std::make_unique<Rank>(setup, number++, std::move(device)));
+  for (auto& device : devices) ranks.push_back(std::make_unique<Rank>(setup, pool, number++, std::move(device)));
   return ranks;
 }
 
 }  // namespace
 
-Replica::Replica(const FleetContext& fleet, std::uint32_t first_rank, std::vector<std::unique_ptr<Device>> devices)
-    : setup_(fleet.setup),
+Replica::Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t first_rank, std::vector<std::unique_ptr<Device>> devices)
+    : pool_(pool),
       queue_(fleet.queue),
       clock_(fleet.clock),
       sink_(fleet.sink),
       itl_(fleet.itl),
+      transfers_(fleet.transfers),
       first_rank_(first_rank),
-      ranks_(make_ranks(setup_, first_rank, std::move(devices))),
+      ranks_(make_ranks(fleet.setup, pool, first_rank, std::move(devices))),
       first_(*ranks_.front()),
       traits_(first_.device->traits()),
       depth_(traits_.num_stages > 1 ? traits_.num_stages : first_.scheduler->pipeline_depth()),
-      fast_forward_(setup_.fast_forward && ranks_.size() == 1 && traits_.num_stages == 1 && !sink_.wants_steps()),
+      fast_forward_(fleet.setup.fast_forward && ranks_.size() == 1 && traits_.num_stages == 1 && !sink_.wants_steps()),
       wants_steps_(sink_.wants_steps()),
       wants_events_(wants_steps_ || traits_.wants_events) {
   for (const auto& rank : ranks_) {
@@ -39,11 +41,54 @@ Replica::Replica(const FleetContext& fleet, std::uint32_t first_rank, std::vecto
   }
 }
 
-void Replica::receive(const TraceRequest& request, std::uint32_t number, Picoseconds at) {
-  Rank& rank = *ranks_[number - first_rank_];
-  const std::size_t before = rank.state.outbox().size();
-  rank.state.receive(request, to_time(at));
-  if (rank.state.outbox().size() == before) rank.device->on_receive(request, rank.state.queues().input().back());
+void Replica::receive(const TraceRequest& request, std::uint32_t number, Picoseconds at, bool prefill_only) {
+  Rank& its = rank(number);
+  const std::size_t before = its.state.outbox().size();
+  its.state.receive(request, to_time(at), prefill_only);
+  if (its.state.outbox().size() == before) its.device->on_receive(request, its.state.queues().input().back());
+  begin_anew(its, at);
+}
+
+void Replica::receive_import(const Request& from, KvOffer offer, std::uint32_t number, Picoseconds at) {
+  Rank& its = rank(number);
+  its.state.receive_import(from, std::move(offer), to_time(at));
+  begin_anew(its, at);
+}
+
+void Replica::rejoin(RequestId slot, std::uint32_t number, Picoseconds at) {
+  Rank& its = rank(number);
+  its.state.rejoin(slot);
+  begin_anew(its, at);
+}
+
+void Replica::release_export(RequestId slot, std::uint32_t number, Picoseconds at) {
+  rank(number).state.release_export(slot);
+  plan_anew(rank(number), at);
+}
+
+void Replica::refuse_export(RequestId slot, std::uint32_t number, Picoseconds at, const char* reason) {
+  rank(number).state.refuse_export(slot, to_time(at), reason);
+  plan_anew(rank(number), at);
+}
+
+// Memory of a rank has come back.
+void Replica::plan_anew(const Rank& rank, Picoseconds at) {
+  if (stretch_.iterations > 0) {
+    stretch_.iterations = 0;
+    schedule_next();
+  }
+  if (count_ == 0 && !plan_pending_ && rank.state.queues().num_queued() > 0) queue_plan(clock_.now(at));
+}
+
+void Replica::set_watched(bool is_watched) {
+  is_watched_ = is_watched;
+  if (!is_watched || stretch_.iterations == 0) return;
+  stretch_.iterations = 0;
+  schedule_next();
+}
+
+// A request has come into the input queue of a rank.
+void Replica::begin_anew(const Rank& rank, Picoseconds at) {
   if (stretch_.iterations > 0) {  // the next plan sees it
     stretch_.iterations = 0;
     schedule_next();
@@ -52,7 +97,7 @@ void Replica::receive(const TraceRequest& request, std::uint32_t number, Picosec
 }
 
 void Replica::handle(const Event& event, Picoseconds next_arrival) {
-  if (event.kind == EventKind::kSwapEnd) {
+  if (event.kind == EventKind::kSwapEnd || event.kind == EventKind::kImportEnd) {
     catch_up(event.at, false);
     stretch_.iterations = 0;
     ranks_[event.replica - first_rank_]->state.finish_swap_in(RequestId{event.subject}, to_time(event.at));
@@ -96,14 +141,16 @@ void Replica::catch_up(Picoseconds at, bool with_plans) {
   queue_plan(clock_.now(at));
 }
 
-// A request has left and is still here.
+// A request has left, or goes on elsewhere, and is still here.
 bool Replica::has_output() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return !rank->state.outbox().empty(); });
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const auto& rank) { return !rank->state.outbox().empty() || !rank->state.handover().is_quiet(); });
 }
 
 void Replica::process_oldest(Picoseconds at) {
   if (!in_flight(0).is_counted) count_steps(0, last_output_);
   last_output_ = at;
+  ++num_outputs_;
   for (const auto& rank : ranks_) {
     rank->state.process_output(in_flight(*rank, 0), at, itl_);
     tell_scheduler(*rank);
@@ -121,7 +168,7 @@ void Replica::queue_plan(Picoseconds at) {
 void Replica::plan(Picoseconds at) {
   while (count_ < depth_ && plan_one(at)) at = clock_.now(at);
   if (count_ == 0) return;
-  if (fast_forward_ && count_ == depth_) look_ahead();
+  if (fast_forward_ && !is_watched_ && count_ == depth_) look_ahead();
   schedule_next();
 }
 
@@ -207,6 +254,11 @@ Picoseconds Replica::busy_after(Picoseconds end) {
 Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
   Picoseconds out_end;
   for (const SwapCopy& copy : rank.state.swap_copies()) {
+    if (copy.is_import) {
+      const Picoseconds end = start_import(rank, copy, at);
+      queue_.push(end, Phase::kDispatch, EventKind::kImportEnd, rank.state.memory().limits().replica, index(copy.request));
+      continue;
+    }
     const Picoseconds end = rank.device->copy(copy, at);
     if (copy.to_host)
       out_end = std::max(out_end, end);
@@ -215,6 +267,24 @@ Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
   }
   rank.state.swap_copies().clear();
   return out_end;
+}
+
+// Returns when the request's KV is here.
+Picoseconds Replica::start_import(Rank& rank, const SwapCopy& copy, Picoseconds at) {
+  const KvOffer& offer = *rank.state.handover().offer(copy.request);
+  const Request& r = rank.state.table()[copy.request];
+  KvFetch fetch{offer.replica, offer.to_replica, copy.blocks, copy.blocks * pool_.memory.block_bytes, copy.blocks,
+                offer.has_waited ? at : offer.begun, offer.ready};
+  if (!r.left_hashed && static_cast<std::int64_t>(offer.blocks.size()) >= copy.blocks) {
+    const auto count = static_cast<std::size_t>(copy.blocks);
+    const std::size_t first = offer.blocks.size() - count;
+    fetch.runs = adjacent_runs(std::span(offer.blocks).subspan(first), std::span(r.blocks).subspan(first, count));
+  }
+  if (offer.has_waited) fetch.ready = at;
+  const Transfers::Times times = transfers_.begin(fetch, at);
+  sink_.transfer({r.number, offer.rank, rank.state.memory().limits().replica, r.computed_tokens, fetch.bytes, times.calls,
+                  to_time(offer.ready), to_time(at), to_time(times.end)});
+  return times.end;
 }
 
 void Replica::schedule_next() {

@@ -9,6 +9,7 @@
 #include "serving/host_setup.h"
 #include "serving/rank.h"
 #include "serving/totals.h"
+#include "serving/transfers.h"
 
 namespace kvlab {
 
@@ -19,6 +20,7 @@ struct FleetContext {
   Clock& clock;
   RunSink& sink;
   LogHistogram& itl;
+  Transfers& transfers;
 };
 
 // One replica, or one of its ranks where these do not wait for each other. It plans steps while there is room in the pipeline, hands them
@@ -27,17 +29,32 @@ struct FleetContext {
 class Replica {
  public:
   // devices: one for each rank; first_rank: the number of the first among the ranks of all replicas.
-  Replica(const FleetContext& fleet, std::uint32_t first_rank, std::vector<std::unique_ptr<Device>> devices);
+  Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t first_rank, std::vector<std::unique_ptr<Device>> devices);
 
   // Carries out whatever happens before the phase kArrive of `at` (with_plans: up to and including kSchedule).
   void catch_up(Picoseconds at, bool with_plans);
   // An arriving request for the rank of that number among all; catch_up(at) came before.
-  void receive(const TraceRequest& request, std::uint32_t rank, Picoseconds at);
-  // kOutput, kPlan and kSwapEnd events of this replica.
+  void receive(const TraceRequest& request, std::uint32_t rank, Picoseconds at, bool prefill_only = false);
+  // A request whose KV another rank offers; likewise.
+  void receive_import(const Request& from, KvOffer offer, std::uint32_t rank, Picoseconds at);
+  // An export of that rank goes on here.
+  void rejoin(RequestId slot, std::uint32_t rank, Picoseconds at);
+  // The memory of an export of that rank goes back; catch_up(at) came before.
+  void release_export(RequestId slot, std::uint32_t rank, Picoseconds at);
+  // An export of that rank leaves for good, rejected; likewise.
+  void refuse_export(RequestId slot, std::uint32_t rank, Picoseconds at, const char* reason);
+  // True: no step is skipped, so that each of them is an event; catch_up(at) came before.
+  void set_watched(bool is_watched);
+  // Outputs that were processed so far.
+  [[nodiscard]] std::uint64_t num_outputs() const { return num_outputs_; }
+  // kOutput, kPlan, kSwapEnd and kImportEnd events of this replica.
   void handle(const Event& event, Picoseconds next_arrival);
 
   [[nodiscard]] std::vector<std::unique_ptr<Rank>>& ranks() { return ranks_; }
+  [[nodiscard]] std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(ranks_.size()); }
+  [[nodiscard]] std::uint32_t first_rank() const { return first_rank_; }
   [[nodiscard]] const Rank& rank(std::uint32_t number) const { return *ranks_[number - first_rank_]; }
+  [[nodiscard]] Rank& rank(std::uint32_t number) { return *ranks_[number - first_rank_]; }
   // The sum over its ranks.
   [[nodiscard]] const StepTotals& totals() const { return totals_; }
   // Time that counted steps still in flight occupy after `end`, summed over the ranks.
@@ -57,6 +74,9 @@ class Replica {
   void begin(Picoseconds planned, Picoseconds ready);
   void count_steps(int i, Picoseconds before);
   Picoseconds start_copies(Rank& rank, Picoseconds at);
+  Picoseconds start_import(Rank& rank, const SwapCopy& copy, Picoseconds at);
+  void begin_anew(const Rank& rank, Picoseconds at);
+  void plan_anew(const Rank& rank, Picoseconds at);
   void schedule_next();
   void wake_at(Picoseconds at);
   void tell_scheduler(Rank& rank);
@@ -71,11 +91,12 @@ class Replica {
   [[nodiscard]] bool all_uniform();
   [[nodiscard]] bool waits_for_device(const DecodeTimes& times, std::int64_t iterations);
 
-  const HostSetup& setup_;
+  const PoolSetup& pool_;
   EventQueue& queue_;
   Clock& clock_;
   RunSink& sink_;
   LogHistogram& itl_;
+  Transfers& transfers_;
   std::uint32_t first_rank_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   Rank& first_;  // the only one where steps are looked ahead
@@ -84,10 +105,11 @@ class Replica {
   int head_ = 0, count_ = 0;
   DecodeStretch stretch_;
   bool fast_forward_, wants_steps_, wants_events_;
+  bool is_watched_ = false;
   bool plan_pending_ = false;          // a kPlan event is queued
   std::uint32_t generation_ = 0;       // of the queued kOutput event
   std::uint32_t wake_generation_ = 0;  // of the latest kPlan event that a scheduler asked for
-  std::uint64_t next_step_ = 0;
+  std::uint64_t next_step_ = 0, num_outputs_ = 0;
   Picoseconds last_output_;
   StepTotals totals_;
 };

@@ -71,7 +71,7 @@ void Replica::carry_out(std::int64_t n) {
   totals_.used_blocks += static_cast<Int128>(first_.state.used_blocks()) * whole;
   totals_.wasted_tokens += static_cast<Int128>(first_.state.memory().wasted_tokens()) * whole;
 
-  const std::int64_t block_tokens = setup_.memory.block_tokens;
+  const std::int64_t block_tokens = pool_.memory.block_tokens;
   first_.state.uniform().advance(n, [&](std::int64_t iteration) {
     const Int128 rest = whole - device_time(iteration - 1);
     totals_.used_blocks += rest;
@@ -86,6 +86,7 @@ void Replica::carry_out(std::int64_t n) {
   if (counted > 0 && n > depth_) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), n - depth_, counted);
   first_.state.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
+  num_outputs_ += static_cast<std::uint64_t>(n);
   move_steps(n);
 }
 

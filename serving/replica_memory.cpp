@@ -269,6 +269,35 @@ bool ReplicaMemory::try_swap_in(Request& r, std::int32_t m) {
   return true;
 }
 
+void ReplicaMemory::await_import(Request& r) {
+  r.is_swapped = true;
+  ++num_swapped_;
+}
+
+std::int64_t ReplicaMemory::try_import(Request& r, std::int32_t m) {
+  hits_valid_ = false;
+  hits_.clear();
+  if (limits_.prefix_caching && !r.left_hashed) find_hits(r);
+  const std::int64_t most = std::min<std::int64_t>(std::ssize(hits_), r.computed_tokens / limits_.block_tokens);
+  hits_.resize(static_cast<std::size_t>(most));
+  const auto free_hits = std::count_if(hits_.begin(), hits_.end(), [&](BlockId hit) { return !pool_->is_referenced(hit); });
+  const std::int64_t pages = keeps_everything_ ? 0 : footprint_->step(seq_of(r, r.computed_tokens, m)).peak_pages;
+  const std::int64_t blocks = r.left_hashed ? 0 : blocks_for(r.computed_tokens + m) - most;
+  if (blocks > free_after_pages(pages) - free_hits) return -1;
+  for (const BlockId hit : hits_) {
+    pool_->note_hit(hit);
+    pool_->acquire(hit);
+    r.blocks.push_back(hit);
+  }
+  if (pages > 0) pool_->take_pages(pages);
+  r.pages = pages;
+  if (blocks > 0) pool_->take(blocks, r.blocks);
+  r.published = static_cast<std::int32_t>(most);
+  live_tokens_ += r.held_tokens();
+  allocated_tokens_ += allocated(r);
+  return most;
+}
+
 void ReplicaMemory::end_swap(Request& r) {
   r.is_swapped = false;
   host_used_ -= r.swapped_blocks;

@@ -74,6 +74,17 @@ class ReplicaMemory {
   // CPU memory goes back.
   void end_swap(Request& r);
 
+  // ---- KV from another rank: r's computed tokens come in a copy. Between try_import() and end_swap() the copy is under way ----
+  // r waits for a copy, and counts as swapped out meanwhile.
+  void await_import(Request& r);
+  // Room for its computed tokens and m more, less those that are cached here. Returns the number of blocks that the cache has, the first
+  // ones, which need no copy; -1: no room.
+  std::int64_t try_import(Request& r, std::int32_t m);
+  [[nodiscard]] static bool holds(const Request& r) { return !r.blocks.empty() || r.pages > 0 || r.reserved_start >= 0; }
+  [[nodiscard]] std::int64_t blocks_held(const Request& r) const {
+    return contiguous_ ? blocks_for(r.held_tokens()) : static_cast<std::int64_t>(r.blocks.size()) + blocks_of_pages(r.pages);
+  }
+
   // ---- KV policy, in the order of a step ----
   // Sizes of r after the step being committed; they hold for the plans that follow. `place`: of the entry in the step.
   void apply_policy(Request& r, StepEntry& entry, std::size_t place);

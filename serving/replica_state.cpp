@@ -62,7 +62,7 @@ void ReplicaState::require_facts(const TraceRequest& request) const {
   }
 }
 
-void ReplicaState::receive(const TraceRequest& from, Time arrival) {
+void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only) {
   const ReplicaLimits& limits = memory_.limits();
   if (!needed_facts_.empty()) require_facts(from);
   if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
@@ -79,6 +79,10 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival) {
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
   if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
+  if (prefill_only && r.output_limit > 1) {
+    handover_.note_prefill_only(id, r.output_limit);
+    r.output_limit = 1;
+  }
   queues_.add_input(id);
 }
 
@@ -86,7 +90,8 @@ void ReplicaState::begin_plan(Time now) {
   now_ = now;
   plan_was_quiet_ = true;
   memory_.forget_hits();
-  for (const RequestId id : queues_.input()) table_[id].queued = now;
+  for (const RequestId id : queues_.input())
+    if (Request& r = table_[id]; r.queued == kNever) r.queued = now;
   queues_.input_to_waiting();
   order_->on_plan();
 }
@@ -135,17 +140,20 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   }
   memory_.release(r);
   r.is_running = false;
-  if (!swapped) {
-    r.most_computed = std::max(r.most_computed, r.computed_tokens);
-    table_.set_computed(r, 0);
-    r.kept_tokens = r.row_tokens = r.pattern = 0;
-  }
+  if (!swapped) forget_computed(r);
   queues_.running_to_waiting(id, end == QueueEnd::kFront);
+}
+
+void ReplicaState::forget_computed(Request& r) {
+  r.most_computed = std::max(r.most_computed, r.computed_tokens);
+  table_.set_computed(r, 0);
+  r.kept_tokens = r.row_tokens = r.pattern = 0;
 }
 
 bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   Request& r = table_[id];
   if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
+  if (KvOffer* offer = handover_.offer(id); offer != nullptr) return try_import(id, m, *offer);
   if (!memory_.try_swap_in(r, m)) return false;
   r.is_parked = true;
   queues_.note_return(id);
@@ -158,7 +166,86 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
   Request& r = table_[id];
   r.is_parked = false;
   memory_.end_swap(r);
-  note(RequestEvent::kSwappedIn, r, at);
+  if (handover_.offer(id) == nullptr) return note(RequestEvent::kSwappedIn, r, at);
+  handover_.settle(id);
+  note(RequestEvent::kImported, r, at);
+  if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
+}
+
+// ---- between replicas ----
+
+bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
+  const RequestId id = table_.add(from.prompt_tokens);
+  Request& r = table_[id];
+  static_cast<RequestRecord&>(r) = from;
+  const ReplicaLimits& limits = memory_.limits();
+  r.replica = limits.replica;
+  r.output_limit = from.output_limit;
+  r.hash_tokens = from.hash_tokens;
+  r.hashes = from.hashes;
+  r.num_hashes = limits.prefix_caching ? from.num_hashes : 0;
+  r.last_emitted = from.last_emitted;
+  r.was_admitted = true;
+  r.left_hashed = from.left_hashed;
+  r.kept_tokens = from.kept_tokens;
+  r.kept_pages = from.kept_pages;
+  r.row_tokens = from.row_tokens;
+  r.pattern = from.pattern;
+  r.most_computed = from.most_computed;
+  table_.set_computed(r, offer.tokens);
+  handover_.add_offer(id, std::move(offer));
+  if (memory_.is_contiguous()) throw InternalError("contiguous memory takes no KV from other replicas");
+  if (memory_.most_blocks(r) > num_blocks()) {
+    leave(id, Outcome::kRejected, at, "larger than the KV cache of its decode replica");
+    return false;
+  }
+  if (r.computed_tokens > 0)
+    memory_.await_import(r);
+  else
+    handover_.settle(id);  // it is computed again here
+  queues_.add_input(id);
+  return true;
+}
+
+bool ReplicaState::try_import(RequestId id, std::int32_t m, KvOffer& offer) {
+  Request& r = table_[id];
+  const std::int64_t cached = memory_.try_import(r, m);
+  if (cached < 0) {
+    offer.has_waited = true;
+    return false;
+  }
+  r.is_parked = true;
+  queues_.note_return(id);
+  plan_was_quiet_ = false;
+  const std::int64_t all = r.left_hashed ? memory_.blocks_held(r) : memory_.blocks_for(r.computed_tokens);
+  swap_copies_.push_back({id, all - cached, false, true});
+  return true;
+}
+
+void ReplicaState::hand_over(RequestId id) {
+  Request& r = table_[id];
+  r.output_limit = handover_.begin_export(id);
+  r.is_running = false;
+  if (!memory_.holds(r)) forget_computed(r);  // preempted while its last step was under way
+  order_->on_leave(id);
+  left_.push_back(id);
+  note(RequestEvent::kExported, r, now_);
+}
+
+void ReplicaState::rejoin(RequestId id) {
+  handover_.end_export(id);
+  queues_.add_input(id);
+}
+
+void ReplicaState::refuse_export(RequestId id, Time at, const char* reason) {
+  handover_.end_export(id);
+  leave(id, Outcome::kRejected, at, reason);
+}
+
+void ReplicaState::release_export(RequestId id) {
+  handover_.end_export(id);
+  memory_.release(table_[id]);
+  table_.remove(id);
 }
 
 // ---- steps ----
@@ -242,6 +329,7 @@ void ReplicaState::finish(RequestId id) {
   else
     queues_.remove_waiting(id);
   if (r.is_swapped) memory_.end_swap(r);
+  if (handover_.is_prefill_only(id)) return hand_over(id);
   if (order_->uses_predictor()) predictor_->on_finish(r);
   order_->on_leave(id);
   left_.push_back(id);
@@ -255,6 +343,11 @@ void ReplicaState::note(RequestEvent event, const Request& r, Time at) {
 // The request is in no queue any more; its memory goes back and its record out.
 void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* reason) {
   Request& r = table_[id];
+  if (outcome == Outcome::kRejected) {
+    handover_.forget(id);
+    if (r.is_swapped) memory_.end_swap(r);
+  }
+  handover_.settle(id);
   memory_.release(r);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
   r.outcome = outcome;
@@ -264,8 +357,9 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
 }
 
 void ReplicaState::drain(std::vector<RequestRecord>& unfinished) const {
-  for (const Request& r : table_.slots()) {
-    if (r.in_use) unfinished.push_back(finished_record(r));
+  for (std::uint32_t i = 0; i < table_.slots().size(); ++i) {
+    const Request& r = table_.slots()[i];
+    if (r.in_use && !handover_.is_taken(RequestId{i})) unfinished.push_back(finished_record(r));
   }
 }
 
@@ -275,6 +369,7 @@ void ReplicaState::check() const {
   std::for_each(queues_.input().begin(), queues_.input().end(), mark);
   for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) mark(queues_.waiting(i));
   std::for_each(queues_.running().begin(), queues_.running().end(), mark);
+  for (const Handover::Export& its : handover_.exports()) mark(its.slot);
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Request& r = table_.slots()[i];
     if (seen[i] != (r.in_use ? 1 : 0))

@@ -6,6 +6,7 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/handover.h"
 #include "serving/metrics.h"
 #include "serving/replica_memory.h"
 #include "serving/request.h"
@@ -57,7 +58,8 @@ class ReplicaState final : public ReplicaView {
   // A request reaches the replica; it waits in the input queue until the next plan. It is refused (a record goes to the outbox)
   // if it could never run: longer than max_model_len or than the whole memory. Its hashes and facts stay valid until it leaves. InputError:
   // it lacks a fact that the order or the predictor needs.
-  void receive(const TraceRequest& request, Time arrival);
+  // prefill_only: it leaves after its first token, if it has more to emit, and becomes an export.
+  void receive(const TraceRequest& request, Time arrival, bool prefill_only = false);
   // Before plan(): sets the clock and moves the input queue into the waiting queue.
   void begin_plan(Time now);
   // After plan(): advances computed tokens by the step's entries and completes them.
@@ -65,6 +67,19 @@ class ReplicaState final : public ReplicaView {
   // Delivers a step's tokens: emissions, finishes (to the outbox), publications, blocks returned.
   void process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl);
   void finish_swap_in(RequestId r, Time at);
+
+  // ---- between replicas ----
+  // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns false
+  // if it could never run here; its record goes to the outbox.
+  bool receive_import(const Request& from, KvOffer offer, Time at);
+  // An export goes on here, with its memory.
+  void rejoin(RequestId r);
+  // An export's memory goes back, and its slot.
+  void release_export(RequestId r);
+  // An export leaves for good; its record goes to the outbox.
+  void refuse_export(RequestId r, Time at, const char* reason);
+  [[nodiscard]] Handover& handover() { return handover_; }
+  [[nodiscard]] const Handover& handover() const { return handover_; }
   // Requests that left.
   std::vector<RequestRecord>& outbox() { return outbox_; }
   // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
@@ -104,6 +119,9 @@ class ReplicaState final : public ReplicaView {
  private:
   bool commit_entry(StepEntry& entry, std::size_t place);
   void leave(RequestId id, Outcome outcome, Time at, const char* reason = nullptr);
+  bool try_import(RequestId id, std::int32_t m, KvOffer& offer);
+  void hand_over(RequestId id);
+  void forget_computed(Request& r);
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
@@ -118,6 +136,7 @@ class ReplicaState final : public ReplicaView {
   RequestQueues queues_;
   ReplicaMemory memory_;
   UniformDecode uniform_;
+  Handover handover_;
   bool plans_over_unknown_;
   std::vector<RequestRecord> outbox_;
   std::vector<RequestId> left_;

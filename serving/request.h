@@ -44,6 +44,7 @@ class RequestTable {
   const Request& operator[](RequestId r) const { return slots_[index(r)]; }
   [[nodiscard]] const std::vector<Request>& slots() const { return slots_; }
   [[nodiscard]] std::uint64_t peak() const { return peak_; }
+  [[nodiscard]] std::uint64_t live() const { return live_; }
 
  private:
   [[nodiscard]] static std::int32_t left_of_prompt(const Request& r) { return std::max(0, r.prompt_tokens - r.computed_tokens); }

@@ -34,11 +34,12 @@ struct InFlightStep : StepPlan {
   }
 };
 
-// Copies between GPU and CPU memory that a plan asked for, in its order.
+// Copies of KV that a plan asked for, in its order: between GPU and CPU memory, or from another replica.
 struct SwapCopy {
   RequestId request{};
   std::int64_t blocks = 0;
   bool to_host = false;
+  bool is_import = false;
 };
 
 }  // namespace kvlab

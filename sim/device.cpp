@@ -67,6 +67,20 @@ void SimDevice::time_stages(InFlightStep& step, Picoseconds ready) {
   step.end = pass_stages(ready, stage_times_, stage_free_);
 }
 
+double SimDevice::prefill_seconds(std::int64_t tokens, std::int64_t kv_before) {
+  return cost_->prefill_seconds(static_cast<std::int32_t>(tokens), static_cast<std::int32_t>(kv_before));
+}
+
+// Rows of equal length.
+double SimDevice::decode_seconds(std::int64_t rows, std::int64_t kv_tokens) {
+  if (rows <= 0) return 0;
+  StepShape shape;
+  const AttentionWindows windows = cost_->windows();
+  for (std::int64_t i = 0; i < rows; ++i) add_decode_row(shape, static_cast<std::int32_t>(kv_tokens / rows), windows);
+  shape.head_rows = shape.decodes;
+  return to_s(cost_->step(shape).total);
+}
+
 DecodeTimes SimDevice::look_ahead() {
   StepShape shape;
   const AttentionWindows windows = cost_->windows();

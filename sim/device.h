@@ -6,7 +6,7 @@
 
 #include "serving/device.h"
 #include "sim/cost_totals.h"
-#include "sim/link.h"
+#include "serving/link.h"
 #include "sim/lock_step.h"
 #include "sim/pricing.h"
 
@@ -26,6 +26,8 @@ class SimDevice final : public Device {
   void finish(InFlightStep& step) override;
   DecodeTimes look_ahead() override;
   void advance(std::int64_t n, Picoseconds end) override;
+  [[nodiscard]] double prefill_seconds(std::int64_t tokens, std::int64_t kv_before) override;
+  [[nodiscard]] double decode_seconds(std::int64_t rows, std::int64_t kv_tokens) override;
   [[nodiscard]] std::string likely_cause() const override { return cost_->likely_cause(); }
 
   [[nodiscard]] const CostModel& cost() const { return *cost_; }

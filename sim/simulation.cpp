@@ -13,11 +13,31 @@ namespace kvlab {
 
 namespace {
 
-// Adds the shares of step time, and how far the devices were used while they were busy.
-void add_costs(const std::vector<const SimDevice*>& devices, Int128 busy, RunSummary& summary) {
-  const CostModel& cost = devices.front()->cost();
-  CostTotals all(cost);
-  for (const SimDevice* device : devices) all.merge(device->totals());
+// Devices of one pool, and what they did.
+struct PoolDevices {
+  std::vector<const SimDevice*> devices;
+  std::shared_ptr<LockStep> group;  // of the replica whose devices are being made
+};
+
+CostTotals totals_of(const PoolDevices& pool) {
+  CostTotals all(pool.devices.front()->cost());
+  for (const SimDevice* device : pool.devices) all.merge(device->totals());
+  return all;
+}
+
+// The most work that a pool could have done while it was busy.
+struct Peak {
+  double flops = 0, bytes = 0;
+};
+
+Peak peak_of(const PoolDevices& pool, Int128 busy) {
+  const CostModel& cost = pool.devices.front()->cost();
+  const double busy_s = static_cast<double>(busy) * 1e-12;
+  return {busy_s * cost.peak_flops(), busy_s * cost.peak_bytes_per_s()};
+}
+
+// Adds the shares of step time.
+void add_shares(const CostTotals& all, RunSummary& summary) {
   const std::array<Int128, 5> part{all.of(CostPart::kLinear) + all.of(CostPart::kExperts), all.of(CostPart::kAttention),
                                    all.of(CostPart::kHead), all.of(CostPart::kCollective), all.of(CostPart::kPolicy)};
   const std::array<Int128, 3> footing{all.of(Footing::kInside), all.of(Footing::kInterpolated),
@@ -26,30 +46,47 @@ void add_costs(const std::vector<const SimDevice*>& devices, Int128 busy, RunSum
   for (std::size_t i = 0; i < part.size(); ++i) summary.part_frac[i] = ratio(part[i], priced);
   for (std::size_t i = 0; i < footing.size(); ++i) summary.footing_frac[i] = ratio(footing[i], priced);
   summary.step_shares = all.shares();
-  summary.peak_s = all.peak.seconds();
-  const double busy_s = static_cast<double>(busy) * 1e-12;
-  if (busy_s <= 0) return;
-  summary.mfu_frac = static_cast<double>(all.flops) / (busy_s * cost.peak_flops());
-  summary.mbu_frac = static_cast<double>(all.bytes) / (busy_s * cost.peak_bytes_per_s());
+}
+
+// Adds the shares of step time, and how far the devices were used while they were busy.
+void add_costs(const std::vector<PoolDevices>& pools, const Fleet& fleet, RunSummary& summary) {
+  CostTotals all(pools.front().devices.front()->cost());
+  Peak peak;
+  for (std::uint32_t i = 0; i < pools.size(); ++i) {
+    const CostTotals own = totals_of(pools[i]);
+    const Peak its = peak_of(pools[i], fleet.totals(i).busy);
+    all.merge(own);
+    peak.flops += its.flops;
+    peak.bytes += its.bytes;
+    summary.peak_s += own.peak.seconds();
+    PoolCosts costs{own.peak.seconds(), 0, 0, own.shares()};
+    if (its.flops > 0) costs.mfu_frac = static_cast<double>(own.flops) / its.flops;
+    if (its.bytes > 0) costs.mbu_frac = static_cast<double>(own.bytes) / its.bytes;
+    if (!summary.pools.empty()) summary.pool_costs.push_back(costs);
+  }
+  add_shares(all, summary);
+  if (peak.flops > 0) summary.mfu_frac = static_cast<double>(all.flops) / peak.flops;
+  if (peak.bytes > 0) summary.mbu_frac = static_cast<double>(all.bytes) / peak.bytes;
 }
 
 }  // namespace
 
 RunSummary simulate(const SimSetup& setup, TraceSource& trace, RunSink& sink) {
-  std::vector<const SimDevice*> devices;
-  std::shared_ptr<LockStep> group;
-  const MakeDevice make_device = [&] {
-    auto cost = setup.make_cost_model();
-    const bool has_group = setup.ranks > 1 && setup.steps_together;
-    if (has_group && devices.size() % setup.ranks == 0) group = std::make_shared<LockStep>(setup.ranks, cost->num_stages());
-    auto device = std::make_unique<SimDevice>(std::move(cost), setup.swap_link, setup.memory.block_bytes, group);
-    devices.push_back(device.get());
+  std::vector<PoolDevices> pools(setup.num_pools());
+  const MakeDevice make_device = [&](std::size_t p) {
+    const PoolSetup& pool = setup.pool(p);
+    PoolDevices& made = pools[p];
+    auto cost = setup.costs(p).make_cost_model();
+    const bool has_group = pool.ranks > 1 && pool.steps_together;
+    if (has_group && made.devices.size() % pool.ranks == 0) made.group = std::make_shared<LockStep>(pool.ranks, cost->num_stages());
+    auto device = std::make_unique<SimDevice>(std::move(cost), setup.costs(p).swap_link, pool.memory.block_bytes, made.group);
+    made.devices.push_back(device.get());
     return device;
   };
   Clock clock;
   Fleet fleet(setup, make_device, clock, trace, sink);
   RunSummary summary{fleet.run()};
-  add_costs(devices, fleet.totals().busy, summary);
+  add_costs(pools, fleet, summary);
   return summary;
 }
 

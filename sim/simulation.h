@@ -3,19 +3,34 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "serving/host_setup.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost_totals.h"
-#include "sim/link.h"
+#include "serving/link.h"
 #include "traces/trace.h"
 
 namespace kvlab {
 
-// The setup of a simulation.
-struct SimSetup : HostSetup {
+// Times of the replicas of one pool.
+struct SimCosts {
   std::function<std::unique_ptr<CostModel>()> make_cost_model;
   LinkSetup swap_link;
+};
+
+// The setup of a simulation.
+struct SimSetup : HostSetup, SimCosts {
+  std::vector<SimCosts> pool_costs;  // of `pools`
+
+  [[nodiscard]] const SimCosts& costs(std::size_t pool) const { return pools.empty() ? *this : pool_costs[pool]; }
+};
+
+// The steps of the devices of one pool.
+struct PoolCosts {
+  double peak_s = 0;  // PeakTime of its ranks
+  double mfu_frac = 0, mbu_frac = 0;
+  StepShares step_shares{};
 };
 
 // Totals of a simulation, over all replicas.
@@ -27,6 +42,7 @@ struct RunSummary : ServingSummary {
   StepShares step_shares{};
   double mfu_frac = 0, mbu_frac = 0;  // over busy time
   double peak_s = 0;                  // PeakTime of all ranks
+  std::vector<PoolCosts> pool_costs;  // as `pools`
 };
 
 // Runs a trace to its end (or its stop rule) and delivers records to the sink. Deterministic: same setup, trace and build,

@@ -18,7 +18,7 @@
 #include "policies/block_cache/block_cache.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
-#include "policies/router/router.h"
+#include "policies/dispatcher/dispatcher.h"
 #include "policies/scheduler/scheduler.h"
 #include "sim/cost/make_cost_model.h"
 #include "traces/formats.h"
@@ -126,7 +126,7 @@ struct Kind {
 constexpr std::array<Kind, 11> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
                                           {"orders", [] { return policies<Order>("orders"); }},
                                           {"predictors", [] { return policies<Predictor>("predictors"); }},
-                                          {"routers", [] { return policies<Router>("routers"); }},
+                                          {"dispatchers", [] { return policies<Dispatcher>("dispatchers"); }},
                                           {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
                                           {"kv", [] { return kv_items(); }},
                                           {"hardware", hardware},

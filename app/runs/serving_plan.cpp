@@ -56,7 +56,7 @@ void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
       p, "scheduler", "", "scheduler", "plans each step of a replica", [&](const std::string& name, Params& own) {
         prefer_engine_defaults(name, {cost.hardware.is_large(), cost.engine.host.overlaps}, own);
       });
-  setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
+  setup.make_dispatcher = policy_factory<DispatcherRegistry>(p, "router", "round_robin", "dispatcher", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
   if (setup.make_block_cache()->needs_future()) {  // what it is told of comes from a first pass

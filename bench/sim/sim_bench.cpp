@@ -54,7 +54,7 @@ SimSetup llama_on_h100(std::uint32_t replicas, std::int32_t block_tokens) {
   setup.make_scheduler = policy<SchedulerRegistry>("scheduler", "vllm_v1");
   setup.make_block_cache = policy<BlockCacheRegistry>("block cache", "lru");
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
-  setup.make_router = policy<RouterRegistry>("router", "round_robin");
+  setup.make_dispatcher = policy<DispatcherRegistry>("dispatcher", "round_robin");
   setup.memory.block_tokens = block_tokens;
   setup.memory.num_blocks = derive_num_blocks(cost, 0.9, default_reserve_bytes(cost, {8192, 256, 0}), block_tokens);
   setup.memory.block_bytes = block_tokens * kv_bytes_per_token(cost.model);

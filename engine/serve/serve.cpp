@@ -9,7 +9,7 @@ namespace kvlab {
 ServingSummary serve(const ServeSetup& setup, TraceSource& trace, RunSink& sink) {
   if (setup.make_block_cache()->needs_future()) throw InputError("the engine cannot run a block cache that knows the future");
   EngineDevice* device = nullptr;
-  const MakeDevice make_device = [&] {
+  const MakeDevice make_device = [&](std::size_t /*pool*/) {
     auto made = std::make_unique<EngineDevice>(setup);
     device = made.get();
     return made;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "policies/router/router.h"
+#include "policies/dispatcher/dispatcher.h"
 #include "sim/simulation.h"
 #include "tests/engine/serve_fixture.h"
 
@@ -37,7 +37,7 @@ inline std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource
   sim.make_scheduler = serve.make_scheduler;
   sim.make_block_cache = serve.make_block_cache;
   sim.make_footprint = serve.make_footprint;
-  sim.make_router = maker<RouterRegistry>("round_robin", "{}", "router");
+  sim.make_dispatcher = maker<DispatcherRegistry>("round_robin", "{}", "dispatcher");
   sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
   sim.memory = serve.memory;
   sim.memory.block_bytes = 1;

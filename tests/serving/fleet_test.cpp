@@ -90,7 +90,7 @@ FleetRun run(bool knows_times, const std::string& scheduler, const std::string& 
   sink.keep_steps = true;
   Clock clock;
   Fleet fleet(
-      setup, [&] { return std::make_unique<FixedDevice>(knows_times, result.events, result.received); }, clock, trace, sink);
+      setup, [&](std::size_t) { return std::make_unique<FixedDevice>(knows_times, result.events, result.received); }, clock, trace, sink);
   result.summary = fleet.run();
   result.requests = sink.requests;
   result.steps = sink.steps;

@@ -187,7 +187,7 @@ TEST(LockStep, ReplicasHaveRanks) {
   SimSetup setup = group_setup("vllm_v1", "{}");
   setup.num_replicas = 2;
   for (const char* router : {"round_robin", "least_outstanding", "prefix_affinity"}) {
-    setup.make_router = policy<RouterRegistry>("router", router, "{}");
+    setup.make_dispatcher = policy<DispatcherRegistry>("dispatcher", router, "{}");
     const GroupRun a = run(setup, random_requests(80, 1), false), b = run(setup, random_requests(80, 1), true);
     EXPECT_EQ(a.ranks(), b.ranks());
     EXPECT_EQ(a.summary.latencies.completed, 80U);

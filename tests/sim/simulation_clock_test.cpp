@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/link.h"
+#include "serving/link.h"
 #include "tests/error_of.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/sim_support.h"

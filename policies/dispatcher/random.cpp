@@ -1,6 +1,6 @@
 #include "base/random.h"
 
-#include "policies/router/router.h"
+#include "policies/dispatcher/dispatcher.h"
 
 namespace kvlab {
 
@@ -8,7 +8,7 @@ namespace {
 
 // A replica drawn uniformly for each request, or once and for all for each session. A draw is a function of its key, so
 // sessions need no table.
-class Random final : public Router {
+class Random final : public Dispatcher {
  public:
   explicit Random(Params& p) : sticky_(p.flag("sticky_sessions", false, "whether requests of one session go to one replica")) {}
 
@@ -16,12 +16,13 @@ class Random final : public Router {
   void set_seed(std::uint64_t seed) override { seed_ = seed; }
   [[nodiscard]] bool reads_load() const override { return false; }
 
-  ReplicaId route(const RequestRecord& arrival, const FleetView& fleet) override {
-    const bool by_session = sticky_ && arrival.session >= 0;
+  Placement place(const Ask& ask, const FleetView& fleet) override {
+    const bool by_session = sticky_ && ask.request.session >= 0;
     Draw draw{seed_, Purpose::kRouter};
-    draw.request = by_session ? static_cast<std::uint64_t>(arrival.session) : fleet.num_arrived();
+    draw.request = by_session ? static_cast<std::uint64_t>(ask.request.session) : fleet.num_asked();
     draw.step = by_session ? 1 : 0;  // session 7 and arrival 7 draw apart
-    return ReplicaId{static_cast<std::uint32_t>(draw.below(fleet.num_replicas()))};
+    if (ask.stage == Stage::kDecode) draw.step += 2;
+    return Placement::send(ask.among[draw.below(ask.among.size())]);
   }
 
  private:
@@ -29,7 +30,7 @@ class Random final : public Router {
   std::uint64_t seed_ = 0;
 };
 
-KVLAB_REGISTER(Router, Random, "random", "uniformly random replica, optionally one per session", "textbook");
+KVLAB_REGISTER(Dispatcher, Random, "random", "uniformly random replica, optionally one per session", "textbook");
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "policies/router/outstanding.h"
+#include "policies/dispatcher/outstanding.h"
 
 namespace kvlab {
 
@@ -11,7 +11,7 @@ namespace {
 // of the prompt, or, where none holds enough, the one that was given the least content so far; else the one with the fewest
 // requests. SGLang guesses what replicas hold from what it sent them; here the replica is asked. What it was given stands
 // for the size of SGLang's tree, whose own evictions are left out.
-class PrefixAffinity final : public Router {
+class PrefixAffinity final : public Dispatcher {
  public:
   explicit PrefixAffinity(Params& p)
       : cache_threshold_(p.optional<double>("cache_threshold_frac", 0.3, 0, 1,
@@ -21,22 +21,21 @@ class PrefixAffinity final : public Router {
                                      "loads may be unbalanced when the largest exceeds the smallest by more requests than this, ...")),
         rel_threshold_(p.optional<double>("balance_rel_threshold", 1.5, 1, 1e6, "... and is more than this many times as large")) {}
 
-  ReplicaId route(const RequestRecord& arrival, const FleetView& fleet) override {
-    read(fleet);
-    const std::uint32_t chosen = is_balanced() ? by_content(arrival) : by_load();
-    given_tokens_[chosen] += arrival.prompt_tokens - cached_[chosen];
-    return ReplicaId{chosen};
+  Placement place(const Ask& ask, const FleetView& fleet) override {
+    read(ask.among, fleet);
+    const std::size_t chosen = is_balanced() ? by_content(ask) : by_load();
+    given_tokens_[index(ask.among[chosen])] += ask.request.prompt_tokens - cached_[chosen];
+    return Placement::send(ask.among[chosen]);
   }
 
  private:
-  void read(const FleetView& fleet) {
-    const std::uint32_t n = fleet.num_replicas();
-    given_tokens_.resize(n, 0);
-    load_.resize(n);
-    cached_.resize(n);
-    for (std::uint32_t i = 0; i < n; ++i) {
-      load_[i] = outstanding(fleet, i);
-      cached_[i] = fleet.cached_tokens(ReplicaId{i});
+  void read(std::span<const ReplicaId> among, const FleetView& fleet) {
+    given_tokens_.resize(fleet.num_replicas(), 0);
+    load_.clear();
+    cached_.clear();
+    for (const ReplicaId replica : among) {
+      load_.push_back(outstanding(fleet, replica));
+      cached_.push_back(fleet.cached_tokens(replica));
     }
   }
 
@@ -45,18 +44,19 @@ class PrefixAffinity final : public Router {
     return *most - *least <= abs_threshold_ || static_cast<double>(*most) <= rel_threshold_ * static_cast<double>(*least);
   }
 
-  [[nodiscard]] std::uint32_t by_load() const {
-    return static_cast<std::uint32_t>(std::min_element(load_.begin(), load_.end()) - load_.begin());
+  [[nodiscard]] std::size_t by_load() const {
+    return static_cast<std::size_t>(std::min_element(load_.begin(), load_.end()) - load_.begin());
   }
 
   // Of equals the less loaded, then the first.
-  [[nodiscard]] std::uint32_t by_content(const RequestRecord& arrival) const {
-    std::uint32_t most = 0, emptiest = 0;
-    for (std::uint32_t i = 1; i < cached_.size(); ++i) {
+  [[nodiscard]] std::size_t by_content(const Ask& ask) const {
+    const auto given = [&](std::size_t i) { return given_tokens_[index(ask.among[i])]; };
+    std::size_t most = 0, emptiest = 0;
+    for (std::size_t i = 1; i < cached_.size(); ++i) {
       if (cached_[i] > cached_[most] || (cached_[i] == cached_[most] && load_[i] < load_[most])) most = i;
-      if (given_tokens_[i] < given_tokens_[emptiest]) emptiest = i;
+      if (given(i) < given(emptiest)) emptiest = i;
     }
-    const bool holds_enough = static_cast<double>(cached_[most]) > cache_threshold_ * arrival.prompt_tokens;
+    const bool holds_enough = static_cast<double>(cached_[most]) > cache_threshold_ * ask.request.prompt_tokens;
     return holds_enough ? most : emptiest;
   }
 
@@ -64,10 +64,10 @@ class PrefixAffinity final : public Router {
   std::int64_t abs_threshold_;
   double rel_threshold_;
   std::vector<std::int64_t> given_tokens_;   // by replica: prompt tokens it was sent and did not hold
-  std::vector<std::int64_t> load_, cached_;  // as of this arrival
+  std::vector<std::int64_t> load_, cached_;  // of the replicas asked about, as of now
 };
 
-KVLAB_REGISTER(Router, PrefixAffinity, "prefix_affinity", "the replica that caches most of the prompt, while loads are balanced",
+KVLAB_REGISTER(Dispatcher, PrefixAffinity, "prefix_affinity", "the replica that caches most of the prompt, while loads are balanced",
                "SGLang router, cache_aware policy (Zheng et al. 2023, arXiv:2312.07104)");
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "policies/router/router.h"
+#include "policies/dispatcher/dispatcher.h"
 
 #include <gtest/gtest.h>
 
@@ -14,30 +14,39 @@ namespace {
 struct Fleet final : FleetView {
   std::vector<ReplicaLoad> loads;
   std::vector<std::int64_t> cached;
-  std::uint64_t arrived = 0;
+  std::uint64_t asked = 0;
 
   explicit Fleet(std::size_t n) : loads(n), cached(n, 0) {
     for (ReplicaLoad& load : loads) load.num_blocks = 100;
   }
   [[nodiscard]] std::uint32_t num_replicas() const override { return static_cast<std::uint32_t>(loads.size()); }
-  [[nodiscard]] std::uint64_t num_arrived() const override { return arrived; }
+  [[nodiscard]] Time now() const override { return kStart; }
+  [[nodiscard]] Roles roles(ReplicaId) const override { return {}; }
+  [[nodiscard]] std::uint64_t num_asked() const override { return asked; }
+  [[nodiscard]] std::int32_t predicted_tokens() const override { return 1; }
+  [[nodiscard]] const ReplicaView& view(ReplicaId, std::uint32_t) const override { throw InternalError("no queues here"); }
+  [[nodiscard]] std::int64_t queued_blocks(ReplicaId) const override { return 0; }
+  [[nodiscard]] double prefill_seconds(ReplicaId, std::int64_t, std::int64_t) const override { return 0; }
+  [[nodiscard]] double decode_seconds(ReplicaId, std::int64_t, std::int64_t) const override { return 0; }
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override { return loads[index(replica)]; }
   [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override { return cached[index(replica)]; }
 };
 
-std::unique_ptr<Router> make(const std::string& name, const std::string& params = "{}") {
+std::unique_ptr<Dispatcher> make(const std::string& name, const std::string& params = "{}") {
   Params p = Params::from_text(params);
-  std::unique_ptr<Router> router = RouterRegistry::make(name, p, "router");
+  std::unique_ptr<Dispatcher> router = DispatcherRegistry::make(name, p, "dispatcher");
   router->set_seed(7);
   return router;
 }
 
-std::uint32_t route(Router& router, Fleet fleet, std::uint64_t number, std::int64_t session = -1) {
+std::uint32_t route(Dispatcher& router, Fleet fleet, std::uint64_t number, std::int64_t session = -1) {
   RequestRecord arrival;
   arrival.session = session;
   arrival.prompt_tokens = 100;
-  fleet.arrived = number;
-  return index(router.route(arrival, fleet));
+  fleet.asked = number;
+  std::vector<ReplicaId> among;
+  for (std::uint32_t i = 0; i < fleet.num_replicas(); ++i) among.push_back(ReplicaId{i});
+  return index(router.place({Stage::kPrefill, arrival, among}, fleet).replica);
 }
 
 TEST(Routers, SayWhetherTheyReadLoad) {
@@ -48,7 +57,7 @@ TEST(Routers, SayWhetherTheyReadLoad) {
 
 TEST(Routers, OneReplicaGetsEverything) {
   const Fleet fleet(1);
-  for (const std::string& name : RouterRegistry::names()) {
+  for (const std::string& name : DispatcherRegistry::names()) {
     const auto router = make(name);
     for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(route(*router, fleet, i), 0U) << name;
   }

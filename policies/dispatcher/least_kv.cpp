@@ -1,0 +1,30 @@
+#include "policies/dispatcher/outstanding.h"
+
+namespace kvlab {
+
+namespace {
+
+// A share of blocks in use.
+struct UsedShare {
+  std::int64_t used = 0, all = 0;
+  bool operator<(const UsedShare& other) const { return used * other.all < other.used * all; }
+};
+
+// The replica whose KV memory is least in use, as a share of its blocks; of equals the first. Requests that only wait hold
+// no memory and do not count.
+class LeastKv final : public Dispatcher {
+ public:
+  explicit LeastKv(Params&) {}
+  Placement place(const Ask& ask, const FleetView& fleet) override {
+    return Placement::send(least_of(ask.among, [&](ReplicaId replica) {
+      const ReplicaLoad load = fleet.load(replica);
+      return UsedShare{load.used_blocks, load.num_blocks};
+    }));
+  }
+};
+
+KVLAB_REGISTER(Dispatcher, LeastKv, "least_kv", "smallest share of KV blocks in use", "textbook: least loaded, by memory");
+
+}  // namespace
+
+}  // namespace kvlab

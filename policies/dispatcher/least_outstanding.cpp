@@ -1,0 +1,21 @@
+#include "policies/dispatcher/outstanding.h"
+
+namespace kvlab {
+
+namespace {
+
+// The replica with the fewest requests waiting or running; of equals the first.
+class LeastOutstanding final : public Dispatcher {
+ public:
+  explicit LeastOutstanding(Params&) {}
+  Placement place(const Ask& ask, const FleetView& fleet) override {
+    return Placement::send(least_of(ask.among, [&](ReplicaId replica) { return outstanding(fleet, replica); }));
+  }
+};
+
+KVLAB_REGISTER(Dispatcher, LeastOutstanding, "least_outstanding", "fewest requests waiting or running",
+               "textbook: join the shortest queue");
+
+}  // namespace
+
+}  // namespace kvlab

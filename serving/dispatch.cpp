@@ -1,0 +1,118 @@
+#include "serving/dispatch.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "policies/predictor/exact.h"
+
+namespace kvlab {
+
+namespace {
+
+std::unique_ptr<Predictor> make_predictor(const HostSetup& setup) {
+  const auto& make = setup.pool(0).make_predictor;
+  std::unique_ptr<Predictor> predictor = make ? make() : std::make_unique<ExactPredictor>();
+  predictor->set_seed(setup.seed);
+  return predictor;
+}
+
+}  // namespace
+
+Dispatch::Dispatch(const HostSetup& setup, Replicas& replicas)
+    : replicas_(replicas), dispatcher_(setup.make_dispatcher()), predictor_(make_predictor(setup)), coming_(replicas.num_replicas()) {
+  dispatcher_->set_seed(setup.seed);
+  for (std::uint32_t i = 0; i < replicas.num_replicas(); ++i) roles_.push_back(setup.pool(replicas.place(ReplicaId{i}).pool).roles);
+  list_replicas();
+}
+
+void Dispatch::list_replicas() {
+  for (const Stage stage : {Stage::kPrefill, Stage::kDecode}) {
+    std::vector<ReplicaId>& among = among_[static_cast<std::size_t>(stage)];
+    among.clear();
+    for (std::uint32_t i = 0; i < num_replicas(); ++i)
+      if (roles_[i].takes(stage) && !coming_[i]) among.push_back(ReplicaId{i});
+  }
+}
+
+Placement Dispatch::ask(const Question& question, Time now) {
+  now_ = now;
+  question_ = &question;
+  const std::vector<ReplicaId>& candidates = among(question.stage);
+  if (candidates.empty()) return Placement::hold();  // all of them change their roles
+  const Placement placement = dispatcher_->place({question.stage, question.record, candidates, question.from}, *this);
+  const bool needs_replica = placement.kind == Placement::Kind::kSend;
+  if (needs_replica ? index(placement.replica) >= num_replicas()
+                    : placement.replica != kNoReplica && index(placement.replica) >= num_replicas())
+    throw InternalError("the dispatcher chose a replica that does not exist");
+  return placement;
+}
+
+void Dispatch::on_timer(Time now) {
+  now_ = now;
+  dispatcher_->on_timer(*this, *this);
+}
+
+void Dispatch::change_roles(ReplicaId replica, Roles roles) {
+  if (!dispatcher_->changes_roles()) throw InternalError("this dispatcher said that it changes no roles");
+  coming_[index(replica)] = roles;
+  list_replicas();
+}
+
+bool Dispatch::settle_roles() {
+  bool changed = false;
+  for (std::uint32_t i = 0; i < num_replicas(); ++i) {
+    if (!coming_[i] || !replicas_.is_empty(ReplicaId{i})) continue;
+    roles_[i] = *coming_[i];
+    coming_[i].reset();
+    changed = true;
+  }
+  if (changed) list_replicas();
+  return changed;
+}
+
+std::int64_t Dispatch::cached_tokens(ReplicaId replica) const {
+  return replicas_.state(replicas_.choose_rank(replica)).memory().cached_tokens(question_->content);
+}
+
+std::int32_t Dispatch::predicted_tokens() const {
+  Request request;
+  static_cast<RequestRecord&>(request) = question_->record;
+  request.output_limit = question_->content.output_tokens;
+  return predictor_->output_tokens(request);
+}
+
+const ReplicaView& Dispatch::view(ReplicaId replica, std::uint32_t rank) const {
+  return replicas_.state(replicas_.place(replica).first_rank + rank);
+}
+
+std::int64_t Dispatch::queued_blocks(ReplicaId replica) const {
+  const Replicas::Place& its = replicas_.place(replica);
+  std::int64_t blocks = 0;
+  for (std::uint32_t rank = its.first_rank; rank < its.first_rank + its.ranks; ++rank) {
+    const ReplicaState& state = replicas_.state(rank);
+    const auto add = [&](RequestId r) {
+      const Request& request = state.table()[r];
+      if (!request.is_parked) blocks += state.memory().blocks_for(request.known_tokens());
+    };
+    for (const RequestId r : state.queues().input()) add(r);
+    for (std::uint32_t i = 0; i < state.queues().num_waiting(); ++i) add(state.queues().waiting(i));
+  }
+  return blocks;
+}
+
+Device& Dispatch::first_device(ReplicaId replica) const {
+  const std::uint32_t rank = replicas_.place(replica).first_rank;
+  return *replicas_.unit(rank).rank(rank).device;
+}
+
+double Dispatch::prefill_seconds(ReplicaId replica, std::int64_t tokens, std::int64_t kv_before) const {
+  return first_device(replica).prefill_seconds(tokens, kv_before);
+}
+
+double Dispatch::decode_seconds(ReplicaId replica, std::int64_t rows, std::int64_t kv_tokens) const {
+  return first_device(replica).decode_seconds(rows, kv_tokens);
+}
+
+}  // namespace kvlab

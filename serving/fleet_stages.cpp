@@ -1,0 +1,196 @@
+// Requests from stage to stage: arrivals and requests that have emitted their first token are sent to a replica, held back or refused.
+#include <algorithm>
+#include <utility>
+
+#include "base/checked_time.h"
+#include "serving/fleet.h"
+
+namespace kvlab {
+
+namespace {
+
+// Requests that are held with nothing else under way may still be released by a timer; after so many they wait forever.
+constexpr std::uint32_t kMostIdleTimers = 1000;
+
+// Lengths and hashes of a request that was received.
+TraceRequest content_of(const Request& r) {
+  TraceRequest content;
+  content.number = r.number;
+  content.session = r.session;
+  content.prompt_tokens = r.prompt_tokens;
+  content.output_tokens = r.output_limit;
+  content.hash_tokens = r.hash_tokens;
+  content.hashes = r.hashes;
+  content.facts = r.facts;
+  return content;
+}
+
+}  // namespace
+
+void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
+  if (dispatch_ == nullptr) return receive(request, choose_rank(ReplicaId{0}, at), at, false);
+  if (dispatch_->reads_load()) catch_up_all(at);
+  HeldRequests::Held asked{
+      {Stage::kPrefill, arrival_record(request, to_time(at)), request, kNoReplica, dispatch_->next_key(Stage::kPrefill)}};
+  if (const auto held_for = place(asked, at)) hold(std::move(asked), *held_for, at);
+}
+
+void Fleet::receive(const TraceRequest& request, std::uint32_t rank, Picoseconds at, bool prefill_only) {
+  Replica& replica = replicas_.unit(rank);
+  replica.catch_up(at, false);
+  replica.receive(request, rank, at, prefill_only);
+  if (!keeps_hashes_) arrivals_.forget_hashes(request.number);
+  collect(replica, at);
+}
+
+// A request has emitted its first token on a rank that does not go on with it.
+void Fleet::ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at) {
+  if (dispatch_->reads_load()) catch_up_all(at);
+  const Request& r = state(rank).table()[slot];
+  HeldRequests::Held asked{
+      {Stage::kDecode, r, content_of(r), replicas_.replica_of(rank), dispatch_->next_key(Stage::kDecode)}, rank, slot};
+  if (const auto held_for = place(asked, at)) hold(std::move(asked), *held_for, at);
+}
+
+// Asks the dispatcher. Returns the replica that the request is held for, if it is.
+std::optional<ReplicaId> Fleet::place(const HeldRequests::Held& request, Picoseconds at) {
+  const Placement placement = dispatch_->ask(request.question, to_time(at));
+  if (placement.kind == Placement::Kind::kHold) return placement.replica;
+  if (placement.kind == Placement::Kind::kReject)
+    refuse(request, placement.reason, at);
+  else
+    send(request, placement, at);
+  return std::nullopt;
+}
+
+void Fleet::send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at) {
+  if (request.question.stage == Stage::kDecode) return send_on(request, placement.replica, at);
+  const bool is_whole = placement.is_whole || dispatch_->roles(placement.replica).decode;
+  receive(request.question.content, choose_rank(placement.replica, at), at, !is_whole);
+}
+
+// To its decode stage.
+void Fleet::send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds at) {
+  Replica& source = replicas_.unit(request.rank);
+  source.catch_up(at, false);
+  collect(source, at);
+  if (to == request.question.from) return source.rejoin(request.slot, request.rank, at);
+  const std::uint32_t rank = choose_rank(to, at);
+  Replica& target = replicas_.unit(rank);
+  target.catch_up(at, false);
+  ReplicaState& state = replicas_.state(request.rank);
+  const Request& r = state.table()[request.slot];
+  const auto of_tokens = static_cast<std::size_t>(state.memory().blocks_for(r.computed_tokens));
+  KvOffer offer{request.rank,      index(request.question.from), index(to), request.slot,
+                r.computed_tokens, to_ps(r.scheduled - kStart),  r.last_emitted};
+  offer.blocks.assign(r.blocks.begin(), r.blocks.begin() + static_cast<std::ptrdiff_t>(std::min(of_tokens, r.blocks.size())));
+  state.handover().note_taken(request.slot);
+  target.receive_import(r, std::move(offer), rank, at);
+  collect(target, at);
+}
+
+void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picoseconds at) {
+  if (request.question.stage == Stage::kDecode) {
+    Replica& source = replicas_.unit(request.rank);
+    source.catch_up(at, false);
+    source.refuse_export(request.slot, request.rank, at, reason);
+    return collect(source, at);
+  }
+  RequestRecord record = request.question.record;
+  record.outcome = Outcome::kRejected;
+  record.reason = reason;
+  leave(record, at);
+}
+
+// ---- requests that are held ----
+
+void Fleet::hold(HeldRequests::Held request, ReplicaId replica, Picoseconds at) {
+  held_.add(replica, std::move(request));
+  catch_up_all(at);
+  if (replica != kNoReplica) note_outputs(replica);
+  for (std::uint32_t i = 0; replica == kNoReplica && i < replicas_.num_replicas(); ++i) note_outputs(ReplicaId{i});
+  watch_all();
+}
+
+std::uint64_t Fleet::num_outputs(ReplicaId replica) {
+  std::uint64_t outputs = 0;
+  replicas_.each_unit(replica, [&](const Replica& unit) { outputs += unit.num_outputs(); });
+  return outputs;
+}
+
+void Fleet::note_outputs(ReplicaId replica) { outputs_seen_[index(replica)] = num_outputs(replica); }
+
+// Every step of a replica that is waited for is an event.
+void Fleet::watch_all() {
+  const bool any = !held_.of(kNoReplica).empty();
+  for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i) {
+    const bool is_watched = any || !held_.of(ReplicaId{i}).empty();
+    replicas_.each_unit(ReplicaId{i}, [&](Replica& unit) { unit.set_watched(is_watched); });
+  }
+}
+
+// About those whose replica has made a step.
+void Fleet::ask_again(Picoseconds at) {
+  catch_up_all(at);
+  dispatch_->settle_roles();
+  bool any_stepped = false;
+  for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i) {
+    const std::uint64_t outputs = num_outputs(ReplicaId{i});
+    const bool has_stepped = outputs != std::exchange(outputs_seen_[i], outputs);
+    any_stepped = any_stepped || has_stepped;
+    if (has_stepped) ask_again(ReplicaId{i}, at);
+  }
+  if (any_stepped) ask_again(kNoReplica, at);
+  watch_all();
+  asks_pending_ = false;
+}
+
+// About those that wait for a step of `replica`, until one of them is still held.
+void Fleet::ask_again(ReplicaId replica, Picoseconds at) {
+  while (!held_.of(replica).empty()) {
+    HeldRequests::Held first = held_.take_first(replica);
+    const auto held_for = place(first, at);
+    if (!held_for) continue;
+    if (*held_for == replica) return held_.put_back(replica, std::move(first));
+    held_.add(*held_for, std::move(first));
+  }
+}
+
+void Fleet::on_timer(Picoseconds at) {
+  --num_clock_events_;
+  asks_pending_ = true;  // all are asked about here
+  catch_up_all(at);
+  dispatch_->on_timer(to_time(at));
+  dispatch_->settle_roles();
+  for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i) ask_again(ReplicaId{i}, at);
+  ask_again(kNoReplica, at);
+  watch_all();
+  asks_pending_ = false;
+  idle_timers_ = has_more() ? 0 : idle_timers_ + 1;
+  if (!has_more() && (held_.is_empty() || idle_timers_ > kMostIdleTimers)) return;
+  const Picoseconds period = to_ps(dispatch_->period());
+  if (!add_overflows(at, period)) queue_clock_event(at + period, Phase::kDispatch, EventKind::kTimer);
+}
+
+// ---- replicas ----
+
+void Fleet::catch_up(ReplicaId replica, Picoseconds at) {
+  replicas_.each_unit(replica, [&](Replica& unit) {
+    unit.catch_up(at, false);
+    collect(unit, at);
+  });
+}
+
+void Fleet::catch_up_all(Picoseconds at) {
+  for (const auto& unit : replicas_.units()) {
+    unit->catch_up(at, false);
+    collect(*unit, at);
+  }
+}
+
+std::uint32_t Fleet::choose_rank(ReplicaId replica, Picoseconds at) {
+  if (replicas_.place(replica).ranks > 1) catch_up(replica, at);
+  return replicas_.choose_rank(replica);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "serving/dispatch.h"
+
+namespace kvlab {
+
+// Requests that the dispatcher holds back, first come, first served, by the replica whose next step asks again.
+class HeldRequests {
+ public:
+  struct Held {
+    Dispatch::Question question;
+    std::uint32_t rank = 0;       // kDecode: that has it as an export,
+    RequestId slot = kNoRequest;  // in this slot
+  };
+  explicit HeldRequests(std::uint32_t num_replicas) : lists_(num_replicas + 1) {}
+
+  [[nodiscard]] bool is_empty() const { return size_ == 0; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  // kNoReplica: any that takes the stage.
+  std::deque<Held>& of(ReplicaId replica) { return lists_[slot_of(replica)]; }
+  void add(ReplicaId replica, Held held) {
+    of(replica).push_back(std::move(held));
+    ++size_;
+  }
+  Held take_first(ReplicaId replica) {
+    Held held = std::move(of(replica).front());
+    of(replica).pop_front();
+    --size_;
+    return held;
+  }
+  void put_back(ReplicaId replica, Held held) {
+    of(replica).push_front(std::move(held));
+    ++size_;
+  }
+  [[nodiscard]] const std::vector<std::deque<Held>>& lists() const { return lists_; }
+
+ private:
+  [[nodiscard]] std::size_t slot_of(ReplicaId replica) const { return replica == kNoReplica ? lists_.size() - 1 : index(replica); }
+
+  std::vector<std::deque<Held>> lists_;  // by replica; the last one: any
+  std::size_t size_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/checked_time.h"
+
+namespace kvlab {
+
+// One direction of a link.
+struct LinkSetup {
+  double bytes_per_s = 25e9;
+  Span call_time{10'000};
+};
+
+// Time of a transfer alone on a link: calls * call_time + bytes / bandwidth. cause: the keys to check where it is too long for the clock.
+inline Picoseconds transfer_time(const LinkSetup& link, std::int64_t bytes, std::int64_t calls, const char* cause) {
+  const Picoseconds wire = round_time(static_cast<double>(bytes) / link.bytes_per_s * 1e12, cause);
+  return add_time(multiply_time(to_ps(link.call_time), calls, cause), wire, cause);
+}
+
+// A FIFO server between GPU and CPU memory: transfers go one after another.
+class Link {
+ public:
+  explicit Link(const LinkSetup& setup) : setup_(setup) {}
+
+  // When a transfer asked for at `at` ends.
+  Picoseconds transfer(Picoseconds at, std::int64_t bytes, std::int64_t calls) {
+    constexpr const char* kLong = "copies to CPU memory end later than that (memory.swap_bytes_per_s, memory.swap_call_us)";
+    const Picoseconds time = transfer_time(setup_, bytes, calls, kLong);
+    free_at_ = add_time(std::max(free_at_, at), time, kLong);
+    busy_ += time;
+    return free_at_;
+  }
+  [[nodiscard]] Picoseconds busy() const { return busy_; }
+
+ private:
+  LinkSetup setup_;
+  Picoseconds free_at_, busy_;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,61 @@
+#include "serving/replicas.h"
+
+#include <utility>
+
+namespace kvlab {
+
+Replicas::Replicas(const FleetContext& fleet, const MakeDevice& make_device) {
+  for (std::uint32_t p = 0; p < fleet.setup.num_pools(); ++p) {
+    const PoolSetup& pool = fleet.setup.pool(p);
+    const std::uint32_t together = pool.steps_together ? pool.ranks : 1;
+    for (std::uint32_t i = 0; i < pool.num_replicas; ++i) {
+      const ReplicaId replica{num_replicas()};
+      places_.push_back({p, num_ranks(), pool.ranks});
+      for (std::uint32_t j = 0; j < pool.ranks; j += together) {
+        std::vector<std::unique_ptr<Device>> devices;
+        for (std::uint32_t k = 0; k < together; ++k) devices.push_back(make_device(p));
+        units_.push_back(std::make_unique<Replica>(fleet, pool, num_ranks(), std::move(devices)));
+        of_rank_.insert(of_rank_.end(), together, {replica, static_cast<std::uint32_t>(units_.size() - 1)});
+      }
+    }
+  }
+}
+
+ReplicaLoad Replicas::load(ReplicaId replica) const {
+  const Place& its = place(replica);
+  ReplicaLoad load;
+  for (std::uint32_t rank = its.first_rank; rank < its.first_rank + its.ranks; ++rank) {
+    const ReplicaState& of = state(rank);
+    load.waiting += of.queues().num_queued();
+    load.running += static_cast<std::int64_t>(of.running().size());
+    load.outstanding_tokens += of.table().outstanding_prompt_tokens();
+    load.used_blocks += of.used_blocks();
+    load.num_blocks += of.num_blocks();
+  }
+  return load;
+}
+
+bool Replicas::is_empty(ReplicaId replica) const {
+  const Place& its = place(replica);
+  for (std::uint32_t rank = its.first_rank; rank < its.first_rank + its.ranks; ++rank)
+    if (state(rank).table().live() > 0) return false;
+  return true;
+}
+
+// As vLLM 0.19 does (vllm/v1/engine/core_client.py, DPLBAsyncMPClient): the least 4 x waiting + running, of equal ranks the first. A
+// request that has just been sent to a rank counts as waiting there.
+std::uint32_t Replicas::choose_rank(ReplicaId replica) const {
+  constexpr std::int64_t kWaitingWeight = 4;
+  const Place& its = place(replica);
+  if (its.ranks == 1) return its.first_rank;
+  const auto score = [&](std::uint32_t rank) {
+    return kWaitingWeight * state(rank).queues().num_queued() + static_cast<std::int64_t>(state(rank).running().size());
+  };
+  std::uint32_t best = its.first_rank;
+  for (std::uint32_t rank = best + 1; rank < its.first_rank + its.ranks; ++rank) {
+    if (score(rank) < score(best)) best = rank;
+  }
+  return best;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "policies/dispatcher/dispatcher.h"
+#include "serving/replica.h"
+
+namespace kvlab {
+
+// All replicas of a run, pool by pool, and how they are numbered: replicas through all pools, ranks through all replicas.
+class Replicas {
+ public:
+  Replicas(const FleetContext& fleet, const MakeDevice& make_device);
+
+  // A replica.
+  struct Place {
+    std::uint32_t pool = 0;
+    std::uint32_t first_rank = 0, ranks = 1;
+  };
+  [[nodiscard]] std::uint32_t num_replicas() const { return static_cast<std::uint32_t>(places_.size()); }
+  [[nodiscard]] std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(of_rank_.size()); }
+  [[nodiscard]] const Place& place(ReplicaId replica) const { return places_[index(replica)]; }
+  [[nodiscard]] ReplicaId replica_of(std::uint32_t rank) const { return of_rank_[rank].replica; }
+  // The ranks that step together, or the only one.
+  [[nodiscard]] Replica& unit(std::uint32_t rank) { return *units_[of_rank_[rank].unit]; }
+  [[nodiscard]] const Replica& unit(std::uint32_t rank) const { return *units_[of_rank_[rank].unit]; }
+  [[nodiscard]] const std::vector<std::unique_ptr<Replica>>& units() const { return units_; }
+  [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return unit(rank).rank(rank).state; }
+  [[nodiscard]] ReplicaState& state(std::uint32_t rank) { return unit(rank).rank(rank).state; }
+
+  [[nodiscard]] ReplicaLoad load(ReplicaId replica) const;
+  // It holds no request.
+  [[nodiscard]] bool is_empty(ReplicaId replica) const;
+  // The rank of a replica that takes its next request.
+  [[nodiscard]] std::uint32_t choose_rank(ReplicaId replica) const;
+  // Calls visit(unit) for the units of a replica.
+  template <class Visit>
+  void each_unit(ReplicaId replica, Visit&& visit) {
+    const Place& its = place(replica);
+    for (std::uint32_t rank = its.first_rank; rank < its.first_rank + its.ranks; rank += unit(rank).num_ranks()) visit(unit(rank));
+  }
+
+ private:
+  struct OfRank {
+    ReplicaId replica{};
+    std::uint32_t unit = 0;
+  };
+  std::vector<Place> places_;
+  std::vector<OfRank> of_rank_;
+  std::vector<std::unique_ptr<Replica>> units_;
+};
+
+}  // namespace kvlab
