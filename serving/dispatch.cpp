@@ -39,6 +39,7 @@ void Dispatch::list_replicas() {
 Placement Dispatch::ask(const Question& question, Time now) {
   now_ = now;
   question_ = &question;
+  settle_roles();
   const std::vector<ReplicaId>& candidates = among(question.stage);
   if (candidates.empty()) return Placement::hold();  // all of them change their roles
   const Placement placement = dispatcher_->place({question.stage, question.record, candidates, question.from}, *this);
@@ -56,20 +57,21 @@ void Dispatch::on_timer(Time now) {
 
 void Dispatch::change_roles(ReplicaId replica, Roles roles) {
   if (!dispatcher_->changes_roles()) throw InternalError("this dispatcher said that it changes no roles");
+  num_coming_ += coming_[index(replica)] ? 0 : 1;
   coming_[index(replica)] = roles;
   list_replicas();
 }
 
-bool Dispatch::settle_roles() {
-  bool changed = false;
+// Replicas that were drained take their new roles.
+void Dispatch::settle_roles() {
+  if (num_coming_ == 0) return;
   for (std::uint32_t i = 0; i < num_replicas(); ++i) {
     if (!coming_[i] || !replicas_.is_empty(ReplicaId{i})) continue;
     roles_[i] = *coming_[i];
     coming_[i].reset();
-    changed = true;
+    --num_coming_;
   }
-  if (changed) list_replicas();
-  return changed;
+  list_replicas();
 }
 
 std::int64_t Dispatch::cached_tokens(ReplicaId replica) const {

@@ -33,8 +33,6 @@ class Dispatch final : public FleetView, public FleetControl {
   std::uint64_t next_key(Stage stage) { return num_asked_[static_cast<std::size_t>(stage)]++; }
   Placement ask(const Question& question, Time now);
   void on_timer(Time now);
-  // Replicas that were drained take their new roles. True: one did.
-  bool settle_roles();
   // Replicas that take the stage now.
   [[nodiscard]] const std::vector<ReplicaId>& among(Stage stage) const { return among_[static_cast<std::size_t>(stage)]; }
 
@@ -56,6 +54,7 @@ class Dispatch final : public FleetView, public FleetControl {
 
  private:
   void list_replicas();
+  void settle_roles();
   [[nodiscard]] Device& first_device(ReplicaId replica) const;
 
   Replicas& replicas_;
@@ -63,6 +62,7 @@ class Dispatch final : public FleetView, public FleetControl {
   std::unique_ptr<Predictor> predictor_;
   std::vector<Roles> roles_;                  // by replica
   std::vector<std::optional<Roles>> coming_;  // of replicas that are drained
+  std::uint32_t num_coming_ = 0;
   std::array<std::vector<ReplicaId>, 2> among_;
   std::array<std::uint64_t, 2> num_asked_{};
   const Question* question_ = nullptr;

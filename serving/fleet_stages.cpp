@@ -28,17 +28,17 @@ TraceRequest content_of(const Request& r) {
 }  // namespace
 
 void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
-  if (dispatch_ == nullptr) return receive(request, choose_rank(ReplicaId{0}, at), at, false);
+  if (dispatch_ == nullptr) return receive(request, to_time(at), choose_rank(ReplicaId{0}, at), at, false);
   if (dispatch_->reads_load()) catch_up_all(at);
   HeldRequests::Held asked{
       {Stage::kPrefill, arrival_record(request, to_time(at)), request, kNoReplica, dispatch_->next_key(Stage::kPrefill)}};
   if (const auto held_for = place(asked, at)) hold(std::move(asked), *held_for, at);
 }
 
-void Fleet::receive(const TraceRequest& request, std::uint32_t rank, Picoseconds at, bool prefill_only) {
+void Fleet::receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only) {
   Replica& replica = replicas_.unit(rank);
   replica.catch_up(at, false);
-  replica.receive(request, rank, at, prefill_only);
+  replica.receive(request, arrival, rank, at, prefill_only);
   if (!keeps_hashes_) arrivals_.forget_hashes(request.number);
   collect(replica, at);
 }
@@ -47,8 +47,7 @@ void Fleet::receive(const TraceRequest& request, std::uint32_t rank, Picoseconds
 void Fleet::ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at) {
   if (dispatch_->reads_load()) catch_up_all(at);
   const Request& r = state(rank).table()[slot];
-  HeldRequests::Held asked{
-      {Stage::kDecode, r, content_of(r), replicas_.replica_of(rank), dispatch_->next_key(Stage::kDecode)}, rank, slot};
+  HeldRequests::Held asked{{Stage::kDecode, r, content_of(r), replicas_.replica_of(rank), dispatch_->next_key(Stage::kDecode)}, rank, slot};
   if (const auto held_for = place(asked, at)) hold(std::move(asked), *held_for, at);
 }
 
@@ -66,7 +65,7 @@ std::optional<ReplicaId> Fleet::place(const HeldRequests::Held& request, Picosec
 void Fleet::send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at) {
   if (request.question.stage == Stage::kDecode) return send_on(request, placement.replica, at);
   const bool is_whole = placement.is_whole || dispatch_->roles(placement.replica).decode;
-  receive(request.question.content, choose_rank(placement.replica, at), at, !is_whole);
+  receive(request.question.content, request.question.record.arrival, choose_rank(placement.replica, at), at, !is_whole);
 }
 
 // To its decode stage.
@@ -81,8 +80,14 @@ void Fleet::send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds
   ReplicaState& state = replicas_.state(request.rank);
   const Request& r = state.table()[request.slot];
   const auto of_tokens = static_cast<std::size_t>(state.memory().blocks_for(r.computed_tokens));
-  KvOffer offer{request.rank,      index(request.question.from), index(to), request.slot,
-                r.computed_tokens, to_ps(r.scheduled - kStart),  r.last_emitted};
+  KvOffer offer;
+  offer.rank = request.rank;
+  offer.replica = index(request.question.from);
+  offer.to_replica = index(to);
+  offer.slot = request.slot;
+  offer.tokens = r.computed_tokens;
+  offer.begun = to_ps(r.scheduled - kStart);
+  offer.ready = r.last_emitted;
   offer.blocks.assign(r.blocks.begin(), r.blocks.begin() + static_cast<std::ptrdiff_t>(std::min(of_tokens, r.blocks.size())));
   state.handover().note_taken(request.slot);
   target.receive_import(r, std::move(offer), rank, at);
@@ -132,7 +137,6 @@ void Fleet::watch_all() {
 // About those whose replica has made a step.
 void Fleet::ask_again(Picoseconds at) {
   catch_up_all(at);
-  dispatch_->settle_roles();
   bool any_stepped = false;
   for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i) {
     const std::uint64_t outputs = num_outputs(ReplicaId{i});
@@ -161,7 +165,6 @@ void Fleet::on_timer(Picoseconds at) {
   asks_pending_ = true;  // all are asked about here
   catch_up_all(at);
   dispatch_->on_timer(to_time(at));
-  dispatch_->settle_roles();
   for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i) ask_again(ReplicaId{i}, at);
   ask_again(kNoReplica, at);
   watch_all();

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "base/int128.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/dispatcher/dispatcher.h"
 #include "policies/kv/footprint.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
-#include "base/int128.h"
 #include "serving/group_metrics.h"
 #include "serving/metrics.h"
 #include "serving/transfers.h"
@@ -56,7 +56,7 @@ struct PoolSetup {
 
 // A run of either host. Its own pool is the only one where `pools` is empty.
 struct HostSetup : PoolSetup {
-  std::vector<PoolSetup> pools;                                  // with the same block_tokens, model and KV policy; one at least takes each stage
+  std::vector<PoolSetup> pools;  // with the same block_tokens, model and KV policy; one at least takes each stage
   std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica
   TransferSetup transfer;                                        // between replicas
   SloTarget slo;
@@ -105,10 +105,10 @@ struct ServingSummary {
   double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time
   double busy_frac = 0, overload_frac = 0;                // of replica time: a step runs; a step runs and requests wait
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
-  std::string first_rejection;  // why the first rejected request was, if any
-  std::string skipped;          // rows the trace passed over, and why
-  std::string trace_remark;     // what looks wrong in the trace, if anything
-  std::string remark;           // what the host had to do without, if anything
+  std::string first_rejection;    // why the first rejected request was, if any
+  std::string skipped;            // rows the trace passed over, and why
+  std::string trace_remark;       // what looks wrong in the trace, if anything
+  std::string remark;             // what the host had to do without, if anything
   std::vector<PoolTotals> pools;  // as in the setup
   std::vector<LinkUse> links;     // of replicas that took part in a transfer
   std::uint64_t peak_held_requests = 0;

@@ -41,10 +41,10 @@ Replica::Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t
   }
 }
 
-void Replica::receive(const TraceRequest& request, std::uint32_t number, Picoseconds at, bool prefill_only) {
+void Replica::receive(const TraceRequest& request, Time arrival, std::uint32_t number, Picoseconds at, bool prefill_only) {
   Rank& its = rank(number);
   const std::size_t before = its.state.outbox().size();
-  its.state.receive(request, to_time(at), prefill_only);
+  its.state.receive(request, arrival, prefill_only);
   if (its.state.outbox().size() == before) its.device->on_receive(request, its.state.queues().input().back());
   begin_anew(its, at);
 }
@@ -58,7 +58,7 @@ void Replica::receive_import(const Request& from, KvOffer offer, std::uint32_t n
 void Replica::rejoin(RequestId slot, std::uint32_t number, Picoseconds at) {
   Rank& its = rank(number);
   its.state.rejoin(slot);
-  begin_anew(its, at);
+  plan_anew(its, at);
 }
 
 void Replica::release_export(RequestId slot, std::uint32_t number, Picoseconds at) {
@@ -71,7 +71,7 @@ void Replica::refuse_export(RequestId slot, std::uint32_t number, Picoseconds at
   plan_anew(rank(number), at);
 }
 
-// Memory of a rank has come back.
+// Memory of a rank has come back, or a request.
 void Replica::plan_anew(const Rank& rank, Picoseconds at) {
   if (stretch_.iterations > 0) {
     stretch_.iterations = 0;
@@ -273,8 +273,10 @@ Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
 Picoseconds Replica::start_import(Rank& rank, const SwapCopy& copy, Picoseconds at) {
   const KvOffer& offer = *rank.state.handover().offer(copy.request);
   const Request& r = rank.state.table()[copy.request];
-  KvFetch fetch{offer.replica, offer.to_replica, copy.blocks, copy.blocks * pool_.memory.block_bytes, copy.blocks,
-                offer.has_waited ? at : offer.begun, offer.ready};
+  KvFetch fetch{offer.replica, offer.to_replica,
+                copy.blocks,   copy.blocks * pool_.memory.block_bytes,
+                copy.blocks,   offer.has_waited ? at : offer.begun,
+                offer.ready};
   if (!r.left_hashed && static_cast<std::int64_t>(offer.blocks.size()) >= copy.blocks) {
     const auto count = static_cast<std::size_t>(copy.blocks);
     const std::size_t first = offer.blocks.size() - count;

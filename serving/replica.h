@@ -33,8 +33,8 @@ class Replica {
 
   // Carries out whatever happens before the phase kArrive of `at` (with_plans: up to and including kSchedule).
   void catch_up(Picoseconds at, bool with_plans);
-  // An arriving request for the rank of that number among all; catch_up(at) came before.
-  void receive(const TraceRequest& request, std::uint32_t rank, Picoseconds at, bool prefill_only = false);
+  // A request for the rank of that number among all; catch_up(at) came before. arrival: it may have been held back since then.
+  void receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only = false);
   // A request whose KV another rank offers; likewise.
   void receive_import(const Request& from, KvOffer offer, std::uint32_t rank, Picoseconds at);
   // An export of that rank goes on here.

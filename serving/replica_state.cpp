@@ -215,7 +215,7 @@ bool ReplicaState::try_import(RequestId id, std::int32_t m, KvOffer& offer) {
     return false;
   }
   r.is_parked = true;
-  queues_.note_return(id);
+  queues_.note_import(id);
   plan_was_quiet_ = false;
   const std::int64_t all = r.left_hashed ? memory_.blocks_held(r) : memory_.blocks_for(r.computed_tokens);
   swap_copies_.push_back({id, all - cached, false, true});
@@ -234,7 +234,10 @@ void ReplicaState::hand_over(RequestId id) {
 
 void ReplicaState::rejoin(RequestId id) {
   handover_.end_export(id);
-  queues_.add_input(id);
+  if (memory_.holds(table_[id]))
+    queues_.add_returning(id);
+  else
+    queues_.add_input(id);
 }
 
 void ReplicaState::refuse_export(RequestId id, Time at, const char* reason) {

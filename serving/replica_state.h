@@ -69,8 +69,8 @@ class ReplicaState final : public ReplicaView {
   void finish_swap_in(RequestId r, Time at);
 
   // ---- between replicas ----
-  // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns false
-  // if it could never run here; its record goes to the outbox.
+  // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
+  // false if it could never run here; its record goes to the outbox.
   bool receive_import(const Request& from, KvOffer offer, Time at);
   // An export goes on here, with its memory.
   void rejoin(RequestId r);

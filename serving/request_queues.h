@@ -12,8 +12,9 @@
 namespace kvlab {
 
 // The queues of a replica. A request is in one of them until it leaves: input since it arrived, waiting since the next plan began (and
-// again after a preemption), running since it was admitted. The order holds those that wait, but for those that come back from CPU memory:
-// they hold blocks already, and a better request that waits for these blocks would wait forever, so they go before all others.
+// again after a preemption), running since it was admitted. The order holds those that wait, but for those that come back from CPU memory
+// or from another replica: they hold blocks already, and a better request that waits for these blocks would wait forever, so they go before
+// all others.
 class RequestQueues {
  public:
   // The order outlives the queues.
@@ -54,10 +55,15 @@ class RequestQueues {
   }
   // A waiting r begins to come back from CPU memory.
   void note_return(RequestId r) {
-    if (order_->keeps_returning()) return;
+    if (!order_->keeps_returning()) note_import(r);
+  }
+  // A waiting r begins to come from another replica.
+  void note_import(RequestId r) {
     order_->erase(r);
     returning_.push_back(r);
   }
+  // A request that holds blocks waits, though it did not run.
+  void add_returning(RequestId r) { returning_.push_back(r); }
   void remove_running(RequestId r) {
     const auto at = std::find(running_.rbegin(), running_.rend(), r);
     if (at == running_.rend()) throw InternalError("request is not running");

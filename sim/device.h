@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "serving/device.h"
-#include "sim/cost_totals.h"
 #include "serving/link.h"
+#include "sim/cost_totals.h"
 #include "sim/lock_step.h"
 #include "sim/pricing.h"
 

@@ -85,7 +85,8 @@ RunSummary simulate(const SimSetup& setup, TraceSource& trace, RunSink& sink) {
   };
   Clock clock;
   Fleet fleet(setup, make_device, clock, trace, sink);
-  RunSummary summary{fleet.run()};
+  RunSummary summary;
+  static_cast<ServingSummary&>(summary) = fleet.run();
   add_costs(pools, fleet, summary);
   return summary;
 }

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "serving/host_setup.h"
+#include "serving/link.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost_totals.h"
-#include "serving/link.h"
 #include "traces/trace.h"
 
 namespace kvlab {

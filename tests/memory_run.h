@@ -41,6 +41,7 @@ inline TraceRequest request_at(double arrival_ms, std::int32_t prompt, std::int3
 struct Recorder final : RunSink {
   void request(const RequestRecord& r) override { requests.push_back(r); }
   void sample(const TimelineSample& s) override { samples.push_back(s); }
+  void transfer(const TransferRecord& t) override { transfers.push_back(t); }
   [[nodiscard]] bool wants_steps() const override { return keep_steps; }
   void step(const InFlightStep& s, const ReplicaState&) override { steps.push_back(s); }
   void event(const RequestEventRecord& e) override { events.push_back(e); }
@@ -48,6 +49,7 @@ struct Recorder final : RunSink {
   std::vector<TimelineSample> samples;
   std::vector<InFlightStep> steps;
   std::vector<RequestEventRecord> events;
+  std::vector<TransferRecord> transfers;
   bool keep_steps = false;
 };
 

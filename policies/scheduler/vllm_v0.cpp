@@ -69,6 +69,10 @@ class VllmV0 final : public Scheduler {
     longest_ = 0;
     const auto admit_or_reject = [&](RequestId r) {
       return admit_if_ready(view, r, [&] {
+        if (view.info(r).computed_tokens > 0) {  // it came from another replica; the next decode step has its token
+          view.admit(r);
+          return true;
+        }
         const char* reason = never_fits(view, r, budget(view.max_model_len()));
         if (reason == nullptr) return admit_prompt(step, r);
         view.reject(r, reason);

@@ -1,0 +1,362 @@
+// Pools of replicas: a request passes its stages on different replicas, and its KV goes over their links.
+#include <gtest/gtest.h>
+
+#include <iterator>
+
+#include "tests/short_run.h"
+#include "tests/sim/random_runs.h"
+
+namespace kvlab::testing {
+namespace {
+
+PoolSetup pool_of(const SimSetup& base, const std::string& name, Roles roles, std::uint32_t replicas) {
+  PoolSetup pool = base;
+  pool.name = name;
+  pool.roles = roles;
+  pool.num_replicas = replicas;
+  return pool;
+}
+
+// Prefill and decode pools of so many replicas, over links of 1 GB/s that take 1 ms per call.
+SimSetup pools_setup(std::uint32_t prefill, std::uint32_t decode, const std::string& dispatcher = "least_outstanding",
+                     SimSetup base = basic_setup("vllm_v1", "{async_scheduling: false}")) {
+  base.make_dispatcher = policy<DispatcherRegistry>("dispatcher", dispatcher, "{}");
+  base.link = {1e9, Span(1'000'000)};
+  base.memory.block_bytes = 1 << 20;
+  base.pools = {pool_of(base, "prefill", {true, false}, prefill), pool_of(base, "decode", {false, true}, decode)};
+  base.pool_costs.assign(2, base);
+  base.timeline_interval = Span{0};
+  return base;
+}
+
+RunSummary run_into(Recorder& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  VectorTrace trace(requests);
+  return simulate(setup, trace, records);
+}
+
+// Steps of LinearCost cost 5 us and 20 ns per token. The prompt of 100 tokens, padded to a graph of 104, takes 7.08 us; its 7 blocks go in
+// one call, since both pools are fresh: 1 ms + 7 MiB / 1 GB/s.
+TEST(Pools, ARequestPassesBothStages) {
+  Recorder records;
+  const RunSummary summary = run_into(records, pools_setup(1, 1), {request_at(0, 100, 3)});
+  ASSERT_EQ(records.requests.size(), 1U);
+  const RequestRecord& r = records.requests[0];
+  EXPECT_EQ(r.outcome, Outcome::kCompleted);
+  EXPECT_EQ(r.output_tokens, 3);
+  EXPECT_EQ(r.replica, 1U);
+  EXPECT_EQ(ns(r.first_token), 7'080);
+  ASSERT_EQ(records.transfers.size(), 1U);
+  const TransferRecord& t = records.transfers[0];
+  EXPECT_EQ(t.from, 0U);
+  EXPECT_EQ(t.to, 1U);
+  EXPECT_EQ(t.tokens, 100);
+  EXPECT_EQ(t.bytes, 7 << 20);
+  EXPECT_EQ(t.calls, 1);
+  EXPECT_EQ(ns(t.ready), 7'080);
+  EXPECT_EQ(ns(t.asked), 7'080);
+  EXPECT_EQ(ns(t.end), 7'080 + 1'000'000 + 7'340'032);
+  // Decode steps: 5 us + 20 ns + 37 ps for each of 100, then 101 tokens before.
+  EXPECT_NEAR(static_cast<double>(ns(r.last_token) - ns(t.end)), 2 * 5'020 + 201 * 0.037, 1.01);
+  ASSERT_EQ(summary.pools.size(), 2U);
+  EXPECT_EQ(summary.pools[0].output_tokens, 1);
+  EXPECT_EQ(summary.pools[1].output_tokens, 2);
+  ASSERT_EQ(summary.links.size(), 2U);
+  EXPECT_TRUE(summary.links[0].is_egress);
+  EXPECT_EQ(summary.links[1].bytes, 7 << 20);
+  EXPECT_EQ(summary.links[1].busy.count(), (ns(t.end) - ns(t.asked)) * 1000);
+}
+
+TEST(Pools, OneTokenNeedsNoTransfer) {
+  Recorder records;
+  run_into(records, pools_setup(1, 1), {request_at(0, 100, 1)});
+  EXPECT_TRUE(records.transfers.empty());
+  EXPECT_EQ(records.requests[0].replica, 0U);
+}
+
+// Two prompts end together and go to two decode replicas over the one link of their prefill replica, one after the other.
+TEST(Pools, TransfersShareALinkInTurn) {
+  Recorder records;
+  run_into(records, pools_setup(1, 2), {request_at(0, 100, 3), request_at(0, 100, 3)});
+  ASSERT_EQ(records.transfers.size(), 2U);
+  EXPECT_NE(records.transfers[0].to, records.transfers[1].to);
+  EXPECT_EQ(records.transfers[0].asked, records.transfers[1].asked);
+  EXPECT_EQ(ns(records.transfers[1].end) - ns(records.transfers[0].end), 1'000'000 + 7'340'032);
+}
+
+// T = 8.34 ms over 4 layers, C = 7.08 us: the link is what takes time, and it begins after the first layer of the prompt.
+TEST(Pools, LayerwiseTransfersOverlapThePrompt) {
+  SimSetup setup = pools_setup(1, 1);
+  setup.transfer.is_layerwise = true;
+  setup.transfer.layers = 4;
+  Recorder records;
+  run_into(records, setup, {request_at(0, 100, 3)});
+  EXPECT_EQ(ns(records.transfers[0].end), 7'080 / 4 + 1'000'000 + 7'340'032);
+  // A fast link ends a layer's time after the prompt.
+  setup.pools[0].link = setup.pools[1].link = {1e15, Span(4'000)};
+  Recorder fast;
+  run_into(fast, setup, {request_at(0, 100, 3)});
+  EXPECT_EQ(ns(fast.transfers[0].end), 7'080 + 4'000 / 4 + 1);  // 7 MiB in 7 ns, a quarter of it
+}
+
+TEST(Pools, CallsCountPlacesAndBlocks) {
+  SimSetup setup = pools_setup(1, 1);
+  setup.transfer.places_per_block = 8;
+  setup.transfer.merges_blocks = false;
+  Recorder records;
+  run_into(records, setup, {request_at(0, 100, 3)});
+  EXPECT_EQ(records.transfers[0].calls, 7 * 8);
+}
+
+// The second request of a prefix finds it on the decode side: its first six blocks are there.
+TEST(Pools, CachedBlocksAreNotSentAgain) {
+  std::vector<std::uint64_t> hashes;
+  for (std::uint64_t i = 0; i < 6; ++i) hashes.push_back(mix64(i));
+  std::vector<TraceRequest> requests = {request_at(0, 100, 30), request_at(50, 100, 30)};
+  for (TraceRequest& r : requests) {
+    r.hash_tokens = 16;
+    r.hashes = hashes;
+  }
+  Recorder records;
+  run_into(records, pools_setup(1, 1), requests);
+  ASSERT_EQ(records.transfers.size(), 2U);
+  EXPECT_EQ(records.transfers[0].bytes, 7 << 20);
+  EXPECT_EQ(records.transfers[1].bytes, 1 << 20);
+  EXPECT_EQ(records.requests[1].hit_tokens, 96);  // of the prefill side
+}
+
+// Prompts wait on their prefill replica, holding its memory, until the decode replica has room.
+TEST(Pools, MemoryOfPromptsThatWaitIsHeld) {
+  SimSetup setup = pools_setup(1, 1);
+  setup.pools[0].memory.num_blocks = 20;
+  setup.pools[1].memory.num_blocks = 20;
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < 4; ++i) requests.push_back(request_at(0, 100, 50));  // 7 blocks each, then 10
+  Recorder records;
+  const RunSummary summary = run_into(records, setup, requests);
+  EXPECT_EQ(summary.latencies.completed, 4U);
+  // The prefill replica has room for two; the third prompt begins when the first has been fetched.
+  std::vector<Time> scheduled;
+  for (const RequestRecord& r : records.requests) scheduled.push_back(r.scheduled);
+  std::sort(scheduled.begin(), scheduled.end());
+  EXPECT_EQ(ns(scheduled[1]), 0);
+  EXPECT_GE(scheduled[2], records.transfers[0].end);
+}
+
+// Sends each stage to a replica that a test names; holds and rejects as told.
+class Told final : public Dispatcher {
+ public:
+  std::function<Placement(const Ask&, const FleetView&)> answer;
+  std::function<void(const FleetView&, FleetControl&)> timer;
+  Span every{0};
+  Placement place(const Ask& ask, const FleetView& fleet) override { return answer(ask, fleet); }
+  [[nodiscard]] bool changes_roles() const override { return true; }
+  [[nodiscard]] Span period() const override { return every; }
+  void on_timer(const FleetView& fleet, FleetControl& control) override { timer(fleet, control); }
+};
+
+SimSetup told_setup(std::uint32_t prefill, std::uint32_t decode, std::function<Placement(const Ask&, const FleetView&)> answer) {
+  SimSetup setup = pools_setup(prefill, decode);
+  setup.make_dispatcher = [answer] {
+    auto told = std::make_unique<Told>();
+    told->answer = answer;
+    return told;
+  };
+  return setup;
+}
+
+TEST(Pools, ARequestMayDecodeWhereItsPromptWas) {
+  const auto stays = [](const Ask& ask, const FleetView&) {
+    return Placement::send(ask.stage == Stage::kPrefill ? ReplicaId{0} : ask.from);
+  };
+  Recorder records;
+  run_into(records, told_setup(1, 1, stays), {request_at(0, 100, 5), request_at(0, 30, 5)});
+  EXPECT_TRUE(records.transfers.empty());
+  for (const RequestRecord& r : records.requests) {
+    EXPECT_EQ(r.replica, 0U);
+    EXPECT_EQ(r.output_tokens, 5);
+  }
+  const auto whole = [](const Ask& ask, const FleetView&) {
+    EXPECT_EQ(ask.stage, Stage::kPrefill);
+    return Placement::send_whole(ReplicaId{1});
+  };
+  Recorder mixed;
+  run_into(mixed, told_setup(1, 1, whole), {request_at(0, 100, 5)});
+  EXPECT_EQ(mixed.requests[0].output_tokens, 5);
+  EXPECT_EQ(mixed.requests[0].replica, 1U);
+}
+
+TEST(Pools, RequestsAreRejectedAtEitherStage) {
+  const auto rejects = [](const Ask& ask, const FleetView&) {
+    if (ask.request.number == 0) return Placement::reject("too late for prefill");
+    return ask.stage == Stage::kPrefill ? Placement::send(ReplicaId{0}) : Placement::reject("too late for decode");
+  };
+  Recorder records;
+  const RunSummary summary = run_into(records, told_setup(1, 1, rejects), {request_at(0, 100, 5), request_at(0, 100, 5)});
+  EXPECT_EQ(summary.latencies.rejected, 2U);
+  EXPECT_EQ(summary.first_rejection, "too late for prefill");
+  ASSERT_EQ(records.requests.size(), 2U);
+  EXPECT_EQ(records.requests[1].output_tokens, 1);
+  EXPECT_STREQ(records.requests[1].reason, "too late for decode");
+}
+
+// Held at arrival until the decode replica has nothing to do.
+TEST(Pools, HeldRequestsAreAskedAgainAfterSteps) {
+  int asked = 0;
+  const auto holds = [&](const Ask& ask, const FleetView& fleet) {
+    if (ask.stage == Stage::kDecode) return Placement::send(ReplicaId{1});
+    if (ask.request.number == 0) return Placement::send(ReplicaId{0});
+    ++asked;
+    return fleet.load(ReplicaId{1}).running > 0 ? Placement::hold(ReplicaId{1}) : Placement::send(ReplicaId{0});
+  };
+  Recorder records;
+  run_into(records, told_setup(1, 1, holds), {request_at(0, 100, 20), request_at(8.4, 100, 5)});
+  ASSERT_EQ(records.requests.size(), 2U);
+  EXPECT_EQ(records.requests[0].number, 0U);
+  EXPECT_GT(asked, 1);
+  EXPECT_EQ(records.requests[1].queued, records.requests[0].last_token);
+  EXPECT_EQ(ns(records.requests[1].arrival), 8'400'000);
+}
+
+TEST(Pools, AReplicaChangesItsRoleWhenItIsEmpty) {
+  SimSetup setup = pools_setup(2, 1);
+  std::vector<std::size_t> decoders;
+  setup.make_dispatcher = [&] {
+    auto told = std::make_unique<Told>();
+    told->every = Span(5'000'000);
+    told->answer = [&](const Ask& ask, const FleetView&) {
+      if (ask.stage == Stage::kDecode) decoders.push_back(ask.among.size());
+      return Placement::send(ask.among.back());
+    };
+    told->timer = [](const FleetView& fleet, FleetControl& control) {
+      if (fleet.roles(ReplicaId{1}).prefill) control.change_roles(ReplicaId{1}, {false, true});
+    };
+    return told;
+  };
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < 40; ++i) requests.push_back(request_at(i * 2.0, 100, 40));
+  Recorder records;
+  const RunSummary summary = run_into(records, setup, requests);
+  EXPECT_EQ(summary.latencies.completed, 40U);
+  EXPECT_EQ(decoders.front(), 1U);
+  EXPECT_EQ(decoders.back(), 2U);
+}
+
+TEST(Pools, RequestsThatAreHeldForeverAreNamed) {
+  const auto never = [](const Ask&, const FleetView&) { return Placement::hold(); };
+  Recorder records;
+  EXPECT_THROW(run_into(records, told_setup(1, 1, never), {request_at(0, 100, 5)}), InputError);
+}
+
+// A decode replica that drops a request's KV computes it again there.
+TEST(Pools, PreemptedRequestsAreComputedAgainWhereTheyDecode) {
+  SimSetup setup = pools_setup(1, 1);
+  setup.pools[1].memory.num_blocks = 18;
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < 2; ++i) requests.push_back(request_at(0, 100, 100));
+  Recorder records;
+  const RunSummary summary = run_into(records, setup, requests);
+  EXPECT_EQ(summary.latencies.completed, 2U);
+  EXPECT_GT(summary.preemptions, 0U);
+  EXPECT_GT(summary.recomputed_tokens, 0);
+}
+
+// ---- drawn runs ----
+
+struct DrawnPools {
+  SimSetup setup;
+  Workload workload;
+};
+
+// Holds some requests at either stage, sends some whole, lets some decode where they are, rejects a few.
+class Erratic final : public Dispatcher {
+ public:
+  explicit Erratic(std::uint64_t seed) : seed_(seed) {}
+  Placement place(const Ask& ask, const FleetView& fleet) override {
+    const auto draw = [&](std::uint64_t step, std::uint64_t n) {
+      return Draw{seed_, Purpose::kTest, ask.request.number, step + (ask.stage == Stage::kDecode ? 100 : 0)}.below(n);
+    };
+    const ReplicaId chosen = ask.among[draw(0, ask.among.size())];
+    const ReplicaLoad load = fleet.load(chosen);
+    if (draw(1, 40) == 0) return Placement::reject("drawn");
+    if (load.running > 0 && draw(2, 3) == 0 && load.running > static_cast<std::int64_t>(draw(3, 6))) return Placement::hold(chosen);
+    if (ask.stage == Stage::kDecode && draw(4, 8) == 0) return Placement::send(ask.from);
+    return ask.stage == Stage::kPrefill && draw(5, 6) == 0 ? Placement::send_whole(chosen) : Placement::send(chosen);
+  }
+
+ private:
+  std::uint64_t seed_;
+};
+
+DrawnPools drawn_pools(std::uint64_t seed) {
+  static constexpr const char* kSchedulers[][2] = {{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 12}"},
+                                                   {"vllm_v1", "{budget_tokens: 256, async_scheduling: false}"},
+                                                   {"sarathi", "{budget_tokens: 64, max_num_seqs: 12}"},
+                                                   {"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
+                                                   {"vllm_v0", "{max_num_seqs: 12}"},
+                                                   {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"}};
+  static constexpr const char* kPrefillOnly[][2] = {{"orca", "{max_num_seqs: 16}"}, {"static", "{max_batch_seqs: 8}"}};
+  static constexpr const char* kOrders[] = {"fcfs", "priority", "sjf", "vtc", "edf", "longest_prefix"};
+  static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
+  static constexpr const char* kDispatchers[] = {"round_robin", "least_outstanding", "least_kv", "power_of_two", "prefix_affinity"};
+  const auto draw = [&](std::uint64_t step, std::uint64_t n) { return Draw{seed, Purpose::kTest, 7, step, 1}.below(n); };
+  SimSetup setup = basic_setup();
+  setup.make_block_cache = policy<BlockCacheRegistry>("block cache", kCaches[draw(0, std::size(kCaches))], "{}");
+  setup.memory.block_bytes = 1 << 12;
+  setup.max_model_len = 1000;
+  setup.memory.host_blocks = draw(1, 2) == 0 ? 0 : 40;
+  if (draw(2, 4) == 0) setup.make_footprint = sink_window(setup, 96, Footprint::OnPreempt::kSwap);
+  setup.link = {1e6 * static_cast<double>(1 + draw(3, 2000)), Span(static_cast<std::int64_t>(draw(4, 200'000)))};
+  setup.transfer = {4, draw(5, 2) == 0 ? 8 : 1, draw(6, 2) == 0, draw(7, 2) == 0};
+  for (int p = 0; p < 2; ++p) {
+    const auto own = [&](std::uint64_t step, std::uint64_t n) { return draw(20 + 10 * static_cast<std::uint64_t>(p) + step, n); };
+    PoolSetup pool = pool_of(setup, p == 0 ? "prefill" : "decode", {p == 0, p == 1}, static_cast<std::uint32_t>(1 + own(0, 3)));
+    const bool is_prefill_only = p == 0 && seed % 5 == 0;
+    const auto& [name, parameters] =
+        is_prefill_only ? kPrefillOnly[own(1, std::size(kPrefillOnly))] : kSchedulers[own(1, std::size(kSchedulers))];
+    pool.make_scheduler = policy<SchedulerRegistry>("scheduler", name, parameters);
+    pool.make_order = policy<OrderRegistry>("order", kOrders[own(2, std::size(kOrders))], "{}");
+    pool.memory.num_blocks = static_cast<std::int64_t>(64 + own(3, 200));
+    if (own(4, 4) == 0 && !is_prefill_only) pool.roles = {true, true};
+    setup.pools.push_back(pool);
+    LinearPrices prices;
+    prices.cell = static_cast<std::int64_t>(100 + own(5, 5000));
+    setup.pool_costs.push_back({[prices] { return std::make_unique<LinearCost>(prices); }, {}});
+  }
+  const bool is_erratic = seed % 2 == 0 && seed % 5 != 0;
+  if (is_erratic)
+    setup.make_dispatcher = [seed] { return std::make_unique<Erratic>(seed); };
+  else
+    setup.make_dispatcher = policy<DispatcherRegistry>("dispatcher", kDispatchers[draw(8, std::size(kDispatchers))], "{}");
+  setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(9, 20'000'000)));
+  if (draw(10, 4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11, 60'000'000)));
+  return {setup, random_workload(seed, 60, 0.05 + 0.01 * static_cast<double>(draw(12, 400)), 300)};
+}
+
+// Fast-forward changes nothing, and every request leaves once: with all of its tokens if it was completed. KVLAB_CHECKS adds the
+// conservation of blocks, pages and references after each event.
+TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
+  const std::uint64_t seeds = short_run() ? 40 : 400;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const DrawnPools drawn = drawn_pools(seed);
+    ASSERT_EQ(run(drawn.setup, drawn.workload, false), run(drawn.setup, drawn.workload, true)) << "seed " << seed;
+    Recorder records;
+    const RunSummary summary = run_into(records, drawn.setup, drawn.workload.requests);
+    std::vector<int> seen(drawn.workload.requests.size(), 0);
+    for (const RequestRecord& r : records.requests) {
+      ++seen[r.number];
+      if (r.outcome != Outcome::kCompleted) continue;
+      ASSERT_EQ(r.output_tokens, drawn.workload.requests[r.number].output_tokens) << "seed " << seed;
+      ASSERT_LE(r.first_token, r.last_token);
+    }
+    for (std::size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], i < summary.requests ? 1 : 0) << "seed " << seed << " request " << i;
+    if (drawn.setup.stop.after_time.count() == 0) {
+      ASSERT_GE(summary.latencies.completed, 30U) << "seed " << seed << ": " << summary.first_rejection;
+    }
+    std::int64_t in = 0, out = 0;
+    for (const LinkUse& link : summary.links) (link.is_egress ? out : in) += link.bytes;
+    ASSERT_EQ(in, out) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::testing
