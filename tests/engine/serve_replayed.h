@@ -14,8 +14,8 @@
 // A run of the engine in real time, and the simulator's loop on the times that it took.
 //
 // Real time enters a run in two places: Clock::now(), which the loop asks when a plan may begin, and the start and end of each step.
-// Arrivals count at the trace's times; a plan sees those up to its own instant, whenever the thread came to look at them. So the answers of
-// Clock::now(), in order, and the times of the steps are all that a repetition needs.
+// Arrivals count at the trace's times; a plan sees those up to its own instant, whenever the thread came to look at them. So the values
+// of Clock::now(), in order, and the times of the steps are all that a repetition needs.
 namespace kvlab::test {
 
 // "7:0+64 3:12+1": the number of each request, its tokens computed before, and those of the step.
@@ -47,29 +47,29 @@ struct RunLog final : RunSink {
   std::vector<RequestRecord> requests;
 };
 
-struct ClockAnswer {
+struct ClockReading {
   Picoseconds asked{}, given{};
 };
 
-// The lane's clock, whose answers are kept.
+// The lane's clock, whose readings are kept.
 class RecordedClock final : public Clock {
  public:
-  explicit RecordedClock(std::vector<ClockAnswer>& answers) : lane_({}), answers_(answers) {}
+  explicit RecordedClock(std::vector<ClockReading>& readings) : lane_({}), readings_(readings) {}
   void start(StepLane& lane) { lane_.start(lane); }
   void reach(Picoseconds at) override { lane_.reach(at); }
   [[nodiscard]] Picoseconds now(Picoseconds at) override {
-    answers_.push_back({at, lane_.now(at)});
-    return answers_.back().given;
+    readings_.push_back({at, lane_.now(at)});
+    return readings_.back().given;
   }
 
  private:
   LaneClock lane_;
-  std::vector<ClockAnswer>& answers_;
+  std::vector<ClockReading>& readings_;
 };
 
 struct MeasuredRun {
   RunLog log;
-  std::vector<ClockAnswer> answers;
+  std::vector<ClockReading> readings;
   ServingSummary summary;
 };
 
@@ -82,7 +82,7 @@ inline MeasuredRun measured_run(const ServeSetup& setup, const std::vector<SomeR
     device = made.get();
     return made;
   };
-  RecordedClock clock(run.answers);
+  RecordedClock clock(run.readings);
   SomeTrace trace(requests);
   Fleet fleet(setup, make_device, clock, trace, run.log);
   clock.start(device->lane());
@@ -102,16 +102,16 @@ struct Deviation {
 
 class ReplayedClock final : public Clock {
  public:
-  ReplayedClock(const std::vector<ClockAnswer>& answers, Deviation& deviation) : answers_(answers), deviation_(deviation) {}
+  ReplayedClock(const std::vector<ClockReading>& readings, Deviation& deviation) : readings_(readings), deviation_(deviation) {}
   [[nodiscard]] Picoseconds now(Picoseconds at) override {
     if (deviation_.is_found()) return at;
-    if (next_ < answers_.size() && answers_[next_].asked == at) return answers_[next_++].given;
+    if (next_ < readings_.size() && readings_[next_].asked == at) return readings_[next_++].given;
     deviation_.note(fmt::format("question {} to the clock is about {} ps", next_, at.count()));
     return at;
   }
 
  private:
-  const std::vector<ClockAnswer>& answers_;
+  const std::vector<ClockReading>& readings_;
   Deviation& deviation_;
   std::size_t next_ = 0;
 };
@@ -149,7 +149,7 @@ class ReplayedDevice final : public Device {
 // Repeats a run. Returns the first deviation, "" if there is none.
 inline std::string replay(const HostSetup& setup, const std::vector<SomeRequest>& requests, const MeasuredRun& measured, RunLog& log) {
   Deviation deviation;
-  ReplayedClock clock(measured.answers, deviation);
+  ReplayedClock clock(measured.readings, deviation);
   const MakeDevice make_device = [&] { return std::make_unique<ReplayedDevice>(measured.log.steps, deviation); };
   SomeTrace trace(requests);
   Fleet fleet(setup, make_device, clock, trace, log);
