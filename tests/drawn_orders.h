@@ -43,8 +43,9 @@ inline std::pair<std::string, std::string> drawn_predictor(Drawn& draw) {
   }
 }
 
+// Promotions come seldom: where overtaken requests are computed anew, none would ever finish with many.
 inline std::pair<std::string, std::string> drawn_mlfq(Drawn& draw, double step_ms, const std::string& mode) {
-  const double quantum = step_ms * draw.of<double>({1, 4, 50}), starvation = step_ms * draw.of<double>({0, 20, 500});
+  const double quantum = step_ms * draw.of<double>({1, 4, 50}), starvation = step_ms * draw.of<double>({0, 1000});
   const std::int32_t scan = draw.of<std::int32_t>({1, 20, 1000}), levels = draw.of<std::int32_t>({1, 3, 16});
   return {"mlfq", fmt::format("{{quantum_ms: {:g}, starvation_ms: {:g}, scan_steps: {}, levels: {}, preemption: {}}}", quantum, starvation,
                               scan, levels, mode)};

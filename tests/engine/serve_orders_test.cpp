@@ -25,7 +25,7 @@ std::vector<OrderCase> order_cases() {
                                   {"priority", "{preemptive: true}"},
                                   {"srpt", "{preemption: recompute}"},
                                   {"mlfq", "{quantum_ms: 0.2, starvation_ms: 20, scan_steps: 5}"},
-                                  {"mlfq", "{quantum_ms: 3, preemption: recompute}"},
+                                  {"mlfq", "{quantum_ms: 3, starvation_ms: 0, preemption: recompute}"},
                                   {"vtc"},
                                   {"vtc", "{charge_predicted: true}", "history", "{first_tokens: 8}"},
                                   {"andes", "{ttft_ms: 5, horizon_s: 0.2, pressure_frac: 0.3, renewals: 4}"},

@@ -70,6 +70,7 @@ std::string add_order(Drawn& draw, DrawnRun& run) {
   run.setup.make_order = test::maker<OrderRegistry>(order.order, order.options, "order");
   run.setup.make_predictor = test::maker<PredictorRegistry>(order.predictor, order.predictor_options, "predictor");
   for (SomeRequest& r : run.requests) r.facts = test::drawn_facts(draw, kStepMs);
+  run.setup.stop.after_time = Span(20'000'000'000);  // a run that takes so long never ends
   return fmt::format("{} {}, {} {}", order.order, order.options, order.predictor, order.predictor_options);
 }
 

@@ -14,8 +14,8 @@
 // A run of the engine in real time, and the simulator's loop on the times that it took.
 //
 // Real time enters a run in two places: Clock::now(), which the loop asks when a plan may begin, and the start and end of each step.
-// Arrivals count at the trace's times; a plan sees those up to its own instant, whenever the thread came to look at them. So the values
-// of Clock::now(), in order, and the times of the steps are all that a repetition needs.
+// Arrivals take their place among the other events by the trace's times, whenever the thread came to look at them. So the values of
+// Clock::now(), in order, and the times of the steps are all that a repetition needs.
 namespace kvlab::test {
 
 // "7:0+64 3:12+1": the number of each request, its tokens computed before, and those of the step.

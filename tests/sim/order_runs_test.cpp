@@ -75,6 +75,7 @@ DrawnRun draw_run(std::uint64_t seed) {
   setup.max_model_len = 600;
   setup.num_replicas = draw.one_in(3) ? 2 : 1;
   setup.timeline_interval = Span(draw.of<std::int32_t>({100'000, 2'000'000}));
+  setup.stop.after_time = Span(2'000'000'000);  // a run that takes so long never ends
   const std::int32_t kv_policy = draw.from(0, 5);
   if (kv_policy == 4) setup.make_footprint = sink_window(setup, 96, Footprint::OnPreempt::kSwap);
   if (kv_policy == 5) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
