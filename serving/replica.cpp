@@ -173,18 +173,23 @@ void Replica::plan(Picoseconds at) {
 }
 
 bool Replica::plan_one(Picoseconds at) {
-  Picoseconds ready = at;
-  bool has_work = false;
+  bool has_work = false, has_preempted = false;
   for (const auto& rank : ranks_) {
-    ready = std::max(ready, plan_rank(*rank, at));
+    copies_end_ = std::max(copies_end_, plan_rank(*rank, at));
     has_work = has_work || !in_flight(*rank, count_).is_empty();
+    has_preempted = has_preempted || rank->state.plan_preempted();
   }
-  if (!has_work) {
+  if (has_work) {
+    begin(at, std::max(at, std::exchange(copies_end_, Picoseconds{})));
+    return true;
+  }
+  // With nothing in flight no event would ask again, though others can run in the blocks that were given up. It comes to an end: each
+  // such plan leaves fewer running requests.
+  if (count_ == 0 && has_preempted)
+    queue_plan(std::max(clock_.now(at), copies_end_));
+  else
     wake_at(at);
-    return false;
-  }
-  begin(at, ready);
-  return true;
+  return false;
 }
 
 // Returns when the plan's copies allow its step to start.

@@ -89,6 +89,7 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_
 void ReplicaState::begin_plan(Time now) {
   now_ = now;
   plan_was_quiet_ = true;
+  plan_preempted_ = false;
   memory_.forget_hits();
   for (const RequestId id : queues_.input())
     if (Request& r = table_[id]; r.queued == kNever) r.queued = now;
@@ -125,6 +126,7 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   Request& r = table_[id];
   if (!r.is_running) throw InternalError("preempting a request that does not run");
   plan_was_quiet_ = false;
+  plan_preempted_ = true;
   counters_.preemptions += r.is_counted ? 1 : 0;
   ++r.preemptions;
   note(RequestEvent::kPreempted, r, now_);
@@ -321,6 +323,20 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
     order_->on_tokens(queues_.running()[i], static_cast<std::int32_t>(iterations));
   counters_.output_tokens += iterations * static_cast<std::int64_t>(queues_.running().size());
   now_ = to_time(last_at);
+}
+
+// make_way() lets a waiting request that overtakes another one wait for its turn if it finds room. The running ones may have taken that
+// room since; the next plan preempts then.
+Horizon ReplicaState::order_is_stable_for() const {
+  if (!order_->overtaking() || queues_.running().empty()) return order_->stable_for();
+  const RequestId worst = order_->victim(queues_.running().back());
+  for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) {
+    const Request& r = table_[queues_.waiting(i)];
+    if (r.is_parked || (r.computed_tokens > 0 && !r.is_swapped)) continue;  // it has its blocks
+    if (order_->overtakes(queues_.waiting(i), worst)) return Horizon::none();
+    break;
+  }
+  return order_->stable_for();
 }
 
 // ---- leaving ----

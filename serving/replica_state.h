@@ -92,8 +92,10 @@ class ReplicaState final : public ReplicaView {
 
   // The latest plan left every request in its queue and began no copy, so that the next one may repeat it.
   [[nodiscard]] bool plan_was_quiet() const { return plan_was_quiet_; }
+  // The latest plan preempted a request.
+  [[nodiscard]] bool plan_preempted() const { return plan_preempted_; }
   // The number of plans that the order lets pass unlooked at.
-  [[nodiscard]] Horizon order_is_stable_for() const { return order_->stable_for(); }
+  [[nodiscard]] Horizon order_is_stable_for() const;
   [[nodiscard]] const RequestTable& table() const { return table_; }
   [[nodiscard]] const RequestQueues& queues() const { return queues_; }
   [[nodiscard]] ReplicaMemory& memory() { return memory_; }
@@ -142,7 +144,7 @@ class ReplicaState final : public ReplicaView {
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_;
   Time now_{};
-  bool plan_was_quiet_ = true;
+  bool plan_was_quiet_ = true, plan_preempted_ = false;
   Counters counters_;
 };
 

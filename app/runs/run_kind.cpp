@@ -29,6 +29,15 @@ std::unique_ptr<RunKind> make_kind(const std::string& name) {
 
 }  // namespace
 
+void refuse_orders(const Params& p) {
+  for (const char* const key : {"order", "predictor"}) {
+    if (p.has(key))
+      p.fail_at(key, std::string("'") + key +
+                         "' means nothing here, since no requests are scheduled: it belongs in an experiment that serves a 'trace', "
+                         "with 'host: sim' or 'host: engine' (docs/orders.md)");
+  }
+}
+
 std::set<std::string> PreparedRun::tables() const {
   std::set<std::string> names = kind_.tables();
   std::erase_if(names, [this](const std::string& name) { return !writes(name); });

@@ -126,6 +126,9 @@ class RunKind {
   [[nodiscard]] virtual std::vector<std::string> metrics() const { return {}; }
 };
 
+// For kinds that schedule no requests. InputError: the experiment has 'order' or 'predictor'.
+void refuse_orders(const Params& p);
+
 // The kinds of run that a sweep needs. Each is made once.
 class RunKinds {
  public:

@@ -12,11 +12,11 @@ struct Room {
   std::int64_t spare_blocks = 0;  // free blocks that admission leaves
 };
 
-// Tokens of a waiting r to compute before its next output; 1 where its KV comes back from CPU memory.
+// Tokens of a waiting r to compute before its next output.
 inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
   const Request& info = view.info(r);
-  if (info.is_swapped) return 1;
-  return info.known_tokens() - (info.computed_tokens > 0 ? info.computed_tokens : view.lookup(r));
+  const bool has_own = info.is_swapped || info.computed_tokens > 0;  // else it may have hits
+  return info.known_tokens() - (has_own ? info.computed_tokens : view.lookup(r));
 }
 
 // For orders that let waiting requests take the place of running ones (Order::overtaking()): preempts running requests, the last by the

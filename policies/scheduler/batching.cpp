@@ -19,11 +19,11 @@ RequestId StepBuilder::preempt_one() {
   return victim;
 }
 
-Readiness ready_to_admit(ReplicaView& view, RequestId r, std::int32_t m) {
+Readiness ready_to_admit(ReplicaView& view, RequestId r) {
   const Request& info = view.info(r);
   if (info.is_parked || info.in_flight_steps > 0) return Readiness::kLater;
   if (!info.is_swapped) return Readiness::kReady;
-  return view.try_swap_in(r, m) ? Readiness::kLater : Readiness::kNoRoom;
+  return view.try_swap_in(r, info.known_tokens() - info.computed_tokens) ? Readiness::kLater : Readiness::kNoRoom;
 }
 
 Admission admit_reserved(StepBuilder& step, RequestId r, std::int32_t reserved) {

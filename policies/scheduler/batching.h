@@ -108,9 +108,10 @@ enum class Readiness : std::uint8_t {
   kNoRoom,  // swapped out, and no memory to bring it back
 };
 
-// Tells if a waiting r can be admitted now. A swapped r starts to come back, with room for m more tokens. A KV policy can ask for a
-// swap (Footprint::on_preempt), so every scheduler that preempts calls this before it admits.
-Readiness ready_to_admit(ReplicaView& view, RequestId r, std::int32_t m = 1);
+// Tells if a waiting r can be admitted now. A swapped r starts to come back, with room for all of its known tokens: requests that came
+// back with a part of their prompts would wait for each other's blocks. A KV policy can ask for a swap (Footprint::on_preempt), and so can
+// an order, so every scheduler that preempts calls this before it admits.
+Readiness ready_to_admit(ReplicaView& view, RequestId r);
 
 // Calls admit(), which returns false where r does not fit, if r is ready.
 template <class Admit>

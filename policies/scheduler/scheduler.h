@@ -138,6 +138,8 @@ class Scheduler {
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // True: plan() begins with make_way() (policies/order/make_way.h), so that orders may preempt running requests for waiting ones.
   [[nodiscard]] virtual bool lets_overtake() const { return false; }
+  // True: steps have rows of padding (StepEntry::padded_tokens, StepPlan::idle_rows), which the engine does not run.
+  [[nodiscard]] virtual bool pads_batches() const { return false; }
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };

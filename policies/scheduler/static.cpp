@@ -18,6 +18,7 @@ class Static final : public Scheduler {
         window_(p.milliseconds("window_ms", 0, 0, 1e6, "longest time the oldest request waits for its batch to fill")) {}
 
   [[nodiscard]] bool wants_contiguous_memory() const override { return true; }
+  [[nodiscard]] bool pads_batches() const override { return true; }
   [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_batch_, 0}; }
 
   void plan(ReplicaView& view, StepPlan& plan) override {

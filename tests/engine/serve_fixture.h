@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,10 @@ struct SomeRequest {
   std::int32_t prompt = 0, output = 0;
   std::int32_t hash_tokens = 0;
   std::vector<std::uint64_t> hashes = {};
+  std::optional<RequestFacts> facts = {};
 };
 
-// Owns its hashes, which a TraceRequest only points to.
+// Owns its hashes and facts, which a TraceRequest only points to.
 class SomeTrace final : public TraceSource {
  public:
   explicit SomeTrace(std::vector<SomeRequest> requests) : requests_(std::move(requests)) {}
@@ -32,6 +34,7 @@ class SomeTrace final : public TraceSource {
     const SomeRequest& s = requests_[at_++];
     r = request_at(s.arrival_ms, s.prompt, s.output);
     r.hash_tokens = s.hash_tokens, r.hashes = s.hashes;
+    if (s.facts) r.facts = &*s.facts;
     return true;
   }
   [[nodiscard]] bool keeps_hashes() const override { return true; }

@@ -1,39 +1,22 @@
-// Whatever is served, the engine does what the simulator does: drawn recipes, schedulers, memories and requests. KVLAB_SEEDS=first:count
-// draws others.
+// Whatever is served, the engine does what the simulator does: drawn recipes, schedulers, orders, memories and requests.
+// KVLAB_SEEDS=first:count draws others.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <random>
-
+#include "tests/drawn_orders.h"
 #include "tests/engine/packed_recipes.h"
 #include "tests/engine/serve_simulated.h"
 #include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
-#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
 
+using test::Drawn;
 using test::serve_all;
 using test::Served;
 using test::SomeRequest;
-
-class Drawn {
- public:
-  explicit Drawn(std::uint64_t seed) : random_(seed) {}
-  std::int32_t from(std::int32_t least, std::int32_t most) {
-    return least + static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(most - least + 1));
-  }
-  bool one_in(std::int32_t n) { return from(1, n) == 1; }
-  template <class T>
-  const T& of(const std::vector<T>& all) {
-    return all[static_cast<std::size_t>(from(0, static_cast<std::int32_t>(all.size()) - 1))];
-  }
-
- private:
-  std::mt19937_64 random_;
-};
 
 struct DrawnRun {
   std::string text;
@@ -80,6 +63,17 @@ std::vector<SomeRequest> drawn_requests(Drawn& draw) {
   return requests;
 }
 
+// Its names and parameters. All requests have the facts that it needs.
+std::string add_order(Drawn& draw, DrawnRun& run) {
+  constexpr double kStepMs = 1;
+  const test::DrawnOrder order = test::drawn_order(draw, run.setup.make_scheduler()->lets_overtake(), kStepMs);
+  run.setup.make_order = test::maker<OrderRegistry>(order.order, order.options, "order");
+  run.setup.make_predictor = test::maker<PredictorRegistry>(order.predictor, order.predictor_options, "predictor");
+  for (SomeRequest& r : run.requests) r.facts = test::drawn_facts(draw, kStepMs);
+  run.setup.stop.after_time = Span(20'000'000'000);  // a run that takes so long never ends
+  return fmt::format("{} {}, {} {}", order.order, order.options, order.predictor, order.predictor_options);
+}
+
 void draw(std::uint64_t seed, const EngineModel& model, DrawnRun& run) {
   Drawn draw(seed);
   const std::string name = draw.one_in(6) ? "full" : draw.of(recipes_in({"engine", "cost"}));
@@ -98,20 +92,16 @@ void draw(std::uint64_t seed, const EngineModel& model, DrawnRun& run) {
     return std::make_unique<RecipeFootprint>(recipe, shape, 16, KvReads::kUnpacked);
   };
   run.requests = drawn_requests(draw);
-  run.text = fmt::format("seed {}: {} {} budget, {} {}, {} blocks, {} on the host, prefix caching {}, {} requests{}", seed, name,
-                         has_budget ? run.recipe.budget.tokens : 0, scheduler, options, blocks, run.setup.memory.host_blocks,
+  const std::string order = draw.one_in(2) ? "fcfs" : add_order(draw, run);
+  run.text = fmt::format("seed {}: {} {} budget, {} {}, {}, {} blocks, {} on the host, prefix caching {}, {} requests{}", seed, name,
+                         has_budget ? run.recipe.budget.tokens : 0, scheduler, options, order, blocks, run.setup.memory.host_blocks,
                          run.setup.memory.prefix_caching, run.requests.size(), run.requests[0].hashes.empty() ? "" : " with names");
-}
-
-std::pair<std::uint64_t, std::uint64_t> seeds() {
-  std::uint64_t first = 1, count = short_run() ? 8 : 60;
-  if (const char* given = std::getenv("KVLAB_SEEDS")) std::sscanf(given, "%lu:%lu", &first, &count);
-  return {first, count};
 }
 
 // Each request in steps of its own, with memory for all and nothing shared.
 Served one_by_one(ServeSetup setup, const std::vector<SomeRequest>& requests) {
   setup.inspect = nullptr;
+  setup.make_order = nullptr;
   setup.make_scheduler = test::maker<SchedulerRegistry>("vllm_v1", "{max_num_seqs: 1, chunked_prefill: false}", "scheduler");
   setup.memory.num_blocks *= 20;
   setup.memory.prefix_caching = false;
@@ -129,7 +119,7 @@ bool is_as_alone(const DrawnRun& run, const Served& served) {
 }
 
 TEST(ServeAnything, RecordsAreTheSimulators) {
-  const auto [first, count] = seeds();
+  const auto [first, count] = test::drawn_seeds(60, 8);
   std::size_t served_runs = 0, other_runs = 0;
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
     DrawnRun run;

@@ -35,6 +35,9 @@ class NominalCost final : public CostModel {
 inline std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource& trace) {
   SimSetup sim;
   sim.make_scheduler = serve.make_scheduler;
+  sim.make_order = serve.make_order;
+  sim.make_predictor = serve.make_predictor;
+  sim.seed = serve.seed;
   sim.make_block_cache = serve.make_block_cache;
   sim.make_footprint = serve.make_footprint;
   sim.make_dispatcher = maker<DispatcherRegistry>("round_robin", "{}", "dispatcher");

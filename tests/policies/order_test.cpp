@@ -124,6 +124,23 @@ TEST(SrptOrder, MakesWayForBlocks) {
   }
 }
 
+// Request 0 is swapped out with 8 of its 20 prompt tokens. It comes back with blocks for all 20: several that came back with a part of
+// their prompts would wait for each other's blocks.
+TEST(SrptOrder, AHalfComputedPromptComesBackWithRoomForAllOfIt) {
+  ReplicaDriver d("vllm_v1", "{budget_tokens: 8, max_num_seqs: 1}",
+                  Memory{.num_blocks = 10, .host_blocks = 10, .order = "srpt", .order_params = "{preemption: swap}"});
+  d.arrive(20, 9);
+  EXPECT_EQ(d.step(), "0:8");
+  d.arrive(4, 1);
+  EXPECT_EQ(d.step(), "1:4");
+  ASSERT_EQ(d.copies_out().size(), 1U);
+  EXPECT_EQ(d.step(), "") << "the copy is under way";
+  EXPECT_EQ(d.free_blocks(), 5);
+  d.finish_copies();
+  EXPECT_EQ(d.step(), "0:8");
+  EXPECT_EQ(d.step(), "0:4");
+}
+
 // What is swapped out comes back without being computed again.
 TEST(SrptOrder, SwapsWhereAsked) {
   ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.host_blocks = 10, .order = "srpt", .order_params = "{preemption: swap}"});

@@ -2,16 +2,13 @@
 // both pipeline depths, with preemption, prefix hits, swapping, several replicas and samples in between.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <iterator>
 #include <ostream>
 
-#include "base/hash.h"
 #include "base/random.h"
 #include "policies/kv/grouped_layers.h"
-#include "tests/serving/sink_window.h"
 #include "tests/short_run.h"
-#include "tests/sim/sim_support.h"
+#include "tests/sim/random_runs.h"
 
 namespace kvlab::testing {
 namespace {
@@ -22,86 +19,7 @@ struct Case {
   std::string order = "fcfs", order_parameters = "{}", predictor = "exact";
 };
 
-struct Workload {
-  std::vector<TraceRequest> requests;
-  std::vector<std::vector<std::uint64_t>> hashes;
-  std::vector<RequestFacts> facts;
-};
-
-// Requests in shared-prefix groups; some name their generated tokens, some have no content. Five clients, three priorities.
-Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms, std::uint64_t longest_output) {
-  Workload w;
-  w.hashes.resize(count);
-  w.facts.resize(count);
-  double at = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, i, step, 0}; };
-    at += draw(0).exponential(gap_ms);
-    TraceRequest r =
-        request_at(at, static_cast<std::int32_t>(1 + draw(1).below(400)), static_cast<std::int32_t>(1 + draw(2).below(longest_output)));
-    const std::uint64_t kind = draw(3).below(3);
-    if (kind > 0) {
-      const std::uint64_t group = draw(4).below(4);
-      const std::int32_t named = kind == 1 ? r.prompt_tokens : r.prompt_tokens + r.output_tokens;
-      for (std::int32_t block = 0; block < named / 16; ++block) {
-        const bool shared = block < 6;
-        w.hashes[i].push_back(
-            mix64(shared ? group * 1000 + static_cast<std::uint64_t>(block) : (seed + i) * 100'000 + static_cast<std::uint64_t>(block)));
-      }
-      r.hash_tokens = 16;
-      r.hashes = w.hashes[i];
-    }
-    w.facts[i].client = static_cast<std::int64_t>(draw(5).below(5));
-    w.facts[i].priority = static_cast<std::int32_t>(draw(6).below(3));
-    w.facts[i].ttft_slo = Span(static_cast<std::int64_t>(draw(7).below(100'000'000)));
-    r.facts = &w.facts[i];
-    w.requests.push_back(r);
-  }
-  return w;
-}
-
-std::string text_of(const RunSummary& s, const Recorder& records) {
-  std::string text;
-  const auto add = [&](auto... values) {
-    ((text += std::to_string(values) + " "), ...);
-    text += "\n";
-  };
-  const auto& l = s.latencies;
-  for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing}) add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
-  add(s.requests, ns(s.duration), s.preemptions, s.swaps, s.recompute_fallbacks, s.recomputed_tokens, s.lookup_tokens, s.hit_tokens,
-      s.steps, s.evictions);
-  add(s.batch_mean_requests, s.batch_mean_tokens, s.kv_used_mean_frac, s.kv_used_peak_frac, s.busy_frac, s.overload_frac, s.mfu_frac,
-      s.mbu_frac, s.internal_fragmentation_frac, s.external_fragmentation_frac);
-  add(std::bit_cast<std::int64_t>(s.peak_s), s.output_tokens);  // to the last bit
-  for (const double f : s.part_frac) add(f);
-  for (const double f : s.footing_frac) add(f);
-  for (const auto& part : s.step_shares)
-    for (const double f : part) add(f);
-  for (const RequestRecord& r : records.requests) {
-    add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions,
-        r.recomputed_tokens, static_cast<int>(r.outcome));
-  }
-  for (const TimelineSample& t : records.samples)
-    add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens,
-        t.output_tokens);
-  return text;
-}
-
-std::string run(SimSetup setup, const Workload& w, bool fast_forward) {
-  setup.fast_forward = fast_forward;
-  VectorTrace trace(w.requests);
-  Recorder records;
-  const RunSummary summary = simulate(setup, trace, records);
-  return text_of(summary, records);
-}
-
 class FastForward : public ::testing::TestWithParam<Case> {};
-
-std::function<std::unique_ptr<Footprint>()> sink_window(const SimSetup& setup, std::int32_t budget, Footprint::OnPreempt mode) {
-  return [budget, mode, memory = setup.memory] {
-    return std::make_unique<SinkWindow>(budget, memory.block_tokens, memory.pages_per_block, mode);
-  };
-}
 
 TEST_P(FastForward, ChangesNothing) {
   static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};

@@ -101,6 +101,7 @@ struct GradedRun final : PreparedRun {
     static_cast<void>(load_recipe("full"));  // answers are compared with its answers
     recipe = read_named_recipe(p, "grade");
     require_engine(p, recipe);
+    refuse_orders(p);
     p.reject_unread();
   }
   [[nodiscard]] bool has(const EvalSample& s) const { return answers->by_sample().contains(s.number); }

@@ -38,6 +38,7 @@ class HitRatioRun final : public PreparedRun {
     require_known<BlockCacheRegistry>(p, "block_caches", cache, "block cache");
     run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
     trace_ = read_trace(p, seed);
+    refuse_orders(p);
     p.reject_unread();
     trace_key_ = fmt::format("{} {} {}", seed, block_tokens_, p.child("trace", "trace").text_of_all());
   }

@@ -115,8 +115,9 @@ namespace {
 // One recipe over all samples. Samples are read when they are replayed.
 class ReplayRun final : public PreparedRun {
  public:
-  ReplayRun(RunKind& kind, Params& p, std::uint64_t seed)
-      : PreparedRun(kind), p_(p), seed_(seed), recipe_(read_named_recipe(p, "replay")) {}
+  ReplayRun(RunKind& kind, Params& p, std::uint64_t seed) : PreparedRun(kind), p_(p), seed_(seed), recipe_(read_named_recipe(p, "replay")) {
+    refuse_orders(p);
+  }
 
   Findings run(RunFiles& files, const RunOptions& options) override;
 

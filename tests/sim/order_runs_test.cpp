@@ -1,0 +1,169 @@
+// Runs under orders: every request is served whole, memory and queues are conserved after every step, and fast-forward changes nothing.
+// Drawn orders, predictors, schedulers, block caches, memories and KV policies; KVLAB_SEEDS=first:count draws others, KVLAB_FULL 400.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "serving/replica_state.h"
+#include "tests/drawn_orders.h"
+#include "tests/error_of.h"
+#include "tests/sim/random_runs.h"
+
+namespace kvlab::testing {
+namespace {
+
+using test::Drawn;
+using test::drawn_facts;
+using test::drawn_order;
+using test::DrawnOrder;
+
+constexpr double kStepMs = 0.01;  // of LinearCost, about
+
+// Checks the replica after the plan of each step.
+struct CheckedRecords final : RunSink {
+  void request(const RequestRecord& r) override { all.request(r); }
+  void sample(const TimelineSample& s) override { all.sample(s); }
+  [[nodiscard]] bool wants_steps() const override { return true; }
+  void step(const InFlightStep&, const ReplicaState& state) override { state.check(); }
+  Recorder all;
+};
+
+std::pair<std::string, std::string> drawn_scheduler(Drawn& draw) {
+  const std::int32_t budget = draw.of<std::int32_t>({32, 64, 256, 2048}), seqs = draw.of<std::int32_t>({4, 12, 64});
+  const std::string sizes = fmt::format("budget_tokens: {}, max_num_seqs: {}", budget, seqs);
+  switch (draw.from(0, 8)) {
+    case 0:
+      return {"vllm_v1", fmt::format("{{{}}}", sizes)};
+    case 1:
+      return {"vllm_v1", fmt::format("{{{}, async_scheduling: false}}", sizes)};
+    case 2:
+      return {"vllm_v1", fmt::format("{{{}, reserve_full_prompt: false, async_scheduling: {}}}", sizes, draw.one_in(2))};
+    case 3:
+      return {"sarathi", fmt::format("{{{}}}", sizes)};
+    case 4:
+      return {"sarathi", fmt::format("{{{}, version: decode_maximal, watermark_frac: 0}}", sizes)};
+    case 5:
+      return {"fastgen", fmt::format("{{forward_tokens: {}, max_num_seqs: {}}}", budget, seqs)};
+    case 6:
+      return {"vllm_v0", fmt::format("{{max_num_seqs: {}, preemption: {}}}", seqs, draw.one_in(3) ? "recompute" : "swap")};
+    case 7:
+      return {"orca", fmt::format("{{max_num_seqs: {}}}", seqs)};
+    default:
+      return {"static", "{max_batch_seqs: 8, window_ms: 0.05}"};
+  }
+}
+
+struct DrawnRun {
+  std::string text;
+  SimSetup setup;
+  Workload workload;
+};
+
+DrawnRun draw_run(std::uint64_t seed) {
+  Drawn draw(seed);
+  DrawnRun run;
+  const auto [scheduler, options] = drawn_scheduler(draw);
+  SimSetup& setup = run.setup = basic_setup(scheduler, options);
+  const DrawnOrder order = drawn_order(draw, setup.make_scheduler()->lets_overtake(), kStepMs);
+  const std::string cache = draw.of<std::string>({"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"});
+  setup.make_order = policy<OrderRegistry>("order", order.order, order.options);
+  setup.make_predictor = policy<PredictorRegistry>("predictor", order.predictor, order.predictor_options);
+  setup.make_block_cache = policy<BlockCacheRegistry>("block cache", cache, "{}");
+  setup.seed = seed;
+  setup.memory.num_blocks = draw.of<std::int32_t>({40, 60, 120, 300});
+  setup.memory.host_blocks = draw.of<std::int32_t>({0, 12, 400});
+  setup.memory.prefix_caching = !draw.one_in(4);
+  setup.max_model_len = 600;
+  setup.num_replicas = draw.one_in(3) ? 2 : 1;
+  setup.timeline_interval = Span(draw.of<std::int32_t>({100'000, 2'000'000}));
+  setup.stop.after_time = Span(2'000'000'000);  // a run that takes so long never ends
+  const std::int32_t kv_policy = draw.from(0, 5);
+  if (kv_policy == 4) setup.make_footprint = sink_window(setup, 96, Footprint::OnPreempt::kSwap);
+  if (kv_policy == 5) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
+  const double gap_ms = draw.of<double>({0.005, 0.03, 0.2});
+  run.workload = random_workload(seed, 60, gap_ms, draw.one_in(2) ? 40 : 190);
+  for (std::size_t i = 0; i < run.workload.facts.size(); ++i) run.workload.facts[i] = drawn_facts(draw, kStepMs);
+  run.text = fmt::format("seed {}: {} {}, {} {}, {} {}, {}, {} blocks, {} on the host, KV policy {}, a request per {} ms", seed, scheduler,
+                         options, order.order, order.options, order.predictor, order.predictor_options, cache, setup.memory.num_blocks,
+                         setup.memory.host_blocks, kv_policy, gap_ms);
+  return run;
+}
+
+void expect_whole(const Workload& w, const Recorder& records) {
+  std::vector<int> seen(w.requests.size(), 0);
+  for (const RequestRecord& r : records.requests) {
+    ++seen[r.number];
+    if (r.outcome == Outcome::kRejected) continue;
+    EXPECT_EQ(r.outcome, Outcome::kCompleted) << "request " << r.number;
+    EXPECT_EQ(r.output_tokens, w.requests[r.number].output_tokens) << "request " << r.number;
+    EXPECT_LE(r.arrival, r.queued) << "request " << r.number;
+    EXPECT_LE(r.queued, r.scheduled) << "request " << r.number;
+    EXPECT_LT(r.scheduled, r.first_token) << "request " << r.number;
+  }
+  EXPECT_EQ(seen, std::vector<int>(w.requests.size(), 1));
+}
+
+TEST(OrderRuns, ServeAllRequestsWholeAndFastForwardChangesNothing) {
+  const auto [first, count] = test::drawn_seeds(full_run() ? 400 : 100, 12);
+  std::uint64_t preemptions = 0, swaps = 0;
+  for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    DrawnRun drawn = draw_run(seed);
+    SCOPED_TRACE(drawn.text);
+    drawn.setup.fast_forward = false;
+    VectorTrace trace(drawn.workload.requests);
+    CheckedRecords slow;
+    RunSummary summary;
+    ASSERT_EQ(error_of([&] { summary = simulate(drawn.setup, trace, slow); }), "no error");
+    expect_whole(drawn.workload, slow.all);
+    EXPECT_GT(summary.latencies.completed, 0U) << summary.first_rejection;
+    const bool is_same = text_of(summary, slow.all) == run(drawn.setup, drawn.workload, true);
+    EXPECT_TRUE(is_same) << "fast-forward changes the run";
+    preemptions += summary.preemptions, swaps += summary.swaps;
+  }
+  if (count < 10) return;
+  EXPECT_GT(preemptions, 0U);
+  EXPECT_GT(swaps, 0U);
+}
+
+SimSetup small_setup(const std::string& parameters, const std::string& order, const std::string& order_parameters) {
+  SimSetup setup = basic_setup("vllm_v1", parameters);
+  setup.make_order = policy<OrderRegistry>("order", order, order_parameters);
+  setup.memory.num_blocks = 4;
+  return setup;
+}
+
+// Request 0 was admitted first and is the last by the order. When it needs its third block it gives way itself, before request 1 is looked
+// at: that plan is empty. Nothing is in flight and nothing arrives, so another plan must follow at once, in which request 1 runs.
+TEST(OrderRuns, APlanThatOnlyPreemptsIsFollowedByAnother) {
+  Workload w;
+  w.facts.resize(2);
+  w.facts[0].priority = 9, w.facts[1].priority = 1;
+  w.requests = {request_at(0, 30, 10), request_at(0.001, 20, 10)};
+  for (std::size_t i = 0; i < 2; ++i) w.requests[i].facts = &w.facts[i];
+  const SimSetup setup = small_setup("{async_scheduling: false}", "priority", "{}");
+  VectorTrace trace(w.requests);
+  Recorder records;
+  const RunSummary summary = simulate(setup, trace, records);
+  expect_whole(w, records);
+  EXPECT_EQ(summary.preemptions, 1U);
+}
+
+// Blocks of 16 tokens, 4 in all. In the first decode step request 0 takes its second block, and one is left; request 2 overtakes it and
+// found two free blocks for its prompt when that plan began. The plan after it preempts request 0.
+TEST(OrderRuns, FastForwardEndsWhereTheNextPlanPreempts) {
+  for (const char* mode : {"recompute", "swap"}) {
+    Workload w;
+    w.requests = {request_at(0, 16, 30), request_at(0, 10, 20), request_at(0.001, 20, 5)};
+    SimSetup setup = small_setup("{async_scheduling: false}", "srpt", fmt::format("{{preemption: {}}}", mode));
+    setup.memory.host_blocks = 10;
+    setup.timeline_interval = Span{0};
+    setup.fast_forward = false;
+    VectorTrace trace(w.requests);
+    Recorder records;
+    const RunSummary summary = simulate(setup, trace, records);
+    EXPECT_GE(summary.preemptions, 1U);
+    EXPECT_EQ(text_of(summary, records), run(setup, w, true)) << mode;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::testing
