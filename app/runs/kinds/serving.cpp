@@ -84,6 +84,10 @@ void check_serving(Params& p, ServingPlan& plan) {
   if (plan.setup.num_replicas != 1) p.fail_at("replicas", "the engine serves one replica; 'host: engine' needs 'replicas: 1'");
   if (plan.cost.parallel.gpus() != 1) p.fail_at("parallel", "the engine runs on one device; leave 'parallel' out");
   if (plan.search) p.fail_at("search", "'search' is done by simulation; 'host: engine' runs one rate, for example with 'load_frac'");
+  if (plan.setup.make_scheduler()->plans_layers())
+    p.fail_at("scheduler",
+              "this scheduler plans some of the layers, and the engine runs whole steps: choose another scheduler for 'host: engine', for "
+              "example vllm_v1, or 'host: sim'");
   check_backend(p, plan.served.backend);
   require_engine(p, plan.recipe);
   if (plan.setup.make_block_cache()->needs_future())
