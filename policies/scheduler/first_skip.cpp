@@ -20,8 +20,11 @@ class FirstSkip final : public LayerSkipper {
 
  private:
   void skip(const ReplicaView& view, StepPlan& plan) override {
-    for (StepEntry& entry : plan.entries)
-      if (is_decode(view, entry)) entry.layer_set = add_set(plan, set_of(view, entry.request));
+    for (StepEntry& entry : plan.entries) {
+      if (!is_decode(view, entry)) continue;
+      const LayerSet& set = set_of(view, entry.request);
+      if (set.count() < static_cast<std::size_t>(layers())) entry.layer_set = add_set(plan, set);
+    }
   }
 
   const LayerSet& set_of(const ReplicaView& view, RequestId r) {
