@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// Turns a step in flight into the shapes of the cost model, reusing its memory. Where entries pass some of the layers, layers that the same
-// rows pass are priced as one part of a step: its rows share the layers' weights, and a layer takes the mean time of the model's layers.
-// What is outside the layers is priced for the rows that end in the step, so that each token pays for it once; a step in which none ends
-// pays for one row of padding, and so for the engine's own time.
+// Turns a step in flight into the shapes of the cost model, reusing its memory. If entries pass some of the layers, layers that the same
+// rows pass are priced together: rows share a layer's weights, and a layer takes the mean time of the model's layers. Embedding, head and
+// the engine's own time are priced for the rows that end in the step, so that each token pays for them once; a step in which none ends pays
+// for one row of padding.
 class StepPricer {
  public:
   StepPricer(CostModel& cost, const Scheduler& scheduler) : cost_(cost), scheduler_(scheduler) {}

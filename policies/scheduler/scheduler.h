@@ -26,13 +26,14 @@ struct StepEntry {
   std::int32_t padded_tokens = 0;  // rows it costs when padded to the batch's longest; 0: as many as tokens
   std::int32_t layer_begin = 0, layer_end = 0;
   std::int32_t layer_set = 0;  // 1 + the place in StepPlan::layer_sets of the layers that it does not skip; 0: it skips none
-  bool exits_early = false;    // layer_end is above 0, and the tokens leave the model there
   // Set by the host when it commits the plan.
   std::int32_t kv_before = 0;  // cached tokens its new tokens attend to
   std::int32_t computed_before = 0;
   bool emits = false;          // its last token's logits give a token
   bool leaves_hashed = false;  // its old blocks go back when the output is processed
   bool ends_prompt = false;    // FootprintStep
+  // Set by the scheduler: layer_end is above 0, and the tokens leave the model there.
+  bool exits_early = false;
 
   // The tokens are computed when the step is done.
   [[nodiscard]] bool ends() const { return layer_end == 0 || exits_early; }
@@ -45,8 +46,8 @@ struct StepPlan {
   // Rows of finished members of a static batch: they go through the linear layers and the head, and emit nothing.
   std::int32_t idle_rows = 0;
   std::vector<LayerSet> layer_sets;
-  // Of a recursive model: layer l has the weights of layer l % loop_layers, and an entry passes each of them at most once in a step. 0:
-  // every layer has its own weights.
+  // Above 0: the model is recursive, and layer l has the weights of layer l % loop_layers. An entry passes each of these at most once in a
+  // step. 0: every layer has its own weights.
   std::int32_t loop_layers = 0;
 
   void clear() {
