@@ -69,6 +69,11 @@ class Params {
   Span seconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
   // A default that follows from the rest of the experiment, of a whole number or (0, 1) of a flag: it takes the place of the reader's own.
   void prefer(const std::string& key, long long value) { preferred_[key] = value; }
+  // The value that prefer() set for a key that no file has: a fact of the experiment. `absent`: it was not set.
+  [[nodiscard]] long long told(const std::string& key, long long absent) const {
+    const auto found = preferred_.find(key);
+    return found == preferred_.end() ? absent : found->second;
+  }
   // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
   std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
 

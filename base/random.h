@@ -26,6 +26,7 @@ enum class Purpose : std::uint32_t {
   kClient,
   kClass,
   kPrediction,
+  kLayers,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

@@ -137,7 +137,7 @@ std::int64_t ReplicaMemory::blocks_needed(RequestId id, std::int32_t m) {
   return all.blocks + all.free_hits + pool_->free_blocks() - free_after_pages(all.pages);
 }
 
-bool ReplicaMemory::try_allocate(RequestId id, std::int32_t m, std::int32_t ahead) {
+bool ReplicaMemory::try_allocate(RequestId id, std::int32_t m, std::int32_t ahead, bool publishes) {
   Request& r = table_[id];
   if (contiguous_) return r.reserved_start >= 0 && r.computed_tokens + m <= r.reserved_tokens;
   const std::int64_t before = allocated(r);
@@ -155,7 +155,7 @@ bool ReplicaMemory::try_allocate(RequestId id, std::int32_t m, std::int32_t ahea
   }
   pool_->take(all.blocks, r.blocks);
   allocated_tokens_ += allocated(r) - before;
-  if (!r.left_hashed) publish_up_to(r, std::min(r.computed_tokens + m, r.known_values()));
+  if (publishes && !r.left_hashed) publish_up_to(r, std::min(r.computed_tokens + m, r.known_values()));
   return true;
 }
 

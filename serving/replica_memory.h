@@ -60,7 +60,8 @@ class ReplicaMemory {
 
   // ---- allocation ----
   [[nodiscard]] std::int64_t blocks_needed(RequestId r, std::int32_t m);
-  bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead);
+  // publishes: the m tokens' full blocks get their hashes.
+  bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead, bool publishes = true);
   bool try_reserve(Request& r, std::int32_t tokens);
   // One block more, inside a fast-forwarded stretch.
   void take_block(Request& r);

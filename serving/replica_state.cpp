@@ -260,7 +260,7 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
   Request& r = table_[entry.request];
   entry.kv_before = entry.computed_before = r.computed_tokens;
   ++r.in_flight_steps;
-  if (entry.layer_end > 0) return false;  // its tokens go on through later layers in later steps
+  if (!entry.ends()) return false;  // its tokens go on through later layers in later steps
   const std::int32_t known = r.known_tokens();
   const std::int32_t after = r.computed_tokens + entry.tokens;
   if (after > known) throw InternalError("a plan computes tokens that are not known");
@@ -276,7 +276,7 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
   table_.set_computed(r, after);
   memory_.add_live(r.held_tokens() - held_before);
   if (entry.emits) ++r.in_flight_tokens;
-  return entry.tokens == 1 && entry.layer_begin == 0 && entry.padded_tokens == 0 && entry.emits && entry.computed_before > 0;
+  return entry.tokens == 1 && entry.passes_all_layers() && entry.padded_tokens == 0 && entry.emits && entry.computed_before > 0;
 }
 
 void ReplicaState::commit(InFlightStep& step) {
@@ -294,7 +294,7 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
-    if (!memory_.keeps_everything()) memory_.end_policy_step(r, entry);
+    if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
     deliver(r, at, itl);
     if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);

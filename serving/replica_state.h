@@ -48,6 +48,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int64_t peak_blocks(RequestId r) const override { return memory_.peak_blocks(table_[r]); }
   std::int32_t lookup(RequestId r) override { return memory_.lookup(r); }
   bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) override { return memory_.try_allocate(r, m, ahead); }
+  bool try_hold(RequestId r, std::int32_t m, std::int32_t ahead = 0) override { return memory_.try_allocate(r, m, ahead, false); }
   bool try_reserve(RequestId r, std::int32_t tokens) override { return memory_.try_reserve(table_[r], tokens); }
   void admit(RequestId r) override;
   void preempt(RequestId r, Preemption mode, QueueEnd end) override;

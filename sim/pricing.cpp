@@ -8,16 +8,29 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kAllLayers = -1;
+bool passes(const StepPlan& plan, const StepEntry& entry, int layer) {
+  if (layer < entry.layer_begin || (entry.layer_end > 0 && layer >= entry.layer_end)) return false;
+  return entry.layer_set == 0 || plan.layer_sets[static_cast<std::size_t>(entry.layer_set) - 1][static_cast<std::size_t>(layer)];
+}
 
-bool covers(const StepEntry& entry, int layer) { return layer >= entry.layer_begin && (entry.layer_end == 0 || layer < entry.layer_end); }
+// The weights of `layer`, which a recursive model also uses in later layers.
+bool passes_weights(const StepPlan& plan, const StepEntry& entry, int layer, int num_layers) {
+  if (plan.loop_layers == 0) return passes(plan, entry, layer);
+  int times = 0;
+  for (int l = layer; l < num_layers; l += plan.loop_layers) times += passes(plan, entry, l) ? 1 : 0;
+  if (times > 1) throw InternalError("an entry passes a layer of a recursive model more than once in a step");
+  return times == 1;
+}
 
-bool is_partial(const StepEntry& entry) { return entry.layer_begin > 0 || entry.layer_end > 0; }
+bool has_parts(const StepPlan& plan) {
+  return plan.loop_layers > 0 ||
+         std::any_of(plan.entries.begin(), plan.entries.end(), [](const StepEntry& e) { return !e.passes_all_layers(); });
+}
 
 }  // namespace
 
-// The rows that pass through `layer`; kAllLayers: every row.
-void StepPricer::collect(const InFlightStep& step, int layer) {
+// null: every row.
+void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
   prefills_.clear();
   shape_ = StepShape{};
   const AttentionWindows windows = cost_.windows();
@@ -28,10 +41,11 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
       add_decode_row(shape_, kv, windows);
     }
   };
-  for (const StepEntry& entry : step.entries) {
-    if (layer != kAllLayers && !covers(entry, layer)) continue;
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    if (rows != nullptr && !(*rows)[i]) continue;
+    const StepEntry& entry = step.entries[i];
     add_row(std::max(entry.tokens, entry.padded_tokens), entry.kv_before);
-    if (entry.layer_end == 0) ++shape_.head_rows;
+    if (entry.ends()) ++shape_.head_rows;
   }
   shape_.idle_rows = step.idle_rows;
   shape_.head_rows += step.idle_rows;
@@ -42,17 +56,17 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
 }
 
 StepCost StepPricer::price(const InFlightStep& step) {
-  const bool has_parts = std::any_of(step.entries.begin(), step.entries.end(), is_partial);
-  if (!has_parts) collect(step, kAllLayers);
-  StepCost cost = has_parts ? price_layers(step) : cost_.step(shape_);
+  const bool in_parts = has_parts(step);
+  if (!in_parts) collect(step, nullptr);
+  StepCost cost = in_parts ? price_layers(step) : cost_.step(shape_);
   add_passes(step, cost);
   return cost;
 }
 
 void StepPricer::collect_rank(const InFlightStep& step) {
-  if (std::any_of(step.entries.begin(), step.entries.end(), is_partial))
+  if (has_parts(step))
     throw InputError("ranks that step together compute whole steps: a scheduler that plans some of the layers needs 'parallel' without dp");
-  collect(step, kAllLayers);
+  collect(step, nullptr);
   if (useful_rows_ == 0) pad_to(scheduler_.padded_tokens(1));
 }
 
@@ -82,32 +96,47 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
   }
 }
 
-// Layer by layer group: between two edges the same rows pass. Head and embedding are what a whole step of the finishing rows
-// costs beyond its layers.
+// Layers that the same rows pass, next to each other or not. Layers that none passes are left out.
+void StepPricer::group_layers(const InFlightStep& step) {
+  const int num_layers = cost_.num_layers(), own_weights = step.loop_layers > 0 ? step.loop_layers : num_layers;
+  groups_.clear();
+  for (int layer = 0; layer < own_weights; ++layer) {
+    rows_.clear();
+    for (const StepEntry& entry : step.entries) rows_.push_back(passes_weights(step, entry, layer, num_layers));
+    if (std::find(rows_.begin(), rows_.end(), true) == rows_.end()) continue;
+    const auto same = std::find_if(groups_.rbegin(), groups_.rend(), [&](const LayerGroup& group) { return group.rows == rows_; });
+    if (same == groups_.rend())
+      groups_.push_back({rows_, 1});
+    else
+      ++same->layers;
+  }
+}
+
+// Embedding, head and the policy's operations: what a whole step of the rows that end costs beyond its layers.
+StepCost StepPricer::price_ends(const InFlightStep& step) {
+  rows_.clear();
+  for (const StepEntry& entry : step.entries) rows_.push_back(entry.ends());
+  collect(step, &rows_);
+  if (useful_rows_ == 0) pad_to(1);
+  StepCost cost = cost_.step(shape_);
+  shape_.layers = cost_.num_layers();
+  shape_.ops = {};
+  cost.add(cost_.step(shape_), -1);
+  return cost;
+}
+
 StepCost StepPricer::price_layers(const InFlightStep& step) {
-  const int num_layers = cost_.num_layers();
-  edges_ = {0, num_layers};
-  for (const StepEntry& entry : step.entries) {
-    edges_.push_back(entry.layer_begin);
-    edges_.push_back(entry.layer_end == 0 ? num_layers : entry.layer_end);
-  }
-  std::sort(edges_.begin(), edges_.end());
-  edges_.erase(std::unique(edges_.begin(), edges_.end()), edges_.end());
-  StepCost sum;
-  for (std::size_t i = 0; i + 1 < edges_.size(); ++i) {
-    collect(step, edges_[i]);
-    if (shape_.decodes == 0 && shape_.idle_rows == 0 && prefills_.empty()) continue;
-    shape_.layers = edges_[i + 1] - edges_[i];
+  if (cost_.num_stages() > 1)
+    throw InputError("stages of a pipeline compute whole steps: a scheduler that plans some of the layers needs 'parallel' without pp");
+  group_layers(step);
+  StepCost sum = price_ends(step);
+  for (const LayerGroup& group : groups_) {
+    collect(step, &group.rows);
+    shape_.layers = group.layers;
     shape_.ops = {};
     sum.add(cost_.step(shape_));
   }
-  collect(step, num_layers - 1);
-  if (shape_.head_rows > 0) {
-    sum.add(cost_.step(shape_));
-    shape_.layers = num_layers;
-    shape_.ops = {};
-    sum.add(cost_.step(shape_), -1);
-  }
+  collect(step, nullptr);
   return sum;
 }
 

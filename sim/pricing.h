@@ -7,7 +7,10 @@
 
 namespace kvlab {
 
-// Turns a step in flight into the shapes of the cost model, reusing its memory.
+// Turns a step in flight into the shapes of the cost model, reusing its memory. If entries pass some of the layers, layers that the same
+// rows pass are priced together: rows share a layer's weights, and a layer takes the mean time of the model's layers. Embedding, head and
+// the engine's own time are priced for the rows that end in the step, so that each token pays for them once; a step in which none ends pays
+// for one row of padding.
 class StepPricer {
  public:
   StepPricer(CostModel& cost, const Scheduler& scheduler) : cost_(cost), scheduler_(scheduler) {}
@@ -22,12 +25,20 @@ class StepPricer {
   [[nodiscard]] std::int32_t largest_graph_rows() const { return scheduler_.largest_graph_tokens(); }
   void pad_to(std::int32_t rows) { shape_.padding_rows = rows - useful_rows_; }
 
-  // The shape last priced; valid until the next call.
+  // All rows of the step last priced, whatever layers they pass; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
 
  private:
-  void collect(const InFlightStep& step, int layer);
+  using Rows = std::vector<bool>;  // for each entry of the step: it takes part
+  struct LayerGroup {
+    Rows rows;
+    std::int32_t layers = 0;
+  };
+
+  void collect(const InFlightStep& step, const Rows* rows);
+  void group_layers(const InFlightStep& step);
   StepCost price_layers(const InFlightStep& step);
+  StepCost price_ends(const InFlightStep& step);
   void add_passes(const InFlightStep& step, StepCost& sum);
 
   CostModel& cost_;
@@ -35,7 +46,8 @@ class StepPricer {
   StepShape shape_;
   std::int32_t useful_rows_ = 0;
   std::vector<PrefillPiece> prefills_;
-  std::vector<int> edges_;
+  std::vector<LayerGroup> groups_;  // of the step being priced
+  Rows rows_;
 };
 
 }  // namespace kvlab

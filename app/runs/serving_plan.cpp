@@ -54,9 +54,15 @@ void read_order(Params& p, ServingPlan& plan) {
 void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
   setup.make_scheduler = policy_factory<SchedulerRegistry>(
       p, "scheduler", "", "scheduler", "plans each step of a replica", [&](const std::string& name, Params& own) {
-        prefer_engine_defaults(name, {cost.hardware.is_large(), cost.engine.host.overlaps}, own);
+        prefer_engine_defaults(name, {cost.hardware.is_large(), cost.engine.host.overlaps, cost.model.layers, setup.seed}, own);
       });
   setup.make_dispatcher = policy_factory<DispatcherRegistry>(p, "router", "round_robin", "dispatcher", "sends requests to replicas");
+  const bool steps_together = cost.parallel.dp > 1 && cost.model.is_moe();
+  if (setup.make_scheduler()->plans_layers() && (cost.parallel.pp > 1 || steps_together))
+    p.fail_at("scheduler",
+              fmt::format("this scheduler plans some of the layers, and {} run whole steps: leave '{}' out of 'parallel', or choose "
+                          "a scheduler of whole steps, for example vllm_v1",
+                          cost.parallel.pp > 1 ? "stages of a pipeline" : "ranks that step together", cost.parallel.pp > 1 ? "pp" : "dp"));
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
   if (setup.make_block_cache()->needs_future()) {  // what it is told of comes from a first pass

@@ -99,7 +99,7 @@ bool EngineDevice::begin(InFlightStep& step, Picoseconds /*at*/) {
   const auto any = [&](auto is) { return std::any_of(step.entries.begin(), step.entries.end(), is); };
   if (step.idle_rows > 0 || any([](const StepEntry& e) { return e.padded_tokens > 0; }))
     throw InputError("the scheduler pads its batches, which the engine does not; choose another scheduler for 'host: engine'");
-  if (any([](const StepEntry& e) { return e.layer_begin > 0 || e.layer_end > 0; }))
+  if (step.loop_layers > 0 || any([](const StepEntry& e) { return !e.passes_all_layers(); }))
     throw InputError("the scheduler plans layers apart, which the engine does not run; choose another scheduler for 'host: engine'");
   for (const StepEntry& entry : step.entries) add_row(entry);
   submit(setup_.nominal_time ? setup_.nominal_time(step) : Picoseconds{}, true);

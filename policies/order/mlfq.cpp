@@ -85,10 +85,13 @@ class Mlfq final : public KeyedOrder {
     return prefill_time_ > Span{0} ? static_cast<double>(prefill_tokens_) / to_s(prefill_time_) : 0;
   }
   void learn(std::span<const StepEntry> entries, Span duration) {
-    std::int64_t tokens = 0;
-    for (const StepEntry& entry : entries) tokens += entry.tokens;
+    std::int64_t tokens = 0, ended = 0;  // ended: tokens that pass their last layers
+    for (const StepEntry& entry : entries) {
+      tokens += entry.tokens;
+      ended += entry.ends() ? entry.tokens : 0;
+    }
     if (tokens <= static_cast<std::int64_t>(entries.size())) return;
-    prefill_tokens_ += tokens;
+    prefill_tokens_ += ended;
     prefill_time_ += duration;
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -13,18 +14,30 @@
 
 namespace kvlab {
 
-// One request's share of a step: `tokens` new tokens through layers [layer_begin, layer_end). layer_end 0: all of them.
+// Some of a model's layers: bit l is layer l.
+inline constexpr std::int32_t kMostLayers = 256;
+using LayerSet = std::bitset<kMostLayers>;
+
+// One request's share of a step: `tokens` new tokens through layers [layer_begin, layer_end). layer_end 0: to the last one. Tokens that end
+// before the last layer go on in a later step, which begins at layer_end; until then they are not computed, and emit nothing.
 struct StepEntry {
   RequestId request{};
   std::int32_t tokens = 0;
   std::int32_t padded_tokens = 0;  // rows it costs when padded to the batch's longest; 0: as many as tokens
   std::int32_t layer_begin = 0, layer_end = 0;
+  std::int32_t layer_set = 0;  // 1 + the place in StepPlan::layer_sets of the layers that it does not skip; 0: it skips none
   // Set by the host when it commits the plan.
   std::int32_t kv_before = 0;  // cached tokens its new tokens attend to
   std::int32_t computed_before = 0;
   bool emits = false;          // its last token's logits give a token
   bool leaves_hashed = false;  // its old blocks go back when the output is processed
   bool ends_prompt = false;    // FootprintStep
+  // Set by the scheduler: layer_end is above 0, and the tokens leave the model there.
+  bool exits_early = false;
+
+  // The tokens are computed when the step is done.
+  [[nodiscard]] bool ends() const { return layer_end == 0 || exits_early; }
+  [[nodiscard]] bool passes_all_layers() const { return layer_begin == 0 && layer_end == 0 && layer_set == 0; }
 };
 
 // The work of one step.
@@ -32,10 +45,15 @@ struct StepPlan {
   std::vector<StepEntry> entries;
   // Rows of finished members of a static batch: they go through the linear layers and the head, and emit nothing.
   std::int32_t idle_rows = 0;
+  std::vector<LayerSet> layer_sets;
+  // Above 0: the model is recursive, and layer l has the weights of layer l % loop_layers. An entry passes each of these at most once in a
+  // step. 0: every layer has its own weights.
+  std::int32_t loop_layers = 0;
 
   void clear() {
     entries.clear();
-    idle_rows = 0;
+    layer_sets.clear();
+    idle_rows = loop_layers = 0;
   }
   [[gnu::always_inline]] void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens}); }
   [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
@@ -82,6 +100,9 @@ class ReplicaView {
   // Room for m more tokens of r, all or nothing. A waiting r with nothing computed takes its hits first; these count as computed, and m
   // comes on top of them. Blocks for `ahead` tokens of later steps are taken as well; they have no hash before their tokens are planned.
   virtual bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
+  // The same room, for m tokens whose KV is complete only after several steps of some layers each. Their blocks have no hash before
+  // try_allocate(r, m) is called in the plan of the last of these steps; it takes no block then.
+  virtual bool try_hold(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
   // Reserves one contiguous range for `tokens` tokens of r in all, before it starts; for contiguous managers.
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
   virtual void admit(RequestId r) = 0;  // from waiting to the end of running
@@ -140,6 +161,9 @@ class Scheduler {
   [[nodiscard]] virtual bool lets_overtake() const { return false; }
   // True: steps have rows of padding (StepEntry::padded_tokens, StepPlan::idle_rows), which the engine does not run.
   [[nodiscard]] virtual bool pads_batches() const { return false; }
+  // True: entries may pass some of the layers only. The engine, pipeline stages and ranks that step together run whole steps, and refuse
+  // it.
+  [[nodiscard]] virtual bool plans_layers() const { return false; }
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };
@@ -150,6 +174,8 @@ using SchedulerRegistry = Registry<Scheduler>;
 struct EngineSetting {
   bool has_large_gpu = true;  // 70 GiB or more, and no A100
   bool overlaps = true;       // its version plans a step while the one before it computes
+  std::int64_t model_layers = 0;
+  std::uint64_t seed = 1;
 };
 void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p);
 

@@ -4,6 +4,7 @@
 #include "base/ceil_div.h"
 #include "policies/order/make_way.h"
 #include "policies/scheduler/batching.h"
+#include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
 
@@ -131,6 +132,7 @@ KVLAB_REGISTER(Scheduler, VllmV1, "vllm_v1", "one token budget for running and w
 }  // namespace
 
 void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p) {
+  tell_setting(setting, p);
   if (scheduler != "vllm_v1") return;
   p.prefer("async_scheduling", setting.overlaps ? 1 : 0);
   if (setting.has_large_gpu) return;

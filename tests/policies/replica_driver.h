@@ -12,6 +12,7 @@
 #include "base/params.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/kv/footprint.h"
+#include "policies/scheduler/layer_ranges.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/replica_state.h"
 #include "tests/serving/sink_window.h"
@@ -30,10 +31,11 @@ class ReplicaDriver {
     bool prefix_caching = false;
     std::int32_t kept_tokens = 0;  // sinks and a window; 0: every token is kept
     std::string order = "fcfs", order_params = "{}", predictor = "exact", predictor_params = "{}";
+    std::int64_t layers = 8;  // of the model
   };
 
   ReplicaDriver(const std::string& scheduler, const std::string& params, const Memory& memory)
-      : scheduler_(make<Scheduler>(scheduler, params)) {
+      : scheduler_(make<Scheduler>(scheduler, params, memory.layers)) {
     ReplicaLimits limits;
     limits.block_tokens = memory.block_tokens;
     limits.max_model_len = memory.max_model_len;
@@ -73,7 +75,8 @@ class ReplicaDriver {
   }
 
   // Plans a step and lets it run. "0:1 2:16" gives each request's number and tokens in the plan's order, "2:16/20" when padded,
-  // then " +1" for rows of padding; "" for an empty plan.
+  // "2:16[0-4]" through layers 0 to 3, "2:16[0-4!" if its tokens leave the model there, "2:16{6}" through 6 layers of a set; then " +1" for
+  // rows of padding; "" for an empty plan.
   std::string step() {
     const std::string text = plan();
     if (!text.empty()) {
@@ -100,6 +103,7 @@ class ReplicaDriver {
     for (const StepEntry& entry : step_.entries) {
       text += (text.empty() ? "" : " ") + std::to_string(state_->table()[entry.request].number) + ":" + std::to_string(entry.tokens);
       if (entry.padded_tokens != 0) text += "/" + std::to_string(entry.padded_tokens);
+      text += layers_of(entry);
     }
     if (step_.idle_rows > 0) text += " +" + std::to_string(step_.idle_rows);
     if (!step_.is_empty()) state_->commit(step_);
@@ -135,12 +139,19 @@ class ReplicaDriver {
   void set_now(Time now) { now_ = now; }
 
   template <class Interface>
-  static std::unique_ptr<Interface> make(const std::string& name, const std::string& params) {
+  static std::unique_ptr<Interface> make(const std::string& name, const std::string& params, std::int64_t layers = 8) {
     Params p = Params::from_text(params);
+    tell_setting({.model_layers = layers}, p);
     return Registry<Interface>::make(name, p, "policy");
   }
 
  private:
+  [[nodiscard]] std::string layers_of(const StepEntry& entry) const {
+    if (entry.passes_all_layers()) return "";
+    if (entry.layer_set > 0) return "{" + std::to_string(step_.layer_sets[static_cast<std::size_t>(entry.layer_set) - 1].count()) + "}";
+    const std::string end = entry.layer_end == 0 ? "" : std::to_string(entry.layer_end);
+    return "[" + std::to_string(entry.layer_begin) + "-" + end + (entry.exits_early ? "!" : "]");
+  }
   [[nodiscard]] std::uint64_t number(RequestId r) const { return state_->table()[r].number; }
   void collect() {
     for (const RequestId r : state_->left()) scheduler_->on_finish(r);

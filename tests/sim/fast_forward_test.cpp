@@ -70,7 +70,8 @@ std::vector<Case> orders_and_schedulers() {
                                                                        {"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
                                                                        {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"},
                                                                        {"static", "{max_batch_seqs: 8, window_ms: 3}"},
-                                                                       {"orca", "{max_num_seqs: 16}"}};
+                                                                       {"orca", "{max_num_seqs: 16}"},
+                                                                       {"layered_prefill", "{budget_tokens: 3000, stages: 4}"}};
   const std::vector<Case> orders = {{"", "", 0, "priority", "{}", "exact"},
                                     {"", "", 0, "priority", "{preemptive: true}", "exact"},
                                     {"", "", 0, "sjf", "{}", "lognormal"},
@@ -141,13 +142,19 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}", 240},
                       Case{"sarathi", "{version: decode_maximal, watermark_frac: 0.2}"}, Case{"sarathi", "{budget_tokens: 4}"},
                       Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
-                      Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
+                      Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"},
+                      Case{"layered_prefill", "{}"}, Case{"layered_prefill", "{budget_tokens: 700, stages: 4, max_num_seqs: 12}"},
+                      Case{"layered_prefill", "{budget_tokens: 100}"}, Case{"skip_decode", "{least_layers: 2, over_tokens: 40}"},
+                      Case{"skip_decode", "{least_layers: 1, over_tokens: 9, most_layers: 3, batching: {static: {max_batch_seqs: 8}}}"},
+                      Case{"unified_skip", "{speedup: 2, batching: sarathi}"}, Case{"first_skip", "{skip_frac: 0.3}"},
+                      Case{"depth_wise", "{loops: 2, early_exit_frac: 0.4}"},
+                      Case{"depth_wise", "{loops: 4, early_exit_frac: 0.4, join: first_loop, max_num_seqs: 8}"}),
     [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
 // A cut sequence that must be recomputed asks for no more than its first cut did: in a pool just large enough for one
 // request it comes back, whatever the scheduler.
 TEST(CutSequences, ComeBackInAFullPool) {
-  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen"}) {
+  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen", "layered_prefill"}) {
     SimSetup setup = basic_setup(scheduler);
     setup.memory.num_blocks = 12;
     setup.memory.block_tokens = 8;

@@ -35,6 +35,7 @@ const Shipped kShipped[] = {
     {"minimax-m2", 228'689'764'864, 253'952},
     {"yi-34b", 34'388'917'248, 245'760},
     {"longchat-7b-32k", 6'738'415'616, 524'288},
+    {"gemma-2b", 2'506'172'416, 18'432},
 };
 
 TEST(ShippedModels, ParametersAndKvAreThePublishedOnes) {

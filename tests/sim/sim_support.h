@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "policies/scheduler/layer_ranges.h"
 #include "sim/simulation.h"
 #include "tests/memory_run.h"
 #include "traces/trace.h"
@@ -87,6 +88,7 @@ template <class Registry>
 auto policy(const std::string& kind, const std::string& name, const std::string& parameters) {
   return [kind, name, parameters] {
     Params p = Params::from_text(parameters, kind + " '" + name + "'");
+    tell_setting({.model_layers = 4}, p);  // those of LinearCost
     return Registry::make(name, p, kind);
   };
 }

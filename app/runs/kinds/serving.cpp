@@ -88,6 +88,10 @@ void check_serving(Params& p, ServingPlan& plan) {
     p.fail_at("scheduler",
               "this scheduler pads its batches, which the engine does not run; for 'host: engine' choose another one, for "
               "example 'orca' or 'vllm_v1'");
+  if (plan.setup.make_scheduler()->plans_layers())
+    p.fail_at("scheduler",
+              "this scheduler plans some of the layers, and the engine runs whole steps: choose another scheduler for 'host: engine', for "
+              "example vllm_v1, or 'host: sim'");
   check_backend(p, plan.served.backend);
   require_engine(p, plan.recipe);
   if (plan.setup.make_block_cache()->needs_future())

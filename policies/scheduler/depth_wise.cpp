@@ -1,0 +1,136 @@
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "policies/scheduler/batching.h"
+#include "policies/scheduler/layer_ranges.h"
+
+namespace kvlab {
+
+namespace {
+
+// Continuous depth-wise batching of a recursive model, whose L layers are one block of K = L / loops layers passed `loops` times. A step
+// runs the block once over all rows, whatever loop each is in. A row that ends its last loop emits, and begins the next token in the next
+// step; waiting requests take free places at once. An output token may leave after an earlier loop. Which do is drawn, and the loss of
+// accuracy is not modelled; nor are LoRA weights of each loop, the test for leaving, and the KV of loops that a token did not reach, which
+// is taken as copied at no cost. KV of every loop is held: blocks have L layers.
+class DepthWise final : public Scheduler {
+ public:
+  explicit DepthWise(Params& p)
+      : layers_(model_layers(p)),
+        loops_(p.required<std::int32_t>("loops", 1, kMostLayers, "times that a token passes the block of shared layers")),
+        early_exit_frac_(p.optional<double>("early_exit_frac", 0, 0, 1,
+                                            "share of the output tokens that leave after a loop, of those that end it; not of the last")),
+        joins_any_(p.choice("join", {{"any_loop", true}, {"first_loop", false}}, true,
+                            "any_loop: tokens begin while others are in later loops; first_loop: they wait until none is")),
+        budget_tokens_(p.optional<std::int32_t>("budget_tokens", 8192, 1, 1 << 24,
+                                                "most prompt tokens that begin in a step; a longer prompt begins alone")),
+        max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 256, 1, 1 << 20, "most running requests")),
+        seed_(told_setting(p).seed) {
+    if (p.is_describing() || layers_ % loops_ == 0) return;
+    std::string divisors;
+    for (std::int32_t d = 1; d <= layers_; ++d)
+      if (layers_ % d == 0) divisors += (d == 1 ? "" : ", ") + std::to_string(d);
+    p.fail_at("loops", "'loops' = " + std::to_string(loops_) + " does not divide the " + std::to_string(layers_) +
+                           " layers of the model into equal blocks: give one of " + divisors);
+  }
+
+  [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, 0}; }
+  [[nodiscard]] bool plans_layers() const override { return true; }
+  void on_finish(RequestId r) override { row_of(r) = {}; }
+
+  void plan(ReplicaView& view, StepPlan& plan) override {
+    StepBuilder step{view, plan};
+    plan.loop_layers = layers_ / loops_;
+    if (joins_any_ || !is_any_under_way(view)) {
+      begin_running(step);
+      if (step.num_preempted == 0 || view.running().empty()) admit_waiting(step);
+    }
+    for (const RequestId r : view.running())
+      if (row_of(r).tokens > 0) pass(step, r);
+  }
+
+ private:
+  // Tokens of a request that are under way; 0: none.
+  struct Row {
+    std::int32_t tokens = 0, loop = 0;
+  };
+
+  Row& row_of(RequestId r) {
+    if (index(r) >= rows_.size()) rows_.resize(index(r) + 1);
+    return rows_[index(r)];
+  }
+
+  bool is_any_under_way(const ReplicaView& view) {
+    for (const RequestId r : view.running())
+      if (row_of(r).tokens > 0) return true;
+    return false;
+  }
+
+  void begin_running(StepBuilder& step) {
+    each_running(step.view, [&](RequestId r) {
+      if (row_of(r).tokens > 0) return true;
+      const std::int32_t m = tokens_at_rest(step.view, r);
+      if (m <= 0) return true;
+      while (!step.view.try_hold(r, m)) {
+        const RequestId victim = step.preempt_one();
+        row_of(victim) = {};
+        if (victim == r) return false;
+      }
+      row_of(r) = {m, 0};
+      return true;
+    });
+  }
+
+  void admit_waiting(StepBuilder& step) {
+    ReplicaView& view = step.view;
+    std::int32_t left = budget_tokens_;
+    const auto admit = [&](RequestId r) {
+      const std::int32_t m = view.info(r).known_tokens() - computed_or_cached(view, r);
+      if ((m > left && left < budget_tokens_) || !view.try_hold(r, m)) return false;
+      view.admit(r);
+      row_of(r) = {m, 0};
+      left -= m;
+      return true;
+    };
+    const auto is_full = [&] { return left <= 0 || num_running(view) >= max_num_seqs_; };
+    walk_waiting(view, is_full, [&](RequestId r) { return admit_if_ready(view, r, [&] { return admit(r); }); });
+  }
+
+  // Prompts pass all loops.
+  [[nodiscard]] bool leaves_early(const Request& r, const Row& row) const {
+    if (row.tokens > 1 || r.output_tokens == 0) return false;
+    const Draw draw{seed_, Purpose::kLayers, r.number, static_cast<std::uint64_t>(r.computed_tokens), static_cast<std::uint64_t>(row.loop)};
+    return draw.uniform() < early_exit_frac_;
+  }
+
+  void pass(StepBuilder& step, RequestId r) {
+    Row& row = row_of(r);
+    const std::int32_t block = layers_ / loops_;
+    const bool is_last = row.loop + 1 == loops_, ends = is_last || leaves_early(step.view.info(r), row);
+    if (ends && !step.view.try_allocate(r, row.tokens)) throw InternalError("depth_wise: a row lost its blocks");
+    step.add(r, row.tokens);
+    StepEntry& entry = step.plan.entries.back();
+    entry.layer_begin = row.loop * block;
+    entry.layer_end = is_last ? 0 : (row.loop + 1) * block;
+    entry.exits_early = ends && !is_last;
+    if (ends)
+      row = {};
+    else
+      ++row.loop;
+  }
+
+  std::int32_t layers_, loops_;
+  double early_exit_frac_;
+  bool joins_any_;
+  std::int32_t budget_tokens_, max_num_seqs_;
+  std::uint64_t seed_;
+  std::vector<Row> rows_;  // by request
+};
+
+KVLAB_REGISTER(Scheduler, DepthWise, "depth_wise", "requests at different loops of a recursive model share its block of layers",
+               "Bae et al. 2024, arXiv:2410.20672 (Relaxed Recursive Transformers)");
+
+}  // namespace
+
+}  // namespace kvlab

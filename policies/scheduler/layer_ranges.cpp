@@ -1,0 +1,68 @@
+#include "policies/scheduler/layer_ranges.h"
+
+namespace kvlab {
+
+namespace {
+
+// No key of a file has a space.
+constexpr const char* kLayersTold = "layers of the model";
+constexpr const char* kSeedTold = "seed of the run";
+constexpr const char* kLargeGpuTold = "large gpu";
+constexpr const char* kOverlapsTold = "engine overlaps";
+
+}  // namespace
+
+void tell_setting(const EngineSetting& setting, Params& p) {
+  p.prefer(kLayersTold, setting.model_layers);
+  p.prefer(kSeedTold, static_cast<long long>(setting.seed));
+  p.prefer(kLargeGpuTold, setting.has_large_gpu ? 1 : 0);
+  p.prefer(kOverlapsTold, setting.overlaps ? 1 : 0);
+}
+
+EngineSetting told_setting(const Params& p) {
+  return {p.told(kLargeGpuTold, 1) != 0, p.told(kOverlapsTold, 1) != 0, p.told(kLayersTold, 0),
+          static_cast<std::uint64_t>(p.told(kSeedTold, 1))};
+}
+
+std::int32_t model_layers(const Params& p) {
+  if (p.is_describing()) return kMostLayers;
+  const std::int64_t layers = told_setting(p).model_layers;
+  if (layers <= 0) p.fail("this scheduler cuts the layers of a model: it runs in an experiment that names a 'model'");
+  if (layers > kMostLayers)
+    p.fail("the model has " + std::to_string(layers) + " layers, and schedulers over layer ranges take at most " +
+           std::to_string(kMostLayers));
+  return static_cast<std::int32_t>(layers);
+}
+
+LayerSkipper::LayerSkipper(Params& p) : layers_(model_layers(p)) {
+  auto [name, own] = p.named("batching", "vllm_v1", "scheduler that chooses the requests and tokens of a step; `kvlab list schedulers`");
+  if (p.is_describing()) return;
+  const EngineSetting setting = told_setting(p);
+  prefer_engine_defaults(name, setting, own);
+  inner_ = SchedulerRegistry::make(name, own, "scheduler");
+  if (inner_->plans_layers())
+    p.fail_at("batching", "scheduler '" + name + "' cuts the layers itself: 'batching' takes one that plans whole steps, as vllm_v1");
+}
+
+void LayerSkipper::plan(ReplicaView& view, StepPlan& plan) {
+  inner_->plan(view, plan);
+  skip(view, plan);
+}
+
+void LayerSkipper::on_finish(RequestId r) {
+  inner_->on_finish(r);
+  forget(r);
+}
+
+std::int32_t LayerSkipper::add_set(StepPlan& plan, const LayerSet& set) {
+  plan.layer_sets.push_back(set);
+  return static_cast<std::int32_t>(plan.layer_sets.size());
+}
+
+void LayerSkipper::check_layers(const Params& p, const std::string& key, std::int32_t value) const {
+  if (value <= layers_ || p.is_describing()) return;
+  p.fail_at(key, "'" + key + "' = " + std::to_string(value) + " is above the " + std::to_string(layers_) +
+                     " layers of the model: give at most " + std::to_string(layers_));
+}
+
+}  // namespace kvlab

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "policies/scheduler/scheduler.h"
+
+namespace kvlab {
+
+// Parts that schedulers over layer ranges share. They decide which layers an entry passes, and how long that takes follows. Results say
+// nothing of the accuracy that skipped layers cost.
+
+// Facts of an experiment that its policies are told of (Params::told).
+void tell_setting(const EngineSetting& setting, Params& p);
+EngineSetting told_setting(const Params& p);
+
+// The layers of the experiment's model; kMostLayers while parameters are described. InputError: the scheduler was made without a model, or
+// for one of more than kMostLayers layers.
+std::int32_t model_layers(const Params& p);
+
+// Lets the scheduler named by `batching` plan, and takes layers out of its entries. Blocks hold all layers, those that are skipped too.
+class LayerSkipper : public Scheduler {
+ public:
+  void plan(ReplicaView& view, StepPlan& plan) final;
+  // Entries that skip layers are not looked ahead at.
+  [[nodiscard]] Horizon stable_for(const ReplicaView& /*view*/) const final { return Horizon::none(); }
+  [[nodiscard]] int pipeline_depth() const final { return inner_->pipeline_depth(); }
+  [[nodiscard]] Time wants_plan_at() const final { return inner_->wants_plan_at(); }
+  [[nodiscard]] std::int32_t padded_tokens(std::int32_t tokens) const final { return inner_->padded_tokens(tokens); }
+  [[nodiscard]] std::int32_t largest_graph_tokens() const final { return inner_->largest_graph_tokens(); }
+  [[nodiscard]] StepBounds step_bounds(std::int32_t max_model_len) const final { return inner_->step_bounds(max_model_len); }
+  [[nodiscard]] std::int32_t num_graphs() const final { return inner_->num_graphs(); }
+  [[nodiscard]] bool wants_contiguous_memory() const final { return inner_->wants_contiguous_memory(); }
+  [[nodiscard]] bool lets_overtake() const final { return inner_->lets_overtake(); }
+  [[nodiscard]] bool plans_layers() const final { return true; }
+  void on_finish(RequestId r) final;
+
+ protected:
+  explicit LayerSkipper(Params& p);
+  [[nodiscard]] std::int32_t layers() const { return layers_; }
+  // Gives entries of a plan their layer_set.
+  virtual void skip(const ReplicaView& view, StepPlan& plan) = 0;
+  virtual void forget(RequestId /*r*/) {}  // r left
+
+  // The entry computes one token, which comes after the prompt.
+  static bool is_decode(const ReplicaView& view, const StepEntry& entry) {
+    return entry.tokens == 1 && view.info(entry.request).computed_tokens >= view.info(entry.request).prompt_tokens;
+  }
+  // A set more in the plan; returns the layer_set of its entries.
+  static std::int32_t add_set(StepPlan& plan, const LayerSet& set);
+  // Refuses a value of `key` that is above the model's layers.
+  void check_layers(const Params& p, const std::string& key, std::int32_t value) const;
+
+ private:
+  std::int32_t layers_;
+  std::unique_ptr<Scheduler> inner_;  // null only while parameters are described
+};
+
+}  // namespace kvlab

@@ -1,0 +1,207 @@
+#include "tests/error_of.h"
+#include "tests/policies/replica_driver.h"
+
+namespace kvlab {
+namespace {
+
+using Memory = ReplicaDriver::Memory;
+
+const Memory kLarge{.num_blocks = 4000, .max_model_len = 10'000};
+
+TraceRequest of_content(std::int32_t tokens, const std::vector<std::uint64_t>& content) {
+  TraceRequest r;
+  r.prompt_tokens = tokens;
+  r.output_tokens = 1;
+  r.hash_tokens = 4;
+  r.hashes = content;
+  return r;
+}
+
+std::vector<std::uint64_t> content_of(std::size_t blocks) {
+  std::vector<std::uint64_t> content(blocks);
+  for (std::size_t i = 0; i < blocks; ++i) content[i] = 1000 + i;
+  return content;
+}
+
+// Card 1.8: a cohort of 600 tokens has 2 groups of layers, 4 of 8 layers each, and emits after the second. Request 1 comes while it is
+// under way and begins the next cohort, whose steps also decode request 0 through all layers.
+TEST(LayeredPrefillScheduler, ACohortPassesOneGroupOfLayersPerStep) {
+  ReplicaDriver d("layered_prefill", "{stages: 4}", kLarge);
+  d.arrive(600, 3);
+  EXPECT_EQ(d.step(), "0:600[0-4]");
+  EXPECT_EQ(d.state().counters().output_tokens, 0);
+  EXPECT_EQ(d.state().counters().prompt_tokens, 0);
+  d.arrive(700, 1);
+  EXPECT_EQ(d.step(), "0:600[4-]");
+  EXPECT_EQ(d.state().counters().output_tokens, 1);
+  EXPECT_EQ(d.state().counters().prompt_tokens, 600);  // once, though it was in two steps
+  EXPECT_EQ(d.step(), "0:1 1:700[0-4]");
+  EXPECT_EQ(d.step(), "0:1 1:700[4-]");
+  EXPECT_EQ(d.left().size(), 2U);
+  EXPECT_EQ(d.step(), "");
+}
+
+std::int64_t steps_to_first_token(const std::string& params, std::int32_t tokens) {
+  Memory memory = kLarge;
+  memory.layers = 48;
+  ReplicaDriver d("layered_prefill", params, memory);
+  d.arrive(tokens, 1);
+  std::int64_t steps = 0;
+  while (d.left().empty() && steps < 100) {
+    d.step();
+    ++steps;
+  }
+  return steps;
+}
+
+// Card 1.8: TTFT is as many steps as there are groups: 1 up to 512 tokens, 2 up to 1024, 4 up to 2048, 8 (of 12 stages: 6) up to 4096, else
+// all stages.
+TEST(LayeredPrefillScheduler, GroupsFollowTheTokensOfTheCohort) {
+  const std::int32_t tokens[] = {1, 512, 513, 1024, 1025, 2048, 2049, 4096, 4097, 8192};
+  const std::int64_t of_16[] = {1, 1, 2, 2, 4, 4, 8, 8, 16, 16}, of_12[] = {1, 1, 2, 2, 4, 4, 6, 6, 12, 12};
+  for (std::size_t i = 0; i < std::size(tokens); ++i) {
+    EXPECT_EQ(steps_to_first_token("{}", tokens[i]), of_16[i]) << tokens[i];
+    EXPECT_EQ(steps_to_first_token("{stages: 12}", tokens[i]), of_12[i]) << tokens[i];
+  }
+}
+
+// 10 layers in 4 groups: the borders are 10 g / 4, rounded down.
+TEST(LayeredPrefillScheduler, GroupsOfUnequalSizeCoverEveryLayerOnce) {
+  Memory memory = kLarge;
+  memory.layers = 10;
+  ReplicaDriver d("layered_prefill", "{stages: 4}", memory);
+  d.arrive(1500, 1);
+  EXPECT_EQ(d.step(), "0:1500[0-2]");
+  EXPECT_EQ(d.step(), "0:1500[2-5]");
+  EXPECT_EQ(d.step(), "0:1500[5-7]");
+  EXPECT_EQ(d.step(), "0:1500[7-]");
+}
+
+// A prompt above the budget is cut, and its rest is in the next cohorts. Its blocks are taken with the first: 25 tokens need 7 of 10.
+TEST(LayeredPrefillScheduler, ALongPromptGoesOnInTheNextCohort) {
+  ReplicaDriver d("layered_prefill", "{budget_tokens: 10}", Memory{.num_blocks = 10});
+  d.arrive(25, 2);
+  d.arrive(3, 1);
+  EXPECT_EQ(d.step(), "0:10");
+  EXPECT_EQ(d.free_blocks(), 3);
+  EXPECT_EQ(d.step(), "0:10");
+  EXPECT_EQ(d.step(), "0:5 1:3");
+  EXPECT_EQ(d.step(), "0:1");
+}
+
+// 154 blocks of 4. Two decodes hold 2 blocks each, the cohort 150. In its second step both decodes need a third block: the tail decode
+// gives way, the cohort goes on. The victim's 9 tokens, 3 blocks, fit once request 2 is done.
+TEST(LayeredPrefillScheduler, TheTailDecodeGivesWayToOthersAndTheCohortGoesOn) {
+  ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 154});
+  d.arrive(7, 10);
+  d.arrive(7, 10);
+  EXPECT_EQ(d.step(), "0:7 1:7");
+  d.arrive(600, 2);
+  EXPECT_EQ(d.step(), "0:1 1:1 2:600[0-4]");
+  EXPECT_EQ(d.free_blocks(), 0);
+  EXPECT_EQ(d.step(), "0:1 2:600[4-]");
+  EXPECT_EQ(d.waiting(), "1");
+  EXPECT_EQ(d.free_blocks(), 1);
+  EXPECT_EQ(d.step(), "0:1 2:1");
+  EXPECT_EQ(d.step(), "0:1 1:9");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+}
+
+// The same memory, and an order that names the cohort's member: the cohort ends there. Its blocks were never computed in all layers, so
+// they are no hits, and the member begins again at the first layer.
+TEST(LayeredPrefillScheduler, AMemberThatIsPreemptedLeavesNoHits) {
+  ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 154, .prefix_caching = true, .order = "priority"});
+  const std::vector<std::uint64_t> content = content_of(150);
+  RequestFacts urgent, other;
+  urgent.priority = 0;
+  other.priority = 5;
+  d.with(urgent).arrive(7, 4);
+  d.with(urgent).arrive(7, 4);
+  EXPECT_EQ(d.step(), "0:7 1:7");
+  d.with(other).arrive(600, 1, content);
+  EXPECT_EQ(d.step(), "0:1 1:1 2:600[0-4]");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.waiting(), "2");
+  EXPECT_EQ(d.state().memory().cached_tokens(of_content(600, content)), 0);
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "2:600[0-4]");
+  EXPECT_EQ(d.step(), "2:600[4-]");
+  EXPECT_EQ(d.left().size(), 3U);
+}
+
+// A follower with the same 600 tokens may hit 149 blocks, once the last group of layers is planned.
+TEST(LayeredPrefillScheduler, BlocksHaveHashesFromTheLastGroupOn) {
+  ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 400, .prefix_caching = true});
+  const std::vector<std::uint64_t> content = content_of(150);
+  d.arrive(600, 2, content);
+  EXPECT_EQ(d.step(), "0:600[0-4]");
+  EXPECT_EQ(d.state().memory().cached_tokens(of_content(600, content)), 0);
+  EXPECT_EQ(d.free_blocks(), 250);  // held all the same
+  EXPECT_EQ(d.step(), "0:600[4-]");
+  EXPECT_EQ(d.state().memory().cached_tokens(of_content(600, content)), 596);
+  d.arrive(600, 1, content);
+  EXPECT_EQ(d.step(), "0:1 1:4");
+}
+
+TEST(LayeredPrefillScheduler, AtMostMaxNumSeqs) {
+  ReplicaDriver d("layered_prefill", "{max_num_seqs: 2}", Memory{});
+  for (int i = 0; i < 3; ++i) d.arrive(4, 3);
+  EXPECT_EQ(d.step(), "0:4 1:4");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_TRUE(d.is_stable());
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "2:4");
+}
+
+TEST(LayeredPrefillScheduler, NoStepIsStableWhileACohortIsUnderWay) {
+  ReplicaDriver d("layered_prefill", "{}", kLarge);
+  d.arrive(4, 9);
+  EXPECT_EQ(d.step(), "0:4");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_TRUE(d.is_stable());
+  d.arrive(600, 2);
+  EXPECT_EQ(d.step(), "0:1 1:600[0-4]");
+  EXPECT_FALSE(d.is_stable());
+}
+
+// As scheduler_sarathi_test.cpp: streaming keeps 12 tokens, 3 blocks' worth, of request 5, which is swapped out in step 2. It comes back
+// with its KV, and decodes through all layers at once.
+TEST(LayeredPrefillScheduler, BringsBackWhatAPolicySwappedOut) {
+  ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 12, .host_blocks = 10, .kept_tokens = 12});
+  for (int i = 0; i < 5; ++i) d.arrive(4, 3);
+  d.arrive(13, 3);
+  EXPECT_EQ(d.step(), "0:4 1:4 2:4 3:4 4:4 5:13");
+  EXPECT_EQ(d.step(), "0:1 1:1 2:1 3:1 4:1");
+  ASSERT_EQ(d.copies_out().size(), 1U);
+  EXPECT_EQ(d.step(), "0:1 1:1 2:1 3:1 4:1");
+  EXPECT_EQ(d.step(), "");
+  EXPECT_FALSE(d.is_stable());
+  d.finish_copies();
+  EXPECT_EQ(d.step(), "5:1");
+  EXPECT_EQ(d.step(), "5:1");
+  EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+}
+
+// A policy that cuts the prompt acts when its last layers are done: the pages it took with the first group stay until then.
+TEST(LayeredPrefillScheduler, PagesOfAPolicyAreHeldOverAllSteps) {
+  ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 160, .kept_tokens = 12});
+  d.arrive(600, 2);
+  EXPECT_EQ(d.step(), "0:600[0-4]");
+  EXPECT_EQ(d.free_blocks(), 160 - 150 - 3);
+  EXPECT_EQ(d.step(), "0:600[4-]");
+  EXPECT_EQ(d.free_blocks(), 160 - 3);
+  EXPECT_EQ(d.step(), "0:1");
+}
+
+TEST(LayeredPrefillScheduler, NeedsAModelWithAsManyLayersAsStages) {
+  const auto error_with = [](const std::string& params, std::int64_t layers) {
+    return error_of([&] { ReplicaDriver::make<Scheduler>("layered_prefill", params, layers); });
+  };
+  EXPECT_NE(error_with("{stages: 16}", 8).find("'stages' = 16 is above the 8 layers of the model: give at most 8"), std::string::npos);
+  EXPECT_EQ(error_with("{}", 8), "no error");
+  EXPECT_NE(error_with("{}", 0).find("runs in an experiment that names a 'model'"), std::string::npos);
+  EXPECT_NE(error_with("{}", 300).find("at most 256"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,182 @@
+// Steps whose entries pass some of the layers, priced by hand.
+#include <gtest/gtest.h>
+
+#include "sim/pricing.h"
+#include "tests/error_of.h"
+#include "tests/sim/cost_support.h"
+#include "tests/sim/sim_support.h"
+
+namespace kvlab::testing {
+namespace {
+
+// A layer takes 1000 for its weights, 10 for each row, 3 for each decode row's cached token and 2 for each cached token of a prompt.
+// Outside of the layers: 500, 4 for each row, 7 for each row of the head.
+class LayeredCost final : public CostModel {
+ public:
+  explicit LayeredCost(int stages = 1) : stages_(stages) {}
+  StepCost step(const StepShape& shape) override {
+    const std::int64_t rows = shape.tokens() + shape.padding_rows;
+    std::int64_t layer = rows == 0 ? 0 : 1000 + 10 * rows + 3 * shape.decode_kv_tokens;
+    for (const PrefillPiece& piece : shape.prefills) layer += 2 * std::int64_t{piece.kv_before};
+    StepCost cost;
+    std::int64_t all = layer * (shape.layers == 0 ? kLayers : shape.layers);
+    if (shape.layers == 0 && rows > 0) all += 500 + 4 * rows + 7 * std::int64_t{shape.head_rows};
+    for (const PolicyOp& op : shape.ops) all += op.bytes;
+    cost.row(CostPart::kLinear)[0] = cost.total = Picoseconds{all};
+    return cost;
+  }
+  DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
+  void stage_times(const StepShape&, std::vector<Picoseconds>&) override {}
+  [[nodiscard]] int num_layers() const override { return kLayers; }
+  [[nodiscard]] int num_stages() const override { return stages_; }
+  double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
+  [[nodiscard]] double peak_flops() const override { return 1; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return 1; }
+
+ private:
+  static constexpr int kLayers = 48;
+  int stages_;
+};
+
+StepEntry entry(std::int32_t tokens, std::int32_t kv_before, std::int32_t layer_begin = 0, std::int32_t layer_end = 0) {
+  StepEntry e{RequestId{0}, tokens};
+  e.kv_before = kv_before;
+  e.layer_begin = layer_begin;
+  e.layer_end = layer_end;
+  return e;
+}
+
+struct Pricer {
+  explicit Pricer(int stages = 1) : cost(stages) {}
+  LayeredCost cost;
+  std::unique_ptr<Scheduler> scheduler = policy<SchedulerRegistry>("scheduler", "sarathi", "{}")();
+  StepPricer pricer{cost, *scheduler};
+  std::int64_t price(const InFlightStep& step) { return pricer.price(step).total.count(); }
+};
+
+// Two decode rows over 50 and 70 tokens pass all 48 layers, a cohort of 100 tokens over 20 those from 12 to 23. In these 12 layers the
+// weights are read once for 102 rows. The decodes alone end in this step.
+TEST(LayerPricing, AMixedStepSharesTheWeightsOfTheCohortsLayers) {
+  Pricer p;
+  InFlightStep step;
+  step.entries = {entry(1, 50), entry(1, 70), entry(100, 20, 12, 24)};
+  const std::int64_t shared = 1000 + 10 * 102 + 3 * 120 + 2 * 20, decodes = 1000 + 10 * 2 + 3 * 120;
+  EXPECT_EQ(p.price(step), 12 * shared + 36 * decodes + 500 + 4 * 2 + 7 * 2);
+  EXPECT_EQ(p.pricer.shape().prefills.size(), 1U);  // host time is that of all rows
+  EXPECT_EQ(p.pricer.shape().decodes, 2);
+  InFlightStep apart = step, alone = step;
+  apart.entries.pop_back();
+  alone.entries = {step.entries.back()};
+  EXPECT_EQ(p.price(apart), 48 * decodes + 500 + 4 * 2 + 7 * 2);
+  EXPECT_EQ(p.price(alone), 12 * (1000 + 10 * 100 + 2 * 20) + 500 + 4);  // none ends: one row of padding outside the layers
+}
+
+// The last group of the cohort: its rows go through the embedding and the norm, once, and one row of it through the head.
+TEST(LayerPricing, TheLastGroupPaysForTheHead) {
+  Pricer p;
+  InFlightStep step;
+  step.entries = {entry(1, 50), entry(100, 20, 36, 0)};
+  const std::int64_t shared = 1000 + 10 * 101 + 3 * 50 + 2 * 20, decode = 1000 + 10 + 3 * 50;
+  EXPECT_EQ(p.price(step), 12 * shared + 36 * decode + 500 + 4 * 101 + 7 * 2);
+}
+
+// Over its four groups a cohort passes each layer once: with decodes of the same length in each step, the sum is that of four decode
+// steps and what the prompt's rows add.
+TEST(LayerPricing, ACohortPassesEveryLayerOnceInAll) {
+  Pricer p;
+  std::int64_t sum = 0;
+  for (int g = 0; g < 4; ++g) {
+    InFlightStep step;
+    step.entries = {entry(1, 50), entry(100, 0, 12 * g, g == 3 ? 0 : 12 * (g + 1))};
+    sum += p.price(step);
+  }
+  InFlightStep decode;
+  decode.entries = {entry(1, 50)};
+  EXPECT_EQ(sum, 4 * p.price(decode) + 48 * 10 * 100 + 4 * 100 + 7);
+}
+
+// The rows of a set pass its layers, next to each other or not: 2 of 48 by both rows, 46 by one.
+TEST(LayerPricing, RowsPassTheLayersOfTheirSets) {
+  Pricer p;
+  InFlightStep step;
+  step.entries = {entry(1, 50), entry(1, 70)};
+  step.layer_sets = {LayerSet{}.set(0).set(47)};
+  step.entries[1].layer_set = 1;
+  EXPECT_EQ(p.price(step), 2 * (1000 + 20 + 3 * 120) + 46 * (1000 + 10 + 3 * 50) + 500 + 4 * 2 + 7 * 2);
+  step.entries[0].layer_set = 1;  // layers that no row passes are not read
+  EXPECT_EQ(p.price(step), 2 * (1000 + 20 + 3 * 120) + 500 + 4 * 2 + 7 * 2);
+}
+
+// Rows of a finished member of a static batch pass the layers that others pass.
+TEST(LayerPricing, IdleRowsPassNoLayerAlone) {
+  Pricer p;
+  InFlightStep step;
+  step.entries = {entry(1, 50)};
+  step.idle_rows = 3;
+  step.layer_sets = {LayerSet{}.set(0).set(47)};
+  step.entries[0].layer_set = 1;
+  EXPECT_EQ(p.price(step), 2 * (1000 + 10 * 4 + 3 * 50) + 500 + 4 * 4 + 7 * 4);
+}
+
+// A recursive model of 3 loops over 16 layers: rows in loops 0, 1 and 2 read the weights of 16 layers once. The row that leaves after
+// loop 1 and the one in the last loop have logits.
+TEST(LayerPricing, LoopsOfARecursiveModelShareWeights) {
+  Pricer p;
+  InFlightStep step;
+  step.loop_layers = 16;
+  step.entries = {entry(1, 50, 0, 16), entry(1, 60, 16, 32), entry(1, 70, 32, 0), entry(40, 0, 0, 16)};
+  step.entries[1].exits_early = true;
+  EXPECT_EQ(p.price(step), 16 * (1000 + 10 * 43 + 3 * 180) + 500 + 4 * 2 + 7 * 2);
+  step.entries[1].layer_end = 0;  // two loops in one step
+  EXPECT_THROW(p.price(step), InternalError);
+}
+
+TEST(LayerPricing, OperationsOfAPolicyCountOnce) {
+  Pricer p;
+  InFlightStep step;
+  step.entries = {entry(1, 50), entry(100, 20, 12, 24)};
+  const std::int64_t without = p.price(step);
+  step.policy.ops = {{"compact_rows", 1, 12345, 0, false}};
+  EXPECT_EQ(p.price(step), without + 12345);
+}
+
+TEST(LayerPricing, StagesOfAPipelineRefuseIt) {
+  Pricer p(2);
+  InFlightStep step;
+  step.entries = {entry(100, 20, 12, 24)};
+  EXPECT_NE(error_of([&] { p.price(step); }).find("'parallel' without pp"), std::string::npos);
+}
+
+// Card 1.8: a layer's experts are read once per cohort, against once per chunk. 8192 tokens of qwen3-30b-a3b touch every expert in each of
+// 16 chunks of 512; bytes of a cohort's 16 groups against those of the chunks, by the roofline.
+TEST(LayerPricing, ACohortReadsTheExpertsOnce) {
+  const CostSetup setup = setup_of("{model: qwen3-30b-a3b, hardware: h100, parallel: {tp: 2}}");
+  const std::unique_ptr<CostModel> cost = make_cost_model(setup);
+  const std::unique_ptr<Scheduler> scheduler = policy<SchedulerRegistry>("scheduler", "sarathi", "{}")();
+  StepPricer pricer(*cost, *scheduler);
+  std::int64_t layered = 0, chunked = 0;
+  for (std::int32_t i = 0; i < 16; ++i) {
+    InFlightStep group, chunk;
+    group.entries = {entry(8192, 0, 3 * i, i == 15 ? 0 : 3 * (i + 1))};
+    chunk.entries = {entry(512, 512 * i)};
+    layered += pricer.price(group).bytes;
+    chunked += pricer.price(chunk).bytes;
+  }
+  const std::int64_t experts = 48LL * 128 * 3 * 2048 * 768 * 2;  // bytes of all experts
+  EXPECT_GT(chunked - layered, 14 * experts);
+}
+
+// One request of 600 tokens and one output: two steps with one group each, and its tokens count once.
+TEST(LayerPricing, TokensOfACohortCountOnce) {
+  SimSetup setup = basic_setup("layered_prefill");
+  VectorTrace trace({request_at(0, 600, 1)});
+  Recorder records;
+  const RunSummary summary = simulate(setup, trace, records);
+  EXPECT_EQ(summary.steps, 2U);
+  EXPECT_DOUBLE_EQ(summary.batch_mean_tokens, 300);
+  EXPECT_EQ(summary.output_tokens, 1);
+}
+
+}  // namespace
+}  // namespace kvlab::testing
