@@ -146,6 +146,7 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.disk_bytes = p.optional<std::int64_t>("disk_bytes", kDiskBytes, 1 << 20, kMaxBytes, "a GPU's share of the disks, for KV kept there");
   h.memory_bytes_per_s = p.required<double>("memory_bandwidth_bytes_per_s", kMinRate, kMaxRate, "peak memory bandwidth");
   h.l2_bytes = p.optional<std::int64_t>("l2_bytes", 0, 0, std::int64_t{1} << 40, "size of the L2 cache");
+  h.sms = p.optional<std::int64_t>("sms", 0, 0, 1 << 16, "streaming multiprocessors; 0: not known");
   h.fp16_flops = p.required<double>("fp16_flops", kMinRate, kMaxRate, "dense fp16 tensor FLOP/s with fp32 sums");
   h.bf16_flops = optional_rate(p, "bf16_flops", "dense bf16 tensor FLOP/s");
   h.fp8_flops = optional_rate(p, "fp8_flops", "dense fp8 tensor FLOP/s");
