@@ -214,7 +214,7 @@ std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const
     own = {profile->collectives, fills_gaps};
     if (engine.name.empty()) engine = engine_of(*profile);
   }
-  auto all = std::make_shared<const Collectives>(std::move(own), *setup.hardware.collectives, setup.hardware.links(), engine);
+  auto all = std::make_shared<const Collectives>(std::move(own), setup.hardware.collectives, setup.hardware.links(), engine);
   for (const CollectiveUse& use : collectives_of(setup.model, setup.parallel)) all->require(use);
   return all;
 }
