@@ -81,16 +81,6 @@ void read_parallel(Params& experiment, CostSetup& setup) {
                                   parallel.pp, parallel.dp, parallel.ep, parallel.gpus()));
 }
 
-// Errors of a file named in the experiment say where the experiment names it.
-template <class Load>
-auto load_at(Params& experiment, const std::string& key, Load load) {
-  try {
-    return load();
-  } catch (const InputError& e) {
-    experiment.fail_at(key, e.what());
-  }
-}
-
 // The choices under `profile:`: a format, its folder, and what to do about tables that are not in it.
 struct ProfileChoice {
   std::string format, path;
@@ -269,7 +259,7 @@ CostSetup read_cost_setup(Params& experiment) {
   const ProfileChoice choice = read_choice(experiment);
   std::optional<Profile> profile;
   if (choice.format != "roofline" && !experiment.is_describing()) {
-    profile = load_at(experiment, "profile", [&] { return read_profile(choice, tp_of(experiment)); });
+    profile = experiment.reading("profile", [&] { return read_profile(choice, tp_of(experiment)); });
   }
   const std::string model =
       name_of(experiment, "model", profile ? profile->model : "", profile ? profile->file + "/models/" + profile->model + ".yaml" : "",
@@ -283,19 +273,15 @@ CostSetup read_cost_setup(Params& experiment) {
     return setup;
   }
   const std::string folder = profiles_folder();
-  setup.model = load_at(experiment, "model", [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models"); });
+  setup.model = experiment.reading("model", [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models"); });
   setup.hardware =
-      load_at(experiment, "hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
+      experiment.reading("hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
   read_parallel(experiment, setup);
   if (choice.format == "aisimulate") read_tables_of_model(*profile, setup.model, setup.parallel);
-  setup.collectives = load_at(experiment, "parallel", [&] { return collectives_for(setup, profile, choice.fills_gaps); });
+  setup.collectives = experiment.reading("parallel", [&] { return collectives_for(setup, profile, choice.fills_gaps); });
   const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel, setup.collectives);
   setup.prices = roofline;
-  if (profile)
-    load_at(experiment, "profile", [&] {
-      use_profile(setup, std::move(*profile), choice, roofline);
-      return true;
-    });
+  if (profile) experiment.reading("profile", [&] { use_profile(setup, std::move(*profile), choice, roofline); });
   return setup;
 }
 
