@@ -91,6 +91,15 @@ class Params {
   // Stops with file:line:column of this mapping, or of the value of `key`.
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
+  // Errors (InputError) of a file that the value of `key` names say where it is named.
+  template <class Act>
+  auto reading(const std::string& key, Act act) const {
+    try {
+      return act();
+    } catch (const InputError& e) {
+      fail_at(key, e.what());
+    }
+  }
   void reject_unread() const;
   // The advice of reject_unread() then also covers keys that `other`, read from a file of its own, asked for below its top level.
   void add_asked(const Params& other);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "app/runs/bill.h"
 #include "base/error.h"
 #include "sim/cost/kv_layout.h"
 
@@ -16,7 +17,7 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kBlockTokens = 16;  // KV is stored in blocks of so many
-constexpr double kMs = 1e3, kMillion = 1e6, kSecondsPerHour = 3600;
+constexpr double kMs = 1e3;
 
 // A step's time as the cost model prices it, and at the peak rates of the datasheet.
 struct StepTimes {
@@ -91,10 +92,10 @@ void add_alone(const CostSetup& setup, const BatchTimes& times, const MemoryUse&
   const HardwareSpec& h = setup.hardware;
   const int gpus = setup.parallel.gpus();
   all.push_back({"alone_ms", kMs * times.alone_s(), "one request with the GPUs to itself: ttft + (output - 1) x tpot at batch 1"});
-  std::optional<double> dollars, joules;
-  if (h.price_per_hour) dollars = *h.price_per_hour * gpus * times.alone_s() / kSecondsPerHour;
+  std::optional<double> price, joules;
+  if (h.price_per_hour) price = dollars(*h.price_per_hour * gpus, times.alone_s());
   if (h.power) joules = h.power->peak_w * gpus * times.alone_s();
-  all.push_back({"alone_dollars", dollars, "alone x GPUs x price per hour"});
+  all.push_back({"alone_dollars", price, "alone x GPUs x price per hour"});
   all.push_back({"alone_energy_j", joules, "alone x GPUs x peak power"});
   all.push_back({"context_switch_ms", kMs * memory.sequence / h.pcie_bytes_per_s, "a sequence's KV over PCIe, one way"});
 }
@@ -103,11 +104,11 @@ void add_rates(const CostSetup& setup, const EstimateCommand& c, const BatchTime
   const HardwareSpec& h = setup.hardware;
   const double gpus = setup.parallel.gpus(), rate = times.tokens() / times.priced_s();
   all.push_back({"output_tokens_per_s", rate, "batch x output / (batch x ttft + (output - 1) x tpot)"});
-  std::optional<double> joules, dollars;
-  if (h.power) joules = gpus * (h.power->idle_w * times.priced_s() + (h.power->peak_w - h.power->idle_w) * times.peak_s()) / times.tokens();
-  if (h.price_per_hour) dollars = *h.price_per_hour * gpus / kSecondsPerHour / rate * kMillion;
+  std::optional<double> joules, price;
+  if (h.power) joules = gpus * energy_j(*h.power, times.priced_s(), times.peak_s()) / times.tokens();
+  if (h.price_per_hour) price = dollars_per_million(dollars(*h.price_per_hour * gpus, 1), rate);
   all.push_back({"energy_j_per_token", joules, "GPUs x (idle power x time + (peak - idle power) x time at peak) / output tokens"});
-  all.push_back({"dollars_per_million_tokens", dollars, "GPUs x price per hour / output tokens per hour x 1e6"});
+  all.push_back({"dollars_per_million_tokens", price, "GPUs x price per hour / output tokens per hour x 1e6"});
   if (c.watts <= 0) return;
   std::optional<double> fed;
   if (joules) fed = c.watts / (c.pue * *joules);
@@ -121,13 +122,6 @@ std::string value_text(const EstimatedFigure& figure) {
   if (!figure.value) return "-";
   const bool is_whole = *figure.value == std::floor(*figure.value) && std::abs(*figure.value) < 1e15;
   return is_whole ? fmt::format("{:.0f}", *figure.value) : fmt::format("{:.6g}", *figure.value);
-}
-
-std::string missing_figures(const HardwareSpec& h) {
-  std::string text;
-  if (!h.power) text += fmt::format("no energy: add 'power: {{idle_w: WATTS, peak_w: WATTS}}' to {}\n", h.file);
-  if (!h.price_per_hour) text += fmt::format("no price: add 'price_per_hour: USD' to {}\n", h.file);
-  return text;
 }
 
 nlohmann::ordered_json as_json(const CostSetup& setup, const EstimateCommand& c, const std::vector<EstimatedFigure>& all) {
@@ -184,7 +178,8 @@ int print_estimate(const EstimateCommand& command, std::ostream& out) {
   out << fmt::format("{} on {} x {}, {} + {} tokens; step times: {}\n", setup.model.name, setup.parallel.gpus(), setup.hardware.name,
                      command.prompt_tokens, command.output_tokens, setup.profile_name);
   for (const EstimatedFigure& figure : all) out << fmt::format("{:<28}{:>14}   {}\n", figure.key, value_text(figure), figure.form);
-  out << missing_figures(setup.hardware);
+  for (const MissingFigure& m : missing_figures(setup.hardware))
+    out << fmt::format("no {}: add {} to {}\n", m.figure, m.key, setup.hardware.file);
   return 0;
 }
 

@@ -3,11 +3,24 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sim/cost/make_cost_model.h"
 #include "sim/simulation.h"
 
 namespace kvlab {
+
+// Joules: idle power for `gpu_s`, the seconds of all GPUs, and the rest up to peak power for the `peak_s` that each of `gpus` is at peak.
+double energy_j(const PowerSpec& power, double gpu_s, double peak_s, double gpus = 1);
+// USD for so many seconds of a GPU.
+double dollars(double price_per_hour, double gpu_s);
+double dollars_per_million(double dollars, double tokens);
+
+// Figures that need a key that the hardware file lacks.
+struct MissingFigure {
+  std::string figure, key;  // "energy", "'power: {...}'"
+};
+std::vector<MissingFigure> missing_figures(const HardwareSpec& hardware);
 
 // Energy and price of a simulated run, warm-up included. None: not known, or no token came out. A token is one that a request emitted.
 struct Bill {

@@ -252,6 +252,7 @@ std::string describe_cost_source(const ServingPlan& plan) {
   if (const std::string failure = calibration_failure_of(plan); !failure.empty())
     text += "; the profile FAILED its calibration: " + failure;
   for (const CollectiveUse& use : collectives_of(cost.model, cost.parallel)) text += "; " + cost.collectives->basis(use);
+  if (cost.overlap) text += fmt::format("; all-reduces beside the computation in steps of {} tokens and more", cost.overlap->min_tokens);
   if (cost.engine.is_known()) text += "; times of " + cost.engine.basis;
   for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
   return text;

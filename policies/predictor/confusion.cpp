@@ -18,7 +18,7 @@ class Confusion final : public Predictor {
  public:
   explicit Confusion(Params& p) {
     const std::string name = p.text("file", "CSV file: output_tokens,<upper ends of buckets>; a row per true bucket");
-    if (!p.is_describing()) read(read_csv(p.resolve_file(name)));
+    if (!p.is_describing()) p.reading("file", [&] { read(read_csv(p.resolve_file(name))); });
   }
 
   [[nodiscard]] bool is_random() const override { return true; }

@@ -13,10 +13,11 @@ namespace {
 class Recorded final : public Predictor {
  public:
   explicit Recorded(Params& p)
-      : name_(p.text("file", "",
+      : params_(p),
+        name_(p.text("file", "",
                      "CSV file with the columns request (its number in the trace, from 0) and predicted_output; absent: the "
                      "trace's column predicted_output")) {
-    if (!name_.empty() && !p.is_describing()) read(read_csv(p.resolve_file(name_)));
+    if (!name_.empty() && !p.is_describing()) p.reading("file", [&] { read(read_csv(p.resolve_file(name_))); });
   }
   [[nodiscard]] std::vector<Fact> needs() const override {
     return name_.empty() ? std::vector<Fact>{Fact::kPredictedOutput} : std::vector<Fact>{};
@@ -25,13 +26,19 @@ class Recorded final : public Predictor {
   std::int32_t output_tokens(const Request& r) override {
     if (name_.empty()) return r.facts->predicted_output;
     const auto found = by_number_.find(r.number);
-    if (found == by_number_.end())
-      throw InputError(name_ + ": no row for request " + std::to_string(r.number) +
-                       " of the trace (counted from 0); the predictor 'recorded' needs one for each request");
+    if (found == by_number_.end()) fail_missing();
     return found->second;
   }
 
  private:
+  // Requests may be asked for out of order: the error names the first without a row.
+  [[noreturn]] void fail_missing() const {
+    std::uint64_t first = 0;
+    while (by_number_.contains(first)) ++first;
+    params_.fail_at("file", name_ + ": no row for request " + std::to_string(first) +
+                                " of the trace (counted from 0); the predictor 'recorded' needs one for each request");
+  }
+
   void read(const CsvTable& table) {
     constexpr double kMostRequests = 1e15, kLongest = 1 << 29;
     const std::size_t number = table.at("request"), predicted = table.at("predicted_output");
@@ -44,6 +51,7 @@ class Recorded final : public Predictor {
     }
   }
 
+  Params params_;  // for errors
   std::string name_;
   std::unordered_map<std::uint64_t, std::int32_t> by_number_;
 };

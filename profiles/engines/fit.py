@@ -19,12 +19,16 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 TERMS = ["step", "sequence", "layer", "qk_norm", "experts", "host_step", "host_sequence"]
 OUTLIER = 0.6  # |log(simulated / measured)| above which a point is not fitted
-# Versions before these plan a step after the one before it: their host's time adds to the device's.
-OVERLAPS_FROM = {"vllm": (0, 14), "sglang": (0, 4), "trtllm": (0, 20)}
 
 
 def numbers(version):
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in str(version).split(".")[:2])
+
+
+def overlaps_from(engine):
+    """The first version whose host works beside the device; those before it plan a step after the one before it, and its time adds up."""
+    versions = yaml.safe_load((ROOT / "engines" / f"{engine}.yaml").read_text())["versions"]
+    return min((numbers(v) for v, times in versions.items() if times["host"].get("overlaps", True)), default=(sys.maxsize,))
 
 
 def model_of(name, names):
@@ -45,7 +49,8 @@ def read(points_file, simulated_file):
     stated = rows.silicon_data_source.str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
     ranks = rows.attention_dp_size.fillna(1).clip(lower=1)
     per_rank = stated.fillna(rows.batch_size) / ranks
-    is_sync = [float(numbers(v) < OVERLAPS_FROM[b]) if isinstance(v, str) and v[0].isdigit() else 0.0
+    first = {engine: overlaps_from(engine) for engine in rows.backend.unique()}
+    is_sync = [float(numbers(v) < first[b]) if isinstance(v, str) and v[0].isdigit() else 0.0
                for b, v in zip(rows.backend, rows.backend_version)]
     rows["features"] = list(np.column_stack([np.ones(len(rows)), per_rank, shapes[:, 0], shapes[:, 0] * shapes[:, 1], shapes[:, 2],
                                              is_sync, is_sync * per_rank]))

@@ -110,9 +110,16 @@ std::vector<CollectiveTable> read_file_of_tables(Params& p, const std::string& f
 
 }  // namespace
 
-CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card) {
-  CollectiveTables all;
-  if (!hardware.has("collectives")) return all;
+std::string find_card_collectives(const ConfigFile& hardware, const std::string& named) {
+  const std::string own = find_named_file(hardware, named);
+  std::error_code error;
+  return find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
+}
+
+CardCollectives read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card) {
+  CardCollectives found;
+  CollectiveTables& all = found.tables;
+  if (!hardware.has("collectives")) return found;
   Params p = hardware.child_or_text("collectives", "file", "collectives");
   require_keys(p, {"file", "tables", "source", "measured_on", "missing"});
   all.falls_back = p.choice("missing", {{"error", false}, {"datasheet", true}}, false, "for ranks that an operation has no table of");
@@ -120,13 +127,10 @@ CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& confi
     p.text("source", "where the figures come from");
     all.tables = read_tables(config, config.root["collectives"]["tables"]);
   } else {
-    const std::string named = p.text("file", "a name in profiles/collectives, or a file"), own = p.resolve_file(named);
-    std::error_code error;
-    const std::string file =
-        find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
-    all.tables = read_file_of_tables(p, file, card);
+    found.named = p.text("file", "a name in profiles/collectives, or a file");
+    all.tables = read_file_of_tables(p, find_card_collectives(config, found.named), card);
   }
-  return all;
+  return found;
 }
 
 void read_collective_tables(const std::string& folder, int ranks, std::vector<CollectiveTable>& tables) {

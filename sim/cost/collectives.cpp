@@ -96,9 +96,9 @@ Chosen choose(const CollectiveTables& from, const EngineName& engine) {
 
 }  // namespace
 
-Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine)
+Collectives::Collectives(CollectiveTables profile, std::shared_ptr<const CollectiveTables> card, LinkModel links, const EngineName& engine)
     : profile_(std::move(profile)), card_(std::move(card)), links_(std::move(links)), chosen_(choose(profile_, engine)) {
-  chosen_.merge(choose(card_, engine));
+  chosen_.merge(choose(*card_, engine));
 }
 
 const CollectiveTable* Collectives::find(Collective op, int ranks) const {
@@ -121,7 +121,7 @@ std::string Collectives::basis(const CollectiveUse& use) const {
 }
 
 void Collectives::require(const CollectiveUse& use) const {
-  for (const auto* from : {&profile_, &card_}) {
+  for (const CollectiveTables* from : {&profile_, card_.get()}) {
     const auto is_of_op = [&](const CollectiveTable& t) { return t.op == use.op; };
     const auto is_wanted = [&](const CollectiveTable& t) { return is_of_op(t) && t.ranks == use.ranks; };
     if (std::any_of(from->tables.begin(), from->tables.end(), is_wanted)) return;

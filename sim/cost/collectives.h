@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,7 +54,9 @@ double message_bytes(const ModelSpec& model, const Parallel& parallel, Collectiv
 class Collectives {
  public:
   // Of an engine that is not known the newest table is taken.
-  Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine);
+  Collectives(CollectiveTables profile, std::shared_ptr<const CollectiveTables> card, LinkModel links, const EngineName& engine);
+  Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine)
+      : Collectives(std::move(profile), std::make_shared<const CollectiveTables>(std::move(card)), std::move(links), engine) {}
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
@@ -67,7 +70,8 @@ class Collectives {
  private:
   [[nodiscard]] const CollectiveTable* find(Collective op, int ranks) const;
 
-  CollectiveTables profile_, card_;
+  CollectiveTables profile_;
+  std::shared_ptr<const CollectiveTables> card_;
   LinkModel links_;
   std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;  // by operation and ranks, of profile_ and card_
 };

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "base/params.h"
+#include "base/read_file.h"
 #include "base/spec_file.h"
 #include "sim/cost/collective_files.h"
 
@@ -18,6 +22,7 @@ namespace {
 constexpr double kFlopsFrac = 0.7, kBandwidthFrac = 0.8, kLaunchNs = 2000, kLinkLatencyNs = 5000;
 constexpr std::int64_t kCpuMemoryPerByte = 2, kDiskBytes = 1'000'000'000'000;
 constexpr double kMinRate = 1e9, kMaxRate = 1e18;
+constexpr const char* kYaml = "a YAML file";
 
 // A rate that the card may lack. 0 or absent: it does.
 double optional_rate(Params& p, const char* key, const char* meaning, const char* instead = "fp16") {
@@ -131,9 +136,25 @@ bool HardwareSpec::is_large() const {
   return memory_bytes >= std::int64_t{70} << 30 && lower.find("a100") == std::string::npos;
 }
 
-HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {
-  const std::string file = find_spec_file(name_or_path, hardware_folder, "hardware");
-  const auto config = load_config(file);
+namespace {
+
+// A hardware file that was read, and the texts it was read from.
+struct ReadCard {
+  std::string text;
+  ConfigFile config;                                  // without its tree
+  std::string collectives, tables_file, tables_text;  // collectives: as the file names the tables' file; "": in place, or none
+  HardwareSpec spec;
+
+  // False: the files are others than those that were read.
+  [[nodiscard]] bool is_current(const std::string& text_now) const {
+    if (text != text_now) return false;
+    return collectives.empty() ||
+           (find_card_collectives(config, collectives) == tables_file && read_file(tables_file, kYaml) == tables_text);
+  }
+};
+
+ReadCard read_card(const std::string& file, std::string text) {
+  const auto config = parse_config(text, file);
   Params p(config, std::make_shared<Choices>(), "hardware '" + file + "'");
   HardwareSpec h;
   h.file = file;
@@ -146,6 +167,7 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.disk_bytes = p.optional<std::int64_t>("disk_bytes", kDiskBytes, 1 << 20, kMaxBytes, "a GPU's share of the disks, for KV kept there");
   h.memory_bytes_per_s = p.required<double>("memory_bandwidth_bytes_per_s", kMinRate, kMaxRate, "peak memory bandwidth");
   h.l2_bytes = p.optional<std::int64_t>("l2_bytes", 0, 0, std::int64_t{1} << 40, "size of the L2 cache");
+  h.sms = p.optional<std::int64_t>("sms", 0, 0, 1 << 16, "streaming multiprocessors; 0: not known");
   h.fp16_flops = p.required<double>("fp16_flops", kMinRate, kMaxRate, "dense fp16 tensor FLOP/s with fp32 sums");
   h.bf16_flops = optional_rate(p, "bf16_flops", "dense bf16 tensor FLOP/s");
   h.fp8_flops = optional_rate(p, "fp8_flops", "dense fp8 tensor FLOP/s");
@@ -177,10 +199,29 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
       p.optional<double>("unpacked_experts_flops_frac", h.experts.flops_frac, 0.01, 1, "share of peak FLOP/s that these reach");
   h.bandwidth_frac = p.optional<double>("bandwidth_frac", kBandwidthFrac, 0.01, 1, "share of peak bandwidth that kernels reach");
   read_power_and_price(p, h);
-  h.collectives = std::make_shared<const CollectiveTables>(read_card_collectives(p, *config, h.name));
+  CardCollectives collectives = read_card_collectives(p, *config, h.name);
+  h.collectives = std::make_shared<const CollectiveTables>(std::move(collectives.tables));
   for (const CollectiveFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);
   p.reject_unread();
-  return h;
+  ReadCard card{std::move(text), {config->name, {}, {}, config->folders}, std::move(collectives.named), "", "", std::move(h)};
+  if (card.collectives.empty()) return card;
+  card.tables_file = find_card_collectives(card.config, card.collectives);
+  card.tables_text = read_file(card.tables_file, kYaml);
+  return card;
+}
+
+}  // namespace
+
+// A sweep reads the same few cards for each of its runs: this process keeps those that it has read.
+HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {
+  static std::mutex mutex;
+  static std::map<std::string, ReadCard> read;
+  const std::string file = find_spec_file(name_or_path, hardware_folder, "hardware");
+  std::string text = read_file(file, kYaml);
+  const std::lock_guard lock(mutex);
+  const auto known = read.find(file);
+  if (known != read.end() && known->second.is_current(text)) return known->second.spec;
+  return read.insert_or_assign(file, read_card(file, std::move(text))).first->second.spec;
 }
 
 }  // namespace kvlab

@@ -25,6 +25,7 @@ struct HardwareSpec {
   std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;  // a GPU's share of its machine's
   double memory_bytes_per_s = 0;
   std::int64_t l2_bytes = 0;
+  std::int64_t sms = 0;  // streaming multiprocessors (compute units); 0: not known
   double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, fp4_flops = 0,
          int8_ops = 0;          // dense tensor-core rates, fp32 sums; 0: not supported
   double link_bytes_per_s = 0;  // GPU to GPU, one direction: NVLink where there is one, else PCIe

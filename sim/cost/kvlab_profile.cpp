@@ -16,7 +16,6 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int kSchemaVersion = 1;
 const std::vector<std::string> kReads{"stored", "decoded", "unpacked"};  // of KvReads
 const std::vector<std::string> kSkewAxes{"rows", "skew", "longest", "before"};
 
@@ -76,7 +75,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string meta_text(const Profile& p) {
-  std::string text = fmt::format("schema_version: {}\ntime_unit: ns\n", kSchemaVersion);
+  std::string text = fmt::format("schema_version: {}\ntime_unit: ns\n", kProfileSchema);
   text += fmt::format("device: {}\nhardware: {}\nmodel: {}\nmeasured: {}\nsource: {}\n", quoted(p.device), quoted(p.hardware),
                       quoted(p.model), quoted(p.measured), quoted(p.source));
   if (p.tile_rows != Profile{}.tile_rows) text += fmt::format("tile_rows: {}\n", p.tile_rows);
@@ -176,9 +175,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
         fmt::format("there is no profile '{}'; './kvlab calibrate --cpu' measures this machine into profiles/cpu, "
                     "'./kvlab calibrate --gpu 0 --out DIR' its GPU",
                     folder));
-  Params meta(load_config(folder + "/meta.yaml"), std::make_shared<Choices>(), "profile '" + folder + "'");
-  meta.required<int>("schema_version", kSchemaVersion, kSchemaVersion, "version of this format");
-  meta.choice("time_unit", {"ns"}, 0, "unit of every time_ns column");
+  Params meta = read_profile_meta(folder);
   Profile p;
   p.file = folder;
   p.format = "kvlab";

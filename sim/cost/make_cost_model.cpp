@@ -57,10 +57,11 @@ void check_parallel(const Params& p, const Parallel& parallel, const ModelSpec& 
   check_experts(p, parallel, m);
 }
 
-Parallel read_parallel(Params& experiment, const ModelSpec& m) {
+// Sets `parallel` and `overlap` of a setup that has its model and hardware.
+void read_parallel(Params& experiment, CostSetup& setup) {
   constexpr int kMost = 1024;
   Params p = experiment.optional_child("parallel", "parallel");
-  Parallel parallel;
+  Parallel& parallel = setup.parallel;
   parallel.tp = p.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
   parallel.pp = p.optional<int>("pp", 1, 1, kMost, "stages the layers are cut into");
   parallel.dp = p.optional<int>("dp", 1, 1, kMost, "ranks of tp x pp GPUs, each with its own scheduler and KV cache; limits are per rank");
@@ -72,22 +73,12 @@ Parallel read_parallel(Params& experiment, const ModelSpec& m) {
                                "how tokens cross to the experts of other ranks, with dp: every rank receives all of them, or each rank "
                                "those that it has experts of");
   const int gpus = p.optional<int>("gpus", 0, 0, kMost * kMost, "GPUs of a replica, as a check of the others; 0: not stated");
+  setup.overlap = read_overlap(p, setup);
   p.reject_unread();
-  check_parallel(p, parallel, m);
+  check_parallel(p, parallel, setup.model);
   if (gpus != 0 && gpus != parallel.gpus())
     p.fail_at("gpus", fmt::format("'gpus' = {}, but tp = {}, pp = {}, dp = {} and ep = {} make a replica of {}", gpus, parallel.tp,
                                   parallel.pp, parallel.dp, parallel.ep, parallel.gpus()));
-  return parallel;
-}
-
-// Errors of a file named in the experiment say where the experiment names it.
-template <class Load>
-auto load_at(Params& experiment, const std::string& key, Load load) {
-  try {
-    return load();
-  } catch (const InputError& e) {
-    experiment.fail_at(key, e.what());
-  }
 }
 
 // The choices under `profile:`: a format, its folder, and what to do about tables that are not in it.
@@ -213,7 +204,7 @@ std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const
     own = {profile->collectives, fills_gaps};
     if (engine.name.empty()) engine = engine_of(*profile);
   }
-  auto all = std::make_shared<const Collectives>(std::move(own), *setup.hardware.collectives, setup.hardware.links(), engine);
+  auto all = std::make_shared<const Collectives>(std::move(own), setup.hardware.collectives, setup.hardware.links(), engine);
   for (const CollectiveUse& use : collectives_of(setup.model, setup.parallel)) all->require(use);
   return all;
 }
@@ -268,7 +259,7 @@ CostSetup read_cost_setup(Params& experiment) {
   const ProfileChoice choice = read_choice(experiment);
   std::optional<Profile> profile;
   if (choice.format != "roofline" && !experiment.is_describing()) {
-    profile = load_at(experiment, "profile", [&] { return read_profile(choice, tp_of(experiment)); });
+    profile = experiment.reading("profile", [&] { return read_profile(choice, tp_of(experiment)); });
   }
   const std::string model =
       name_of(experiment, "model", profile ? profile->model : "", profile ? profile->file + "/models/" + profile->model + ".yaml" : "",
@@ -282,24 +273,22 @@ CostSetup read_cost_setup(Params& experiment) {
     return setup;
   }
   const std::string folder = profiles_folder();
-  setup.model = load_at(experiment, "model", [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models"); });
+  setup.model = experiment.reading("model", [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models"); });
   setup.hardware =
-      load_at(experiment, "hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
-  setup.parallel = read_parallel(experiment, setup.model);
+      experiment.reading("hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
+  read_parallel(experiment, setup);
   if (choice.format == "aisimulate") read_tables_of_model(*profile, setup.model, setup.parallel);
-  setup.collectives = load_at(experiment, "parallel", [&] { return collectives_for(setup, profile, choice.fills_gaps); });
+  setup.collectives = experiment.reading("parallel", [&] { return collectives_for(setup, profile, choice.fills_gaps); });
   const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel, setup.collectives);
   setup.prices = roofline;
-  if (profile)
-    load_at(experiment, "profile", [&] {
-      use_profile(setup, std::move(*profile), choice, roofline);
-      return true;
-    });
+  if (profile) experiment.reading("profile", [&] { use_profile(setup, std::move(*profile), choice, roofline); });
   return setup;
 }
 
 std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
-  return std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel, setup.engine);
+  auto cost = std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel, setup.engine);
+  if (!setup.overlap) return cost;
+  return make_token_weave(std::move(cost), setup);
 }
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/params.h"
@@ -10,6 +11,7 @@
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"
+#include "sim/cost/token_weave.h"
 
 namespace kvlab {
 
@@ -21,6 +23,7 @@ struct CostSetup {
   ModelSpec model;
   HardwareSpec hardware;
   Parallel parallel;
+  std::optional<TokenWeaveRule> overlap;  // of all-reduces with computation; none: they follow one another
   EngineTimes engine;
   std::string profile_name = "roofline", profile_hash, profile_date;  // hash and date empty for the roofline
   std::shared_ptr<const Profile> profile;                             // null for the roofline
@@ -32,7 +35,7 @@ struct CostSetup {
 //   model: llama-3.1-8b           a name in profiles/models, a config.json, or a folder that holds one
 //   hardware: h100                a name in profiles/hardware, or a file
 //   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}, {aisimulate: {system, backend, version}}
-//   parallel: {tp: 1, pp: 1, dp: 1, ep: 1}
+//   parallel: {tp: 1, pp: 1, dp: 1, ep: 1, overlap: none}
 //   engine: {vllm: {version}}     a name in profiles/engines: the time that its host takes for a step
 // With a profile, model and hardware default to those it was measured on.
 CostSetup read_cost_setup(Params& experiment);

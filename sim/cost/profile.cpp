@@ -141,4 +141,11 @@ bool has_times(const Profile& profile, OpId op) {
   }
 }
 
+Params read_profile_meta(const std::string& folder) {
+  Params meta(load_config(folder + "/meta.yaml"), std::make_shared<Choices>(), "profile '" + folder + "'");
+  meta.required<int>("schema_version", kProfileSchema, kProfileSchema, "version of this format");
+  meta.choice("time_unit", {"ns"}, 0, "unit of every time_ns column");
+  return meta;
+}
+
 }  // namespace kvlab

@@ -73,6 +73,11 @@ std::vector<int> profile_tp_degrees(const std::string& folder);
 // degrees are skipped.
 Profile read_vidur(const std::string& folder, int tp);
 
+// meta.yaml of a folder in our own format, or of tables that belong to no model: its version and unit are checked, the other keys are to
+// be read.
+inline constexpr int kProfileSchema = 1;
+Params read_profile_meta(const std::string& folder);
+
 // Our own format: docs/cost-model.md. write_kvlab_profile adds tp<N>/ to a folder that holds the same profile at other
 // degrees, and refuses to replace files.
 Profile read_kvlab_profile(const std::string& folder, int tp);

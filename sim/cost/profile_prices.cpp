@@ -46,11 +46,12 @@ bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t
 // Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
 // and per rank where the profile was measured.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops,
-                            const Ops& as_measured, Price& price, Price* experts) const {
+                            const Ops& as_measured, Price& price, Price* feed_forward, Price* norms) const {
   const bool is_scaled = measured_at_.tp != parallel_.tp;
   const auto add = [&](std::string_view name, double ps, Footing footing) {
     price.add(ps, footing);
-    if (experts != nullptr && is_feed_forward(name)) experts->add(ps, footing);
+    if (feed_forward != nullptr && is_feed_forward(name)) feed_forward->add(ps, footing);
+    if (norms != nullptr && name == name_of(OpId::kLayernorm)) norms->add(ps, footing);
   };
   for (const ProfileOp& op : profile_->ops) {
     if (op.axis != axis || (op.per_layer > 0) != layer_class.has_value()) continue;
@@ -95,7 +96,7 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
     there.clear();
     layer_ops(model_, parallel_, layers, tokens, here);
     layer_ops(model_, measured_at_, layers, own, there);
-    add_ops(ProfileOp::Axis::kTokens, i, own, here, there, layer.linear, layers.has_experts ? &layer.experts : nullptr);
+    add_ops(ProfileOp::Axis::kTokens, i, own, here, there, layer.linear, layers.has_experts ? &layer.experts : &layer.mlp, &layer.norms);
     if (!layers.has_experts || profile_->moe.empty() || parallel_.dp > 1) continue;
     const Value value = moe(tokens);
     layer.linear.add(value.ps, value.footing);

@@ -34,9 +34,10 @@ class ProfilePrices final : public StepPrices {
  private:
   using Value = SampleGrid::Value;
   using Ops = std::vector<OpWork>;
-  // layer_class: of layers_; none: operations once per step. experts: takes those of the feed-forward part once more; null: none.
+  // layer_class: of layers_; none: operations once per step. feed_forward, norms: take those of the feed-forward part, and the norms, once
+  // more; null: none.
   void add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops, const Ops& as_measured,
-               Price& price, Price* experts = nullptr) const;
+               Price& price, Price* feed_forward = nullptr, Price* norms = nullptr) const;
   [[nodiscard]] bool is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const;
   [[nodiscard]] Value moe(std::int64_t tokens) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;

@@ -86,8 +86,10 @@ TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
     ops.clear();
     layer_ops(model_, parallel_, layers, tokens, ops);
     for (const OpWork& op : ops) {
-      layer.linear.add(op.times * op_ps(op), Footing::kRoofline);
-      if (layers.has_experts && is_feed_forward(name_of(op.op))) layer.experts.add(op.times * op_ps(op), Footing::kRoofline);
+      const double ps = op.times * op_ps(op);
+      layer.linear.add(ps, Footing::kRoofline);
+      if (is_feed_forward(name_of(op.op))) (layers.has_experts ? layer.experts : layer.mlp).add(ps, Footing::kRoofline);
+      if (op.op == OpId::kLayernorm) layer.norms.add(ps, Footing::kRoofline);
     }
   }
   ops.clear();

@@ -315,13 +315,9 @@ std::string shape_tables_folder(Params& choice) {
 }
 
 Profile read_shape_profile(const std::string& folder, int tp) {
-  const std::string meta_file = folder + "/meta.yaml";
-  Params meta(load_config(meta_file), std::make_shared<Choices>(), "profile '" + folder + "'");
-  UsageLog::note_file(meta_file);
-  constexpr int kSchemaVersion = 1;
-  meta.required<int>("schema_version", kSchemaVersion, kSchemaVersion, "version of this format");
+  Params meta = read_profile_meta(folder);
+  UsageLog::note_file(folder + "/meta.yaml");
   meta.choice("tables", {"by_shape"}, 0, "what rows are of");
-  meta.choice("time_unit", {"ns"}, 0, "unit of every time");
   Profile p;
   p.file = folder;
   p.format = "aisimulate";

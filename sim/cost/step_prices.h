@@ -25,6 +25,8 @@ struct TokenPrice {
   struct Layer {
     Price linear;   // experts included
     Price experts;  // of it, those operations that CostPart::kExperts has
+    Price mlp;      // of it, the feed-forward part of layers without experts
+    Price norms;    // of it, the norms of hidden width
     Price collective;
     std::int64_t count = 0;  // layers of the class
   };

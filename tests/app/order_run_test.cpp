@@ -58,7 +58,8 @@ TEST_F(OrderRunTest, ErrorsSayWhatToDo) {
     write("p.csv", "request,predicted_output\n0,5\n");
     return run("scheduler: vllm_v1\norder: sjf\npredictor: {recorded: {file: p.csv}}\n");
   }();
-  EXPECT_NE((no_row.err + no_row.out).find("no row for request 1"), std::string::npos) << no_row.err << no_row.out;
+  EXPECT_NE((no_row.err + no_row.out).find("p.csv: no row for request 1"), std::string::npos) << no_row.err << no_row.out;
+  EXPECT_NE((no_row.err + no_row.out).find("e.yaml:11:"), std::string::npos) << no_row.err << no_row.out;
 }
 
 TEST_F(OrderRunTest, ListedAndDescribed) {

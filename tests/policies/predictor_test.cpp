@@ -101,8 +101,21 @@ TEST(Predictor, RecordedNamesARequestWithoutARow) {
   const auto p = predictor("recorded", "{file: " + file_of("r.csv", "request,predicted_output\n0,7\n2,9\n") + "}");
   EXPECT_EQ(p->output_tokens(request(2, 1)), 9);
   EXPECT_NE(error_of([&] { p->output_tokens(request(1, 1)); }).find("no row for request 1"), std::string::npos);
+  EXPECT_NE(error_of([&] { p->output_tokens(request(7, 1)); }).find("no row for request 1 "), std::string::npos) << "the first";
   const std::string twice = file_of("t.csv", "request,predicted_output\n0,7\n0,9\n");
   EXPECT_NE(error_of([&] { predictor("recorded", "{file: " + twice + "}"); }).find("t.csv:3: request 0 has two rows"), std::string::npos);
+}
+
+// Errors of a file begin with the place that names it, when it is read and when a request is missing.
+TEST(Predictor, ErrorsOfFilesSayWhereTheyAreNamed) {
+  const std::string two = file_of("two.csv", "request,predicted_output\n0,7\n"),
+                    bad = file_of("bad.csv", "request,predicted_output\n0,x\n");
+  const std::string place = "<test>:1:8: ";
+  const auto p = predictor("recorded", "{file: " + two + "}");
+  EXPECT_EQ(error_of([&] { p->output_tokens(request(3, 1)); }).find(place + two + ": no row for request 1"), 0U);
+  EXPECT_EQ(error_of([&] { predictor("recorded", "{file: " + bad + "}"); }).find(place + bad + ":2: 'x'"), 0U);
+  EXPECT_EQ(error_of([&] { predictor("recorded", "{file: " + two + ".gone}"); }).find(place), 0U);
+  EXPECT_EQ(error_of([&] { predictor("confusion", "{file: " + two + "}"); }).find(place + two + ":1: "), 0U);
 }
 
 // The mean of the last two of each client.
