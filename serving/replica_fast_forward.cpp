@@ -86,6 +86,7 @@ void Replica::carry_out(std::int64_t n) {
   if (counted > 0 && n > depth_) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), n - depth_, counted);
   first_.state.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
+  first_.scheduler->on_repeat(n);
   move_steps(n);
 }
 

@@ -52,10 +52,11 @@ void read_order(Params& p, ServingPlan& plan) {
 }
 
 void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
-  setup.make_scheduler = policy_factory<SchedulerRegistry>(
-      p, "scheduler", "", "scheduler", "plans each step of a replica", [&](const std::string& name, Params& own) {
-        prefer_engine_defaults(name, {cost.hardware.is_large(), cost.engine.host.overlaps}, own);
-      });
+  const EngineSetting setting{cost.hardware.is_large(), cost.engine.host.overlaps, cost.hardware.memory_bytes, cost.parallel.tp};
+  const std::string own_scheduler = cost.engine.engine.name == "sglang" ? "sglang" : "";  // without 'scheduler'
+  setup.make_scheduler =
+      policy_factory<SchedulerRegistry>(p, "scheduler", own_scheduler, "scheduler", "plans each step of a replica",
+                                        [&](const std::string& name, Params& own) { prefer_engine_defaults(name, setting, own); });
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");

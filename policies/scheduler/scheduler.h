@@ -138,6 +138,8 @@ class Scheduler {
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // True: plan() begins with make_way() (policies/order/make_way.h), so that orders may preempt running requests for waiting ones.
   [[nodiscard]] virtual bool lets_overtake() const { return false; }
+  // Fast-forward left out so many calls of plan() that would have repeated the latest one.
+  virtual void on_repeat(std::int64_t /*plans*/) {}
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };
@@ -148,7 +150,10 @@ using SchedulerRegistry = Registry<Scheduler>;
 struct EngineSetting {
   bool has_large_gpu = true;  // 70 GiB or more, and no A100
   bool overlaps = true;       // its version plans a step while the one before it computes
+  std::int64_t gpu_bytes = std::int64_t{80} << 30;
+  int tp = 1;
 };
+// Sets the defaults of schedulers that mirror an engine (engine_defaults.cpp).
 void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p);
 
 }  // namespace kvlab

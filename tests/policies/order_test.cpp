@@ -292,7 +292,7 @@ TEST(AndesOrder, NobodyGivesWayWithoutPressure) {
 
 // static, orca and vllm_v0 admit by the order too; what they reserve is theirs to keep.
 TEST(Orders, EverySchedulerAdmitsByTheOrder) {
-  for (const char* scheduler : {"static", "orca", "vllm_v0", "vllm_v1", "sarathi", "fastgen"}) {
+  for (const char* scheduler : {"static", "orca", "vllm_v0", "vllm_v1", "sarathi", "fastgen", "sglang"}) {
     const std::string rows = std::string(scheduler) == "static" ? "{max_batch_seqs: 1}" : kOneAtATime;
     ReplicaDriver d(scheduler, rows, Memory{.max_model_len = 16, .order = "priority"});
     for (const int p : {5, 1, 3}) d.with(priority(p)).arrive(4, 1);

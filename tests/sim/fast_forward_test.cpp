@@ -152,6 +152,8 @@ std::vector<Case> orders_and_schedulers() {
                                                                        {"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
                                                                        {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"},
                                                                        {"static", "{max_batch_seqs: 8, window_ms: 3}"},
+                                                                       {"sglang", "{chunk_tokens: 256, max_num_seqs: 12}"},
+                                                                       {"sglang", "{chunk_tokens: 64, mixed_chunk: true, overlap: false}"},
                                                                        {"orca", "{max_num_seqs: 16}"}};
   const std::vector<Case> orders = {{"", "", 0, "priority", "{}", "exact"},
                                     {"", "", 0, "priority", "{preemptive: true}", "exact"},
@@ -223,13 +225,17 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}", 240},
                       Case{"sarathi", "{version: decode_maximal, watermark_frac: 0.2}"}, Case{"sarathi", "{budget_tokens: 4}"},
                       Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
-                      Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
+                      Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"},
+                      Case{"sglang", "{chunk_tokens: 256, max_num_seqs: 16}"}, Case{"sglang", "{chunk_tokens: 64, overlap: false}"},
+                      Case{"sglang", "{init_ratio: 0.3, ratio_decay_steps: 20, clip_tokens: 8}"},
+                      Case{"sglang", "{mixed_chunk: true, chunk_tokens: 100, clip_tokens: 1, init_ratio: 0}"},
+                      Case{"sglang", "{chunk_tokens: 0, max_prefill_tokens: 200, clip_tokens: 1, overlap: false, retract_room_steps: 20}"}),
     [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
 // A cut sequence that must be recomputed asks for no more than its first cut did: in a pool just large enough for one
 // request it comes back, whatever the scheduler.
 TEST(CutSequences, ComeBackInAFullPool) {
-  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen"}) {
+  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen", "sglang"}) {
     SimSetup setup = basic_setup(scheduler);
     setup.memory.num_blocks = 12;
     setup.memory.block_tokens = 8;
