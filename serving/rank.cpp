@@ -11,6 +11,8 @@ ReplicaLimits limits_of(const HostSetup& setup, std::uint32_t number, const Sche
   limits.block_tokens = setup.memory.block_tokens;
   limits.max_model_len = setup.max_model_len;
   limits.host_blocks = setup.memory.host_blocks;
+  limits.swap_group_blocks = setup.memory.swap_group_blocks;
+  limits.keeps_host_copies = setup.memory.keeps_host_copies;
   limits.is_contiguous = scheduler.wants_contiguous_memory();
   limits.prefix_caching = setup.memory.prefix_caching && !limits.is_contiguous;
   limits.unnamed_rest = traits.unnamed_rest;

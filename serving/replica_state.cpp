@@ -124,13 +124,15 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   ++r.preemptions;
   note(RequestEvent::kPreempted, r, now_);
   mode = memory_.preemption_of(r, mode);
-  const bool swapped = mode == Preemption::kSwap && memory_.try_swap_out(r);
+  SwapCopy copy;
+  const bool swapped = mode == Preemption::kSwap && memory_.try_swap_out(id, copy);
   if (swapped) {
     counters_.swaps += r.is_counted ? 1 : 0;
-    swap_copies_.push_back({id, r.swapped_blocks, true});
+    if (copy.blocks > 0) swap_copies_.push_back(copy);
     note(RequestEvent::kSwappedOut, r, now_);
   } else {
     if (mode == Preemption::kSwap && r.is_counted) ++counters_.recompute_fallbacks;
+    memory_.drop_host_copy(id);
     memory_.remember_blocks(r);
   }
   memory_.release(r);
@@ -150,14 +152,14 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   r.is_parked = true;
   queues_.note_return(id);
   plan_was_quiet_ = false;
-  swap_copies_.push_back({id, r.swapped_blocks, false});
+  swap_copies_.push_back(memory_.copy_in(id));
   return true;
 }
 
 void ReplicaState::finish_swap_in(RequestId id, Time at) {
   Request& r = table_[id];
   r.is_parked = false;
-  memory_.end_swap(r);
+  memory_.finish_swap_in(id);
   note(RequestEvent::kSwappedIn, r, at);
 }
 
@@ -256,6 +258,7 @@ void ReplicaState::note(RequestEvent event, const Request& r, Time at) {
 void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* reason) {
   Request& r = table_[id];
   memory_.release(r);
+  memory_.drop_host_copy(id);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
   r.outcome = outcome;
   r.reason = reason;

@@ -104,7 +104,7 @@ std::function<std::unique_ptr<Footprint>()> sink_window(const SimSetup& setup, s
 }
 
 TEST_P(FastForward, ChangesNothing) {
-  static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
+  static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf", "block_groups"};
   static constexpr std::int64_t kHostBlocks[] = {0, 12, 40, 400};
   const Case& c = GetParam();
   const std::uint64_t seeds = short_run() ? c.seeds / 6 : c.seeds;
@@ -116,6 +116,8 @@ TEST_P(FastForward, ChangesNothing) {
     setup.make_block_cache = policy<BlockCacheRegistry>("block cache", kCaches[seed % std::size(kCaches)], "{}");
     setup.memory.num_blocks = static_cast<std::int64_t>(60 + draw(0).below(200));
     setup.memory.host_blocks = kHostBlocks[draw(1).below(std::size(kHostBlocks))];
+    setup.memory.swap_group_blocks = static_cast<std::int32_t>(1 + 7 * draw(14).below(3));
+    setup.memory.keeps_host_copies = draw(15).below(2) == 1;
     setup.max_model_len = 1000;
     setup.num_replicas = static_cast<std::uint32_t>(1 + draw(2).below(2));
     const std::uint64_t policy_kind = draw(3).below(6);
@@ -167,7 +169,12 @@ std::vector<Case> orders_and_schedulers() {
                                     {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
                                     {"", "", 0, "edf", "{}", "exact"},
                                     {"", "", 0, "longest_prefix", "{}", "exact"},
-                                    {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"}};
+                                    {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"},
+                                    {"", "", 0, "dfs_weight", "{}", "exact"},
+                                    {"", "", 0, "longest_output", "{}", "lognormal"},
+                                    {"", "", 0, "random", "{}", "exact"},
+                                    {"", "", 0, "fastswitch_priority", "{frequency: 0.1}", "exact"},
+                                    {"", "", 0, "fastswitch_priority", "{frequency: 0.1, pattern: markov}", "exact"}};
   std::vector<Case> all;
   for (const auto& [scheduler, parameters] : schedulers) {
     const bool overtakes = policy<SchedulerRegistry>("scheduler", scheduler, parameters)()->lets_overtake();
