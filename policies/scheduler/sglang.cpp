@@ -62,7 +62,7 @@ class SgLang final : public Scheduler {
         margin_steps_(p.optional<std::int32_t>("retract_steps", 20, 0, 1 << 20,
                                                "steps that are added to the emitted tokens when a retraction sets the ratio")),
         room_steps_(p.optional<std::int32_t>("retract_room_steps", 1, 1, 1 << 20,
-                                             "decode steps for which a retraction makes room; before 0.5: 20")),
+                                             "decode steps for which a retraction makes room; earlier versions: 20")),
         overlaps_(p.flag("overlap", true, "plan a step while the one before it computes (disable_overlap_schedule turns it off)")),
         largest_graph_(p.optional<std::int32_t>(
             "largest_graph_tokens", 256, 0, 1 << 20,
