@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -248,8 +247,8 @@ void ReplicaMemory::remember_blocks(Request& r) {
 bool ReplicaMemory::try_swap_out(RequestId id, SwapCopy& copy) {
   Request& r = table_[id];
   const std::int64_t held = static_cast<std::int64_t>(r.blocks.size()) + blocks_of_pages(r.pages);
-  const auto kept = std::find_if(host_copies_.begin(), host_copies_.end(), [&](const HostCopy& c) { return c.request == id; });
-  const HostCopy old = kept == host_copies_.end() ? HostCopy{} : *kept;
+  HostCopy old;
+  for (const HostCopy& c : host_copies_) old = c.request == id ? c : old;
   if (held == 0 || !make_host_room(held - old.blocks, id)) return false;
   host_used_ += held - old.blocks;
   std::erase_if(host_copies_, [&](const HostCopy& c) { return c.request == id; });
@@ -265,10 +264,10 @@ bool ReplicaMemory::make_host_room(std::int64_t blocks, RequestId keep) {
   for (auto c = host_copies_.begin(); c != host_copies_.end() && host_used_ + blocks > limits_.host_blocks;) {
     if (c->request == keep) {
       ++c;
-      continue;
+    } else {
+      host_used_ -= c->blocks;
+      c = host_copies_.erase(c);
     }
-    host_used_ -= c->blocks;
-    c = host_copies_.erase(c);
   }
   return host_used_ + blocks <= limits_.host_blocks;
 }
@@ -304,11 +303,11 @@ SwapCopy ReplicaMemory::copy_in(RequestId id) const {
 
 void ReplicaMemory::finish_swap_in(RequestId id) {
   Request& r = table_[id];
-  if (limits_.keeps_host_copies && keeps_everything_) {
-    host_copies_.push_back({id, r.swapped_blocks, r.computed_tokens / limits_.block_tokens});
-    host_used_ += r.swapped_blocks;
-  }
+  const HostCopy copy{id, r.swapped_blocks, r.computed_tokens / limits_.block_tokens};
   end_swap(r);
+  if (!limits_.keeps_host_copies || !keeps_everything_) return;
+  host_copies_.push_back(copy);
+  host_used_ += copy.blocks;
 }
 
 void ReplicaMemory::drop_host_copy(RequestId id) {

@@ -191,7 +191,7 @@ TEST(SgLangScheduler, RetractsTheYoungestOutput) {
   EXPECT_EQ(d.state().counters().recomputed_tokens, 11);
 }
 
-// Earlier versions make room for 20 steps, later ones use that margin for the share alone. With room for 5 steps the second one goes as well.
+// Earlier versions make room for 20 steps, later ones use that margin for the share alone. With room for 5 steps a second request goes too.
 TEST(SgLangScheduler, ARetractionMayMakeRoomForMoreSteps) {
   const auto retracted = [](const std::string& parameters) {
     ReplicaDriver d("sglang", parameters, Memory{.num_blocks = 7});
