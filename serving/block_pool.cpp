@@ -10,6 +10,7 @@ namespace kvlab {
 BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache)
     : cache_(std::move(cache)),
       orders_blank_(cache_->orders_blank_blocks()),
+      prefers_runs_(cache_->prefers_runs()),
       pages_per_block_(pages_per_block),
       num_blocks_(num_blocks),
       num_begun_(orders_blank_ ? num_blocks : 0),
@@ -81,7 +82,10 @@ void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
   for (; count > 0 && (loose_pages_ >= pages_per_block_ || !blank_.empty() || num_begun_ < num_blocks_); --count) blocks.push_back(take());
   if (count == 0) return;
   victims_.clear();
-  cache_->victims(static_cast<std::size_t>(count), victims_);
+  if (prefers_runs_)
+    cache_->victims_after(blocks.empty() ? kNoBlock : blocks.back(), static_cast<std::size_t>(count), victims_);
+  else
+    cache_->victims(static_cast<std::size_t>(count), victims_);
   if (states_.size() < static_cast<std::size_t>(num_blocks_))
     for (const BlockId victim : victims_) grow_to(victim);
   for (std::size_t i = 0; i < victims_.size(); ++i) {

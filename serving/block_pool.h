@@ -67,8 +67,13 @@ class BlockPool {
   // A block with one reference and no key: loose pages first, then blank blocks, then the cache's victim, which loses its
   // key now. free_blocks() must be positive.
   BlockId take();
-  // Appends `count` of them to `blocks`, faster than `count` calls of take().
+  // Appends `count` of them to `blocks`, which their owner holds, faster than `count` calls of take().
   void take(std::int64_t count, std::vector<BlockId>& blocks);
+  // The same for one.
+  void take_one(std::vector<BlockId>& blocks) {
+    if (prefers_runs_) return take(1, blocks);
+    blocks.push_back(take());
+  }
   // Gives the content of a referenced block a key, so that later lookups find it.
   void publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s);
   // One reference less; without any the block is free and keeps its key.
@@ -107,7 +112,7 @@ class BlockPool {
   std::vector<BlockId> blank_;    // free blocks without a key that were taken before, where the cache does not order them
   std::vector<BlockId> victims_;  // of the take() under way
   std::vector<BlockId> split_;    // blocks whose pages are loose or private
-  bool orders_blank_ = false;
+  bool orders_blank_ = false, prefers_runs_ = false;
   std::int32_t pages_per_block_;
   std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, where the cache does not order them
   std::int64_t num_free_ = 0, num_cached_ = 0;

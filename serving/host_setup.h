@@ -24,9 +24,11 @@ namespace kvlab {
 struct MemorySetup {
   std::int64_t num_blocks = 0;  // usable blocks
   std::int32_t block_tokens = 16;
-  std::int64_t block_bytes = 0;      // of one block on one rank's replica group, all layers and heads
-  std::int32_t pages_per_block = 1;  // layers x KV heads
-  std::int64_t host_blocks = 0;      // room for swapped blocks in CPU memory
+  std::int64_t block_bytes = 0;        // of one block on one rank's replica group, all layers and heads
+  std::int32_t pages_per_block = 1;    // layers x KV heads
+  std::int64_t host_blocks = 0;        // room for swapped blocks in CPU memory
+  std::int32_t swap_group_blocks = 1;  // ReplicaLimits
+  bool keeps_host_copies = false;
   bool prefix_caching = true;
   bool is_derived = false;  // from memory size and reserve, not given: the result says so
 };

@@ -87,6 +87,7 @@ void Replica::carry_out(std::int64_t n) {
   first_.state.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
   num_outputs_ += static_cast<std::uint64_t>(n);
+  first_.scheduler->on_repeat(n);
   move_steps(n);
 }
 

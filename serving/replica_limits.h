@@ -10,6 +10,8 @@ struct ReplicaLimits {
   std::int32_t block_tokens = 16;
   std::int32_t max_model_len = 1 << 20;
   std::int64_t host_blocks = 0;
+  std::int32_t swap_group_blocks = 1;  // most neighbouring blocks that one copy call moves
+  bool keeps_host_copies = false;      // of requests that came back, while no other needs their CPU memory
   bool prefix_caching = true;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "serving/copy_calls.h"
 #include "traces/block_hashes.h"
 
 namespace kvlab {
@@ -174,7 +175,7 @@ void ReplicaMemory::take_hits(RequestId id, Request& r) {
 }
 
 void ReplicaMemory::take_block(Request& r) {
-  r.blocks.push_back(pool_->take());
+  pool_->take_one(r.blocks);
   allocated_tokens_ += limits_.block_tokens;
 }
 
@@ -243,14 +244,40 @@ void ReplicaMemory::remember_blocks(Request& r) {
     r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));
 }
 
-bool ReplicaMemory::try_swap_out(Request& r) {
+bool ReplicaMemory::try_swap_out(RequestId id, SwapCopy& copy) {
+  Request& r = table_[id];
   const std::int64_t held = static_cast<std::int64_t>(r.blocks.size()) + blocks_of_pages(r.pages);
-  if (held == 0 || host_used_ + held > limits_.host_blocks) return false;
-  host_used_ += held;
+  HostCopy old;
+  for (const HostCopy& c : host_copies_) old = c.request == id ? c : old;
+  if (held == 0 || !make_host_room(held - old.blocks, id)) return false;
+  host_used_ += held - old.blocks;
+  std::erase_if(host_copies_, [&](const HostCopy& c) { return c.request == id; });
   r.swapped_blocks = held;
   r.is_swapped = true;
   ++num_swapped_;
+  copy = {id, held - old.full, true, calls_of(r, old.full, held - old.full)};
   return true;
+}
+
+// Gives up copies of running requests, but for that of `keep`.
+bool ReplicaMemory::make_host_room(std::int64_t blocks, RequestId keep) {
+  for (auto c = host_copies_.begin(); c != host_copies_.end() && host_used_ + blocks > limits_.host_blocks;) {
+    if (c->request == keep) {
+      ++c;
+    } else {
+      host_used_ -= c->blocks;
+      c = host_copies_.erase(c);
+    }
+  }
+  return host_used_ + blocks <= limits_.host_blocks;
+}
+
+// Of `blocks` blocks' worth from `first` on; private pages have no neighbours.
+std::int64_t ReplicaMemory::calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const {
+  if (limits_.swap_group_blocks <= 1) return blocks;
+  const std::int64_t in_blocks = std::clamp<std::int64_t>(std::ssize(r.blocks) - first, 0, blocks);
+  const std::span<const BlockId> ids = std::span(r.blocks).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(in_blocks));
+  return copy_calls(ids, limits_.swap_group_blocks) + blocks - in_blocks;
 }
 
 bool ReplicaMemory::try_swap_in(Request& r, std::int32_t m) {
@@ -296,6 +323,27 @@ std::int64_t ReplicaMemory::try_import(Request& r, std::int32_t m) {
   live_tokens_ += r.held_tokens();
   allocated_tokens_ += allocated(r);
   return most;
+}
+
+SwapCopy ReplicaMemory::copy_in(RequestId id) const {
+  const Request& r = table_[id];
+  return {id, r.swapped_blocks, false, calls_of(r, 0, r.swapped_blocks)};
+}
+
+void ReplicaMemory::finish_swap_in(RequestId id) {
+  Request& r = table_[id];
+  const HostCopy copy{id, r.swapped_blocks, r.computed_tokens / limits_.block_tokens};
+  end_swap(r);
+  if (!limits_.keeps_host_copies || !keeps_everything_) return;
+  host_copies_.push_back(copy);
+  host_used_ += copy.blocks;
+}
+
+void ReplicaMemory::drop_host_copy(RequestId id) {
+  std::erase_if(host_copies_, [&](const HostCopy& c) {
+    if (c.request == id) host_used_ -= c.blocks;
+    return c.request == id;
+  });
 }
 
 void ReplicaMemory::end_swap(Request& r) {
@@ -355,11 +403,13 @@ std::int64_t ReplicaMemory::external_fragmentation_ppm() const {
 }
 
 void ReplicaMemory::check() const {
-  std::int64_t references = 0, pages = 0, live = 0, held = 0;
+  std::int64_t references = 0, pages = 0, live = 0, held = 0, on_host = 0;
+  for (const HostCopy& copy : host_copies_) on_host += copy.blocks;
   for (const Request& r : table_.slots()) {
     if (!r.in_use) continue;
     references += static_cast<std::int64_t>(r.blocks.size());
     pages += r.pages;
+    on_host += r.swapped_blocks;
     if (allocated(r) > 0) live += r.held_tokens();
     held += allocated(r);
     if (!contiguous_ && !r.left_hashed && r.is_running && blocks_for(r.computed_tokens) > static_cast<std::int64_t>(r.blocks.size()))
@@ -372,6 +422,7 @@ void ReplicaMemory::check() const {
   if (live != live_tokens_)
     throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
   if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
+  if (on_host != host_used_ || host_used_ > limits_.host_blocks) throw InternalError("blocks in CPU memory are not conserved");
   pool_->check();
 }
 

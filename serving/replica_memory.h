@@ -70,10 +70,18 @@ class ReplicaMemory {
   void remember_blocks(Request& r);
 
   // ---- swap: out and in are followed by SwapCopy records; in-flight copies hold both places ----
-  bool try_swap_out(Request& r);
+  bool try_swap_out(RequestId id, SwapCopy& copy);
   bool try_swap_in(Request& r, std::int32_t m);
+  // The copy that brings r back, once try_swap_in() has made room.
+  [[nodiscard]] SwapCopy copy_in(RequestId id) const;
+  // It has ended: CPU memory goes back, or is kept for the next time with the copies of full blocks, which do not change any more.
+  void finish_swap_in(RequestId id);
   // CPU memory goes back.
   void end_swap(Request& r);
+  // So does that of a request that runs.
+  void drop_host_copy(RequestId id);
+  // Blocks' worth of CPU memory in use, copies of running requests included.
+  [[nodiscard]] std::int64_t host_used() const { return host_used_; }
 
   // ---- KV from another rank: r's computed tokens come in a copy. Between try_import() and end_swap() the copy is under way ----
   // r waits for a copy, and counts as swapped out meanwhile.
@@ -114,6 +122,13 @@ class ReplicaMemory {
   [[nodiscard]] std::int32_t most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const;
   void log_uses(const Request& r);
   void release_blocks(Request& r);
+  struct HostCopy {  // of a request that came back
+    RequestId request{};
+    std::int64_t blocks = 0;  // CPU memory, in blocks
+    std::int64_t full = 0;    // its first blocks, whose copies are valid
+  };
+  bool make_host_room(std::int64_t blocks, RequestId keep);
+  [[nodiscard]] std::int64_t calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const;
   [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed, std::int32_t new_tokens) const;
   [[nodiscard]] std::uint64_t key_of(const Request& r, std::int32_t block) const;
   [[nodiscard]] std::int64_t blocks_of_pages(std::int64_t pages) const { return ceil_div(pages, pool_->pages_per_block()); }
@@ -138,6 +153,7 @@ class ReplicaMemory {
   std::vector<SeqState> charged_;            // while a step is committed: the policy's sequences,
   std::vector<std::size_t> charged_places_;  // and their entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
+  std::vector<HostCopy> host_copies_;  // the oldest first
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
 };
 

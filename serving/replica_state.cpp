@@ -131,13 +131,15 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   ++r.preemptions;
   note(RequestEvent::kPreempted, r, now_);
   mode = memory_.preemption_of(r, mode);
-  const bool swapped = mode == Preemption::kSwap && memory_.try_swap_out(r);
+  SwapCopy copy;
+  const bool swapped = mode == Preemption::kSwap && memory_.try_swap_out(id, copy);
   if (swapped) {
     counters_.swaps += r.is_counted ? 1 : 0;
-    swap_copies_.push_back({id, r.swapped_blocks, true});
+    if (copy.blocks > 0) swap_copies_.push_back(copy);
     note(RequestEvent::kSwappedOut, r, now_);
   } else {
     if (mode == Preemption::kSwap && r.is_counted) ++counters_.recompute_fallbacks;
+    memory_.drop_host_copy(id);
     memory_.remember_blocks(r);
   }
   memory_.release(r);
@@ -160,15 +162,18 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   r.is_parked = true;
   queues_.note_return(id);
   plan_was_quiet_ = false;
-  swap_copies_.push_back({id, r.swapped_blocks, false});
+  swap_copies_.push_back(memory_.copy_in(id));
   return true;
 }
 
 void ReplicaState::finish_swap_in(RequestId id, Time at) {
   Request& r = table_[id];
   r.is_parked = false;
+  if (handover_.offer(id) == nullptr) {
+    memory_.finish_swap_in(id);
+    return note(RequestEvent::kSwappedIn, r, at);
+  }
   memory_.end_swap(r);
-  if (handover_.offer(id) == nullptr) return note(RequestEvent::kSwappedIn, r, at);
   handover_.settle(id);
   note(RequestEvent::kImported, r, at);
   if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
@@ -220,7 +225,7 @@ bool ReplicaState::try_import(RequestId id, std::int32_t m, KvOffer& offer) {
   queues_.note_import(id);
   plan_was_quiet_ = false;
   const std::int64_t all = r.left_hashed ? memory_.blocks_held(r) : memory_.blocks_for(r.computed_tokens);
-  swap_copies_.push_back({id, all - cached, false, true});
+  swap_copies_.push_back({id, all - cached, false, 0, true});
   return true;
 }
 
@@ -250,6 +255,7 @@ void ReplicaState::refuse_export(RequestId id, Time at, const char* reason) {
 void ReplicaState::release_export(RequestId id) {
   handover_.end_export(id);
   memory_.release(table_[id]);
+  memory_.drop_host_copy(id);
   table_.remove(id);
 }
 
@@ -368,6 +374,7 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
   }
   handover_.settle(id);
   memory_.release(r);
+  memory_.drop_host_copy(id);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
   r.outcome = outcome;
   r.reason = reason;

@@ -39,6 +39,7 @@ struct SwapCopy {
   RequestId request{};
   std::int64_t blocks = 0;
   bool to_host = false;
+  std::int64_t calls = 0;  // copies of one range each
   bool is_import = false;
 };
 

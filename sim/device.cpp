@@ -34,7 +34,7 @@ void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
 }
 
 Picoseconds SimDevice::copy(const SwapCopy& copy, Picoseconds at) {
-  return (copy.to_host ? to_host_ : from_host_).transfer(at, copy.blocks * block_bytes_, copy.blocks);
+  return (copy.to_host ? to_host_ : from_host_).transfer(at, copy.blocks * block_bytes_, copy.calls);
 }
 
 bool SimDevice::begin(InFlightStep& step, Picoseconds at) {

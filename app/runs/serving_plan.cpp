@@ -52,10 +52,12 @@ void read_order(Params& p, ServingPlan& plan) {
 }
 
 void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
-  setup.make_scheduler = policy_factory<SchedulerRegistry>(
-      p, "scheduler", "", "scheduler", "plans each step of a replica", [&](const std::string& name, Params& own) {
-        prefer_engine_defaults(name, {cost.hardware.is_large(), cost.engine.host.overlaps, cost.model.layers, setup.seed}, own);
-      });
+  const EngineSetting setting{cost.hardware.is_large(), cost.engine.host.overlaps, cost.model.layers,
+                              setup.seed,               cost.hardware.memory_bytes, cost.parallel.tp};
+  const std::string own_scheduler = cost.engine.engine.name == "sglang" ? "sglang" : "";  // without 'scheduler'
+  setup.make_scheduler =
+      policy_factory<SchedulerRegistry>(p, "scheduler", own_scheduler, "scheduler", "plans each step of a replica",
+                                        [&](const std::string& name, Params& own) { prefer_engine_defaults(name, setting, own); });
   setup.make_dispatcher = policy_factory<DispatcherRegistry>(p, "router", "round_robin", "dispatcher", "sends requests to replicas");
   const bool steps_together = cost.parallel.dp > 1 && cost.model.is_moe();
   if (setup.make_scheduler()->plans_layers() && (cost.parallel.pp > 1 || steps_together))

@@ -53,6 +53,8 @@ Device::Traits EngineDevice::traits() const {
 }
 
 void EngineDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
+  if (state.memory().limits().keeps_host_copies)
+    throw InputError("'memory.swap_reuse' is of 'host: sim' alone: the engine copies every block out again");
   state_ = &state;
   state.memory().pool().split_log = &split_;
   if (!setup_.nominal_time) executor_.warm_up(largest_load(setup_, scheduler));

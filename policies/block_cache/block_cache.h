@@ -40,6 +40,9 @@ class BlockCache {
   virtual void victims(std::size_t count, std::vector<BlockId>& blocks) {
     for (std::size_t i = 0; i < count; ++i) blocks.push_back(victim(0));
   }
+  // True: victims_after() is called instead, with the block that the owner of the new ones holds last; kNoBlock: it holds none.
+  [[nodiscard]] virtual bool prefers_runs() const { return false; }
+  virtual void victims_after(BlockId /*last*/, std::size_t count, std::vector<BlockId>& blocks) { victims(count, blocks); }
   // True: on_insert's cost_s is looked at, so hosts that know it should say it.
   [[nodiscard]] virtual bool weighs_cost() const { return false; }
   // Oracles only: keys in the order in which they will be looked up or inserted.

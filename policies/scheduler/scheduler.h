@@ -164,6 +164,8 @@ class Scheduler {
   // True: entries may pass some of the layers only. The engine, pipeline stages and ranks that step together run whole steps, and refuse
   // it.
   [[nodiscard]] virtual bool plans_layers() const { return false; }
+  // Fast-forward left out so many calls of plan() that would have repeated the latest one.
+  virtual void on_repeat(std::int64_t /*plans*/) {}
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };
@@ -176,7 +178,10 @@ struct EngineSetting {
   bool overlaps = true;       // its version plans a step while the one before it computes
   std::int64_t model_layers = 0;
   std::uint64_t seed = 1;
+  std::int64_t gpu_bytes = std::int64_t{80} << 30;
+  int tp = 1;
 };
+// Sets the defaults of schedulers that mirror an engine (engine_defaults.cpp).
 void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p);
 
 }  // namespace kvlab

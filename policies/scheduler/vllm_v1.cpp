@@ -4,14 +4,13 @@
 #include "base/ceil_div.h"
 #include "policies/order/make_way.h"
 #include "policies/scheduler/batching.h"
-#include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
 
 namespace {
 
-// Defaults of vLLM's server (vllm/engine/arg_utils.py, get_batch_defaults).
-constexpr std::int32_t kLargeGpuTokens = 8192, kLargeGpuSeqs = 1024, kSmallGpuTokens = 2048, kSmallGpuSeqs = 256;
+// Defaults of vLLM's server on large GPUs; engine_defaults.cpp has those of small ones.
+constexpr std::int32_t kLargeGpuTokens = 8192, kLargeGpuSeqs = 1024;
 
 // vLLM's v1 scheduler as of v0.19 (Kwon et al. 2023, arXiv:2309.06180, for the engine; vllm/v1/core/sched/scheduler.py for the
 // rules). There are no prefill and decode phases: every running request catches up to its known tokens under one token
@@ -130,14 +129,5 @@ KVLAB_REGISTER(Scheduler, VllmV1, "vllm_v1", "one token budget for running and w
                "vLLM v0.19, V1 engine; Kwon et al. 2023, arXiv:2309.06180");
 
 }  // namespace
-
-void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p) {
-  tell_setting(setting, p);
-  if (scheduler != "vllm_v1") return;
-  p.prefer("async_scheduling", setting.overlaps ? 1 : 0);
-  if (setting.has_large_gpu) return;
-  p.prefer("budget_tokens", kSmallGpuTokens);
-  p.prefer("max_num_seqs", kSmallGpuSeqs);
-}
 
 }  // namespace kvlab

@@ -58,6 +58,33 @@ TEST_F(CapacityTest, DefaultsOfVllmV1FollowTheGpu) {
   EXPECT_EQ(limits("l40s", "sarathi"), limits("h100", "sarathi"));
 }
 
+// As sglang/srt/server_args.py chooses.
+TEST_F(CapacityTest, DefaultsOfSglangFollowTheGpu) {
+  const auto chunk = [](const std::string& hardware) {
+    return plan_of(hardware, "{sglang: {max_num_seqs: 1}}").setup.make_scheduler()->step_bounds(2048).tokens;
+  };
+  EXPECT_EQ(chunk("a10"), 2048);
+  EXPECT_EQ(chunk("l40s"), 4096);
+  EXPECT_EQ(chunk("h100"), 8192);
+  EXPECT_EQ(chunk("b200"), 16384);
+}
+
+// Without 'scheduler' the engine's own one plans.
+TEST_F(CapacityTest, SglangIsTheSchedulerOfItsEngine) {
+  const auto plan = [](const std::string& engine) {
+    const Experiment experiment = parse_experiment(
+        "model: llama-3.1-8b\nhardware: h100\nengine: " + engine +
+            "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: 30, output_tokens: 3}}\n",
+        "a.yaml", {});
+    Params p = experiment.params(experiment.runs.front());
+    return read_serving_plan(p, 1);
+  };
+  const std::unique_ptr<Scheduler> own = plan("{sglang: {version: 0.5.9}}").setup.make_scheduler();
+  EXPECT_EQ(own->step_bounds(2048).tokens, 8192);
+  EXPECT_EQ(own->step_bounds(2048).requests, 4096);
+  EXPECT_THROW(plan("{vllm: {version: 0.19.0}}"), InputError);
+}
+
 TEST_F(CapacityTest, LimitsInForceAreInTheSummary) {
   std::string small = kSmall;
   small.replace(small.find("h100"), 4, "l40s");

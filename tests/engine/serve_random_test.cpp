@@ -29,7 +29,7 @@ struct DrawnRun {
 // Name and options.
 std::pair<std::string, std::string> drawn_scheduler(Drawn& draw, bool& whole_prompts) {
   const std::int32_t budget = draw.of<std::int32_t>({48, 64, 100, 128, 512});
-  const std::int32_t which = draw.from(0, 6);
+  const std::int32_t which = draw.from(0, 7);
   whole_prompts = which == 0 || which == 2;
   switch (which) {
     case 0:
@@ -40,6 +40,9 @@ std::pair<std::string, std::string> drawn_scheduler(Drawn& draw, bool& whole_pro
       return {"vllm_v0", draw.one_in(2) ? "{preemption: swap}" : "{}"};
     case 3:
       return {"sarathi", fmt::format("{{budget_tokens: {}{}}}", budget, draw.one_in(4) ? ", version: decode_maximal" : "")};
+    case 4:
+      return {"sglang", fmt::format("{{chunk_tokens: {}, overlap: {}, mixed_chunk: {}{}}}", budget, !draw.one_in(4), draw.one_in(4),
+                                    draw.one_in(2) ? ", clip_tokens: 1, init_ratio: 0" : "")};
     default:
       const bool chunks = !draw.one_in(6);
       whole_prompts = !chunks;

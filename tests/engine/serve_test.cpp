@@ -95,6 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Schedulers, ServeFull,
                          ::testing::Values(Case{"vllm_v1", "{budget_tokens: 48}"}, Case{"vllm_v1", "{budget_tokens: 512}"},
                                            Case{"sarathi", "{budget_tokens: 32, watermark_frac: 0}"}, Case{"vllm_v0", "{}"},
                                            Case{"vllm_v0", "{preemption: swap}"}, Case{"fastgen", "{}"},
+                                           Case{"sglang", "{chunk_tokens: 48, clip_tokens: 1, init_ratio: 0}"},
                                            Case{"orca", "{reservation: oracle}"}),
                          [](const auto& info) { return std::string(info.param.scheduler) + std::to_string(info.index); });
 

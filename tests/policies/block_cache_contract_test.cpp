@@ -6,7 +6,7 @@
 namespace kvlab {
 namespace {
 
-const std::vector<std::string> kAll = {"arc", "belady", "fifo", "gdsf", "lfu", "lru", "s3fifo"};
+const std::vector<std::string> kAll = {"arc", "belady", "block_groups", "fifo", "gdsf", "lfu", "lru", "s3fifo"};
 
 TEST(BlockCacheContract, AllAreRegistered) {
   for (const std::string& name : kAll) EXPECT_TRUE(BlockCacheRegistry::table_view().contains(name)) << name;

@@ -1,5 +1,9 @@
 // Orders over the real queues and memory, against sequences derived by hand. Unless a test says otherwise one request runs at a time, a
 // step takes a millisecond, and blocks have 4 tokens.
+#include <map>
+#include <set>
+#include <string>
+
 #include "tests/error_of.h"
 #include "tests/policies/replica_driver.h"
 
@@ -309,7 +313,7 @@ TEST(AndesOrder, NobodyGivesWayWithoutPressure) {
 
 // static, orca and vllm_v0 admit by the order too; what they reserve is theirs to keep.
 TEST(Orders, EverySchedulerAdmitsByTheOrder) {
-  for (const char* scheduler : {"static", "orca", "vllm_v0", "vllm_v1", "sarathi", "fastgen"}) {
+  for (const char* scheduler : {"static", "orca", "vllm_v0", "vllm_v1", "sarathi", "fastgen", "sglang"}) {
     const std::string rows = std::string(scheduler) == "static" ? "{max_batch_seqs: 1}" : kOneAtATime;
     ReplicaDriver d(scheduler, rows, Memory{.max_model_len = 16, .order = "priority"});
     for (const int p : {5, 1, 3}) d.with(priority(p)).arrive(4, 1);
@@ -327,6 +331,78 @@ TEST(Orders, VllmV0TakesVictimsFromTheEndOfTheOrder) {
   EXPECT_EQ(d.step(), "1:4 0:7");
   EXPECT_EQ(d.step(), "1:1");
   EXPECT_EQ(d.waiting(), "0");
+}
+
+TEST(LongestOutputOrder, TheLongestGoesFirst) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "longest_output"});
+  for (const int output : {1, 3, 2}) d.arrive(4, output);
+  EXPECT_EQ(d.step(), "1:4");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.step(), "2:4");
+}
+
+TEST(RandomOrder, EveryRequestIsSometimesFirst) {
+  std::map<std::string, int> firsts;
+  for (int seed = 1; seed <= 60; ++seed) {
+    const auto first = [&] {
+      ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "random", .order_params = "{seed: " + std::to_string(seed) + "}"});
+      for (int i = 0; i < 3; ++i) d.arrive(4, 1);
+      return d.step();
+    };
+    EXPECT_EQ(first(), first());
+    ++firsts[first()];
+  }
+  for (const char* request : {"0:4", "1:4", "2:4"}) EXPECT_GE(firsts[request], 5) << request << ": 20 of 60 are expected";
+}
+
+// Every plan draws anew: the second of the three is not always the same after the first.
+TEST(RandomOrder, AllAreServed) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "random"});
+  for (int i = 0; i < 20; ++i) d.arrive(4, 1);
+  std::set<std::string> served;
+  for (int i = 0; i < 20; ++i) served.insert(d.step());
+  EXPECT_EQ(served.size(), 20U);
+}
+
+// Prefixes 1-2 and 5-6 are cached. Two requests wait for the first, one for the second, and one has nothing cached. Once one of the two has
+// run the branches weigh the same, and the branch of the older request comes first.
+TEST(DfsWeightOrder, TheHeavierBranchFirst) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.prefix_caching = true, .order = "dfs_weight"});
+  d.arrive(8, 1, {1, 2});
+  d.step();
+  d.arrive(8, 1, {5, 6});
+  d.step();
+  d.arrive(4, 1, {9});
+  d.arrive(9, 1, {5, 6});
+  d.arrive(9, 1, {1, 2});
+  d.arrive(12, 1, {1, 2, 3});
+  EXPECT_EQ(d.step(), "4:1");
+  EXPECT_EQ(d.step(), "3:1");
+  EXPECT_EQ(d.step(), "5:4");
+  EXPECT_EQ(d.step(), "2:4");
+}
+
+// The text of 24 steps shows one request; at the 25th priorities are drawn anew.
+TEST(FastSwitchPriorityOrder, PrioritiesChangeEverySoManySteps) {
+  for (const char* pattern : {"{frequency: 0.04}", "{frequency: 0.04, pattern: markov}"}) {
+    ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.host_blocks = 100, .order = "fastswitch_priority", .order_params = pattern});
+    for (int i = 0; i < 6; ++i) d.arrive(4, 60);
+    const std::string first = d.step();
+    for (int i = 1; i < 25; ++i) EXPECT_EQ(d.step(), first.substr(0, 2) + "1") << pattern;
+    EXPECT_EQ(d.state().counters().preemptions, 0U);
+    for (int i = 0; i < 250; ++i) {
+      d.step();
+      d.finish_copies();
+    }
+    EXPECT_GT(d.state().counters().preemptions, 0U) << pattern;
+    EXPECT_EQ(d.state().counters().swaps, d.state().counters().preemptions);
+    EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+  }
+}
+
+TEST(FastSwitchPriorityOrder, StayFracNeedsMarkov) {
+  Params p = Params::from_text("{stay_frac: 0.5}");
+  EXPECT_THROW(OrderRegistry::make("fastswitch_priority", p, "order"), InputError);
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ class ReplicaDriver {
     std::int32_t max_model_len = 1000;
     bool prefix_caching = false;
     std::int32_t kept_tokens = 0;  // sinks and a window; 0: every token is kept
+    std::string block_cache = "lru";
+    std::int32_t swap_group_blocks = 1;
+    bool keeps_host_copies = false;
     std::string order = "fcfs", order_params = "{}", predictor = "exact", predictor_params = "{}";
     std::int64_t layers = 8;  // of the model
   };
@@ -40,10 +43,12 @@ class ReplicaDriver {
     limits.block_tokens = memory.block_tokens;
     limits.max_model_len = memory.max_model_len;
     limits.host_blocks = memory.host_blocks;
+    limits.swap_group_blocks = memory.swap_group_blocks;
+    limits.keeps_host_copies = memory.keeps_host_copies;
     limits.is_contiguous = scheduler_->wants_contiguous_memory();
     limits.prefix_caching = memory.prefix_caching && !limits.is_contiguous;
     limits.plans_over_unknown = scheduler_->pipeline_depth() > 1;
-    auto pool = std::make_unique<BlockPool>(memory.num_blocks, 1, make<BlockCache>("lru", "{}"));
+    auto pool = std::make_unique<BlockPool>(memory.num_blocks, 1, make<BlockCache>(memory.block_cache, "{}"));
     std::unique_ptr<Footprint> footprint = std::make_unique<KeepAll>();
     if (memory.kept_tokens > 0) footprint = std::make_unique<testing::SinkWindow>(memory.kept_tokens, memory.block_tokens, 1);
     state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint), make<Order>(memory.order, memory.order_params),

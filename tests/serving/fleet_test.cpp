@@ -113,8 +113,12 @@ void expect_same(const FleetRun& a, const FleetRun& b) {
 
 // Pipelines of one and two steps, with preemption by recompute and by swap.
 TEST(Fleet, TimesKnownAtTheBeginOrTheEndGiveTheSameRun) {
-  for (const auto& [scheduler, parameters] : std::vector<std::pair<std::string, std::string>>{
-           {"vllm_v0", "{preemption: swap}"}, {"vllm_v0", "{preemption: recompute}"}, {"vllm_v1", "{}"}, {"sarathi", "{}"}}) {
+  for (const auto& [scheduler, parameters] :
+       std::vector<std::pair<std::string, std::string>>{{"vllm_v0", "{preemption: swap}"},
+                                                        {"vllm_v0", "{preemption: recompute}"},
+                                                        {"vllm_v1", "{}"},
+                                                        {"sarathi", "{}"},
+                                                        {"sglang", "{clip_tokens: 1, init_ratio: 0}"}}) {
     SCOPED_TRACE(scheduler + " " + parameters);
     const FleetRun known = run(true, scheduler, parameters), learned = run(false, scheduler, parameters);
     expect_same(known, learned);

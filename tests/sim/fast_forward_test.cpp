@@ -22,7 +22,7 @@ struct Case {
 class FastForward : public ::testing::TestWithParam<Case> {};
 
 TEST_P(FastForward, ChangesNothing) {
-  static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
+  static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf", "block_groups"};
   static constexpr std::int64_t kHostBlocks[] = {0, 12, 40, 400};
   const Case& c = GetParam();
   const std::uint64_t seeds = short_run() ? c.seeds / 6 : c.seeds;
@@ -34,6 +34,8 @@ TEST_P(FastForward, ChangesNothing) {
     setup.make_block_cache = policy<BlockCacheRegistry>("block cache", kCaches[seed % std::size(kCaches)], "{}");
     setup.memory.num_blocks = static_cast<std::int64_t>(60 + draw(0).below(200));
     setup.memory.host_blocks = kHostBlocks[draw(1).below(std::size(kHostBlocks))];
+    setup.memory.swap_group_blocks = static_cast<std::int32_t>(1 + 7 * draw(14).below(3));
+    setup.memory.keeps_host_copies = draw(15).below(2) == 1;
     setup.max_model_len = 1000;
     setup.num_replicas = static_cast<std::uint32_t>(1 + draw(2).below(2));
     const std::uint64_t policy_kind = draw(3).below(6);
@@ -70,6 +72,8 @@ std::vector<Case> orders_and_schedulers() {
                                                                        {"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
                                                                        {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"},
                                                                        {"static", "{max_batch_seqs: 8, window_ms: 3}"},
+                                                                       {"sglang", "{chunk_tokens: 256, max_num_seqs: 12}"},
+                                                                       {"sglang", "{chunk_tokens: 64, mixed_chunk: true, overlap: false}"},
                                                                        {"orca", "{max_num_seqs: 16}"},
                                                                        {"layered_prefill", "{budget_tokens: 3000, stages: 4}"}};
   const std::vector<Case> orders = {{"", "", 0, "priority", "{}", "exact"},
@@ -84,7 +88,12 @@ std::vector<Case> orders_and_schedulers() {
                                     {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
                                     {"", "", 0, "edf", "{}", "exact"},
                                     {"", "", 0, "longest_prefix", "{}", "exact"},
-                                    {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"}};
+                                    {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"},
+                                    {"", "", 0, "dfs_weight", "{}", "exact"},
+                                    {"", "", 0, "longest_output", "{}", "lognormal"},
+                                    {"", "", 0, "random", "{}", "exact"},
+                                    {"", "", 0, "fastswitch_priority", "{frequency: 0.1}", "exact"},
+                                    {"", "", 0, "fastswitch_priority", "{frequency: 0.1, pattern: markov}", "exact"}};
   std::vector<Case> all;
   for (const auto& [scheduler, parameters] : schedulers) {
     const bool overtakes = policy<SchedulerRegistry>("scheduler", scheduler, parameters)()->lets_overtake();
@@ -148,13 +157,18 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"skip_decode", "{least_layers: 1, over_tokens: 9, most_layers: 3, batching: {static: {max_batch_seqs: 8}}}"},
                       Case{"unified_skip", "{speedup: 2, batching: sarathi}"}, Case{"first_skip", "{skip_frac: 0.3}"},
                       Case{"depth_wise", "{loops: 2, early_exit_frac: 0.4}"},
-                      Case{"depth_wise", "{loops: 4, early_exit_frac: 0.4, join: first_loop, max_num_seqs: 8}"}),
+                      Case{"depth_wise", "{loops: 4, early_exit_frac: 0.4, join: first_loop, max_num_seqs: 8}"},
+                      Case{"sglang", "{chunk_tokens: 256, max_num_seqs: 16}"}, Case{"sglang", "{chunk_tokens: 64, overlap: false}"},
+                      Case{"sglang", "{init_ratio: 0.3, ratio_decay_steps: 20, clip_tokens: 8}"},
+                      Case{"sglang", "{mixed_chunk: true, chunk_tokens: 100, clip_tokens: 1, init_ratio: 0}"},
+                      Case{"sglang", "{chunk_tokens: 0, max_prefill_tokens: 200, clip_tokens: 1, overlap: false, retract_room_steps: 20}"}),
     [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
 // A cut sequence that must be recomputed asks for no more than its first cut did: in a pool just large enough for one
 // request it comes back, whatever the scheduler.
 TEST(CutSequences, ComeBackInAFullPool) {
   for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen", "layered_prefill"}) {
+  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen", "sglang"}) {
     SimSetup setup = basic_setup(scheduler);
     setup.memory.num_blocks = 12;
     setup.memory.block_tokens = 8;

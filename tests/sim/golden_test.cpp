@@ -128,17 +128,18 @@ TEST_P(GoldenLog, Matches) {
 
 INSTANTIATE_TEST_SUITE_P(
     Schedulers, GoldenLog,
-    ::testing::Values(Golden{"static", "static", "{max_batch_seqs: 4, max_len_tokens: 16}"},
-                      Golden{"static_window", "static", "{max_batch_seqs: 4, max_len_tokens: 16, window_ms: 5}"},
-                      Golden{"orca_oracle", "orca", "{reservation: oracle}"}, Golden{"orca_pow2", "orca", "{reservation: pow2}"},
-                      Golden{"vllm_v0_watermark", "vllm_v0", "{watermark_frac: 0.1}"},
-                      Golden{"vllm_v0_recompute", "vllm_v0", "{watermark_frac: 0}"},
-                      Golden{"vllm_v0_swap", "vllm_v0", "{watermark_frac: 0, preemption: swap}"},
-                      Golden{"vllm_v1_sync", "vllm_v1", "{budget_tokens: 16, async_scheduling: false}"},
-                      Golden{"vllm_v1_async", "vllm_v1", "{budget_tokens: 16}"},
-                      Golden{"sarathi", "sarathi", "{budget_tokens: 16, watermark_frac: 0.1}"},
-                      Golden{"sarathi_2023", "sarathi", "{budget_tokens: 16, watermark_frac: 0, version: decode_maximal}"},
-                      Golden{"fastgen", "fastgen", "{forward_tokens: 16}"}),
+    ::testing::Values(
+        Golden{"static", "static", "{max_batch_seqs: 4, max_len_tokens: 16}"},
+        Golden{"static_window", "static", "{max_batch_seqs: 4, max_len_tokens: 16, window_ms: 5}"},
+        Golden{"orca_oracle", "orca", "{reservation: oracle}"}, Golden{"orca_pow2", "orca", "{reservation: pow2}"},
+        Golden{"vllm_v0_watermark", "vllm_v0", "{watermark_frac: 0.1}"}, Golden{"vllm_v0_recompute", "vllm_v0", "{watermark_frac: 0}"},
+        Golden{"vllm_v0_swap", "vllm_v0", "{watermark_frac: 0, preemption: swap}"},
+        Golden{"vllm_v1_sync", "vllm_v1", "{budget_tokens: 16, async_scheduling: false}"},
+        Golden{"vllm_v1_async", "vllm_v1", "{budget_tokens: 16}"}, Golden{"sarathi", "sarathi", "{budget_tokens: 16, watermark_frac: 0.1}"},
+        Golden{"sarathi_2023", "sarathi", "{budget_tokens: 16, watermark_frac: 0, version: decode_maximal}"},
+        Golden{"fastgen", "fastgen", "{forward_tokens: 16}"}, Golden{"sglang", "sglang", "{chunk_tokens: 16}"},
+        Golden{"sglang_trusting", "sglang", "{chunk_tokens: 16, clip_tokens: 1, init_ratio: 0}"},
+        Golden{"sglang_mixed", "sglang", "{chunk_tokens: 16, clip_tokens: 1, init_ratio: 0, mixed_chunk: true, overlap: false}"}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -152,8 +152,8 @@ TEST(LockStep, EqualRanksRunAsOneAlone) {
     std::vector<Picoseconds> stages;
   };
   const std::vector<Picoseconds> stages{Picoseconds{2'000'000}, Picoseconds{3'000'000}};
-  for (const Case& c : {Case{"vllm_v1", "{}", {}}, Case{"vllm_v1", kEager, {}}, Case{"sarathi", "{}", {}}, Case{"vllm_v1", "{}", stages},
-                        Case{"vllm_v0", "{preemption: swap}", {}}, Case{"static", "{window_ms: 2}", {}}}) {
+  for (const Case& c : {Case{"vllm_v1", "{}", {}}, Case{"vllm_v1", kEager, {}}, Case{"sarathi", "{}", {}}, Case{"sglang", "{}", {}},
+                        Case{"vllm_v1", "{}", stages}, Case{"vllm_v0", "{preemption: swap}", {}}, Case{"static", "{window_ms: 2}", {}}}) {
     SCOPED_TRACE(c.scheduler + " " + c.parameters);
     SimSetup setup = group_setup(c.scheduler, c.parameters);
     setup.make_cost_model = [&] {

@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "policies/order/keyed_order.h"
+
+namespace kvlab {
+
+namespace {
+
+// SGLang's `dfs-weight` (python/sglang/srt/managers/schedule_policy.py, v0.5.9): waiting requests in the order of a walk through the tree
+// of their cached prefixes. Of the branches of a node the one with the most waiting requests comes first, and requests whose prefix ends at
+// a node come after its branches. So requests that share a prefix run one after the other.
+class DfsWeight final : public KeyedOrder {
+ public:
+  explicit DfsWeight(Params& p)
+      : most_waiting_(p.optional<std::uint32_t>("most_waiting", 1 << 20, 0, 1 << 20,
+                                                "with more waiting requests: first come, first served (SGLang: no limit)")) {}
+
+  [[nodiscard]] RequestId at(std::uint32_t position) const override { return is_sorted_ ? walk_[position] : KeyedOrder::at(position); }
+  void insert(RequestId r, Entry entry) override {
+    if (ranks_.size() <= index(r)) ranks_.resize(index(r) + 1);
+    ranks_[index(r)] = entry == Entry::kPreemptedToFront ? front_-- : back_++;
+    KeyedOrder::insert(r, entry);
+    if (is_sorted_) walk_.insert(entry == Entry::kPreemptedToFront ? walk_.begin() : walk_.end(), r);
+  }
+  void erase(RequestId r) override {
+    KeyedOrder::erase(r);
+    if (is_sorted_) std::erase(walk_, r);
+  }
+  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
+  [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
+
+  void on_plan() override {
+    is_sorted_ = false;
+    if (size() > most_waiting_) return;
+    nodes_.assign(1, Node{});
+    node_of_.clear();
+    for (std::uint32_t i = 0; i < size(); ++i) add(KeyedOrder::at(i));
+    walk_.clear();
+    take_walk();
+    is_sorted_ = true;
+  }
+
+  // Lookups of waiting requests change where a cached block is lost.
+  [[nodiscard]] Horizon stable_for() const override { return is_sorted_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
+
+ private:
+  struct Node {
+    std::int64_t weight = 0;  // requests at it and below
+    std::vector<std::size_t> children;
+    std::vector<RequestId> requests;  // whose cached prefix ends here
+  };
+
+  [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
+
+  // A hash of the content names all tokens up to its end, so it names a node too.
+  void add(RequestId r) {
+    const Request& request = info(r);
+    const std::int32_t cached = request.computed_tokens > 0 ? 0 : view().lookup(r);
+    const std::int32_t depth = request.hash_tokens > 0 ? cached / request.hash_tokens : 0;
+    std::size_t at = 0;
+    ++nodes_[0].weight;
+    for (std::int32_t i = 0; i < depth && static_cast<std::size_t>(i) < request.hashes.size(); ++i) {
+      const auto [found, is_new] = node_of_.try_emplace(request.hashes[static_cast<std::size_t>(i)], nodes_.size());
+      if (is_new) {
+        nodes_[at].children.push_back(nodes_.size());
+        nodes_.emplace_back();
+      }
+      at = found->second;
+      ++nodes_[at].weight;
+    }
+    nodes_[at].requests.push_back(r);
+  }
+
+  void take_walk() {
+    struct Visit {
+      std::size_t node, next_child;
+    };
+    std::vector<Visit> stack{{0, 0}};
+    const auto is_heavier = [&](std::size_t a, std::size_t b) { return nodes_[a].weight > nodes_[b].weight; };
+    while (!stack.empty()) {
+      Visit& visit = stack.back();
+      Node& node = nodes_[visit.node];
+      if (visit.next_child == 0) std::stable_sort(node.children.begin(), node.children.end(), is_heavier);
+      if (visit.next_child < node.children.size()) {
+        stack.push_back({node.children[visit.next_child++], 0});
+        continue;
+      }
+      walk_.insert(walk_.end(), node.requests.begin(), node.requests.end());
+      stack.pop_back();
+    }
+  }
+
+  std::uint32_t most_waiting_;
+  std::vector<std::int64_t> ranks_;  // by slot: place in the queue, first come, first served
+  std::int64_t front_ = -1, back_ = 0;
+  bool is_sorted_ = false;
+  std::vector<RequestId> walk_;  // while is_sorted_: the waiting requests
+  std::vector<Node> nodes_;      // the root first
+  std::unordered_map<std::uint64_t, std::size_t> node_of_;
+};
+
+KVLAB_REGISTER(Order, DfsWeight, "dfs_weight", "a walk through the tree of cached prefixes, the branch with the most requests first",
+               "SGLang 'dfs-weight', Zheng et al. 2023, arXiv:2312.07104");
+
+}  // namespace
+
+}  // namespace kvlab

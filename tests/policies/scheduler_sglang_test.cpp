@@ -1,0 +1,283 @@
+#include "tests/policies/replica_driver.h"
+
+namespace kvlab {
+namespace {
+
+using Memory = ReplicaDriver::Memory;
+
+// Almost no output is expected of anybody: prompts enter while memory holds them.
+constexpr const char* kTrusting = "{clip_tokens: 1, init_ratio: 0}";
+// Half of the remaining output is expected, throughout.
+constexpr const char* kHalf = "{init_ratio: 0.5, min_ratio_factor: 1}";
+
+TEST(SgLangScheduler, PromptsComeBeforeDecodes) {
+  ReplicaDriver d("sglang", "{}", Memory{});
+  d.arrive(6, 3);
+  EXPECT_EQ(d.step(), "0:6");
+  d.arrive(5, 2);
+  EXPECT_EQ(d.step(), "1:5");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "");
+  EXPECT_EQ(d.left().size(), 2U);
+}
+
+// Chunks end at blocks. The cut prompt goes on in the next step, though request 0 could decode.
+TEST(SgLangScheduler, CutsOnePromptAtMost) {
+  ReplicaDriver d("sglang", "{chunk_tokens: 8}", Memory{});
+  d.arrive(4, 3);
+  d.arrive(12, 2);
+  d.arrive(3, 1);
+  EXPECT_EQ(d.step(), "0:4 1:4");
+  EXPECT_EQ(d.step(), "1:8");
+  EXPECT_EQ(d.step(), "2:3");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+}
+
+TEST(SgLangScheduler, ThePromptThatIsLeftSharesItsStep) {
+  ReplicaDriver d("sglang", "{chunk_tokens: 8}", Memory{});
+  d.arrive(6, 1);
+  d.arrive(9, 1);
+  d.arrive(3, 1);
+  EXPECT_EQ(d.step(), "0:6") << "2 tokens are no block";
+  EXPECT_EQ(d.step(), "1:8");
+  EXPECT_EQ(d.step(), "1:1 2:3");
+}
+
+TEST(SgLangScheduler, MaxPrefillTokensLetsOneLongPromptPass) {
+  ReplicaDriver d("sglang", "{chunk_tokens: 0, max_prefill_tokens: 8}", Memory{});
+  d.arrive(20, 1);
+  d.arrive(4, 1);
+  d.arrive(4, 1);
+  EXPECT_EQ(d.step(), "0:20");
+  EXPECT_EQ(d.step(), "1:4") << "4 is not less than the 4 that are left";
+}
+
+TEST(SgLangScheduler, DecodesJoinPromptsOnlyIfAsked) {
+  ReplicaDriver d("sglang", "{chunk_tokens: 8, mixed_chunk: true}", Memory{});
+  d.arrive(4, 3);
+  EXPECT_EQ(d.step(), "0:4");
+  d.arrive(12, 2);
+  EXPECT_EQ(d.step(), "1:4 0:1") << "7 tokens beside the decode, in whole blocks";
+  EXPECT_EQ(d.step(), "1:7 0:1");
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_FALSE(d.is_stable()) << "the next step is a decode, this one was a prompt";
+  EXPECT_EQ(d.step(), "1:1");
+}
+
+// 40 tokens of memory. Request 0 holds 8 and has 16 to emit, of which 8 are expected: 24 are left. Request 1 needs 8 and its output.
+TEST(SgLangScheduler, AdmitsByExpectedOutput) {
+  const auto second_step = [](int output) {
+    ReplicaDriver d("sglang", kHalf, Memory{.num_blocks = 10});
+    d.arrive(8, 17);
+    EXPECT_EQ(d.step(), "0:8");
+    d.arrive(8, output);
+    return d.step();
+  };
+  EXPECT_EQ(second_step(15), "1:8");
+  EXPECT_EQ(second_step(16), "0:1");
+}
+
+// The share falls from 0.5 by 0.05 per decode step. After two of them request 0 has 14 tokens to emit, of which 5.6 are expected. It holds
+// 3 blocks of 10, so 22.4 tokens are left; with half of its output, 21.
+TEST(SgLangScheduler, TheExpectedShareFallsWithEveryDecodeStep) {
+  const auto fourth_step = [](int output) {
+    ReplicaDriver d("sglang", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 10}", Memory{.num_blocks = 10});
+    d.arrive(8, 17);
+    for (int i = 0; i < 3; ++i) d.step();
+    d.arrive(8, output);
+    return d.step();
+  };
+  EXPECT_EQ(fourth_step(14), "1:8");
+  EXPECT_EQ(fourth_step(15), "0:1");
+}
+
+// Fast-forward leaves plans out and says how many.
+TEST(SgLangScheduler, TheExpectedShareFallsWithPlansThatAreLeftOut) {
+  ReplicaDriver d("sglang", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 10}", Memory{.num_blocks = 10});
+  d.arrive(8, 17);
+  EXPECT_EQ(d.step(), "0:8");
+  d.scheduler().on_repeat(10);  // 32 tokens are free, and nothing is expected of request 0
+  d.arrive(8, 23);
+  EXPECT_EQ(d.step(), "1:8");
+}
+
+TEST(SgLangScheduler, IdlenessRestoresTheShare) {
+  ReplicaDriver d("sglang", "{init_ratio: 0.5, min_ratio_factor: 0, ratio_decay_steps: 1}", Memory{.num_blocks = 10});
+  d.arrive(4, 3);
+  for (int i = 0; i < 3; ++i) d.step();
+  EXPECT_EQ(d.step(), "");
+  d.arrive(8, 17);
+  EXPECT_EQ(d.step(), "1:8");
+  d.arrive(8, 16);
+  EXPECT_EQ(d.step(), "1:1") << "as in AdmitsByExpectedOutput";
+}
+
+// The output that a request states counts in full when it enters, a clip aside.
+TEST(SgLangScheduler, StatedAndClippedOutputs) {
+  const auto first_step = [](const std::string& parameters) {
+    ReplicaDriver d("sglang", parameters, Memory{.num_blocks = 10});
+    d.arrive(8, 5);
+    d.arrive(8, 5);
+    return d.step();
+  };
+  EXPECT_EQ(first_step("{}"), "0:8 1:8");
+  EXPECT_EQ(first_step("{max_new_tokens: 20}"), "0:8") << "32 free, 20 spoken for, 28 needed";
+  EXPECT_EQ(first_step("{max_new_tokens: 20, clip_tokens: 11}"), "0:8 1:8") << "21 left, 19 needed";
+}
+
+// Nothing would ever make room for a request alone: it enters if its prompt fits.
+TEST(SgLangScheduler, ARequestAloneEntersWhateverItsOutput) {
+  ReplicaDriver d("sglang", "{}", Memory{.num_blocks = 4});
+  d.arrive(8, 9);
+  EXPECT_EQ(d.step(), "0:8");
+}
+
+// A full batch admits nobody until a request leaves, and the decode step after that is still planned before the next prompt. Request 2
+// needs 53 of the 53 tokens that are left at first.
+TEST(SgLangScheduler, AFullBatchStaysFullUntilARequestLeaves) {
+  ReplicaDriver d("sglang", kHalf, Memory{.num_blocks = 20});
+  d.arrive(8, 3);
+  d.arrive(8, 21);
+  EXPECT_EQ(d.step(), "0:8 1:8");
+  d.arrive(8, 45);
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_TRUE(d.is_stable());
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.left().size(), 1U);
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_FALSE(d.is_stable());
+  EXPECT_EQ(d.step(), "2:8");
+}
+
+TEST(SgLangScheduler, AtMostMaxNumSeqs) {
+  ReplicaDriver d("sglang", "{max_num_seqs: 2}", Memory{});
+  for (int i = 0; i < 3; ++i) d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "0:4 1:4");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_TRUE(d.is_stable());
+  EXPECT_EQ(d.step(), "2:4");
+}
+
+// 6 blocks of 4. At step 6 both have emitted 5 tokens, and both need a block where one is free: the longer prompt goes, to the end of the
+// queue, and leaves the step.
+TEST(SgLangScheduler, RetractsTheFewestEmittedTokensThenTheLongestPrompt) {
+  ReplicaDriver d("sglang", kTrusting, Memory{.num_blocks = 6});
+  d.arrive(8, 9);
+  d.arrive(4, 9);
+  EXPECT_EQ(d.step(), "0:8 1:4");
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(d.step(), "0:1 1:1");
+  d.arrive(4, 1);
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.running(), "1");
+  EXPECT_EQ(d.waiting(), "2 0");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+  EXPECT_EQ(d.step(), "2:4") << "a retraction opens the batch";
+}
+
+// Request 1 came later and has emitted less. The last of the two keeps its blocks and ends first.
+TEST(SgLangScheduler, RetractsTheYoungestOutput) {
+  ReplicaDriver d("sglang", kTrusting, Memory{.num_blocks = 6});
+  d.arrive(4, 13);
+  EXPECT_EQ(d.step(), "0:4");
+  EXPECT_EQ(d.step(), "0:1");
+  d.arrive(4, 11);
+  EXPECT_EQ(d.step(), "1:4");
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(d.step(), "0:1 1:1") << i;
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.waiting(), "1");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(d.step(), "0:1") << i << ": request 1 has 12 tokens to compute, in 8 free";
+  EXPECT_EQ(d.step(), "1:12");
+  EXPECT_EQ(d.state().counters().recomputed_tokens, 11);
+}
+
+// Earlier versions make room for 20 steps, later ones use that margin for the share alone. With room for 5 steps a second request goes too.
+TEST(SgLangScheduler, ARetractionMayMakeRoomForMoreSteps) {
+  const auto retracted = [](const std::string& parameters) {
+    ReplicaDriver d("sglang", parameters, Memory{.num_blocks = 7});
+    for (int i = 0; i < 3; ++i) d.arrive(8, 9);
+    EXPECT_EQ(d.step(), "0:8 1:8 2:8");
+    const std::string text = d.step();
+    return text + ", " + std::to_string(d.state().counters().preemptions);
+  };
+  EXPECT_EQ(retracted("{clip_tokens: 1, init_ratio: 0}"), "0:1 1:1, 1");
+  EXPECT_EQ(retracted("{clip_tokens: 1, init_ratio: 0, retract_room_steps: 5}"), "0:1, 2");
+}
+
+// Asynchronous: the second step is planned over a token in flight, none beyond the limit.
+TEST(SgLangScheduler, PlansOverATokenInFlight) {
+  ReplicaDriver d("sglang", "{}", Memory{});
+  EXPECT_EQ(d.scheduler().pipeline_depth(), 2);
+  d.arrive(4, 3);
+  d.arrive(4, 1);
+  EXPECT_EQ(d.plan(), "0:4 1:4");
+  EXPECT_EQ(d.plan(), "0:1");
+  ReplicaDriver alone("sglang", "{overlap: false}", Memory{});
+  EXPECT_EQ(alone.scheduler().pipeline_depth(), 1);
+  alone.arrive(4, 3);
+  EXPECT_EQ(alone.plan(), "0:4");
+  EXPECT_EQ(alone.plan(), "");
+}
+
+TEST(SgLangScheduler, OneTokenPerBlock) {
+  ReplicaDriver d("sglang", kTrusting, Memory{.num_blocks = 10, .block_tokens = 1});
+  d.arrive(4, 3);
+  d.arrive(3, 2);
+  EXPECT_EQ(d.step(), "0:4 1:3");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.left().size(), 2U);
+}
+
+// A request that the KV policy has cut comes back from CPU memory and decodes in the next decode step.
+TEST(SgLangScheduler, BringsBackACutRequest) {
+  ReplicaDriver d("sglang", "{overlap: false}", Memory{.num_blocks = 8, .host_blocks = 4, .kept_tokens = 8});
+  d.arrive(12, 9);
+  EXPECT_EQ(d.step(), "0:12");
+  d.state().preempt(d.state().running()[0], Preemption::kRecompute, QueueEnd::kFront);
+  EXPECT_EQ(d.step(), "");
+  ASSERT_EQ(d.copies_in().size(), 1U);
+  EXPECT_EQ(d.step(), "");
+  d.finish_copies();
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+}
+
+// Graphs exist for decode steps alone.
+TEST(SgLangScheduler, DecodeRowsArePaddedToGraphSizes) {
+  ReplicaDriver d("sglang", "{largest_graph_tokens: 512}", Memory{});
+  d.arrive(4, 2);
+  d.step();
+  EXPECT_EQ(d.scheduler().padded_tokens(5), 5) << "a step of prompts";
+  d.step();
+  for (const auto& [rows, padded] :
+       {std::pair{1, 1}, {2, 2}, {3, 4}, {5, 8}, {9, 12}, {13, 16}, {17, 24}, {256, 256}, {257, 272}, {513, 513}})
+    EXPECT_EQ(d.scheduler().padded_tokens(rows), padded) << rows;
+}
+
+// Numbers of capture sizes for the limits that SGLang has by GPU memory.
+TEST(SgLangScheduler, CaptureSizes) {
+  for (const auto& [largest, graphs] : {std::pair{0, 0}, {8, 4}, {24, 7}, {32, 8}, {80, 14}, {160, 24}, {256, 36}, {512, 52}}) {
+    ReplicaDriver d("sglang", "{largest_graph_tokens: " + std::to_string(largest) + "}", Memory{});
+    EXPECT_EQ(d.scheduler().num_graphs(), graphs) << largest;
+  }
+}
+
+TEST(SgLangScheduler, DefaultsByGpuMemory) {
+  struct Case {
+    std::int64_t gib;
+    int tp, chunk_tokens, graph_tokens;
+  };
+  for (const Case& c : {Case{15, 1, 2048, 8}, Case{23, 1, 2048, 24}, Case{23, 4, 2048, 80}, Case{47, 2, 4096, 32}, Case{79, 1, 8192, 256},
+                        Case{140, 8, 8192, 512}, Case{179, 1, 16384, 512}}) {
+    Params p = Params::from_text("{max_num_seqs: 1}");
+    prefer_engine_defaults("sglang", {.overlaps = false, .gpu_bytes = c.gib << 30, .tp = c.tp}, p);
+    const auto scheduler = SchedulerRegistry::make("sglang", p, "scheduler");
+    EXPECT_EQ(scheduler->step_bounds(1000).tokens, c.chunk_tokens) << c.gib;
+    EXPECT_EQ(scheduler->largest_graph_tokens(), c.graph_tokens) << c.gib;
+    EXPECT_EQ(scheduler->pipeline_depth(), 1) << "versions before 0.4";
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

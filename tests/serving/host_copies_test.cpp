@@ -1,0 +1,117 @@
+// Swaps by groups of blocks, and copies that CPU memory keeps of requests that came back.
+#include "tests/policies/replica_driver.h"
+
+namespace kvlab {
+namespace {
+
+using Memory = ReplicaDriver::Memory;
+
+// Swaps the running request of that place out; the plan that follows begins to bring it back.
+void swap_out_and_in(ReplicaDriver& d, std::size_t place = 0) {
+  d.state().preempt(d.state().running()[place], Preemption::kSwap, QueueEnd::kFront);
+  d.step();
+  d.finish_copies();
+  d.state().check();
+}
+
+// 12 tokens in blocks 0, 1 and 2 go out, and come back into blocks 3 to 6.
+TEST(SwapGroups, CallsFollowNeighbouringBlocks) {
+  for (const auto& [most, calls] : {std::pair{1, 3}, {2, 2}, {60, 1}}) {
+    ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20, .host_blocks = 10, .swap_group_blocks = most});
+    d.arrive(12, 20);
+    EXPECT_EQ(d.step(), "0:12");
+    d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
+    EXPECT_EQ(d.step(), "");
+    ASSERT_EQ(d.copies_out().size(), 1U);
+    ASSERT_EQ(d.copies_in().size(), 1U);
+    EXPECT_EQ(d.copies_out()[0].blocks, 3);
+    EXPECT_EQ(d.copies_out()[0].calls, calls) << most;
+    EXPECT_EQ(d.copies_in()[0].blocks, 3);
+    EXPECT_EQ(d.copies_in()[0].calls, calls) << most;
+  }
+}
+
+// In 4 blocks the engine's free list hands out 3, 2, 1, 0 to the request that comes back; block_groups keeps runs together.
+TEST(SwapGroups, TheFreeListBreaksRunsUp) {
+  for (const auto& [cache, calls] : {std::pair{"lru", 3}, {"block_groups", 1}}) {
+    ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4, .host_blocks = 10, .block_cache = cache, .swap_group_blocks = 60});
+    d.arrive(12, 4);
+    EXPECT_EQ(d.step(), "0:12");
+    d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
+    EXPECT_EQ(d.step(), "");
+    EXPECT_EQ(d.copies_out()[0].calls, 1) << cache;
+    EXPECT_EQ(d.copies_in()[0].calls, calls) << cache;
+  }
+}
+
+// 3 full blocks go out at 12 tokens. At 17 tokens the fourth is full and the fifth has one: 2 are new. At 18 only the fifth has changed.
+TEST(HostCopies, OnlyNewBlocksAreCopiedAgain) {
+  for (const bool keeps : {false, true}) {
+    ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20, .host_blocks = 10, .keeps_host_copies = keeps});
+    d.arrive(12, 20);
+    d.step();
+    swap_out_and_in(d);
+    EXPECT_EQ(d.state().memory().host_used(), keeps ? 3 : 0);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(d.step(), "0:1");
+    swap_out_and_in(d);
+    EXPECT_EQ(d.state().memory().host_used(), keeps ? 5 : 0);
+    EXPECT_EQ(d.step(), "0:1");
+    swap_out_and_in(d);
+    ASSERT_EQ(d.copies_out().size(), 3U);
+    EXPECT_EQ(d.copies_out()[0].blocks, 3);
+    EXPECT_EQ(d.copies_out()[1].blocks, keeps ? 2 : 5);
+    EXPECT_EQ(d.copies_out()[1].calls, keeps ? 2 : 5);
+    EXPECT_EQ(d.copies_out()[2].blocks, keeps ? 1 : 5);
+  }
+}
+
+// Room for 5 blocks. Request 1 needs 3 of them, so the copy of request 0 is given up; then request 0 itself finds no room.
+TEST(HostCopies, AreGivenUpUnderPressure) {
+  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20, .host_blocks = 5, .keeps_host_copies = true});
+  d.arrive(12, 20);
+  d.step();
+  swap_out_and_in(d);
+  EXPECT_EQ(d.step(), "0:1");
+  d.arrive(12, 20);
+  EXPECT_EQ(d.step(), "0:1 1:12");
+  EXPECT_EQ(d.state().memory().host_used(), 3);
+  d.state().preempt(d.state().running()[1], Preemption::kSwap, QueueEnd::kFront);
+  EXPECT_EQ(d.state().memory().host_used(), 3);
+  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
+  EXPECT_EQ(d.state().memory().host_used(), 3);
+  EXPECT_EQ(d.state().counters().swaps, 2U);
+  EXPECT_EQ(d.state().counters().recompute_fallbacks, 1U);
+  d.state().check();
+}
+
+// With room the copy of request 0 counts towards what it needs.
+TEST(HostCopies, ACopyIsRoomForItself) {
+  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20, .host_blocks = 4, .keeps_host_copies = true});
+  d.arrive(12, 20);
+  d.step();
+  swap_out_and_in(d);
+  EXPECT_EQ(d.step(), "0:1");
+  swap_out_and_in(d);
+  EXPECT_EQ(d.state().counters().swaps, 2U);
+  EXPECT_EQ(d.state().memory().host_used(), 4);
+}
+
+TEST(HostCopies, LeaveWithTheRequest) {
+  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20, .host_blocks = 10, .keeps_host_copies = true});
+  d.arrive(12, 3);
+  d.arrive(12, 30);
+  d.step();
+  swap_out_and_in(d);
+  EXPECT_EQ(d.state().memory().host_used(), 3);
+  while (d.left().empty()) ASSERT_NE(d.step(), "");
+  EXPECT_EQ(d.state().memory().host_used(), 0);
+  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
+  d.step();
+  d.finish_copies();
+  d.step();
+  d.state().preempt(d.state().running()[0], Preemption::kRecompute, QueueEnd::kFront);
+  EXPECT_EQ(d.state().memory().host_used(), 0) << "it is computed again";
+}
+
+}  // namespace
+}  // namespace kvlab
