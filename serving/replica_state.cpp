@@ -35,11 +35,12 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
       predictor_(predictor != nullptr ? std::move(predictor) : std::make_unique<ExactPredictor>()),
       needed_facts_(order_->needs()),
       order_watches_steps_(order_->watches_steps()),
+      uses_predictor_(limits.scheduler_predicts || order_->uses_predictor()),
       queues_(*order_),
       memory_(limits, std::move(pool), std::move(footprint), table_),
       uniform_(table_, queues_, memory_),
       plans_over_unknown_(limits.plans_over_unknown) {
-  if (order_->uses_predictor()) {
+  if (uses_predictor_) {
     for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
   }
   order_->attach(*this, *predictor_);
@@ -124,16 +125,18 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   ++r.preemptions;
   note(RequestEvent::kPreempted, r, now_);
   mode = memory_.preemption_of(r, mode);
-  const bool swapped = mode == Preemption::kSwap && memory_.try_swap_out(r);
+  const bool swapped = mode != Preemption::kRecompute && memory_.try_swap_out(r);
+  const bool leaves_later = swapped && mode == Preemption::kSwapAhead && can_leave_later(id);
   if (swapped) {
     counters_.swaps += r.is_counted ? 1 : 0;
-    swap_copies_.push_back({id, r.swapped_blocks, true});
+    swap_copies_.push_back({id, r.swapped_blocks, true, leaves_later});
     note(RequestEvent::kSwappedOut, r, now_);
   } else {
-    if (mode == Preemption::kSwap && r.is_counted) ++counters_.recompute_fallbacks;
+    if (mode != Preemption::kRecompute && r.is_counted) ++counters_.recompute_fallbacks;
     memory_.remember_blocks(r);
   }
-  memory_.release(r);
+  r.is_leaving = r.is_parked = leaves_later;
+  if (!leaves_later) memory_.release(r);
   r.is_running = false;
   if (!swapped) {
     r.most_computed = std::max(r.most_computed, r.computed_tokens);
@@ -143,6 +146,11 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   queues_.running_to_waiting(id, end == QueueEnd::kFront);
 }
 
+// Its blocks stay while they are copied: no output under way may end it, or change what it holds.
+bool ReplicaState::can_leave_later(RequestId id) const {
+  return needed_tokens(id) > 0 && (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
+}
+
 bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   Request& r = table_[id];
   if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
@@ -150,13 +158,18 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   r.is_parked = true;
   queues_.note_return(id);
   plan_was_quiet_ = false;
-  swap_copies_.push_back({id, r.swapped_blocks, false});
+  swap_copies_.push_back({id, r.swapped_blocks, false, false});
   return true;
 }
 
 void ReplicaState::finish_swap_in(RequestId id, Time at) {
   Request& r = table_[id];
   r.is_parked = false;
+  if (r.is_leaving) {
+    r.is_leaving = false;
+    memory_.release(r);
+    return;
+  }
   memory_.end_swap(r);
   note(RequestEvent::kSwappedIn, r, at);
 }
@@ -242,7 +255,7 @@ void ReplicaState::finish(RequestId id) {
   else
     queues_.remove_waiting(id);
   if (r.is_swapped) memory_.end_swap(r);
-  if (order_->uses_predictor()) predictor_->on_finish(r);
+  if (uses_predictor_) predictor_->on_finish(r);
   order_->on_leave(id);
   left_.push_back(id);
   leave(id, Outcome::kCompleted, now_);

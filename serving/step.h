@@ -39,6 +39,7 @@ struct SwapCopy {
   RequestId request{};
   std::int64_t blocks = 0;
   bool to_host = false;
+  bool is_ahead = false;  // Preemption::kSwapAhead
 };
 
 }  // namespace kvlab

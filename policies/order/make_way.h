@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "policies/scheduler/scheduler.h"
 
@@ -19,6 +20,18 @@ inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
   return info.known_tokens() - (info.computed_tokens > 0 ? info.computed_tokens : view.lookup(r));
 }
 
+// Preempts the requests that the order takes off the GPU of its own accord; returns their number.
+template <class OnPreempt>
+std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
+  std::vector<RequestId> off;
+  const Preemption mode = view.take_off(off);
+  for (const RequestId r : off) {
+    view.preempt(r, mode);
+    on_preempt(r);
+  }
+  return static_cast<std::int32_t>(off.size());
+}
+
 // For orders that let waiting requests take the place of running ones (Order::overtaking()): preempts running requests, the last by the
 // order first, until each waiting request that overtakes one has a row and blocks. Call it at the start of plan(); admission does the rest.
 // on_preempt(r) is called for each request that gave way. Schedulers that call it: vllm_v1, sarathi, fastgen; they say so by
@@ -27,10 +40,15 @@ template <class OnPreempt>
 void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   const auto mode = view.overtaking();
   if (!mode) return;
+  room.rows += take_off(view, on_preempt);
   std::int64_t taken = 0;  // blocks for the waiting requests before this one
   for (std::uint32_t i = 0; i < view.num_waiting() && !view.running().empty();) {
     const RequestId r = view.waiting(i), worst = view.victim(view.running().back());
     const Request& info = view.info(r);
+    if (info.is_leaving) {
+      ++i;
+      continue;
+    }
     if (info.is_parked || (info.computed_tokens > 0 && !info.is_swapped)) {  // it comes back from CPU memory and has its blocks
       --room.rows;
       ++i;

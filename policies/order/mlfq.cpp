@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "policies/order/keyed_order.h"
+#include "policies/order/swap_ahead.h"
 
 namespace kvlab {
 
@@ -9,7 +10,8 @@ namespace {
 
 // FastServe's skip-join multi-level feedback queue (Wu et al. 2023, arXiv:2305.05920). A request joins the first level whose quantum covers
 // its prefill; each step that holds it uses up its quantum by the step's whole time, and a request that has used it up goes one level down,
-// to its front. A waiting request of a better level takes the place of a running one. FastServe's proactive swapping is left out.
+// to its front. A waiting request of a better level takes the place of a running one. With `swap_ahead_blocks` GPU blocks are freed before
+// they are needed, and requests come back before a row is free (swap_ahead.h).
 class Mlfq final : public KeyedOrder {
  public:
   explicit Mlfq(Params& p)
@@ -21,7 +23,8 @@ class Mlfq final : public KeyedOrder {
         starvation_(p.milliseconds("starvation_ms", 3000, 0, 1e9, "a request that waits longer is promoted to the first level; 0: never")),
         scan_steps_(p.optional<std::int32_t>("scan_steps", 1000, 1, 1 << 30, "steps between two looks for such requests")),
         mode_(p.choice("preemption", {{"recompute", Preemption::kRecompute}, {"swap", Preemption::kSwap}}, Preemption::kSwap,
-                       "what becomes of the KV of a request that is overtaken")) {}
+                       "what becomes of the KV of a request that is overtaken")),
+        ahead_(p) {}
 
   void insert(RequestId r, Entry entry) override {
     if (states_.size() <= index(r)) states_.resize(index(r) + 1);
@@ -31,12 +34,22 @@ class Mlfq final : public KeyedOrder {
     } else {
       state.place = front_--;
       state.served = view().now();
+      ahead_.add(r);
     }
     KeyedOrder::insert(r, entry);
   }
+  void erase(RequestId r) override {
+    KeyedOrder::erase(r);
+    ahead_.remove(r);
+  }
 
   [[nodiscard]] std::optional<Preemption> overtaking() const override { return mode_; }
-  [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override { return level(waiting) < level(running); }
+  [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override {
+    return level(waiting) < level(running) && !ahead_.holds_new(view(), waiting);
+  }
+  void on_plan() override { ahead_.bring_back(*this, view()); }
+  Preemption take_off(std::vector<RequestId>& off) override { return ahead_.take_off(*this, view(), off); }
+  [[nodiscard]] bool holds(RequestId r) override { return ahead_.holds(*this, view(), r); }
   [[nodiscard]] bool watches_steps() const override { return true; }
 
   void on_step_end(std::span<const StepEntry> entries, Span duration) override {
@@ -112,6 +125,7 @@ class Mlfq final : public KeyedOrder {
   Span starvation_;
   std::int32_t scan_steps_;
   Preemption mode_;
+  SwapAhead ahead_;
   std::vector<State> states_;  // by slot
   std::int64_t front_ = -1, back_ = 0;
   std::int64_t steps_ = 0, prefill_tokens_ = 0;

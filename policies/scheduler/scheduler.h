@@ -41,8 +41,17 @@ struct StepPlan {
   [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
 };
 
-enum class Preemption : std::uint8_t { kRecompute, kSwap };
+// kSwapAhead: no step waits for the copy, and the blocks are free once it has ended. A plain swap frees them at once, and the step being
+// planned waits for the copy.
+enum class Preemption : std::uint8_t { kRecompute, kSwap, kSwapAhead };
 enum class QueueEnd : std::uint8_t { kFront, kBack };
+
+// The work of a step in outline, for estimates of its time: decode rows with their cached tokens in all, and a piece of one prompt.
+struct StepOutline {
+  std::int32_t decodes = 0;
+  std::int64_t decode_kv_tokens = 0;
+  std::int32_t prompt_tokens = 0, prompt_kv_before = 0;
+};
 
 // One replica as its scheduler sees it while it plans one step. A plan takes and returns memory only by these calls;
 // computed_tokens advance after plan() returns, by the plan's entries.
@@ -62,6 +71,14 @@ class ReplicaView {
   // For make_way(): how running requests give way to better waiting ones; none: they do not.
   [[nodiscard]] virtual std::optional<Preemption> overtaking() const = 0;
   [[nodiscard]] virtual bool overtakes(RequestId waiting, RequestId running) const = 0;
+  // For make_way(): appends running requests that the order preempts in this plan of its own accord, in the mode that it returns.
+  virtual Preemption take_off(std::vector<RequestId>& /*off*/) { return Preemption::kRecompute; }
+  // A waiting r stays out of this plan, and so do those after it.
+  virtual bool holds(RequestId /*r*/) { return false; }
+  // Output tokens that the experiment's predictor expects of r in all; for schedulers with uses_predictor(). Without one: the true number.
+  virtual std::int32_t predicted_output(RequestId r) { return info(r).output_limit; }
+  // Time of a step, host time included; none: this host has no estimate.
+  virtual std::optional<Span> step_time(const StepOutline& /*outline*/) { return std::nullopt; }
   // ---- memory and queues ----
   // Tokens that r could compute in this step: n - c; 0 when in-flight tokens reach its output limit, and while a step of r is in
   // flight on hosts that do not plan over unknown tokens.
@@ -70,6 +87,8 @@ class ReplicaView {
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
   [[nodiscard]] virtual std::int64_t num_blocks() const = 0;   // usable blocks in all
   [[nodiscard]] virtual std::int64_t free_blocks() const = 0;  // unreferenced ones, cached included
+  [[nodiscard]] virtual std::int64_t num_cpu_blocks() const { return 0; }   // room for swapped blocks in CPU memory
+  [[nodiscard]] virtual std::int64_t free_cpu_blocks() const { return 0; }  // of it, unused
   // Blocks r would hold at length n, hits aside. Schedulers never divide by the block size themselves.
   [[nodiscard]] virtual std::int64_t blocks_for(RequestId r, std::int32_t n) const = 0;
   // Free blocks that r takes to compute m more tokens. Hits of a waiting r are looked up; those without a reference count, since they
@@ -138,6 +157,8 @@ class Scheduler {
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // True: plan() begins with make_way() (policies/order/make_way.h), so that orders may preempt running requests for waiting ones.
   [[nodiscard]] virtual bool lets_overtake() const { return false; }
+  // plan() calls ReplicaView::predicted_output().
+  [[nodiscard]] virtual bool uses_predictor() const { return false; }
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };
