@@ -34,12 +34,17 @@ class LearnedTypes : public Order {
   void insert(RequestId r, Entry entry) final {
     if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
     if (entry == Entry::kArrival) {
-      jobs_[index(r)] = {type_of(r), 0, false};
+      jobs_[index(r)] = {type_of(r), 0, false, false};
       types_.arrive();
+    } else {
+      stop(r);
     }
     std::deque<RequestId>& queue = queues_[type(r)];
-    entry == Entry::kPreemptedToFront ? queue.push_front(r) : queue.push_back(r);
-    types_.wait(type(r));
+    if (entry == Entry::kPreemptedToFront)
+      queue.push_front(r);
+    else
+      queue.push_back(r);
+    types_.enter_queue(type(r));
     ++size_;
     is_ranked_ = false;
   }
@@ -53,13 +58,14 @@ class LearnedTypes : public Order {
     is_ranked_ = false;
   }
 
-  // Who has not used up its turn first.
+  // Where requests take turns: who has not used up its turn first.
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const final {
-    const bool a_is_done = is_done(a), b_is_done = is_done(b);
+    if (!types_.is_preemptive()) return info(a).arrival < info(b).arrival;
+    const bool a_is_done = in_turn(a) >= types_.quantum(), b_is_done = in_turn(b) >= types_.quantum();
     if (a_is_done != b_is_done) return b_is_done;
-    if (type(a) != type(b)) return types_.precedes(type(a), type(b));
-    return info(a).number < info(b).number;
+    return type(a) != type(b) ? types_.precedes(type(a), type(b)) : info(a).number < info(b).number;
   }
+  [[nodiscard]] RequestId victim(RequestId usual) const final { return types_.is_preemptive() ? Order::victim(usual) : usual; }
   [[nodiscard]] std::optional<Preemption> overtaking() const final { return types_.is_preemptive() ? std::optional(mode_) : std::nullopt; }
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const final {
     return types_.overtakes(type(waiting), type(running), in_turn(running));
@@ -67,8 +73,8 @@ class LearnedTypes : public Order {
 
   void on_admit(RequestId r) final {
     Job& job = jobs_[index(r)];
-    if (!job.has_started) types_.start(job.type);
-    job.has_started = true;
+    types_.run(job.type, !job.has_started);
+    job.has_started = job.is_running = true;
     job.turn_began = info(r).output_tokens;
     is_ranked_ = false;
   }
@@ -79,6 +85,7 @@ class LearnedTypes : public Order {
     is_ranked_ = false;
   }
   void on_leave(RequestId r) final {
+    stop(r);
     if (info(r).output_tokens == 0) return;  // rejected
     types_.end(type(r), info(r).output_tokens);
     is_ranked_ = false;
@@ -92,11 +99,15 @@ class LearnedTypes : public Order {
   struct Job {
     std::uint32_t type = 0;
     std::int32_t turn_began = 0;  // output tokens at its latest admission
-    bool has_started = false;
+    bool has_started = false, is_running = false;
   };
+  void stop(RequestId r) {
+    Job& job = jobs_[index(r)];
+    if (job.is_running) types_.stop(job.type);
+    job.is_running = false;
+  }
   [[nodiscard]] std::uint32_t type(RequestId r) const { return jobs_[index(r)].type; }
   [[nodiscard]] std::int64_t in_turn(RequestId r) const { return info(r).output_tokens - jobs_[index(r)].turn_began; }
-  [[nodiscard]] bool is_done(RequestId r) const { return types_.is_preemptive() && in_turn(r) >= types_.quantum(); }
   std::uint32_t type_of(RequestId r) {
     const auto [found, is_new] = numbers_.try_emplace(info(r).facts->request_class, types_.size());
     if (is_new) {
