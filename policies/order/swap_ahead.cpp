@@ -70,7 +70,7 @@ Preemption SwapAhead::take_off(const Order& order, ReplicaView& view, std::vecto
   for (const RequestId r : last_first) {
     const auto held = static_cast<std::int64_t>(view.info(r).blocks.size());
     if (free >= wanted || held > cpu_free) break;
-    if (held == 0 || view.info(r).computed_tokens == 0) continue;
+    if (held == 0 || view.info(r).computed_tokens == 0 || view.needed_tokens(r) == 0) continue;
     off.push_back(r);
     free += held;
     cpu_free -= held;

@@ -181,6 +181,71 @@ TEST(MlfqOrder, TheStarvedArePromoted) {
   EXPECT_GE(wait_of("3"), 3);
 }
 
+// 10 blocks, of which 3 are to stay free. After step 2 both requests have 4 of them, so request 1 is copied out while request 0 goes on;
+// its blocks are free when the copy has ended. It would leave 2 free and stays out until request 0 is done.
+TEST(MlfqOrder, SwapsTheLastOutBeforeMemoryIsFull) {
+  ReplicaDriver d("vllm_v1", "{}",
+                  Memory{.num_blocks = 10,
+                         .host_blocks = 100,
+                         .order = "mlfq",
+                         .order_params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3}"});
+  d.arrive(12, 20);
+  d.arrive(12, 20);
+  EXPECT_EQ(d.step(), "0:12 1:12");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "0:1");
+  ASSERT_EQ(d.copies_out().size(), 1U);
+  EXPECT_TRUE(d.copies_out()[0].is_ahead);
+  EXPECT_EQ(d.free_blocks(), 2);
+  EXPECT_EQ(d.step(), "0:1") << "the copy under way counts: no other leaves";
+  d.finish_copies_out();
+  EXPECT_EQ(d.free_blocks(), 6);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(d.step(), "0:1") << i;
+  EXPECT_EQ(d.step(), "") << "request 1 is on its way back";
+  d.finish_copies();
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.state().counters().swaps, 1U);
+  EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+}
+
+// CPU memory of 4 blocks is full: request 2 is held, unless the floor is 0.
+TEST(MlfqOrder, NewPromptsAreHeldWhileCpuMemoryIsShort) {
+  for (const std::string floor : {"0.1", "0"}) {
+    ReplicaDriver d(
+        "vllm_v1", "{}",
+        Memory{.num_blocks = 10,
+               .host_blocks = 4,
+               .order = "mlfq",
+               .order_params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: " + floor + "}"});
+    d.arrive(12, 20);
+    d.arrive(12, 20);
+    d.step();
+    d.step();
+    d.arrive(4, 1);
+    EXPECT_EQ(d.step(), floor == "0" ? "0:1 2:4" : "0:1");
+  }
+}
+
+// One row. Request 0 has gone down a level and is overtaken by request 1; it is copied back while request 1 still runs, and has its row as
+// soon as that ends.
+TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
+  for (const bool ahead : {false, true}) {
+    ReplicaDriver d(
+        "vllm_v1", kOneAtATime,
+        Memory{.host_blocks = 100,
+               .order = "mlfq",
+               .order_params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: ") + (ahead ? "1}" : "0}")});
+    d.arrive(4, 10);
+    for (int i = 0; i < 3; ++i) d.step();
+    d.arrive(4, 2);
+    EXPECT_EQ(d.step(), "1:4");
+    EXPECT_EQ(d.step(), "1:1");
+    EXPECT_EQ(d.copies_in().size(), ahead ? 1U : 0U);
+    d.finish_copies();
+    EXPECT_EQ(d.step(), ahead ? "0:1" : "");
+  }
+}
+
 // Prompt tokens cost 1, output tokens 2. Clients 7 and 8: after request 0 client 7 has paid 6, so client 8 goes next; then both have paid
 // 6, and client 7 came first.
 TEST(VtcOrder, TheClientWithTheLeastServiceGoesFirst) {
@@ -221,6 +286,50 @@ TEST(VtcOrder, ChargesThePredictionAndTakesItBack) {
   EXPECT_EQ(d.waiting(), "1 3");
   EXPECT_EQ(d.step(), "0:1 2:1");
   EXPECT_EQ(d.waiting(), "1 3") << "8 and 24 after both ended";
+}
+
+// Client 7 has weight 2: it pays 3 for a request where client 8 pays 6. After requests 0 and 5 it stands at 3 against 6, and so on; at
+// equal counters the client that came first goes first.
+TEST(VtcOrder, AClientOfWeightTwoGetsTwiceAsMuch) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "vtc", .order_params = "{weights: {7: 2}}"});
+  for (int i = 0; i < 5; ++i) d.with(client(7)).arrive(4, 1);
+  for (int i = 0; i < 3; ++i) d.with(client(8)).arrive(4, 1);
+  std::string order;
+  for (int i = 0; i < 8; ++i) order += d.step().substr(0, 1);
+  EXPECT_EQ(order, "05126347");
+}
+
+// Client 7's queue is empty while its request 0 runs. Client 8 comes when three tokens are out, and is lifted to 4 + 6; after request 1 it
+// has paid 16, more than client 7's 12.
+TEST(VtcOrder, WithoutWaitingClientsTheLastOneIsTheMeasure) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "vtc"});
+  d.with(client(7)).arrive(4, 4);
+  for (int i = 0; i < 3; ++i) d.step();
+  d.with(client(8)).arrive(4, 1);
+  d.with(client(8)).arrive(4, 1);
+  d.with(client(7)).arrive(4, 1);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_EQ(d.step(), "3:4");
+  EXPECT_EQ(d.step(), "2:4");
+}
+
+// One block is free. The head of client 2, whose turn it is, needs three; client 3's request of one block has to wait all the same.
+TEST(VtcOrder, AdmissionStopsAtTheFirstHeadThatDoesNotFit) {
+  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4, .order = "vtc"});
+  d.with(client(1)).arrive(8, 3);
+  d.step();
+  d.with(client(2)).arrive(12, 1);
+  d.with(client(3)).arrive(4, 1);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.free_blocks(), 1);
+  EXPECT_EQ(d.waiting(), "1 2");
+}
+
+TEST(VtcOrder, RefusesWeightsOfTokensBesideTheProfiledCost) {
+  const auto error = [](const std::string& params) { return error_of([&] { ReplicaDriver::make<Order>("vtc", params); }); };
+  EXPECT_NE(error("{cost: profiled, input_weight: 2}").find("'input_weight' and 'output_weight' mean nothing"), std::string::npos);
+  EXPECT_NE(error("{weights: {7: 0}}").find("'7' = 0 is outside"), std::string::npos) << error("{weights: {7: 0}}");
 }
 
 TEST(EdfOrder, EarliestDeadlineFirst) {
@@ -288,6 +397,123 @@ TEST(AndesOrder, NobodyGivesWayWithoutPressure) {
   for (int i = 0; i < 10; ++i) d.step();
   d.arrive(4, 1);
   EXPECT_EQ(d.step(), "0:1");
+}
+
+// As above, with the batch sought: there is room for request 2 and its next token, and then not for request 1 and its own; request 0 gains
+// least. So request 1 is held, though its prompt alone would fit.
+TEST(AndesOrder, TheSearchHoldsWhoIsNotInTheBatch) {
+  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4, .order = "andes", .order_params = "{preemption: recompute, batch_sizes: 3}"});
+  d.arrive(4, 12);
+  for (int i = 0; i < 10; ++i) d.step();
+  d.arrive(8, 1);
+  d.arrive(4, 1);
+  EXPECT_EQ(d.step(), "2:4");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+  EXPECT_EQ(d.step(), "1:8");
+}
+
+// Two rows, and steps that are slower than anybody reads: there is pressure all the time, and memory for all, so that every preemption is
+// the order's own.
+TEST(AndesOrder, OnAverageNobodyIsPreemptedTwice) {
+  for (const std::string sizes : {"0", "4"}) {
+    ReplicaDriver d(
+        "vllm_v1", "{max_num_seqs: 2}",
+        Memory{.order = "andes",
+               .order_params = "{ttft_ms: 1, tokens_per_s: 2000, horizon_s: 0.05, preemption: recompute, batch_sizes: " + sizes + "}"});
+    std::uint64_t arrived = 0;
+    for (int i = 0; i < 300; ++i) {
+      if (i % 10 == 0) {
+        d.arrive(4 + i % 7, 20);
+        ++arrived;
+      }
+      d.step();
+      EXPECT_LE(d.state().counters().preemptions, arrived) << sizes << " " << i;
+    }
+    EXPECT_GT(d.left().size(), 5U) << sizes;
+  }
+}
+
+// A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
+TEST(AliseOrder, ShortestPredictedTimeFirst) {
+  const char* params = "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}";
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "alise", .order_params = params});
+  d.arrive(40, 20);
+  d.arrive(4, 50);
+  EXPECT_EQ(d.step(), "1:4");
+}
+
+TEST(AliseOrder, AnEstimateThatIsReachedIsDoubled) {
+  ReplicaDriver d("vllm_v1", kOneAtATime,
+                  Memory{.order = "alise",
+                         .order_params = "{token_ms: 1, prefill_tokens_per_s: 1e9}",
+                         .predictor = "bucket",
+                         .predictor_params = "{max_output_tokens: 4, buckets: 2}"});
+  d.arrive(4, 6);
+  d.step();
+  EXPECT_EQ(d.step(), "0:1");
+  d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "1:4");
+}
+
+// Request 0 has 100 ms to come: the last of the queues of 10, 20, 40 ms and more. It is queued at 1 ms; promoted every 3 ms, it is in the
+// first queue at 10 ms, after those that are shorter, and before all at 13 ms.
+TEST(AliseOrder, TheAgedArePromoted) {
+  const auto wait_of = [](const std::string& age) {
+    ReplicaDriver d(
+        "vllm_v1", kOneAtATime,
+        Memory{.order = "alise", .order_params = "{token_ms: 1, prefill_tokens_per_s: 1e9, first_queue_ms: 10, age_s: " + age + "}"});
+    d.arrive(4, 100);
+    for (int i = 0; i < 20; ++i) {
+      d.arrive(4, 1);
+      d.arrive(4, 1);
+      if (d.step() == "0:4") return i;
+    }
+    return -1;
+  };
+  EXPECT_EQ(wait_of("1000"), -1);
+  EXPECT_EQ(wait_of("0.003"), 12);
+}
+
+RequestFacts of_class(const char* name) {
+  RequestFacts facts;
+  facts.request_class = ClassName(name);
+  return facts;
+}
+
+// A job of each class in turn while nothing is known.
+TEST(LearnedTypesOrder, ClassesTakeTurnsAtFirst) {
+  for (const char* order : {"etc_u", "ucb_u"}) {
+    ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = order});
+    for (const char* name : {"a", "a", "b", "b"}) d.with(of_class(name)).arrive(4, 1);
+    EXPECT_EQ(d.step(), "0:4") << order;
+    EXPECT_EQ(d.step(), "2:4") << order;
+  }
+}
+
+// Class a has outputs of 8 tokens, class b of 1. Once one of each has ended, the lower bound of b is the lower one.
+TEST(LearnedTypesOrder, TheShorterClassGoesFirstOnceItIsKnown) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "ucb_u"});
+  for (int i = 0; i < 3; ++i) d.with(of_class("a")).arrive(4, 8);
+  for (int i = 0; i < 3; ++i) d.with(of_class("b")).arrive(4, 1);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(d.step().substr(0, 1), "0");
+  for (const char* next : {"3:4", "4:4", "5:4", "1:4"}) EXPECT_EQ(d.step(), next);
+}
+
+// Turns of 2 tokens: request 0 of the long class gives way after two, request 1 of the short class ends in its turn.
+TEST(LearnedTypesOrder, TurnsEndAfterTheQuantum) {
+  for (const char* order : {"etc_rr", "ucb_rr"}) {
+    ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = order, .order_params = "{quantum_steps: 2, preemption: recompute}"});
+    d.with(of_class("a")).arrive(4, 50);
+    d.with(of_class("b")).arrive(4, 2);
+    EXPECT_EQ(d.step(), "0:4") << order;
+    EXPECT_EQ(d.step(), "0:1") << order;
+    EXPECT_EQ(d.step(), "1:4") << order;
+    EXPECT_EQ(d.step(), "1:1") << order;
+    EXPECT_EQ(d.step(), "0:6") << order;
+    EXPECT_EQ(d.state().counters().preemptions, 1U) << order;
+  }
 }
 
 // static, orca and vllm_v0 admit by the order too; what they reserve is theirs to keep.

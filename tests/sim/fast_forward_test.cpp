@@ -54,6 +54,7 @@ Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms, s
     w.facts[i].client = static_cast<std::int64_t>(draw(5).below(5));
     w.facts[i].priority = static_cast<std::int32_t>(draw(6).below(3));
     w.facts[i].ttft_slo = Span(static_cast<std::int64_t>(draw(7).below(100'000'000)));
+    w.facts[i].request_class = ClassName("c" + std::to_string(draw(8).below(3)));
     r.facts = &w.facts[i];
     w.requests.push_back(r);
   }
@@ -152,7 +153,8 @@ std::vector<Case> orders_and_schedulers() {
                                                                        {"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
                                                                        {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"},
                                                                        {"static", "{max_batch_seqs: 8, window_ms: 3}"},
-                                                                       {"orca", "{max_num_seqs: 16}"}};
+                                                                       {"orca", "{max_num_seqs: 16}"},
+                                                                       {"s3", "{max_num_seqs: 12, window_ms: 5}"}};
   const std::vector<Case> orders = {{"", "", 0, "priority", "{}", "exact"},
                                     {"", "", 0, "priority", "{preemptive: true}", "exact"},
                                     {"", "", 0, "sjf", "{}", "lognormal"},
@@ -164,6 +166,16 @@ std::vector<Case> orders_and_schedulers() {
                                     {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
                                     {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
                                     {"", "", 0, "edf", "{}", "exact"},
+                                    {"", "", 0, "mlfq", "{quantum_ms: 5, swap_ahead_blocks: 12}", "exact"},
+                                    {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1, batch_sizes: 4}", "exact"},
+                                    {"", "", 0, "andes", "{horizon_s: 1, pressure_frac: 0.3, batch_sizes: 3, search_steps: 7}", "exact"},
+                                    {"", "", 0, "vtc", "{weights: {0: 2, 3: 0.7}}", "exact"},
+                                    {"", "", 0, "alise", "{age_s: 0.02, first_queue_ms: 20}", "lognormal"},
+                                    {"", "", 0, "alise", "{first_queue_ms: 20, swap_ahead_blocks: 6, cpu_floor_frac: 0.3}", "lognormal"},
+                                    {"", "", 0, "etc_u", "{}", "exact"},
+                                    {"", "", 0, "ucb_u", "{}", "exact"},
+                                    {"", "", 0, "etc_rr", "{}", "exact"},
+                                    {"", "", 0, "ucb_rr", "{quantum_steps: 3}", "exact"},
                                     {"", "", 0, "longest_prefix", "{}", "exact"},
                                     {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"}};
   std::vector<Case> all;
@@ -223,6 +235,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}", 240},
                       Case{"sarathi", "{version: decode_maximal, watermark_frac: 0.2}"}, Case{"sarathi", "{budget_tokens: 4}"},
                       Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
+                      Case{"s3", "{max_num_seqs: 16}"}, Case{"s3", "{max_num_seqs: 16, window_ms: 2}", 60, "fcfs", "{}", "lognormal"},
+                      Case{"s3", "{reorder_requests: 4}", 60, "fcfs", "{}", "lognormal"},
                       Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
     [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
