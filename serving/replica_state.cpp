@@ -98,6 +98,7 @@ void ReplicaState::admit(RequestId id) {
   order_->on_admit(id);
   Request& r = table_[id];
   r.is_running = true;
+  r.is_paused = false;
   if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
@@ -123,27 +124,45 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   plan_was_quiet_ = false;
   counters_.preemptions += r.is_counted ? 1 : 0;
   ++r.preemptions;
+  if (mode == Preemption::kKeep && !memory_.keeps_everything()) mode = Preemption::kSwap;
+  r.is_paused = mode == Preemption::kKeep;
+  if (!r.is_paused) vacate(id, mode);
+  r.is_running = false;
+  queues_.running_to_waiting(id, end == QueueEnd::kFront);
+}
+
+void ReplicaState::put_away(RequestId id, Preemption mode) {
+  Request& r = table_[id];
+  if (!r.is_paused || mode == Preemption::kKeep) throw InternalError("putting away a request that is not on the GPU and waits");
+  plan_was_quiet_ = false;
+  r.is_paused = false;
+  vacate(id, mode);
+}
+
+// A preempted request gives up its memory.
+void ReplicaState::vacate(RequestId id, Preemption mode) {
+  Request& r = table_[id];
   note(RequestEvent::kPreempted, r, now_);
   mode = memory_.preemption_of(r, mode);
   const bool swapped = mode != Preemption::kRecompute && memory_.try_swap_out(r);
-  const bool leaves_later = swapped && mode == Preemption::kSwapAhead && can_leave_later(id);
+  r.is_leaving = r.is_parked = swapped && mode == Preemption::kSwapAhead && can_leave_later(id);
   if (swapped) {
     counters_.swaps += r.is_counted ? 1 : 0;
-    swap_copies_.push_back({id, r.swapped_blocks, true, leaves_later});
+    swap_copies_.push_back({id, r.swapped_blocks, true, r.is_leaving});
     note(RequestEvent::kSwappedOut, r, now_);
   } else {
     if (mode != Preemption::kRecompute && r.is_counted) ++counters_.recompute_fallbacks;
     memory_.remember_blocks(r);
   }
-  r.is_leaving = r.is_parked = leaves_later;
-  if (!leaves_later) memory_.release(r);
-  r.is_running = false;
+  if (r.is_leaving)
+    leaving_blocks_ += r.swapped_blocks;
+  else
+    memory_.release(r);
   if (!swapped) {
     r.most_computed = std::max(r.most_computed, r.computed_tokens);
     table_.set_computed(r, 0);
     r.kept_tokens = r.row_tokens = r.pattern = 0;
   }
-  queues_.running_to_waiting(id, end == QueueEnd::kFront);
 }
 
 // Its blocks stay while they are copied: no output under way may end it, or change what it holds.
@@ -167,6 +186,7 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
   r.is_parked = false;
   if (r.is_leaving) {
     r.is_leaving = false;
+    leaving_blocks_ -= r.swapped_blocks;
     memory_.release(r);
     return;
   }

@@ -50,6 +50,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int32_t block_tokens() const override { return memory_.limits().block_tokens; }
   [[nodiscard]] std::int64_t num_blocks() const override { return memory_.num_blocks(); }
   [[nodiscard]] std::int64_t free_blocks() const override { return memory_.free_blocks(); }
+  [[nodiscard]] std::int64_t leaving_blocks() const override { return leaving_blocks_; }
   [[nodiscard]] std::int64_t num_cpu_blocks() const override { return memory_.limits().host_blocks; }
   [[nodiscard]] std::int64_t free_cpu_blocks() const override { return memory_.free_host_blocks(); }
   [[nodiscard]] std::int64_t blocks_for(RequestId /*r*/, std::int32_t n) const override { return memory_.blocks_for(n); }
@@ -60,6 +61,7 @@ class ReplicaState final : public ReplicaView {
   bool try_reserve(RequestId r, std::int32_t tokens) override { return memory_.try_reserve(table_[r], tokens); }
   void admit(RequestId r) override;
   void preempt(RequestId r, Preemption mode, QueueEnd end) override;
+  void put_away(RequestId r, Preemption mode) override;
   bool try_swap_in(RequestId r, std::int32_t m) override;
   void reject(RequestId r, const char* reason) override;
 
@@ -120,6 +122,7 @@ class ReplicaState final : public ReplicaView {
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
 
+  void vacate(RequestId id, Preemption mode);
   [[nodiscard]] bool can_leave_later(RequestId id) const;
   void require_facts(const TraceRequest& request) const;
 
@@ -137,6 +140,7 @@ class ReplicaState final : public ReplicaView {
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_;
   Time now_{};
+  std::int64_t leaving_blocks_ = 0;  // of requests with is_leaving
   bool plan_was_quiet_ = true;
   Counters counters_;
 };

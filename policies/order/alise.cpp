@@ -2,8 +2,7 @@
 #include <deque>
 #include <vector>
 
-#include "policies/order/keyed_order.h"
-#include "policies/order/swap_ahead.h"
+#include "policies/order/swapping_order.h"
 
 namespace kvlab {
 
@@ -14,22 +13,20 @@ namespace {
 // first queue to the head of all, by arrival.
 //
 // The paper sorts by the estimated waiting time, the sum over those ahead: the same sequence, so with `swap_ahead_blocks` the last by this
-// order leave the GPU first, and the first come back (swap_ahead.h). It stores them in 8 bits there, which is left out: a copy moves the
-// blocks as they are. Number and width of the queues are ours.
-class Alise final : public KeyedOrder {
+// order leave the GPU first, and the first come back (swapping_order.h). It stores them in 8 bits there, which is left out: a copy moves
+// the blocks as they are. Number and width of the queues are ours.
+class Alise final : public SwappingOrder {
  public:
   explicit Alise(Params& p)
-      : queues_(p.optional<std::int32_t>("queues", 4, 1, 32, "number of queues")),
+      : SwappingOrder(p),
+        queues_(p.optional<std::int32_t>("queues", 4, 1, 32, "number of queues")),
         first_(p.milliseconds("first_queue_ms", 2000, 0.001, 1e9,
                               "predicted time to come of requests in the first queue, at most; each "
                               "further one covers twice as much, the last one all")),
         age_(p.seconds("age_s", 5, 0.001, 1e6, "waiting time after which a request is promoted by one queue")),
         prefill_tokens_per_s_(p.optional<double>("prefill_tokens_per_s", 0, 0, 1e9,
                                                  "rate by which prefill times are estimated; 0: as measured in steps so far")),
-        token_(p.milliseconds("token_ms", 0, 0, 1e3, "estimated time per output token; 0: as measured in steps so far")),
-        mode_(p.choice("preemption", {{"recompute", Preemption::kRecompute}, {"swap", Preemption::kSwap}}, Preemption::kSwap,
-                       "what becomes of the KV of a request that is overtaken")),
-        ahead_(p) {}
+        token_(p.milliseconds("token_ms", 0, 0, 1e3, "estimated time per output token; 0: as measured in steps so far")) {}
 
   [[nodiscard]] bool uses_predictor() const override { return true; }
   void insert(RequestId r, Entry entry) override {
@@ -37,29 +34,19 @@ class Alise final : public KeyedOrder {
     Job& job = jobs_[index(r)];
     if (entry == Entry::kArrival) {
       job = {predictor().output_tokens(info(r)), prefill_time(info(r)), token_time(), 0, 0};
-    } else {
-      ahead_.add(r);
     }
     job.wait = ++waits_;
     ageing_.push_back({r, job.wait, view().now() + age_});
-    KeyedOrder::insert(r, entry);
+    SwappingOrder::insert(r, entry);
   }
   void erase(RequestId r) override {
-    KeyedOrder::erase(r);
+    SwappingOrder::erase(r);
     jobs_[index(r)].wait = 0;
-    ahead_.remove(r);
-  }
-
-  [[nodiscard]] std::optional<Preemption> overtaking() const override { return mode_; }
-  [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override {
-    return rank(waiting) < rank(running) && !ahead_.holds_new(view(), waiting);
   }
   void on_plan() override {
     promote();
-    ahead_.bring_back(*this, view());
+    SwappingOrder::on_plan();
   }
-  Preemption take_off(std::vector<RequestId>& off) override { return ahead_.take_off(*this, view(), off); }
-  [[nodiscard]] bool holds(RequestId r) override { return ahead_.holds(*this, view(), r); }
 
   [[nodiscard]] bool watches_steps() const override { return true; }
   void on_step_end(std::span<const StepEntry> entries, Span duration) override {
@@ -84,6 +71,7 @@ class Alise final : public KeyedOrder {
   };
   static constexpr std::int64_t kWidth = std::int64_t{1} << 56;  // of a queue's ranks, in nanoseconds: two years
 
+  [[nodiscard]] bool goes_before(RequestId waiting, RequestId running) const override { return rank(waiting) < rank(running); }
   [[nodiscard]] Span prefill_time(const Request& r) const {
     double rate = prefill_tokens_per_s_;
     if (rate == 0 && prompt_time_ > Span{0}) rate = static_cast<double>(prompt_tokens_) / to_s(prompt_time_);
@@ -125,8 +113,6 @@ class Alise final : public KeyedOrder {
   Span first_, age_;
   double prefill_tokens_per_s_;
   Span token_;
-  Preemption mode_;
-  SwapAhead ahead_;
   std::vector<Job> jobs_;  // by slot
   std::deque<Ageing> ageing_;
   std::uint64_t waits_ = 0;

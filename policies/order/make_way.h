@@ -49,7 +49,8 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
       ++i;
       continue;
     }
-    if (info.is_parked || (info.computed_tokens > 0 && !info.is_swapped)) {  // it comes back from CPU memory and has its blocks
+    if (info.is_parked ||
+        (info.computed_tokens > 0 && !info.is_swapped && !info.is_paused)) {  // it comes back from CPU memory and has its blocks
       --room.rows;
       ++i;
       continue;
@@ -57,13 +58,16 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
     if (!view.overtakes(r, worst)) return;
     const bool cannot_enter = info.in_flight_steps > 0;  // preempted with a token in flight
     const std::int64_t needed = cannot_enter ? 0 : view.blocks_needed(r, tokens_to_admit(view, r));
-    if (cannot_enter || (room.rows > 0 && taken + needed + room.spare_blocks <= view.free_blocks())) {
+    const std::int64_t all = taken + needed + room.spare_blocks;
+    if (cannot_enter || (room.rows > 0 && all <= view.free_blocks())) {
       room.rows -= cannot_enter ? 0 : 1;
       taken += needed;
       ++i;
       continue;
     }
-    view.preempt(worst, *mode);
+    const bool lacks_blocks = all > view.free_blocks() + view.leaving_blocks();
+    if (room.rows > 0 && !lacks_blocks) return;  // copies under way make room
+    view.preempt(worst, *mode == Preemption::kKeep && lacks_blocks ? Preemption::kSwap : *mode);
     ++room.rows;
     on_preempt(worst);
   }

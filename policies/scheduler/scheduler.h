@@ -42,8 +42,8 @@ struct StepPlan {
 };
 
 // kSwapAhead: no step waits for the copy, and the blocks are free once it has ended. A plain swap frees them at once, and the step being
-// planned waits for the copy.
-enum class Preemption : std::uint8_t { kRecompute, kSwap, kSwapAhead };
+// planned waits for the copy. kKeep: its blocks stay on the GPU until it runs again or the order puts it away.
+enum class Preemption : std::uint8_t { kRecompute, kSwap, kSwapAhead, kKeep };
 enum class QueueEnd : std::uint8_t { kFront, kBack };
 
 // The work of a step in outline, for estimates of its time: decode rows with their cached tokens in all, and a piece of one prompt.
@@ -85,8 +85,9 @@ class ReplicaView {
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
   [[nodiscard]] virtual std::int32_t max_model_len() const = 0;
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
-  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;   // usable blocks in all
-  [[nodiscard]] virtual std::int64_t free_blocks() const = 0;  // unreferenced ones, cached included
+  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;                // usable blocks in all
+  [[nodiscard]] virtual std::int64_t free_blocks() const = 0;               // unreferenced ones, cached included
+  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }   // free once copies under way have ended (kSwapAhead)
   [[nodiscard]] virtual std::int64_t num_cpu_blocks() const { return 0; }   // room for swapped blocks in CPU memory
   [[nodiscard]] virtual std::int64_t free_cpu_blocks() const { return 0; }  // of it, unused
   // Blocks r would hold at length n, hits aside. Schedulers never divide by the block size themselves.
@@ -105,6 +106,8 @@ class ReplicaView {
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
   virtual void admit(RequestId r) = 0;  // from waiting to the end of running
   virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
+  // A waiting r that was preempted by kKeep leaves the GPU in another mode; for orders.
+  virtual void put_away(RequestId /*r*/, Preemption /*mode*/) {}
   // Starts to bring a swapped waiting r back: takes room for its kept tokens and m more, all or nothing. r keeps its place in the queue
   // and is parked until the copy has ended; then is_swapped is false and it can be admitted.
   virtual bool try_swap_in(RequestId r, std::int32_t m) = 0;

@@ -219,11 +219,57 @@ TEST(MlfqOrder, NewPromptsAreHeldWhileCpuMemoryIsShort) {
                .order_params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: " + floor + "}"});
     d.arrive(12, 20);
     d.arrive(12, 20);
-    d.step();
-    d.step();
+    for (int i = 0; i < 3; ++i) d.step();
     d.arrive(4, 1);
     EXPECT_EQ(d.step(), floor == "0" ? "0:1 2:4" : "0:1");
   }
+}
+
+// One row and 3 of 6 blocks free when request 1 overtakes: with 3 blocks to take it lets request 0 keep its own, with 4 it does not.
+TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
+  for (const std::int32_t prompt : {12, 16}) {
+    ReplicaDriver d("vllm_v1", kOneAtATime,
+                    Memory{.num_blocks = 6,
+                           .host_blocks = 100,
+                           .order = "mlfq",
+                           .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 1}"});
+    d.arrive(8, 20);
+    for (int i = 0; i < 3; ++i) d.step();
+    EXPECT_EQ(d.free_blocks(), 3);
+    d.arrive(prompt, 1);
+    EXPECT_EQ(d.step(), "1:" + std::to_string(prompt));
+    EXPECT_EQ(d.copies_out().size(), prompt == 12 ? 0U : 1U);
+    EXPECT_EQ(d.step(), prompt == 12 ? "0:1" : "") << "in the GPU's memory, or on its way back";
+    EXPECT_EQ(d.state().counters().preemptions, 1U);
+    EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+  }
+}
+
+// 9 blocks, of which 4 are to stay free; request 1 leaves 3, so that request 0, which waits on the GPU, is copied out.
+TEST(MlfqOrder, ThoseThatWaitOnTheGpuLeaveFirst) {
+  ReplicaDriver d("vllm_v1", kOneAtATime,
+                  Memory{.num_blocks = 9,
+                         .host_blocks = 100,
+                         .order = "mlfq",
+                         .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 4}"});
+  d.arrive(8, 20);
+  for (int i = 0; i < 3; ++i) d.step();
+  d.arrive(12, 3);
+  EXPECT_EQ(d.step(), "1:12");
+  EXPECT_TRUE(d.copies_out().empty());
+  EXPECT_EQ(d.step(), "1:1");
+  ASSERT_EQ(d.copies_out().size(), 1U);
+  EXPECT_TRUE(d.copies_out()[0].is_ahead);
+  EXPECT_EQ(d.free_blocks(), 2);
+  d.finish_copies_out();
+  EXPECT_EQ(d.free_blocks(), 5);
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+}
+
+TEST(MlfqOrder, KeepingNeedsAWayOut) {
+  EXPECT_NE(error_of([] { ReplicaDriver::make<Order>("mlfq", "{preemption: keep}"); }).find("needs 'swap_ahead_blocks'"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { ReplicaDriver::make<Order>("mlfq", "{swap_in_first: 2}"); }).find("means nothing without"), std::string::npos);
 }
 
 // One row. Request 0 has gone down a level and is overtaken by request 1; it is copied back while request 1 still runs, and has its row as

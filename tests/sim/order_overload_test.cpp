@@ -57,7 +57,7 @@ TEST(OrderOverload, CostsAtMostThreeTimesFirstComeFirstServed) {
   if (short_run()) GTEST_SKIP() << "54 runs of 20,000 requests take too long with KVLAB_SHORT set";
   const std::vector<std::pair<std::string, std::string>> orders = {{"fcfs", "{}"},   {"priority", "{}"},
                                                                    {"sjf", "{}"},    {"srpt", "{}"},
-                                                                   {"mlfq", "{}"},   {"mlfq", "{swap_ahead_blocks: 64}"},
+                                                                   {"mlfq", "{}"},   {"mlfq", "{preemption: keep, swap_ahead_blocks: 64}"},
                                                                    {"vtc", "{}"},    {"vtc", "{weights: {0: 2, 7: 0.5}}"},
                                                                    {"andes", "{}"},  {"andes", "{batch_sizes: 4, search_steps: 16}"},
                                                                    {"edf", "{}"},    {"longest_prefix", "{}"},
