@@ -41,8 +41,8 @@ auto policy_factory(Params& p, const std::string& key, const std::string& fallba
 // Reads `order` and `predictor`. First come, first served stays without a maker: nothing is asked of it.
 void read_order(Params& p, ServingPlan& plan) {
   SimSetup& setup = plan.setup;
-  setup.make_predictor =
-      policy_factory<PredictorRegistry>(p, "predictor", "exact", "predictor", "estimates output lengths for orders and schedulers that ask for them");
+  setup.make_predictor = policy_factory<PredictorRegistry>(p, "predictor", "exact", "predictor",
+                                                           "estimates output lengths for orders and schedulers that ask for them");
   setup.make_order = policy_factory<OrderRegistry>(p, "order", "fcfs", "order", "whose turn it is, and who gives way");
   const std::unique_ptr<Order> order = setup.make_order();
   if (order->overtaking() && !setup.make_scheduler()->lets_overtake()) {

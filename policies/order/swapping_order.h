@@ -56,7 +56,7 @@ class SwappingOrder : public KeyedOrder {
   std::vector<RequestId> started_;     // that wait and were preempted, in no order
   std::vector<std::uint32_t> places_;  // by slot: in started_
   std::vector<RequestId> due_;
-  // What at() has found out, while changes() is listed_at_: started_ sorted, and how far it went through the others.
+  // A cache of at(), valid while changes() is listed_at_: started_ sorted, and how far it went through the others.
   mutable std::vector<RequestId> listed_;
   mutable std::uint64_t listed_at_ = UINT64_MAX;
   mutable std::uint32_t new_position_ = 0, base_position_ = 0;
