@@ -157,14 +157,15 @@ using EtcU = RunToEnd<JobTypes::Rule::kEtc>;
 using UcbU = RunToEnd<JobTypes::Rule::kUcb>;
 using EtcRr = InTurns<JobTypes::Rule::kEtc>;
 using UcbRr = InTurns<JobTypes::Rule::kUcb>;
-constexpr const char* kSource = "Merlis et al. 2023, On Preemption and Learning in Stochastic Scheduling, ICML; partly our definition";
+constexpr const char* kLearnedTypes =
+    "Merlis et al. 2023, On Preemption and Learning in Stochastic Scheduling, ICML; partly our definition";
 
 KVLAB_REGISTER(Order, EtcU, "etc_u", "classes in turn until one is known to be the shortest, then that one; running requests stay",
-               kSource);
-KVLAB_REGISTER(Order, UcbU, "ucb_u", "the class with the lowest bound on its mean output first; running requests stay", kSource);
+               kLearnedTypes);
+KVLAB_REGISTER(Order, UcbU, "ucb_u", "the class with the lowest bound on its mean output first; running requests stay", kLearnedTypes);
 KVLAB_REGISTER(Order, EtcRr, "etc_rr", "as etc_u, in quanta: a long class is known before a request of it is paid for; preemptive",
-               kSource);
-KVLAB_REGISTER(Order, UcbRr, "ucb_rr", "as ucb_u, in quanta; preemptive", kSource);
+               kLearnedTypes);
+KVLAB_REGISTER(Order, UcbRr, "ucb_rr", "as ucb_u, in quanta; preemptive", kLearnedTypes);
 
 }  // namespace
 

@@ -22,6 +22,21 @@ TEST(MlfqOrder, DemotesAfterTheQuantum) {
   EXPECT_EQ(d.step(), "0:7") << "4 prompt tokens and 3 of the output again";
 }
 
+// Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and the
+// two do not take turns for ever.
+TEST(MlfqOrder, QuantaBelowAStepEndInTheLastLevel) {
+  ReplicaDriver d(
+      "vllm_v1", kOneAtATime,
+      Memory{.order = "mlfq", .order_params = "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"});
+  d.arrive(4, 10);
+  for (int i = 0; i < 4; ++i) d.step();
+  d.arrive(4, 4);
+  EXPECT_EQ(d.step(), "1:4");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.step(), "0:8");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+}
+
 // A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
 TEST(MlfqOrder, LongPromptsSkipLevels) {
   ReplicaDriver d("vllm_v1", kOneAtATime,
