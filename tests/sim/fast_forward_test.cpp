@@ -146,6 +146,35 @@ TEST_P(FastForward, ChangesNothing) {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.scheduler << ' ' << c.parameters << ' ' << c.order; }
 
+std::vector<Case> orders_to_test() {
+  return {{"", "", 0, "priority", "{}", "exact"},
+          {"", "", 0, "priority", "{preemptive: true}", "exact"},
+          {"", "", 0, "sjf", "{}", "lognormal"},
+          {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
+          {"", "", 0, "srpt", "{}", "exact"},
+          {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
+          {"", "", 0, "mlfq", "{quantum_ms: 5, starvation_ms: 30, scan_steps: 20}", "exact"},
+          {"", "", 0, "vtc", "{}", "exact"},
+          {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
+          {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
+          {"", "", 0, "edf", "{}", "exact"},
+          {"", "", 0, "mlfq", "{quantum_ms: 5, swap_ahead_blocks: 12}", "exact"},
+          {"", "", 0, "mlfq", "{quantum_ms: 5, preemption: keep, swap_ahead_blocks: 12}", "exact"},
+          {"", "", 0, "mlfq", "{quantum_ms: 1, preemption: keep, swap_ahead_blocks: 1}", "exact"},
+          {"", "", 0, "alise", "{first_queue_ms: 20, preemption: keep, swap_ahead_blocks: 6}", "lognormal"},
+          {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1, batch_sizes: 4}", "exact"},
+          {"", "", 0, "andes", "{horizon_s: 1, pressure_frac: 0.3, batch_sizes: 3, search_steps: 7}", "exact"},
+          {"", "", 0, "vtc", "{weights: {0: 2, 3: 0.7}}", "exact"},
+          {"", "", 0, "alise", "{age_s: 0.02, first_queue_ms: 20}", "lognormal"},
+          {"", "", 0, "alise", "{first_queue_ms: 20, swap_ahead_blocks: 6, cpu_floor_frac: 0.3}", "lognormal"},
+          {"", "", 0, "etc_u", "{}", "exact"},
+          {"", "", 0, "ucb_u", "{}", "exact"},
+          {"", "", 0, "etc_rr", "{}", "exact"},
+          {"", "", 0, "ucb_rr", "{quantum_steps: 3}", "exact"},
+          {"", "", 0, "longest_prefix", "{}", "exact"},
+          {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"}};
+}
+
 std::vector<Case> orders_and_schedulers() {
   const std::vector<std::pair<std::string, std::string>> schedulers = {{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 12}"},
                                                                        {"vllm_v1", "{budget_tokens: 256, async_scheduling: false}"},
@@ -155,36 +184,10 @@ std::vector<Case> orders_and_schedulers() {
                                                                        {"static", "{max_batch_seqs: 8, window_ms: 3}"},
                                                                        {"orca", "{max_num_seqs: 16}"},
                                                                        {"s3", "{max_num_seqs: 12, window_ms: 5}"}};
-  const std::vector<Case> orders = {{"", "", 0, "priority", "{}", "exact"},
-                                    {"", "", 0, "priority", "{preemptive: true}", "exact"},
-                                    {"", "", 0, "sjf", "{}", "lognormal"},
-                                    {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
-                                    {"", "", 0, "srpt", "{}", "exact"},
-                                    {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
-                                    {"", "", 0, "mlfq", "{quantum_ms: 5, starvation_ms: 30, scan_steps: 20}", "exact"},
-                                    {"", "", 0, "vtc", "{}", "exact"},
-                                    {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
-                                    {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
-                                    {"", "", 0, "edf", "{}", "exact"},
-                                    {"", "", 0, "mlfq", "{quantum_ms: 5, swap_ahead_blocks: 12}", "exact"},
-                                    {"", "", 0, "mlfq", "{quantum_ms: 5, preemption: keep, swap_ahead_blocks: 12}", "exact"},
-                                    {"", "", 0, "mlfq", "{quantum_ms: 1, preemption: keep, swap_ahead_blocks: 1}", "exact"},
-                                    {"", "", 0, "alise", "{first_queue_ms: 20, preemption: keep, swap_ahead_blocks: 6}", "lognormal"},
-                                    {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1, batch_sizes: 4}", "exact"},
-                                    {"", "", 0, "andes", "{horizon_s: 1, pressure_frac: 0.3, batch_sizes: 3, search_steps: 7}", "exact"},
-                                    {"", "", 0, "vtc", "{weights: {0: 2, 3: 0.7}}", "exact"},
-                                    {"", "", 0, "alise", "{age_s: 0.02, first_queue_ms: 20}", "lognormal"},
-                                    {"", "", 0, "alise", "{first_queue_ms: 20, swap_ahead_blocks: 6, cpu_floor_frac: 0.3}", "lognormal"},
-                                    {"", "", 0, "etc_u", "{}", "exact"},
-                                    {"", "", 0, "ucb_u", "{}", "exact"},
-                                    {"", "", 0, "etc_rr", "{}", "exact"},
-                                    {"", "", 0, "ucb_rr", "{quantum_steps: 3}", "exact"},
-                                    {"", "", 0, "longest_prefix", "{}", "exact"},
-                                    {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"}};
   std::vector<Case> all;
   for (const auto& [scheduler, parameters] : schedulers) {
     const bool overtakes = policy<SchedulerRegistry>("scheduler", scheduler, parameters)()->lets_overtake();
-    for (const Case& c : orders) {
+    for (const Case& c : orders_to_test()) {
       if (policy<OrderRegistry>("order", c.order, c.order_parameters)()->overtaking() && !overtakes) continue;
       all.push_back({scheduler, parameters, 24, c.order, c.order_parameters, c.predictor});
     }
