@@ -66,6 +66,8 @@ struct Request : RequestRecord {
   std::int32_t reserved_tokens = 0;
   bool was_admitted = false;
   bool in_use = false;
+  bool is_leaving = false;  // parked, on the way to host memory: its blocks are its own until the copy ends; read by orders as well
+  bool is_paused = false;   // it waits and keeps its blocks (Preemption::kKeep); read by orders as well
   // After a preemption: the full blocks it gave back whose content has no hash in the trace (those after `num_hashes`), each with its
   // count of takes, so that it finds the blocks again that no other request has overwritten.
   std::vector<std::pair<BlockId, std::uint32_t>> left_behind;

@@ -19,6 +19,7 @@ ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint
   limits.unnamed_rest = traits.unnamed_rest;
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1 && traits.num_stages == 1;
   limits.count_from = kStart + setup.warmup;
+  limits.scheduler_predicts = scheduler.uses_predictor();
   limits.replica = number;
   return limits;
 }

@@ -265,7 +265,7 @@ Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
       continue;
     }
     const Picoseconds end = rank.device->copy(copy, at);
-    if (copy.to_host)
+    if (copy.to_host && !copy.is_ahead)
       out_end = std::max(out_end, end);
     else
       queue_.push(end, Phase::kComplete, EventKind::kSwapEnd, rank.state.memory().limits().replica, index(copy.request));

@@ -17,6 +17,7 @@ struct ReplicaLimits {
   bool is_contiguous = false;
   bool unnamed_rest = false;  // as Footprint::unnamed_rest, if the host knows it from elsewhere
   Time count_from{};          // requests that arrived before are not counted (Request::is_counted)
+  bool scheduler_predicts = false;  // Scheduler::uses_predictor()
   std::uint32_t replica = 0;  // its number, for records
 };
 

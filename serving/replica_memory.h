@@ -35,6 +35,8 @@ class ReplicaMemory {
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
   // Share of the free memory outside the largest hole, in parts per million; paged memory has none.
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
+  // CPU memory that no swapped request holds.
+  [[nodiscard]] std::int64_t free_host_blocks() const { return limits_.host_blocks - host_used_; }
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
   [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }

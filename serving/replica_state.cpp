@@ -35,11 +35,12 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
       predictor_(predictor != nullptr ? std::move(predictor) : std::make_unique<ExactPredictor>()),
       needed_facts_(order_->needs()),
       order_watches_steps_(order_->watches_steps()),
+      uses_predictor_(limits.scheduler_predicts || order_->uses_predictor()),
       queues_(*order_),
       memory_(limits, std::move(pool), std::move(footprint), table_),
       uniform_(table_, queues_, memory_),
       plans_over_unknown_(limits.plans_over_unknown) {
-  if (order_->uses_predictor()) {
+  if (uses_predictor_) {
     for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
   }
   order_->attach(*this, *predictor_);
@@ -103,6 +104,7 @@ void ReplicaState::admit(RequestId id) {
   order_->on_admit(id);
   Request& r = table_[id];
   r.is_running = true;
+  r.is_paused = false;
   if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
@@ -129,23 +131,49 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   plan_preempted_ = true;
   counters_.preemptions += r.is_counted ? 1 : 0;
   ++r.preemptions;
+  if (mode == Preemption::kKeep && !memory_.keeps_everything()) mode = Preemption::kSwap;
+  r.is_paused = mode == Preemption::kKeep;
+  if (!r.is_paused) vacate(id, mode);
+  r.is_running = false;
+  queues_.running_to_waiting(id, end == QueueEnd::kFront);
+}
+
+void ReplicaState::put_away(RequestId id, Preemption mode) {
+  Request& r = table_[id];
+  if (!r.is_paused || mode == Preemption::kKeep) throw InternalError("putting away a request that is not on the GPU and waits");
+  plan_was_quiet_ = false;
+  r.is_paused = false;
+  vacate(id, mode);
+}
+
+// A preempted request gives up its memory.
+void ReplicaState::vacate(RequestId id, Preemption mode) {
+  Request& r = table_[id];
   note(RequestEvent::kPreempted, r, now_);
   mode = memory_.preemption_of(r, mode);
   SwapCopy copy;
-  const bool swapped = mode == Preemption::kSwap && memory_.try_swap_out(id, copy);
+  const bool swapped = mode != Preemption::kRecompute && memory_.try_swap_out(id, copy);
+  r.is_leaving = r.is_parked = swapped && mode == Preemption::kSwapAhead && copy.blocks > 0 && can_leave_later(id);
   if (swapped) {
     counters_.swaps += r.is_counted ? 1 : 0;
+    copy.is_ahead = r.is_leaving;
     if (copy.blocks > 0) swap_copies_.push_back(copy);
     note(RequestEvent::kSwappedOut, r, now_);
   } else {
-    if (mode == Preemption::kSwap && r.is_counted) ++counters_.recompute_fallbacks;
+    if (mode != Preemption::kRecompute && r.is_counted) ++counters_.recompute_fallbacks;
     memory_.drop_host_copy(id);
     memory_.remember_blocks(r);
   }
-  memory_.release(r);
-  r.is_running = false;
+  if (r.is_leaving)
+    leaving_blocks_ += r.swapped_blocks;
+  else
+    memory_.release(r);
   if (!swapped) forget_computed(r);
-  queues_.running_to_waiting(id, end == QueueEnd::kFront);
+}
+
+// Its blocks stay while they are copied: no output under way may end it, or change what it holds.
+bool ReplicaState::can_leave_later(RequestId id) const {
+  return needed_tokens(id) > 0 && (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
 }
 
 void ReplicaState::forget_computed(Request& r) {
@@ -169,6 +197,12 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
 void ReplicaState::finish_swap_in(RequestId id, Time at) {
   Request& r = table_[id];
   r.is_parked = false;
+  if (r.is_leaving) {
+    r.is_leaving = false;
+    leaving_blocks_ -= r.swapped_blocks;
+    memory_.release(r);
+    return;
+  }
   if (handover_.offer(id) == nullptr) {
     memory_.finish_swap_in(id);
     return note(RequestEvent::kSwappedIn, r, at);
@@ -355,7 +389,7 @@ void ReplicaState::finish(RequestId id) {
     queues_.remove_waiting(id);
   if (r.is_swapped) memory_.end_swap(r);
   if (handover_.is_prefill_only(id)) return hand_over(id);
-  if (order_->uses_predictor()) predictor_->on_finish(r);
+  if (uses_predictor_) predictor_->on_finish(r);
   order_->on_leave(id);
   left_.push_back(id);
   leave(id, Outcome::kCompleted, now_);

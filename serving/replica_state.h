@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "policies/order/order.h"
@@ -38,11 +40,20 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return order_->precedes(a, b); }
   [[nodiscard]] std::optional<Preemption> overtaking() const override { return order_->overtaking(); }
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override { return order_->overtakes(waiting, running); }
+  Preemption take_off(std::vector<RequestId>& off) override { return order_->take_off(off); }
+  bool holds(RequestId r) override { return order_->holds(r); }
+  std::int32_t predicted_output(RequestId r) override { return predictor_->output_tokens(table_[r]); }
+  std::optional<Span> step_time(const StepOutline& outline) override {
+    return estimate_step ? std::optional(estimate_step(outline)) : std::nullopt;
+  }
   [[nodiscard]] std::int32_t needed_tokens(RequestId r) const override;
   [[nodiscard]] std::int32_t max_model_len() const override { return memory_.limits().max_model_len; }
   [[nodiscard]] std::int32_t block_tokens() const override { return memory_.limits().block_tokens; }
   [[nodiscard]] std::int64_t num_blocks() const override { return memory_.num_blocks(); }
   [[nodiscard]] std::int64_t free_blocks() const override { return memory_.free_blocks(); }
+  [[nodiscard]] std::int64_t leaving_blocks() const override { return leaving_blocks_; }
+  [[nodiscard]] std::int64_t num_cpu_blocks() const override { return memory_.limits().host_blocks; }
+  [[nodiscard]] std::int64_t free_cpu_blocks() const override { return memory_.free_host_blocks(); }
   [[nodiscard]] std::int64_t blocks_for(RequestId /*r*/, std::int32_t n) const override { return memory_.blocks_for(n); }
   [[nodiscard]] std::int64_t blocks_needed(RequestId r, std::int32_t m) override { return memory_.blocks_needed(r, m); }
   [[nodiscard]] std::int64_t peak_blocks(RequestId r) const override { return memory_.peak_blocks(table_[r]); }
@@ -52,6 +63,7 @@ class ReplicaState final : public ReplicaView {
   bool try_reserve(RequestId r, std::int32_t tokens) override { return memory_.try_reserve(table_[r], tokens); }
   void admit(RequestId r) override;
   void preempt(RequestId r, Preemption mode, QueueEnd end) override;
+  void put_away(RequestId r, Preemption mode) override;
   bool try_swap_in(RequestId r, std::int32_t m) override;
   void reject(RequestId r, const char* reason) override;
 
@@ -67,8 +79,9 @@ class ReplicaState final : public ReplicaView {
   void commit(InFlightStep& step);
   // Delivers a step's tokens: emissions, finishes (to the outbox), publications, blocks returned.
   void process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl);
+  // The copy of a parked r has ended: it is back, or (Preemption::kSwapAhead) gone.
   void finish_swap_in(RequestId r, Time at);
-
+  std::function<Span(const StepOutline&)> estimate_step;  // ReplicaView::step_time(), where the device has an estimate
   // ---- between replicas ----
   // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
   // false if it could never run here; its record goes to the outbox.
@@ -129,6 +142,8 @@ class ReplicaState final : public ReplicaView {
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
 
+  void vacate(RequestId id, Preemption mode);
+  [[nodiscard]] bool can_leave_later(RequestId id) const;
   void require_facts(const TraceRequest& request) const;
 
   RequestTable table_;
@@ -136,6 +151,7 @@ class ReplicaState final : public ReplicaView {
   std::unique_ptr<Predictor> predictor_;
   std::vector<Fact> needed_facts_;
   bool order_watches_steps_;
+  bool uses_predictor_;
   RequestQueues queues_;
   ReplicaMemory memory_;
   UniformDecode uniform_;
@@ -145,6 +161,7 @@ class ReplicaState final : public ReplicaView {
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_;
   Time now_{};
+  std::int64_t leaving_blocks_ = 0;  // of requests with is_leaving
   bool plan_was_quiet_ = true, plan_preempted_ = false;
   Counters counters_;
 };

@@ -41,6 +41,7 @@ struct SwapCopy {
   bool to_host = false;
   std::int64_t calls = 0;  // copies of one range each
   bool is_import = false;
+  bool is_ahead = false;  // Preemption::kSwapAhead
 };
 
 }  // namespace kvlab

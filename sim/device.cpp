@@ -27,10 +27,26 @@ void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
   state_ = &state;
   scheduler_ = &scheduler;
   pricer_.emplace(*cost_, scheduler);
+  state.estimate_step = [this](const StepOutline& outline) { return estimate(outline); };
   if (!state.pool().cache().weighs_cost()) return;
   state.memory().recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
     return cost->prefill_seconds(tokens, kv_before);
   };
+}
+
+// Decode rows count as alike.
+Span SimDevice::estimate(const StepOutline& outline) {
+  StepShape shape;
+  const AttentionWindows windows = cost_->windows();
+  const auto kv = static_cast<std::int32_t>(outline.decode_kv_tokens / std::max(1, outline.decodes));
+  for (std::int32_t i = 0; i < outline.decodes; ++i) add_decode_row(shape, kv, windows);
+  const PrefillPiece piece{outline.prompt_tokens, outline.prompt_kv_before};
+  if (outline.prompt_tokens > 0) shape.prefills = {&piece, 1};
+  const auto rows = static_cast<std::int32_t>(shape.tokens());
+  if (rows == 0) return Span{0};
+  shape.head_rows = shape.decodes + (outline.prompt_tokens > 0 ? 1 : 0);
+  shape.padding_rows = scheduler_->padded_tokens(rows) - rows;
+  return to_span(cost_->step(shape).total + cost_->host_time(shape));
 }
 
 Picoseconds SimDevice::copy(const SwapCopy& copy, Picoseconds at) {

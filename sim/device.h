@@ -34,6 +34,7 @@ class SimDevice final : public Device {
   [[nodiscard]] const CostTotals& totals() const { return totals_; }
 
  private:
+  [[nodiscard]] Span estimate(const StepOutline& outline);
   void time_stages(InFlightStep& step, Picoseconds ready);
 
   std::unique_ptr<CostModel> cost_;

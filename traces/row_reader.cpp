@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/name_number.h"
 #include "traces/numbers.h"
 
 namespace kvlab {
@@ -80,13 +79,6 @@ std::string RowReader::remark() const {
   return options_.uses_arrivals && options_.doubts_unit ? unit_.remark(arrival_column_, is_at_end_) : "";
 }
 
-std::int64_t session_number(std::string_view text) {
-  std::uint64_t value = 0;
-  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (parse_unsigned(text, value) && value <= kMax) return static_cast<std::int64_t>(value);
-  std::uint64_t hash = text.size();
-  for (const char c : text) hash = hash_combine(hash, static_cast<unsigned char>(c));
-  return static_cast<std::int64_t>(hash >> 1);
-}
+std::int64_t session_number(std::string_view text) { return number_of_name(text); }
 
 }  // namespace kvlab

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "app/runs/kv_memory.h"
 #include "app/runs/served_model.h"
 #include "app/runs/step_time.h"
+#include "base/name_number.h"
 #include "base/open_error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
@@ -38,8 +41,8 @@ auto policy_factory(Params& p, const std::string& key, const std::string& fallba
 // Reads `order` and `predictor`. First come, first served stays without a maker: nothing is asked of it.
 void read_order(Params& p, ServingPlan& plan) {
   SimSetup& setup = plan.setup;
-  setup.make_predictor =
-      policy_factory<PredictorRegistry>(p, "predictor", "exact", "predictor", "estimates output lengths for orders that sort by them");
+  setup.make_predictor = policy_factory<PredictorRegistry>(p, "predictor", "exact", "predictor",
+                                                           "estimates output lengths for orders and schedulers that ask for them");
   setup.make_order = policy_factory<OrderRegistry>(p, "order", "fcfs", "order", "whose turn it is, and who gives way");
   const std::unique_ptr<Order> order = setup.make_order();
   if (order->overtaking() && !setup.make_scheduler()->lets_overtake()) {
@@ -47,8 +50,8 @@ void read_order(Params& p, ServingPlan& plan) {
               "this order preempts running requests for better waiting ones, which this scheduler never does: choose 'scheduler: vllm_v1', "
               "'sarathi' or 'fastgen', or an order that lets running requests stay (docs/orders.md)");
   }
-  if (p.has("predictor") && !order->uses_predictor())
-    plan.remarks.emplace_back("'predictor' changes nothing: the order does not sort by output lengths");
+  if (p.has("predictor") && !uses_predictor(setup))
+    plan.remarks.emplace_back("'predictor' changes nothing: neither the order nor the scheduler asks for output lengths");
 }
 
 void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
@@ -187,7 +190,7 @@ void read_engine_keys(Params& p, ServingPlan& plan) {
 void read_first_facts(Params& p, ServingPlan& plan) {
   const std::unique_ptr<Order> order = plan.setup.make_order();
   std::vector<Fact> needed = order->needs();
-  if (order->uses_predictor()) {
+  if (uses_predictor(plan.setup)) {
     for (const Fact fact : plan.setup.make_predictor()->needs()) needed.push_back(fact);
   }
   const std::unique_ptr<TraceSource> trace = plan.trace.open();
@@ -203,7 +206,29 @@ void read_first_facts(Params& p, ServingPlan& plan) {
   }
 }
 
+// Refuses clients that the order names and the trace does not have. Reads the whole trace, if the order names any.
+void check_named_clients(Params& p, const ServingPlan& plan) {
+  std::map<std::int64_t, std::string> missing;
+  for (const std::string& name : plan.setup.make_order()->named_clients()) missing.emplace(number_of_name(name), name);
+  if (missing.empty()) return;
+  std::set<std::int64_t> known;
+  const std::unique_ptr<TraceSource> trace = plan.trace.open();
+  for (TraceRequest request; !missing.empty() && trace->next(request);) {
+    if (!has_fact(request.facts, Fact::kClient)) continue;
+    missing.erase(request.facts->client);
+    if (known.size() < 8) known.insert(request.facts->client);
+  }
+  if (missing.empty()) return;
+  std::string names;
+  for (const std::int64_t number : known) names += (names.empty() ? "" : ", ") + std::to_string(number);
+  p.fail_at("order", fmt::format("this order names the client '{}', which no request of the trace has in its column 'client'; the first "
+                                 "clients of the trace, by number (of a text: its hash): {}",
+                                 missing.begin()->second, names));
+}
+
 }  // namespace
+
+bool uses_predictor(const HostSetup& setup) { return setup.make_order()->uses_predictor() || setup.make_scheduler()->uses_predictor(); }
 
 ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   ServingPlan plan;
@@ -235,6 +260,7 @@ void read_requests(Params& p, ServingPlan& plan) {
   if ((plan.search || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
     p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
   read_first_facts(p, plan);
+  check_named_clients(p, plan);
   p.reject_unread();
 }
 

@@ -37,6 +37,8 @@ struct ServingPlan {
   bool stays_awake = true;
 };
 
+// The order or the scheduler asks for output lengths.
+bool uses_predictor(const HostSetup& setup);
 // Reads all but `trace` (docs/experiments.md lists the keys). Every policy and the cost model are made once, so that their errors appear
 // here. InputError with file:line:column.
 ServingPlan read_serving_plan(Params& p, std::uint64_t seed);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "policies/order/batch_search.h"
 #include "policies/order/keyed_order.h"
 
 namespace kvlab {
@@ -12,8 +13,12 @@ namespace {
 // the expected line, over the area below that line. A request's rank is what its QoE gains over the next `horizon_s` if it is served
 // instead of waiting, per token of its context. Under pressure a waiting request with more to gain takes the place of a running one.
 //
-// Our definitions: a served request keeps the lag it has, since tokens come faster than they are read. The number of running requests is
-// left to the scheduler, where Andes tries several.
+// With `batch_sizes` it is also decided how many run (batch_search.h): under pressure the best of so many batch sizes is sought every
+// `search_steps` steps among the running requests and the first waiting ones; running requests that are not in the batch give way, and
+// waiting ones that are not in it are held. Without it the number of running requests is left to the scheduler.
+//
+// Our definitions: a served request keeps the lag it has. The search takes step times from the host's estimate, or from the steps seen so
+// far.
 class Andes final : public KeyedOrder {
  public:
   explicit Andes(Params& p)
@@ -24,10 +29,20 @@ class Andes final : public KeyedOrder {
         renewals_(p.optional<std::int32_t>("renewals", 64, 1, 1 << 20,
                                            "waiting requests whose rank is renewed before a plan: the first ones, and others in turn")),
         mode_(p.choice("preemption", {{"recompute", Preemption::kRecompute}, {"swap", Preemption::kSwap}}, Preemption::kSwap,
-                       "what becomes of the KV of a request that is overtaken")) {}
+                       "what becomes of the KV of a request that is overtaken")),
+        sizes_(p.optional<std::int32_t>("batch_sizes", 0, 0, 1024,
+                                        "batch sizes that are compared under pressure; 0: the scheduler alone sets the number of running "
+                                        "requests")),
+        search_steps_(p.optional<std::int32_t>("search_steps", 1, 1, 1 << 20, "steps between two such searches")) {
+    if (sizes_ == 0 && p.has("search_steps")) p.fail_at("search_steps", "'search_steps' means nothing without 'batch_sizes': give both");
+  }
 
   void insert(RequestId r, Entry entry) override {
-    if (places_.size() <= index(r)) places_.resize(index(r) + 1);
+    if (places_.size() <= index(r)) {
+      places_.resize(index(r) + 1);
+      in_batch_.resize(index(r) + 1);
+    }
+    if (entry == Entry::kArrival) in_batch_[index(r)] = false;
     places_[index(r)] = members_.size();
     members_.push_back(r);
     KeyedOrder::insert(r, entry);
@@ -47,18 +62,42 @@ class Andes final : public KeyedOrder {
   [[nodiscard]] std::optional<Preemption> overtaking() const override { return mode_; }
   // On average at most one preemption per request.
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override {
-    return under_pressure_ && preempted_ < seen_ && rank(waiting) < rank(running);
+    return !searches() && under_pressure_ && preempted_ < seen_ && rank(waiting) < rank(running);
+  }
+  Preemption take_off(std::vector<RequestId>& off) override {
+    std::uint64_t left = is_searching() && preempted_ < seen_ ? seen_ - preempted_ : 0;
+    for (const RequestId r : view().running()) {
+      if (left == 0 || in_batch_[index(r)] || view().needed_tokens(r) == 0) continue;
+      off.push_back(r);
+      --left;
+    }
+    return mode_;
+  }
+  [[nodiscard]] bool holds(RequestId r) override { return is_searching() && !in_batch_[index(r)]; }
+  void on_admit(RequestId r) override {
+    if (!searches()) return;
+    in_batch_[index(r)] = true;  // one that comes back from CPU memory was no candidate
+    members_of_batch_.push_back(r);
   }
   [[nodiscard]] bool watches_steps() const override { return true; }
-  void on_step_end(std::span<const StepEntry> /*entries*/, Span duration) override { latest_step_ = duration; }
+  void on_step_end(std::span<const StepEntry> entries, Span duration) override {
+    latest_step_ = duration;
+    ++steps_;
+    std::int64_t tokens = 0;
+    for (const StepEntry& entry : entries) tokens += entry.tokens;
+    const auto requests = static_cast<std::int64_t>(entries.size());
+    if (searches() && tokens == requests) observed_.add(static_cast<double>(requests), static_cast<double>(ns(duration)));
+  }
 
   void on_plan() override {
+    has_batch_ = has_batch_ && size() > 0;
     if (size() == 0) return;
     renew_some();
     const double used = static_cast<double>(view().num_blocks() - view().free_blocks());
     under_pressure_ = used > pressure_frac_ * static_cast<double>(view().num_blocks());
     for (const RequestId r : view().running())
       under_pressure_ = under_pressure_ || static_cast<double>(ns(latest_step_)) > ns_per_token(info(r));
+    if (searches()) search();
   }
 
  private:
@@ -68,12 +107,13 @@ class Andes final : public KeyedOrder {
     return given ? static_cast<double>(ns(r.facts->tpot_slo)) : 1e9 / tokens_per_s_;
   }
 
-  // The expected line, of slope v, begins at arrival + TTFT. A waiting request lags it from the instant at which it passes the tokens that
-  // were delivered, and its lag grows by v; over a time t that is an area of v t^2 / 2 beyond that of a served one. The slope cancels.
+  [[nodiscard]] Reader reader(const Request& r) const {
+    return {static_cast<double>(ns(r.arrival + expected_ttft(r) - view().now())), ns_per_token(r), r.output_tokens};
+  }
+  // A waiting request lags from the instant at which the line passes the tokens that were delivered; a served one keeps the lag it has.
   [[nodiscard]] double gain(const Request& r) const {
-    const double line_begins = static_cast<double>(ns(r.arrival + expected_ttft(r) - view().now()));  // from now
     const double horizon = static_cast<double>(ns(horizon_));
-    const double lags = std::max(0.0, line_begins + r.output_tokens * ns_per_token(r));  // from then on, if it waits
+    const double line_begins = reader(r).line_begins_ns, lags = reader(r).lag_begins();
     if (lags >= horizon) return 0;
     const double share = (horizon - lags) / (horizon - line_begins);
     return share * share;
@@ -81,7 +121,8 @@ class Andes final : public KeyedOrder {
   [[nodiscard]] std::int64_t rank(RequestId r) const override {
     constexpr double kUnits = 1e15;
     const Request& request = info(r);
-    return -std::llround(kUnits * gain(request) / request.known_tokens());
+    const std::int64_t of_batch = has_batch_ && in_batch_[index(r)] ? kBatchFirst : 0;
+    return -of_batch - std::llround(kUnits * gain(request) / request.known_tokens());
   }
 
   void renew_some() {
@@ -92,12 +133,65 @@ class Andes final : public KeyedOrder {
     for (const RequestId r : due_) renew(r);
   }
 
+  // ---- the search ----
+
+  static constexpr std::int64_t kBatchFirst = std::int64_t{1} << 60;  // beyond any gain
+  [[nodiscard]] bool searches() const { return sizes_ > 0; }
+  [[nodiscard]] bool is_searching() const { return has_batch_ && under_pressure_; }
+  [[nodiscard]] double step_ns(std::int32_t requests, std::int64_t context) const {
+    const std::optional<Span> known = view().step_time({requests, context, 0, 0});
+    return known ? static_cast<double>(ns(*known)) : observed_.step_ns(requests);
+  }
+
+  // Requests that are on their way between the memories are left alone: they come in when they can.
+  void search() {
+    if (!under_pressure_) return leave_batch();
+    if (has_batch_ && steps_ < next_search_ && !view().running().empty()) return;
+    next_search_ = steps_ + search_steps_;
+    candidates_.assign(view().running().begin(), view().running().end());
+    for (const RequestId r : due_)
+      if (!info(r).is_parked && !info(r).is_leaving && is_waiting(r) && is_first_mention(r)) candidates_.push_back(r);
+    leave_batch();
+    batch_.clear();
+    std::int64_t memory = view().free_blocks();
+    for (const RequestId r : candidates_) {
+      const Request& request = info(r);
+      const std::int64_t blocks = std::min(view().blocks_for(r, request.known_tokens() + 1), view().num_blocks());
+      if (request.is_running) memory += static_cast<std::int64_t>(request.blocks.size());
+      batch_.push_back({reader(request), request.known_tokens(), blocks, false});
+    }
+    const std::vector<std::int32_t> sizes = batch_sizes(static_cast<std::int32_t>(candidates_.size()), sizes_);
+    choose_batch(batch_, sizes, memory, static_cast<double>(ns(horizon_)),
+                 [&](std::int32_t requests, std::int64_t context) { return step_ns(requests, context); });
+    has_batch_ = true;
+    for (std::size_t i = 0; i < candidates_.size(); ++i) set_in_batch(candidates_[i], batch_[i].is_chosen);
+  }
+  // due_ may name a request twice.
+  [[nodiscard]] bool is_first_mention(RequestId r) const {
+    const auto waiting = candidates_.begin() + static_cast<std::ptrdiff_t>(view().running().size());
+    return std::find(waiting, candidates_.end(), r) == candidates_.end();
+  }
+  void set_in_batch(RequestId r, bool is_in) {
+    in_batch_[index(r)] = is_in;
+    renew(r);
+    if (is_in) members_of_batch_.push_back(r);
+  }
+  void leave_batch() {
+    has_batch_ = false;
+    for (const RequestId r : members_of_batch_) {
+      in_batch_[index(r)] = false;
+      if (index(r) < places_.size() && is_waiting(r)) renew(r);
+    }
+    members_of_batch_.clear();
+  }
+
   Span ttft_;
   double tokens_per_s_;
   Span horizon_;
   double pressure_frac_;
   std::int32_t renewals_;
   Preemption mode_;
+  std::int32_t sizes_, search_steps_;
   std::vector<RequestId> members_;   // that wait, in no order
   std::vector<std::size_t> places_;  // by slot: in members_
   std::size_t next_ = 0;
@@ -105,6 +199,12 @@ class Andes final : public KeyedOrder {
   Span latest_step_{};
   bool under_pressure_ = false;
   std::vector<RequestId> due_;
+  std::vector<bool> in_batch_;  // by slot: chosen by the latest search
+  std::vector<RequestId> candidates_, members_of_batch_;
+  std::vector<BatchCandidate> batch_;
+  ObservedSteps observed_;
+  std::int64_t steps_ = 0, next_search_ = 0;
+  bool has_batch_ = false;
 };
 
 KVLAB_REGISTER(Order, Andes, "andes", "the most quality of experience gained per token of context first, preemptive under pressure",

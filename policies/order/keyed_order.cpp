@@ -22,6 +22,7 @@ RequestId KeyedOrder::at(std::uint32_t position) const {
 }
 
 void KeyedOrder::insert(RequestId r, Entry /*entry*/) {
+  ++changes_;
   if (keys_.size() <= index(r)) keys_.resize(index(r) + 1);
   const Key key = keys_[index(r)] = key_of(r);
   sorted_.insert(key);
@@ -30,6 +31,7 @@ void KeyedOrder::insert(RequestId r, Entry /*entry*/) {
 
 void KeyedOrder::erase(RequestId r) {
   if (!is_waiting(r)) throw InternalError("request is not waiting");
+  ++changes_;
   const auto place = sorted_.find(keys_[index(r)]);
   keys_[index(r)] = {};
   if (has_cursor_ && place == cursor_) {

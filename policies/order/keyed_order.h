@@ -32,10 +32,13 @@ class KeyedOrder : public Order {
     auto operator<=>(const Key&) const = default;
   };
   [[nodiscard]] Key key_of(RequestId r) const;
+  // Counts entries and exits, and moves by renew() as both.
+  [[nodiscard]] std::uint64_t changes() const { return changes_; }
   [[nodiscard]] bool is_waiting(RequestId r) const { return index(r) < keys_.size() && keys_[index(r)].request == r; }
 
  private:
   std::set<Key> sorted_;
+  std::uint64_t changes_ = 0;
   std::vector<Key> keys_;  // by slot: as in sorted_; of requests that do not wait, kNoRequest
   // The place that at() returned last, so that a walk takes constant time per request.
   mutable std::set<Key>::const_iterator cursor_;

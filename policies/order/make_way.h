@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "policies/scheduler/scheduler.h"
 
@@ -19,6 +20,18 @@ inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
   return info.known_tokens() - (has_own ? info.computed_tokens : view.lookup(r));
 }
 
+// Preempts the requests that the order takes off the GPU of its own accord; returns their number.
+template <class OnPreempt>
+std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
+  std::vector<RequestId> off;
+  const Preemption mode = view.take_off(off);
+  for (const RequestId r : off) {
+    view.preempt(r, mode);
+    on_preempt(r);
+  }
+  return static_cast<std::int32_t>(off.size());
+}
+
 // For orders that let waiting requests take the place of running ones (Order::overtaking()): preempts running requests, the last by the
 // order first, until each waiting request that overtakes one has a row and blocks. Call it at the start of plan(); admission does the rest.
 // on_preempt(r) is called for each request that gave way. Schedulers that call it: vllm_v1, sarathi, fastgen, layered_prefill; they say so
@@ -27,11 +40,17 @@ template <class OnPreempt>
 void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   const auto mode = view.overtaking();
   if (!mode) return;
+  room.rows += take_off(view, on_preempt);
   std::int64_t taken = 0;  // blocks for the waiting requests before this one
   for (std::uint32_t i = 0; i < view.num_waiting() && !view.running().empty();) {
     const RequestId r = view.waiting(i), worst = view.victim(view.running().back());
     const Request& info = view.info(r);
-    if (info.is_parked || (info.computed_tokens > 0 && !info.is_swapped)) {  // it comes back from CPU memory and has its blocks
+    if (info.is_leaving) {
+      ++i;
+      continue;
+    }
+    if (info.is_parked ||
+        (info.computed_tokens > 0 && !info.is_swapped && !info.is_paused)) {  // it comes back from CPU memory and has its blocks
       --room.rows;
       ++i;
       continue;
@@ -39,13 +58,16 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
     if (!view.overtakes(r, worst)) return;
     const bool cannot_enter = info.in_flight_steps > 0;  // preempted with a token in flight
     const std::int64_t needed = cannot_enter ? 0 : view.blocks_needed(r, tokens_to_admit(view, r));
-    if (cannot_enter || (room.rows > 0 && taken + needed + room.spare_blocks <= view.free_blocks())) {
+    const std::int64_t all = taken + needed + room.spare_blocks;
+    if (cannot_enter || (room.rows > 0 && all <= view.free_blocks())) {
       room.rows -= cannot_enter ? 0 : 1;
       taken += needed;
       ++i;
       continue;
     }
-    view.preempt(worst, *mode);
+    const bool lacks_blocks = all > view.free_blocks() + view.leaving_blocks();
+    if (room.rows > 0 && !lacks_blocks) return;  // copies under way make room
+    view.preempt(worst, *mode == Preemption::kKeep && lacks_blocks ? Preemption::kSwap : *mode);
     ++room.rows;
     on_preempt(worst);
   }

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "policies/order/keyed_order.h"
+#include "policies/order/swapping_order.h"
 
 namespace kvlab {
 
@@ -9,19 +9,19 @@ namespace {
 
 // FastServe's skip-join multi-level feedback queue (Wu et al. 2023, arXiv:2305.05920). A request joins the first level whose quantum covers
 // its prefill; each step that holds it uses up its quantum by the step's whole time, and a request that has used it up goes one level down,
-// to its front. A waiting request of a better level takes the place of a running one. FastServe's proactive swapping is left out.
-class Mlfq final : public KeyedOrder {
+// to its front. A waiting request of a better level takes the place of a running one. With `swap_ahead_blocks` GPU blocks are freed before
+// they are needed, and requests come back before a row is free (swapping_order.h).
+class Mlfq final : public SwappingOrder {
  public:
   explicit Mlfq(Params& p)
-      : quantum_(p.milliseconds("quantum_ms", 10, 0.001, 1e6, "quantum of the first level")),
+      : SwappingOrder(p),
+        quantum_(p.milliseconds("quantum_ms", 10, 0.001, 1e6, "quantum of the first level")),
         factor_(p.optional<std::int32_t>("factor", 2, 2, 1000, "quantum of a level over that of the one before")),
         levels_(p.optional<std::int32_t>("levels", 16, 1, 64, "number of levels; requests in the last one stay there")),
         prefill_tokens_per_s_(p.optional<double>("prefill_tokens_per_s", 0, 0, 1e9,
                                                  "rate by which a prompt's prefill time is estimated; 0: as measured in steps so far")),
         starvation_(p.milliseconds("starvation_ms", 3000, 0, 1e9, "a request that waits longer is promoted to the first level; 0: never")),
-        scan_steps_(p.optional<std::int32_t>("scan_steps", 1000, 1, 1 << 30, "steps between two looks for such requests")),
-        mode_(p.choice("preemption", {{"recompute", Preemption::kRecompute}, {"swap", Preemption::kSwap}}, Preemption::kSwap,
-                       "what becomes of the KV of a request that is overtaken")) {}
+        scan_steps_(p.optional<std::int32_t>("scan_steps", 1000, 1, 1 << 30, "steps between two looks for such requests")) {}
 
   void insert(RequestId r, Entry entry) override {
     if (states_.size() <= index(r)) states_.resize(index(r) + 1);
@@ -32,11 +32,9 @@ class Mlfq final : public KeyedOrder {
       state.place = front_--;
       state.served = view().now();
     }
-    KeyedOrder::insert(r, entry);
+    SwappingOrder::insert(r, entry);
   }
 
-  [[nodiscard]] std::optional<Preemption> overtaking() const override { return mode_; }
-  [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override { return level(waiting) < level(running); }
   [[nodiscard]] bool watches_steps() const override { return true; }
 
   void on_step_end(std::span<const StepEntry> entries, Span duration) override {
@@ -63,6 +61,7 @@ class Mlfq final : public KeyedOrder {
   };
 
   static constexpr std::int64_t kPlaces = std::int64_t{1} << 56;  // places per level; both counters stay far inside
+  [[nodiscard]] bool goes_before(RequestId waiting, RequestId running) const override { return level(waiting) < level(running); }
   [[nodiscard]] std::int32_t level(RequestId r) const { return states_[index(r)].level; }
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return states_[index(r)].level * kPlaces + states_[index(r)].place; }
   [[nodiscard]] Span quantum_of(std::int32_t level) const {
@@ -114,7 +113,6 @@ class Mlfq final : public KeyedOrder {
   double prefill_tokens_per_s_;
   Span starvation_;
   std::int32_t scan_steps_;
-  Preemption mode_;
   std::vector<State> states_;  // by slot
   std::int64_t front_ = -1, back_ = 0;
   std::int64_t steps_ = 0, prefill_tokens_ = 0;

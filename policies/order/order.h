@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -31,6 +32,9 @@ class Order {
   [[nodiscard]] virtual std::vector<Fact> needs() const { return {}; }
   [[nodiscard]] virtual bool uses_predictor() const { return false; }
 
+  // Clients that its parameters name, as in the trace. The program refuses one that no request of the trace has.
+  [[nodiscard]] virtual std::vector<std::string> named_clients() const { return {}; }
+
   // ---- the waiting requests, sorted ----
   enum class Entry : std::uint8_t { kArrival, kPreemptedToFront, kPreemptedToBack };
   [[nodiscard]] virtual std::uint32_t size() const = 0;
@@ -50,8 +54,16 @@ class Order {
   // The waiting request may take the place of the running one; then it also goes before it in the queue.
   [[nodiscard]] virtual bool overtakes(RequestId /*waiting*/, RequestId /*running*/) const { return false; }
 
+  // Appends running requests that are preempted in this plan whoever waits, and returns how. Schedulers with lets_overtake() ask for it
+  // once per plan, before they plan anything (make_way.h), and only if overtaking() has a value.
+  virtual Preemption take_off(std::vector<RequestId>& /*off*/) { return Preemption::kRecompute; }
+  // The waiting r stays out of this plan, and so do those after it in the queue. Never asked of one that came back from CPU memory: it has
+  // its blocks. At least one request that waits must get in once no request runs and no copy is under way.
+  [[nodiscard]] virtual bool holds(RequestId /*r*/) { return false; }
+
   // ---- events ----
-  virtual void on_plan() {}                                           // a plan begins; view().now() is its time
+  // A plan begins; view().now() is its time. It may call view().try_swap_in(), to bring requests back ahead of their turn.
+  virtual void on_plan() {}
   virtual void on_admit(RequestId /*r*/) {}                           // r runs; it was erased before
   virtual void on_tokens(RequestId /*r*/, std::int32_t /*count*/) {}  // r emitted them; one call may report those of many steps
   virtual void on_step_end(std::span<const StepEntry> /*entries*/, Span /*duration*/) {}

@@ -4,10 +4,12 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "base/name_number.h"
 #include "policies/order/order.h"
 
 namespace kvlab {
@@ -16,16 +18,29 @@ namespace {
 
 // Virtual token counter (Sheng et al. 2024, arXiv:2401.00588, algorithm 2): each client has a counter of the service it was given, and the
 // client with the smallest goes first, its requests in order of arrival. A client that comes back to an empty queue is lifted to the
-// smallest counter of those that wait, so that it gathers no credit while it is away. Nobody is preempted for another.
+// smallest counter of those that wait, so that it gathers no credit while it is away; where none waits, to the counter of the client whose
+// queue emptied last. Nobody is preempted for another. A client of weight w is charged a w-th of the cost, so that it gets w times as much.
 class Vtc final : public Order {
  public:
   explicit Vtc(Params& p)
-      : input_(micro(p.optional<double>("input_weight", 1, 0, 1000, "cost of a prompt token, charged at admission (w_in)"))),
-        output_(micro(p.optional<double>("output_weight", 2, 0, 1000, "cost of an output token, charged when it is emitted (w_out)"))),
+      : input_(p.optional<double>("input_weight", 1, 0, 1000, "cost of a prompt token, charged at admission (w_in)")),
+        output_(p.optional<double>("output_weight", 2, 0, 1000, "cost of an output token, charged when it is emitted (w_out)")),
         profiled_(p.choice("cost", {{"weighted", false}, {"profiled", true}}, false,
                            "weighted sum of tokens, or the paper's profiled function of prompt and output length")),
         predicts_(p.flag("charge_predicted", false,
-                         "whether the predicted output is charged at admission and corrected as tokens appear; needs 'predictor'")) {}
+                         "whether the predicted output is charged at admission and corrected as tokens appear; needs 'predictor'")) {
+    Params weights = p.optional_child("weights", "weights of order 'vtc'");
+    if (p.is_describing()) weights.optional<double>("CLIENT", 1, 1e-3, 1e3, kWeight);
+    for (const std::string& name : weights.keys()) {
+      weights_[number_of_name(name)] = weights.required<double>(name, 1e-3, 1e3, kWeight);
+      named_.push_back(name);
+    }
+    weights.reject_unread();
+    if (profiled_ && (p.has("input_weight") || p.has("output_weight")))
+      p.fail_at(p.has("input_weight") ? "input_weight" : "output_weight",
+                "'input_weight' and 'output_weight' mean nothing with 'cost: profiled': leave them out");
+  }
+  [[nodiscard]] std::vector<std::string> named_clients() const override { return named_; }
 
   [[nodiscard]] std::vector<Fact> needs() const override { return {Fact::kClient}; }
   [[nodiscard]] bool uses_predictor() const override { return predicts_; }
@@ -61,7 +76,7 @@ class Vtc final : public Order {
     --size_;
     if (!client.queue.empty()) return;
     active_.erase({client.key, job.client});
-    last_left_ = client.counter;
+    last_left_ = job.client;
   }
 
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
@@ -72,20 +87,20 @@ class Vtc final : public Order {
     Job& job = jobs_[index(r)];
     if (job.charged_output >= 0) return;  // it was preempted: what it pays for is computed once more
     job.charged_output = predicts_ ? predictor().output_tokens(info(r)) : 0;
-    charge(job, cost(info(r).prompt_tokens, job.charged_output));
+    charge(job, cost(job, job.charged_output, r));
   }
   void on_tokens(RequestId r, std::int32_t /*count*/) override {
     Job& job = jobs_[index(r)];
     const Request& request = info(r);
     if (request.output_tokens <= job.charged_output) return;
-    charge(job, cost(request.prompt_tokens, request.output_tokens) - cost(request.prompt_tokens, job.charged_output));
+    charge(job, cost(job, request.output_tokens, r) - cost(job, job.charged_output, r));
     job.charged_output = request.output_tokens;
   }
   void on_leave(RequestId r) override {
     const Job& job = jobs_[index(r)];
     const Request& request = info(r);
     if (job.charged_output <= request.output_tokens) return;
-    charge(job, cost(request.prompt_tokens, request.output_tokens) - cost(request.prompt_tokens, job.charged_output));
+    charge(job, cost(job, request.output_tokens, r) - cost(job, job.charged_output, r));
   }
 
   // The head changes only when the head's client overtakes another one; counters grow in proportion to the running requests of a client.
@@ -93,7 +108,7 @@ class Vtc final : public Order {
     if (size_ == 0 || active_.size() == 1) return Horizon::whatever_is_cached();
     if (profiled_ || predicts_ || active_.size() > kMostCompared) return Horizon::none();
     rates_.assign(clients_.size(), 0);
-    for (const RequestId r : view().running()) rates_[jobs_[index(r)].client] += output_;
+    for (const RequestId r : view().running()) rates_[jobs_[index(r)].client] += clients_[jobs_[index(r)].client].output;
     const std::uint32_t head = settled(active_.begin())->second;
     std::int64_t plans = std::numeric_limits<std::int64_t>::max();
     for (const auto& [key, other] : active_) {
@@ -107,7 +122,9 @@ class Vtc final : public Order {
  private:
   static constexpr std::size_t kMostCompared = 64;
   struct Client {
-    std::int64_t counter = 0;                 // millionths of a weighted token
+    std::int64_t counter = 0;  // millionths of a weighted token
+    double weight = 1;
+    std::int64_t input = 0, output = 0;       // what a token costs it, weighted sum
     std::int64_t key = 0;                     // in active_: the counter when it was put there
     std::map<std::int64_t, RequestId> queue;  // by place
   };
@@ -119,20 +136,29 @@ class Vtc final : public Order {
   using Active = std::set<std::pair<std::int64_t, std::uint32_t>>;
 
   static std::int64_t micro(double weight) { return std::llround(weight * 1e6); }
-  [[nodiscard]] std::int64_t cost(std::int64_t prompt, std::int64_t output) const {
-    if (!profiled_) return input_ * prompt + output_ * output;
+  // Of r's prompt and `output` tokens. A whole number, so that it does not matter in how many parts it is charged.
+  [[nodiscard]] std::int64_t cost(const Job& job, std::int64_t output, RequestId r) const {
+    const Client& client = clients_[job.client];
+    const std::int64_t prompt = info(r).prompt_tokens;
+    if (!profiled_) return client.input * prompt + client.output * output;
     const auto x = static_cast<double>(prompt), y = static_cast<double>(output);
-    return micro(0.210 * x + 0.1008 * y + 0.00399 * x * y + 0.00325 * y * y + 1.146);
+    return micro((0.210 * x + 0.1008 * y + 0.00399 * x * y + 0.00325 * y * y + 1.146) / client.weight);
   }
 
   [[nodiscard]] std::uint32_t client_of(RequestId r) {
     const auto [found, is_new] = numbers_.try_emplace(info(r).facts->client, static_cast<std::uint32_t>(clients_.size()));
-    if (is_new) clients_.emplace_back();
+    if (!is_new) return found->second;
+    Client& client = clients_.emplace_back();
+    const auto weight = weights_.find(found->first);
+    if (weight != weights_.end()) client.weight = weight->second;
+    client.input = micro(input_ / client.weight);
+    client.output = micro(output_ / client.weight);
     return found->second;
   }
+  [[nodiscard]] std::int64_t counter_of_last() const { return last_left_ < clients_.size() ? clients_[last_left_].counter : 0; }
   void lift(Client& client) {
     const auto first = settled(active_.begin());
-    client.counter = std::max(client.counter, first == active_.end() ? last_left_ : first->first);
+    client.counter = std::max(client.counter, first == active_.end() ? counter_of_last() : first->first);
   }
   void charge(const Job& job, std::int64_t amount) {
     Client& client = clients_[job.client];
@@ -173,14 +199,20 @@ class Vtc final : public Order {
     if (cursor_.client != active_.end()) cursor_.request = clients_[cursor_.client->second].queue.begin();
   }
 
-  std::int64_t input_, output_;
+  static constexpr const char* kWeight = "share of the client, as the trace's column names it, against one of weight 1";
+  static constexpr std::uint32_t kNobody = UINT32_MAX;
+
+  double input_, output_;
   bool profiled_, predicts_;
   std::unordered_map<std::int64_t, std::uint32_t> numbers_;  // client -> place in clients_
   mutable std::vector<Client> clients_;                      // their keys are brought up to date as they are looked at
   mutable Active active_;                                    // clients with waiting requests
   std::vector<Job> jobs_;                                    // by slot
   std::uint32_t size_ = 0;
-  std::int64_t front_ = -1, back_ = 0, last_left_ = 0;
+  std::int64_t front_ = -1, back_ = 0;
+  std::uint32_t last_left_ = kNobody;       // the client whose queue emptied last
+  std::map<std::int64_t, double> weights_;  // by client
+  std::vector<std::string> named_;          // the same clients as the experiment writes them
   mutable Cursor cursor_;
   mutable bool has_cursor_ = false;
   mutable std::vector<std::int64_t> rates_;

@@ -22,6 +22,8 @@ RequestId StepBuilder::preempt_one() {
 Readiness ready_to_admit(ReplicaView& view, RequestId r) {
   const Request& info = view.info(r);
   if (info.is_parked || info.in_flight_steps > 0) return Readiness::kLater;
+  const bool has_blocks = info.computed_tokens > 0 && !info.is_swapped;
+  if (!has_blocks && view.holds(r)) return Readiness::kNoRoom;
   if (!info.is_swapped) return Readiness::kReady;
   return view.try_swap_in(r, info.known_tokens() - info.computed_tokens) ? Readiness::kLater : Readiness::kNoRoom;
 }

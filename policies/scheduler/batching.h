@@ -105,7 +105,7 @@ WaitingWalk walk_waiting(ReplicaView& view, IsFull&& is_full, TryAdmit&& try_adm
 enum class Readiness : std::uint8_t {
   kReady,
   kLater,   // its copy or its own output is under way; it keeps its place in the queue
-  kNoRoom,  // swapped out, and no memory to bring it back
+  kNoRoom,  // swapped out, and no memory to bring it back; or the order holds it
 };
 
 // Tells if a waiting r can be admitted now. A swapped r starts to come back, with room for all of its known tokens: requests that came

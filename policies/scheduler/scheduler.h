@@ -59,8 +59,17 @@ struct StepPlan {
   [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
 };
 
-enum class Preemption : std::uint8_t { kRecompute, kSwap };
+// kSwapAhead: no step waits for the copy, and the blocks are free once it has ended. A plain swap frees them at once, and the step being
+// planned waits for the copy. kKeep: its blocks stay on the GPU until it runs again or the order puts it away.
+enum class Preemption : std::uint8_t { kRecompute, kSwap, kSwapAhead, kKeep };
 enum class QueueEnd : std::uint8_t { kFront, kBack };
+
+// The work of a step in outline, for estimates of its time: decode rows with their cached tokens in all, and a piece of one prompt.
+struct StepOutline {
+  std::int32_t decodes = 0;
+  std::int64_t decode_kv_tokens = 0;
+  std::int32_t prompt_tokens = 0, prompt_kv_before = 0;
+};
 
 // One replica as its scheduler sees it while it plans one step. A plan takes and returns memory only by these calls;
 // computed_tokens advance after plan() returns, by the plan's entries.
@@ -80,14 +89,25 @@ class ReplicaView {
   // For make_way(): how running requests give way to better waiting ones; none: they do not.
   [[nodiscard]] virtual std::optional<Preemption> overtaking() const = 0;
   [[nodiscard]] virtual bool overtakes(RequestId waiting, RequestId running) const = 0;
+  // For make_way(): appends running requests that the order preempts in this plan of its own accord, in the mode that it returns.
+  virtual Preemption take_off(std::vector<RequestId>& /*off*/) { return Preemption::kRecompute; }
+  // A waiting r stays out of this plan, and so do those after it.
+  virtual bool holds(RequestId /*r*/) { return false; }
+  // Output tokens that the experiment's predictor expects of r in all; for schedulers with uses_predictor(). Without one: the true number.
+  virtual std::int32_t predicted_output(RequestId r) { return info(r).output_limit; }
+  // Time of a step, host time included; none: this host has no estimate.
+  virtual std::optional<Span> step_time(const StepOutline& /*outline*/) { return std::nullopt; }
   // ---- memory and queues ----
   // Tokens that r could compute in this step: n - c; 0 when in-flight tokens reach its output limit, and while a step of r is in
   // flight on hosts that do not plan over unknown tokens.
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
   [[nodiscard]] virtual std::int32_t max_model_len() const = 0;
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
-  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;   // usable blocks in all
-  [[nodiscard]] virtual std::int64_t free_blocks() const = 0;  // unreferenced ones, cached included
+  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;                // usable blocks in all
+  [[nodiscard]] virtual std::int64_t free_blocks() const = 0;               // unreferenced ones, cached included
+  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }   // free once copies under way have ended (kSwapAhead)
+  [[nodiscard]] virtual std::int64_t num_cpu_blocks() const { return 0; }   // room for swapped blocks in CPU memory
+  [[nodiscard]] virtual std::int64_t free_cpu_blocks() const { return 0; }  // of it, unused
   // Blocks r would hold at length n, hits aside. Schedulers never divide by the block size themselves.
   [[nodiscard]] virtual std::int64_t blocks_for(RequestId r, std::int32_t n) const = 0;
   // Free blocks that r takes to compute m more tokens. Hits of a waiting r are looked up; those without a reference count, since they
@@ -107,6 +127,8 @@ class ReplicaView {
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
   virtual void admit(RequestId r) = 0;  // from waiting to the end of running
   virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
+  // A waiting r that was preempted by kKeep leaves the GPU in another mode; for orders.
+  virtual void put_away(RequestId /*r*/, Preemption /*mode*/) {}
   // Starts to bring a swapped waiting r back: takes room for its kept tokens and m more, all or nothing. r keeps its place in the queue
   // and is parked until the copy has ended; then is_swapped is false and it can be admitted.
   virtual bool try_swap_in(RequestId r, std::int32_t m) = 0;
@@ -166,6 +188,8 @@ class Scheduler {
   [[nodiscard]] virtual bool plans_layers() const { return false; }
   // Fast-forward left out so many calls of plan() that would have repeated the latest one.
   virtual void on_repeat(std::int64_t /*plans*/) {}
+  // plan() calls ReplicaView::predicted_output().
+  [[nodiscard]] virtual bool uses_predictor() const { return false; }
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };

@@ -62,6 +62,20 @@ TEST_F(OrderRunTest, ErrorsSayWhatToDo) {
   EXPECT_NE((no_row.err + no_row.out).find("e.yaml:11:"), std::string::npos) << no_row.err << no_row.out;
 }
 
+TEST_F(OrderRunTest, WeightsNameClientsOfTheTrace) {
+  EXPECT_EQ(run("scheduler: vllm_v1\norder: {vtc: {weights: {0: 2, 2: 0.5}}}\n").status, 0);
+  const Called unknown = run("scheduler: vllm_v1\norder: {vtc: {weights: {bob: 2}}}\n");
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_NE(unknown.err.find("names the client 'bob', which no request of the trace has"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("hash): 0, 1, 2"), std::string::npos) << unknown.err;
+}
+
+TEST_F(OrderRunTest, S3UsesThePredictor) {
+  const Called called = run("scheduler: s3\npredictor: {bucket: {max_output_tokens: 512}}\n");
+  EXPECT_EQ(called.status, 0) << called.err;
+  EXPECT_EQ((called.out + called.err).find("changes nothing"), std::string::npos) << called.out << called.err;
+}
+
 TEST_F(OrderRunTest, ListedAndDescribed) {
   EXPECT_NE(call({"list", "orders"}).out.find("longest_prefix"), std::string::npos);
   const std::string srpt = call({"describe", "srpt"}).out;

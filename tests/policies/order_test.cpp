@@ -18,11 +18,6 @@ RequestFacts priority(std::int32_t value) {
   facts.priority = value;
   return facts;
 }
-RequestFacts client(std::int64_t number) {
-  RequestFacts facts;
-  facts.client = number;
-  return facts;
-}
 RequestFacts ttft(std::int64_t ms) {
   RequestFacts facts;
   facts.ttft_slo = Span(ms * 1'000'000);
@@ -158,92 +153,6 @@ TEST(SrptOrder, SwapsWhereAsked) {
   EXPECT_EQ(d.step(), "0:1");
 }
 
-// Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
-TEST(MlfqOrder, DemotesAfterTheQuantum) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  Memory{.order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"});
-  d.arrive(4, 10);
-  EXPECT_EQ(d.step(), "0:4");
-  EXPECT_EQ(d.step(), "0:1");
-  d.arrive(4, 2);
-  EXPECT_EQ(d.step(), "0:1") << "same level: nobody gives way";
-  EXPECT_EQ(d.step(), "1:4");
-  EXPECT_EQ(d.step(), "1:1");
-  EXPECT_EQ(d.step(), "0:7") << "4 prompt tokens and 3 of the output again";
-}
-
-// A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
-TEST(MlfqOrder, LongPromptsSkipLevels) {
-  ReplicaDriver d("vllm_v1", kOneAtATime,
-                  Memory{.order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"});
-  d.arrive(400, 1);
-  d.arrive(4, 1);
-  EXPECT_EQ(d.step(), "1:4");
-  EXPECT_EQ(d.step(), "0:400");
-}
-
-// Request 0 is at the second level. While short requests keep coming it waits; after 3 ms without service it is promoted, and goes
-// before those that came later.
-TEST(MlfqOrder, TheStarvedArePromoted) {
-  const auto wait_of = [](const char* starvation) {
-    ReplicaDriver d("vllm_v1", kOneAtATime,
-                    Memory{.order = "mlfq",
-                           .order_params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, scan_steps: 1, starvation_ms: ") +
-                                           starvation + "}"});
-    d.arrive(400, 1);
-    for (int i = 0; i < 12; ++i) {
-      d.arrive(4, 1);
-      d.arrive(4, 1);
-      if (d.step() == "0:400") return i;
-    }
-    return -1;
-  };
-  EXPECT_EQ(wait_of("0"), -1);
-  EXPECT_GE(wait_of("3"), 3);
-}
-
-// Prompt tokens cost 1, output tokens 2. Clients 7 and 8: after request 0 client 7 has paid 6, so client 8 goes next; then both have paid
-// 6, and client 7 came first.
-TEST(VtcOrder, TheClientWithTheLeastServiceGoesFirst) {
-  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "vtc"});
-  d.with(client(7)).arrive(4, 1);
-  d.with(client(7)).arrive(4, 1);
-  d.with(client(8)).arrive(4, 1);
-  EXPECT_EQ(d.step(), "0:4");
-  EXPECT_EQ(d.waiting(), "2 1");
-  EXPECT_EQ(d.step(), "2:4");
-  EXPECT_EQ(d.step(), "1:4");
-}
-
-// Client 8 arrives when client 7 has paid 12 and has a request waiting. Lifted to 12 it takes turns with client 7; it has no credit for the
-// time before.
-TEST(VtcOrder, AClientThatWasAwayIsLifted) {
-  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "vtc"});
-  for (int i = 0; i < 4; ++i) d.with(client(7)).arrive(4, 1);
-  d.step();
-  d.step();
-  for (int i = 0; i < 2; ++i) d.with(client(8)).arrive(4, 1);
-  EXPECT_EQ(d.step(), "2:4");
-  EXPECT_EQ(d.step(), "4:4");
-  EXPECT_EQ(d.step(), "3:4");
-  EXPECT_EQ(d.step(), "5:4");
-}
-
-// The output charged at admission: 10 by default estimate. It is taken back when the request ends after 1.
-TEST(VtcOrder, ChargesThePredictionAndTakesItBack) {
-  ReplicaDriver d(
-      "vllm_v1", "{max_num_seqs: 2}",
-      Memory{.order = "vtc", .order_params = "{charge_predicted: true}", .predictor = "history", .predictor_params = "{first_tokens: 10}"});
-  d.with(client(1)).arrive(4, 2);
-  d.with(client(1)).arrive(4, 2);
-  d.with(client(2)).arrive(20, 2);
-  d.with(client(2)).arrive(4, 2);
-  EXPECT_EQ(d.step(), "0:4 2:20") << "24 and 40 charged at admission";
-  EXPECT_EQ(d.waiting(), "1 3");
-  EXPECT_EQ(d.step(), "0:1 2:1");
-  EXPECT_EQ(d.waiting(), "1 3") << "8 and 24 after both ended";
-}
-
 TEST(EdfOrder, EarliestDeadlineFirst) {
   ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "edf"});
   for (const int ms : {300, 100, 200}) d.with(ttft(ms)).arrive(4, 1);
@@ -309,6 +218,40 @@ TEST(AndesOrder, NobodyGivesWayWithoutPressure) {
   for (int i = 0; i < 10; ++i) d.step();
   d.arrive(4, 1);
   EXPECT_EQ(d.step(), "0:1");
+}
+
+// As above, with the batch sought: there is room for request 2 and its next token, and then not for request 1 and its own; request 0 gains
+// least. So request 1 is held, though its prompt alone would fit.
+TEST(AndesOrder, TheSearchHoldsWhoIsNotInTheBatch) {
+  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4, .order = "andes", .order_params = "{preemption: recompute, batch_sizes: 3}"});
+  d.arrive(4, 12);
+  for (int i = 0; i < 10; ++i) d.step();
+  d.arrive(8, 1);
+  d.arrive(4, 1);
+  EXPECT_EQ(d.step(), "2:4");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+  EXPECT_EQ(d.step(), "1:8");
+}
+
+// Two rows, and steps that are slower than anybody reads: there is pressure all the time, and memory for all, so that every preemption is
+// the order's own.
+TEST(AndesOrder, OnAverageNobodyIsPreemptedTwice) {
+  for (const std::string sizes : {"0", "4"}) {
+    ReplicaDriver d(
+        "vllm_v1", "{max_num_seqs: 2}",
+        Memory{.order = "andes",
+               .order_params = "{ttft_ms: 1, tokens_per_s: 2000, horizon_s: 0.05, preemption: recompute, batch_sizes: " + sizes + "}"});
+    std::uint64_t arrived = 0;
+    for (int i = 0; i < 300; ++i) {
+      if (i % 10 == 0) {
+        d.arrive(4 + i % 7, 20);
+        ++arrived;
+      }
+      d.step();
+      EXPECT_LE(d.state().counters().preemptions, arrived) << sizes << " " << i;
+    }
+    EXPECT_GT(d.left().size(), 5U) << sizes;
+  }
 }
 
 // static, orca and vllm_v0 admit by the order too; what they reserve is theirs to keep.

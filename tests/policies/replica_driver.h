@@ -48,6 +48,7 @@ class ReplicaDriver {
     limits.is_contiguous = scheduler_->wants_contiguous_memory();
     limits.prefix_caching = memory.prefix_caching && !limits.is_contiguous;
     limits.plans_over_unknown = scheduler_->pipeline_depth() > 1;
+    limits.scheduler_predicts = scheduler_->uses_predictor();
     auto pool = std::make_unique<BlockPool>(memory.num_blocks, 1, make<BlockCache>(memory.block_cache, "{}"));
     std::unique_ptr<Footprint> footprint = std::make_unique<KeepAll>();
     if (memory.kept_tokens > 0) footprint = std::make_unique<testing::SinkWindow>(memory.kept_tokens, memory.block_tokens, 1);
@@ -119,6 +120,14 @@ class ReplicaDriver {
   void finish_copies() {
     for (const SwapCopy& copy : copies_in_) state_->finish_swap_in(copy.request, now_);
     copies_in_.clear();
+  }
+
+  // Ends the copies to CPU memory that no step waits for.
+  void finish_copies_out() {
+    for (const SwapCopy& copy : copies_out_)
+      if (copy.is_ahead) state_->finish_swap_in(copy.request, now_);
+    copies_out_.clear();
+    state_->check();
   }
 
   [[nodiscard]] ReplicaState& state() { return *state_; }

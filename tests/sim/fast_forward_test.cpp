@@ -65,6 +65,40 @@ TEST_P(FastForward, ChangesNothing) {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.scheduler << ' ' << c.parameters << ' ' << c.order; }
 
+std::vector<Case> orders_to_test() {
+  return {{"", "", 0, "priority", "{}", "exact"},
+          {"", "", 0, "priority", "{preemptive: true}", "exact"},
+          {"", "", 0, "sjf", "{}", "lognormal"},
+          {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
+          {"", "", 0, "srpt", "{}", "exact"},
+          {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
+          {"", "", 0, "mlfq", "{quantum_ms: 5, starvation_ms: 30, scan_steps: 20}", "exact"},
+          {"", "", 0, "vtc", "{}", "exact"},
+          {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
+          {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
+          {"", "", 0, "edf", "{}", "exact"},
+          {"", "", 0, "mlfq", "{quantum_ms: 5, swap_ahead_blocks: 12}", "exact"},
+          {"", "", 0, "mlfq", "{quantum_ms: 5, preemption: keep, swap_ahead_blocks: 12}", "exact"},
+          {"", "", 0, "mlfq", "{quantum_ms: 1, preemption: keep, swap_ahead_blocks: 1}", "exact"},
+          {"", "", 0, "alise", "{first_queue_ms: 20, preemption: keep, swap_ahead_blocks: 6}", "lognormal"},
+          {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1, batch_sizes: 4}", "exact"},
+          {"", "", 0, "andes", "{horizon_s: 1, pressure_frac: 0.3, batch_sizes: 3, search_steps: 7}", "exact"},
+          {"", "", 0, "vtc", "{weights: {0: 2, 3: 0.7}}", "exact"},
+          {"", "", 0, "alise", "{age_s: 0.02, first_queue_ms: 20}", "lognormal"},
+          {"", "", 0, "alise", "{first_queue_ms: 20, swap_ahead_blocks: 6, cpu_floor_frac: 0.3}", "lognormal"},
+          {"", "", 0, "etc_u", "{}", "exact"},
+          {"", "", 0, "ucb_u", "{}", "exact"},
+          {"", "", 0, "etc_rr", "{}", "exact"},
+          {"", "", 0, "ucb_rr", "{quantum_steps: 3}", "exact"},
+          {"", "", 0, "longest_prefix", "{}", "exact"},
+          {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"},
+          {"", "", 0, "dfs_weight", "{}", "exact"},
+          {"", "", 0, "longest_output", "{}", "lognormal"},
+          {"", "", 0, "random", "{}", "exact"},
+          {"", "", 0, "fastswitch_priority", "{frequency: 0.1}", "exact"},
+          {"", "", 0, "fastswitch_priority", "{frequency: 0.1, pattern: markov}", "exact"}};
+}
+
 std::vector<Case> orders_and_schedulers() {
   const std::vector<std::pair<std::string, std::string>> schedulers = {{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 12}"},
                                                                        {"vllm_v1", "{budget_tokens: 256, async_scheduling: false}"},
@@ -75,29 +109,12 @@ std::vector<Case> orders_and_schedulers() {
                                                                        {"sglang", "{chunk_tokens: 256, max_num_seqs: 12}"},
                                                                        {"sglang", "{chunk_tokens: 64, mixed_chunk: true, overlap: false}"},
                                                                        {"orca", "{max_num_seqs: 16}"},
-                                                                       {"layered_prefill", "{budget_tokens: 3000, stages: 4}"}};
-  const std::vector<Case> orders = {{"", "", 0, "priority", "{}", "exact"},
-                                    {"", "", 0, "priority", "{preemptive: true}", "exact"},
-                                    {"", "", 0, "sjf", "{}", "lognormal"},
-                                    {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
-                                    {"", "", 0, "srpt", "{}", "exact"},
-                                    {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
-                                    {"", "", 0, "mlfq", "{quantum_ms: 5, starvation_ms: 30, scan_steps: 20}", "exact"},
-                                    {"", "", 0, "vtc", "{}", "exact"},
-                                    {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
-                                    {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
-                                    {"", "", 0, "edf", "{}", "exact"},
-                                    {"", "", 0, "longest_prefix", "{}", "exact"},
-                                    {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"},
-                                    {"", "", 0, "dfs_weight", "{}", "exact"},
-                                    {"", "", 0, "longest_output", "{}", "lognormal"},
-                                    {"", "", 0, "random", "{}", "exact"},
-                                    {"", "", 0, "fastswitch_priority", "{frequency: 0.1}", "exact"},
-                                    {"", "", 0, "fastswitch_priority", "{frequency: 0.1, pattern: markov}", "exact"}};
+                                                                       {"layered_prefill", "{budget_tokens: 3000, stages: 4}"},
+                                                                       {"s3", "{max_num_seqs: 12, window_ms: 5}"}};
   std::vector<Case> all;
   for (const auto& [scheduler, parameters] : schedulers) {
     const bool overtakes = policy<SchedulerRegistry>("scheduler", scheduler, parameters)()->lets_overtake();
-    for (const Case& c : orders) {
+    for (const Case& c : orders_to_test()) {
       if (policy<OrderRegistry>("order", c.order, c.order_parameters)()->overtaking() && !overtakes) continue;
       all.push_back({scheduler, parameters, 24, c.order, c.order_parameters, c.predictor});
     }
@@ -151,6 +168,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}", 240},
                       Case{"sarathi", "{version: decode_maximal, watermark_frac: 0.2}"}, Case{"sarathi", "{budget_tokens: 4}"},
                       Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
+                      Case{"s3", "{max_num_seqs: 16}"}, Case{"s3", "{max_num_seqs: 16, window_ms: 2}", 60, "fcfs", "{}", "lognormal"},
+                      Case{"s3", "{reorder_requests: 4}", 60, "fcfs", "{}", "lognormal"},
                       Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"},
                       Case{"layered_prefill", "{}"}, Case{"layered_prefill", "{budget_tokens: 700, stages: 4, max_num_seqs: 12}"},
                       Case{"layered_prefill", "{budget_tokens: 100}"}, Case{"skip_decode", "{least_layers: 2, over_tokens: 40}"},

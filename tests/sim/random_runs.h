@@ -47,6 +47,7 @@ inline Workload random_workload(std::uint64_t seed, std::size_t count, double ga
     w.facts[i].client = static_cast<std::int64_t>(draw(5).below(5));
     w.facts[i].priority = static_cast<std::int32_t>(draw(6).below(3));
     w.facts[i].ttft_slo = Span(static_cast<std::int64_t>(draw(7).below(100'000'000)));
+    w.facts[i].request_class = ClassName("c" + std::to_string(draw(8).below(3)));
     r.facts = &w.facts[i];
     w.requests.push_back(r);
   }

@@ -133,7 +133,7 @@ bool SimulationRun::writes(const std::string& table) const {
 }
 
 std::unique_ptr<TraceSource> SimulationRun::only_draws() const {
-  const bool draws_more = plan_.has_samples || (plan_.setup.make_order()->uses_predictor() && plan_.setup.make_predictor()->is_random()) ||
+  const bool draws_more = plan_.has_samples || (uses_predictor(plan_.setup) && plan_.setup.make_predictor()->is_random()) ||
                           (plan_.setup.num_replicas > 1 && plan_.setup.make_dispatcher()->is_random());
   return draws_more ? nullptr : plan_.trace.open();
 }

@@ -1,0 +1,128 @@
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "policies/order/swapping_order.h"
+
+namespace kvlab {
+
+namespace {
+
+// ALISE (Zhao et al. 2024, arXiv:2410.23537): queues by the predicted time to come, its prefill and the predicted tokens still to emit; the
+// shortest first, preemptive. An estimate that is reached is doubled. A request that waits for `age_s` is promoted one queue, and from the
+// first queue to the head of all, by arrival.
+//
+// The paper sorts by the estimated waiting time, the sum over those ahead: the same sequence, so with `swap_ahead_blocks` the last by this
+// order leave the GPU first, and the first come back (swapping_order.h). It stores them in 8 bits there, which is left out: a copy moves
+// the blocks as they are. Number and width of the queues are ours.
+class Alise final : public SwappingOrder {
+ public:
+  explicit Alise(Params& p)
+      : SwappingOrder(p),
+        queues_(p.optional<std::int32_t>("queues", 4, 1, 32, "number of queues")),
+        first_(p.milliseconds("first_queue_ms", 2000, 0.001, 1e9,
+                              "predicted time to come of requests in the first queue, at most; each "
+                              "further one covers twice as much, the last one all")),
+        age_(p.seconds("age_s", 5, 0.001, 1e6, "waiting time after which a request is promoted by one queue")),
+        prefill_tokens_per_s_(p.optional<double>("prefill_tokens_per_s", 0, 0, 1e9,
+                                                 "rate by which prefill times are estimated; 0: as measured in steps so far")),
+        token_(p.milliseconds("token_ms", 0, 0, 1e3, "estimated time per output token; 0: as measured in steps so far")) {}
+
+  [[nodiscard]] bool uses_predictor() const override { return true; }
+  void insert(RequestId r, Entry entry) override {
+    if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
+    Job& job = jobs_[index(r)];
+    if (entry == Entry::kArrival) {
+      job = {predictor().output_tokens(info(r)), prefill_time(info(r)), token_time(), 0, 0};
+    }
+    job.wait = ++waits_;
+    ageing_.push_back({r, job.wait, view().now() + age_});
+    SwappingOrder::insert(r, entry);
+  }
+  void erase(RequestId r) override {
+    SwappingOrder::erase(r);
+    jobs_[index(r)].wait = 0;
+  }
+  void on_plan() override {
+    promote();
+    SwappingOrder::on_plan();
+  }
+
+  [[nodiscard]] bool watches_steps() const override { return true; }
+  void on_step_end(std::span<const StepEntry> entries, Span duration) override {
+    std::int64_t tokens = 0;
+    for (const StepEntry& entry : entries) tokens += entry.tokens;
+    const bool has_prompts = tokens > static_cast<std::int64_t>(entries.size());
+    (has_prompts ? prompt_tokens_ : decode_steps_) += has_prompts ? tokens : 1;
+    (has_prompts ? prompt_time_ : decode_time_) += duration;
+  }
+
+ private:
+  struct Job {
+    std::int32_t predicted = 1;   // output tokens in all
+    Span prefill{}, token{};      // estimates as of its arrival, so that ranks change with progress alone
+    std::int32_t promotions = 0;  // kept until it leaves
+    std::uint64_t wait = 0;       // 0: it does not wait
+  };
+  struct Ageing {
+    RequestId request{};
+    std::uint64_t wait = 0;
+    Time due{};
+  };
+  static constexpr std::int64_t kWidth = std::int64_t{1} << 56;  // of a queue's ranks, in nanoseconds: two years
+
+  [[nodiscard]] bool goes_before(RequestId waiting, RequestId running) const override { return rank(waiting) < rank(running); }
+  [[nodiscard]] Span prefill_time(const Request& r) const {
+    double rate = prefill_tokens_per_s_;
+    if (rate == 0 && prompt_time_ > Span{0}) rate = static_cast<double>(prompt_tokens_) / to_s(prompt_time_);
+    return rate > 0 ? Span(static_cast<std::int64_t>(r.prompt_tokens / rate * 1e9)) : Span{0};
+  }
+  // A nanosecond while nothing is known: then the number of tokens decides.
+  [[nodiscard]] Span token_time() const {
+    if (token_ > Span{0}) return token_;
+    return std::max(Span{1}, decode_steps_ > 0 ? decode_time_ / decode_steps_ : Span{0});
+  }
+  [[nodiscard]] std::int64_t remaining_ns(RequestId r) const {
+    const Job& job = jobs_[index(r)];
+    std::int64_t total = job.predicted;
+    while (total <= info(r).output_tokens) total *= 2;
+    const Span prefill = info(r).output_tokens == 0 ? job.prefill : Span{0};
+    return std::min(ns(prefill + job.token * (total - info(r).output_tokens)), kWidth - 1);
+  }
+  [[nodiscard]] std::int64_t rank(RequestId r) const override {
+    const std::int64_t left = remaining_ns(r);
+    std::int32_t queue = 0;
+    for (std::int64_t end = ns(first_); queue < queues_ - 1 && left > end && end < kWidth / 2; end *= 2) ++queue;
+    queue -= jobs_[index(r)].promotions;
+    return queue < 0 ? -1 : queue * kWidth + left;
+  }
+
+  // Waiting times are all alike, so the first in the list is the first to be promoted.
+  void promote() {
+    for (; !ageing_.empty() && ageing_.front().due <= view().now(); ageing_.pop_front()) {
+      const Ageing aged = ageing_.front();
+      Job& job = jobs_[index(aged.request)];
+      if (job.wait != aged.wait || job.promotions >= queues_) continue;
+      ++job.promotions;
+      renew(aged.request);
+      ageing_.push_back({aged.request, aged.wait, view().now() + age_});
+    }
+  }
+
+  std::int32_t queues_;
+  Span first_, age_;
+  double prefill_tokens_per_s_;
+  Span token_;
+  std::vector<Job> jobs_;  // by slot
+  std::deque<Ageing> ageing_;
+  std::uint64_t waits_ = 0;
+  std::int64_t prompt_tokens_ = 0, decode_steps_ = 0;
+  Span prompt_time_{}, decode_time_{};
+};
+
+KVLAB_REGISTER(Order, Alise, "alise", "shortest predicted time to come first, in queues with ageing; preemptive",
+               "ALISE, Zhao et al. 2024, arXiv:2410.23537; partly our definition; needs 'predictor'");
+
+}  // namespace
+
+}  // namespace kvlab

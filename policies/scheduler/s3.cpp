@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <vector>
+
+#include "policies/scheduler/batching.h"
+
+namespace kvlab {
+
+namespace {
+
+// S3 (Jin et al. 2023, arXiv:2306.06000): iteration-level batching in contiguous memory that is reserved for the prompt and the predicted
+// output. The largest reservation that fits enters first, then the next (decreasing first fit). A request that reaches the end of its
+// reservation is preempted, its reservation is doubled, and it is computed again.
+//
+// Sorting by size reorders arrivals. It is done among the first `reorder_requests` of the queue, and nothing overtakes a request that has
+// waited for `window_ms`.
+class S3 final : public Scheduler {
+ public:
+  explicit S3(Params& p)
+      : max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 128, 1, 1 << 20, "most running requests")),
+        reorder_(
+            p.optional<std::uint32_t>("reorder_requests", 256, 1, 1 << 20, "first requests of the queue among which sizes are compared")),
+        window_(p.milliseconds("window_ms", 10'000, 0, 1e9, "waiting time since arrival after which no other request may overtake")) {}
+
+  [[nodiscard]] bool wants_contiguous_memory() const override { return true; }
+  [[nodiscard]] bool uses_predictor() const override { return true; }
+  [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, 0}; }
+
+  void plan(ReplicaView& view, StepPlan& plan) override {
+    StepBuilder step{view, plan};
+    running_.assign(view.running().begin(), view.running().end());
+    for (const RequestId r : running_) {
+      const std::int32_t m = tokens_at_rest(view, r);
+      if (m <= 0) continue;
+      if (view.info(r).computed_tokens + m > view.info(r).reserved_tokens)
+        preempt(view, r);
+      else if (!is_full(step))
+        step.add(r, m);
+    }
+    admit(step);
+  }
+
+  // Requests that wait need memory or a row that a completion gives back, or the end of a reservation.
+  [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
+    Horizon horizon = Horizon::whatever_is_cached();
+    for (const RequestId r : view.running())
+      horizon.plans = std::min<std::int64_t>(horizon.plans, view.info(r).reserved_tokens - view.info(r).computed_tokens);
+    return horizon;
+  }
+
+  void on_finish(RequestId r) override {
+    if (index(r) < tokens_.size()) tokens_[index(r)] = 0;
+  }
+
+ private:
+  struct Waiting {
+    RequestId request{};
+    std::int64_t blocks = 0;
+    bool is_late = false;  // nothing may overtake it
+  };
+
+  [[nodiscard]] bool is_full(const StepBuilder& step) const { return step.num_requests() >= max_num_seqs_; }
+
+  void preempt(ReplicaView& view, RequestId r) {
+    tokens_[index(r)] = 2 * std::int64_t{view.info(r).reserved_tokens};
+    view.preempt(r, Preemption::kRecompute);
+  }
+
+  // Blocks to reserve for r: whole ones, and never more than the longest request or the memory has.
+  std::int64_t blocks_for(ReplicaView& view, RequestId r) {
+    if (tokens_.size() <= index(r)) tokens_.resize(index(r) + 1);
+    std::int64_t& tokens = tokens_[index(r)];
+    if (tokens == 0) tokens = std::int64_t{view.info(r).prompt_tokens} + view.predicted_output(r);
+    tokens = std::min<std::int64_t>(tokens, view.max_model_len());
+    return std::min(view.blocks_for(r, static_cast<std::int32_t>(tokens)), view.num_blocks());
+  }
+
+  // Late ones come first and in the order of the queue, the others by size.
+  void sort_waiting(ReplicaView& view) {
+    waiting_.clear();
+    for (std::uint32_t i = 0; i < std::min(reorder_, view.num_waiting()); ++i) {
+      const RequestId r = view.waiting(i);
+      if (ready_to_admit(view, r) != Readiness::kReady) continue;
+      waiting_.push_back({r, blocks_for(view, r), view.now() - view.info(r).arrival >= window_});
+    }
+    std::stable_sort(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) {
+      return a.is_late != b.is_late ? a.is_late : !a.is_late && a.blocks > b.blocks;
+    });
+  }
+
+  void admit(StepBuilder& step) {
+    ReplicaView& view = step.view;
+    if (is_full(step) || view.num_waiting() == 0) return;
+    sort_waiting(view);
+    for (const Waiting& w : waiting_) {
+      if (is_full(step)) return;
+      const auto tokens = static_cast<std::int32_t>(w.blocks * view.block_tokens());
+      if (w.blocks > view.free_blocks() || !view.try_reserve(w.request, tokens)) {
+        if (w.is_late) return;
+        continue;
+      }
+      view.admit(w.request);
+      step.add(w.request, view.info(w.request).known_tokens());
+    }
+  }
+
+  std::int32_t max_num_seqs_;
+  std::uint32_t reorder_;
+  Span window_;
+  std::vector<std::int64_t> tokens_;  // by slot: reservation; 0: not predicted yet
+  std::vector<Waiting> waiting_;
+  std::vector<RequestId> running_;
+};
+
+KVLAB_REGISTER(Scheduler, S3, "s3", "memory reserved for the predicted output, decreasing first fit; twice as much when it is not enough",
+               "Jin et al. 2023, arXiv:2306.06000; needs 'predictor'");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,225 @@
+// Orders that preempt and swap by levels, against sequences derived by hand. A step takes a millisecond, and blocks have 4 tokens.
+#include "tests/error_of.h"
+#include "tests/policies/replica_driver.h"
+
+namespace kvlab {
+namespace {
+
+using Memory = ReplicaDriver::Memory;
+constexpr const char* kOneAtATime = "{max_num_seqs: 1}";
+
+// Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
+TEST(MlfqOrder, DemotesAfterTheQuantum) {
+  ReplicaDriver d("vllm_v1", kOneAtATime,
+                  Memory{.order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e9, preemption: recompute}"});
+  d.arrive(4, 10);
+  EXPECT_EQ(d.step(), "0:4");
+  EXPECT_EQ(d.step(), "0:1");
+  d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "0:1") << "same level: nobody gives way";
+  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.step(), "0:7") << "4 prompt tokens and 3 of the output again";
+}
+
+// Every step is longer than any quantum, so each request falls a level per step, down to the last of three. There nobody overtakes, and the
+// two do not take turns for ever.
+TEST(MlfqOrder, QuantaBelowAStepEndInTheLastLevel) {
+  ReplicaDriver d(
+      "vllm_v1", kOneAtATime,
+      Memory{.order = "mlfq", .order_params = "{quantum_ms: 0.1, levels: 3, prefill_tokens_per_s: 1e9, preemption: recompute}"});
+  d.arrive(4, 10);
+  for (int i = 0; i < 4; ++i) d.step();
+  d.arrive(4, 4);
+  EXPECT_EQ(d.step(), "1:4");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.step(), "0:8");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+}
+
+// A prompt of 400 tokens takes 4 ms at 100 000 tokens per second, which is the second level's quantum: a short request goes before it.
+TEST(MlfqOrder, LongPromptsSkipLevels) {
+  ReplicaDriver d("vllm_v1", kOneAtATime,
+                  Memory{.order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: recompute}"});
+  d.arrive(400, 1);
+  d.arrive(4, 1);
+  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_EQ(d.step(), "0:400");
+}
+
+// Request 0 is at the second level. While short requests keep coming it waits; after 3 ms without service it is promoted, and goes
+// before those that came later.
+TEST(MlfqOrder, TheStarvedArePromoted) {
+  const auto wait_of = [](const char* starvation) {
+    ReplicaDriver d("vllm_v1", kOneAtATime,
+                    Memory{.order = "mlfq",
+                           .order_params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, scan_steps: 1, starvation_ms: ") +
+                                           starvation + "}"});
+    d.arrive(400, 1);
+    for (int i = 0; i < 12; ++i) {
+      d.arrive(4, 1);
+      d.arrive(4, 1);
+      if (d.step() == "0:400") return i;
+    }
+    return -1;
+  };
+  EXPECT_EQ(wait_of("0"), -1);
+  EXPECT_GE(wait_of("3"), 3);
+}
+
+// 10 blocks, of which 3 are to stay free. After step 2 both requests have 4 of them, so request 1 is copied out while request 0 goes on;
+// its blocks are free when the copy has ended. It would leave 2 free and stays out until request 0 is done.
+TEST(MlfqOrder, SwapsTheLastOutBeforeMemoryIsFull) {
+  ReplicaDriver d("vllm_v1", "{}",
+                  Memory{.num_blocks = 10,
+                         .host_blocks = 100,
+                         .order = "mlfq",
+                         .order_params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3}"});
+  d.arrive(12, 20);
+  d.arrive(12, 20);
+  EXPECT_EQ(d.step(), "0:12 1:12");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "0:1");
+  ASSERT_EQ(d.copies_out().size(), 1U);
+  EXPECT_TRUE(d.copies_out()[0].is_ahead);
+  EXPECT_EQ(d.free_blocks(), 2);
+  EXPECT_EQ(d.step(), "0:1") << "the copy under way counts: no other leaves";
+  d.finish_copies_out();
+  EXPECT_EQ(d.free_blocks(), 6);
+  for (int i = 0; i < 16; ++i) EXPECT_EQ(d.step(), "0:1") << i;
+  EXPECT_EQ(d.step(), "") << "request 1 is on its way back";
+  d.finish_copies();
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.state().counters().swaps, 1U);
+  EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+}
+
+// CPU memory of 4 blocks is full: request 2 is held, unless the floor is 0.
+TEST(MlfqOrder, NewPromptsAreHeldWhileCpuMemoryIsShort) {
+  for (const std::string floor : {"0.1", "0"}) {
+    ReplicaDriver d(
+        "vllm_v1", "{}",
+        Memory{.num_blocks = 10,
+               .host_blocks = 4,
+               .order = "mlfq",
+               .order_params = "{quantum_ms: 1e5, prefill_tokens_per_s: 1e9, swap_ahead_blocks: 3, cpu_floor_frac: " + floor + "}"});
+    d.arrive(12, 20);
+    d.arrive(12, 20);
+    for (int i = 0; i < 3; ++i) d.step();
+    d.arrive(4, 1);
+    EXPECT_EQ(d.step(), floor == "0" ? "0:1 2:4" : "0:1");
+  }
+}
+
+// One row and 3 of 6 blocks free when request 1 overtakes: with 3 blocks to take it lets request 0 keep its own, with 4 it does not.
+TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
+  for (const std::int32_t prompt : {12, 16}) {
+    ReplicaDriver d("vllm_v1", kOneAtATime,
+                    Memory{.num_blocks = 6,
+                           .host_blocks = 100,
+                           .order = "mlfq",
+                           .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 1}"});
+    d.arrive(8, 20);
+    for (int i = 0; i < 3; ++i) d.step();
+    EXPECT_EQ(d.free_blocks(), 3);
+    d.arrive(prompt, 1);
+    EXPECT_EQ(d.step(), "1:" + std::to_string(prompt));
+    EXPECT_EQ(d.copies_out().size(), prompt == 12 ? 0U : 1U);
+    EXPECT_EQ(d.step(), prompt == 12 ? "0:1" : "") << "in the GPU's memory, or on its way back";
+    EXPECT_EQ(d.state().counters().preemptions, 1U);
+    EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+  }
+}
+
+// 9 blocks, of which 4 are to stay free; request 1 leaves 3, so that request 0, which waits on the GPU, is copied out.
+TEST(MlfqOrder, ThoseThatWaitOnTheGpuLeaveFirst) {
+  ReplicaDriver d("vllm_v1", kOneAtATime,
+                  Memory{.num_blocks = 9,
+                         .host_blocks = 100,
+                         .order = "mlfq",
+                         .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 4}"});
+  d.arrive(8, 20);
+  for (int i = 0; i < 3; ++i) d.step();
+  d.arrive(12, 3);
+  EXPECT_EQ(d.step(), "1:12");
+  EXPECT_TRUE(d.copies_out().empty());
+  EXPECT_EQ(d.step(), "1:1");
+  ASSERT_EQ(d.copies_out().size(), 1U);
+  EXPECT_TRUE(d.copies_out()[0].is_ahead);
+  EXPECT_EQ(d.free_blocks(), 2);
+  d.finish_copies_out();
+  EXPECT_EQ(d.free_blocks(), 5);
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+}
+
+TEST(MlfqOrder, KeepingNeedsAWayOut) {
+  EXPECT_NE(error_of([] { ReplicaDriver::make<Order>("mlfq", "{preemption: keep}"); }).find("needs 'swap_ahead_blocks'"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { ReplicaDriver::make<Order>("mlfq", "{swap_in_first: 2}"); }).find("means nothing without"), std::string::npos);
+}
+
+// One row. Request 0 has gone down a level and is overtaken by request 1; it is copied back while request 1 still runs, and has its row as
+// soon as that ends.
+TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
+  for (const bool ahead : {false, true}) {
+    ReplicaDriver d(
+        "vllm_v1", kOneAtATime,
+        Memory{.host_blocks = 100,
+               .order = "mlfq",
+               .order_params = std::string("{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: ") + (ahead ? "1}" : "0}")});
+    d.arrive(4, 10);
+    for (int i = 0; i < 3; ++i) d.step();
+    d.arrive(4, 2);
+    EXPECT_EQ(d.step(), "1:4");
+    EXPECT_EQ(d.step(), "1:1");
+    EXPECT_EQ(d.copies_in().size(), ahead ? 1U : 0U);
+    d.finish_copies();
+    EXPECT_EQ(d.step(), ahead ? "0:1" : "");
+  }
+}
+
+// A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
+TEST(AliseOrder, ShortestPredictedTimeFirst) {
+  const char* params = "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}";
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "alise", .order_params = params});
+  d.arrive(40, 20);
+  d.arrive(4, 50);
+  EXPECT_EQ(d.step(), "1:4");
+}
+
+TEST(AliseOrder, AnEstimateThatIsReachedIsDoubled) {
+  ReplicaDriver d("vllm_v1", kOneAtATime,
+                  Memory{.order = "alise",
+                         .order_params = "{token_ms: 1, prefill_tokens_per_s: 1e9}",
+                         .predictor = "bucket",
+                         .predictor_params = "{max_output_tokens: 4, buckets: 2}"});
+  d.arrive(4, 6);
+  d.step();
+  EXPECT_EQ(d.step(), "0:1");
+  d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "1:4");
+}
+
+// Request 0 has 100 ms to come: the last of the queues of 10, 20, 40 ms and more. It is queued at 1 ms; promoted every 3 ms, it is in the
+// first queue at 10 ms, after those that are shorter, and before all at 13 ms.
+TEST(AliseOrder, TheAgedArePromoted) {
+  const auto wait_of = [](const std::string& age) {
+    ReplicaDriver d(
+        "vllm_v1", kOneAtATime,
+        Memory{.order = "alise", .order_params = "{token_ms: 1, prefill_tokens_per_s: 1e9, first_queue_ms: 10, age_s: " + age + "}"});
+    d.arrive(4, 100);
+    for (int i = 0; i < 20; ++i) {
+      d.arrive(4, 1);
+      d.arrive(4, 1);
+      if (d.step() == "0:4") return i;
+    }
+    return -1;
+  };
+  EXPECT_EQ(wait_of("1000"), -1);
+  EXPECT_EQ(wait_of("0.003"), 12);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,83 @@
+// S3 by hand: 10 blocks of 4 tokens in one piece. The predictor is exact unless a test says otherwise, and a step takes a millisecond.
+#include "tests/policies/replica_driver.h"
+
+namespace kvlab {
+namespace {
+
+using Memory = ReplicaDriver::Memory;
+
+// Reservations of 2, 6 and 4 blocks: the two largest fill the memory.
+TEST(S3, TheLargestThatFitsEntersFirst) {
+  ReplicaDriver d("s3", "{}", Memory{.num_blocks = 10, .max_model_len = 40});
+  d.arrive(4, 4);
+  d.arrive(12, 12);
+  d.arrive(8, 8);
+  EXPECT_EQ(d.step(), "1:12 2:8");
+  EXPECT_EQ(d.waiting(), "0");
+  EXPECT_EQ(d.free_blocks(), 0);
+}
+
+// With a window of nothing all are late: they enter in order of arrival, up to the first that does not fit.
+TEST(S3, LateRequestsKeepTheirOrder) {
+  ReplicaDriver d("s3", "{window_ms: 0}", Memory{.num_blocks = 10, .max_model_len = 40});
+  d.arrive(4, 4);
+  d.arrive(12, 12);
+  d.arrive(8, 8);
+  d.arrive(4, 4);
+  EXPECT_EQ(d.step(), "0:4 1:12");
+  EXPECT_EQ(d.waiting(), "2 3") << "request 3 would fit";
+}
+
+// Request 1 needs 6 blocks and 4 are free. Request 2 overtakes it; at 4 ms request 1 has waited for longer than the window, and request 3
+// stays out.
+TEST(S3, NobodyOvertakesAfterTheWindow) {
+  ReplicaDriver d("s3", "{window_ms: 2.5}", Memory{.num_blocks = 10, .max_model_len = 40});
+  d.arrive(12, 12);
+  EXPECT_EQ(d.step(), "0:12");
+  d.arrive(12, 12);
+  EXPECT_EQ(d.step(), "0:1");
+  d.arrive(4, 4);
+  EXPECT_EQ(d.step(), "0:1 2:4");
+  d.arrive(4, 4);
+  EXPECT_EQ(d.step(), "0:1 2:1");
+}
+
+// At most 8 output tokens are predicted: 12 tokens are reserved, and the request computes 15. At the end of its reservation it is preempted
+// with 9 tokens out, and enters again with 24.
+TEST(S3, AReservationThatIsTooShortIsDoubled) {
+  ReplicaDriver d(
+      "s3", "{}",
+      Memory{.num_blocks = 10, .max_model_len = 40, .predictor = "bucket", .predictor_params = "{max_output_tokens: 8, buckets: 2}"});
+  d.arrive(4, 12);
+  EXPECT_EQ(d.step(), "0:4");
+  EXPECT_EQ(d.free_blocks(), 7);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "0:13");
+  EXPECT_EQ(d.free_blocks(), 4);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+  EXPECT_EQ(d.free_blocks(), 10);
+}
+
+// No reservation is larger than the memory, whatever is predicted.
+TEST(S3, ReservesNoMoreThanThereIs) {
+  ReplicaDriver d(
+      "s3", "{}",
+      Memory{.num_blocks = 10, .max_model_len = 1000, .predictor = "bucket", .predictor_params = "{max_output_tokens: 512, buckets: 1}"});
+  d.arrive(4, 4);
+  EXPECT_EQ(d.step(), "0:4");
+  EXPECT_EQ(d.free_blocks(), 0);
+}
+
+TEST(S3, LimitsTheBatch) {
+  ReplicaDriver d("s3", "{max_num_seqs: 2}", Memory{.num_blocks = 10, .max_model_len = 40});
+  for (int i = 0; i < 3; ++i) d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "0:4 1:4");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "2:4");
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,67 @@
+// ReplicaView::step_time() in the simulator: the estimate of a step is the time that the step then takes.
+#include <gtest/gtest.h>
+
+#include "policies/order/keyed_order.h"
+#include "tests/sim/sim_support.h"
+
+namespace kvlab::testing {
+namespace {
+
+struct Compared {
+  std::vector<std::pair<Span, Span>> steps;  // estimate and duration
+};
+
+// By arrival; it asks for an estimate of each step of one request.
+class Asking final : public KeyedOrder {
+ public:
+  explicit Asking(Compared& to) : to_(to) {}
+  [[nodiscard]] bool watches_steps() const override { return true; }
+  void on_step_end(std::span<const StepEntry> entries, Span duration) override {
+    ASSERT_EQ(entries.size(), 1U);
+    const StepEntry& entry = entries[0];
+    StepOutline outline{1, entry.kv_before, 0, 0};
+    if (entry.kv_before == 0) outline = {0, 0, entry.tokens, 0};
+    const std::optional<Span> estimate = view().step_time(outline);
+    ASSERT_TRUE(estimate.has_value());
+    to_.steps.emplace_back(*estimate, duration);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t rank(RequestId /*r*/) const override { return 0; }
+  Compared& to_;
+};
+
+TEST(StepEstimate, IsTheTimeOfTheStep) {
+  Compared compared;
+  SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false}");
+  setup.make_order = [&] { return std::make_unique<Asking>(compared); };
+  LinearPrices prices;
+  prices.cell = 110;
+  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  VectorTrace trace({request_at(0, 100, 30)});
+  Recorder records;
+  simulate(setup, trace, records);
+  ASSERT_EQ(compared.steps.size(), 30U);
+  for (const auto& [estimate, duration] : compared.steps) EXPECT_EQ(estimate, duration);
+  EXPECT_GT(compared.steps[0].second, compared.steps[1].second) << "a prompt of 100 tokens, then one token";
+}
+
+// Host time comes on top: a host of 7 us makes every step so much longer.
+TEST(StepEstimate, HasHostTime) {
+  for (const std::int64_t host : {std::int64_t{0}, std::int64_t{7'000'000}}) {
+    Compared compared;
+    SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false}");
+    setup.make_order = [&] { return std::make_unique<Asking>(compared); };
+    LinearPrices prices;
+    prices.host = Picoseconds{host};
+    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    VectorTrace trace({request_at(0, 100, 5)});
+    Recorder records;
+    simulate(setup, trace, records);
+    ASSERT_EQ(compared.steps.size(), 5U);
+    for (const auto& [estimate, duration] : compared.steps) EXPECT_EQ(ns(estimate - duration), host / 1000);
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::testing
