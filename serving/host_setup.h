@@ -48,7 +48,7 @@ struct HostSetup {
   std::function<std::unique_ptr<Footprint>()> make_footprint;
   MemorySetup memory;
   std::int32_t max_model_len = 1 << 20;
-  SloTarget slo;
+  Slo slo;
   StopRule stop;
   Span warmup{0};             // requests that arrive before it are served and not counted
   Span timeline_interval{0};  // 0: no timeline

@@ -17,6 +17,7 @@ ReplicaLimits limits_of(const HostSetup& setup, std::uint32_t number, const Sche
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1 && traits.num_stages == 1;
   limits.count_from = kStart + setup.warmup;
   limits.replica = number;
+  limits.slo = &setup.slo;
   return limits;
 }
 

@@ -6,6 +6,8 @@
 
 namespace kvlab {
 
+struct Slo;
+
 struct ReplicaLimits {
   std::int32_t block_tokens = 16;
   std::int32_t max_model_len = 1 << 20;
@@ -16,6 +18,7 @@ struct ReplicaLimits {
   bool unnamed_rest = false;  // as Footprint::unnamed_rest, if the host knows it from elsewhere
   Time count_from{};          // requests that arrived before are not counted (Request::is_counted)
   std::uint32_t replica = 0;  // its number, for records
+  const Slo* slo = nullptr;   // targets whose gaps between tokens are watched; null: none
 };
 
 }  // namespace kvlab

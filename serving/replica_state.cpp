@@ -75,6 +75,7 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival) {
   r.hash_tokens = from.hash_tokens;
   r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.hashes = from.hashes;
+  if (limits.slo != nullptr) gaps_.begin(id, r, targets_of(r, *limits.slo));
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
@@ -204,6 +205,7 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
     --r.in_flight_steps;
     if (!memory_.keeps_everything()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
+    if (gaps_.is_on() && r.has_emitted()) gaps_.add(entry.request, r, at - r.last_emitted);
     deliver(r, at, itl);
     if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
     if (r.output_tokens == r.output_limit)
@@ -231,6 +233,10 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
     order_->on_tokens(queues_.running()[i], static_cast<std::int32_t>(iterations));
   counters_.output_tokens += iterations * static_cast<std::int64_t>(queues_.running().size());
   now_ = to_time(last_at);
+}
+
+void ReplicaState::note_uniform_gaps(Picoseconds first_at, const StretchGaps& gaps) {
+  for (const RequestId id : queues_.running()) gaps_.add(id, table_[id], first_at - table_[id].last_emitted, gaps);
 }
 
 // ---- leaving ----

@@ -6,6 +6,7 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/gap_watch.h"
 #include "serving/metrics.h"
 #include "serving/replica_memory.h"
 #include "serving/request.h"
@@ -97,6 +98,9 @@ class ReplicaState final : public ReplicaView {
   // Fast-forward. Its tokens are delivered by emit_uniform().
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
+  // Before it, where watches_gaps(): the gaps after the token of `first_at`.
+  [[nodiscard]] bool watches_gaps() const { return gaps_.is_on(); }
+  void note_uniform_gaps(Picoseconds first_at, const StretchGaps& gaps);
 
   // Conservation laws; throws InternalError. O(requests + blocks).
   void check() const;
@@ -118,6 +122,7 @@ class ReplicaState final : public ReplicaView {
   RequestQueues queues_;
   ReplicaMemory memory_;
   UniformDecode uniform_;
+  GapWatch gaps_;
   bool plans_over_unknown_;
   std::vector<RequestRecord> outbox_;
   std::vector<RequestId> left_;

@@ -28,7 +28,7 @@ std::string monotonicity_note(const std::vector<Probe>& probes) {
 std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
   Params s = p.optional_child("search", "search");
   if (!p.has("search")) return std::nullopt;
-  if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms, e2e_ms}' to know what is good enough");
+  if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms, tbt_ms, e2e_ms}' to know what is good enough");
   if (!s.has("rate")) s.fail("search needs 'rate': [low, high] in requests per second");
   const std::vector<double> rate = s.numbers("rate", 1e-6, 1e9, "lowest and highest arrival rate to try, requests per second");
   if (rate.size() != 2 || rate[0] >= rate[1]) s.fail_at("rate", "'rate': expected [low, high] with low < high");

@@ -73,8 +73,8 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bi
   f.emplace_back("prompt_tokens_per_s", rate(static_cast<double>(l.prompt_tokens)));
   f.emplace_back("output_tokens_per_s", rate(static_cast<double>(l.output_tokens)));
   add_latencies(f, l);
-  f.emplace_back("slo_attainment_frac", real_if(setup.slo.is_set && l.judged > 0, l.slo_attainment_frac));
-  f.emplace_back("goodput_per_s", setup.slo.is_set ? rate(static_cast<double>(l.attained)) : "");
+  f.emplace_back("slo_attainment_frac", real_if(l.judged > 0, l.slo_attainment_frac));
+  f.emplace_back("goodput_per_s", setup.slo.has_targets() || l.judged > 0 ? rate(static_cast<double>(l.attained)) : "");
   f.emplace_back("preemptions", std::to_string(s.preemptions));
   f.emplace_back("swaps", std::to_string(s.swaps));
   f.emplace_back("recompute_fallbacks", std::to_string(s.recompute_fallbacks));

@@ -22,18 +22,18 @@ TEST(GroupMetrics, RequestsAreHeldToTheirOwnTargets) {
   strict.ttft_slo = Span(50'000'000);
   lax.ttft_slo = Span(500'000'000);
   lax.tpot_slo = Span(9'999'999);
-  const SloTarget run{true, Span(200'000'000), Span::max(), Span::max()};
-  const auto attains = [&](const RequestFacts& facts, const SloTarget& slo) {
+  const Slo run{{true, Span(200'000'000), Span::max(), Span::max()}};
+  const auto attains = [&](const RequestFacts& facts, const Slo& slo) {
     const RequestRecord r = completed(facts, 100, 10, 5);
     return has_attained(r, targets_of(r, slo));
   };
   EXPECT_FALSE(attains(strict, run));
   EXPECT_FALSE(attains(lax, run)) << "10 ms per token are more than its target";
   EXPECT_TRUE(attains(none, run));
-  EXPECT_FALSE(attains(none, SloTarget{})) << "no target at all: nothing is attained, and nothing judged";
-  EXPECT_FALSE(attains(strict, SloTarget{}));
+  EXPECT_FALSE(attains(none, Slo{})) << "no target at all: nothing is attained, and nothing judged";
+  EXPECT_FALSE(attains(strict, Slo{}));
   lax.tpot_slo = Span(10'000'000);
-  EXPECT_TRUE(attains(lax, SloTarget{})) << "other targets are then none";
+  EXPECT_TRUE(attains(lax, Slo{})) << "other targets are then none";
 }
 
 // Clients 1 and 2 have requests left at the end: 10 + 2 x 3 and 20 + 2 x 10 tokens of service. Client 3 has none left and does not count.

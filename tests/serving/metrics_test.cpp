@@ -89,7 +89,7 @@ RequestRecord record(double arrival_ms, double first_ms, double last_ms, std::in
 }
 
 TEST(MetricsCollector, WarmUpIsLeftOutAndTheSloIsAConjunction) {
-  SloTarget slo{true, Span(100'000'000), Span(10'000'000)};
+  const Slo slo{{true, Span(100'000'000), Span(10'000'000)}};
   MetricsCollector metrics(slo, kStart + Span(5'000'000));
   metrics.add(record(0, 1, 2, 2));        // in the warm-up
   metrics.add(record(10, 60, 150, 10));   // TTFT 50, TPOT 10: attains
@@ -137,7 +137,7 @@ TEST(MetricsCollector, TheSloOfTheWholeAnswer) {
   const std::pair<SloTarget, double> cases[] = {
       {{true, none, none, limit}, 2.0 / 4}, {{true, Span(20'000'000), none, limit}, 1.0 / 4}, {{true, limit, limit}, 3.0 / 3}};
   for (const auto& [slo, attained] : cases) {
-    MetricsCollector metrics(slo, kStart);
+    MetricsCollector metrics(Slo{slo}, kStart);
     metrics.add(record(0, 10, 100, 10));  // in the limit, as one at it is
     metrics.add(record(0, 90, 99, 10));
     metrics.add(record(0, 10, 101, 10));
