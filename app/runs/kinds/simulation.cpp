@@ -35,17 +35,24 @@ RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& 
 namespace {
 
 // A rate at which nothing is judged would pass for one that does not attain.
-void refuse_unjudged(const RunSummary& s, double rate) {
+void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double rate) {
   if (s.requests > 0 && s.latencies.counted == 0)
     throw InputError(
         fmt::format("'warmup_ms': at {:.4g} requests per second all of them arrive during the warm-up, so nothing is counted; shorten the "
                     "warm-up, lengthen the trace, or search lower rates",
                     rate));
-  if (s.requests > 0 && s.latencies.judged == 0)
+  if (plan.search->itl_p99_ms > 0 && s.latencies.itl.count == 0)
+    throw InputError(fmt::format("'itl_p99_ms': at {:.4g} requests per second no gap between two tokens is counted", rate));
+  if (s.requests == 0 || s.latencies.judged > 0 || !plan.search->has_slo) return;
+  if (plan.setup.stop.after_time.count() == 0)
     throw InputError(
-        fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
-                    "judged; stop later, or search other rates",
+        fmt::format("'slo': at {:.4g} requests per second no request that is counted has a target, so nothing is judged; give limits for "
+                    "all requests, or for classes and clients that arrive after the warm-up",
                     rate));
+  throw InputError(
+      fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
+                  "judged; stop later, or search other rates",
+                  rate));
 }
 
 // "21.6 to 25.2": the range of a share over rows, in percent.
@@ -179,9 +186,10 @@ RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Fin
   const SearchResult found = search_rate(*plan_.search, [&](double rate) {
     WatchedSink sink(nullptr, options);
     const RunSummary s = simulate_with_oracle(plan_.setup, at_rate(rate), sink, options);
-    refuse_unjudged(s, rate);
+    refuse_unjudged(s, plan_, rate);
     const double duration_s = to_s(s.counted_duration);
-    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false};
+    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false,
+                 s.latencies.itl.p99 * 1e-6};
   });
   files.add_file("search.csv", search_csv(files.id(), found));
   findings.note = found.note;
