@@ -26,7 +26,11 @@ std::int32_t percentile_ppm(const std::string& name) {
 // `tbt_ms: 100`, of every gap, or `tbt_ms: {p99: 100}`.
 void read_tbt(Params& slo, SloTarget& target) {
   if (!slo.has("tbt_ms")) return;
-  Params tbt = slo.child_or_text("tbt_ms", "p100", "tbt_ms");
+  if (!slo.inline_text("tbt_ms", "").starts_with('{')) {
+    target.tbt = slo.milliseconds("tbt_ms", kNoLimitMs, 0, kNoLimitMs, "limit of every gap between tokens; absent: none");
+    return;
+  }
+  Params tbt = slo.optional_child("tbt_ms", "tbt_ms");
   const std::vector<std::string> keys = tbt.keys();
   if (keys.size() != 1) slo.fail_at("tbt_ms", "'tbt_ms': expected a limit of every gap, as 100, or of one percentile, as {p99: 100}");
   target.tbt_ppm = percentile_ppm(keys.front());
@@ -131,10 +135,8 @@ Slo read_slo(Params& p) {
   read_groups(own, "classes", "class", "chat", [&](const std::string& name, const SloTarget& target, const Params& classes) {
     slo.classes[class_named(name, classes)] = target;
   });
-  read_groups(own, "clients", "client", "7", [&](const std::string& name, const SloTarget& target, const Params& clients) {
-    if (!slo.clients.try_emplace(session_number(name), target).second)
-      clients.fail_at(name, fmt::format("client '{}' has targets twice", name));
-  });
+  read_groups(own, "clients", "client", "7",
+              [&](const std::string& name, const SloTarget& target, const Params&) { slo.clients[session_number(name)] = target; });
   own.reject_unread();
   return slo;
 }

@@ -148,6 +148,41 @@ TEST(MetricsCollector, TheSloOfTheWholeAnswer) {
   }
 }
 
+// Gaps are watched while the request runs (GapWatch); here only the verdict on them counts. One that may have no other late gap has missed
+// once the wait for its next token is too long.
+TEST(MetricsCollector, TheSloOfGaps) {
+  SloTarget target = SloTarget::none();
+  target.tbt = Span(20'000'000);
+  const auto judged_and_attained = [&](GapState gaps, bool is_cut_off) {
+    MetricsCollector metrics(Slo{target}, kStart);
+    RequestRecord r = record(0, 10, 100, 10);
+    r.gaps = gaps;
+    if (is_cut_off) r.outcome = Outcome::kUnfinished;
+    metrics.add(r, is_cut_off ? kStart + Span(121'000'000) : kNever);
+    const auto all = metrics.finish();
+    return std::pair(all.judged, all.attained);
+  };
+  using Counts = std::pair<std::uint64_t, std::uint64_t>;
+  EXPECT_EQ(judged_and_attained(GapState::kWithin, false), Counts(1, 1));
+  EXPECT_EQ(judged_and_attained(GapState::kLastChance, false), Counts(1, 1));
+  EXPECT_EQ(judged_and_attained(GapState::kMissed, false), Counts(1, 0));
+  EXPECT_EQ(judged_and_attained(GapState::kWithin, true), Counts(0, 0)) << "21 ms are one late gap, and it may have one";
+  EXPECT_EQ(judged_and_attained(GapState::kLastChance, true), Counts(1, 0));
+  EXPECT_EQ(judged_and_attained(GapState::kMissed, true), Counts(1, 0));
+}
+
+// By nearest rank, floor((1 - p) n) of n gaps may be late.
+TEST(SloTarget, LateGapsAllowed) {
+  SloTarget target;
+  EXPECT_EQ(target.late_gaps_allowed(1000), 0) << "every gap counts";
+  target.tbt_ppm = 990'000;
+  EXPECT_EQ(target.late_gaps_allowed(99), 0);
+  EXPECT_EQ(target.late_gaps_allowed(100), 1);
+  EXPECT_EQ(target.late_gaps_allowed(0), 0);
+  target.tbt_ppm = 500'000;
+  EXPECT_EQ(target.late_gaps_allowed(3), 1);
+}
+
 TEST(ContiguousAllocator, FitsAndMerges) {
   ContiguousAllocator memory(100, ContiguousAllocator::Fit::kBest);
   EXPECT_EQ(memory.reserve(30), 0);

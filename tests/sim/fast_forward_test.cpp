@@ -54,6 +54,7 @@ Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms, s
     w.facts[i].client = static_cast<std::int64_t>(draw(5).below(5));
     w.facts[i].priority = static_cast<std::int32_t>(draw(6).below(3));
     w.facts[i].ttft_slo = Span(static_cast<std::int64_t>(draw(7).below(100'000'000)));
+    if (i % 3 == 0) w.facts[i].tbt_slo = Span(static_cast<std::int64_t>(5'000 + draw(8).below(10'000)));  // a step takes 5 us or more
     r.facts = &w.facts[i];
     w.requests.push_back(r);
   }
@@ -68,6 +69,7 @@ std::string text_of(const RunSummary& s, const Recorder& records) {
   };
   const auto& l = s.latencies;
   for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing}) add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
+  add(l.judged, l.attained);
   add(s.requests, ns(s.duration), s.preemptions, s.swaps, s.recompute_fallbacks, s.recomputed_tokens, s.lookup_tokens, s.hit_tokens,
       s.steps, s.evictions);
   add(s.batch_mean_requests, s.batch_mean_tokens, s.kv_used_mean_frac, s.kv_used_peak_frac, s.busy_frac, s.overload_frac, s.mfu_frac,
@@ -79,7 +81,7 @@ std::string text_of(const RunSummary& s, const Recorder& records) {
     for (const double f : part) add(f);
   for (const RequestRecord& r : records.requests) {
     add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions,
-        r.recomputed_tokens, static_cast<int>(r.outcome));
+        r.recomputed_tokens, static_cast<int>(r.outcome), static_cast<int>(r.gaps));
   }
   for (const TimelineSample& t : records.samples)
     add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens,
@@ -132,6 +134,13 @@ TEST_P(FastForward, ChangesNothing) {
     prices.cell = static_cast<std::int64_t>(100 + draw(6).below(5000));
     setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
     setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(7).below(20'000'000)));
+    if (draw(14).below(2) == 0) {  // off: requests with targets of their own alone
+      setup.slo.is_set = true;
+      setup.slo.ttft = setup.slo.tpot = Span::max();
+      setup.slo.tbt = Span(static_cast<std::int64_t>(5'000 + draw(15).below(10'000)));
+      setup.slo.tbt_ppm = static_cast<std::int32_t>(500'000 + 100'000 * draw(16).below(6));
+      setup.slo.clients[2] = {};
+    }
     setup.warmup = Span(static_cast<std::int64_t>(draw(8).below(50'000'000)));
     if (draw(10).below(4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11).below(60'000'000)));
     Workload w = random_workload(seed, 60, 0.05 + 4 * draw(9).uniform(), draw(13).below(2) == 0 ? 120 : 500);
