@@ -155,10 +155,11 @@ std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(choose
 // Takes finished requests out of a replica; the turns that wait for them become arrivals.
 void Fleet::collect(Replica& replica, Picoseconds at) {
   for (const auto& rank : replica.ranks()) {
-    std::vector<RequestRecord>& outbox = rank->state.outbox();
-    for (const RequestRecord& record : outbox) {
+    std::vector<Departure>& outbox = rank->state.outbox();
+    for (const Departure& record : outbox) {
       metrics_.add(record);
-      if (record.facts != nullptr) count_in_groups(record, kNever);
+      metrics_.add_qoe(record, record.qoe);
+      if (record.facts != nullptr) count_in_groups(record, kNever, record.qoe);
       sink_.request(record);
       if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
       Picoseconds arrives;
@@ -175,10 +176,10 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
   }
 }
 
-void Fleet::count_in_groups(const RequestRecord& record, Time cut_off) {
+void Fleet::count_in_groups(const RequestRecord& record, Time cut_off, double qoe) {
   if (record.arrival < metrics_.count_from()) return;
   const SloTarget slo = targets_of(record, metrics_.slo());
-  groups_.add(record, slo.is_set && is_judged(record, slo, cut_off), has_attained(record, slo));
+  groups_.add(record, slo.is_set && is_judged(record, slo, cut_off), has_attained(record, slo), qoe);
 }
 
 bool Fleet::sample(Picoseconds at) {
@@ -207,7 +208,7 @@ ServingSummary Fleet::finish() {
     for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
   for (const RequestRecord& record : unfinished)
-    if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time);
+    if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time, -1);
   finish_requests(unfinished, setup_.stop, metrics_, sink_, summary);
   summary.groups = groups_.finish();
   summary.requests = arrivals_.taken();

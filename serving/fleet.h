@@ -43,7 +43,7 @@ class Fleet final : public FleetView {
   [[nodiscard]] std::uint32_t choose_rank(std::uint32_t replica) const;
   [[nodiscard]] std::uint32_t num_ranks() const { return setup_.num_replicas * setup_.ranks; }
   void collect(Replica& replica, Picoseconds at);
-  void count_in_groups(const RequestRecord& record, Time cut_off);
+  void count_in_groups(const RequestRecord& record, Time cut_off, double qoe);
   bool sample(Picoseconds at);
   ServingSummary finish();
   void add_totals(ServingSummary& summary, Picoseconds duration) const;

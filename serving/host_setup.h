@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "policies/scheduler/scheduler.h"
 #include "serving/group_metrics.h"
 #include "serving/metrics.h"
+#include "serving/qoe.h"
 
 // Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
 namespace kvlab {
@@ -49,6 +51,7 @@ struct HostSetup {
   MemorySetup memory;
   std::int32_t max_model_len = 1 << 20;
   Slo slo;
+  std::optional<ExpectedText> expected_text;  // of the quality of experience; none: it is not followed
   StopRule stop;
   Span warmup{0};             // requests that arrive before it are served and not counted
   Span timeline_interval{0};  // 0: no timeline

@@ -91,6 +91,7 @@ bool is_judged(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
 }
 
 void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
+  if (r.session < 0 && has_fact(r.facts, Fact::kProgram)) add_to(programs_[r.facts->program], r);
   if (r.arrival < count_from_) return;
   ++counted_;
   const SloTarget slo = targets_of(r, slo_);
@@ -111,6 +112,16 @@ void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   if (has_attained(r, slo)) ++attained_;
 }
 
+void MetricsCollector::add_qoe(const RequestRecord& r, double qoe) {
+  if (qoe >= 0 && r.arrival >= count_from_) qoe_loss_.add(std::llround(1e6 * (1 - qoe)));
+}
+
+void MetricsCollector::add_to(Job& job, const RequestRecord& r) {
+  job.arrival = std::min(job.arrival, r.arrival);
+  job.is_complete = job.is_complete && r.outcome == Outcome::kCompleted;
+  if (r.outcome == Outcome::kCompleted) job.end = std::max(job.end, r.last_token);
+}
+
 void MetricsCollector::count(const Job& job) {
   if (job.is_complete && !job.has_more && job.arrival >= count_from_) jct_.add(ns(job.end - job.arrival));
 }
@@ -119,11 +130,9 @@ void MetricsCollector::add_turn(const RequestRecord& r, bool has_more) {
   if (r.session < 0) return;
   const auto at = jobs_.try_emplace(r.session).first;
   Job& job = at->second;
-  job.arrival = std::min(job.arrival, r.arrival);
+  add_to(job, r);
   job.has_more = has_more;
   job.is_chain = job.is_chain || has_more;
-  job.is_complete = job.is_complete && r.outcome == Outcome::kCompleted;
-  if (r.outcome == Outcome::kCompleted) job.end = std::max(job.end, r.last_token);
   if (has_more || !job.is_chain) return;
   count(job);
   jobs_.erase(at);
@@ -131,7 +140,9 @@ void MetricsCollector::add_turn(const RequestRecord& r, bool has_more) {
 
 MetricsCollector::Latencies MetricsCollector::finish() {
   for (const auto& [session, job] : jobs_) count(job);
+  for (const auto& [program, job] : programs_) count(job);
   jobs_.clear();
+  programs_.clear();
   Latencies all;
   all.ttft = ttft_.finish();
   all.tpot = tpot_.finish();
@@ -139,6 +150,7 @@ MetricsCollector::Latencies MetricsCollector::finish() {
   all.queueing = queueing_.finish();
   all.normalized = normalized_.finish();
   all.jct = jct_.finish();
+  all.qoe_loss = qoe_loss_.finish();
   all.itl = distribution_of(itl_, 1e-3);  // gaps are in picoseconds
   all.slo_attainment_frac = judged_ > 0 ? static_cast<double>(attained_) / static_cast<double>(judged_) : 0;
   all.attained = attained_;

@@ -111,17 +111,22 @@ Distribution distribution_of(const LogHistogram& histogram, double scale = 1);
 class MetricsCollector {
  public:
   explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
-  // cut_off: when the run ended, for a request that was unfinished then.
+  // cut_off: when the run ended, for a request that was unfinished then. One without a session is a turn of its program, if it has one.
   void add(const RequestRecord& record, Time cut_off = kNever);
   // A request of a session has left, as add() was told; has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
   // wait for each other are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
+  // The quality of experience of a completed request; below 0: not followed.
+  void add_qoe(const RequestRecord& record, double qoe);
   LogHistogram& itl() { return itl_; }
 
   struct Latencies {
     Distribution ttft, tpot, itl, e2e, queueing;  // ns; TTFT and E2E from arrival
     Distribution normalized;                      // ns per output token
-    Distribution jct;  // ns; of sessions all of whose turns were completed: from the first turn's arrival to the last token
+    // ns; of sessions all of whose turns were completed: from the first turn's arrival to the last token. So of programs, whose requests
+    // have no session.
+    Distribution jct;
+    Distribution qoe_loss;  // parts per million: 1e6 (1 - quality of experience)
     double slo_attainment_frac = 0;
     std::uint64_t attained = 0, counted = 0, judged = 0, completed = 0, rejected = 0, unfinished = 0;
     std::int64_t prompt_tokens = 0, output_tokens = 0;
@@ -138,13 +143,15 @@ class MetricsCollector {
     bool is_chain = false;    // its turns wait for each other
     bool is_complete = true;  // every turn that left was completed
   };
+  static void add_to(Job& job, const RequestRecord& record);
   void count(const Job& job);
 
   Slo slo_;
   Time count_from_;
   LogHistogram itl_;
-  Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_;
-  std::unordered_map<std::int64_t, Job> jobs_;  // by session
+  Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_, qoe_loss_;
+  std::unordered_map<std::int64_t, Job> jobs_;      // by session
+  std::unordered_map<std::int64_t, Job> programs_;  // by program, of requests without a session
   std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
   std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
 };

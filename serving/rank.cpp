@@ -18,6 +18,7 @@ ReplicaLimits limits_of(const HostSetup& setup, std::uint32_t number, const Sche
   limits.count_from = kStart + setup.warmup;
   limits.replica = number;
   limits.slo = &setup.slo;
+  if (setup.expected_text) limits.expected_text = &*setup.expected_text;
   return limits;
 }
 

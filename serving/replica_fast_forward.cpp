@@ -84,7 +84,7 @@ void Replica::carry_out(std::int64_t n) {
   for (std::int64_t i = 2; counted > 0 && i <= std::min<std::int64_t>(n, depth_); ++i)
     itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
   if (counted > 0 && n > depth_) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), n - depth_, counted);
-  if (first_.state.watches_gaps()) first_.state.note_uniform_gaps(first_at, stretch_gaps(n));
+  if (first_.state.watches_tokens()) first_.state.note_uniform_tokens(first_at, stretch_gaps(n));
   first_.state.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
   move_steps(n);

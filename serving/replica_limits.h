@@ -6,6 +6,7 @@
 
 namespace kvlab {
 
+struct ExpectedText;
 struct Slo;
 
 struct ReplicaLimits {
@@ -15,10 +16,11 @@ struct ReplicaLimits {
   bool prefix_caching = true;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;
-  bool unnamed_rest = false;  // as Footprint::unnamed_rest, if the host knows it from elsewhere
-  Time count_from{};          // requests that arrived before are not counted (Request::is_counted)
-  std::uint32_t replica = 0;  // its number, for records
-  const Slo* slo = nullptr;   // targets whose gaps between tokens are watched; null: none
+  bool unnamed_rest = false;                    // as Footprint::unnamed_rest, if the host knows it from elsewhere
+  Time count_from{};                            // requests that arrived before are not counted (Request::is_counted)
+  std::uint32_t replica = 0;                    // its number, for records
+  const Slo* slo = nullptr;                     // targets whose gaps between tokens are watched; null: none
+  const ExpectedText* expected_text = nullptr;  // of the quality of experience; null: it is not followed
 };
 
 }  // namespace kvlab

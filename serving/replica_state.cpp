@@ -38,6 +38,7 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
       queues_(*order_),
       memory_(limits, std::move(pool), std::move(footprint), table_),
       uniform_(table_, queues_, memory_),
+      qoe_(limits.expected_text),
       plans_over_unknown_(limits.plans_over_unknown) {
   if (order_->uses_predictor()) {
     for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
@@ -76,6 +77,7 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival) {
   r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.hashes = from.hashes;
   if (limits.slo != nullptr) gaps_.begin(id, r, targets_of(r, *limits.slo));
+  if (qoe_.is_on()) qoe_.begin(id, r);
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
@@ -205,7 +207,7 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
     --r.in_flight_steps;
     if (!memory_.keeps_everything()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
-    if (gaps_.is_on() && r.has_emitted()) gaps_.add(entry.request, r, at - r.last_emitted);
+    if (watches_tokens()) note_token(entry.request, at);
     deliver(r, at, itl);
     if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
     if (r.output_tokens == r.output_limit)
@@ -235,8 +237,20 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
   now_ = to_time(last_at);
 }
 
-void ReplicaState::note_uniform_gaps(Picoseconds first_at, const StretchGaps& gaps) {
-  for (const RequestId id : queues_.running()) gaps_.add(id, table_[id], first_at - table_[id].last_emitted, gaps);
+void ReplicaState::note_token(RequestId id, Picoseconds at) {
+  Request& r = table_[id];
+  if (gaps_.is_on() && r.has_emitted()) gaps_.add(id, r, at - r.last_emitted);
+  if (qoe_.is_on()) qoe_.add(id, at);
+}
+
+void ReplicaState::note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps) {
+  for (const RequestId id : queues_.running()) {
+    Request& r = table_[id];
+    if (gaps_.is_on()) gaps_.add(id, r, first_at - r.last_emitted, gaps);
+    if (!qoe_.is_on()) continue;
+    qoe_.add(id, first_at);
+    qoe_.add(id, first_at, gaps);
+  }
 }
 
 // ---- leaving ----
@@ -265,7 +279,7 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
   r.outcome = outcome;
   r.reason = reason;
-  outbox_.push_back(finished_record(r));
+  outbox_.push_back({finished_record(r), qoe_.is_on() && outcome == Outcome::kCompleted ? qoe_.qoe(id) : -1});
   table_.remove(id);
 }
 

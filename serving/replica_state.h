@@ -8,6 +8,7 @@
 #include "policies/scheduler/scheduler.h"
 #include "serving/gap_watch.h"
 #include "serving/metrics.h"
+#include "serving/qoe.h"
 #include "serving/replica_memory.h"
 #include "serving/request.h"
 #include "serving/request_queues.h"
@@ -16,6 +17,11 @@
 #include "traces/trace.h"
 
 namespace kvlab {
+
+// A request that has left.
+struct Departure : RequestRecord {
+  double qoe = -1;  // quality of experience of a completed one; below 0: not followed
+};
 
 // The record of a request that arrives.
 RequestRecord arrival_record(const TraceRequest& request, Time arrival);
@@ -67,7 +73,7 @@ class ReplicaState final : public ReplicaView {
   void process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl);
   void finish_swap_in(RequestId r, Time at);
   // Requests that left.
-  std::vector<RequestRecord>& outbox() { return outbox_; }
+  std::vector<Departure>& outbox() { return outbox_; }
   // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
   std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
@@ -98,9 +104,9 @@ class ReplicaState final : public ReplicaView {
   // Fast-forward. Its tokens are delivered by emit_uniform().
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
-  // Before it, where watches_gaps(): the gaps after the token of `first_at`.
-  [[nodiscard]] bool watches_gaps() const { return gaps_.is_on(); }
-  void note_uniform_gaps(Picoseconds first_at, const StretchGaps& gaps);
+  // Before it, where watches_tokens(): the token of `first_at` and the gaps after it.
+  [[nodiscard]] bool watches_tokens() const { return gaps_.is_on() || qoe_.is_on(); }
+  void note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps);
 
   // Conservation laws; throws InternalError. O(requests + blocks).
   void check() const;
@@ -111,6 +117,7 @@ class ReplicaState final : public ReplicaView {
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
+  void note_token(RequestId id, Picoseconds at);
 
   void require_facts(const TraceRequest& request) const;
 
@@ -123,8 +130,9 @@ class ReplicaState final : public ReplicaView {
   ReplicaMemory memory_;
   UniformDecode uniform_;
   GapWatch gaps_;
+  QoeWatch qoe_;
   bool plans_over_unknown_;
-  std::vector<RequestRecord> outbox_;
+  std::vector<Departure> outbox_;
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_;
   Time now_{};

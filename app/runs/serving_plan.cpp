@@ -198,6 +198,7 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   read_kv_policy(p, plan);
   setup.memory.host_blocks = host_bytes / setup.memory.block_bytes;  // of the size that the policy's format gives them
   setup.slo = read_slo(p);
+  setup.expected_text = read_expected_text(p);
   plan.search = read_search(p, setup.slo.has_targets());
   read_engine_keys(p, plan);
   read_load(p, plan);

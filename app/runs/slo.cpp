@@ -141,6 +141,17 @@ Slo read_slo(Params& p) {
   return slo;
 }
 
+std::optional<ExpectedText> read_expected_text(Params& p) {
+  Params own = p.optional_child("qoe", "qoe");
+  if (!p.has("qoe")) return std::nullopt;
+  ExpectedText text;
+  text.ttft = own.milliseconds("ttft_ms", 1000, 0, kNoLimitMs, "expected time to first token of requests without 'ttft_slo_ms'");
+  text.per_token =
+      from_seconds(1 / own.optional<double>("tokens_per_s", 4.8, 0.01, 1e6, "reading speed of requests without 'tpot_slo_ms'"));
+  own.reject_unread();
+  return text;
+}
+
 void check_slo_groups(Params& p, const Slo& slo, const OpenTrace& open) {
   if (slo.classes.empty() && slo.clients.empty()) return;
   Slo missing = slo;

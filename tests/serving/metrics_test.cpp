@@ -131,6 +131,44 @@ TEST(MetricsCollector, JobsAreWholeSessions) {
   EXPECT_DOUBLE_EQ(jct.mean, 44e6);
 }
 
+// Requests without a session are jobs by their program; one with both counts by its session.
+TEST(MetricsCollector, JobsAreProgramsWhereThereAreNoSessions) {
+  MetricsCollector metrics({}, kStart + Span(5'000'000));
+  RequestFacts one, two, early;
+  one.program = 1;
+  two.program = 2;
+  early.program = 3;
+  const auto add = [&](const RequestFacts& facts, double arrival_ms, double last_ms, Outcome outcome = Outcome::kCompleted) {
+    RequestRecord r = record(arrival_ms, arrival_ms, last_ms, 2);
+    r.facts = &facts;
+    r.outcome = outcome;
+    metrics.add(r, outcome == Outcome::kUnfinished ? kStart + Span(900'000'000) : kNever);
+    metrics.add_turn(r, false);
+  };
+  add(one, 30, 70);
+  add(one, 10, 90);  // 80 ms, whatever their order
+  add(one, 20, 40);
+  add(two, 10, 20);
+  add(two, 30, 40, Outcome::kUnfinished);
+  add(early, 1, 20);
+  add(early, 30, 40);
+  const Distribution jct = metrics.finish().jct;
+  EXPECT_EQ(jct.count, 1U);
+  EXPECT_DOUBLE_EQ(jct.max, 80e6);
+}
+
+TEST(MetricsCollector, QualityOfExperienceIsOfCountedRequests) {
+  MetricsCollector metrics({}, kStart + Span(5'000'000));
+  metrics.add_qoe(record(0, 1, 2, 2), 0.1);  // in the warm-up
+  metrics.add_qoe(record(10, 20, 30, 2), 0.25);
+  metrics.add_qoe(record(10, 20, 30, 2), 1);
+  metrics.add_qoe(record(10, 20, 30, 2), -1);
+  const Distribution loss = metrics.finish().qoe_loss;
+  EXPECT_EQ(loss.count, 2U);
+  EXPECT_DOUBLE_EQ(loss.max, 750'000);
+  EXPECT_DOUBLE_EQ(loss.mean, 375'000);
+}
+
 // As a third limit, alone or with the others, of completed requests and of those cut off.
 TEST(MetricsCollector, TheSloOfTheWholeAnswer) {
   const Span none = Span::max(), limit(100'000'000);

@@ -68,7 +68,8 @@ std::string text_of(const RunSummary& s, const Recorder& records) {
     text += "\n";
   };
   const auto& l = s.latencies;
-  for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing}) add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
+  for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing, l.qoe_loss})
+    add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
   add(l.judged, l.attained);
   add(s.requests, ns(s.duration), s.preemptions, s.swaps, s.recompute_fallbacks, s.recomputed_tokens, s.lookup_tokens, s.hit_tokens,
       s.steps, s.evictions);
@@ -141,6 +142,9 @@ TEST_P(FastForward, ChangesNothing) {
       setup.slo.tbt_ppm = static_cast<std::int32_t>(500'000 + 100'000 * draw(16).below(6));
       setup.slo.clients[2] = {};
     }
+    if (draw(17).below(2) == 0)
+      setup.expected_text = ExpectedText{Span(static_cast<std::int64_t>(draw(18).below(1'000'000))),
+                                         Span(static_cast<std::int64_t>(2'000 + draw(19).below(20'000)))};
     setup.warmup = Span(static_cast<std::int64_t>(draw(8).below(50'000'000)));
     if (draw(10).below(4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11).below(60'000'000)));
     Workload w = random_workload(seed, 60, 0.05 + 4 * draw(9).uniform(), draw(13).below(2) == 0 ? 120 : 500);

@@ -163,6 +163,7 @@ Fields SimulationRun::apply_load(const RunOptions& options) {
   SimSetup burst = plan_.setup;
   burst.timeline_interval = Span{0};
   burst.slo = {};
+  burst.expected_text.reset();
   burst.warmup = Span{0};  // all arrive at once
   WatchedSink nothing = unseen(options);
   const OpenTrace open = plan_.trace.open;
@@ -222,7 +223,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
     findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
     findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   }
-  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups));
+  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
   findings.add_note(remarks_on(summary));
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
   findings.add_note(remark_on_collectives(plan_.cost, summary));
@@ -244,9 +245,9 @@ Findings SimulationRun::run(RunFiles& files, const RunOptions& options) {
 }
 
 std::vector<std::string> Simulation::metrics() const {
-  return {"ttft_p50_ms",         "ttft_p99_ms",    "tpot_p50_ms",       "e2e_p50_ms",         "requests_per_s",
-          "output_tokens_per_s", "goodput_per_s",  "search_rate_per_s", "preemptions",        "prefix_hit_frac",
-          "kv_used_mean_frac",   "attention_mass", "output_rel_err",    "resident_bytes_frac"};
+  return {"ttft_p50_ms",    "ttft_p99_ms",       "tpot_p50_ms",        "e2e_p50_ms",      "requests_per_s", "output_tokens_per_s",
+          "goodput_per_s",  "search_rate_per_s", "preemptions",        "prefix_hit_frac", "qoe_mean",       "kv_used_mean_frac",
+          "attention_mass", "output_rel_err",    "resident_bytes_frac"};
 }
 
 void Simulation::report(const SweepReport& report, std::ostream& out) const {
