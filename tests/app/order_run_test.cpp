@@ -65,6 +65,22 @@ TEST_F(OrderRunTest, TargetsByClassAndClient) {
   EXPECT_EQ(attainment(service, "class", "batch"), "0.000000") << "those of client 1";
 }
 
+TEST_F(OrderRunTest, QualityOfExperienceIsPerfectWhereTextComesFasterThanItIsRead) {
+  const Called called = run("scheduler: vllm_v1\nqoe: {}\n");
+  ASSERT_EQ(called.status, 0) << called.err;
+  const auto mean = [] {
+    const CsvTable summary = read_csv("out/summary.csv"), service = read_csv("out/service.csv");
+    EXPECT_EQ(service.rows[0][service.at("group")], "client");
+    EXPECT_GT(std::stod(service.rows[0][service.at("qoe_mean")]), 0);
+    EXPECT_LE(std::stod(summary.rows[0][summary.at("qoe_min")]), std::stod(summary.rows[0][summary.at("qoe_p10")]));
+    return std::stod(summary.rows[0][summary.at("qoe_mean")]);
+  };
+  EXPECT_EQ(mean(), 1);
+  ASSERT_EQ(call({"run", "e.yaml", "--out", "out", "--set", "qoe={ttft_ms: 1, tokens_per_s: 10000}"}).status, 0);
+  EXPECT_LT(mean(), 0.5) << "no engine is that fast";
+  ASSERT_EQ(call({"run", "e.yaml", "--out", "out2", "--set", "qoe={tokens_per_s: 0}"}).status, 2);
+}
+
 TEST_F(OrderRunTest, TargetsOfTheTraceCountInTheSummary) {
   write("t.csv", "arrival_ns,prompt_tokens,output_tokens,tbt_slo_ms\n0,100,20,0.000001\n0,100,20,1000\n0,100,20,\n");
   write("e.yaml",
