@@ -77,7 +77,7 @@ TEST_F(OrderRunTest, QualityOfExperienceIsPerfectWhereTextComesFasterThanItIsRea
   };
   EXPECT_EQ(mean(), 1);
   ASSERT_EQ(call({"run", "e.yaml", "--out", "out", "--set", "qoe={ttft_ms: 1, tokens_per_s: 10000}"}).status, 0);
-  EXPECT_LT(mean(), 0.5) << "no engine is that fast";
+  EXPECT_LT(mean(), 0.6) << "no engine is that fast";
   ASSERT_EQ(call({"run", "e.yaml", "--out", "out2", "--set", "qoe={tokens_per_s: 0}"}).status, 2);
 }
 
