@@ -174,7 +174,7 @@ std::vector<TraceRequest> two_classes(std::uint64_t seed, std::size_t count, con
   return requests;
 }
 
-// Means by class of time(record) in ms, requests of the first tenth left out.
+// Means by class of time(record) in ms. The first tenth of the requests is left out, and the last, after which too few arrive.
 Pair mean_by_class(const SimSetup& setup, std::vector<TraceRequest> requests, const std::function<Span(const RequestRecord&)>& time) {
   const std::size_t count = requests.size();
   VectorTrace trace(std::move(requests));
@@ -182,7 +182,7 @@ Pair mean_by_class(const SimSetup& setup, std::vector<TraceRequest> requests, co
   simulate(setup, trace, records);
   Pair sum{}, counted{};
   for (const RequestRecord& r : records.requests) {
-    if (r.number < count / 10) continue;
+    if (r.number < count / 10 || r.number >= count - count / 10) continue;
     const auto of = static_cast<std::size_t>(r.facts->priority);
     sum[of] += to_ms(time(r));
     ++counted[of];
@@ -254,7 +254,7 @@ SimSetup shared_server() {
   return setup;
 }
 
-// Mean time in the system in ms, and mean of time / service; requests of the first tenth left out.
+// Mean time in the system in ms, and mean of time / service, without the first and the last tenth of the requests.
 Pair mean_sharing(const SimSetup& setup, std::vector<TraceRequest> requests) {
   const std::size_t count = requests.size();
   VectorTrace trace(std::move(requests));
@@ -263,7 +263,7 @@ Pair mean_sharing(const SimSetup& setup, std::vector<TraceRequest> requests) {
   Pair sum{};
   double counted = 0;
   for (const RequestRecord& r : records.requests) {
-    if (r.number < count / 10) continue;
+    if (r.number < count / 10 || r.number >= count - count / 10) continue;
     const double time_ms = to_ms(r.last_token - r.arrival);
     sum[0] += time_ms;
     sum[1] += time_ms / (kStepMs * r.output_tokens);
