@@ -78,6 +78,7 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival) {
   r.hashes = from.hashes;
   if (limits.slo != nullptr) gaps_.begin(id, r, targets_of(r, *limits.slo));
   if (qoe_.is_on()) qoe_.begin(id, r);
+  watches_tokens_ = gaps_.is_on() || qoe_.is_on();
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
@@ -202,12 +203,13 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   now_ = to_time(at);
   memory_.forget_hits();
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
+  const bool watches = watches_tokens_;
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
     if (!memory_.keeps_everything()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
-    if (watches_tokens()) note_token(entry.request, at);
+    if (watches) note_token(entry.request, at);
     deliver(r, at, itl);
     if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
     if (r.output_tokens == r.output_limit)

@@ -105,7 +105,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
   // Before it, where watches_tokens(): the token of `first_at` and the gaps after it.
-  [[nodiscard]] bool watches_tokens() const { return gaps_.is_on() || qoe_.is_on(); }
+  [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
   void note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps);
 
   // Conservation laws; throws InternalError. O(requests + blocks).
@@ -131,6 +131,7 @@ class ReplicaState final : public ReplicaView {
   UniformDecode uniform_;
   GapWatch gaps_;
   QoeWatch qoe_;
+  bool watches_tokens_ = false;  // one of the two is on
   bool plans_over_unknown_;
   std::vector<Departure> outbox_;
   std::vector<RequestId> left_;
