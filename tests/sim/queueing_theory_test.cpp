@@ -294,7 +294,7 @@ TEST(QueueingTheory, MeanTimesOfProcessorSharingDependOnTheMeanServiceAlone) {
     for (const double rho : {0.5, 0.8}) {
       const auto means = replicate_pairs(32, [&](std::uint64_t seed) {
         return mean_sharing(shared_server(),
-                            poisson(seed, 10'000, kSharedSteps * kStepMs / rho, [&](std::uint64_t i) { return law.steps(seed, i); }));
+                            poisson(seed, 20'000, kSharedSteps * kStepMs / rho, [&](std::uint64_t i) { return law.steps(seed, i); }));
       });
       const double step_ms = kStepMs * rho / (1 - rho);  // mean length of the step that an arrival finds
       EXPECT_NEAR(means[0].mean, kSharedSteps * kStepMs / (1 - rho), 4 * means[0].std_error + step_ms) << law.name << " at load " << rho;
