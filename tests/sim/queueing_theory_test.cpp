@@ -240,11 +240,11 @@ TEST(QueueingTheory, MeanTimesOfTwoPrioritiesWithPreemption) {
 
 // ---- processor sharing ----
 
-// A step takes kStepMs for each request in it and gives each one token, so that all requests share the server equally.
+// A step takes kStepMs for each request in it and gives each one token, so that all requests share the server equally. No rows are padded.
 SimSetup shared_server() {
   SimSetup setup = constant_steps(1);
-  setup.make_scheduler =
-      policy<SchedulerRegistry>("scheduler", "vllm_v1", "{budget_tokens: 4096, async_scheduling: false, max_num_seqs: 4096}");
+  setup.make_scheduler = policy<SchedulerRegistry>(
+      "scheduler", "vllm_v1", "{budget_tokens: 4096, async_scheduling: false, max_num_seqs: 4096, largest_graph_tokens: 0}");
   LinearPrices prices;
   prices.token = ps_of_ns(kStepMs * 1e6);
   prices.step = prices.kv_token = {};
@@ -294,7 +294,7 @@ TEST(QueueingTheory, MeanTimesOfProcessorSharingDependOnTheMeanServiceAlone) {
     for (const double rho : {0.5, 0.8}) {
       const auto means = replicate_pairs(32, [&](std::uint64_t seed) {
         return mean_sharing(shared_server(),
-                            poisson(seed, 20'000, kSharedSteps * kStepMs / rho, [&](std::uint64_t i) { return law.steps(seed, i); }));
+                            poisson(seed, 12'000, kSharedSteps * kStepMs / rho, [&](std::uint64_t i) { return law.steps(seed, i); }));
       });
       const double step_ms = kStepMs * rho / (1 - rho);  // mean length of the step that an arrival finds
       EXPECT_NEAR(means[0].mean, kSharedSteps * kStepMs / (1 - rho), 4 * means[0].std_error + step_ms) << law.name << " at load " << rho;
