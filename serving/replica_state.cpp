@@ -76,14 +76,22 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival) {
   r.hash_tokens = from.hash_tokens;
   r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.hashes = from.hashes;
-  if (limits.slo != nullptr) gaps_.begin(id, r, targets_of(r, *limits.slo));
-  if (qoe_.is_on()) qoe_.begin(id, r);
-  watches_tokens_ = gaps_.is_on() || qoe_.is_on();
+  watch(id);
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
   if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
   queues_.add_input(id);
+}
+
+void ReplicaState::watch(RequestId id) {
+  Request& r = table_[id];
+  if (const Slo* slo = memory_.limits().slo; slo != nullptr) gaps_.begin(id, r, targets_of(r, *slo));
+  if (qoe_.is_on()) {
+    qoe_.begin(id, r);
+    if (r.has_emitted()) qoe_.add(id, r.last_emitted);
+  }
+  watches_tokens_ = gaps_.is_on() || qoe_.is_on();
 }
 
 void ReplicaState::begin_plan(Time now) {

@@ -117,6 +117,8 @@ class ReplicaState final : public ReplicaView {
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
+  // Follows the tokens of a request that is received, with its output_limit and at most one token delivered.
+  void watch(RequestId id);
   void note_token(RequestId id, Picoseconds at);
 
   void require_facts(const TraceRequest& request) const;
