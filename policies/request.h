@@ -14,6 +14,10 @@ namespace kvlab {
 
 enum class Outcome : std::uint8_t { kCompleted, kRejected, kUnfinished };
 
+// How the gaps between a request's tokens compare with its target: it holds whatever the next gap is; one more late gap misses it; it is
+// missed, however the request goes on. kWithin without a target.
+enum class GapState : std::uint8_t { kWithin, kLastChance, kMissed };
+
 // Facts and times of a request, from its arrival on: once it has left, its row of requests.csv. Times it has not reached are kNever. The
 // members that every step reads are the last ones.
 struct RequestRecord {
@@ -28,6 +32,7 @@ struct RequestRecord {
   Time arrival = kNever, first_token = kNever;
   Outcome outcome = Outcome::kUnfinished;
   bool is_counted = true;  // false: it arrived in the warm-up; its preemptions, hits and gaps between tokens are not recorded
+  GapState gaps = GapState::kWithin;
   std::int32_t prompt_tokens = 0;
   std::int32_t output_tokens = 0;  // emitted so far: output processed by the host
 };

@@ -106,8 +106,8 @@ void Fleet::handle(const Event& event, Picoseconds next_root) {
 // Takes finished requests out of a replica, and those that go on elsewhere.
 void Fleet::collect(Replica& replica, Picoseconds at) {
   for (const auto& rank : replica.ranks()) {
-    std::vector<RequestRecord>& outbox = rank->state.outbox();
-    for (const RequestRecord& record : outbox) leave(record, at);
+    std::vector<Departure>& outbox = rank->state.outbox();
+    for (const Departure& record : outbox) leave(record, at);
     outbox.clear();
     Handover& handover = rank->state.handover();
     if (handover.is_quiet()) continue;
@@ -123,9 +123,10 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
 }
 
 // A request is over; the turns that wait for it become arrivals.
-void Fleet::leave(const RequestRecord& record, Picoseconds at) {
+void Fleet::leave(const Departure& record, Picoseconds at) {
   metrics_.add(record);
-  if (record.facts != nullptr) count_in_groups(record, kNever);
+  metrics_.add_qoe(record, record.qoe);
+  if (record.facts != nullptr) count_in_groups(record, kNever, record.qoe);
   sink_.request(record);
   if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
   Picoseconds arrives;
@@ -151,10 +152,10 @@ void Fleet::settle_offers(ReplicaState& state, Picoseconds at) {
   }
 }
 
-void Fleet::count_in_groups(const RequestRecord& record, Time cut_off) {
+void Fleet::count_in_groups(const RequestRecord& record, Time cut_off, double qoe) {
   if (record.arrival < metrics_.count_from()) return;
   const SloTarget slo = targets_of(record, metrics_.slo());
-  groups_.add(record, slo.is_set && is_judged(record, slo, cut_off), has_attained(record, slo));
+  groups_.add(record, slo.is_set && is_judged(record, slo, cut_off), has_attained(record, slo), qoe);
 }
 
 void Fleet::queue_clock_event(Picoseconds at, Phase phase, EventKind kind) {
@@ -196,7 +197,7 @@ ServingSummary Fleet::finish() {
     for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
   for (const RequestRecord& record : unfinished)
-    if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time);
+    if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time, -1);
   for (const auto& list : held_.lists())
     for (const HeldRequests::Held& held : list)
       if (held.question.stage == Stage::kPrefill) unfinished.push_back(held.question.record);

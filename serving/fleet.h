@@ -64,9 +64,9 @@ class Fleet final {
 
   // ---- records ----
   void collect(Replica& replica, Picoseconds at);
-  void leave(const RequestRecord& record, Picoseconds at);
+  void leave(const Departure& record, Picoseconds at);
   void settle_offers(ReplicaState& state, Picoseconds at);
-  void count_in_groups(const RequestRecord& record, Time cut_off);
+  void count_in_groups(const RequestRecord& record, Time cut_off, double qoe);
   bool sample(Picoseconds at);
   ServingSummary finish();
   void add_totals(ServingSummary& summary, Picoseconds duration) const;

@@ -101,7 +101,7 @@ void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picose
     source.refuse_export(request.slot, request.rank, at, reason);
     return collect(source, at);
   }
-  RequestRecord record = request.question.record;
+  Departure record{request.question.record};
   record.outcome = Outcome::kRejected;
   record.reason = reason;
   leave(record, at);

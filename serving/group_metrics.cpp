@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-void GroupMetrics::add_to(Group& group, const RequestRecord& r, bool judged, bool attained) {
+void GroupMetrics::add_to(Group& group, const RequestRecord& r, bool judged, bool attained, double qoe) {
   constexpr double kOutputWeight = 2;
   GroupRow& row = group.row;
   ++row.requests;
@@ -13,21 +13,25 @@ void GroupMetrics::add_to(Group& group, const RequestRecord& r, bool judged, boo
   row.judged += judged ? 1 : 0;
   row.attained += attained ? 1 : 0;
   row.service_tokens += (r.first_token != kNever ? r.prompt_tokens : 0) + kOutputWeight * r.output_tokens;
+  if (qoe >= 0) {
+    row.qoe_sum += qoe;
+    ++row.followed;
+  }
   if (r.outcome != Outcome::kCompleted) return;
   group.ttft.add(ns(r.first_token - r.arrival));
   group.e2e.add(ns(r.last_token - r.arrival));
 }
 
-void GroupMetrics::add(const RequestRecord& r, bool judged, bool attained) {
+void GroupMetrics::add(const RequestRecord& r, bool judged, bool attained, double qoe) {
   if (has_fact(r.facts, Fact::kClass)) {
     Group& group = classes_[r.facts->request_class];
     group.row.name = r.facts->request_class.text();
-    add_to(group, r, judged, attained);
+    add_to(group, r, judged, attained, qoe);
   }
   if (has_fact(r.facts, Fact::kClient)) {
     Group& group = clients_[r.facts->client];
     group.row.name = std::to_string(r.facts->client);
-    add_to(group, r, judged, attained);
+    add_to(group, r, judged, attained, qoe);
   }
 }
 

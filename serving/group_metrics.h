@@ -18,6 +18,8 @@ struct GroupRow {
   std::uint64_t judged = 0, attained = 0;  // as of the whole run; with the request's own targets where it has some
   Distribution ttft, e2e;                  // ns, of completed requests
   double service_tokens = 0;               // prompt tokens, once the first token is out, and twice the output tokens (the weights of VTC)
+  double qoe_sum = 0;                      // of the requests whose quality of experience was followed,
+  std::uint64_t followed = 0;              // so many
 };
 
 struct GroupSummary {
@@ -30,8 +32,8 @@ struct GroupSummary {
 // Collects requests by class and by client. Costs nothing where requests have no facts.
 class GroupMetrics {
  public:
-  // judged, attained: of the request, by its own targets.
-  void add(const RequestRecord& record, bool judged, bool attained);
+  // judged, attained: of the request, by its own targets. qoe: its quality of experience; below 0: not followed.
+  void add(const RequestRecord& record, bool judged, bool attained, double qoe = -1);
   GroupSummary finish();
 
  private:
@@ -39,7 +41,7 @@ class GroupMetrics {
     GroupRow row;
     Values ttft, e2e;
   };
-  static void add_to(Group& group, const RequestRecord& record, bool judged, bool attained);
+  static void add_to(Group& group, const RequestRecord& record, bool judged, bool attained, double qoe);
   template <class Key>
   static std::vector<GroupRow> rows_of(std::map<Key, Group>& groups);
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "policies/scheduler/scheduler.h"
 #include "serving/group_metrics.h"
 #include "serving/metrics.h"
+#include "serving/qoe.h"
 #include "serving/transfers.h"
 
 // Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
@@ -61,7 +63,8 @@ struct HostSetup : PoolSetup {
   std::vector<PoolSetup> pools;  // with the same block_tokens, model and KV policy; one at least takes each stage
   std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica
   TransferSetup transfer;                                        // between replicas
-  SloTarget slo;
+  Slo slo;
+  std::optional<ExpectedText> expected_text;  // of the quality of experience; none: it is not followed
   StopRule stop;
   Span warmup{0};             // requests that arrive before it are served and not counted
   Span timeline_interval{0};  // 0: no timeline

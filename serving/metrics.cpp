@@ -60,24 +60,30 @@ std::int64_t tpot_ns(const RequestRecord& r) { return r.output_tokens > 1 ? ns(r
 bool has_missed(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
   if (cut_off == kNever) return false;
   const Time first = r.first_token == kNever ? cut_off : r.first_token;
-  if (first - r.arrival > slo.ttft || cut_off - r.arrival > slo.e2e) return true;
+  if (first - r.arrival > slo.ttft || cut_off - r.arrival > slo.e2e || r.gaps == GapState::kMissed) return true;
+  if (r.gaps == GapState::kLastChance && r.first_token != kNever && cut_off - r.last_token > slo.tbt) return true;
   return r.first_token != kNever && r.output_tokens > 0 && ns(cut_off - r.first_token) / r.output_tokens > ns(slo.tpot);
 }
 
 }  // namespace
 
-SloTarget targets_of(const RequestRecord& r, const SloTarget& of_run) {
+SloTarget targets_of(const RequestRecord& r, const Slo& of_run) {
+  if (r.facts == nullptr) return of_run;
   SloTarget own = of_run;
+  if (const auto found = of_run.classes.find(r.facts->request_class); found != of_run.classes.end()) own = found->second;
+  if (const auto found = of_run.clients.find(r.facts->client); found != of_run.clients.end()) own = found->second;
   const bool has_ttft = has_fact(r.facts, Fact::kTtftSlo), has_tpot = has_fact(r.facts, Fact::kTpotSlo);
-  if ((has_ttft || has_tpot) && !of_run.is_set) own = {true, Span::max(), Span::max(), Span::max()};
+  const bool has_tbt = has_fact(r.facts, Fact::kTbtSlo);
+  if ((has_ttft || has_tpot || has_tbt) && !own.is_set) own = SloTarget::none();
   if (has_ttft) own.ttft = r.facts->ttft_slo;
   if (has_tpot) own.tpot = r.facts->tpot_slo;
+  if (has_tbt) own.tbt = r.facts->tbt_slo;
   return own;
 }
 
 bool has_attained(const RequestRecord& r, const SloTarget& slo) {
   return slo.is_set && r.outcome == Outcome::kCompleted && r.first_token - r.arrival <= slo.ttft && tpot_ns(r) <= ns(slo.tpot) &&
-         r.last_token - r.arrival <= slo.e2e;
+         r.last_token - r.arrival <= slo.e2e && r.gaps != GapState::kMissed;
 }
 
 bool is_judged(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
@@ -85,9 +91,11 @@ bool is_judged(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
 }
 
 void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
+  if (r.session < 0 && has_fact(r.facts, Fact::kProgram)) add_to(programs_[r.facts->program], r);
   if (r.arrival < count_from_) return;
   ++counted_;
-  if (is_judged(r, slo_, cut_off)) ++judged_;
+  const SloTarget slo = targets_of(r, slo_);
+  if (slo.is_set && is_judged(r, slo, cut_off)) ++judged_;
   if (r.outcome == Outcome::kRejected) ++rejected_;
   if (r.outcome == Outcome::kUnfinished) ++unfinished_;
   if (r.outcome != Outcome::kCompleted) return;
@@ -101,7 +109,17 @@ void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   queueing_.add(ns(r.scheduled - r.arrival));
   normalized_.add(e2e / r.output_tokens);
   if (r.output_tokens > 1) tpot_.add(tpot_ns(r));
-  if (has_attained(r, slo_)) ++attained_;
+  if (has_attained(r, slo)) ++attained_;
+}
+
+void MetricsCollector::add_qoe(const RequestRecord& r, double qoe) {
+  if (qoe >= 0 && r.arrival >= count_from_) qoe_loss_.add(std::llround(1e6 * (1 - qoe)));
+}
+
+void MetricsCollector::add_to(Job& job, const RequestRecord& r) {
+  job.arrival = std::min(job.arrival, r.arrival);
+  job.is_complete = job.is_complete && r.outcome == Outcome::kCompleted;
+  if (r.outcome == Outcome::kCompleted) job.end = std::max(job.end, r.last_token);
 }
 
 void MetricsCollector::count(const Job& job) {
@@ -112,11 +130,9 @@ void MetricsCollector::add_turn(const RequestRecord& r, bool has_more) {
   if (r.session < 0) return;
   const auto at = jobs_.try_emplace(r.session).first;
   Job& job = at->second;
-  job.arrival = std::min(job.arrival, r.arrival);
+  add_to(job, r);
   job.has_more = has_more;
   job.is_chain = job.is_chain || has_more;
-  job.is_complete = job.is_complete && r.outcome == Outcome::kCompleted;
-  if (r.outcome == Outcome::kCompleted) job.end = std::max(job.end, r.last_token);
   if (has_more || !job.is_chain) return;
   count(job);
   jobs_.erase(at);
@@ -124,7 +140,9 @@ void MetricsCollector::add_turn(const RequestRecord& r, bool has_more) {
 
 MetricsCollector::Latencies MetricsCollector::finish() {
   for (const auto& [session, job] : jobs_) count(job);
+  for (const auto& [program, job] : programs_) count(job);
   jobs_.clear();
+  programs_.clear();
   Latencies all;
   all.ttft = ttft_.finish();
   all.tpot = tpot_.finish();
@@ -132,8 +150,9 @@ MetricsCollector::Latencies MetricsCollector::finish() {
   all.queueing = queueing_.finish();
   all.normalized = normalized_.finish();
   all.jct = jct_.finish();
+  all.qoe_loss = qoe_loss_.finish();
   all.itl = distribution_of(itl_, 1e-3);  // gaps are in picoseconds
-  all.slo_attainment_frac = slo_.is_set && judged_ > 0 ? static_cast<double>(attained_) / static_cast<double>(judged_) : 0;
+  all.slo_attainment_frac = judged_ > 0 ? static_cast<double>(attained_) / static_cast<double>(judged_) : 0;
   all.attained = attained_;
   all.counted = counted_;
   all.judged = judged_;

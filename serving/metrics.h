@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -70,10 +71,28 @@ struct SloTarget {
   bool is_set = false;
   // A request attains if each is at most this; tpot: (last - first) / (out - 1), 0 for one token. e2e: from arrival to last token.
   Span ttft{}, tpot{}, e2e = Span::max();
+  // tbt: of the tbt_ppm-quantile of the request's own gaps between tokens, by nearest rank: the smallest gap that at least
+  // tbt_ppm / 1e6 of them do not exceed.
+  Span tbt = Span::max();
+  std::int32_t tbt_ppm = kEveryGap;
+  static constexpr std::int32_t kEveryGap = 1'000'000;
+
+  // Of that many gaps, so many may be longer than tbt.
+  [[nodiscard]] std::int64_t late_gaps_allowed(std::int64_t gaps) const { return gaps * (kEveryGap - tbt_ppm) / kEveryGap; }
+  static constexpr SloTarget none() { return {true, Span::max(), Span::max(), Span::max()}; }
 };
 
-// The targets of a request: its own where the trace gives them, else those of the run.
-SloTarget targets_of(const RequestRecord& record, const SloTarget& of_run);
+// The targets of a run: those of all requests, and in their place those of a class, and in place of both those of a client. A class or
+// client whose targets are not set has none.
+struct Slo : SloTarget {
+  std::map<ClassName, SloTarget> classes{};
+  std::map<std::int64_t, SloTarget> clients{};
+  [[nodiscard]] bool has_targets() const { return is_set || !classes.empty() || !clients.empty(); }
+};
+
+// The targets of a request: those of the run, each replaced by the request's own where the trace gives it. Its own limit of gaps is of the
+// same quantile as the run's; without one it is a limit of every gap.
+SloTarget targets_of(const RequestRecord& record, const Slo& of_run);
 // It attained its targets.
 bool has_attained(const RequestRecord& record, const SloTarget& slo);
 // It is known whether it attains: it has left, or had missed a target at `cut_off`, when the run ended.
@@ -98,29 +117,34 @@ class Values {
 };
 Distribution distribution_of(const LogHistogram& histogram, double scale = 1);
 
-// Collects requests that have left or were cut off. Attainment is over those of which it is known: completed, rejected, or cut off
-// after they had missed a limit.
+// Collects requests that have left or were cut off. Attainment is over requests that have targets and of which it is known: completed,
+// rejected, or cut off after they had missed a limit.
 class MetricsCollector {
  public:
-  explicit MetricsCollector(const SloTarget& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
-  // cut_off: when the run ended, for a request that was unfinished then.
+  explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
+  // cut_off: when the run ended, for a request that was unfinished then. One without a session is a turn of its program, if it has one.
   void add(const RequestRecord& record, Time cut_off = kNever);
   // A request of a session has left, as add() was told; has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
   // wait for each other are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
+  // The quality of experience of a completed request; below 0: not followed.
+  void add_qoe(const RequestRecord& record, double qoe);
   LogHistogram& itl() { return itl_; }
 
   struct Latencies {
     Distribution ttft, tpot, itl, e2e, queueing;  // ns; TTFT and E2E from arrival
     Distribution normalized;                      // ns per output token
-    Distribution jct;  // ns; of sessions all of whose turns were completed: from the first turn's arrival to the last token
+    // ns; of sessions all of whose turns were completed: from the first turn's arrival to the last token. So of programs, whose requests
+    // have no session.
+    Distribution jct;
+    Distribution qoe_loss;  // parts per million: 1e6 (1 - quality of experience)
     double slo_attainment_frac = 0;
     std::uint64_t attained = 0, counted = 0, judged = 0, completed = 0, rejected = 0, unfinished = 0;
     std::int64_t prompt_tokens = 0, output_tokens = 0;
   };
   Latencies finish();
   [[nodiscard]] Time count_from() const { return count_from_; }
-  [[nodiscard]] const SloTarget& slo() const { return slo_; }
+  [[nodiscard]] const Slo& slo() const { return slo_; }
 
  private:
   // A session so far.
@@ -130,13 +154,15 @@ class MetricsCollector {
     bool is_chain = false;    // its turns wait for each other
     bool is_complete = true;  // every turn that left was completed
   };
+  static void add_to(Job& job, const RequestRecord& record);
   void count(const Job& job);
 
-  SloTarget slo_;
+  Slo slo_;
   Time count_from_;
   LogHistogram itl_;
-  Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_;
-  std::unordered_map<std::int64_t, Job> jobs_;  // by session
+  Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_, qoe_loss_;
+  std::unordered_map<std::int64_t, Job> jobs_;      // by session
+  std::unordered_map<std::int64_t, Job> programs_;  // by program, of requests without a session
   std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
   std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
 };

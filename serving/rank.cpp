@@ -21,6 +21,8 @@ ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint
   limits.count_from = kStart + setup.warmup;
   limits.scheduler_predicts = scheduler.uses_predictor();
   limits.replica = number;
+  limits.slo = &setup.slo;
+  if (setup.expected_text) limits.expected_text = &*setup.expected_text;
   return limits;
 }
 

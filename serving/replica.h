@@ -87,6 +87,7 @@ class Replica {
   void carry_out(std::int64_t iterations);
   void move_steps(std::int64_t iterations);
   [[nodiscard]] Picoseconds iteration_time(std::int64_t i);
+  [[nodiscard]] StretchGaps stretch_gaps(std::int64_t iterations);
   [[nodiscard]] std::int64_t iterations_before(Picoseconds at, bool inclusive);
   [[nodiscard]] bool all_uniform();
   [[nodiscard]] bool waits_for_device(const DecodeTimes& times, std::int64_t iterations);

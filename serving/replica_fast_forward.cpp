@@ -84,11 +84,22 @@ void Replica::carry_out(std::int64_t n) {
   for (std::int64_t i = 2; counted > 0 && i <= std::min<std::int64_t>(n, depth_); ++i)
     itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
   if (counted > 0 && n > depth_) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), n - depth_, counted);
+  if (first_.state.watches_tokens()) first_.state.note_uniform_tokens(first_at, stretch_gaps(n));
   first_.state.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
   num_outputs_ += static_cast<std::uint64_t>(n);
   first_.scheduler->on_repeat(n);
   move_steps(n);
+}
+
+// The gaps between the outputs of its first n iterations.
+StretchGaps Replica::stretch_gaps(std::int64_t n) {
+  StretchGaps gaps;
+  for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth_); ++i) gaps.single.push_back(iteration_time(i) - iteration_time(i - 1));
+  gaps.first = stretch_.base + stretch_.gap;
+  gaps.step = stretch_.slope;
+  gaps.terms = std::max<std::int64_t>(0, n - depth_);
+  return gaps;
 }
 
 // The last depth_ steps planned are in flight after n iterations; they have the entries of the steps before them.

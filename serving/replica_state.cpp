@@ -39,6 +39,7 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
       queues_(*order_),
       memory_(limits, std::move(pool), std::move(footprint), table_),
       uniform_(table_, queues_, memory_),
+      qoe_(limits.expected_text),
       plans_over_unknown_(limits.plans_over_unknown) {
   if (uses_predictor_) {
     for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
@@ -76,6 +77,7 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_
   r.hash_tokens = from.hash_tokens;
   r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.hashes = from.hashes;
+  watch(id);
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
@@ -85,6 +87,16 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_
     r.output_limit = 1;
   }
   queues_.add_input(id);
+}
+
+void ReplicaState::watch(RequestId id) {
+  Request& r = table_[id];
+  if (const Slo* slo = memory_.limits().slo; slo != nullptr) gaps_.begin(id, r, targets_of(r, *slo));
+  if (qoe_.is_on()) {
+    qoe_.begin(id, r);
+    if (r.has_emitted()) qoe_.add(id, r.last_emitted);
+  }
+  watches_tokens_ = gaps_.is_on() || qoe_.is_on();
 }
 
 void ReplicaState::begin_plan(Time now) {
@@ -233,6 +245,7 @@ bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
   r.row_tokens = from.row_tokens;
   r.pattern = from.pattern;
   r.most_computed = from.most_computed;
+  watch(id);
   table_.set_computed(r, offer.tokens);
   handover_.add_offer(id, std::move(offer));
   if (memory_.is_contiguous()) throw InternalError("contiguous memory takes no KV from other replicas");
@@ -331,11 +344,13 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   now_ = to_time(at);
   memory_.forget_hits();
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
+  const bool watches = watches_tokens_;
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
     if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
+    if (watches) note_token(entry.request, at);
     deliver(r, at, itl);
     if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
     if (r.output_tokens == r.output_limit)
@@ -379,6 +394,22 @@ Horizon ReplicaState::order_is_stable_for() const {
   return order_->stable_for();
 }
 
+void ReplicaState::note_token(RequestId id, Picoseconds at) {
+  Request& r = table_[id];
+  if (gaps_.is_on() && r.has_emitted()) gaps_.add(id, r, at - r.last_emitted);
+  if (qoe_.is_on()) qoe_.add(id, at);
+}
+
+void ReplicaState::note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps) {
+  for (const RequestId id : queues_.running()) {
+    Request& r = table_[id];
+    if (gaps_.is_on()) gaps_.add(id, r, first_at - r.last_emitted, gaps);
+    if (!qoe_.is_on()) continue;
+    qoe_.add(id, first_at);
+    qoe_.add(id, first_at, gaps);
+  }
+}
+
 // ---- leaving ----
 
 void ReplicaState::finish(RequestId id) {
@@ -412,7 +443,7 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
   r.outcome = outcome;
   r.reason = reason;
-  outbox_.push_back(finished_record(r));
+  outbox_.push_back({finished_record(r), qoe_.is_on() && outcome == Outcome::kCompleted ? qoe_.qoe(id) : -1});
   table_.remove(id);
 }
 

@@ -8,8 +8,10 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/gap_watch.h"
 #include "serving/handover.h"
 #include "serving/metrics.h"
+#include "serving/qoe.h"
 #include "serving/replica_memory.h"
 #include "serving/request.h"
 #include "serving/request_queues.h"
@@ -18,6 +20,11 @@
 #include "traces/trace.h"
 
 namespace kvlab {
+
+// A request that has left.
+struct Departure : RequestRecord {
+  double qoe = -1;  // quality of experience of a completed one; below 0: not followed
+};
 
 // The record of a request that arrives.
 RequestRecord arrival_record(const TraceRequest& request, Time arrival);
@@ -95,7 +102,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] Handover& handover() { return handover_; }
   [[nodiscard]] const Handover& handover() const { return handover_; }
   // Requests that left.
-  std::vector<RequestRecord>& outbox() { return outbox_; }
+  std::vector<Departure>& outbox() { return outbox_; }
   // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
   std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
@@ -128,6 +135,9 @@ class ReplicaState final : public ReplicaView {
   // Fast-forward. Its tokens are delivered by emit_uniform().
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
+  // Before it, where watches_tokens(): the token of `first_at` and the gaps after it.
+  [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
+  void note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps);
 
   // Conservation laws; throws InternalError. O(requests + blocks).
   void check() const;
@@ -141,6 +151,9 @@ class ReplicaState final : public ReplicaView {
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
+  // Follows the tokens of a request that is received, with its output_limit and at most one token delivered.
+  void watch(RequestId id);
+  void note_token(RequestId id, Picoseconds at);
 
   void vacate(RequestId id, Preemption mode);
   [[nodiscard]] bool can_leave_later(RequestId id) const;
@@ -156,8 +169,11 @@ class ReplicaState final : public ReplicaView {
   ReplicaMemory memory_;
   UniformDecode uniform_;
   Handover handover_;
+  GapWatch gaps_;
+  QoeWatch qoe_;
+  bool watches_tokens_ = false;  // one of the two is on
   bool plans_over_unknown_;
-  std::vector<RequestRecord> outbox_;
+  std::vector<Departure> outbox_;
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_;
   Time now_{};

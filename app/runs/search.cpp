@@ -15,8 +15,12 @@ std::string monotonicity_note(const std::vector<Probe>& probes) {
   for (const Probe& low : probes) {
     for (const Probe& high : probes) {
       if (low.rate_per_s < high.rate_per_s && !low.attains && high.attains) {
-        return fmt::format("attainment is not monotonic: {:.4g}/s misses the target ({:.4f}) but {:.4g}/s meets it ({:.4f})",
-                           low.rate_per_s, low.attainment_frac, high.rate_per_s, high.attainment_frac);
+        const bool by_gaps = low.attainment_frac >= high.attainment_frac;
+        return by_gaps ? fmt::format(
+                             "the P99 of gaps is not monotonic: {:.4g}/s misses its limit ({:.4g} ms) but {:.4g}/s meets it ({:.4g} ms)",
+                             low.rate_per_s, low.itl_p99_ms, high.rate_per_s, high.itl_p99_ms)
+                       : fmt::format("attainment is not monotonic: {:.4g}/s misses the target ({:.4f}) but {:.4g}/s meets it ({:.4f})",
+                                     low.rate_per_s, low.attainment_frac, high.rate_per_s, high.attainment_frac);
       }
     }
   }
@@ -28,13 +32,17 @@ std::string monotonicity_note(const std::vector<Probe>& probes) {
 std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
   Params s = p.optional_child("search", "search");
   if (!p.has("search")) return std::nullopt;
-  if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms, e2e_ms}' to know what is good enough");
+  if (!has_slo && !s.has("itl_p99_ms"))
+    p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms, tbt_ms, e2e_ms}' or its own 'itl_p99_ms' to know what is good enough");
   if (!s.has("rate")) s.fail("search needs 'rate': [low, high] in requests per second");
   const std::vector<double> rate = s.numbers("rate", 1e-6, 1e9, "lowest and highest arrival rate to try, requests per second");
   if (rate.size() != 2 || rate[0] >= rate[1]) s.fail_at("rate", "'rate': expected [low, high] with low < high");
-  SearchPlan plan{rate[0], rate[1], 0.9, 0.02};
+  SearchPlan plan{rate[0], rate[1]};
+  plan.has_slo = has_slo;
   plan.attainment = s.optional<double>("attainment", 0.9, 0.01, 1, "share of requests that must meet the SLO");
   plan.tolerance_frac = s.optional<double>("tolerance_frac", 0.02, 1e-4, 0.5, "width of the final bracket, relative to its upper end");
+  if (s.has("itl_p99_ms"))
+    plan.itl_p99_ms = s.required<double>("itl_p99_ms", 1e-6, 9e9, "limit of the P99 of all gaps between tokens; absent: none");
   s.reject_unread();
   return plan;
 }
@@ -44,7 +52,7 @@ SearchResult search_rate(const SearchPlan& plan, const std::function<Probe(doubl
   const auto attains = [&](double rate) {
     Probe p = probe(rate);
     p.rate_per_s = rate;
-    p.attains = p.attainment_frac >= plan.attainment;
+    p.attains = (!plan.has_slo || p.attainment_frac >= plan.attainment) && (plan.itl_p99_ms == 0 || p.itl_p99_ms <= plan.itl_p99_ms);
     if (p.attains) result.best_per_s = std::max(result.best_per_s, rate);
     result.probes.push_back(p);
     return p.attains;

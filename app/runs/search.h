@@ -12,11 +12,14 @@
 
 namespace kvlab {
 
-// Goodput search: the highest arrival rate in [low, high] at which `attainment` of the requests meet the SLO.
+// Goodput search: the highest arrival rate in [low, high] at which `attainment` of the requests meet the SLO, and the P99 of all gaps
+// between tokens is within a limit.
 struct SearchPlan {
   double low_per_s = 0, high_per_s = 0;
   double attainment = 0.9;
   double tolerance_frac = 0.02;  // the search ends when the bracket is this narrow, relative to its upper end
+  double itl_p99_ms = 0;         // 0: no such limit
+  bool has_slo = true;           // false: itl_p99_ms decides alone
 };
 
 // Reads `search`; none: the experiment has none. InputError with file:line:column.
@@ -27,6 +30,7 @@ struct Probe {
   double attainment_frac = 0;
   double goodput_per_s = 0;
   bool attains = false;
+  double itl_p99_ms = 0;
 };
 
 struct SearchResult {
@@ -36,7 +40,7 @@ struct SearchResult {
 };
 
 // Bisection. Both ends are tried first; monotonicity is not assumed to hold, but checked over the probes made.
-// probe: attainment and goodput at a rate.
+// probe: attainment, goodput and gaps at a rate.
 SearchResult search_rate(const SearchPlan& plan, const std::function<Probe(double rate_per_s)>& probe);
 
 // `run,probe,rate_per_s,slo_attainment_frac,goodput_per_s,attains`

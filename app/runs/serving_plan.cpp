@@ -9,6 +9,7 @@
 
 #include "app/runs/kv_memory.h"
 #include "app/runs/served_model.h"
+#include "app/runs/slo.h"
 #include "app/runs/step_time.h"
 #include "base/name_number.h"
 #include "base/open_error.h"
@@ -55,8 +56,8 @@ void read_order(Params& p, ServingPlan& plan) {
 }
 
 void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
-  const EngineSetting setting{cost.hardware.is_large(), cost.engine.host.overlaps, cost.model.layers,
-                              setup.seed,               cost.hardware.memory_bytes, cost.parallel.tp};
+  const EngineSetting setting{cost.hardware.is_large(),   cost.engine.host.overlaps, cost.model.layers, setup.seed,
+                              cost.hardware.memory_bytes, cost.parallel.tp};
   const std::string own_scheduler = cost.engine.engine.name == "sglang" ? "sglang" : "";  // without 'scheduler'
   setup.make_scheduler =
       policy_factory<SchedulerRegistry>(p, "scheduler", own_scheduler, "scheduler", "plans each step of a replica",
@@ -78,19 +79,6 @@ void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
     p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}{}",
                                          setup.num_replicas, setup.ranks > 1 ? fmt::format(" of {} ranks", setup.ranks) : ""));
   }
-}
-
-void read_slo(Params& p, SimSetup& setup) {
-  setup.slo.is_set = p.has("slo");
-  Params slo = p.optional_child("slo", "slo");
-  constexpr double kNoLimitMs = kMaxSeconds * 1e3;
-  if (setup.slo.is_set && !slo.has("ttft_ms") && !slo.has("tpot_ms") && !slo.has("e2e_ms"))
-    slo.fail("slo needs 'ttft_ms', 'tpot_ms' or 'e2e_ms'");
-  setup.slo.ttft = slo.milliseconds("ttft_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time to first token; absent: none");
-  setup.slo.tpot =
-      slo.milliseconds("tpot_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time per output token after the first; absent: none");
-  setup.slo.e2e = slo.milliseconds("e2e_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time from arrival to the last token; absent: none");
-  slo.reject_unread();
 }
 
 void read_limits(Params& p, const CostSetup& cost, SimSetup& setup) {
@@ -242,8 +230,9 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   const std::int64_t host_bytes = read_memory(p, plan);
   read_kv_policy(p, plan);
   setup.memory.host_blocks = host_bytes / setup.memory.block_bytes;  // of the size that the policy's format gives them
-  read_slo(p, setup);
-  plan.search = read_search(p, setup.slo.is_set);
+  setup.slo = read_slo(p);
+  setup.expected_text = read_expected_text(p);
+  plan.search = read_search(p, setup.slo.has_targets());
   read_engine_keys(p, plan);
   read_load(p, plan);
   plan.has_samples = p.has("samples");
@@ -261,6 +250,7 @@ void read_requests(Params& p, ServingPlan& plan) {
     p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
   read_first_facts(p, plan);
   check_named_clients(p, plan);
+  check_slo_groups(p, plan.setup.slo, plan.trace.open);
   p.reject_unread();
 }
 

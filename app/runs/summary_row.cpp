@@ -36,6 +36,13 @@ void add_latencies(Fields& f, const MetricsCollector::Latencies& l) {
   add_distribution(f, "normalized_latency", "_ms_per_token", l.normalized);
 }
 
+// The low quantiles of quality are the high ones of what is lost.
+void add_qoe(Fields& f, const Distribution& loss) {
+  const std::array<std::pair<const char*, double>, 5> parts = {
+      {{"qoe_mean", loss.mean}, {"qoe_p50", loss.p50}, {"qoe_p10", loss.p90}, {"qoe_p1", loss.p99}, {"qoe_min", loss.max}}};
+  for (const auto& [name, lost] : parts) f.emplace_back(name, real_if(loss.count > 0, 1 - lost * 1e-6));
+}
+
 void add_steps(Fields& f, const RunSummary& s) {
   const bool has_steps = s.steps > 0;
   f.emplace_back("batch_mean_requests", real_if(has_steps, s.batch_mean_requests));
@@ -73,8 +80,8 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bi
   f.emplace_back("prompt_tokens_per_s", rate(static_cast<double>(l.prompt_tokens)));
   f.emplace_back("output_tokens_per_s", rate(static_cast<double>(l.output_tokens)));
   add_latencies(f, l);
-  f.emplace_back("slo_attainment_frac", real_if(setup.slo.is_set && l.judged > 0, l.slo_attainment_frac));
-  f.emplace_back("goodput_per_s", setup.slo.is_set ? rate(static_cast<double>(l.attained)) : "");
+  f.emplace_back("slo_attainment_frac", real_if(l.judged > 0, l.slo_attainment_frac));
+  f.emplace_back("goodput_per_s", setup.slo.has_targets() || l.judged > 0 ? rate(static_cast<double>(l.attained)) : "");
   f.emplace_back("preemptions", std::to_string(s.preemptions));
   f.emplace_back("swaps", std::to_string(s.swaps));
   f.emplace_back("recompute_fallbacks", std::to_string(s.recompute_fallbacks));
@@ -93,21 +100,28 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bi
   f.emplace_back("energy_j_per_token", real_if(bill.energy_j_per_token));
   f.emplace_back("dollars_per_million_tokens", real_if(bill.dollars_per_million_tokens));
   add_distribution(f, "jct", "_ms", l.jct);
+  if (setup.expected_text) add_qoe(f, l.qoe_loss);
   return f;
 }
 
-std::string service_csv(const std::string& run_id, const GroupSummary& groups) {
-  std::string text =
+std::string service_csv(const std::string& run_id, const GroupSummary& groups, bool has_qoe) {
+  std::string text = fmt::format(
       "run,group,name,requests,completed,unfinished,slo_attainment_frac,ttft_mean_ms,ttft_p99_ms,e2e_mean_ms,service_tokens,"
-      "service_gap_tokens\n";
+      "service_gap_tokens{}\n",
+      has_qoe ? ",qoe_mean" : "");
+  const auto line = [&](std::vector<std::string> cells, const std::string& qoe) {
+    if (has_qoe) cells.push_back(qoe);
+    text += csv_line(cells);
+  };
   double lowest = 1;
   bool is_judged = false;
   const auto add = [&](const char* kind, const GroupRow& g) {
     const bool judged = g.judged > 0, done = g.completed > 0;
     const double attained = judged ? static_cast<double>(g.attained) / static_cast<double>(g.judged) : 0;
-    text += csv_line({run_id, kind, g.name, std::to_string(g.requests), std::to_string(g.completed), std::to_string(g.unfinished),
-                      real_if(judged, attained), real_if(done, g.ttft.mean * 1e-6), real_if(done, g.ttft.p99 * 1e-6),
-                      real_if(done, g.e2e.mean * 1e-6), fmt::format("{:.0f}", g.service_tokens), ""});
+    line({run_id, kind, g.name, std::to_string(g.requests), std::to_string(g.completed), std::to_string(g.unfinished),
+          real_if(judged, attained), real_if(done, g.ttft.mean * 1e-6), real_if(done, g.ttft.p99 * 1e-6), real_if(done, g.e2e.mean * 1e-6),
+          fmt::format("{:.0f}", g.service_tokens), ""},
+         real_if(g.followed > 0, g.qoe_sum / static_cast<double>(g.followed)));
     if (!judged || kind != std::string("client")) return;
     is_judged = true;
     lowest = std::min(lowest, attained);
@@ -116,8 +130,9 @@ std::string service_csv(const std::string& run_id, const GroupSummary& groups) {
   for (const GroupRow& group : groups.clients) add("client", group);
   const auto& gap = groups.service_gap_tokens;
   if (!groups.clients.empty())
-    text += csv_line({run_id, "clients", "lowest attainment, widest gap", "", "", "", real_if(is_judged, lowest), "", "", "", "",
-                      gap ? fmt::format("{:.0f}", *gap) : ""});
+    line({run_id, "clients", "lowest attainment, widest gap", "", "", "", real_if(is_judged, lowest), "", "", "", "",
+          gap ? fmt::format("{:.0f}", *gap) : ""},
+         "");
   return text;
 }
 

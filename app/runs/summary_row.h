@@ -18,7 +18,7 @@ Fields summary_fields(const RunSummary& summary, const SimSetup& setup, const Bi
 
 // How many requests were rejected, and why the first was, and how many were unfinished: their latencies are in no column. "": none.
 // service.csv: a row per class and client (docs/results.md).
-std::string service_csv(const std::string& run_id, const GroupSummary& groups);
+std::string service_csv(const std::string& run_id, const GroupSummary& groups, bool has_qoe);
 std::string not_served(const ServingSummary& summary);
 
 // Remarks for the reader of a run: on the host, on the trace's times, and on a warm-up that takes every request. "": nothing.

@@ -37,6 +37,78 @@ TEST_F(OrderRunTest, ServiceByClassAndClient) {
   }
 }
 
+// The service of one class or client.
+std::string attainment(const CsvTable& service, const std::string& group, const std::string& name) {
+  for (const auto& row : service.rows)
+    if (row[service.at("group")] == group && row[service.at("name")] == name) return row[service.at("slo_attainment_frac")];
+  return "no such row";
+}
+
+TEST_F(OrderRunTest, TargetsByClassAndClient) {
+  const std::string classes = "clients: {num: 2}, classes: {chat: {share_frac: 0.5}, batch: {share_frac: 0.5}}";
+  ASSERT_EQ(run("scheduler: vllm_v1\n", classes).status, 0);
+  const auto with = [&](const std::string& slo) { return call({"run", "e.yaml", "--out", "out", "--force", "--set", "slo=" + slo}); };
+  ASSERT_EQ(with("{classes: {chat: {ttft_ms: 0.001}, batch: {tbt_ms: {p99: 1000}}}}").status, 0);
+  CsvTable service = read_csv("out/service.csv");
+  EXPECT_EQ(attainment(service, "class", "chat"), "0.000000");
+  EXPECT_EQ(attainment(service, "class", "batch"), "1.000000");
+  const CsvTable summary = read_csv("out/summary.csv");
+  const double all = std::stod(summary.rows[0][summary.at("slo_attainment_frac")]);
+  EXPECT_GT(all, 0.2);
+  EXPECT_LT(all, 0.8);
+  ASSERT_EQ(with("{ttft_ms: 0.001, classes: {batch: {}}, clients: {1: {e2e_ms: 0.001}}}").status, 0);
+  service = read_csv("out/service.csv");
+  EXPECT_EQ(attainment(service, "class", "chat"), "0.000000");
+  const double first = std::stod(attainment(service, "client", "0")), second = std::stod(attainment(service, "client", "1"));
+  EXPECT_EQ(first, 0) << "its chats are late, its batch is not judged";
+  EXPECT_EQ(second, 0);
+  EXPECT_EQ(attainment(service, "class", "batch"), "0.000000") << "those of client 1";
+}
+
+TEST_F(OrderRunTest, QualityOfExperienceIsPerfectWhereTextComesFasterThanItIsRead) {
+  const Called called = run("scheduler: vllm_v1\nqoe: {}\n");
+  ASSERT_EQ(called.status, 0) << called.err;
+  const auto mean = [] {
+    const CsvTable summary = read_csv("out/summary.csv"), service = read_csv("out/service.csv");
+    EXPECT_EQ(service.rows[0][service.at("group")], "client");
+    EXPECT_GT(std::stod(service.rows[0][service.at("qoe_mean")]), 0);
+    EXPECT_LE(std::stod(summary.rows[0][summary.at("qoe_min")]), std::stod(summary.rows[0][summary.at("qoe_p10")]));
+    return std::stod(summary.rows[0][summary.at("qoe_mean")]);
+  };
+  EXPECT_EQ(mean(), 1);
+  ASSERT_EQ(call({"run", "e.yaml", "--out", "out", "--set", "qoe={ttft_ms: 1, tokens_per_s: 10000}"}).status, 0);
+  EXPECT_LT(mean(), 0.6) << "no engine is that fast";
+  ASSERT_EQ(call({"run", "e.yaml", "--out", "out2", "--set", "qoe={tokens_per_s: 0}"}).status, 2);
+}
+
+TEST_F(OrderRunTest, TargetsOfTheTraceCountInTheSummary) {
+  write("t.csv", "arrival_ns,prompt_tokens,output_tokens,tbt_slo_ms\n0,100,20,0.000001\n0,100,20,1000\n0,100,20,\n");
+  write("e.yaml",
+        "name: small\nmodel: llama-3.1-8b\nhardware: h100\ntrace: {file: t.csv}\nmemory: {num_blocks: 600}\nscheduler: vllm_v1\n");
+  const Called called = call({"run", "e.yaml", "--out", "out"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  CsvTable summary = read_csv("out/summary.csv");
+  EXPECT_EQ(summary.rows[0][summary.at("slo_attainment_frac")], "0.500000") << "the third has no target";
+  ASSERT_EQ(call({"run", "e.yaml", "--out", "out", "--set", "slo={ttft_ms: 100000}"}).status, 0);
+  summary = read_csv("out/summary.csv");
+  EXPECT_EQ(summary.rows[0][summary.at("slo_attainment_frac")], "0.666667");
+}
+
+TEST_F(OrderRunTest, TargetsOfNoClassOfAFileAreRefused) {
+  write("t.csv", "arrival_ns,prompt_tokens,output_tokens,client,class\n0,100,20,ann,chat\n0,100,20,7,code\n");
+  write("e.yaml",
+        "name: small\nmodel: llama-3.1-8b\nhardware: h100\ntrace: {file: t.csv}\nmemory: {num_blocks: 600}\nscheduler: vllm_v1\n"
+        "slo: {classes: {cod: {ttft_ms: 500}}}\n");
+  EXPECT_EQ(call({"run", "e.yaml", "--out", "out"}).err,
+            "kvlab: e.yaml:7:22: the trace has no request of class 'cod'; its classes are chat, code; did you mean 'code'?\n");
+  const auto clients = [&](const std::string& name) {
+    return call({"run", "e.yaml", "--out", "out", "--set", "slo={clients: {" + name + ": {ttft_ms: 500}}}"});
+  };
+  EXPECT_EQ(clients("ann").status, 0) << clients("ann").err;
+  EXPECT_EQ(clients("7").status, 0);
+  EXPECT_NE(clients("8").err.find("the trace has no request of client '8'; its clients are 7, "), std::string::npos) << clients("8").err;
+}
+
 TEST_F(OrderRunTest, NoTableWithoutTheColumns) {
   std::string text = kSmall;
   write("e.yaml", text + "scheduler: vllm_v1\norder: {srpt: {preemptive: false}}\n");

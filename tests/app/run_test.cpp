@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -195,6 +196,27 @@ TEST_F(RunTest, GoodputSearchBracketsTheRate) {
   EXPECT_LE(lowest_miss - highest_hit, 0.05 * lowest_miss + 1e-6);
   EXPECT_NEAR(std::stod(summary.rows[0][summary.at("search_rate_per_s")]), highest_hit, 1e-6);
   EXPECT_GE(std::stod(summary.rows[0][summary.at("slo_attainment_frac")]), 0.9);
+}
+
+// The P99 of all gaps alone, and beside an SLO: every probe is held to it.
+TEST_F(RunTest, GoodputSearchKeepsTheP99OfGaps) {
+  std::string text = kSmall;
+  text.erase(text.find("slo:"), text.find("timeline") - text.find("slo:"));
+  write("search.yaml", text + "scheduler: vllm_v1\nsearch: {rate: [0.5, 5000], tolerance_frac: 0.05, itl_p99_ms: 1000}\n");
+  const auto best = [&](const std::string& set) {
+    const Called called = call({"run", "search.yaml", "--out", "out", "--force", "--set", set});
+    EXPECT_EQ(called.status, 0) << called.err;
+    const CsvTable summary = read_csv("out/summary.csv");
+    return std::pair(summary.rows[0][summary.at("search_rate_per_s")], std::stod(summary.rows[0][summary.at("itl_p99_ms")]));
+  };
+  EXPECT_EQ(best("search.itl_p99_ms=1000").first, "5000.000000");
+  const double at_most = best("search.itl_p99_ms=1000").second, at_least = best("search.rate=[0.1, 0.5]").second;
+  ASSERT_GT(at_most, at_least);
+  const double limit = (at_most + at_least) / 2;
+  const auto [rate, found] = best(fmt::format("search.itl_p99_ms={}", limit));
+  EXPECT_LE(found, limit);
+  EXPECT_LT(std::stod(rate), 5000);
+  EXPECT_EQ(best("search.itl_p99_ms=0.001").first, "") << "no rate has such gaps";
 }
 
 TEST_F(RunTest, AnInterruptKeepsWhatIsComplete) {

@@ -36,6 +36,19 @@ TEST(SearchRate, SaysWhenAttainmentIsNotMonotonic) {
   EXPECT_NE(other.note.find("not monotonic"), std::string::npos);
 }
 
+TEST(SearchRate, KeepsTheLimitOfGaps) {
+  SearchPlan plan{1, 100, 0.9, 0.01};
+  plan.itl_p99_ms = 20;
+  const auto probe = [](double rate) { return Probe{rate, rate <= 60 ? 0.95 : 0.5, rate, false, rate}; };  // gaps of `rate` ms
+  const double both = search_rate(plan, probe).best_per_s;
+  EXPECT_LE(both, 20);
+  EXPECT_GE(both, 20 * 0.98);
+  plan.itl_p99_ms = 80;
+  EXPECT_LE(search_rate(plan, probe).best_per_s, 60) << "the SLO holds, too";
+  plan.has_slo = false;
+  EXPECT_GE(search_rate(plan, probe).best_per_s, 80 * 0.98);
+}
+
 TEST(RescaledTrace, HasTheRateAskedFor) {
   const char* const yaml =
       "{generate: {requests: 500, arrival: {poisson: {rate_per_s: 4}}, prompt_tokens: {fixed: {value: 10}}, output_tokens: {fixed: {value: "

@@ -77,7 +77,7 @@ struct MeasuredRun {
 inline MeasuredRun measured_run(const ServeSetup& setup, const std::vector<SomeRequest>& requests) {
   MeasuredRun run;
   EngineDevice* device = nullptr;
-  const MakeDevice make_device = [&] {
+  const MakeDevice make_device = [&](std::size_t /*pool*/) {
     auto made = std::make_unique<EngineDevice>(setup);
     device = made.get();
     return made;
@@ -150,7 +150,7 @@ class ReplayedDevice final : public Device {
 inline std::string replay(const HostSetup& setup, const std::vector<SomeRequest>& requests, const MeasuredRun& measured, RunLog& log) {
   Deviation deviation;
   ReplayedClock clock(measured.readings, deviation);
-  const MakeDevice make_device = [&] { return std::make_unique<ReplayedDevice>(measured.log.steps, deviation); };
+  const MakeDevice make_device = [&](std::size_t /*pool*/) { return std::make_unique<ReplayedDevice>(measured.log.steps, deviation); };
   SomeTrace trace(requests);
   Fleet fleet(setup, make_device, clock, trace, log);
   fleet.run();

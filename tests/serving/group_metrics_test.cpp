@@ -22,18 +22,68 @@ TEST(GroupMetrics, RequestsAreHeldToTheirOwnTargets) {
   strict.ttft_slo = Span(50'000'000);
   lax.ttft_slo = Span(500'000'000);
   lax.tpot_slo = Span(9'999'999);
-  const SloTarget run{true, Span(200'000'000), Span::max(), Span::max()};
-  const auto attains = [&](const RequestFacts& facts, const SloTarget& slo) {
+  const Slo run{{true, Span(200'000'000), Span::max(), Span::max()}};
+  const auto attains = [&](const RequestFacts& facts, const Slo& slo) {
     const RequestRecord r = completed(facts, 100, 10, 5);
     return has_attained(r, targets_of(r, slo));
   };
   EXPECT_FALSE(attains(strict, run));
   EXPECT_FALSE(attains(lax, run)) << "10 ms per token are more than its target";
   EXPECT_TRUE(attains(none, run));
-  EXPECT_FALSE(attains(none, SloTarget{})) << "no target at all: nothing is attained, and nothing judged";
-  EXPECT_FALSE(attains(strict, SloTarget{}));
+  EXPECT_FALSE(attains(none, Slo{})) << "no target at all: nothing is attained, and nothing judged";
+  EXPECT_FALSE(attains(strict, Slo{}));
   lax.tpot_slo = Span(10'000'000);
-  EXPECT_TRUE(attains(lax, SloTarget{})) << "other targets are then none";
+  EXPECT_TRUE(attains(lax, Slo{})) << "other targets are then none";
+}
+
+// Those of the client, else of the class, else of the run; the request's own columns replace one limit each.
+TEST(GroupMetrics, TargetsOfClassesAndClients) {
+  const auto ttft = [](std::int64_t ms) {
+    SloTarget target = SloTarget::none();
+    target.ttft = Span(ms * 1'000'000);
+    return target;
+  };
+  Slo run{ttft(1000)};
+  run.tpot = Span(7);
+  run.classes[ClassName("chat")] = ttft(500);
+  run.classes[ClassName("chat")].tbt_ppm = 990'000;
+  run.classes[ClassName("batch")] = SloTarget{};
+  run.clients[7] = ttft(200);
+  const auto targets = [&](std::string_view name, std::int64_t client, std::int64_t own_tbt = -1) {
+    RequestFacts facts;
+    facts.request_class = ClassName(name);
+    facts.client = client;
+    facts.tbt_slo = Span(own_tbt);
+    return targets_of(completed(facts, 1, 1, 1), run);
+  };
+  EXPECT_EQ(targets("other", 1).ttft, Span(1'000'000'000));
+  EXPECT_EQ(targets("other", 1).tpot, Span(7));
+  EXPECT_EQ(targets("chat", 1).ttft, Span(500'000'000));
+  EXPECT_EQ(targets("chat", 1).tpot, Span::max()) << "a class's targets take the place of all of the run's";
+  EXPECT_EQ(targets("chat", 7).ttft, Span(200'000'000));
+  EXPECT_FALSE(targets("batch", 1).is_set);
+  EXPECT_EQ(targets("chat", 1, 42).tbt, Span(42));
+  EXPECT_EQ(targets("chat", 1, 42).tbt_ppm, 990'000);
+  EXPECT_TRUE(targets("batch", 1, 42).is_set);
+  EXPECT_EQ(targets("batch", 1, 42).tbt_ppm, SloTarget::kEveryGap);
+  EXPECT_EQ(targets("batch", 1, 42).ttft, Span::max());
+  EXPECT_TRUE(run.has_targets());
+  EXPECT_FALSE(Slo{}.has_targets());
+}
+
+TEST(GroupMetrics, RequestsWithoutTargetsAreNotJudged) {
+  Slo slo;
+  slo.classes[ClassName("chat")] = SloTarget::none();
+  MetricsCollector metrics(slo, kStart);
+  RequestFacts chat, batch;
+  chat.request_class = ClassName("chat");
+  batch.request_class = ClassName("batch");
+  metrics.add(completed(chat, 1, 1, 1));
+  metrics.add(completed(batch, 1, 1, 1));
+  const auto all = metrics.finish();
+  EXPECT_EQ(all.completed, 2U);
+  EXPECT_EQ(all.judged, 1U);
+  EXPECT_EQ(all.attained, 1U);
 }
 
 // Clients 1 and 2 have requests left at the end: 10 + 2 x 3 and 20 + 2 x 10 tokens of service. Client 3 has none left and does not count.

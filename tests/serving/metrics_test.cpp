@@ -89,7 +89,7 @@ RequestRecord record(double arrival_ms, double first_ms, double last_ms, std::in
 }
 
 TEST(MetricsCollector, WarmUpIsLeftOutAndTheSloIsAConjunction) {
-  SloTarget slo{true, Span(100'000'000), Span(10'000'000)};
+  const Slo slo{{true, Span(100'000'000), Span(10'000'000)}};
   MetricsCollector metrics(slo, kStart + Span(5'000'000));
   metrics.add(record(0, 1, 2, 2));        // in the warm-up
   metrics.add(record(10, 60, 150, 10));   // TTFT 50, TPOT 10: attains
@@ -131,13 +131,51 @@ TEST(MetricsCollector, JobsAreWholeSessions) {
   EXPECT_DOUBLE_EQ(jct.mean, 44e6);
 }
 
+// Requests without a session are jobs by their program; one with both counts by its session.
+TEST(MetricsCollector, JobsAreProgramsWhereThereAreNoSessions) {
+  MetricsCollector metrics({}, kStart + Span(5'000'000));
+  RequestFacts one, two, early;
+  one.program = 1;
+  two.program = 2;
+  early.program = 3;
+  const auto add = [&](const RequestFacts& facts, double arrival_ms, double last_ms, Outcome outcome = Outcome::kCompleted) {
+    RequestRecord r = record(arrival_ms, arrival_ms, last_ms, 2);
+    r.facts = &facts;
+    r.outcome = outcome;
+    metrics.add(r, outcome == Outcome::kUnfinished ? kStart + Span(900'000'000) : kNever);
+    metrics.add_turn(r, false);
+  };
+  add(one, 30, 70);
+  add(one, 10, 90);  // 80 ms, whatever their order
+  add(one, 20, 40);
+  add(two, 10, 20);
+  add(two, 30, 40, Outcome::kUnfinished);
+  add(early, 1, 20);
+  add(early, 30, 40);
+  const Distribution jct = metrics.finish().jct;
+  EXPECT_EQ(jct.count, 1U);
+  EXPECT_DOUBLE_EQ(jct.max, 80e6);
+}
+
+TEST(MetricsCollector, QualityOfExperienceIsOfCountedRequests) {
+  MetricsCollector metrics({}, kStart + Span(5'000'000));
+  metrics.add_qoe(record(0, 1, 2, 2), 0.1);  // in the warm-up
+  metrics.add_qoe(record(10, 20, 30, 2), 0.25);
+  metrics.add_qoe(record(10, 20, 30, 2), 1);
+  metrics.add_qoe(record(10, 20, 30, 2), -1);
+  const Distribution loss = metrics.finish().qoe_loss;
+  EXPECT_EQ(loss.count, 2U);
+  EXPECT_DOUBLE_EQ(loss.max, 750'000);
+  EXPECT_DOUBLE_EQ(loss.mean, 375'000);
+}
+
 // As a third limit, alone or with the others, of completed requests and of those cut off.
 TEST(MetricsCollector, TheSloOfTheWholeAnswer) {
   const Span none = Span::max(), limit(100'000'000);
   const std::pair<SloTarget, double> cases[] = {
       {{true, none, none, limit}, 2.0 / 4}, {{true, Span(20'000'000), none, limit}, 1.0 / 4}, {{true, limit, limit}, 3.0 / 3}};
   for (const auto& [slo, attained] : cases) {
-    MetricsCollector metrics(slo, kStart);
+    MetricsCollector metrics(Slo{slo}, kStart);
     metrics.add(record(0, 10, 100, 10));  // in the limit, as one at it is
     metrics.add(record(0, 90, 99, 10));
     metrics.add(record(0, 10, 101, 10));
@@ -146,6 +184,41 @@ TEST(MetricsCollector, TheSloOfTheWholeAnswer) {
     metrics.add(cut_off, kStart + Span(101'000'000));
     EXPECT_DOUBLE_EQ(metrics.finish().slo_attainment_frac, attained);
   }
+}
+
+// Gaps are watched while the request runs (GapWatch); here only the verdict on them counts. One that may have no other late gap has missed
+// once the wait for its next token is too long.
+TEST(MetricsCollector, TheSloOfGaps) {
+  SloTarget target = SloTarget::none();
+  target.tbt = Span(20'000'000);
+  const auto judged_and_attained = [&](GapState gaps, bool is_cut_off) {
+    MetricsCollector metrics(Slo{target}, kStart);
+    RequestRecord r = record(0, 10, 100, 10);
+    r.gaps = gaps;
+    if (is_cut_off) r.outcome = Outcome::kUnfinished;
+    metrics.add(r, is_cut_off ? kStart + Span(121'000'000) : kNever);
+    const auto all = metrics.finish();
+    return std::pair(all.judged, all.attained);
+  };
+  using Counts = std::pair<std::uint64_t, std::uint64_t>;
+  EXPECT_EQ(judged_and_attained(GapState::kWithin, false), Counts(1, 1));
+  EXPECT_EQ(judged_and_attained(GapState::kLastChance, false), Counts(1, 1));
+  EXPECT_EQ(judged_and_attained(GapState::kMissed, false), Counts(1, 0));
+  EXPECT_EQ(judged_and_attained(GapState::kWithin, true), Counts(0, 0)) << "21 ms are one late gap, and it may have one";
+  EXPECT_EQ(judged_and_attained(GapState::kLastChance, true), Counts(1, 0));
+  EXPECT_EQ(judged_and_attained(GapState::kMissed, true), Counts(1, 0));
+}
+
+// By nearest rank, floor((1 - p) n) of n gaps may be late.
+TEST(SloTarget, LateGapsAllowed) {
+  SloTarget target;
+  EXPECT_EQ(target.late_gaps_allowed(1000), 0) << "every gap counts";
+  target.tbt_ppm = 990'000;
+  EXPECT_EQ(target.late_gaps_allowed(99), 0);
+  EXPECT_EQ(target.late_gaps_allowed(100), 1);
+  EXPECT_EQ(target.late_gaps_allowed(0), 0);
+  target.tbt_ppm = 500'000;
+  EXPECT_EQ(target.late_gaps_allowed(3), 1);
 }
 
 TEST(ContiguousAllocator, FitsAndMerges) {

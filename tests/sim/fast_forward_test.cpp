@@ -21,6 +21,21 @@ struct Case {
 
 class FastForward : public ::testing::TestWithParam<Case> {};
 
+// Limits of gaps and an expected text, about as long as a step.
+void draw_targets(std::uint64_t seed, SimSetup& setup) {
+  const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, 99, step, 1}; };
+  if (draw(14).below(2) == 0) {  // off: requests with targets of their own alone
+    setup.slo.is_set = true;
+    setup.slo.ttft = setup.slo.tpot = Span::max();
+    setup.slo.tbt = Span(static_cast<std::int64_t>(5'000 + draw(15).below(10'000)));
+    setup.slo.tbt_ppm = static_cast<std::int32_t>(500'000 + 100'000 * draw(16).below(6));
+    setup.slo.clients[2] = {};
+  }
+  if (draw(17).below(2) == 0)
+    setup.expected_text = ExpectedText{Span(static_cast<std::int64_t>(draw(18).below(1'000'000))),
+                                       Span(static_cast<std::int64_t>(2'000 + draw(19).below(20'000)))};
+}
+
 TEST_P(FastForward, ChangesNothing) {
   static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf", "block_groups"};
   static constexpr std::int64_t kHostBlocks[] = {0, 12, 40, 400};
@@ -52,6 +67,7 @@ TEST_P(FastForward, ChangesNothing) {
     prices.cell = static_cast<std::int64_t>(100 + draw(6).below(5000));
     setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
     setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(7).below(20'000'000)));
+    draw_targets(seed, setup);
     setup.warmup = Span(static_cast<std::int64_t>(draw(8).below(50'000'000)));
     if (draw(10).below(4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11).below(60'000'000)));
     Workload w = random_workload(seed, 60, 0.05 + 4 * draw(9).uniform(), draw(13).below(2) == 0 ? 120 : 500);
@@ -186,8 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
 // A cut sequence that must be recomputed asks for no more than its first cut did: in a pool just large enough for one
 // request it comes back, whatever the scheduler.
 TEST(CutSequences, ComeBackInAFullPool) {
-  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen", "layered_prefill"}) {
-  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen", "sglang"}) {
+  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen", "layered_prefill", "sglang"}) {
     SimSetup setup = basic_setup(scheduler);
     setup.memory.num_blocks = 12;
     setup.memory.block_tokens = 8;

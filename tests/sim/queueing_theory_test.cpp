@@ -1,6 +1,9 @@
-// The simulator against formulas that do not know it: mean waiting times of single- and many-server queues, and Little's law.
+// The simulator against formulas that do not know it: mean waiting times of single- and many-server queues, of two priority classes with
+// and without preemption, mean times in processor sharing, and Little's law. All formulas are exact for the steps simulated but for
+// processor sharing, which holds as steps become short: an arrival waits for the end of the running step, and the test allows for that.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "base/random.h"
@@ -14,16 +17,30 @@ struct Mean {
   double mean = 0, std_error = 0;
 };
 
+using Pair = std::array<double, 2>;
+
+// Of two results of each run.
+template <class F>
+std::array<Mean, 2> replicate_pairs(int times, F&& run) {
+  Pair sum{}, squares{};
+  for (int seed = 1; seed <= times; ++seed) {
+    const Pair x = run(static_cast<std::uint64_t>(seed));
+    for (std::size_t i = 0; i < 2; ++i) {
+      sum[i] += x[i];
+      squares[i] += x[i] * x[i];
+    }
+  }
+  std::array<Mean, 2> means;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const double mean = sum[i] / times;
+    means[i] = {mean, std::sqrt((squares[i] / times - mean * mean) / (times - 1))};
+  }
+  return means;
+}
+
 template <class F>
 Mean replicate(int times, F&& run) {
-  double sum = 0, squares = 0;
-  for (int seed = 1; seed <= times; ++seed) {
-    const double x = run(static_cast<std::uint64_t>(seed));
-    sum += x;
-    squares += x * x;
-  }
-  const double mean = sum / times;
-  return {mean, std::sqrt((squares / times - mean * mean) / (times - 1))};
+  return replicate_pairs(times, [&](std::uint64_t seed) { return Pair{run(seed), 0}; })[0];
 }
 
 constexpr double kStepMs = 1.0;
@@ -122,6 +139,167 @@ TEST(QueueingTheory, MeanWaitOfMMk) {  // W = C(k, a) / (k - a) service times; a
       const double expected = kMeanSteps * kStepMs * erlang_c(k, offered) / (k - offered);
       EXPECT_NEAR(wait.mean, expected + 0.5 * kStepMs, 4 * wait.std_error + 0.5 * kStepMs) << k << " servers at load " << rho;
       EXPECT_LT(wait.std_error, 0.05 * wait.mean + 0.1);
+    }
+  }
+}
+
+// ---- two priority classes, one server ----
+
+const std::array<RequestFacts, 2> kUrgentAndNot = [] {
+  std::array<RequestFacts, 2> facts;
+  facts[0].priority = 0;
+  facts[1].priority = 1;
+  return facts;
+}();
+
+struct TwoClasses {
+  Pair load{}, mean_steps{};
+  [[nodiscard]] double rate(std::size_t i) const { return load[i] / mean_steps[i]; }  // per step
+  // The mean work that an arrival finds in the service of class i: rate E[S^2] / 2, of a geometric service.
+  [[nodiscard]] double residual(std::size_t i) const {
+    const double p = 1 / mean_steps[i];
+    return rate(i) * (2 - p) / (p * p) / 2;
+  }
+};
+
+// Both classes in one Poisson stream.
+std::vector<TraceRequest> two_classes(std::uint64_t seed, std::size_t count, const TwoClasses& c) {
+  const double rate = c.rate(0) + c.rate(1);
+  const auto class_of = [&](std::uint64_t i) {
+    return Draw{seed, Purpose::kClass, i, 0, 0}.uniform() < c.rate(0) / rate ? std::size_t{0} : std::size_t{1};
+  };
+  std::vector<TraceRequest> requests =
+      poisson(seed, count, kStepMs / rate, [&](std::uint64_t i) { return geometric(seed, i, c.mean_steps[class_of(i)]); });
+  for (std::size_t i = 0; i < count; ++i) requests[i].facts = &kUrgentAndNot[class_of(i)];
+  return requests;
+}
+
+// Means by class of time(record) in ms. The first tenth of the requests is left out, and the last, after which too few arrive.
+Pair mean_by_class(const SimSetup& setup, std::vector<TraceRequest> requests, const std::function<Span(const RequestRecord&)>& time) {
+  const std::size_t count = requests.size();
+  VectorTrace trace(std::move(requests));
+  Recorder records;
+  simulate(setup, trace, records);
+  Pair sum{}, counted{};
+  for (const RequestRecord& r : records.requests) {
+    if (r.number < count / 10 || r.number >= count - count / 10) continue;
+    const auto of = static_cast<std::size_t>(r.facts->priority);
+    sum[of] += to_ms(time(r));
+    ++counted[of];
+  }
+  return {sum[0] / counted[0], sum[1] / counted[1]};
+}
+
+// A preempted request computes its text again in its next step, which takes as long as any other: it resumes without loss.
+SimSetup one_server_by_priority(bool preemptive) {
+  SimSetup setup = constant_steps(1);
+  setup.make_scheduler =
+      policy<SchedulerRegistry>("scheduler", "vllm_v1", "{budget_tokens: 100000, async_scheduling: false, max_num_seqs: 1}");
+  setup.make_order = policy<OrderRegistry>("order", "priority", preemptive ? "{preemptive: true}" : "{}");
+  return setup;
+}
+
+constexpr std::array<TwoClasses, 3> kTwoClasses = {TwoClasses{{0.3, 0.3}, {500, 500}}, TwoClasses{{0.2, 0.6}, {200, 800}},
+                                                   TwoClasses{{0.6, 0.2}, {400, 100}}};
+
+TEST(QueueingTheory, MeanWaitsOfTwoPrioritiesWithoutPreemption) {  // Cobham 1954: W_k = W_0 / ((1 - sigma_(k-1)) (1 - sigma_k))
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
+  for (const TwoClasses& c : kTwoClasses) {
+    const auto wait = replicate_pairs(32, [&](std::uint64_t seed) {
+      return mean_by_class(one_server_by_priority(false), two_classes(seed, 20'000, c),
+                           [](const RequestRecord& r) { return r.scheduled - r.arrival; });
+    });
+    const double found = c.residual(0) + c.residual(1), first = 1 - c.load[0], both = 1 - c.load[0] - c.load[1];
+    const Pair expected{found / first * kStepMs, found / (first * both) * kStepMs};
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_NEAR(wait[i].mean, expected[i], 4 * wait[i].std_error) << "class " << i << " at loads " << c.load[0] << ", " << c.load[1];
+      EXPECT_LT(wait[i].std_error, 0.05 * wait[i].mean);
+    }
+  }
+}
+
+// Preemptive resume, T_k = E[S_k] / (1 - sigma_(k-1)) + W_0k / ((1 - sigma_(k-1)) (1 - sigma_k)) with W_0k of the classes up to k, for a
+// server that changes at the end of a step alone: the urgent class then also waits for half a step where it finds the other in service,
+// and of n steps of the other class n - 1 are followed by whatever urgent work came during them.
+TEST(QueueingTheory, MeanTimesOfTwoPrioritiesWithPreemption) {
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
+  for (const TwoClasses& c : kTwoClasses) {
+    const auto time = replicate_pairs(32, [&](std::uint64_t seed) {
+      return mean_by_class(one_server_by_priority(true), two_classes(seed, 20'000, c),
+                           [](const RequestRecord& r) { return r.last_token - r.arrival; });
+    });
+    const double first = 1 - c.load[0], both = 1 - c.load[0] - c.load[1];
+    const Pair expected{(c.mean_steps[0] + (c.residual(0) + c.load[1] / 2) / first) * kStepMs,
+                        ((c.residual(0) + c.residual(1)) / (first * both) + 1 + (c.mean_steps[1] - 1) / first) * kStepMs};
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_NEAR(time[i].mean, expected[i], 4 * time[i].std_error) << "class " << i << " at loads " << c.load[0] << ", " << c.load[1];
+      EXPECT_LT(time[i].std_error, 0.05 * time[i].mean);
+    }
+  }
+}
+
+// ---- processor sharing ----
+
+// A step takes kStepMs for each request in it and gives each one token, so that all requests share the server equally. No rows are padded.
+SimSetup shared_server() {
+  SimSetup setup = constant_steps(1);
+  setup.make_scheduler = policy<SchedulerRegistry>(
+      "scheduler", "vllm_v1", "{budget_tokens: 4096, async_scheduling: false, max_num_seqs: 4096, largest_graph_tokens: 0}");
+  LinearPrices prices;
+  prices.token = ps_of_ns(kStepMs * 1e6);
+  prices.step = prices.kv_token = {};
+  prices.cell = 1'000'000'000;
+  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  setup.memory.num_blocks = 4096;
+  return setup;
+}
+
+// Mean time in the system in ms, and mean of time / service, without the first and the last tenth of the requests.
+Pair mean_sharing(const SimSetup& setup, std::vector<TraceRequest> requests) {
+  const std::size_t count = requests.size();
+  VectorTrace trace(std::move(requests));
+  Recorder records;
+  simulate(setup, trace, records);
+  Pair sum{};
+  double counted = 0;
+  for (const RequestRecord& r : records.requests) {
+    if (r.number < count / 10 || r.number >= count - count / 10) continue;
+    const double time_ms = to_ms(r.last_token - r.arrival);
+    sum[0] += time_ms;
+    sum[1] += time_ms / (kStepMs * r.output_tokens);
+    ++counted;
+  }
+  return {sum[0] / counted, sum[1] / counted};
+}
+
+constexpr double kSharedSteps = 2000;  // mean service, the same for each law
+
+// Laws of service with that mean. The mean of 1 / service is at most 1 / least.
+struct ServiceLaw {
+  const char* name;
+  double least;
+  std::int32_t (*steps)(std::uint64_t seed, std::uint64_t request);
+};
+const std::array<ServiceLaw, 3> kServiceLaws = {
+    ServiceLaw{"constant", 2000, [](std::uint64_t, std::uint64_t) { return 2000; }},
+    ServiceLaw{"geometric", 200, [](std::uint64_t seed, std::uint64_t i) { return geometric(seed, i, kSharedSteps); }},
+    ServiceLaw{"two-point", 500, [](std::uint64_t seed, std::uint64_t i) {  // squared coefficient of variation 5
+                 return Draw{seed, Purpose::kOutputLength, i, 0, 0}.uniform() < 0.9 ? 500 : 15'500;
+               }}};
+
+// Kleinrock 1976, vol. 2, 4.4: T(x) = x / (1 - rho) for a service of x, and so both means follow from the mean service alone.
+TEST(QueueingTheory, MeanTimesOfProcessorSharingDependOnTheMeanServiceAlone) {
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
+  for (const ServiceLaw& law : kServiceLaws) {
+    for (const double rho : {0.5, 0.8}) {
+      const auto means = replicate_pairs(32, [&](std::uint64_t seed) {
+        return mean_sharing(shared_server(),
+                            poisson(seed, 12'000, kSharedSteps * kStepMs / rho, [&](std::uint64_t i) { return law.steps(seed, i); }));
+      });
+      const double step_ms = kStepMs * rho / (1 - rho);  // mean length of the step that an arrival finds
+      EXPECT_NEAR(means[0].mean, kSharedSteps * kStepMs / (1 - rho), 4 * means[0].std_error + step_ms) << law.name << " at load " << rho;
+      EXPECT_NEAR(means[1].mean, 1 / (1 - rho), 4 * means[1].std_error + step_ms / law.least) << law.name << " at load " << rho;
+      EXPECT_LT(means[0].std_error, 0.05 * means[0].mean);
     }
   }
 }

@@ -47,6 +47,7 @@ inline Workload random_workload(std::uint64_t seed, std::size_t count, double ga
     w.facts[i].client = static_cast<std::int64_t>(draw(5).below(5));
     w.facts[i].priority = static_cast<std::int32_t>(draw(6).below(3));
     w.facts[i].ttft_slo = Span(static_cast<std::int64_t>(draw(7).below(100'000'000)));
+    if (i % 3 == 0) w.facts[i].tbt_slo = Span(static_cast<std::int64_t>(5'000 + draw(9).below(10'000)));  // a step takes 5 us or more
     w.facts[i].request_class = ClassName("c" + std::to_string(draw(8).below(3)));
     r.facts = &w.facts[i];
     w.requests.push_back(r);
@@ -61,7 +62,9 @@ inline std::string text_of(const RunSummary& s, const Recorder& records) {
     text += "\n";
   };
   const auto& l = s.latencies;
-  for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing}) add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
+  for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing, l.qoe_loss})
+    add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
+  add(l.judged, l.attained);
   add(s.requests, ns(s.duration), s.preemptions, s.swaps, s.recompute_fallbacks, s.recomputed_tokens, s.lookup_tokens, s.hit_tokens,
       s.steps, s.evictions);
   add(s.batch_mean_requests, s.batch_mean_tokens, s.kv_used_mean_frac, s.kv_used_peak_frac, s.busy_frac, s.overload_frac, s.mfu_frac,
@@ -73,7 +76,7 @@ inline std::string text_of(const RunSummary& s, const Recorder& records) {
     for (const double f : part) add(f);
   for (const RequestRecord& r : records.requests) {
     add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions,
-        r.recomputed_tokens, static_cast<int>(r.outcome));
+        r.recomputed_tokens, static_cast<int>(r.outcome), static_cast<int>(r.gaps));
   }
   for (const TimelineSample& t : records.samples)
     add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens,

@@ -144,7 +144,7 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   RunSummary summary;
   static_cast<ServingSummary&>(summary) = kvlab::serve(setup, *plan_.trace.open(), sink);
   files.add_file("engine_steps.csv", log.text());
-  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups));
+  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
   Findings findings;
   findings.rows = {summary_fields(summary, plan_.setup, Bill{}, /*is_simulated=*/false)};
   findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());

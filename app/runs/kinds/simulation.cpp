@@ -35,17 +35,24 @@ RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& 
 namespace {
 
 // A rate at which nothing is judged would pass for one that does not attain.
-void refuse_unjudged(const RunSummary& s, double rate) {
+void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double rate) {
   if (s.requests > 0 && s.latencies.counted == 0)
     throw InputError(
         fmt::format("'warmup_ms': at {:.4g} requests per second all of them arrive during the warm-up, so nothing is counted; shorten the "
                     "warm-up, lengthen the trace, or search lower rates",
                     rate));
-  if (s.requests > 0 && s.latencies.judged == 0)
+  if (plan.search->itl_p99_ms > 0 && s.latencies.itl.count == 0)
+    throw InputError(fmt::format("'itl_p99_ms': at {:.4g} requests per second no gap between two tokens is counted", rate));
+  if (s.requests == 0 || s.latencies.judged > 0 || !plan.search->has_slo) return;
+  if (plan.setup.stop.after_time.count() == 0)
     throw InputError(
-        fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
-                    "judged; stop later, or search other rates",
+        fmt::format("'slo': at {:.4g} requests per second no request that is counted has a target, so nothing is judged; give limits for "
+                    "all requests, or for classes and clients that arrive after the warm-up",
                     rate));
+  throw InputError(
+      fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
+                  "judged; stop later, or search other rates",
+                  rate));
 }
 
 // "21.6 to 25.2": the range of a share over rows, in percent.
@@ -156,6 +163,7 @@ Fields SimulationRun::apply_load(const RunOptions& options) {
   SimSetup burst = plan_.setup;
   burst.timeline_interval = Span{0};
   burst.slo = {};
+  burst.expected_text.reset();
   burst.warmup = Span{0};  // all arrive at once
   WatchedSink nothing = unseen(options);
   const OpenTrace open = plan_.trace.open;
@@ -179,9 +187,10 @@ RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Fin
   const SearchResult found = search_rate(*plan_.search, [&](double rate) {
     WatchedSink sink(nullptr, options);
     const RunSummary s = simulate_with_oracle(plan_.setup, at_rate(rate), sink, options);
-    refuse_unjudged(s, rate);
+    refuse_unjudged(s, plan_, rate);
     const double duration_s = to_s(s.counted_duration);
-    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false};
+    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false,
+                 s.latencies.itl.p99 * 1e-6};
   });
   files.add_file("search.csv", search_csv(files.id(), found));
   findings.note = found.note;
@@ -214,7 +223,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
     findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
     findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   }
-  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups));
+  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
   findings.add_note(remarks_on(summary));
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
   findings.add_note(remark_on_collectives(plan_.cost, summary));
@@ -236,9 +245,9 @@ Findings SimulationRun::run(RunFiles& files, const RunOptions& options) {
 }
 
 std::vector<std::string> Simulation::metrics() const {
-  return {"ttft_p50_ms",         "ttft_p99_ms",    "tpot_p50_ms",       "e2e_p50_ms",         "requests_per_s",
-          "output_tokens_per_s", "goodput_per_s",  "search_rate_per_s", "preemptions",        "prefix_hit_frac",
-          "kv_used_mean_frac",   "attention_mass", "output_rel_err",    "resident_bytes_frac"};
+  return {"ttft_p50_ms",    "ttft_p99_ms",       "tpot_p50_ms",        "e2e_p50_ms",      "requests_per_s", "output_tokens_per_s",
+          "goodput_per_s",  "search_rate_per_s", "preemptions",        "prefix_hit_frac", "qoe_mean",       "kv_used_mean_frac",
+          "attention_mass", "output_rel_err",    "resident_bytes_frac"};
 }
 
 void Simulation::report(const SweepReport& report, std::ostream& out) const {
