@@ -125,6 +125,7 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
 // A request is over; the turns that wait for it become arrivals.
 void Fleet::leave(const RequestRecord& record, Picoseconds at) {
   metrics_.add(record);
+  if (dispatch_ != nullptr) dispatch_->on_leave(record);
   if (record.facts != nullptr) count_in_groups(record, kNever);
   sink_.request(record);
   if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
