@@ -13,9 +13,9 @@ namespace {
 // expected to end it first: its queue, and the prompt less the prefix that it caches. A request goes on to the decode instance with the
 // shortest expected step. Requests that are expected to break a limit are rejected. Left out: a prefix that another instance's store holds
 // is not fetched (local_prefix), and long prompts are not spread over several instances.
-class Mooncake final : public Dispatcher {
+class MooncakeConductor final : public Dispatcher {
  public:
-  explicit Mooncake(Params& p)
+  explicit MooncakeConductor(Params& p)
       : ttft_limit_(limit(p, "ttft_ms", "a request with a longer expected time to first token is rejected; 0: none is")),
         tbt_limit_(limit(p, "tbt_ms", "a request that would make decode steps longer than this is rejected; 0: none is")),
         early_rejection_(p.choice<EarlyRejection>("early_rejection",
@@ -169,7 +169,8 @@ class Mooncake final : public Dispatcher {
   std::vector<ReplicaId> decode_;
 };
 
-KVLAB_REGISTER(Dispatcher, Mooncake, "mooncake", "the earliest expected first token, the shortest expected decode step, early rejection",
+KVLAB_REGISTER(Dispatcher, MooncakeConductor, "mooncake",
+               "the earliest expected first token, the shortest expected decode step, early rejection",
                "Mooncake, Qin et al. 2024, arXiv:2407.00079");
 
 }  // namespace
