@@ -103,6 +103,8 @@ class Dispatcher {
   // Draws by the seed, so that runs with different seeds differ.
   [[nodiscard]] virtual bool is_random() const { return false; }
   virtual void set_seed(std::uint64_t /*seed*/) {}
+  // Replicas may come to take a stage that is not theirs: they change their roles, or get requests beyond their roles. Their
+  // schedulers must be able to take both stages.
   [[nodiscard]] virtual bool changes_roles() const { return false; }
   // Time between two calls of on_timer(); 0: it is never called.
   [[nodiscard]] virtual Span period() const { return Span{0}; }

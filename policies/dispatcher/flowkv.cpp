@@ -28,7 +28,7 @@ class FlowKv final : public Dispatcher {
     if (extreme_ratio_ < imbalance_ratio_) p.fail("'extreme_ratio' is less than 'imbalance_ratio': set it to that or more");
   }
 
-  [[nodiscard]] bool changes_roles() const override { return flips_; }
+  [[nodiscard]] bool changes_roles() const override { return true; }
   [[nodiscard]] Span period() const override { return period_; }
 
   Placement place(const Ask& ask, const FleetView& fleet) override {

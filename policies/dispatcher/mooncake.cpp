@@ -137,14 +137,14 @@ class MooncakeConductor final : public Dispatcher {
     return instances == 0 ? 0 : sum / instances;
   }
 
-  // Of a step with this load and the request asked for.
+  // The time of a step with this load and the request asked for.
   [[nodiscard]] static double step_seconds(const Ask& ask, const FleetView& fleet, ReplicaId replica, const DecodeLoad& load) {
     const std::int64_t ranks = fleet.num_ranks(replica);
     const auto rows = static_cast<std::int64_t>(load.rows) + 1, tokens = static_cast<std::int64_t>(load.tokens) + ask.request.prompt_tokens;
     return fleet.decode_seconds(replica, ceil_div(rows, ranks), ceil_div(tokens, ranks));
   }
 
-  // Of the decode instances. An instance that takes both stages decodes its own prompts.
+  // The shortest step of a decode instance. An instance that takes both stages decodes its own prompts.
   [[nodiscard]] double least_step_seconds(const Ask& ask, const FleetView& fleet, ReplicaId prefill, double ahead) {
     decode_.clear();
     for (std::uint32_t i = 0; i < fleet.num_replicas(); ++i)

@@ -21,6 +21,8 @@ class Splitwise final : public Dispatcher {
         memory_cap_(p.optional<double>("token_memory_cap_frac", 1, 0.01, 1,
                                        "share of its blocks that a token machine is given requests for, at their predicted full length")) {}
 
+  [[nodiscard]] bool changes_roles() const override { return true; }
+
   Placement place(const Ask& ask, const FleetView& fleet) override {
     reserved_.resize(fleet.num_replicas(), 0);
     whole_.resize(fleet.num_replicas(), 0);

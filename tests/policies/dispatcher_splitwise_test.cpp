@@ -5,6 +5,8 @@
 namespace kvlab {
 namespace {
 
+TEST(Splitwise, EveryMachineMustTakeBothStages) { EXPECT_TRUE(make_dispatcher("splitwise")->changes_roles()); }
+
 TEST(Splitwise, ChoosesThePairAtArrival) {
   FakeFleet fleet(2, 2);
   const auto dispatcher = make_dispatcher("splitwise");
