@@ -116,7 +116,10 @@ class MooncakeConductor final : public Dispatcher {
       for (std::uint32_t i = 0; i < view.num_waiting(); ++i) add(view.info(view.waiting(i)));
     }
     const auto unseen = static_cast<double>(outstanding(fleet, replica) - seen);
-    if (ahead < decode_s_) load.rows += unseen, load.tokens += unseen * mean_prompt;
+    if (ahead < decode_s_) {
+      load.rows += unseen;
+      load.tokens += unseen * mean_prompt;
+    }
     return load;
   }
 
