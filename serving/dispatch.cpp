@@ -89,6 +89,10 @@ const ReplicaView& Dispatch::view(ReplicaId replica, std::uint32_t rank) const {
   return replicas_.state(replicas_.place(replica).first_rank + rank);
 }
 
+std::int64_t Dispatch::blocks_for(ReplicaId replica, std::int32_t tokens) const {
+  return replicas_.state(replicas_.place(replica).first_rank).memory().blocks_for(tokens);
+}
+
 std::int64_t Dispatch::queued_blocks(ReplicaId replica) const {
   const Replicas::Place& its = replicas_.place(replica);
   std::int64_t blocks = 0;

@@ -33,6 +33,7 @@ class Dispatch final : public FleetView, public FleetControl {
   std::uint64_t next_key(Stage stage) { return num_asked_[static_cast<std::size_t>(stage)]++; }
   Placement ask(const Question& question, Time now);
   void on_timer(Time now);
+  void on_leave(const RequestRecord& request) { dispatcher_->on_leave(request); }
   // Replicas that take the stage now.
   [[nodiscard]] const std::vector<ReplicaId>& among(Stage stage) const { return among_[static_cast<std::size_t>(stage)]; }
 
@@ -46,6 +47,7 @@ class Dispatch final : public FleetView, public FleetControl {
   [[nodiscard]] std::int32_t predicted_tokens() const override;
   [[nodiscard]] std::uint32_t num_ranks(ReplicaId replica) const override { return replicas_.place(replica).ranks; }
   [[nodiscard]] const ReplicaView& view(ReplicaId replica, std::uint32_t rank) const override;
+  [[nodiscard]] std::int64_t blocks_for(ReplicaId replica, std::int32_t tokens) const override;
   [[nodiscard]] std::int64_t queued_blocks(ReplicaId replica) const override;
   [[nodiscard]] double prefill_seconds(ReplicaId replica, std::int64_t tokens, std::int64_t kv_before) const override;
   [[nodiscard]] double decode_seconds(ReplicaId replica, std::int64_t rows, std::int64_t kv_tokens) const override;

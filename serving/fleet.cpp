@@ -125,6 +125,7 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
 // A request is over; the turns that wait for it become arrivals.
 void Fleet::leave(const Departure& record, Picoseconds at) {
   metrics_.add(record);
+  if (dispatch_ != nullptr) dispatch_->on_leave(record);
   metrics_.add_qoe(record, record.qoe);
   if (record.facts != nullptr) count_in_groups(record, kNever, record.qoe);
   sink_.request(record);

@@ -49,6 +49,8 @@ class FleetView {
   [[nodiscard]] virtual std::uint32_t num_ranks(ReplicaId /*replica*/) const { return 1; }
   // Queues and memory of one rank. Requests that have come since its latest plan are in load() alone.
   [[nodiscard]] virtual const ReplicaView& view(ReplicaId replica, std::uint32_t rank) const = 0;
+  // Blocks that a request of so many tokens holds there, without hits.
+  [[nodiscard]] virtual std::int64_t blocks_for(ReplicaId replica, std::int32_t tokens) const = 0;
   // Blocks that the queued requests of a replica will take to begin their stage. O(queued requests).
   [[nodiscard]] virtual std::int64_t queued_blocks(ReplicaId replica) const = 0;
   // Seconds of a step that computes `tokens` prompt tokens on top of `kv_before`, alone; 0: the host does not know.
@@ -101,10 +103,14 @@ class Dispatcher {
   // Draws by the seed, so that runs with different seeds differ.
   [[nodiscard]] virtual bool is_random() const { return false; }
   virtual void set_seed(std::uint64_t /*seed*/) {}
+  // Replicas may come to take a stage that is not theirs: they change their roles, or get requests beyond their roles. Their
+  // schedulers must be able to take both stages.
   [[nodiscard]] virtual bool changes_roles() const { return false; }
   // Time between two calls of on_timer(); 0: it is never called.
   [[nodiscard]] virtual Span period() const { return Span{0}; }
   virtual void on_timer(const FleetView& /*fleet*/, FleetControl& /*control*/) {}
+  // The request is over: completed, or rejected by a replica or by place().
+  virtual void on_leave(const RequestRecord& /*request*/) {}
 };
 
 using DispatcherRegistry = Registry<Dispatcher>;

@@ -1,193 +1,163 @@
-#include "policies/dispatcher/dispatcher.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "base/params.h"
+#include "tests/policies/fake_fleet.h"
 
 namespace kvlab {
 namespace {
 
-struct Fleet final : FleetView {
-  std::vector<ReplicaLoad> loads;
-  std::vector<std::int64_t> cached;
-  std::uint64_t asked = 0;
-
-  explicit Fleet(std::size_t n) : loads(n), cached(n, 0) {
-    for (ReplicaLoad& load : loads) load.num_blocks = 100;
-  }
-  [[nodiscard]] std::uint32_t num_replicas() const override { return static_cast<std::uint32_t>(loads.size()); }
-  [[nodiscard]] Time now() const override { return kStart; }
-  [[nodiscard]] Roles roles(ReplicaId) const override { return {}; }
-  [[nodiscard]] std::uint64_t num_asked() const override { return asked; }
-  [[nodiscard]] std::int32_t predicted_tokens() const override { return 1; }
-  [[nodiscard]] const ReplicaView& view(ReplicaId, std::uint32_t) const override { throw InternalError("no queues here"); }
-  [[nodiscard]] std::int64_t queued_blocks(ReplicaId) const override { return 0; }
-  [[nodiscard]] double prefill_seconds(ReplicaId, std::int64_t, std::int64_t) const override { return 0; }
-  [[nodiscard]] double decode_seconds(ReplicaId, std::int64_t, std::int64_t) const override { return 0; }
-  [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override { return loads[index(replica)]; }
-  [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override { return cached[index(replica)]; }
-};
-
-std::unique_ptr<Dispatcher> make(const std::string& name, const std::string& params = "{}") {
-  Params p = Params::from_text(params);
-  std::unique_ptr<Dispatcher> router = DispatcherRegistry::make(name, p, "dispatcher");
-  router->set_seed(7);
-  return router;
-}
-
-std::uint32_t route(Dispatcher& router, Fleet fleet, std::uint64_t number, std::int64_t session = -1) {
+std::uint32_t route(Dispatcher& dispatcher, FakeFleet fleet, std::uint64_t number, std::int64_t session = -1) {
   RequestRecord arrival;
   arrival.session = session;
   arrival.prompt_tokens = 100;
   fleet.asked = number;
   std::vector<ReplicaId> among;
   for (std::uint32_t i = 0; i < fleet.num_replicas(); ++i) among.push_back(ReplicaId{i});
-  return index(router.place({Stage::kPrefill, arrival, among}, fleet).replica);
+  return index(dispatcher.place({Stage::kPrefill, arrival, among}, fleet).replica);
 }
 
-TEST(Routers, SayWhetherTheyReadLoad) {
-  for (const char* name : {"random", "round_robin"}) EXPECT_FALSE(make(name)->reads_load()) << name;
+TEST(Dispatchers, SayWhetherTheyReadLoad) {
+  for (const char* name : {"random", "round_robin"}) EXPECT_FALSE(make_dispatcher(name)->reads_load()) << name;
   for (const char* name : {"least_outstanding", "least_kv", "power_of_two", "prefix_affinity"})
-    EXPECT_TRUE(make(name)->reads_load()) << name;
+    EXPECT_TRUE(make_dispatcher(name)->reads_load()) << name;
 }
 
-TEST(Routers, OneReplicaGetsEverything) {
-  const Fleet fleet(1);
+TEST(Dispatchers, OneReplicaGetsEverything) {
+  const FakeFleet fleet(1);
   for (const std::string& name : DispatcherRegistry::names()) {
-    const auto router = make(name);
-    for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(route(*router, fleet, i), 0U) << name;
+    const auto dispatcher = make_dispatcher(name);
+    for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(route(*dispatcher, fleet, i), 0U) << name;
   }
 }
 
-TEST(RoundRobinRouter, TakesTurns) {
-  const Fleet fleet(3);
-  const auto router = make("round_robin");
-  for (std::uint64_t i = 0; i < 9; ++i) EXPECT_EQ(route(*router, fleet, i), i % 3);
+TEST(RoundRobinDispatcher, TakesTurns) {
+  const FakeFleet fleet(3);
+  const auto dispatcher = make_dispatcher("round_robin");
+  for (std::uint64_t i = 0; i < 9; ++i) EXPECT_EQ(route(*dispatcher, fleet, i), i % 3);
 }
 
 // 4000 draws over 4 replicas: 1000 +- 4 sqrt(4000 * 1/4 * 3/4) = 110 each.
-TEST(RandomRouter, IsUniformAndRepeatable) {
-  const Fleet fleet(4);
-  const auto router = make("random"), again = make("random");
+TEST(RandomDispatcher, IsUniformAndRepeatable) {
+  const FakeFleet fleet(4);
+  const auto dispatcher = make_dispatcher("random"), again = make_dispatcher("random");
   std::vector<int> count(4, 0);
   for (std::uint64_t i = 0; i < 4000; ++i) {
-    const std::uint32_t chosen = route(*router, fleet, i);
+    const std::uint32_t chosen = route(*dispatcher, fleet, i);
     ++count[chosen];
     ASSERT_EQ(chosen, route(*again, fleet, i));
   }
   for (const int n : count) EXPECT_NEAR(n, 1000, 110);
   again->set_seed(8);
   int same = 0;
-  for (std::uint64_t i = 0; i < 4000; ++i) same += route(*router, fleet, i) == route(*again, fleet, i) ? 1 : 0;
+  for (std::uint64_t i = 0; i < 4000; ++i) same += route(*dispatcher, fleet, i) == route(*again, fleet, i) ? 1 : 0;
   EXPECT_NEAR(same, 1000, 110);  // another seed draws independently
 }
 
-TEST(RandomRouter, StickySessionsStay) {
-  const Fleet fleet(4);
-  const auto router = make("random", "{sticky_sessions: true}");
+TEST(RandomDispatcher, StickySessionsStay) {
+  const FakeFleet fleet(4);
+  const auto dispatcher = make_dispatcher("random", "{sticky_sessions: true}");
   std::set<std::uint32_t> of_session, without;
   for (std::uint64_t i = 0; i < 50; ++i) {
-    of_session.insert(route(*router, fleet, i, 3));
-    without.insert(route(*router, fleet, i));
+    of_session.insert(route(*dispatcher, fleet, i, 3));
+    without.insert(route(*dispatcher, fleet, i));
   }
   EXPECT_EQ(of_session.size(), 1U);
   EXPECT_EQ(without.size(), 4U);
   std::set<std::uint32_t> all;
-  for (std::int64_t session = 0; session < 50; ++session) all.insert(route(*router, fleet, 0, session));
+  for (std::int64_t session = 0; session < 50; ++session) all.insert(route(*dispatcher, fleet, 0, session));
   EXPECT_EQ(all.size(), 4U);
 }
 
-TEST(LeastOutstandingRouter, CountsWaitingAndRunningTiesToTheFirst) {
-  Fleet fleet(3);
-  const auto router = make("least_outstanding");
-  EXPECT_EQ(route(*router, fleet, 0), 0U);
+TEST(LeastOutstandingDispatcher, CountsWaitingAndRunningTiesToTheFirst) {
+  FakeFleet fleet(3);
+  const auto dispatcher = make_dispatcher("least_outstanding");
+  EXPECT_EQ(route(*dispatcher, fleet, 0), 0U);
   fleet.loads[0].running = 2;
   fleet.loads[1].waiting = 1;
   fleet.loads[1].running = 1;
   fleet.loads[2].waiting = 3;
-  EXPECT_EQ(route(*router, fleet, 1), 0U);  // 2, 2, 3
+  EXPECT_EQ(route(*dispatcher, fleet, 1), 0U);  // 2, 2, 3
   fleet.loads[0].waiting = 1;
-  EXPECT_EQ(route(*router, fleet, 2), 1U);
+  EXPECT_EQ(route(*dispatcher, fleet, 2), 1U);
 }
 
-TEST(LeastKvRouter, ComparesSharesTiesToTheFirst) {
-  Fleet fleet(3);
-  const auto router = make("least_kv");
+TEST(LeastKvDispatcher, ComparesSharesTiesToTheFirst) {
+  FakeFleet fleet(3);
+  const auto dispatcher = make_dispatcher("least_kv");
   fleet.loads[0].used_blocks = 30;  // of 100
   fleet.loads[1] = {9, 9, 0, 50, 200};
   fleet.loads[2] = {0, 0, 0, 20, 50};
-  EXPECT_EQ(route(*router, fleet, 0), 1U);  // 0.30, 0.25, 0.40
+  EXPECT_EQ(route(*dispatcher, fleet, 0), 1U);  // 0.30, 0.25, 0.40
   fleet.loads[1].used_blocks = 60;
-  EXPECT_EQ(route(*router, fleet, 1), 0U);  // 0.30 twice
+  EXPECT_EQ(route(*dispatcher, fleet, 1), 0U);  // 0.30 twice
 }
 
 // Of n replicas with loads 0, 1, 2, 3 the k-th least loaded is chosen when it is drawn with a more loaded one: of 6 pairs
 // replica 0 wins 3, replica 1 wins 2, replica 2 wins 1, replica 3 none. 6000 draws, 4 sigma = 155 at p = 1/2.
-TEST(PowerOfTwoRouter, ChoosesTheLessLoadedOfTwo) {
-  Fleet fleet(4);
+TEST(PowerOfTwoDispatcher, ChoosesTheLessLoadedOfTwo) {
+  FakeFleet fleet(4);
   for (std::size_t i = 0; i < 4; ++i) fleet.loads[i].waiting = static_cast<std::int64_t>(i);
-  const auto router = make("power_of_two");
+  const auto dispatcher = make_dispatcher("power_of_two");
   std::vector<int> count(4, 0);
-  for (std::uint64_t i = 0; i < 6000; ++i) ++count[route(*router, fleet, i)];
+  for (std::uint64_t i = 0; i < 6000; ++i) ++count[route(*dispatcher, fleet, i)];
   EXPECT_NEAR(count[0], 3000, 155);
   EXPECT_NEAR(count[1], 2000, 155);
   EXPECT_NEAR(count[2], 1000, 155);
   EXPECT_EQ(count[3], 0);
 }
 
-TEST(PowerOfTwoRouter, EqualLoadsAreSpread) {
-  const Fleet fleet(2);
-  const auto router = make("power_of_two");
+TEST(PowerOfTwoDispatcher, EqualLoadsAreSpread) {
+  const FakeFleet fleet(2);
+  const auto dispatcher = make_dispatcher("power_of_two");
   int second = 0;
-  for (std::uint64_t i = 0; i < 1000; ++i) second += static_cast<int>(route(*router, fleet, i));
+  for (std::uint64_t i = 0; i < 1000; ++i) second += static_cast<int>(route(*dispatcher, fleet, i));
   EXPECT_NEAR(second, 500, 4 * std::sqrt(250.0));
 }
 
 // Prompts have 100 tokens; the threshold is 0.3: 31 cached tokens decide, 30 do not.
-TEST(PrefixAffinityRouter, FollowsTheCacheAboveTheThreshold) {
-  Fleet fleet(3);
+TEST(PrefixAffinityDispatcher, FollowsTheCacheAboveTheThreshold) {
+  FakeFleet fleet(3);
   fleet.cached = {0, 10, 31};
-  EXPECT_EQ(route(*make("prefix_affinity"), fleet, 0), 2U);
+  EXPECT_EQ(route(*make_dispatcher("prefix_affinity"), fleet, 0), 2U);
   fleet.cached = {0, 10, 30};
-  EXPECT_EQ(route(*make("prefix_affinity"), fleet, 0), 0U);  // nobody was given anything: the first
+  EXPECT_EQ(route(*make_dispatcher("prefix_affinity"), fleet, 0), 0U);  // nobody was given anything: the first
 }
 
-TEST(PrefixAffinityRouter, EqualHitsGoToTheLessLoaded) {
-  Fleet fleet(3);
+TEST(PrefixAffinityDispatcher, EqualHitsGoToTheLessLoaded) {
+  FakeFleet fleet(3);
   fleet.cached = {50, 50, 50};
   fleet.loads[0].running = 3;
   fleet.loads[1].running = 1;
   fleet.loads[2].running = 1;
-  EXPECT_EQ(route(*make("prefix_affinity"), fleet, 0), 1U);
+  EXPECT_EQ(route(*make_dispatcher("prefix_affinity"), fleet, 0), 1U);
 }
 
 // Without hits content goes where least was sent so far. Request 1 hits 60 of its 100 tokens on replica 0, which so was sent
 // 100 + 40; replicas 1 and 2 are next.
-TEST(PrefixAffinityRouter, NewContentGoesWhereLeastWasSent) {
-  Fleet fleet(3);
-  const auto router = make("prefix_affinity");
-  EXPECT_EQ(route(*router, fleet, 0), 0U);
+TEST(PrefixAffinityDispatcher, NewContentGoesWhereLeastWasSent) {
+  FakeFleet fleet(3);
+  const auto dispatcher = make_dispatcher("prefix_affinity");
+  EXPECT_EQ(route(*dispatcher, fleet, 0), 0U);
   fleet.cached = {60, 0, 0};
-  EXPECT_EQ(route(*router, fleet, 1), 0U);
+  EXPECT_EQ(route(*dispatcher, fleet, 1), 0U);
   fleet.cached = {0, 0, 0};
-  EXPECT_EQ(route(*router, fleet, 2), 1U);
-  EXPECT_EQ(route(*router, fleet, 3), 2U);
-  EXPECT_EQ(route(*router, fleet, 4), 1U);  // 140, 100, 100
+  EXPECT_EQ(route(*dispatcher, fleet, 2), 1U);
+  EXPECT_EQ(route(*dispatcher, fleet, 3), 2U);
+  EXPECT_EQ(route(*dispatcher, fleet, 4), 1U);  // 140, 100, 100
 }
 
 // Unbalanced needs both: more than 4 requests apart and more than 2 times as many.
-TEST(PrefixAffinityRouter, UnbalancedLoadsGoToTheShortestQueue) {
+TEST(PrefixAffinityDispatcher, UnbalancedLoadsGoToTheShortestQueue) {
   const std::string params = "{balance_abs_threshold: 4, balance_rel_threshold: 2}";
   const auto chosen = [&](std::int64_t most, std::int64_t least) {
-    Fleet fleet(2);
+    FakeFleet fleet(2);
     fleet.cached = {90, 0};
     fleet.loads[0].running = most;
     fleet.loads[1].waiting = least;
-    return route(*make("prefix_affinity", params), fleet, 0);
+    return route(*make_dispatcher("prefix_affinity", params), fleet, 0);
   };
   EXPECT_EQ(chosen(4, 0), 0U);   // 4 apart
   EXPECT_EQ(chosen(5, 0), 1U);   // 5 apart, and more than 0

@@ -1,0 +1,181 @@
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/ceil_div.h"
+#include "policies/dispatcher/room.h"
+
+namespace kvlab {
+
+namespace {
+
+// Mooncake (Qin et al. 2024), its conductor (algorithm 1) and early rejection (section 7). A prompt goes to the prefill instance that is
+// expected to end it first: its queue, and the prompt less the prefix that it caches. A request goes on to the decode instance with the
+// shortest expected step. Requests that are expected to break a limit are rejected. Left out: a prefix that another instance's store holds
+// is not fetched (local_prefix), and long prompts are not spread over several instances.
+class MooncakeConductor final : public Dispatcher {
+ public:
+  explicit MooncakeConductor(Params& p)
+      : ttft_limit_(limit(p, "ttft_ms", "a request with a longer expected time to first token is rejected; 0: none is")),
+        tbt_limit_(limit(p, "tbt_ms", "a request that would make decode steps longer than this is rejected; 0: none is")),
+        early_rejection_(p.choice<EarlyRejection>("early_rejection",
+                                                  {{"none", EarlyRejection::kNone},
+                                                   {"by_current_load", EarlyRejection::kByCurrentLoad},
+                                                   {"by_predicted_load", EarlyRejection::kByPredictedLoad}},
+                                                  EarlyRejection::kByPredictedLoad,
+                                                  "tbt_ms is checked when the prompt has been computed; at arrival as well; at arrival "
+                                                  "alone, with the decode load expected when the prompt will have been computed")),
+        decode_s_(to_s(p.seconds("decode_s", 10, 0.001, 1e6, "by_predicted_load: every request is taken to decode for so long"))),
+        pace_tokens_(p.optional<std::int32_t>(
+            "pace_tokens", 2048, 1, 1 << 20, "the queue of a prefill instance is taken to move at the pace of a step of so many tokens")) {}
+
+  Placement place(const Ask& ask, const FleetView& fleet) override {
+    return ask.stage == Stage::kPrefill ? arrive(ask, fleet) : go_on(ask, fleet);
+  }
+
+ private:
+  enum class EarlyRejection : std::uint8_t { kNone, kByCurrentLoad, kByPredictedLoad };
+  static constexpr const char* kTtft = "its expected time to first token exceeds ttft_ms";
+  static constexpr const char* kTbt = "the expected time between tokens exceeds tbt_ms";
+
+  static double limit(Params& p, const std::string& key, const std::string& meaning) {
+    return to_s(p.milliseconds(key, 0, 0, 1e9, meaning));
+  }
+
+  // Rows of a decode step, and the tokens that they hold.
+  struct DecodeLoad {
+    double rows = 0, tokens = 0;
+  };
+
+  Placement arrive(const Ask& ask, const FleetView& fleet) {
+    prompt_tokens_ += ask.request.prompt_tokens;
+    ++num_prompts_;
+    const auto key = [&](ReplicaId replica) {
+      return std::pair(first_token_seconds(ask, fleet, replica), fleet.load(replica).outstanding_tokens);
+    };
+    const ReplicaId prefill = least_of(ask.among, key);
+    const double ttft = first_token_seconds(ask, fleet, prefill);
+    if (ttft_limit_ > 0 && ttft > ttft_limit_) return Placement::reject(kTtft);
+    if (tbt_limit_ > 0 && early_rejection_ != EarlyRejection::kNone) {
+      const double ahead = early_rejection_ == EarlyRejection::kByPredictedLoad ? ttft : 0;
+      if (least_step_seconds(ask, fleet, prefill, ahead) > tbt_limit_) return Placement::reject(kTbt);
+    }
+    return Placement::send(prefill);
+  }
+
+  Placement go_on(const Ask& ask, const FleetView& fleet) const {
+    const auto seconds = [&](ReplicaId replica) { return step_seconds(ask, fleet, replica, load_now(fleet, replica)); };
+    const ReplicaId decode =
+        least_of(ask.among, [&](ReplicaId replica) { return std::pair(seconds(replica), outstanding(fleet, replica)); });
+    const bool is_checked = tbt_limit_ > 0 && early_rejection_ != EarlyRejection::kByPredictedLoad;
+    return is_checked && seconds(decode) > tbt_limit_ ? Placement::reject(kTbt) : Placement::send(decode);
+  }
+
+  // ---- prefill ----
+
+  // Tokens of the prompt that need not be computed on that instance. At least one token is computed.
+  [[nodiscard]] static std::int64_t local_prefix(const Ask& ask, const FleetView& fleet, ReplicaId replica) {
+    return std::min<std::int64_t>(fleet.cached_tokens(replica), std::max(0, ask.request.prompt_tokens - 1));
+  }
+
+  [[nodiscard]] double queue_seconds(const FleetView& fleet, ReplicaId replica) const {
+    const double pace = fleet.prefill_seconds(replica, pace_tokens_, 0) / pace_tokens_;
+    return static_cast<double>(fleet.load(replica).outstanding_tokens) * pace / fleet.num_ranks(replica);
+  }
+
+  [[nodiscard]] double first_token_seconds(const Ask& ask, const FleetView& fleet, ReplicaId replica) const {
+    const std::int64_t cached = local_prefix(ask, fleet, replica);
+    return queue_seconds(fleet, replica) + fleet.prefill_seconds(replica, ask.request.prompt_tokens - cached, cached);
+  }
+
+  // ---- decode ----
+
+  // Its queue will decode as well.
+  [[nodiscard]] static DecodeLoad load_now(const FleetView& fleet, ReplicaId replica) {
+    const ReplicaLoad load = fleet.load(replica);
+    const std::int64_t blocks = load.used_blocks + fleet.queued_blocks(replica);
+    return {static_cast<double>(load.waiting + load.running), static_cast<double>(blocks * fleet.view(replica, 0).block_tokens())};
+  }
+
+  // In so many seconds: the requests that are there now and will not have decoded for decode_s by then, and an equal share of those whose
+  // prompts will have been computed.
+  [[nodiscard]] DecodeLoad load_in(const FleetView& fleet, ReplicaId replica, double ahead, double arriving) const {
+    const double mean_prompt = static_cast<double>(prompt_tokens_) / static_cast<double>(num_prompts_);
+    DecodeLoad load{arriving, arriving * mean_prompt};
+    std::int64_t seen = 0;
+    const auto add = [&](const Request& r) {
+      ++seen;
+      const double decoded = r.first_token == kNever ? 0 : to_s(fleet.now() - r.first_token);
+      if (decoded + ahead >= decode_s_) return;
+      load.rows += 1;
+      load.tokens += r.known_tokens();
+    };
+    for (std::uint32_t rank = 0; rank < fleet.num_ranks(replica); ++rank) {
+      const ReplicaView& view = fleet.view(replica, rank);
+      for (const RequestId r : view.running()) add(view.info(r));
+      for (std::uint32_t i = 0; i < view.num_waiting(); ++i) add(view.info(view.waiting(i)));
+    }
+    const auto unseen = static_cast<double>(outstanding(fleet, replica) - seen);
+    if (ahead < decode_s_) {
+      load.rows += unseen;
+      load.tokens += unseen * mean_prompt;
+    }
+    return load;
+  }
+
+  // Requests of prefill instances that will have emitted their first token in so many seconds and decode then, for one decode instance.
+  [[nodiscard]] double arriving_in(const FleetView& fleet, double ahead) const {
+    double sum = 0;
+    int instances = 0;
+    for (std::uint32_t i = 0; i < fleet.num_replicas(); ++i) {
+      const ReplicaId replica{i};
+      if (fleet.roles(replica).decode) {
+        ++instances;
+        continue;
+      }
+      const double queue = queue_seconds(fleet, replica);
+      const double begin = std::max(0.0, ahead - decode_s_), end = std::min(ahead, queue);
+      if (end > begin) sum += static_cast<double>(outstanding(fleet, replica)) * (end - begin) / queue;
+    }
+    return instances == 0 ? 0 : sum / instances;
+  }
+
+  // The time of a step with this load and the request asked for.
+  [[nodiscard]] static double step_seconds(const Ask& ask, const FleetView& fleet, ReplicaId replica, const DecodeLoad& load) {
+    const std::int64_t ranks = fleet.num_ranks(replica);
+    const auto rows = static_cast<std::int64_t>(load.rows) + 1, tokens = static_cast<std::int64_t>(load.tokens) + ask.request.prompt_tokens;
+    return fleet.decode_seconds(replica, ceil_div(rows, ranks), ceil_div(tokens, ranks));
+  }
+
+  // The shortest step of a decode instance. An instance that takes both stages decodes its own prompts.
+  [[nodiscard]] double least_step_seconds(const Ask& ask, const FleetView& fleet, ReplicaId prefill, double ahead) {
+    decode_.clear();
+    for (std::uint32_t i = 0; i < fleet.num_replicas(); ++i)
+      if (fleet.roles(ReplicaId{i}).decode) decode_.push_back(ReplicaId{i});
+    if (fleet.roles(prefill).decode) decode_ = {prefill};
+    if (decode_.empty()) return 0;
+    const double arriving = ahead > 0 ? arriving_in(fleet, ahead) : 0;
+    double least = -1;
+    for (const ReplicaId replica : decode_) {
+      const DecodeLoad load = ahead > 0 ? load_in(fleet, replica, ahead, arriving) : load_now(fleet, replica);
+      const double seconds = step_seconds(ask, fleet, replica, load);
+      if (least < 0 || seconds < least) least = seconds;
+    }
+    return least;
+  }
+
+  double ttft_limit_, tbt_limit_;  // s
+  EarlyRejection early_rejection_;
+  double decode_s_;
+  std::int32_t pace_tokens_;
+  std::int64_t prompt_tokens_ = 0, num_prompts_ = 0;  // of the requests so far
+  std::vector<ReplicaId> decode_;
+};
+
+KVLAB_REGISTER(Dispatcher, MooncakeConductor, "mooncake",
+               "the earliest expected first token, the shortest expected decode step, early rejection",
+               "Mooncake, Qin et al. 2024, arXiv:2407.00079");
+
+}  // namespace
+
+}  // namespace kvlab
