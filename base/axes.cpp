@@ -32,8 +32,22 @@ std::string policy_label(const YAML::Node& policy) {
   return label;
 }
 
-std::string label_of(const YAML::Node& item, std::size_t index) {
+// "prefill 2 decode 2": pools with their replicas, without these where they are a list of their own.
+std::string pools_label(const YAML::Node& pools) {
+  std::string label;
+  for (const auto& item : pools) {
+    const YAML::Node pool = item.second;
+    const YAML::Node replicas = pool.IsMap() ? std::as_const(pool)["replicas"] : YAML::Node(YAML::NodeType::Undefined);
+    label += (label.empty() ? "" : " ") + item.first.Scalar();
+    if (!replicas.IsDefined()) label += " 1";
+    if (replicas.IsDefined() && replicas.IsScalar()) label += " " + replicas.Scalar();
+  }
+  return label;
+}
+
+std::string label_of(const YAML::Node& item, std::size_t index, const std::string& path) {
   if (item.IsScalar()) return item.Scalar();
+  if (path == "pools" && item.IsMap() && item.size() > 0) return pools_label(item);
   const std::string policy = item.IsMap() && item["recipe"] ? policy_label(item) : "";
   if (!policy.empty()) return policy;
   if (item.IsMap() && item.size() == 1) return item.begin()->first.Scalar();
@@ -94,7 +108,7 @@ class Expander {
       Points inside = expand(item, is_list ? path + "[]" : path);
       choices += num_choices(inside) + inside.size();
       check_size(node, path, all.size() + inside.size(), choices);
-      std::uint32_t mine = is_list ? 0 : add(path, i, label_of(item, i));
+      std::uint32_t mine = is_list ? 0 : add(path, i, label_of(item, i, path));
       for (Point& point : inside) {
         if (is_list) mine = add(path, i, grid_.elements[point.front()].label);
         point.insert(point.begin(), mine);

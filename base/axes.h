@@ -17,8 +17,8 @@ namespace kvlab {
 using Choices = std::map<std::string, std::size_t>;
 
 // One element of a list. The label names it in tables: a scalar itself, a recipe with its budget ("snapkv 128"), what a list of recipes has
-// in common ("budget_tokens 128"), the one key of a mapping, else its index. Elements of one list with equal labels get their position
-// appended ("vllm_v1#2").
+// in common ("budget_tokens 128"), pools with their replicas ("prefill 2 decode 2"), the one key of a mapping, else its index. Elements of
+// one list with equal labels get their position appended ("vllm_v1#2").
 struct AxisElement {
   std::string path;
   std::size_t index = 0;

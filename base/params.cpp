@@ -49,7 +49,26 @@ YAML::Node Params::find(const std::string& key) const {
   return chosen_node(node, path_of(key), *choices_);
 }
 
-bool Params::has(const std::string& key) const { return !is_describing() && node_.IsMap() && node_[key].IsDefined(); }
+bool Params::has_own(const std::string& key) const { return !is_describing() && node_.IsMap() && node_[key].IsDefined(); }
+
+void Params::fall_back_on(const Params& outer, std::set<std::string> keys) {
+  outer_.push_back({std::make_shared<Params>(outer), std::move(keys)});
+}
+
+Params* Params::outer_with(const std::string& key) const {
+  if (outer_.empty() || has_own(key)) return nullptr;
+  for (const Outer& outer : outer_)
+    if (outer.keys.contains(key) && outer.params->has(key)) return outer.params.get();
+  return nullptr;
+}
+
+Params* Params::ask_outer(const std::string& key) const {
+  Params* const outer = outer_with(key);
+  if (outer == nullptr) return nullptr;
+  seen_->insert(key);
+  (*asked_)[path_].insert(key);
+  return outer;
+}
 
 std::vector<std::string> Params::keys() const {
   std::vector<std::string> all;
@@ -78,6 +97,7 @@ void Params::fail_missing(const std::string& key) const {
 }
 
 void Params::fail_at(const std::string& key, const std::string& message) const {
+  if (const Params* const outer = outer_with(key)) outer->fail_at(key, message);
   const YAML::Node node = find(key);
   fail_node(node.IsDefined() ? node : node_, path_of(key), message);
 }
@@ -113,6 +133,7 @@ void Params::record(const std::string& key, const std::string& type, const std::
 }
 
 bool Params::flag(const std::string& key, bool fallback, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->flag(key, fallback, meaning);
   if (const auto preferred = preferred_.find(key); preferred != preferred_.end()) fallback = preferred->second != 0;
   record(key, "flag", fallback ? "true" : "false", "true, false", meaning);
   const YAML::Node node = find(key);
@@ -124,6 +145,7 @@ bool Params::flag(const std::string& key, bool fallback, const std::string& mean
 }
 
 std::string Params::text(const std::string& key, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->text(key, meaning);
   record(key, "text", "", "", meaning);
   if (is_describing()) return "";
   const YAML::Node node = find(key);
@@ -132,6 +154,7 @@ std::string Params::text(const std::string& key, const std::string& meaning) {
 }
 
 std::string Params::text(const std::string& key, const std::string& fallback, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->text(key, fallback, meaning);
   record(key, "text", fallback, "", meaning);
   const YAML::Node node = find(key);
   return node.IsDefined() ? text_at(key, node) : fallback;
@@ -139,6 +162,7 @@ std::string Params::text(const std::string& key, const std::string& fallback, co
 
 std::size_t Params::choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback,
                            const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->choice(key, names, fallback, meaning);
   record(key, "choice", names[fallback], join(names, ", "), meaning);
   const YAML::Node node = find(key);
   if (!node.IsDefined()) return fallback;
@@ -157,6 +181,7 @@ Span Params::seconds(const std::string& key, double fallback, double min, double
 }
 
 std::vector<double> Params::numbers(const std::string& key, double min, double max, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->numbers(key, min, max, meaning);
   record(key, "list of reals", "", range_text(min, max), meaning);
   const YAML::Node node = find(key);
   std::vector<double> all;
@@ -167,6 +192,7 @@ std::vector<double> Params::numbers(const std::string& key, double min, double m
 }
 
 std::vector<std::string> Params::words(const std::string& key, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->words(key, meaning);
   record(key, "list of words", "", "", meaning);
   const YAML::Node node = find(key);
   std::vector<std::string> all;
@@ -177,6 +203,7 @@ std::vector<std::string> Params::words(const std::string& key, const std::string
 }
 
 Params Params::child(const std::string& key, const std::string& owner) {
+  if (Params* const outer = ask_outer(key)) return outer->child(key, owner);
   if (!find(key).IsDefined() && !is_describing()) fail_missing(key);
   return optional_child(key, owner);
 }
@@ -189,6 +216,7 @@ Params Params::below(const YAML::Node& node, const std::string& path, const std:
 }
 
 Params Params::optional_child(const std::string& key, const std::string& owner) {
+  if (Params* const outer = ask_outer(key)) return outer->optional_child(key, owner);
   const YAML::Node node = find(key);
   if (!node.IsDefined() || node.IsNull()) {
     Params none = *this;
@@ -196,6 +224,7 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
     none.path_ = path_of(key);
     none.owner_ = owner;
     none.seen_ = std::make_shared<std::set<std::string>>();
+    none.outer_.clear();
     return none;
   }
   if (!node.IsMap()) fail_node(node, path_of(key), "'" + key + "': expected 'key: value' lines");
@@ -203,6 +232,7 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
 }
 
 Params Params::child_or_text(const std::string& key, const std::string& name_key, const std::string& owner) {
+  if (Params* const outer = ask_outer(key)) return outer->child_or_text(key, name_key, owner);
   const YAML::Node node = find(key);
   if (!node.IsDefined() || !node.IsScalar()) return optional_child(key, owner);
   YAML::Node map(YAML::NodeType::Map);
@@ -211,6 +241,7 @@ Params Params::child_or_text(const std::string& key, const std::string& name_key
 }
 
 std::pair<std::string, Params> Params::named(const std::string& key, const std::string& fallback, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->named(key, fallback, meaning);
   record(key, "name, or {name: {parameters}}", fallback, "", meaning);
   const YAML::Node node = find(key);
   const auto without_parameters = [&](const std::string& name) {
@@ -240,6 +271,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
 }
 
 std::string Params::inline_text(const std::string& key, const std::string& absent) const {
+  if (const Params* const outer = outer_with(key)) return outer->inline_text(key, absent);
   const YAML::Node node = node_[key];
   if (!node.IsDefined()) return absent;
   return on_one_line(chosen_node(node, path_of(key), *choices_));

@@ -74,12 +74,19 @@ class Params {
     const auto found = preferred_.find(key);
     return found == preferred_.end() ? absent : found->second;
   }
+  // Those of `keys` that this mapping lacks are read from `outer` where it has them: messages then name their place there, and they count
+  // as read there. The earliest of several calls goes first.
+  void fall_back_on(const Params& outer, std::set<std::string> keys);
+  // reject_unread() lets these keys pass, read or not.
+  void allow(const std::set<std::string>& keys) { seen_->insert(keys.begin(), keys.end()); }
   // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
   std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
 
   std::vector<std::string> words(const std::string& key, const std::string& meaning);
 
-  [[nodiscard]] bool has(const std::string& key) const;
+  [[nodiscard]] bool has(const std::string& key) const { return has_own(key) || outer_with(key) != nullptr; }
+  // The key is in this mapping itself.
+  [[nodiscard]] bool has_own(const std::string& key) const;
   // A mapping below this one; an absent optional child is empty.
   Params child(const std::string& key, const std::string& owner);
   Params optional_child(const std::string& key, const std::string& owner);
@@ -126,6 +133,10 @@ class Params {
   [[nodiscard]] std::string advice(const std::string& key) const;
   // A mapping of the same file below this one.
   [[nodiscard]] Params below(const YAML::Node& node, const std::string& path, const std::string& owner) const;
+  // The mapping of fall_back_on() that the key is read from; null: this one.
+  [[nodiscard]] Params* outer_with(const std::string& key) const;
+  // The same, and notes that the key was asked for here.
+  [[nodiscard]] Params* ask_outer(const std::string& key) const;
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // the chosen element where the value is a list
   [[nodiscard]] std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   [[noreturn]] void fail_node(const YAML::Node& node, const std::string& path, const std::string& message) const;
@@ -158,6 +169,11 @@ class Params {
   std::shared_ptr<std::map<std::string, std::set<std::string>>> asked_ = std::make_shared<std::map<std::string, std::set<std::string>>>();
   std::shared_ptr<std::map<std::string, std::string>> defaults_ = std::make_shared<std::map<std::string, std::string>>();
   std::map<std::string, long long> preferred_;  // of prefer()
+  struct Outer {
+    std::shared_ptr<Params> params;
+    std::set<std::string> keys;
+  };
+  std::vector<Outer> outer_;  // of fall_back_on()
   std::vector<ParamDoc>* docs_ = nullptr;
 };
 
@@ -174,6 +190,7 @@ T Params::value_at(const std::string& key, const YAML::Node& node, T min, T max)
 
 template <class T>
 T Params::required(const std::string& key, T min, T max, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->required<T>(key, min, max, meaning);
   record(key, type_name<T>(), "", range_text(min, max), meaning);
   if (is_describing()) return min;
   const YAML::Node node = find(key);
@@ -183,6 +200,7 @@ T Params::required(const std::string& key, T min, T max, const std::string& mean
 
 template <class T>
 T Params::optional(const std::string& key, T fallback, T min, T max, const std::string& meaning) {
+  if (Params* const outer = ask_outer(key)) return outer->optional<T>(key, fallback, min, max, meaning);
   if (const auto preferred = preferred_.find(key); preferred != preferred_.end()) fallback = static_cast<T>(preferred->second);
   if constexpr (std::is_floating_point_v<T>) {
     record(key, type_name<T>(), number_text(static_cast<double>(fallback)), range_text(min, max), meaning);

@@ -96,6 +96,8 @@ std::vector<fs::path> shipped_yaml_files(const std::string& folder) {
 
 std::string profiles_folder() { return data_folder("KVLAB_PROFILES", "profiles", "hardware"); }
 
+std::string systems_folder() { return data_folder("KVLAB_SYSTEMS", "policies/systems", "distserve.yaml"); }
+
 std::string recipes_folder() { return data_folder("KVLAB_RECIPES", "policies/kv/recipes", "full.yaml"); }
 
 }  // namespace kvlab

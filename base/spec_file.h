@@ -27,5 +27,7 @@ std::vector<std::filesystem::path> shipped_yaml_files(const std::string& folder)
 std::string profiles_folder();
 // The same for KV-policy recipes: $KVLAB_RECIPES, else policies/kv/recipes here or in the source tree.
 std::string recipes_folder();
+// The same for serving systems: $KVLAB_SYSTEMS, else policies/systems here or in the source tree.
+std::string systems_folder();
 
 }  // namespace kvlab

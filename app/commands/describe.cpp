@@ -11,14 +11,15 @@
 #include "app/commands/describe_kv.h"
 #include "app/commands/describe_model.h"
 #include "app/runs/experiment.h"
+#include "app/runs/serving_system.h"
 #include "base/csv.h"
 #include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
+#include "policies/dispatcher/dispatcher.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
-#include "policies/dispatcher/dispatcher.h"
 #include "policies/scheduler/scheduler.h"
 #include "sim/cost/make_cost_model.h"
 #include "traces/formats.h"
@@ -69,6 +70,7 @@ std::vector<Item> hardware() {
       Facts facts;
       if (h.power) facts.emplace_back("power", fmt::format("{:g} W idle, {:g} W at full use", h.power->idle_w, h.power->peak_w));
       if (h.price_per_hour) facts.emplace_back("price", fmt::format("{:g} USD per hour", *h.price_per_hour));
+      if (h.network_bytes_per_s > 0) facts.emplace_back("network", fmt::format("{:g} GB/s of each GPU", h.network_bytes_per_s * 1e-9));
       for (const std::string& remark : hardware_remarks(h)) facts.emplace_back("remark", remark);
       items.push_back({"hardware",
                        name,
@@ -118,15 +120,32 @@ std::vector<Item> claims() {
   return items;
 }
 
+std::vector<Item> systems() {
+  std::vector<Item> items;
+  for (const std::string& name : system_names()) {
+    try {
+      const SystemCard card = load_system_card(name);
+      Facts facts = card.parts;
+      if (!card.confidence.empty()) facts.emplace_back("confidence", card.confidence);
+      if (!card.notes.empty()) facts.emplace_back("notes", card.notes);
+      items.push_back({"systems", name, card.summary, card.paper, {}, {}, {}, std::move(facts)});
+    } catch (const InputError& e) {
+      items.push_back({"systems", name, std::string("cannot be used: ") + e.what(), "", {}});
+    }
+  }
+  return items;
+}
+
 struct Kind {
   const char* name;
   std::vector<Item> (*items)();
 };
 
-constexpr std::array<Kind, 11> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
+constexpr std::array<Kind, 12> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
                                           {"orders", [] { return policies<Order>("orders"); }},
                                           {"predictors", [] { return policies<Predictor>("predictors"); }},
                                           {"dispatchers", [] { return policies<Dispatcher>("dispatchers"); }},
+                                          {"systems", systems},
                                           {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
                                           {"kv", [] { return kv_items(); }},
                                           {"hardware", hardware},
@@ -162,8 +181,9 @@ const std::vector<std::string>& list_kinds() {
 std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
 
 std::vector<Item> list_items(const std::string& kind) {
+  const std::string name = kind == "routers" ? "dispatchers" : kind;  // their older name
   for (const Kind& known : kKinds) {
-    if (kind == known.name) return known.items();
+    if (name == known.name) return known.items();
   }
   throw InputError("unknown kind '" + kind + "'" + suggestion(kind, list_kinds()));
 }

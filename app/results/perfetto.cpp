@@ -18,6 +18,10 @@ const char* event_title(RequestEvent event) {
       return "swapped out";
     case RequestEvent::kSwappedIn:
       return "swapped in";
+    case RequestEvent::kExported:
+      return "ready to leave";
+    case RequestEvent::kImported:
+      return "KV arrived of";
     case RequestEvent::kRejected:
       return "rejected";
     default:
@@ -102,6 +106,18 @@ void PerfettoFile::sample(const TimelineSample& s) {
   begin_entry();
   file_.print(R"({{"ph":"C","pid":{},"name":"KV blocks","ts":{:.3f},"args":{{"used":{},"cached":{}}}}})", s.replica, us(s.at),
               s.used_blocks, s.cached_blocks);
+}
+
+// On the replica that fetches.
+void PerfettoFile::transfer(const TransferRecord& t) {
+  name_replica(t.to);
+  begin_entry();
+  file_.print(R"({{"ph":"b","cat":"transfer","id":{},"pid":{},"tid":0,"name":"KV from {}","ts":{:.3f},)", t.request, t.to, t.from,
+              us(t.asked));
+  file_.print(R"("args":{{"request":{},"tokens":{},"bytes":{},"calls":{}}}}})", t.request, t.tokens, t.bytes, t.calls);
+  begin_entry();
+  file_.print(R"({{"ph":"e","cat":"transfer","id":{},"pid":{},"tid":0,"name":"KV from {}","ts":{:.3f}}})", t.request, t.to, t.from,
+              us(t.end));
 }
 
 void PerfettoFile::close() {

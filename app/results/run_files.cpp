@@ -26,6 +26,8 @@ constexpr const char* kRequestColumns =
 constexpr const char* kTimelineColumns =
     "run,replica,time_ns,running,waiting,swapped,used_blocks,cached_blocks,free_blocks,prompt_tokens,output_tokens\n";
 
+constexpr const char* kTransferColumns = "run,request,from,to,tokens,bytes,calls,ready_ns,asked_ns,end_ns\n";
+
 struct Instant {  // formats as ns, or as nothing when it never came
   Time at;
 };
@@ -53,6 +55,10 @@ RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& t
   requests_->write(kRequestColumns);
   timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
   timeline_->write(kTimelineColumns);
+  if (tables.contains("transfers.csv")) {
+    transfers_ = std::make_unique<TextFile>(make("transfers.csv"));
+    transfers_->write(kTransferColumns);
+  }
   if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
 }
 
@@ -89,6 +95,13 @@ void RunFiles::event(const RequestEventRecord& event) {
   if (perfetto_) perfetto_->event(event);
 }
 
+void RunFiles::transfer(const TransferRecord& t) {
+  if (transfers_)
+    transfers_->print("{},{},{},{},{},{},{},{},{},{}\n", id_, t.request, t.from, t.to, t.tokens, t.bytes, t.calls, ns(t.ready), ns(t.asked),
+                      ns(t.end));
+  if (perfetto_) perfetto_->transfer(t);
+}
+
 void RunFiles::add_file(const std::string& name, const std::string& text) {
   TextFile file(make(name));
   file.write(text);
@@ -111,6 +124,7 @@ void keep_other_files(const fs::path& earlier, const fs::path& target, const std
 void RunFiles::commit(nlohmann::ordered_json manifest) {
   if (requests_) requests_->close();
   if (timeline_) timeline_->close();
+  if (transfers_) transfers_->close();
   if (perfetto_) perfetto_->close();
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   std::vector<fs::path> written{fresh_ / "manifest.json"};

@@ -30,6 +30,7 @@ class RunFiles final : public RunSink {
   [[nodiscard]] bool wants_steps() const override { return perfetto_ != nullptr; }
   void step(const InFlightStep& step, const ReplicaState& state) override;
   void event(const RequestEventRecord& event) override;
+  void transfer(const TransferRecord& record) override;
 
   // A further file of this run, written at once.
   void add_file(const std::string& name, const std::string& text);
@@ -43,7 +44,7 @@ class RunFiles final : public RunSink {
   std::filesystem::path runs_, fresh_;
   std::string id_;
   std::set<std::string> names_;  // of the files so far
-  std::unique_ptr<TextFile> requests_, timeline_;
+  std::unique_ptr<TextFile> requests_, timeline_, transfers_;
   std::unique_ptr<PerfettoFile> perfetto_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace kvlab {
@@ -27,26 +29,55 @@ std::vector<MissingFigure> missing_figures(const HardwareSpec& hardware) {
   return missing;
 }
 
-Bill bill_of(const RunSummary& summary, const CostSetup& cost, std::uint32_t num_replicas) {
-  const HardwareSpec& hardware = cost.hardware;
-  const double gpu_s = to_s(summary.duration) * num_replicas * cost.parallel.gpus();
-  const auto tokens = static_cast<double>(summary.output_tokens);
-  Bill bill;
-  if (hardware.power) {
-    bill.energy_j = energy_j(*hardware.power, gpu_s, summary.peak_s, cost.parallel.gpus_of_rank());
-    if (tokens > 0) bill.energy_j_per_token = *bill.energy_j / tokens;
-  }
-  if (hardware.price_per_hour && tokens > 0)
-    bill.dollars_per_million_tokens = dollars_per_million(dollars(*hardware.price_per_hour, gpu_s), tokens);
+namespace {
+
+double gpu_seconds(Span duration, const PoolUse& pool) { return to_s(duration) * pool.num_replicas * pool.cost.parallel.gpus(); }
+
+// A remark on the keys that a pool's hardware file lacks; "": none.
+std::string remark_on(const HardwareSpec& hardware) {
   std::vector<std::string> figures, keys;
   for (const MissingFigure& m : missing_figures(hardware)) {
     figures.push_back(m.figure);
     keys.push_back(m.key);
   }
-  if (!figures.empty())
-    bill.remark = fmt::format("no {}{} for {}: add {} to {}", join(figures, " and "), hardware.price_per_hour ? "" : " of tokens",
-                              hardware.name, join(keys, " and "), hardware.file);
+  if (figures.empty()) return "";
+  return fmt::format("no {}{} for {}: add {} to {}", join(figures, " and "), hardware.price_per_hour ? "" : " of tokens", hardware.name,
+                     join(keys, " and "), hardware.file);
+}
+
+// The sum, if all have a figure.
+std::optional<double> add(std::optional<double> sum, std::optional<double> own) {
+  return sum && own ? std::optional(*sum + *own) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<double> energy_j(Span duration, const PoolUse& pool) {
+  if (!pool.cost.hardware.power) return std::nullopt;
+  return energy_j(*pool.cost.hardware.power, gpu_seconds(duration, pool), pool.peak_s, pool.cost.parallel.gpus_of_rank());
+}
+
+Bill bill_of(const ServingSummary& summary, const std::vector<PoolUse>& pools) {
+  const auto tokens = static_cast<double>(summary.output_tokens);
+  std::optional<double> joules = 0.0, usd = 0.0;
+  std::vector<std::string> remarks;
+  for (const PoolUse& pool : pools) {
+    const std::optional<double> price = pool.cost.hardware.price_per_hour;
+    joules = add(joules, energy_j(summary.duration, pool));
+    usd = add(usd, price ? std::optional(dollars(*price, gpu_seconds(summary.duration, pool))) : std::nullopt);
+    const std::string remark = remark_on(pool.cost.hardware);
+    if (!remark.empty() && std::find(remarks.begin(), remarks.end(), remark) == remarks.end()) remarks.push_back(remark);
+  }
+  Bill bill;
+  bill.energy_j = joules;
+  if (joules && tokens > 0) bill.energy_j_per_token = *joules / tokens;
+  if (usd && tokens > 0) bill.dollars_per_million_tokens = dollars_per_million(*usd, tokens);
+  bill.remark = join(remarks, "; ");
   return bill;
+}
+
+Bill bill_of(const RunSummary& summary, const CostSetup& cost, std::uint32_t num_replicas) {
+  return bill_of(summary, {PoolUse{cost, num_replicas, summary.peak_s}});
 }
 
 }  // namespace kvlab

@@ -28,8 +28,20 @@ struct Bill {
   std::string remark;  // which key of the hardware file is missing; "": none
 };
 
-// Energy: every GPU draws idle power from the first arrival to the last token, and the rest up to peak power for its time at peak
-// (sim/peak_time.h). Price: the hours of every GPU in that time.
+// The GPUs of one pool in a run.
+struct PoolUse {
+  const CostSetup& cost;
+  std::uint32_t num_replicas = 1;
+  double peak_s = 0;  // PeakTime of its ranks
+};
+
+// Every GPU draws idle power from the first arrival to the last token, and the rest up to peak power for its time at peak
+// (sim/peak_time.h). None: the hardware file has no power.
+std::optional<double> energy_j(Span duration, const PoolUse& pool);
+
+// Energy and price of all pools, each with its own hardware. Price: the hours of every GPU from the first arrival to the last token.
+Bill bill_of(const ServingSummary& summary, const std::vector<PoolUse>& pools);
+// The same for the only pool.
 Bill bill_of(const RunSummary& summary, const CostSetup& cost, std::uint32_t num_replicas);
 
 }  // namespace kvlab

@@ -20,10 +20,10 @@ constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 30;
 
 // The largest step that a derived block count reserves memory for: the scheduler's limits, or these where it has none.
-LargestStep largest_step(const SimSetup& setup, std::int32_t max_model_len) {
+LargestStep largest_step(const PoolSetup& pool) {
   constexpr std::int64_t kTokens = 8192, kRows = 256;
-  const std::unique_ptr<Scheduler> scheduler = setup.make_scheduler();
-  const StepBounds bounds = scheduler->step_bounds(max_model_len);
+  const std::unique_ptr<Scheduler> scheduler = pool.make_scheduler();
+  const StepBounds bounds = scheduler->step_bounds(pool.max_model_len);
   return {bounds.tokens > 0 ? bounds.tokens : kTokens, bounds.requests > 0 ? bounds.requests : kRows, scheduler->num_graphs()};
 }
 
@@ -54,20 +54,20 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
 }
 
 // The profile's table of what the recipe's packing takes between steps, with any budget; "": there is none.
-std::string measured_rest(const ServingPlan& plan) {
-  const Recipe& recipe = plan.recipe;
+std::string measured_rest(const PoolPlan& pool) {
+  const Recipe& recipe = pool.recipe;
   const std::string name = at_rest_of(recipe.name);
-  if (plan.cost.profile == nullptr || !plan.cost.profile->policy.has(name)) return "";
+  if (pool.cost.profile == nullptr || !pool.cost.profile->policy.has(name)) return "";
   const std::vector<std::string> names = recipe_names();
   const bool is_ours = std::binary_search(names.begin(), names.end(), recipe.name);
   return is_ours && load_recipe(recipe.name).parts == recipe.parts ? name : "";
 }
 
 // GPU bytes for KV of one rank: of its derived blocks; where their number is given, all memory of its GPUs.
-double kv_memory_bytes(const ServingPlan& plan) {
-  const MemorySetup& memory = plan.setup.memory;
+double kv_memory_bytes(const PoolPlan& pool) {
+  const MemorySetup& memory = pool.memory;
   if (memory.is_derived) return static_cast<double>(memory.num_blocks) * static_cast<double>(memory.block_bytes);
-  return static_cast<double>(plan.cost.hardware.memory_bytes) * plan.cost.parallel.gpus_of_rank();
+  return static_cast<double>(pool.cost.hardware.memory_bytes) * pool.cost.parallel.gpus_of_rank();
 }
 
 // GPU bytes that a block's token accounts for, of `gpu_bytes` in all: its own, or the share that it takes of CPU memory or disk if larger.
@@ -93,19 +93,18 @@ std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double s
 
 }  // namespace
 
-std::int64_t read_memory(Params& p, ServingPlan& plan) {
-  const CostSetup& cost = plan.cost;
-  SimSetup& setup = plan.setup;
+std::int64_t read_memory(Params& p, PoolPlan& pool) {
+  const CostSetup& cost = pool.cost;
   Params m = p.optional_child("memory", "memory");
-  MemorySetup& memory = setup.memory;
+  MemorySetup& memory = pool.memory;
   const bool has_kinds = !cost.model.attention_kinds.empty() || m.has("hybrid") || m.is_describing();
-  const bool is_paged = !setup.make_scheduler()->wants_contiguous_memory();
-  plan.is_hybrid =
+  const bool is_paged = !pool.make_scheduler()->wants_contiguous_memory();
+  pool.is_hybrid =
       !has_kinds ? is_paged
                  : m.flag("hybrid", is_paged, "layers with a window give back what it has left, and states have pages, as in vLLM v1");
-  memory.num_blocks = read_num_blocks(p, m, cost, largest_step(setup, setup.max_model_len), plan.is_hybrid, memory.is_derived);
+  memory.num_blocks = read_num_blocks(p, m, cost, largest_step(pool), pool.is_hybrid, memory.is_derived);
   memory.block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
-  const KvLayout layout = kv_layout(cost.model, cost.parallel, memory.block_tokens, plan.is_hybrid);
+  const KvLayout layout = kv_layout(cost.model, cost.parallel, memory.block_tokens, pool.is_hybrid);
   if (layout.is_one_group()) {
     memory.block_bytes = memory.block_tokens * kv_bytes_per_token(cost.model);
     memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
@@ -116,9 +115,9 @@ std::int64_t read_memory(Params& p, ServingPlan& plan) {
   const auto host_bytes = m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes,
                                                    "host memory for swapped KV, per replica (with dp, per rank)");
   const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus_of_rank();
-  setup.swap_link.bytes_per_s =
+  pool.swap_link.bytes_per_s =
       m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
-  setup.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
+  pool.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
   memory.swap_group_blocks = m.optional<std::int32_t>("swap_group_blocks", 1, 1, 1 << 20,
                                                       "most neighbouring blocks of a request that one copy call moves (FastSwitch)");
   memory.keeps_host_copies = m.flag(
@@ -143,56 +142,56 @@ void require_engine(const Params& p, const Recipe& recipe) {
 namespace {
 
 // Plain paged KV: a layer keeps all tokens, or those that its kind needs.
-void use_plain_cache(const KvLayout& layout, ServingPlan& plan) {
+void use_plain_cache(const KvLayout& layout, PoolPlan& pool, std::vector<std::string>& remarks) {
   if (layout.is_one_group()) {
-    plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
+    pool.make_footprint = [] { return std::make_unique<KeepAll>(); };
     return;
   }
-  const std::int64_t step_tokens = plan.setup.make_scheduler()->step_bounds(plan.setup.max_model_len).tokens;
-  const LayerGroups groups{plan.setup.memory.block_tokens, layout.window, layout.window_groups, layout.state_pages, step_tokens};
-  plan.setup.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
-  const std::string& model = plan.cost.model.name;
-  if (!plan.setup.memory.prefix_caching) return;
-  plan.remarks.push_back(layout.state_groups > 0
-                             ? model + ": prefixes are not found again, because layers of linear attention keep no state of them"
-                             : model +
-                                   ": a prefix is found again where the layers that see all tokens have it; blocks of layers with a "
-                                   "window are taken to be there too");
+  const std::int64_t step_tokens = pool.make_scheduler()->step_bounds(pool.max_model_len).tokens;
+  const LayerGroups groups{pool.memory.block_tokens, layout.window, layout.window_groups, layout.state_pages, step_tokens};
+  pool.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
+  const std::string& model = pool.cost.model.name;
+  if (!pool.memory.prefix_caching) return;
+  remarks.push_back(layout.state_groups > 0
+                        ? model + ": prefixes are not found again, because layers of linear attention keep no state of them"
+                        : model +
+                              ": a prefix is found again where the layers that see all tokens have it; blocks of layers with a "
+                              "window are taken to be there too");
 }
 
 // Recipes work on K and V per head, the same in every layer.
-void check_policy_fits(const KvLayout& layout, const ServingPlan& plan) {
-  const ModelSpec& m = plan.cost.model;
+void check_policy_fits(const KvLayout& layout, const PoolPlan& pool) {
+  const ModelSpec& m = pool.cost.model;
   if (m.latent.exists())
     throw InputError(
-        fmt::format("recipe '{}' acts on K and V per head, which {} with latent attention does not cache", plan.recipe.name, m.name));
+        fmt::format("recipe '{}' acts on K and V per head, which {} with latent attention does not cache", pool.recipe.name, m.name));
   if (!layout.is_one_group() || m.linear.exists())
-    throw InputError(fmt::format("recipe '{}' takes all layers to be alike, and {} has layers of several kinds{}", plan.recipe.name, m.name,
+    throw InputError(fmt::format("recipe '{}' takes all layers to be alike, and {} has layers of several kinds{}", pool.recipe.name, m.name,
                                  m.linear.exists() ? "" : "; 'memory: {hybrid: false}' keeps all tokens in every layer"));
 }
 
 }  // namespace
 
-void read_kv_policy(Params& p, ServingPlan& plan) {
+void read_kv_policy(Params& p, PoolPlan& pool, std::vector<std::string>& remarks) {
   Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
-  plan.recipe = read_recipe(policy);
-  const Recipe& recipe = plan.recipe;
-  const KvLayout layout = kv_layout(plan.cost.model, plan.cost.parallel, plan.setup.memory.block_tokens, plan.is_hybrid);
-  if (recipe.keeps_everything()) return use_plain_cache(layout, plan);
-  const ModelSpec& m = plan.cost.model;
+  pool.recipe = read_recipe(policy);
+  const Recipe& recipe = pool.recipe;
+  const KvLayout layout = kv_layout(pool.cost.model, pool.cost.parallel, pool.memory.block_tokens, pool.is_hybrid);
+  if (recipe.keeps_everything()) return use_plain_cache(layout, pool, remarks);
+  const ModelSpec& m = pool.cost.model;
   const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
   const ModelShape shape{narrow(m.layers),   narrow(m.q_heads), narrow(m.kv_heads),
                          narrow(m.head_dim), narrow(m.hidden),  narrow(bits(m.kv_dtype) / 8)};
-  MemorySetup& memory = plan.setup.memory;
-  const KvReads reads = plan.cost.profile != nullptr ? plan.cost.profile->kv_reads : KvReads::kStored;
+  MemorySetup& memory = pool.memory;
+  const KvReads reads = pool.cost.profile != nullptr ? pool.cost.profile->kv_reads : KvReads::kStored;
   try {
-    check_policy_fits(layout, plan);
+    check_policy_fits(layout, pool);
     const RecipePages pages = recipe_pages(recipe, shape, memory.block_tokens);
-    const double gpu_bytes = kv_memory_bytes(plan), share_bytes = token_share_bytes(pages, plan.cost, gpu_bytes);
-    plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(plan), share_bytes] {
+    const double gpu_bytes = kv_memory_bytes(pool), share_bytes = token_share_bytes(pages, pool.cost, gpu_bytes);
+    pool.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(pool), share_bytes] {
       return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest, share_bytes);
     };
-    plan.setup.make_footprint();
+    pool.make_footprint();
     memory.num_blocks = policy_blocks(memory, gpu_bytes, share_bytes);
     memory.block_bytes = std::llround(pages.token_bytes * memory.block_tokens);
   } catch (const InputError& e) {

@@ -2,18 +2,19 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "app/runs/serving_plan.h"
+#include "app/runs/pool_plan.h"
 
 namespace kvlab {
 
-// Reads `memory` of an experiment into plan.setup.memory: a number of blocks, or what it is derived from. Returns the bytes of CPU memory
-// for swapped KV. The scheduler and max_model_len are read before, since the largest step decides what is left for KV.
-std::int64_t read_memory(Params& p, ServingPlan& plan);
+// Reads `memory` into pool.memory: a number of blocks, or what it is derived from. Returns the bytes of CPU memory for swapped KV. The
+// scheduler and max_model_len are read before, since the largest step decides what is left for KV.
+std::int64_t read_memory(Params& p, PoolPlan& pool);
 
 // Reads `kv_policy`: what is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes
 // has more blocks where tokens are packed. After read_memory().
-void read_kv_policy(Params& p, ServingPlan& plan);
+void read_kv_policy(Params& p, PoolPlan& pool, std::vector<std::string>& remarks);
 
 // Reads `kv_policy` of a run that needs one for its `purpose`, such as "grade". Error with file:line:column: there is none.
 Recipe read_named_recipe(Params& p, const std::string& purpose);

@@ -56,7 +56,7 @@ bool runs_an_engine(RunKinds& kinds, const Experiment& experiment) {
 
 std::string remark_on(const Experiment& experiment, const std::vector<std::vector<std::string>>& idle, std::size_t configurations) {
   constexpr std::size_t kNamed = 3;
-  const std::string why = "their requests are recorded and no router draws. They are done once, so n = 1";
+  const std::string why = "their requests are recorded and no dispatcher draws. They are done once, so n = 1";
   if (idle.size() == configurations) return fmt::format("note: seeds change nothing in these runs: {}\n", why);
   std::vector<std::string> names;
   for (std::size_t k = 0; k < std::min(idle.size(), kNamed); ++k) {

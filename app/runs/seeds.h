@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Keeps the first seed alone of every simulation in which nothing is random: a recorded trace as it is, and no router that draws. With
+// Keeps the first seed alone of every simulation in which nothing is random: a recorded trace as it is, and no dispatcher that draws. With
 // another seed it would be the same run. Returns a remark on what was dropped, "" if nothing was. Experiments that run an engine keep
 // every seed, since each of its runs measures time anew.
 std::string drop_idle_seeds(Experiment& experiment);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/csv.h"
+#include "base/text.h"
 #include "policies/kv/recipe.h"
 
 namespace kvlab {
@@ -64,6 +65,29 @@ void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
   f.emplace_back("overload_frac", real(s.overload_frac));
 }
 
+// A setting of each pool, "": none. One text where all are equal, else one per pool: "8192/any".
+template <class Text>
+std::string by_pool(const SimSetup& setup, Text text_of) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < setup.num_pools(); ++i) texts.push_back(text_of(setup.pool(i)));
+  if (std::all_of(texts.begin(), texts.end(), [&](const std::string& text) { return text == texts.front(); })) return texts.front();
+  for (std::string& text : texts)
+    if (text.empty()) text = "any";
+  return join(texts, "/");
+}
+
+std::string blocks_source(const SimSetup& setup) {
+  return by_pool(setup, [](const PoolSetup& pool) -> std::string { return pool.memory.is_derived ? "derived" : "given"; });
+}
+
+// A limit of the schedulers' steps.
+std::string limit_of(const SimSetup& setup, std::int32_t StepBounds::*limit) {
+  return by_pool(setup, [&](const PoolSetup& pool) {
+    const StepBounds bounds = pool.make_scheduler()->step_bounds(pool.max_model_len);
+    return bounds.*limit > 0 ? std::to_string(bounds.*limit) : std::string();
+  });
+}
+
 }  // namespace
 
 Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bill, bool is_simulated) {
@@ -88,11 +112,10 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bi
   f.emplace_back("recomputed_tokens", std::to_string(s.recomputed_tokens));
   f.emplace_back("prefix_hit_frac", real_if(s.lookup_tokens > 0, static_cast<double>(s.hit_tokens) / static_cast<double>(s.lookup_tokens)));
   add_steps(f, s);
-  f.emplace_back("kv_blocks", std::to_string(setup.memory.num_blocks));
-  f.emplace_back("kv_blocks_source", setup.memory.is_derived ? "derived" : "given");
-  const StepBounds bounds = setup.make_scheduler()->step_bounds(setup.max_model_len);
-  f.emplace_back("max_step_tokens", bounds.tokens > 0 ? std::to_string(bounds.tokens) : "");
-  f.emplace_back("max_step_seqs", bounds.requests > 0 ? std::to_string(bounds.requests) : "");
+  f.emplace_back("kv_blocks", by_pool(setup, [](const PoolSetup& pool) { return std::to_string(pool.memory.num_blocks); }));
+  f.emplace_back("kv_blocks_source", blocks_source(setup));
+  f.emplace_back("max_step_tokens", limit_of(setup, &StepBounds::tokens));
+  f.emplace_back("max_step_seqs", limit_of(setup, &StepBounds::requests));
   add_step_time(f, s, is_simulated);
   f.emplace_back("internal_fragmentation_frac", real(s.internal_fragmentation_frac));
   f.emplace_back("external_fragmentation_frac", real(s.external_fragmentation_frac));
@@ -158,8 +181,7 @@ std::string remarks_on(const ServingSummary& s) {
 std::string credibility_label(const RunSummary& s, const SimSetup& setup, const std::string& cost_source) {
   return fmt::format(
       "step time {:.1f} % measured, {:.1f} % interpolated, {:.1f} % extrapolated; KV blocks {}; overload {:.1f} % of time; {}",
-      100 * s.footing_frac[0], 100 * s.footing_frac[1], 100 * s.footing_frac[2], setup.memory.is_derived ? "derived" : "given",
-      100 * s.overload_frac, cost_source);
+      100 * s.footing_frac[0], 100 * s.footing_frac[1], 100 * s.footing_frac[2], blocks_source(setup), 100 * s.overload_frac, cost_source);
 }
 
 }  // namespace kvlab

@@ -73,6 +73,7 @@ std::vector<std::string> hardware_remarks(const HardwareSpec& h) {
       {"fp16_flops", h.fp16_flops, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 0.1, 3000},
       {"pcie_bytes_per_s", h.pcie_bytes_per_s, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 1.0 / 2000, 2},
       {"nvlink_bytes_per_s", h.link_bytes_per_s, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 1.0 / 2000, 2},
+      {"network_bytes_per_s", h.network_bytes_per_s, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 1e-6, 2},
   };
   std::vector<std::string> remarks;
   for (const Ratio& r : ratios) {
@@ -177,6 +178,8 @@ ReadCard read_card(const std::string& file, std::string text) {
   h.link_bytes_per_s =
       p.optional<double>("nvlink_bytes_per_s", h.pcie_bytes_per_s, 1e8, kMaxRate, "NVLink bandwidth, one direction; PCIe where absent");
   h.has_nvlink = p.has("nvlink_bytes_per_s");
+  h.network_bytes_per_s = p.optional<double>("network_bytes_per_s", 0, 1e6, kMaxRate,
+                                             "network of the card's usual machine, a GPU's share, one direction; absent: not known");
   h.has_peer_access = p.flag("pcie_peer_access", true, "over PCIe, GPUs read each other's memory; false: through the host alone");
   h.link_latency_ns =
       p.optional<double>("link_latency_ns", kLinkLatencyNs, 0, 1e9, "the ranks of a collective wait for each other once, without a table");

@@ -30,6 +30,7 @@ struct HardwareSpec {
          int8_ops = 0;          // dense tensor-core rates, fp32 sums; 0: not supported
   double link_bytes_per_s = 0;  // GPU to GPU, one direction: NVLink where there is one, else PCIe
   double pcie_bytes_per_s = 0;  // GPU to host, one direction
+  double network_bytes_per_s = 0;  // to other machines, a GPU's share, one direction; 0: not known
   double link_latency_ns = 0;   // of the ranks of a collective waiting for each other once
   bool has_nvlink = false;      // between all GPUs of a machine
   bool has_peer_access = true;  // over PCIe, to the memory of another GPU

@@ -37,6 +37,7 @@ TEST_P(BadConfig, IsRefusedWithOneLineAndNothingIsWritten) {
   fs::current_path(kFolder);
   ::setenv("KVLAB_PROFILES", "../../profiles", 1);
   ::setenv("KVLAB_RECIPES", "../../policies/kv/recipes", 1);
+  ::setenv("KVLAB_SYSTEMS", "../../policies/systems", 1);
   ::unsetenv("KVLAB_NO_SUCH_VARIABLE");
   std::ostringstream normal, error;
   const int status = run_cli({"run", GetParam(), "--out", out.string()}, normal, error);

@@ -33,6 +33,30 @@ TEST(Bill, ByHand) {
   EXPECT_TRUE(none.energy_j && !none.energy_j_per_token && !none.dollars_per_million_tokens);
 }
 
+// Two GPUs at 100 W for 10 s, and four of another card that also draw 200 W more for 3 s each; 1 and 2 USD an hour.
+TEST(Bill, SumsOverPools) {
+  CostSetup small, large;
+  small.hardware.name = "small", small.hardware.file = "s.yaml";
+  small.hardware.power = PowerSpec{100, 100};
+  small.hardware.price_per_hour = 1;
+  large.parallel.tp = 2;
+  large.hardware.power = PowerSpec{50, 250};
+  large.hardware.price_per_hour = 2;
+  ServingSummary summary;
+  summary.duration = Span(10'000'000'000);
+  summary.output_tokens = 1000;
+  const std::vector<PoolUse> pools{{small, 2, 7}, {large, 2, 6}};
+  const Bill bill = bill_of(summary, pools);
+  EXPECT_DOUBLE_EQ(bill.energy_j.value(), 100.0 * 2 * 10 + 50.0 * 4 * 10 + 200.0 * 2 * 6);
+  EXPECT_DOUBLE_EQ(energy_j(summary.duration, pools[1]).value(), 50.0 * 4 * 10 + 200.0 * 2 * 6);
+  EXPECT_DOUBLE_EQ(bill.dollars_per_million_tokens.value(), (1.0 * 2 + 2.0 * 4) * 10 / 3600 / 1000 * 1e6);
+  small.hardware.power.reset();
+  const Bill none = bill_of(summary, pools);
+  EXPECT_FALSE(none.energy_j || none.energy_j_per_token);
+  EXPECT_TRUE(none.dollars_per_million_tokens);
+  EXPECT_THAT(none.remark, HasSubstr("no energy for small: add 'power: {idle_w: WATTS, peak_w: WATTS}' to s.yaml"));
+}
+
 class BillTest : public AppTest {
  protected:
   // A run on an H100 with these keys in place of its own on power and price; more: added to the experiment.

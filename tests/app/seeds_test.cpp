@@ -42,8 +42,9 @@ TEST_F(SeedsTest, WhatIsRandomKeepsItsSeeds) {
 
 TEST_F(SeedsTest, TheRemarkNamesConfigurations) {
   const std::string file = "trace: {file: trace.csv}\nscheduler: vllm_v1\n";
-  EXPECT_EQ(left_of(file).second,
-            "note: seeds change nothing in these runs: their requests are recorded and no router draws. They are done once, so n = 1\n");
+  EXPECT_EQ(
+      left_of(file).second,
+      "note: seeds change nothing in these runs: their requests are recorded and no dispatcher draws. They are done once, so n = 1\n");
   EXPECT_NE(left_of(file + "replicas: 2\nrouter: [random, round_robin]\n").second.find("in 1 of 2 configurations (router=round_robin): "),
             std::string::npos);
   EXPECT_EQ(left_of(file + "replicas: 2\nrouter: random\n").second, "");

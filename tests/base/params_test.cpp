@@ -60,6 +60,25 @@ TEST(Params, AbsentKeysAnswerTheirDefaultAndAreListed) {
   EXPECT_EQ(p.defaults(), expected);
 }
 
+TEST(Params, WhatAMappingLacksIsReadFromAnother) {
+  Params p = params(
+      "scheduler: {sarathi: {budget_tokens: 7}}\nmemory: {num_blocks: 5}\nn: x\npools:\n  one: {schedular: 3, memory: {num_blocks: 9}}\n");
+  Params one = p.child("pools", "pools").child("one", "pool 'one'");
+  one.fall_back_on(p, {"scheduler", "memory", "n"});
+  one.fall_back_on(params("n: 1\nm: 2\n"), {"n", "m"});
+  auto [name, sarathi] = one.named("scheduler", "", "");
+  EXPECT_EQ(name, "sarathi");
+  EXPECT_EQ(sarathi.required<int>("budget_tokens", 1, 7, ""), 7);
+  EXPECT_EQ(one.child("memory", "memory").required<int>("num_blocks", 1, 9, ""), 9);
+  EXPECT_EQ(error_of([&] { one.optional<int>("n", 1, 1, 3, ""); }), "run.yaml:3:4: 'n': not a whole number: 'x'");  // the first that has it
+  EXPECT_EQ(one.optional<int>("m", 1, 1, 3, ""), 2);
+  EXPECT_EQ(one.optional<int>("k", 1, 1, 3, ""), 1);
+  EXPECT_TRUE(one.has("n") && !one.has_own("n") && one.has_own("memory") && !one.has("pools"));
+  EXPECT_EQ(error_of([&] { one.fail_at("scheduler", "no"); }), "run.yaml:1:12: no");
+  EXPECT_EQ(error_of([&] { one.reject_unread(); }), "run.yaml:5:9: unknown key 'schedular' in pool 'one'; did you mean 'scheduler'?");
+  EXPECT_EQ(error_of([&] { p.reject_unread(); }), "run.yaml:2:1: unknown key 'memory' in test; it belongs in 'pools.one'");
+}
+
 TEST(Params, IntegersAreStrictAndRangesIncludeTheirEnds) {
   EXPECT_EQ(integer_error("n: 0\n"), "no error");
   EXPECT_EQ(integer_error("n: 7\n"), "no error");

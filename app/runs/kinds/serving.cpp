@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "app/runs/cost_source.h"
 #include "app/runs/kinds/simulation.h"
 #include "app/runs/kv_memory.h"
 #include "app/runs/served_model.h"
@@ -81,6 +82,8 @@ void check_served_recipe(const Params& p, const ServingPlan& plan) {
 
 // Checks what serving by the engine needs beyond a simulation.
 void check_serving(Params& p, ServingPlan& plan) {
+  if (!plan.setup.pools.empty())
+    p.fail_at(p.has("pools") ? "pools" : "system", "the engine serves one replica; pools are simulated, with 'host: sim'");
   if (plan.setup.num_replicas != 1) p.fail_at("replicas", "the engine serves one replica; 'host: engine' needs 'replicas: 1'");
   if (plan.cost.parallel.gpus() != 1) p.fail_at("parallel", "the engine runs on one device; leave 'parallel' out");
   if (plan.search) p.fail_at("search", "'search' is done by simulation; 'host: engine' runs one rate, for example with 'load_frac'");

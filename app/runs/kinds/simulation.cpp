@@ -7,7 +7,10 @@
 #include <ostream>
 #include <utility>
 
+#include "app/results/pool_tables.h"
+#include "app/runs/cost_source.h"
 #include "app/runs/kinds/replay.h"
+#include "app/runs/pools.h"
 #include "app/runs/report.h"
 #include "app/runs/search.h"
 #include "app/runs/step_time.h"
@@ -17,10 +20,10 @@
 namespace kvlab {
 
 RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options) {
-  if (setup.make_block_cache()->needs_future()) {
+  if (setup.pool(0).make_block_cache()->needs_future()) {  // then it is the only replica's
     SimSetup first = setup;
     std::vector<std::uint64_t> lookups;
-    first.make_block_cache = [] {
+    (first.pools.empty() ? first : first.pools[0]).make_block_cache = [] {
       Params none = Params::empty("block cache 'lru'");
       return BlockCacheRegistry::make("lru", none, "block cache");
     };
@@ -136,18 +139,40 @@ SimulationRun::SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const
 bool SimulationRun::writes(const std::string& table) const {
   if (table == "search.csv") return plan_.search.has_value();
   if (table == "service.csv") return plan_.has_facts;
+  if (table == "transfers.csv" || table == "links.csv" || table == "pools.csv") return !plan_.setup.pools.empty();
   return table != "trace.json" || plan_.trace.wants_perfetto;
 }
 
 std::unique_ptr<TraceSource> SimulationRun::only_draws() const {
-  const bool draws_more = plan_.has_samples || (uses_predictor(plan_.setup) && plan_.setup.make_predictor()->is_random()) ||
-                          (plan_.setup.num_replicas > 1 && plan_.setup.make_dispatcher()->is_random());
+  const SimSetup& setup = plan_.setup;
+  bool draws_more = plan_.has_samples || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
+  for (const PoolPlan& pool : plan_.pools) {
+    const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // dispatchers between pools may ask, too
+    draws_more = draws_more || (may_predict && pool.make_predictor()->is_random());
+  }
   return draws_more ? nullptr : plan_.trace.open();
 }
 
+namespace {
+
+constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // of the simulator's own memory, while all blocks are in use
+
+std::string out_of_memory_of_pools(const std::vector<PoolPlan>& pools) {
+  double blocks = 0;
+  for (const PoolPlan& pool : pools)
+    blocks += static_cast<double>(pool.num_replicas) * pool.ranks * static_cast<double>(pool.memory.num_blocks);
+  return fmt::format(
+      "out of memory: the KV blocks of all pools ('memory.num_blocks' times 'replicas' of each) take up to {:.3g} GiB; lower one of them, "
+      "or "
+      "run fewer at a time with --jobs",
+      blocks * kBytesPerBlock / kGiB);
+}
+
+}  // namespace
+
 std::string SimulationRun::out_of_memory() const {
+  if (!plan_.setup.pools.empty()) return out_of_memory_of_pools(plan_.pools);
   const MemorySetup& memory = plan_.setup.memory;
-  constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // while all of them are in use
   const double gib =
       static_cast<double>(plan_.setup.num_replicas) * plan_.setup.ranks * static_cast<double>(memory.num_blocks) * kBytesPerBlock / kGiB;
   return fmt::format(
@@ -202,12 +227,74 @@ RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Fin
   return summary;
 }
 
+namespace {
+
+nlohmann::ordered_json profile_of(const CostSetup& cost) {
+  return {{"name", cost.profile_name}, {"hash", cost.profile_hash}, {"date", cost.profile_date}};
+}
+
+std::vector<PoolUse> uses_of(const ServingPlan& plan, const RunSummary& summary) {
+  std::vector<PoolUse> uses;
+  for (std::size_t i = 0; i < plan.pools.size(); ++i) {
+    const PoolPlan& pool = plan.pools[i];
+    uses.push_back({pool.cost, pool.num_replicas, summary.pool_costs.empty() ? summary.peak_s : summary.pool_costs[i].peak_s});
+  }
+  return uses;
+}
+
+}  // namespace
+
+Bill SimulationRun::bill(const RunSummary& summary) const { return bill_of(summary, uses_of(plan_, summary)); }
+
 void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const {
   manifest["credibility"] = label;
   manifest["cost_source"] = describe_cost_source(plan_);
-  manifest["profile"] = {{"name", plan_.cost.profile_name}, {"hash", plan_.cost.profile_hash}, {"date", plan_.cost.profile_date}};
+  if (plan_.setup.pools.empty()) manifest["profile"] = profile_of(plan_.cost);
   manifest["model"] = plan_.cost.model.name;
-  manifest["hardware"] = plan_.cost.hardware.name;
+  if (plan_.setup.pools.empty()) manifest["hardware"] = plan_.cost.hardware.name;
+  if (!plan_.system.empty()) manifest["system"] = plan_.system;
+}
+
+// Of each pool: where its step times come from, its link to others, and its shares of step time.
+nlohmann::ordered_json SimulationRun::pools_of(const RunSummary& summary) const {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < plan_.pools.size(); ++i) {
+    const PoolPlan& pool = plan_.pools[i];
+    all.push_back({{"name", pool.name},
+                   {"role", role_name(pool.roles)},
+                   {"replicas", pool.num_replicas},
+                   {"hardware", pool.cost.hardware.name},
+                   {"gpus_per_replica", pool.cost.parallel.gpus()},
+                   {"profile", profile_of(pool.cost)},
+                   {"cost_source", describe_cost_source(pool)},
+                   {"link", pool.link_name},
+                   {"link_bytes_per_s", pool.link.bytes_per_s},
+                   {"step_time_by_part", step_time_by_part(summary.pool_costs[i].step_shares)}});
+  }
+  return all;
+}
+
+// Remarks on where step times come from, of each pool.
+void SimulationRun::add_cost_remarks(const RunSummary& summary, Findings& findings) const {
+  const auto add = [&](const std::string& pool, const std::string& remark) {
+    if (!remark.empty()) findings.add_note(pool.empty() ? remark : fmt::format("pool {}: {}", pool, remark));
+  };
+  const auto shares = [&](std::size_t i) -> const StepShares& {
+    return summary.pool_costs.empty() ? summary.step_shares : summary.pool_costs[i].step_shares;
+  };
+  for (std::size_t i = 0; i < plan_.pools.size(); ++i) add(plan_.pools[i].name, remark_on_collectives(plan_.pools[i].cost, shares(i)));
+  findings.add_note(bill(summary).remark);
+  for (std::size_t i = 0; i < plan_.pools.size(); ++i) add(plan_.pools[i].name, remark_on_roofline(plan_.pools[i].cost, shares(i)));
+}
+
+void SimulationRun::add_pool_tables(const RunSummary& summary, RunFiles& files) const {
+  std::vector<PoolRow> rows;
+  const std::vector<PoolUse> uses = uses_of(plan_, summary);
+  for (std::size_t i = 0; i < plan_.pools.size(); ++i)
+    rows.push_back({plan_.pools[i].name, role_name(plan_.pools[i].roles), plan_.pools[i].num_replicas, plan_.pools[i].ranks,
+                    plan_.pools[i].cost.parallel.gpus(), energy_j(summary.duration, uses[i])});
+  files.add_file("pools.csv", pools_csv(files.id(), rows, summary));
+  files.add_file("links.csv", links_csv(files.id(), rows, summary));
 }
 
 Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
@@ -226,11 +313,13 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
   if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
   findings.add_note(remarks_on(summary));
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
-  findings.add_note(remark_on_collectives(plan_.cost, summary));
-  findings.add_note(bill(summary).remark);
-  findings.add_note(remark_on_roofline(plan_.cost, summary));
+  add_cost_remarks(summary, findings);
   describe_costs(credibility_label(summary, plan_.setup, describe_cost_source(plan_)), findings.manifest);
   findings.manifest["step_time_by_part"] = step_time_by_part(summary.step_shares);
+  if (!plan_.setup.pools.empty()) {
+    findings.manifest["pools"] = pools_of(summary);
+    add_pool_tables(summary, files);
+  }
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);
   return findings;

@@ -35,6 +35,9 @@ class WatchedSink final : public RunSink {
   void event(const RequestEventRecord& event) override {
     if (files_ != nullptr) files_->event(event);
   }
+  void transfer(const TransferRecord& record) override {
+    if (files_ != nullptr) files_->transfer(record);
+  }
 
  private:
   RunSink* files_;
@@ -69,7 +72,10 @@ class SimulationRun : public PreparedRun {
 
  private:
   [[nodiscard]] bool writes(const std::string& table) const override;
-  [[nodiscard]] Bill bill(const RunSummary& summary) const { return bill_of(summary, plan_.cost, plan_.setup.num_replicas); }
+  [[nodiscard]] Bill bill(const RunSummary& summary) const;
+  void add_cost_remarks(const RunSummary& summary, Findings& findings) const;
+  [[nodiscard]] nlohmann::ordered_json pools_of(const RunSummary& summary) const;
+  void add_pool_tables(const RunSummary& summary, RunFiles& files) const;
   RunSummary search(RunFiles& files, const RunOptions& options, Findings& findings);
 
   Params p_;
@@ -80,7 +86,7 @@ class Simulation : public RunKind {
   using RunKind::RunKind;
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<SimulationRun>(*this, p, seed); }
   [[nodiscard]] std::set<std::string> tables() const override {
-    return {"requests.csv", "timeline.csv", "search.csv", "service.csv", "trace.json"};
+    return {"requests.csv", "timeline.csv", "search.csv", "service.csv", "trace.json", "transfers.csv", "links.csv", "pools.csv"};
   }
   // Also prints the schedulers' limits, and how far to trust the step times.
   void report(const SweepReport& report, std::ostream& out) const final;

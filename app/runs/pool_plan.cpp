@@ -1,0 +1,126 @@
+#include "app/runs/pool_plan.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "app/runs/kv_memory.h"
+#include "app/runs/policy_factory.h"
+#include "policies/block_cache/block_cache.h"
+#include "policies/order/order.h"
+#include "policies/predictor/predictor.h"
+#include "policies/scheduler/scheduler.h"
+#include "sim/cost/profile.h"
+
+namespace kvlab {
+
+namespace {
+
+// With the model and hardware that the experiment names: the profile need not say any.
+std::string lint_command(const Params& p, const std::string& folder) {
+  std::string command = "kvlab profile lint " + folder;
+  for (const char* key : {"model", "hardware"}) {
+    if (!p.has(key)) continue;
+    const std::string named = p.inline_text(key, ""), file = p.resolve_file(named);
+    std::error_code error;
+    command += fmt::format(" --{} {}", key, std::filesystem::exists(file, error) ? file : named);
+  }
+  return command;
+}
+
+std::vector<std::string> remarks_on(const Parallel& parallel, const ModelSpec& model) {
+  std::vector<std::string> remarks;
+  if (const int ranks = parallel.data_ranks(); ranks > 1)
+    remarks.push_back(
+        fmt::format("parallel: ep = {} with tp = {} makes {} data-parallel ranks for attention, which share the tokens of one scheduler "
+                    "evenly: its limits are of the whole replica, {} times those of a rank; 'dp: {}' gives each rank its own scheduler and "
+                    "KV cache, as vLLM does",
+                    parallel.ep, parallel.tp, ranks, ranks, ranks));
+  if (parallel.dp > 1 && !model.is_moe())
+    remarks.push_back(
+        fmt::format("parallel: dp = {} with {}, which has no experts: ranks share arrivals and do not wait for each other, as "
+                    "in vLLM",
+                    parallel.dp, model.name));
+  return remarks;
+}
+
+// Reads the model, GPU and profile.
+void read_costs(Params& p, PoolPlan& pool, std::vector<std::string>& remarks) {
+  pool.cost = read_cost_setup(p);
+  if (pool.cost.profile) pool.lint = lint_command(p, pool.cost.profile->file);
+  for (const std::string& remark : hardware_remarks(pool.cost.hardware))
+    remarks.push_back(fmt::format("hardware {}: {}", pool.cost.hardware.name, remark));
+  const Parallel& parallel = pool.cost.parallel;
+  pool.ranks = static_cast<std::uint32_t>(parallel.dp);
+  pool.steps_together = pool.cost.model.is_moe();
+  for (const std::string& remark : remarks_on(parallel, pool.cost.model)) remarks.push_back(remark);
+  pool.make_cost_model = [cost = pool.cost] { return make_cost_model(cost); };
+  pool.make_cost_model();
+}
+
+void read_policies(Params& p, std::uint64_t seed, PoolPlan& pool) {
+  const CostSetup& cost = pool.cost;
+  const EngineSetting setting{cost.hardware.is_large(),   cost.engine.host.overlaps, cost.model.layers, seed,
+                              cost.hardware.memory_bytes, cost.parallel.tp};
+  const std::string own_scheduler = cost.engine.engine.name == "sglang" ? "sglang" : "";  // without 'scheduler'
+  pool.make_scheduler =
+      policy_factory<SchedulerRegistry>(p, "scheduler", own_scheduler, "scheduler", "plans each step of a replica",
+                                        [&](const std::string& name, Params& own) { prefer_engine_defaults(name, setting, own); });
+  const bool steps_together = cost.parallel.dp > 1 && cost.model.is_moe();
+  if (pool.make_scheduler()->plans_layers() && (cost.parallel.pp > 1 || steps_together))
+    p.fail_at("scheduler",
+              fmt::format("this scheduler plans some of the layers, and {} run whole steps: leave '{}' out of 'parallel', or choose "
+                          "a scheduler of whole steps, for example vllm_v1",
+                          cost.parallel.pp > 1 ? "stages of a pipeline" : "ranks that step together", cost.parallel.pp > 1 ? "pp" : "dp"));
+  pool.make_block_cache =
+      policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
+  if (!pool.make_block_cache()->needs_future()) return;
+  Params none = Params::empty("block cache 'lru'");  // what an oracle is told of comes from a first pass
+  BlockCacheRegistry::make("lru", none, "block cache");
+}
+
+// Reads `order` and `predictor`. First come, first served stays without a maker: nothing is asked of it.
+void read_order(Params& p, bool is_only, PoolPlan& pool, std::vector<std::string>& remarks) {
+  pool.make_predictor = policy_factory<PredictorRegistry>(p, "predictor", "exact", "predictor",
+                                                          "estimates output lengths for orders and schedulers that ask for them");
+  pool.make_order = policy_factory<OrderRegistry>(p, "order", "fcfs", "order", "whose turn it is, and who gives way");
+  const std::unique_ptr<Order> order = pool.make_order();
+  if (order->overtaking() && !pool.make_scheduler()->lets_overtake()) {
+    p.fail_at("order",
+              "this order preempts running requests for better waiting ones, which this scheduler never does: choose 'scheduler: vllm_v1', "
+              "'sarathi' or 'fastgen', or an order that lets running requests stay (docs/orders.md)");
+  }
+  if (is_only && p.has("predictor") && !uses_predictor(pool))
+    remarks.emplace_back("'predictor' changes nothing: neither the order nor the scheduler asks for output lengths");
+}
+
+void read_longest(Params& p, PoolPlan& pool) {
+  const ModelSpec& model = pool.cost.model;
+  const std::int64_t longest = model.max_tokens > 0 ? model.max_tokens : 1 << 20;
+  pool.max_model_len = p.optional<std::int32_t>("max_model_len", static_cast<std::int32_t>(longest), 2, 1 << 30,
+                                                "most tokens of a request, prompt and output; at most the model's own");
+  if (model.max_tokens > 0 && pool.max_model_len > model.max_tokens && !p.is_describing())
+    p.fail_at("max_model_len",
+              fmt::format("'max_model_len' = {} is more than the {} tokens of {} (max_position_embeddings and RoPE scaling)",
+                          pool.max_model_len, model.max_tokens, model.name));
+}
+
+}  // namespace
+
+PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std::string>& remarks) {
+  PoolPlan pool;
+  read_costs(p, pool, remarks);
+  read_policies(p, seed, pool);
+  read_order(p, is_only, pool, remarks);
+  read_longest(p, pool);
+  const std::int64_t host_bytes = read_memory(p, pool);
+  read_kv_policy(p, pool, remarks);
+  pool.memory.host_blocks = host_bytes / pool.memory.block_bytes;  // of the size that the policy's format gives them
+  return pool;
+}
+
+bool uses_predictor(const PoolSetup& pool) { return pool.make_order()->uses_predictor() || pool.make_scheduler()->uses_predictor(); }
+
+const char* role_name(const Roles& roles) { return roles.prefill && roles.decode ? "both" : roles.prefill ? "prefill" : "decode"; }
+
+}  // namespace kvlab

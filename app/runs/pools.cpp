@@ -1,0 +1,206 @@
+#include "app/runs/pools.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "app/runs/pool_plan.h"
+
+namespace kvlab {
+
+namespace {
+
+// Keys that a pool may have of its own, else it takes the experiment's; and those that are the experiment's alone.
+const std::set<std::string> kPoolKeys{"hardware",  "parallel", "engine",        "profile",        "scheduler",  "order",
+                                      "predictor", "memory",   "max_model_len", "prefix_caching", "block_cache"};
+const std::set<std::string> kSharedKeys{"model", "kv_policy"};
+
+constexpr std::uint32_t kMostReplicas = 100'000;
+constexpr const char* kReplicas = "copies of the model, each with its own scheduler and memory";
+
+// A pool whose policies are still to be read.
+struct Member {
+  std::string name;
+  Params params;
+  Roles roles;
+  std::uint32_t replicas = 1;
+};
+
+Roles read_role(Params& pools, Params& pool, const std::string& name) {
+  const std::vector<std::string> roles{"prefill", "decode", "both"};
+  const auto named = std::find(roles.begin(), roles.end(), name);
+  if (named == roles.end() && !pool.has("role"))
+    pools.fail_at(name, fmt::format("pool '{}' has no role: give it 'role: prefill', 'role: decode' or 'role: both', or one of these as "
+                                    "its name",
+                                    name));
+  const std::size_t by_name = named == roles.end() ? 0 : static_cast<std::size_t>(named - roles.begin());
+  const std::size_t role = pool.choice("role", roles, by_name, "stages that its replicas take; by default the pool's name");
+  return {role != 1, role != 0};
+}
+
+// The pool as its mapping, then the experiment, then the system have it.
+void add_fallbacks(Params& pool, const Params& own, const ServingSystem& system, const std::string& role) {
+  std::set<std::string> of_experiment = kPoolKeys;
+  of_experiment.insert(kSharedKeys.begin(), kSharedKeys.end());
+  pool.fall_back_on(own, std::move(of_experiment));
+  for (const ServingSystem::Layer& layer : system.layers) {
+    if (const Params* const of_role = layer.of_role(role)) pool.fall_back_on(*of_role, system_pool_keys());
+    pool.fall_back_on(layer.parts, system_pool_keys());
+  }
+}
+
+std::vector<Member> list_pools(Params& p, const Params& own, const ServingSystem& system) {
+  Params pools = p.optional_child("pools", "pools");
+  const std::vector<std::string> names = p.has("pools") ? pools.keys() : system.roles();
+  if (names.empty())
+    p.fail_at("pools", "'pools' names no pool: write it as 'pools: {prefill: {replicas: 1}, decode: {replicas: 1}}', or leave it out");
+  std::vector<Member> members;
+  for (const std::string& name : names) {
+    Params pool = pools.optional_child(name, "pool '" + name + "'");
+    for (const std::string& key : kSharedKeys)
+      if (pool.has(key)) pool.fail_at(key, fmt::format("'{}' is the experiment's, the same for all pools: write it at the top level", key));
+    Member member{name, pool, read_role(pools, pool, name), 1};
+    member.replicas = pool.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, kReplicas);
+    add_fallbacks(member.params, own, system, role_name(member.roles));
+    members.push_back(std::move(member));
+  }
+  pools.reject_unread();
+  return members;
+}
+
+void refuse_unused(Params& p, Params& own, const std::vector<Member>& members) {
+  if (p.has("replicas")) p.fail_at("replicas", "'replicas' is of each pool where there are 'pools': write it in each of them");
+  for (const std::string& key : kPoolKeys) {
+    const bool is_used = std::any_of(members.begin(), members.end(), [&](const Member& m) { return !m.params.has_own(key); });
+    if (own.has(key) && !is_used)
+      own.fail_at(key, fmt::format("'{}' is not used, since every pool has its own: leave it out here, or in a pool", key));
+  }
+}
+
+void require_stages(const Params& p, const std::vector<Member>& members) {
+  const char* const at = p.has("pools") ? "pools" : "system";
+  for (const Stage stage : {Stage::kPrefill, Stage::kDecode}) {
+    if (std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.roles.takes(stage); })) continue;
+    const char* const role = stage == Stage::kPrefill ? "prefill" : "decode";
+    p.fail_at(at, fmt::format("no pool takes the stage '{}': give one 'role: {}' or 'role: both'", role, role));
+  }
+}
+
+// KV comes to this pool from other replicas.
+void require_paged(const Params& pool, const PoolPlan& plan, bool changes_roles, bool has_prefill_pool) {
+  const bool takes_kv = changes_roles || (plan.roles.decode && has_prefill_pool);
+  if (!takes_kv || !plan.make_scheduler()->wants_contiguous_memory()) return;
+  pool.fail_at(
+      "scheduler",
+      fmt::format("{}, which this scheduler cannot do: it keeps the KV of a request in one piece; choose one with paged memory, "
+                  "such as vllm_v1",
+                  changes_roles ? fmt::format("the dispatcher changes roles, so that pool '{}' must take KV from others", plan.name)
+                                : fmt::format("pool '{}' takes KV from others", plan.name)));
+}
+
+// The experiment's profile was measured on the experiment's card.
+void require_own_profile(const Params& pool, const PoolPlan& plan) {
+  if (plan.cost.profile == nullptr || !pool.has_own("hardware") || pool.has_own("profile")) return;
+  pool.fail_at("hardware",
+               fmt::format("pool '{}' has hardware of its own, and the experiment's 'profile' is of another card: give the pool "
+                           "its 'profile' too, roofline where there are no tables",
+                           plan.name));
+}
+
+// KV moves in blocks, so a block is the same everywhere.
+void require_alike(const Params& pool, const PoolPlan& plan, const PoolPlan& first) {
+  if (plan.cost.model.name != first.cost.model.name)
+    pool.fail_at("profile", fmt::format("pool '{}' serves {} and pool '{}' {}: name the 'model' at the top level", plan.name,
+                                        plan.cost.model.name, first.name, first.cost.model.name));
+  if (plan.memory.block_tokens != first.memory.block_tokens)
+    pool.fail_at("memory", fmt::format("pool '{}' has blocks of {} tokens and pool '{}' of {}: KV moves in blocks, so give all pools the "
+                                       "same 'block_tokens'",
+                                       plan.name, plan.memory.block_tokens, first.name, first.memory.block_tokens));
+  if (plan.memory.block_bytes != first.memory.block_bytes)
+    pool.fail_at("memory", fmt::format("a block of pool '{}' has {} bytes and one of pool '{}' {}: KV moves in blocks, so give all pools "
+                                       "the same 'hybrid'",
+                                       plan.name, plan.memory.block_bytes, first.name, first.memory.block_bytes));
+}
+
+// The future of an oracle block cache is that of one rank.
+void require_one_rank(const Params& pool, const PoolPlan& plan, std::uint64_t ranks) {
+  if (ranks == 1 || !plan.make_block_cache()->needs_future()) return;
+  pool.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; the pools have "
+                                          "{} schedulers in all",
+                                          ranks));
+}
+
+void read_members(std::vector<Member>& members, ServingPlan& plan) {
+  const bool changes_roles = plan.setup.make_dispatcher()->changes_roles();
+  const bool has_prefill_pool = std::any_of(members.begin(), members.end(), [](const Member& m) { return !m.roles.decode; });
+  for (Member& member : members) {
+    PoolPlan pool = read_pool(member.params, plan.setup.seed, /*is_only=*/false, plan.remarks);
+    pool.name = member.name;
+    pool.roles = member.roles;
+    pool.num_replicas = member.replicas;
+    member.params.reject_unread();
+    require_own_profile(member.params, pool);
+    require_paged(member.params, pool, changes_roles, has_prefill_pool);
+    if (!plan.pools.empty()) require_alike(member.params, pool, plan.pools.front());
+    plan.setup.pools.push_back(pool);
+    plan.setup.pool_costs.push_back(pool);
+    plan.pools.push_back(std::move(pool));
+  }
+  for (std::size_t i = 0; i < members.size(); ++i) require_one_rank(members[i].params, plan.pools[i], num_ranks(plan.setup));
+}
+
+// Pools that are alike make the same remarks.
+void drop_repeated(std::vector<std::string>& texts) {
+  std::set<std::string> seen;
+  std::erase_if(texts, [&](const std::string& text) { return !seen.insert(text).second; });
+}
+
+void read_only_pool(Params& p, ServingPlan& plan) {
+  SimSetup& setup = plan.setup;
+  p.optional_child("pools", "pools");
+  const auto replicas = p.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, kReplicas);
+  PoolPlan pool = read_pool(p, setup.seed, /*is_only=*/true, plan.remarks);
+  pool.num_replicas = replicas;
+  static_cast<PoolSetup&>(setup) = pool;
+  static_cast<SimCosts&>(setup) = pool;
+  if (pool.make_block_cache()->needs_future() && setup.num_replicas * setup.ranks != 1)
+    p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}{}",
+                                         setup.num_replicas, setup.ranks > 1 ? fmt::format(" of {} ranks", setup.ranks) : ""));
+  plan.pools.push_back(std::move(pool));
+}
+
+}  // namespace
+
+bool has_pools(const Params& p, const ServingSystem& system) { return p.has("pools") || !system.roles().empty(); }
+
+void read_pools(Params& p, Params& own, const ServingSystem& system, ServingPlan& plan) {
+  if (!has_pools(p, system)) {
+    read_only_pool(p, plan);
+  } else {
+    std::vector<Member> members = list_pools(p, own, system);
+    refuse_unused(p, own, members);
+    require_stages(p, members);
+    p.allow(kPoolKeys);  // of pools that take them from here
+    p.allow(kSharedKeys);
+    read_members(members, plan);
+    drop_repeated(plan.remarks);
+  }
+  plan.cost = plan.pools.front().cost;
+  plan.recipe = plan.pools.front().recipe;
+}
+
+std::uint64_t num_replicas(const HostSetup& setup) {
+  std::uint64_t replicas = 0;
+  for (std::size_t i = 0; i < setup.num_pools(); ++i) replicas += setup.pool(i).num_replicas;
+  return replicas;
+}
+
+std::uint64_t num_ranks(const HostSetup& setup) {
+  std::uint64_t ranks = 0;
+  for (std::size_t i = 0; i < setup.num_pools(); ++i) ranks += std::uint64_t{setup.pool(i).num_replicas} * setup.pool(i).ranks;
+  return ranks;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,265 @@
+// Pools of replicas in an experiment: keys, fallbacks, links, systems, tables.
+#include "app/runs/pools.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "app/runs/experiment.h"
+#include "app/runs/serving_plan.h"
+#include "app/runs/serving_system.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kTwoAndTwo = "pools: {prefill: {replicas: 2}, decode: {replicas: 2}}\n";
+
+class PoolsTest : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    ::setenv("KVLAB_SYSTEMS", KVLAB_SOURCE_DIR "/policies/systems", 1);
+  }
+  // What is read of an experiment with these keys beside those of kSmall.
+  static ServingPlan plan_of(const std::string& more) {
+    const Experiment experiment = parse_experiment(std::string(kSmall) + more, "a.yaml", {});
+    Params p = experiment.params(experiment.runs.front());
+    return read_serving_plan(p, 1);
+  }
+  static std::string error_of(const std::string& more) {
+    try {
+      plan_of(more);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  }
+  static void run(const std::string& name, const std::string& more) {
+    write(name + ".yaml", std::string(kSmall) + more);
+    const Called called = call({"run", name + ".yaml", "--out", name});
+    ASSERT_EQ(called.status, 0) << called.err;
+  }
+  static double sum(const CsvTable& table, const char* column) {
+    double all = 0;
+    for (const auto& row : table.rows) all += std::stod(row.at(table.at(column)));
+    return all;
+  }
+  // The lines of a table without the run's id.
+  static std::string without_run(const std::filesystem::path& file) {
+    std::string all;
+    const CsvTable table = read_csv(file);
+    for (const auto& row : table.rows)
+      for (std::size_t i = 1; i < row.size(); ++i) all += row[i] + (i + 1 < row.size() ? "," : "\n");
+    return all;
+  }
+};
+
+TEST_F(PoolsTest, APoolTakesWhatItLacksFromTheExperiment) {
+  const ServingPlan plan = plan_of(
+      "scheduler: {sarathi: {budget_tokens: 256}}\npools:\n  prefill: {replicas: 2, parallel: {tp: 2}}\n"
+      "  decode: {replicas: 3, hardware: a100-80gb, scheduler: vllm_v1, memory: {num_blocks: 700}}\n");
+  ASSERT_EQ(plan.pools.size(), 2U);
+  ASSERT_EQ(plan.setup.num_pools(), 2U);
+  const PoolPlan &prefill = plan.pools[0], &decode = plan.pools[1];
+  EXPECT_EQ(prefill.name, "prefill");
+  EXPECT_TRUE(prefill.roles.prefill && !prefill.roles.decode && !decode.roles.prefill && decode.roles.decode);
+  EXPECT_EQ(prefill.make_scheduler()->step_bounds(2048).tokens, 256);
+  EXPECT_EQ(decode.make_scheduler()->step_bounds(2048).tokens, 2048);  // vllm_v1 on an A100
+  EXPECT_EQ(prefill.memory.num_blocks, 600);
+  EXPECT_EQ(decode.memory.num_blocks, 700);
+  EXPECT_EQ(prefill.cost.parallel.gpus(), 2);
+  EXPECT_EQ(decode.cost.parallel.gpus(), 1);
+  EXPECT_THAT(decode.cost.hardware.name, HasSubstr("A100"));
+  EXPECT_EQ(prefill.max_model_len, 2048);
+  EXPECT_EQ(num_replicas(plan.setup), 5U);
+}
+
+TEST_F(PoolsTest, MessagesNameThePlaceThatAValueComesFrom) {
+  EXPECT_THAT(error_of("scheduler: {sarathi: {budget_tokens: 0}}\n" + std::string(kTwoAndTwo)),
+              HasSubstr("a.yaml:9:38: 'budget_tokens' = 0"));
+  EXPECT_THAT(error_of("scheduler: vllm_v1\npools: {prefill: {}, decode: {scheduler: {sarathi: {budget_tokens: 0}}}}\n"),
+              HasSubstr("a.yaml:10:68: 'budget_tokens' = 0"));
+  EXPECT_THAT(error_of("scheduler: vllm_v1\npools: {prefill: {}, decode: {model: opt-13b}}\n"), HasSubstr("'model' is the experiment's"));
+}
+
+TEST_F(PoolsTest, AnExperimentWithoutPoolsHasOne) {
+  const ServingPlan plan = plan_of("scheduler: vllm_v1\nreplicas: 3\n");
+  ASSERT_EQ(plan.pools.size(), 1U);
+  EXPECT_TRUE(plan.setup.pools.empty());
+  EXPECT_EQ(plan.setup.num_replicas, 3U);
+  EXPECT_EQ(plan.setup.memory.num_blocks, 600);
+  EXPECT_EQ(num_ranks(plan.setup), 3U);
+}
+
+TEST_F(PoolsTest, LinksAreOfWholeReplicas) {
+  const auto links = [](const std::string& more) {
+    std::vector<std::pair<std::string, double>> all;
+    for (const PoolPlan& pool : plan_of("scheduler: vllm_v1\n" + more).pools) all.emplace_back(pool.link_name, pool.link.bytes_per_s);
+    return all;
+  };
+  using Links = std::vector<std::pair<std::string, double>>;
+  EXPECT_EQ(links("pools: {prefill: {parallel: {tp: 2}}, decode: {hardware: l40s}}\n"), (Links{{"network", 1e11}, {"pcie", 3.15e10}}));
+  EXPECT_EQ(links(std::string(kTwoAndTwo) + "transfer: {link: nvlink}\n"), (Links{{"nvlink", 4.5e11}, {"nvlink", 4.5e11}}));
+  EXPECT_EQ(links("pools: {prefill: {parallel: {tp: 4}}, decode: {}}\ntransfer: {bytes_per_s: 1e9}\n"),
+            (Links{{"given", 4e9}, {"given", 1e9}}));
+  EXPECT_EQ(links("pools: {prefill: {}, decode: {hardware: l40s}}\ntransfer: {link: network, bytes_per_s: 2e9}\n"),
+            (Links{{"network", 2e9}, {"network", 2e9}}));
+  EXPECT_THAT(error_of("scheduler: vllm_v1\npools: {prefill: {}, decode: {hardware: l40s}}\ntransfer: {link: network}\n"),
+              HasSubstr("L40S has no link 'network', only pcie"));
+}
+
+TEST_F(PoolsTest, LayoutsAreCountedInPlaces) {
+  const auto transfer = [](const std::string& keys) {
+    return plan_of("scheduler: vllm_v1\n" + std::string(kTwoAndTwo) + keys).setup.transfer;
+  };
+  EXPECT_EQ(transfer("").places_per_block, 64);  // keys and values of 32 layers
+  EXPECT_EQ(transfer("").layers, 32);
+  EXPECT_FALSE(transfer("").is_layerwise);
+  EXPECT_EQ(transfer("transfer: {layout: blocks, layerwise: true, merge_blocks: false}\n").places_per_block, 1);
+  EXPECT_TRUE(transfer("transfer: {layerwise: true}\n").is_layerwise);
+  EXPECT_FALSE(transfer("transfer: {merge_blocks: false}\n").merges_blocks);
+}
+
+// A pool whose replicas do both is a run without pools.
+TEST_F(PoolsTest, OnePoolOfBothIsNoPool) {
+  run("without", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: least_outstanding\n");
+  run("with", "scheduler: vllm_v1\npools: {both: {replicas: 2}}\n");
+  EXPECT_EQ(without_run("without/requests.csv"), without_run("with/requests.csv"));
+  EXPECT_EQ(without_run("without/timeline.csv"), without_run("with/timeline.csv"));
+  EXPECT_EQ(without_run("without/summary.csv"), without_run("with/summary.csv"));
+  EXPECT_FALSE(std::filesystem::exists("without/pools.csv"));
+  EXPECT_TRUE(read_csv("with/links.csv").rows.empty());
+  EXPECT_TRUE(read_csv("with/transfers.csv").rows.empty());
+}
+
+TEST_F(PoolsTest, RouterIsTheOlderNameOfDispatcher) {
+  run("older", "scheduler: vllm_v1\nreplicas: 2\nrouter: random\n");
+  run("newer", "scheduler: vllm_v1\nreplicas: 2\ndispatcher: random\n");
+  EXPECT_EQ(without_run("older/requests.csv"), without_run("newer/requests.csv"));
+  const Called older = call({"list", "routers"}), newer = call({"list", "dispatchers"});
+  EXPECT_EQ(older.status, 0);
+  EXPECT_EQ(older.out, newer.out);
+}
+
+TEST_F(PoolsTest, TablesAddUp) {
+  run("two", "scheduler: vllm_v1\n" + std::string(kTwoAndTwo));
+  const CsvTable requests = read_csv("two/requests.csv"), pools = read_csv("two/pools.csv"), links = read_csv("two/links.csv"),
+                 transfers = read_csv("two/transfers.csv"), summary = read_csv("two/summary.csv");
+  ASSERT_EQ(pools.rows.size(), 2U);
+  EXPECT_EQ(pools.rows[0][pools.at("role")], "prefill");
+  EXPECT_EQ(pools.rows[1][pools.at("pool")], "decode");
+  EXPECT_EQ(sum(pools, "gpus"), 4);
+  EXPECT_EQ(sum(pools, "output_tokens"), sum(requests, "output_tokens"));
+  EXPECT_EQ(pools.rows[0][pools.at("output_tokens")], "60");  // the first token of each
+  EXPECT_EQ(sum(pools, "steps"), std::stod(summary.rows[0][summary.at("steps")]));
+  EXPECT_NEAR(sum(pools, "energy_j"), std::stod(summary.rows[0][summary.at("energy_j")]), 1e-4);
+  std::size_t going_on = 0;
+  for (const auto& row : requests.rows) {
+    const bool has_more = std::stoi(row[requests.at("output_tokens")]) > 1;
+    going_on += has_more ? 1 : 0;
+    EXPECT_EQ(row[requests.at("state")], "completed");
+    EXPECT_EQ(std::stoi(row[requests.at("replica")]) >= 2, has_more) << row[requests.at("request")];
+  }
+  EXPECT_EQ(transfers.rows.size(), going_on);
+  constexpr double kBlockBytes = 16 * 131072;  // of Llama-3.1-8B in 16 bit
+  for (const auto& row : transfers.rows) {
+    EXPECT_EQ(row[transfers.at("tokens")], "300");
+    EXPECT_EQ(std::stod(row[transfers.at("bytes")]), 19 * kBlockBytes);
+    EXPECT_EQ(std::stoll(row[transfers.at("calls")]) % 64, 0);
+    EXPECT_GE(std::stoll(row[transfers.at("asked_ns")]), std::stoll(row[transfers.at("ready_ns")]));
+    EXPECT_GT(std::stoll(row[transfers.at("end_ns")]), std::stoll(row[transfers.at("asked_ns")]));
+  }
+  EXPECT_EQ(sum(links, "transfers"), 2.0 * static_cast<double>(going_on));  // out of one replica and into another
+  EXPECT_EQ(sum(links, "bytes"), 2 * sum(transfers, "bytes"));
+  for (const auto& row : links.rows) EXPECT_EQ(row[links.at("direction")] == "out", row[links.at("pool")] == "prefill");
+}
+
+TEST_F(PoolsTest, TheManifestSaysWhatEachPoolRestsOn) {
+  run("two", "scheduler: vllm_v1\nsystem: {" + std::string(KVLAB_SOURCE_DIR) +
+                 "/policies/systems/flowkv.yaml: {dispatcher: round_robin}}\n" + "pools: {prefill: {}, decode: {hardware: a100-80gb}}\n");
+  const auto manifest = nlohmann::json::parse(read(run_folder("two") / "manifest.json"));
+  ASSERT_EQ(manifest["pools"].size(), 2U);
+  EXPECT_EQ(manifest["system"], "flowkv");
+  EXPECT_EQ(manifest["pools"][0]["link"], "network");
+  EXPECT_EQ(manifest["pools"][0]["link_bytes_per_s"], 5e10);
+  EXPECT_EQ(manifest["pools"][1]["role"], "decode");
+  EXPECT_EQ(manifest["pools"][1]["hardware"], "A100 SXM 80GB");
+  EXPECT_EQ(manifest["pools"][0]["profile"]["name"], "roofline");
+  EXPECT_TRUE(manifest["pools"][0]["step_time_by_part"].contains("attention"));
+  EXPECT_FALSE(manifest.contains("hardware"));
+  EXPECT_THAT(read("two/summary.csv"), HasSubstr("8192/2048"));  // tokens per step of vllm_v1 on either card
+}
+
+TEST_F(PoolsTest, TracesForPerfettoShowTransfers) {
+  run("two", "scheduler: vllm_v1\noutput: {perfetto: true}\n" + std::string(kTwoAndTwo));
+  const std::string trace = read("two/trace.json");
+  EXPECT_TRUE(nlohmann::json::accept(trace));
+  EXPECT_THAT(trace, HasSubstr("KV from 0"));
+  EXPECT_THAT(trace, HasSubstr("ready to leave"));
+  EXPECT_THAT(trace, HasSubstr("KV arrived of"));
+}
+
+TEST_F(PoolsTest, FastForwardChangesNothing) {
+  run("fast", "scheduler: vllm_v1\n" + std::string(kTwoAndTwo));
+  const Called slow = call({"run", "fast.yaml", "--out", "slow", "--fast-forward=off"});
+  ASSERT_EQ(slow.status, 0) << slow.err;
+  for (const char* table : {"requests.csv", "transfers.csv", "links.csv", "pools.csv", "summary.csv", "timeline.csv"})
+    EXPECT_EQ(without_run(std::string("fast/") + table), without_run(std::string("slow/") + table)) << table;
+}
+
+// What a system gives is taken from the nearest place.
+TEST_F(PoolsTest, ASystemFillsInWhatTheExperimentDoesNotSay) {
+  write("mine.yaml",
+        "summary: s\npaper: p\ndispatcher: round_robin\ntransfer: {layerwise: true, layout: blocks}\nscheduler: {sarathi: {budget_tokens: "
+        "64}}\n"
+        "pools: {prefill: {scheduler: {sarathi: {budget_tokens: 128}}}, decode: {}}\n");
+  const auto tokens = [](const std::string& more) {
+    std::vector<std::int32_t> all;
+    for (const PoolPlan& pool : plan_of(more).pools) all.push_back(pool.make_scheduler()->step_bounds(2048).tokens);
+    return all;
+  };
+  using Tokens = std::vector<std::int32_t>;
+  EXPECT_EQ(tokens("system: mine.yaml\n"), (Tokens{128, 64}));
+  EXPECT_EQ(tokens("system: {mine.yaml: {scheduler: {sarathi: {budget_tokens: 32}}}}\n"), (Tokens{32, 32}));
+  EXPECT_EQ(tokens("system: {mine.yaml: {pools: {decode: {scheduler: {sarathi: {budget_tokens: 32}}}}}}\n"), (Tokens{128, 32}));
+  EXPECT_EQ(tokens("system: mine.yaml\nscheduler: {sarathi: {budget_tokens: 16}}\n"), (Tokens{16, 16}));
+  EXPECT_EQ(
+      tokens("system: mine.yaml\nscheduler: {sarathi: {budget_tokens: 16}}\npools: {prefill: {}, fast: {role: decode, scheduler: {sarathi: "
+             "{budget_tokens: 8}}}}\n"),
+      (Tokens{16, 8}));
+  EXPECT_TRUE(plan_of("system: mine.yaml\n").setup.transfer.is_layerwise);
+  EXPECT_EQ(plan_of("system: mine.yaml\n").setup.transfer.places_per_block, 1);
+  EXPECT_FALSE(plan_of("system: mine.yaml\ntransfer: {link: nvlink}\n").setup.transfer.is_layerwise);  // taken whole
+  EXPECT_FALSE(plan_of("system: mine.yaml\n").setup.make_dispatcher()->reads_load());  // round_robin
+  EXPECT_TRUE(plan_of("system: mine.yaml\ndispatcher: least_outstanding\n").setup.make_dispatcher()->reads_load());
+  EXPECT_THAT(error_of("system: mine.yaml\nreplicas: 2\n"), HasSubstr("'replicas' is of each pool"));
+  write("mine.yaml", "summary: s\npaper: p\nkv_policy: fp8\n");
+  EXPECT_THAT(error_of("system: mine.yaml\nscheduler: vllm_v1\n"), HasSubstr("unknown key 'kv_policy' in system 'mine'"));
+}
+
+TEST_F(PoolsTest, ShippedSystemsAreReadAndDescribed) {
+  const std::vector<std::string> names = system_names();
+  EXPECT_EQ(names, (std::vector<std::string>{"distserve", "flowkv", "mooncake", "splitwise", "tetriinfer"}));
+  const std::string listed = call({"list", "systems"}).out;
+  for (const std::string& name : names) {
+    const ServingPlan plan = plan_of("system: " + name + "\n");
+    EXPECT_EQ(plan.system, name);
+    EXPECT_EQ(plan.pools.size(), 2U) << name;
+    EXPECT_THAT(listed, HasSubstr(name));
+    EXPECT_THAT(call({"describe", name}).out, HasSubstr("dispatcher: " + name));
+  }
+}
+
+TEST_F(PoolsTest, PoolsAreAnAxis) {
+  const Experiment experiment = parse_experiment(
+      "pools: [{prefill: {replicas: [1, 2]}, decode: {replicas: 3}}, {both: {replicas: 4}}, {prefill: {}, decode: }]\n", "a.yaml", {});
+  std::vector<std::string> labels;
+  for (const RunSpec& run : experiment.runs) labels.push_back(run.labels.at(0));
+  EXPECT_EQ(labels, (std::vector<std::string>{"prefill decode 3", "prefill decode 3", "both 4", "prefill 1 decode 1"}));
+}
+
+}  // namespace
+}  // namespace kvlab
