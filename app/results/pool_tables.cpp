@@ -10,11 +10,11 @@ namespace kvlab {
 
 namespace {
 
-std::string real(double value) { return fmt::format("{:.6f}", value); }
-std::string real_if(bool exists, double value) { return exists ? real(value) : ""; }
+std::string fixed(double value) { return fmt::format("{:.6f}", value); }
+std::string fixed_if(bool exists, double value) { return exists ? fixed(value) : ""; }
 
 // The share of `seconds` that was used, at most 1: a step or a copy that a stop cuts short is counted whole.
-std::string share(double used_s, double seconds) { return real_if(seconds > 0, std::min(1.0, used_s / seconds)); }
+std::string share(double used_s, double seconds) { return fixed_if(seconds > 0, std::min(1.0, used_s / seconds)); }
 
 // The pool of a replica, counted over all of them.
 const PoolRow& pool_of(const std::vector<PoolRow>& pools, std::uint32_t replica) {
@@ -39,9 +39,9 @@ std::string pools_csv(const std::string& run_id, const std::vector<PoolRow>& poo
     text += csv_line({run_id, pool.name, pool.role, std::to_string(pool.replicas),
                       std::to_string(pool.replicas * static_cast<std::uint32_t>(pool.gpus)),
                       share(static_cast<double>(totals.busy) * 1e-12, rank_s), std::to_string(totals.steps),
-                      std::to_string(totals.output_tokens), real_if(has_steps, totals.kv_used_mean_frac), real(totals.kv_used_peak_frac),
-                      real_if(has_steps && costs.mfu_frac > 0, costs.mfu_frac), real_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac),
-                      real_if(pool.energy_j.has_value(), pool.energy_j.value_or(0))});
+                      std::to_string(totals.output_tokens), fixed_if(has_steps, totals.kv_used_mean_frac), fixed(totals.kv_used_peak_frac),
+                      fixed_if(has_steps && costs.mfu_frac > 0, costs.mfu_frac), fixed_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac),
+                      fixed_if(pool.energy_j.has_value(), pool.energy_j.value_or(0))});
   }
   return text;
 }

@@ -233,7 +233,7 @@ TEST_F(PoolsTest, ASystemFillsInWhatTheExperimentDoesNotSay) {
   EXPECT_TRUE(plan_of("system: mine.yaml\n").setup.transfer.is_layerwise);
   EXPECT_EQ(plan_of("system: mine.yaml\n").setup.transfer.places_per_block, 1);
   EXPECT_FALSE(plan_of("system: mine.yaml\ntransfer: {link: nvlink}\n").setup.transfer.is_layerwise);  // taken whole
-  EXPECT_FALSE(plan_of("system: mine.yaml\n").setup.make_dispatcher()->reads_load());  // round_robin
+  EXPECT_FALSE(plan_of("system: mine.yaml\n").setup.make_dispatcher()->reads_load());                  // round_robin
   EXPECT_TRUE(plan_of("system: mine.yaml\ndispatcher: least_outstanding\n").setup.make_dispatcher()->reads_load());
   EXPECT_THAT(error_of("system: mine.yaml\nreplicas: 2\n"), HasSubstr("'replicas' is of each pool"));
   write("mine.yaml", "summary: s\npaper: p\nkv_policy: fp8\n");
