@@ -51,6 +51,7 @@ class FakeQueues final : public ReplicaView {
   [[nodiscard]] std::int64_t peak_blocks(RequestId /*r*/) const override { refuse(); }
   std::int32_t lookup(RequestId /*r*/) override { refuse(); }
   bool try_allocate(RequestId /*r*/, std::int32_t /*m*/, std::int32_t /*ahead*/) override { refuse(); }
+  bool try_hold(RequestId /*r*/, std::int32_t /*m*/, std::int32_t /*ahead*/) override { refuse(); }
   bool try_reserve(RequestId /*r*/, std::int32_t /*tokens*/) override { refuse(); }
   void admit(RequestId /*r*/) override { refuse(); }
   void preempt(RequestId /*r*/, Preemption /*mode*/, QueueEnd /*end*/) override { refuse(); }
