@@ -110,10 +110,11 @@ void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picose
 // ---- requests that are held ----
 
 void Fleet::hold(HeldRequests::Held request, ReplicaId replica, Picoseconds at) {
-  held_.add(replica, std::move(request));
   catch_up_all(at);
-  if (replica != kNoReplica) note_outputs(replica);
-  for (std::uint32_t i = 0; replica == kNoReplica && i < replicas_.num_replicas(); ++i) note_outputs(ReplicaId{i});
+  // Steps from now on count; those that others wait for already are not forgotten.
+  for (std::uint32_t i = 0; held_.of(kNoReplica).empty() && i < replicas_.num_replicas(); ++i)
+    if ((replica == kNoReplica || replica == ReplicaId{i}) && held_.of(ReplicaId{i}).empty()) note_outputs(ReplicaId{i});
+  held_.add(replica, std::move(request));
   watch_all();
 }
 

@@ -297,7 +297,8 @@ DrawnPools drawn_pools(std::uint64_t seed) {
   static constexpr const char* kPrefillOnly[][2] = {{"orca", "{max_num_seqs: 16}"}, {"static", "{max_batch_seqs: 8}"}};
   static constexpr const char* kOrders[] = {"fcfs", "priority", "sjf", "vtc", "edf", "longest_prefix"};
   static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
-  static constexpr const char* kDispatchers[] = {"round_robin", "least_outstanding", "least_kv", "power_of_two", "prefix_affinity"};
+  static constexpr const char* kDispatchers[] = {"round_robin", "least_outstanding", "least_kv",   "power_of_two", "prefix_affinity",
+                                                 "distserve",   "splitwise",         "tetriinfer", "flowkv",       "mooncake"};
   const auto draw = [&](std::uint64_t step, std::uint64_t n) { return Draw{seed, Purpose::kTest, 7, step, 1}.below(n); };
   SimSetup setup = basic_setup();
   setup.make_block_cache = policy<BlockCacheRegistry>("block cache", kCaches[draw(0, std::size(kCaches))], "{}");
