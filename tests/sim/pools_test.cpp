@@ -297,6 +297,7 @@ DrawnPools drawn_pools(std::uint64_t seed) {
   static constexpr const char* kPrefillOnly[][2] = {{"orca", "{max_num_seqs: 16}"}, {"static", "{max_batch_seqs: 8}"}};
   static constexpr const char* kOrders[] = {"fcfs", "priority", "sjf", "vtc", "edf", "longest_prefix"};
   static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
+  // Replicas with contiguous memory take no KV, so roles stay with the first five.
   static constexpr const char* kDispatchers[] = {"round_robin", "least_outstanding", "least_kv",   "power_of_two", "prefix_affinity",
                                                  "distserve",   "splitwise",         "tetriinfer", "flowkv",       "mooncake"};
   const auto draw = [&](std::uint64_t step, std::uint64_t n) { return Draw{seed, Purpose::kTest, 7, step, 1}.below(n); };
@@ -327,7 +328,8 @@ DrawnPools drawn_pools(std::uint64_t seed) {
   if (is_erratic)
     setup.make_dispatcher = [seed] { return std::make_unique<Erratic>(seed); };
   else
-    setup.make_dispatcher = policy<DispatcherRegistry>("dispatcher", kDispatchers[draw(8, std::size(kDispatchers))], "{}");
+    setup.make_dispatcher =
+        policy<DispatcherRegistry>("dispatcher", kDispatchers[draw(8, seed % 5 == 0 ? 5 : std::size(kDispatchers))], "{}");
   setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(9, 20'000'000)));
   if (draw(10, 4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11, 60'000'000)));
   return {setup, random_workload(seed, 60, 0.05 + 0.01 * static_cast<double>(draw(12, 400)), 300)};
