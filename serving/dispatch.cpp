@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "policies/predictor/exact.h"
+#include "serving/needed_facts.h"
 
 namespace kvlab {
 
@@ -23,6 +24,7 @@ std::unique_ptr<Predictor> make_predictor(const HostSetup& setup) {
 Dispatch::Dispatch(const HostSetup& setup, Replicas& replicas)
     : replicas_(replicas), dispatcher_(setup.make_dispatcher()), predictor_(make_predictor(setup)), coming_(replicas.num_replicas()) {
   dispatcher_->set_seed(setup.seed);
+  needed_facts_ = predictor_->needs();
   for (std::uint32_t i = 0; i < replicas.num_replicas(); ++i) roles_.push_back(setup.pool(replicas.place(ReplicaId{i}).pool).roles);
   list_replicas();
 }
@@ -78,7 +80,19 @@ std::int64_t Dispatch::cached_tokens(ReplicaId replica) const {
   return replicas_.state(replicas_.choose_rank(replica)).memory().cached_tokens(question_->content);
 }
 
+void Dispatch::on_leave(const RequestRecord& record) {
+  dispatcher_->on_leave(record);
+  if (record.outcome != Outcome::kCompleted) return;
+  for (const Fact fact : needed_facts_)
+    if (!has_fact(record.facts, fact)) return;
+  Request request;
+  static_cast<RequestRecord&>(request) = record;
+  request.output_limit = record.output_tokens;
+  predictor_->on_finish(request);
+}
+
 std::int32_t Dispatch::predicted_tokens() const {
+  require_facts(question_->record.number, question_->record.facts, needed_facts_, "the dispatcher's predictor");
   Request request;
   static_cast<RequestRecord&>(request) = question_->record;
   request.output_limit = question_->content.output_tokens;

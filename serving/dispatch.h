@@ -33,7 +33,7 @@ class Dispatch final : public FleetView, public FleetControl {
   std::uint64_t next_key(Stage stage) { return num_asked_[static_cast<std::size_t>(stage)]++; }
   Placement ask(const Question& question, Time now);
   void on_timer(Time now);
-  void on_leave(const RequestRecord& request) { dispatcher_->on_leave(request); }
+  void on_leave(const RequestRecord& record);
   // Replicas that take the stage now.
   [[nodiscard]] const std::vector<ReplicaId>& among(Stage stage) const { return among_[static_cast<std::size_t>(stage)]; }
 
@@ -62,6 +62,7 @@ class Dispatch final : public FleetView, public FleetControl {
   Replicas& replicas_;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::unique_ptr<Predictor> predictor_;
+  std::vector<Fact> needed_facts_;            // by the predictor
   std::vector<Roles> roles_;                  // by replica
   std::vector<std::optional<Roles>> coming_;  // of replicas that are drained
   std::uint32_t num_coming_ = 0;

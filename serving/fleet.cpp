@@ -197,11 +197,16 @@ ServingSummary Fleet::finish() {
     last = std::max(last, replica->last_output());
     for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
-  for (const RequestRecord& record : unfinished)
-    if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time, -1);
   for (const auto& list : held_.lists())
     for (const HeldRequests::Held& held : list)
       if (held.question.stage == Stage::kPrefill) unfinished.push_back(held.question.record);
+  for (const RequestRecord& record : unfinished)
+    if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time, -1);
+  if (!held_.is_empty() && setup_.stop.after_time.count() == 0)
+    throw InputError(
+        fmt::format("{} requests wait forever: the dispatcher holds them and no replica makes a step; choose 'dispatcher: "
+                    "least_outstanding', or give the pools more 'replicas' or 'memory'",
+                    held_.size()));
   finish_requests(unfinished, setup_.stop, metrics_, sink_, summary);
   summary.groups = groups_.finish();
   summary.requests = arrivals_.taken();

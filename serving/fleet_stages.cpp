@@ -73,7 +73,10 @@ void Fleet::send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds
   Replica& source = replicas_.unit(request.rank);
   source.catch_up(at, false);
   collect(source, at);
-  if (to == request.question.from) return source.rejoin(request.slot, request.rank, at);
+  if (to == request.question.from) {
+    source.rejoin(request.slot, request.rank, at);
+    return collect(source, at);
+  }
   const std::uint32_t rank = choose_rank(to, at);
   Replica& target = replicas_.unit(rank);
   target.catch_up(at, false);

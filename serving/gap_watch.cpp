@@ -36,6 +36,7 @@ void GapWatch::begin(RequestId id, Request& r, const SloTarget& target) {
 }
 
 void GapWatch::add(RequestId id, Request& r, Picoseconds first, const StretchGaps& others) {
+  if (index(id) >= watched_.size()) return;  // it arrived before the first target
   Watched& watched = watched_[index(id)];
   if (watched.limit == Picoseconds::max()) return;
   const std::int64_t late = (first > watched.limit ? 1 : 0) + others.longer_than(watched.limit);

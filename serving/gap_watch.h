@@ -32,7 +32,7 @@ class GapWatch {
   void begin(RequestId id, Request& r, const SloTarget& target);
   // A gap of r ends.
   void add(RequestId id, Request& r, Picoseconds gap) {
-    if (gap > watched_[index(id)].limit) add_late(watched_[index(id)], r, 1);
+    if (index(id) < watched_.size() && gap > watched_[index(id)].limit) add_late(watched_[index(id)], r, 1);
   }
   // The gaps of a stretch end: r's own first one, and the others.
   void add(RequestId id, Request& r, Picoseconds first, const StretchGaps& others);

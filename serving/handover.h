@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <utility>
@@ -20,7 +19,8 @@ struct KvOffer {
   std::int32_t tokens = 0;
   Picoseconds begun{}, ready{};  // when the prompt was begun and done there
   std::vector<BlockId> blocks;   // of the tokens there, in order
-  bool has_waited = false;       // there was no room for it at first: nothing of it came while the prompt was computed
+  std::uint64_t first_plan = 0;  // number of the plan that saw the request first
+  bool has_waited = false;       // that plan did not take it: nothing of it came while the prompt was computed
 };
 
 // Requests of a rank on their way from or to another one. Those that leave after their first token are exports: they are in no queue and
@@ -35,24 +35,24 @@ class Handover {
     const auto found = full_limits_.find(index(r));
     const std::int32_t limit = found->second;
     full_limits_.erase(found);
-    exports_.push_back({r, false});
+    exports_.emplace(index(r), false);
     fresh_.push_back(r);
     return limit;
   }
   // Another rank has the request now; this one holds its memory alone.
-  void note_taken(RequestId r) { find(r)->is_taken = true; }
-  void end_export(RequestId r) { exports_.erase(find(r)); }
+  void note_taken(RequestId r) { exports_.at(index(r)) = true; }
+  void end_export(RequestId r) {
+    if (exports_.erase(index(r)) == 0) throw InternalError("the request is no export");
+  }
   // The request left without an export: refused.
   void forget(RequestId r) {
     if (!full_limits_.empty()) full_limits_.erase(index(r));
   }
-  struct Export {
-    RequestId slot = kNoRequest;
-    bool is_taken = false;
-  };
-  [[nodiscard]] const std::vector<Export>& exports() const { return exports_; }
+  // By slot; true: note_taken().
+  [[nodiscard]] const std::unordered_map<std::uint32_t, bool>& exports() const { return exports_; }
   [[nodiscard]] bool is_taken(RequestId r) const {
-    return std::any_of(exports_.begin(), exports_.end(), [&](const Export& e) { return e.slot == r && e.is_taken; });
+    const auto found = exports_.find(index(r));
+    return found != exports_.end() && found->second;
   }
   // Exports that nobody has seen yet; the caller clears it.
   std::vector<RequestId>& fresh() { return fresh_; }
@@ -64,6 +64,8 @@ class Handover {
     const auto found = offers_.find(index(r));
     return found == offers_.end() ? nullptr : &found->second;
   }
+  // Requests whose copy has not ended.
+  [[nodiscard]] std::int64_t num_offers() const { return static_cast<std::int64_t>(offers_.size()); }
   // The copy has ended, or is not needed any more.
   void settle(RequestId r) {
     if (offers_.empty()) return;
@@ -79,14 +81,8 @@ class Handover {
   [[nodiscard]] bool is_quiet() const { return fresh_.empty() && settled_.empty(); }
 
  private:
-  [[nodiscard]] std::vector<Export>::iterator find(RequestId r) {
-    const auto found = std::find_if(exports_.begin(), exports_.end(), [&](const Export& e) { return e.slot == r; });
-    if (found == exports_.end()) throw InternalError("the request is no export");
-    return found;
-  }
-
   std::unordered_map<std::uint32_t, std::int32_t> full_limits_;  // by slot
-  std::vector<Export> exports_;
+  std::unordered_map<std::uint32_t, bool> exports_;
   std::vector<RequestId> fresh_;
   std::unordered_map<std::uint32_t, KvOffer> offers_;  // by slot
   std::vector<KvOffer> settled_;

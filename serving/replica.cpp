@@ -57,7 +57,7 @@ void Replica::receive_import(const Request& from, KvOffer offer, std::uint32_t n
 
 void Replica::rejoin(RequestId slot, std::uint32_t number, Picoseconds at) {
   Rank& its = rank(number);
-  its.state.rejoin(slot);
+  its.state.rejoin(slot, to_time(at));
   plan_anew(its, at);
 }
 
@@ -120,7 +120,8 @@ void Replica::handle(const Event& event, Picoseconds next_arrival) {
   if (plan_pending_) return;
   // If nothing else happens at this instant before its plan, the plan need not be queued. A request that has left may be followed at once.
   const Picoseconds now = clock_.now(event.at);
-  const bool is_alone = now == event.at && next_arrival > now && (queue_.is_empty() || queue_.top().at > now) && !has_output();
+  const bool is_alone =
+      !is_watched_ && now == event.at && next_arrival > now && (queue_.is_empty() || queue_.top().at > now) && !has_output();
   if (is_alone)
     plan(now);
   else

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "base/error.h"
@@ -251,6 +252,7 @@ bool ReplicaMemory::try_swap_out(RequestId id, SwapCopy& copy) {
   for (const HostCopy& c : host_copies_) old = c.request == id ? c : old;
   if (held == 0 || !make_host_room(held - old.blocks, id)) return false;
   host_used_ += held - old.blocks;
+  copied_ -= old.blocks;
   std::erase_if(host_copies_, [&](const HostCopy& c) { return c.request == id; });
   r.swapped_blocks = held;
   r.is_swapped = true;
@@ -266,6 +268,7 @@ bool ReplicaMemory::make_host_room(std::int64_t blocks, RequestId keep) {
       ++c;
     } else {
       host_used_ -= c->blocks;
+      copied_ -= c->blocks;
       c = host_copies_.erase(c);
     }
   }
@@ -337,12 +340,15 @@ void ReplicaMemory::finish_swap_in(RequestId id) {
   if (!limits_.keeps_host_copies || !keeps_everything_) return;
   host_copies_.push_back(copy);
   host_used_ += copy.blocks;
+  copied_ += copy.blocks;
 }
 
 void ReplicaMemory::drop_host_copy(RequestId id) {
   std::erase_if(host_copies_, [&](const HostCopy& c) {
-    if (c.request == id) host_used_ -= c.blocks;
-    return c.request == id;
+    if (c.request != id) return false;
+    host_used_ -= c.blocks;
+    copied_ -= c.blocks;
+    return true;
   });
 }
 
@@ -422,7 +428,10 @@ void ReplicaMemory::check() const {
   if (live != live_tokens_)
     throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
   if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
-  if (on_host != host_used_ || host_used_ > limits_.host_blocks) throw InternalError("blocks in CPU memory are not conserved");
+  const auto copied = std::accumulate(host_copies_.begin(), host_copies_.end(), std::int64_t{0},
+                                      [](std::int64_t sum, const HostCopy& copy) { return sum + copy.blocks; });
+  if (copied != copied_ || on_host != host_used_ || host_used_ > limits_.host_blocks)
+    throw InternalError("blocks in CPU memory are not conserved");
   pool_->check();
 }
 

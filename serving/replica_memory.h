@@ -35,8 +35,8 @@ class ReplicaMemory {
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
   // Share of the free memory outside the largest hole, in parts per million; paged memory has none.
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
-  // CPU memory that no swapped request holds.
-  [[nodiscard]] std::int64_t free_host_blocks() const { return limits_.host_blocks - host_used_; }
+  // CPU memory that no swapped request holds. Copies of requests that came back count as free.
+  [[nodiscard]] std::int64_t free_host_blocks() const { return limits_.host_blocks - host_used_ + copied_; }
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
   [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }
@@ -155,6 +155,7 @@ class ReplicaMemory {
   std::vector<SeqState> charged_;            // while a step is committed: the policy's sequences,
   std::vector<std::size_t> charged_places_;  // and their entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
+  std::int64_t copied_ = 0;            // of host_used_: in host_copies_, given up when the room is needed
   std::vector<HostCopy> host_copies_;  // the oldest first
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
 };

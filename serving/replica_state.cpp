@@ -55,18 +55,9 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
-void ReplicaState::require_facts(const TraceRequest& request) const {
-  for (const Fact fact : needed_facts_) {
-    if (has_fact(request.facts, fact)) continue;
-    throw InputError("request " + std::to_string(request.number) + " of the trace (counted from 0) has no '" +
-                     std::string(column_of(fact)) + "', which the experiment's 'order' needs: fill in that column in every row, or let " +
-                     "'generate' make it (docs/orders.md)");
-  }
-}
-
 void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only) {
   const ReplicaLimits& limits = memory_.limits();
-  if (!needed_facts_.empty()) require_facts(from);
+  check_facts(from.number, from.facts);
   if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
   const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
@@ -80,12 +71,12 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_
   watch(id);
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
-  if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
-  if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
   if (prefill_only && r.output_limit > 1) {
     handover_.note_prefill_only(id, r.output_limit);
     r.output_limit = 1;
   }
+  if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
+  if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
   queues_.add_input(id);
 }
 
@@ -104,8 +95,11 @@ void ReplicaState::begin_plan(Time now) {
   plan_was_quiet_ = true;
   plan_preempted_ = false;
   memory_.forget_hits();
-  for (const RequestId id : queues_.input())
+  ++num_plans_;
+  for (const RequestId id : queues_.input()) {
     if (Request& r = table_[id]; r.queued == kNever) r.queued = now;
+    if (KvOffer* offer = handover_.offer(id); offer != nullptr) offer->first_plan = num_plans_;
+  }
   queues_.input_to_waiting();
   order_->on_plan();
 }
@@ -225,87 +219,6 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
   if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
 }
 
-// ---- between replicas ----
-
-bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
-  const RequestId id = table_.add(from.prompt_tokens);
-  Request& r = table_[id];
-  static_cast<RequestRecord&>(r) = from;
-  const ReplicaLimits& limits = memory_.limits();
-  r.replica = limits.replica;
-  r.output_limit = from.output_limit;
-  r.hash_tokens = from.hash_tokens;
-  r.hashes = from.hashes;
-  r.num_hashes = limits.prefix_caching ? from.num_hashes : 0;
-  r.last_emitted = from.last_emitted;
-  r.was_admitted = true;
-  r.left_hashed = from.left_hashed;
-  r.kept_tokens = from.kept_tokens;
-  r.kept_pages = from.kept_pages;
-  r.row_tokens = from.row_tokens;
-  r.pattern = from.pattern;
-  r.most_computed = from.most_computed;
-  watch(id);
-  table_.set_computed(r, offer.tokens);
-  handover_.add_offer(id, std::move(offer));
-  if (memory_.is_contiguous()) throw InternalError("contiguous memory takes no KV from other replicas");
-  if (memory_.most_blocks(r) > num_blocks()) {
-    leave(id, Outcome::kRejected, at, "larger than the KV cache of its decode replica");
-    return false;
-  }
-  if (r.computed_tokens > 0)
-    memory_.await_import(r);
-  else
-    handover_.settle(id);  // it is computed again here
-  queues_.add_input(id);
-  return true;
-}
-
-bool ReplicaState::try_import(RequestId id, std::int32_t m, KvOffer& offer) {
-  Request& r = table_[id];
-  const std::int64_t cached = memory_.try_import(r, m);
-  if (cached < 0) {
-    offer.has_waited = true;
-    return false;
-  }
-  r.is_parked = true;
-  queues_.note_import(id);
-  plan_was_quiet_ = false;
-  const std::int64_t all = r.left_hashed ? memory_.blocks_held(r) : memory_.blocks_for(r.computed_tokens);
-  swap_copies_.push_back({id, all - cached, false, 0, true});
-  return true;
-}
-
-void ReplicaState::hand_over(RequestId id) {
-  Request& r = table_[id];
-  r.output_limit = handover_.begin_export(id);
-  r.is_running = false;
-  if (!memory_.holds(r)) forget_computed(r);  // preempted while its last step was under way
-  order_->on_leave(id);
-  left_.push_back(id);
-  note(RequestEvent::kExported, r, now_);
-}
-
-void ReplicaState::rejoin(RequestId id) {
-  handover_.end_export(id);
-  if (memory_.holds(table_[id]))
-    queues_.add_returning(id);
-  else
-    queues_.add_input(id);
-}
-
-void ReplicaState::refuse_export(RequestId id, Time at, const char* reason) {
-  handover_.end_export(id);
-  leave(id, Outcome::kRejected, at, reason);
-}
-
-void ReplicaState::release_export(RequestId id) {
-  handover_.end_export(id);
-  memory_.release(table_[id]);
-  memory_.drop_host_copy(id);
-  table_.remove(id);
-}
-
 // ---- steps ----
 
 // Returns true for a decode step of one token.
@@ -387,7 +300,7 @@ Horizon ReplicaState::order_is_stable_for() const {
   const RequestId worst = order_->victim(queues_.running().back());
   for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) {
     const Request& r = table_[queues_.waiting(i)];
-    if (r.is_parked || (r.computed_tokens > 0 && !r.is_swapped)) continue;  // it has its blocks
+    if (r.is_parked || (r.computed_tokens > 0 && !r.is_swapped && !r.is_paused)) continue;  // it has its blocks
     if (order_->overtakes(queues_.waiting(i), worst)) return Horizon::none();
     break;
   }
@@ -460,7 +373,7 @@ void ReplicaState::check() const {
   std::for_each(queues_.input().begin(), queues_.input().end(), mark);
   for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) mark(queues_.waiting(i));
   std::for_each(queues_.running().begin(), queues_.running().end(), mark);
-  for (const Handover::Export& its : handover_.exports()) mark(its.slot);
+  for (const auto& [slot, is_taken] : handover_.exports()) mark(RequestId{slot});
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Request& r = table_.slots()[i];
     if (seen[i] != (r.in_use ? 1 : 0))

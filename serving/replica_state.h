@@ -11,6 +11,7 @@
 #include "serving/gap_watch.h"
 #include "serving/handover.h"
 #include "serving/metrics.h"
+#include "serving/needed_facts.h"
 #include "serving/qoe.h"
 #include "serving/replica_memory.h"
 #include "serving/request.h"
@@ -89,12 +90,12 @@ class ReplicaState final : public ReplicaView {
   // The copy of a parked r has ended: it is back, or (Preemption::kSwapAhead) gone.
   void finish_swap_in(RequestId r, Time at);
   std::function<Span(const StepOutline&)> estimate_step;  // ReplicaView::step_time(), where the device has an estimate
-  // ---- between replicas ----
+  // ---- between replicas (replica_handover.cpp) ----
   // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
   // false if it could never run here; its record goes to the outbox.
   bool receive_import(const Request& from, KvOffer offer, Time at);
-  // An export goes on here, with its memory.
-  void rejoin(RequestId r);
+  // An export goes on here, with its memory; it is rejected if its output does not fit.
+  void rejoin(RequestId r, Time at);
   // An export's memory goes back, and its slot.
   void release_export(RequestId r);
   // An export leaves for good; its record goes to the outbox.
@@ -135,8 +136,9 @@ class ReplicaState final : public ReplicaView {
   // Fast-forward. Its tokens are delivered by emit_uniform().
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
-  // Before it, where watches_tokens(): the token of `first_at` and the gaps after it.
+  // Tokens are followed one by one.
   [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
+  // Call it before emit_uniform() if watches_tokens(): the token of `first_at`, and the gaps after it.
   void note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps);
 
   // Conservation laws; throws InternalError. O(requests + blocks).
@@ -157,7 +159,9 @@ class ReplicaState final : public ReplicaView {
 
   void vacate(RequestId id, Preemption mode);
   [[nodiscard]] bool can_leave_later(RequestId id) const;
-  void require_facts(const TraceRequest& request) const;
+  void check_facts(std::uint64_t number, const RequestFacts* facts) const {
+    if (!needed_facts_.empty()) require_facts(number, facts, needed_facts_, "its order or predictor");
+  }
 
   RequestTable table_;
   std::unique_ptr<Order> order_;
@@ -177,6 +181,7 @@ class ReplicaState final : public ReplicaView {
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_;
   Time now_{};
+  std::uint64_t num_plans_ = 0;
   std::int64_t leaving_blocks_ = 0;  // of requests with is_leaving
   bool plan_was_quiet_ = true, plan_preempted_ = false;
   Counters counters_;

@@ -62,8 +62,11 @@ class RequestQueues {
     order_->erase(r);
     returning_.push_back(r);
   }
-  // A request that holds blocks waits, though it did not run.
-  void add_returning(RequestId r) { returning_.push_back(r); }
+  // A request that holds blocks waits, though it did not run. The order was told that it left.
+  void add_returning(RequestId r) {
+    order_->insert(r, Order::Entry::kArrival);
+    note_import(r);
+  }
   void remove_running(RequestId r) {
     const auto at = std::find(running_.rbegin(), running_.rend(), r);
     if (at == running_.rend()) throw InternalError("request is not running");

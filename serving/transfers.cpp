@@ -19,6 +19,7 @@ Transfers::Transfers(const TransferSetup& setup, std::vector<LinkSetup> links)
 
 Transfers::Times Transfers::begin(const KvFetch& fetch, Picoseconds at) {
   constexpr const char* kLong = "copies of KV between replicas end later than that (the links of 'pools' and 'transfer')";
+  if (fetch.blocks == 0) return {0, at};
   Side &source = sides_[fetch.from], &target = sides_[fetch.to];
   const LinkSetup &a = links_[fetch.from], &b = links_[fetch.to];
   const LinkSetup link{std::min(a.bytes_per_s, b.bytes_per_s), std::max(a.call_time, b.call_time)};

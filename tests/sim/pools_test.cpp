@@ -260,6 +260,43 @@ TEST(Pools, PreemptedRequestsAreComputedAgainWhereTheyDecode) {
   EXPECT_GT(summary.recomputed_tokens, 0);
 }
 
+// Two decode replicas in step, and a request held for one of them: with fast-forward or without, it is taken by the plan of the step that
+// released it.
+TEST(Pools, HeldRequestsAreAskedAboutBeforeTheNextPlan) {
+  const auto holds = [](const Ask& ask, const FleetView& fleet) {
+    if (ask.stage == Stage::kPrefill) return Placement::send(ReplicaId{0});
+    if (ask.request.number < 2) return Placement::send(ReplicaId{static_cast<std::uint32_t>(1 + ask.request.number)});
+    const ReplicaView& view = fleet.view(ReplicaId{1}, 0);
+    const bool is_late = view.running().empty() || view.info(view.running().front()).output_tokens > 40;
+    return is_late ? Placement::send(ReplicaId{1}) : Placement::hold(ReplicaId{1});
+  };
+  std::vector<std::string> ends;
+  for (const bool fast_forward : {false, true}) {
+    SimSetup setup = told_setup(1, 2, holds);
+    setup.fast_forward = fast_forward;
+    for (PoolSetup& pool : setup.pools) pool.link = {1e15, Span{0}};
+    Recorder records;
+    run_into(records, setup, {request_at(0, 100, 80), request_at(0, 100, 80), request_at(0.05, 100, 5)});
+    std::string text;
+    for (const RequestRecord& r : records.requests) text += std::to_string(r.number) + ":" + std::to_string(ns(r.last_token)) + " ";
+    for (const TransferRecord& t : records.transfers) text += std::to_string(ns(t.asked)) + " ";
+    ends.push_back(text);
+  }
+  EXPECT_EQ(ends[0], ends[1]);
+}
+
+TEST(Pools, EachReplicaRefusesWhatItCannotHold) {
+  SimSetup setup = pools_setup(1, 1);
+  setup.pools[0].memory.num_blocks = 20;  // 320 tokens: the prompt fits, prompt and output do not
+  Recorder records;
+  run_into(records, setup, {request_at(0, 300, 200)});
+  EXPECT_EQ(records.requests[0].outcome, Outcome::kCompleted);
+  setup.pools[1].max_model_len = 400;
+  Recorder shorter;
+  const RunSummary summary = run_into(shorter, setup, {request_at(0, 300, 200)});
+  EXPECT_EQ(summary.first_rejection, "longer than the max_model_len of its decode replica");
+}
+
 // ---- drawn runs ----
 
 struct DrawnPools {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "base/request_facts.h"
+
+namespace kvlab {
+
+// InputError: a request lacks a fact that a policy needs. number: its position in the trace. policies: those that need it.
+inline void require_facts(std::uint64_t number, const RequestFacts* facts, std::span<const Fact> needed, const std::string& policies) {
+  for (const Fact fact : needed) {
+    if (has_fact(facts, fact)) continue;
+    throw InputError("request " + std::to_string(number) + " of the trace (counted from 0) has no '" + std::string(column_of(fact)) +
+                     "', which " + policies + " needs: fill in that column in every row, or let 'generate' make it (docs/orders.md)");
+  }
+}
+
+}  // namespace kvlab

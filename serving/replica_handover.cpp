@@ -1,0 +1,104 @@
+// Requests on their way between replicas, as exports of one and imports of another.
+#include <cstdint>
+#include <utility>
+
+#include "serving/replica_state.h"
+#include "traces/block_hashes.h"
+
+namespace kvlab {
+
+namespace {
+
+std::int32_t hashes_of(const Request& r, std::int32_t block_tokens) {
+  TraceRequest content;
+  content.prompt_tokens = r.prompt_tokens;
+  content.hash_tokens = r.hash_tokens;
+  content.hashes = r.hashes;
+  check_block_tokens(content, block_tokens);
+  return static_cast<std::int32_t>(num_block_hashes(content, block_tokens));
+}
+
+}  // namespace
+
+bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
+  check_facts(from.number, from.facts);
+  const RequestId id = table_.add(from.prompt_tokens);
+  Request& r = table_[id];
+  static_cast<RequestRecord&>(r) = from;
+  const ReplicaLimits& limits = memory_.limits();
+  r.replica = limits.replica;
+  r.output_limit = from.output_limit;
+  r.hash_tokens = from.hash_tokens;
+  r.hashes = from.hashes;
+  r.num_hashes = limits.prefix_caching ? hashes_of(from, limits.block_tokens) : 0;
+  r.last_emitted = from.last_emitted;
+  r.was_admitted = true;
+  r.left_hashed = from.left_hashed;
+  r.kept_tokens = from.kept_tokens;
+  r.kept_pages = from.kept_pages;
+  r.row_tokens = from.row_tokens;
+  r.pattern = from.pattern;
+  r.most_computed = from.most_computed;
+  watch(id);
+  table_.set_computed(r, offer.tokens);
+  handover_.add_offer(id, std::move(offer));
+  if (memory_.is_contiguous()) throw InternalError("contiguous memory takes no KV from other replicas");
+  const bool is_too_long = std::int64_t{r.prompt_tokens} + r.output_limit > limits.max_model_len;
+  if (is_too_long || memory_.most_blocks(r) > num_blocks()) {
+    leave(id, Outcome::kRejected, at,
+          is_too_long ? "longer than the max_model_len of its decode replica" : "larger than the KV cache of its decode replica");
+    return false;
+  }
+  if (r.computed_tokens > 0)
+    memory_.await_import(r);
+  else
+    handover_.settle(id);  // it is computed again here
+  queues_.add_input(id);
+  return true;
+}
+
+bool ReplicaState::try_import(RequestId id, std::int32_t m, KvOffer& offer) {
+  Request& r = table_[id];
+  offer.has_waited = offer.has_waited || num_plans_ > offer.first_plan;
+  const std::int64_t cached = memory_.try_import(r, m);
+  if (cached < 0) return false;
+  r.is_parked = true;
+  queues_.note_import(id);
+  plan_was_quiet_ = false;
+  const std::int64_t all = r.left_hashed ? memory_.blocks_held(r) : memory_.blocks_for(r.computed_tokens);
+  swap_copies_.push_back({id, all - cached, false, 0, true});
+  return true;
+}
+
+void ReplicaState::hand_over(RequestId id) {
+  Request& r = table_[id];
+  r.output_limit = handover_.begin_export(id);
+  r.is_running = r.is_paused = false;
+  if (!memory_.holds(r)) forget_computed(r);  // preempted while its last step was under way
+  order_->on_leave(id);
+  left_.push_back(id);
+  note(RequestEvent::kExported, r, now_);
+}
+
+void ReplicaState::rejoin(RequestId id, Time at) {
+  handover_.end_export(id);
+  if (memory_.most_blocks(table_[id]) > num_blocks()) return leave(id, Outcome::kRejected, at, "larger than the KV cache");
+  if (memory_.holds(table_[id]))
+    queues_.add_returning(id);
+  else
+    queues_.add_input(id);
+}
+
+void ReplicaState::refuse_export(RequestId id, Time at, const char* reason) {
+  handover_.end_export(id);
+  leave(id, Outcome::kRejected, at, reason);
+}
+
+void ReplicaState::release_export(RequestId id) {
+  handover_.end_export(id);
+  memory_.release(table_[id]);
+  memory_.drop_host_copy(id);
+  table_.remove(id);
+}
+
+}  // namespace kvlab
