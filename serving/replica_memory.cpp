@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "serving/copy_calls.h"
 #include "traces/block_hashes.h"
 
 namespace kvlab {
@@ -243,120 +242,6 @@ void ReplicaMemory::remember_blocks(Request& r) {
   const auto full = static_cast<std::size_t>(r.publishable_tokens / limits_.block_tokens);
   for (auto i = static_cast<std::size_t>(r.num_hashes); i < std::min(full, r.blocks.size()); ++i)
     r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));
-}
-
-bool ReplicaMemory::try_swap_out(RequestId id, SwapCopy& copy) {
-  Request& r = table_[id];
-  const std::int64_t held = static_cast<std::int64_t>(r.blocks.size()) + blocks_of_pages(r.pages);
-  HostCopy old;
-  for (const HostCopy& c : host_copies_) old = c.request == id ? c : old;
-  if (held == 0 || !make_host_room(held - old.blocks, id)) return false;
-  host_used_ += held - old.blocks;
-  copied_ -= old.blocks;
-  std::erase_if(host_copies_, [&](const HostCopy& c) { return c.request == id; });
-  r.swapped_blocks = held;
-  r.is_swapped = true;
-  ++num_swapped_;
-  copy = {id, held - old.full, true, calls_of(r, old.full, held - old.full)};
-  return true;
-}
-
-// Gives up copies of running requests, but for that of `keep`.
-bool ReplicaMemory::make_host_room(std::int64_t blocks, RequestId keep) {
-  for (auto c = host_copies_.begin(); c != host_copies_.end() && host_used_ + blocks > limits_.host_blocks;) {
-    if (c->request == keep) {
-      ++c;
-    } else {
-      host_used_ -= c->blocks;
-      copied_ -= c->blocks;
-      c = host_copies_.erase(c);
-    }
-  }
-  return host_used_ + blocks <= limits_.host_blocks;
-}
-
-// Of `blocks` blocks' worth from `first` on; private pages have no neighbours.
-std::int64_t ReplicaMemory::calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const {
-  if (limits_.swap_group_blocks <= 1) return blocks;
-  const std::int64_t in_blocks = std::clamp<std::int64_t>(std::ssize(r.blocks) - first, 0, blocks);
-  const std::span<const BlockId> ids = std::span(r.blocks).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(in_blocks));
-  return copy_calls(ids, limits_.swap_group_blocks) + blocks - in_blocks;
-}
-
-bool ReplicaMemory::try_swap_in(Request& r, std::int32_t m) {
-  hits_valid_ = false;
-  const std::int64_t pages = keeps_everything_ ? 0 : footprint_->step(seq_of(r, r.computed_tokens, m)).peak_pages;
-  const std::int64_t blocks = r.left_hashed ? 0 : blocks_for(r.computed_tokens + m);
-  if (blocks > free_after_pages(pages)) return false;
-  if (pages > 0) pool_->take_pages(pages);
-  r.pages = pages;
-  if (!r.left_hashed) {
-    pool_->take(blocks, r.blocks);
-    r.published = static_cast<std::int32_t>(blocks);  // copies come back without hashes
-  }
-  live_tokens_ += r.held_tokens();
-  allocated_tokens_ += allocated(r);
-  return true;
-}
-
-void ReplicaMemory::await_import(Request& r) {
-  r.is_swapped = true;
-  ++num_swapped_;
-}
-
-std::int64_t ReplicaMemory::try_import(Request& r, std::int32_t m) {
-  hits_valid_ = false;
-  hits_.clear();
-  if (limits_.prefix_caching && !r.left_hashed) find_hits(r);
-  const std::int64_t most = std::min<std::int64_t>(std::ssize(hits_), r.computed_tokens / limits_.block_tokens);
-  hits_.resize(static_cast<std::size_t>(most));
-  const auto free_hits = std::count_if(hits_.begin(), hits_.end(), [&](BlockId hit) { return !pool_->is_referenced(hit); });
-  const std::int64_t pages = keeps_everything_ ? 0 : footprint_->step(seq_of(r, r.computed_tokens, m)).peak_pages;
-  const std::int64_t blocks = r.left_hashed ? 0 : blocks_for(r.computed_tokens + m) - most;
-  if (blocks > free_after_pages(pages) - free_hits) return -1;
-  for (const BlockId hit : hits_) {
-    pool_->note_hit(hit);
-    pool_->acquire(hit);
-    r.blocks.push_back(hit);
-  }
-  if (pages > 0) pool_->take_pages(pages);
-  r.pages = pages;
-  if (blocks > 0) pool_->take(blocks, r.blocks);
-  r.published = static_cast<std::int32_t>(most);
-  live_tokens_ += r.held_tokens();
-  allocated_tokens_ += allocated(r);
-  return most;
-}
-
-SwapCopy ReplicaMemory::copy_in(RequestId id) const {
-  const Request& r = table_[id];
-  return {id, r.swapped_blocks, false, calls_of(r, 0, r.swapped_blocks)};
-}
-
-void ReplicaMemory::finish_swap_in(RequestId id) {
-  Request& r = table_[id];
-  const HostCopy copy{id, r.swapped_blocks, r.computed_tokens / limits_.block_tokens};
-  end_swap(r);
-  if (!limits_.keeps_host_copies || !keeps_everything_) return;
-  host_copies_.push_back(copy);
-  host_used_ += copy.blocks;
-  copied_ += copy.blocks;
-}
-
-void ReplicaMemory::drop_host_copy(RequestId id) {
-  std::erase_if(host_copies_, [&](const HostCopy& c) {
-    if (c.request != id) return false;
-    host_used_ -= c.blocks;
-    copied_ -= c.blocks;
-    return true;
-  });
-}
-
-void ReplicaMemory::end_swap(Request& r) {
-  r.is_swapped = false;
-  host_used_ -= r.swapped_blocks;
-  r.swapped_blocks = 0;
-  --num_swapped_;
 }
 
 Preemption ReplicaMemory::preemption_of(const Request& r, Preemption wanted) const {

@@ -80,7 +80,7 @@ class ReplicaMemory {
   void finish_swap_in(RequestId id);
   // CPU memory goes back.
   void end_swap(Request& r);
-  // So does that of a request that runs.
+  // Gives back the CPU memory that a running request's copy takes.
   void drop_host_copy(RequestId id);
   // Blocks' worth of CPU memory in use, copies of running requests included.
   [[nodiscard]] std::int64_t host_used() const { return host_used_; }
