@@ -88,8 +88,8 @@ struct Placement {
 class FleetControl {
  public:
   virtual ~FleetControl() = default;
-  // The replica is drained: it is among no stage's replicas until it has no request left, and then takes these. InputError-free: schedulers
-  // of replicas that change roles must take both stages, which the experiment's reader checks (changes_roles()).
+  // The replica is drained: it is among no stage's replicas until it has no request left, and then takes these. Schedulers of replicas that
+  // change roles must take both stages; the experiment's reader checks this where changes_roles() is true.
   virtual void change_roles(ReplicaId replica, Roles roles) = 0;
 };
 

@@ -2,6 +2,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "policies/dispatcher/room.h"
 
 namespace kvlab {
@@ -51,11 +52,15 @@ class FlowKv final : public Dispatcher {
   }
 
  private:
-  // KV memory that is in use or asked for, as a share, and prompt tokens in units of a step.
+  // KV memory that is in use or asked for, as a share, and prompt tokens in units of a step. A prefill node is asked for the blocks of its
+  // prompt tokens still to compute: its queue may be long, and a walk along it at each arrival would be slow.
   [[nodiscard]] double load_of(const FleetView& fleet, ReplicaId replica) const {
     const ReplicaLoad load = fleet.load(replica);
-    const auto blocks = static_cast<double>(load.used_blocks + fleet.queued_blocks(replica));
-    return blocks / static_cast<double>(load.num_blocks) + static_cast<double>(load.outstanding_tokens) / step_tokens_;
+    const std::int64_t asked_for = fleet.roles(replica).prefill
+                                       ? ceil_div<std::int64_t>(load.outstanding_tokens, fleet.view(replica, 0).block_tokens())
+                                       : fleet.queued_blocks(replica);
+    return static_cast<double>(load.used_blocks + asked_for) / static_cast<double>(load.num_blocks) +
+           static_cast<double>(load.outstanding_tokens) / step_tokens_;
   }
 
   [[nodiscard]] bool serves_only(const FleetView& fleet, ReplicaId replica, Stage stage) const {

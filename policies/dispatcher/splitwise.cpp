@@ -25,7 +25,7 @@ class Splitwise final : public Dispatcher {
 
   Placement place(const Ask& ask, const FleetView& fleet) override {
     reserved_.resize(fleet.num_replicas(), 0);
-    whole_.resize(fleet.num_replicas(), 0);
+    foreign_.resize(fleet.num_replicas(), 0);
     return ask.stage == Stage::kPrefill ? arrive(ask, fleet) : Placement::send(token_machine_of(ask));
   }
 
@@ -34,7 +34,7 @@ class Splitwise final : public Dispatcher {
     if (found == pairs_.end()) return;
     const Pair& pair = found->second;
     reserved_[index(pair.token)] -= pair.blocks;
-    if (pair.is_whole) --whole_[index(pair.token)];
+    if (pair.is_foreign) --foreign_[index(pair.token)];
     pairs_.erase(found);
   }
 
@@ -43,7 +43,7 @@ class Splitwise final : public Dispatcher {
   struct Pair {
     ReplicaId token{};
     std::int64_t blocks = 0;
-    bool is_whole = false;  // its prompt is computed there too
+    bool is_foreign = false;  // the machine does work of the other pool for it
   };
 
   Placement arrive(const Ask& ask, const FleetView& fleet) {
@@ -52,9 +52,10 @@ class Splitwise final : public Dispatcher {
     const ReplicaId prompt = prompt_machine(ask, fleet);
     const ReplicaId token = fleet.roles(prompt).decode ? prompt : token_machine(fleet, full_len);
     const bool is_whole = token == kNoReplica || token == prompt;
-    const Pair pair{is_whole ? prompt : token, fleet.blocks_for(is_whole ? prompt : token, full_len), is_whole};
+    const ReplicaId decodes = is_whole ? prompt : token;
+    const Pair pair{decodes, fleet.blocks_for(decodes, full_len), is_whole || !fleet.roles(decodes).decode};
     reserved_[index(pair.token)] += pair.blocks;
-    if (is_whole) ++whole_[index(prompt)];
+    if (pair.is_foreign) ++foreign_[index(decodes)];
     pairs_[ask.request.number] = pair;
     return is_whole ? Placement::send_whole(prompt) : Placement::send(prompt);
   }
@@ -64,7 +65,8 @@ class Splitwise final : public Dispatcher {
     return found == pairs_.end() ? ask.from : found->second.token;
   }
 
-  // A prompt machine is mixed while it decodes, a token machine while it has prompt tokens to compute.
+  // A prompt machine is mixed while it has requests to decode, from their arrival on; a token machine while it has prompt tokens to compute
+  // and a request whose prompt it took. Prompt tokens that it computes again after a preemption count as well beside such a request.
   void sort_machines(const FleetView& fleet) {
     prompt_.clear();
     token_.clear();
@@ -74,7 +76,7 @@ class Splitwise final : public Dispatcher {
       const ReplicaId replica{i};
       const Roles roles = fleet.roles(replica);
       all_.push_back(replica);
-      const bool has_other_work = roles.prefill ? whole_[i] > 0 : fleet.load(replica).outstanding_tokens > 0;
+      const bool has_other_work = foreign_[i] > 0 && (roles.prefill || fleet.load(replica).outstanding_tokens > 0);
       const bool is_mixed = (roles.prefill && roles.decode) || has_other_work;
       (is_mixed ? mixed_ : roles.prefill ? prompt_ : token_).push_back(replica);
     }
@@ -110,7 +112,7 @@ class Splitwise final : public Dispatcher {
   double memory_cap_;
   std::unordered_map<std::uint64_t, Pair> pairs_;        // by request number
   std::vector<std::int64_t> reserved_;                   // by machine: blocks of its requests at their predicted full length
-  std::vector<std::int64_t> whole_;                      // by machine: requests that are there for both stages
+  std::vector<std::int64_t> foreign_;                    // by machine: requests for which it does work of the other pool
   std::vector<ReplicaId> prompt_, token_, mixed_, all_;  // the pools as of now
 };
 

@@ -14,6 +14,7 @@ class VllmV0 final : public Scheduler {
   explicit VllmV0(Params& p)
       : budget_tokens_(p.optional<std::int32_t>("budget_tokens", 0, 0, 1 << 30,
                                                 "most prompt tokens per step (max_num_batched_tokens); 0: max(2048, max_model_len)")),
+        lone_prompt_(p.flag("lone_prompt", false, "a prompt longer than budget_tokens runs alone; false: it is rejected")),
         max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 256, 1, 1 << 20, "most running requests")),
         watermark_(p),
         counts_padded_(p.choice("budget_counting", {{"sum", false}, {"padded", true}}, false,
@@ -21,11 +22,14 @@ class VllmV0 final : public Scheduler {
         preemption_(p.choice("preemption", {{"recompute", Preemption::kRecompute}, {"swap", Preemption::kSwap}}, Preemption::kRecompute,
                              "what becomes of a preempted request (vLLM swaps only requests of several sequences)")) {}
 
-  [[nodiscard]] StepBounds step_bounds(std::int32_t max_model_len) const override { return {max_num_seqs_, budget(max_model_len)}; }
+  [[nodiscard]] StepBounds step_bounds(std::int32_t max_model_len) const override {
+    return {max_num_seqs_, lone_prompt_ ? std::max(budget(max_model_len), max_model_len) : budget(max_model_len)};
+  }
 
   void plan(ReplicaView& view, StepPlan& plan) override {
     is_settled_ = true;
     admit_returned(view);
+    admit_imported(view);
     if (swapped_.empty()) {
       StepBuilder step{view, plan};
       admit_prompts(step);
@@ -59,6 +63,24 @@ class VllmV0 final : public Scheduler {
     }
   }
 
+  // Requests from other replicas hold blocks that swapped requests may wait for, so they do not wait for these. They are at the head of the
+  // queue. A request of swapped_ is either passed (its copy is under way, and it has a row) or ends the walk.
+  void admit_imported(ReplicaView& view) {
+    const auto is_parked = [&](RequestId r) { return view.info(r).is_parked; };
+    const auto rows = static_cast<std::int32_t>(std::count_if(swapped_.begin(), swapped_.end(), is_parked));
+    for (std::uint32_t i = 0; i < view.num_waiting() && num_running(view) + rows < max_num_seqs_;) {
+      const RequestId r = view.waiting(i);
+      const Request& info = view.info(r);
+      if (info.is_parked) {
+        is_settled_ = false;
+        ++i;
+        continue;
+      }
+      if (info.is_swapped || info.computed_tokens == 0 || info.in_flight_steps > 0) return;
+      view.admit(r);  // the next decode step has its token
+    }
+  }
+
   [[nodiscard]] std::int32_t budget(std::int32_t max_model_len) const {
     return budget_tokens_ > 0 ? budget_tokens_ : std::max(2048, max_model_len);
   }
@@ -69,10 +91,6 @@ class VllmV0 final : public Scheduler {
     longest_ = 0;
     const auto admit_or_reject = [&](RequestId r) {
       return admit_if_ready(view, r, [&] {
-        if (view.info(r).computed_tokens > 0) {  // it came from another replica; the next decode step has its token
-          view.admit(r);
-          return true;
-        }
         const char* reason = never_fits(view, r, budget(view.max_model_len()));
         if (reason == nullptr) return admit_prompt(step, r);
         view.reject(r, reason);
@@ -87,7 +105,8 @@ class VllmV0 final : public Scheduler {
     const std::int32_t m = view.info(r).known_tokens() - view.lookup(r);
     longest_ = std::max<std::int64_t>(longest_, m);
     const std::int64_t counted = counts_padded_ ? longest_ * (step.num_requests() + 1) : std::int64_t{step.tokens} + m;
-    if (counted > budget(view.max_model_len())) return false;
+    const bool may_exceed = lone_prompt_ && step.num_requests() == 0;
+    if (counted > budget(view.max_model_len()) && !may_exceed) return false;
     if (!watermark_.is_kept(view, view.blocks_needed(r, m)) || !view.try_allocate(r, m)) return false;
     view.admit(r);
     step.add(r, m);
@@ -95,7 +114,7 @@ class VllmV0 final : public Scheduler {
   }
 
   [[nodiscard]] const char* never_fits(const ReplicaView& view, RequestId r, std::int32_t budget) const {
-    if (view.info(r).known_tokens() > budget) return "prompt longer than vllm_v0's budget_tokens";
+    if (!lone_prompt_ && view.info(r).known_tokens() > budget) return "prompt longer than vllm_v0's budget_tokens";
     if (!watermark_.is_kept_alone(view, r)) return "prompt larger than the KV cache above vllm_v0's watermark";
     return nullptr;
   }
@@ -140,7 +159,9 @@ class VllmV0 final : public Scheduler {
     }
   }
 
-  std::int32_t budget_tokens_, max_num_seqs_;
+  std::int32_t budget_tokens_;
+  bool lone_prompt_;
+  std::int32_t max_num_seqs_;
   Watermark watermark_;
   bool counts_padded_;
   Preemption preemption_;

@@ -13,15 +13,18 @@ void set_node_load(FakeFleet& fleet, const std::vector<std::size_t>& nodes, std:
 TEST(FlowKv, BalancesByLoad) {
   FakeFleet fleet(2, 2);
   const auto dispatcher = make_dispatcher("flowkv");
-  fleet.loads[0].outstanding_tokens = 2048;  // 1
-  fleet.loads[1].used_blocks = 50;           // 0.5
+  fleet.loads[0].outstanding_tokens = 200;  // 20 of 100 blocks and 200 / 2048: 0.298
+  fleet.loads[1].used_blocks = 29;
+  fleet.queued[1] = 100;  // not looked at
   EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0), "1");
+  fleet.loads[1].used_blocks = 30;
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "0");
   fleet.loads[2].used_blocks = fleet.queued[2] = 30;  // 0.6
   fleet.loads[3].used_blocks = 50;
   EXPECT_EQ(ask_decode(*dispatcher, fleet, 0), "3");
 }
 
-// The prefill nodes have a load of 2, the decode nodes count as 0.5.
+// The prefill nodes have a load of 6.1 (410 blocks of 100 and two steps), the decode nodes count as 0.5.
 TEST(FlowKv, IdleDecodeNodesTakePrompts) {
   FakeFleet fleet(2, 2);
   FakeControl control;
@@ -34,7 +37,7 @@ TEST(FlowKv, IdleDecodeNodesTakePrompts) {
   EXPECT_EQ(ask_decode(*dispatcher, fleet, 0), "2");
   set_node_load(fleet, {2, 3}, 0, 25);  // not idle
   EXPECT_EQ(ask_prefill(*dispatcher, fleet, 2), "0");
-  set_node_load(fleet, {0, 1}, 2048, 0);  // twice 0.5
+  set_node_load(fleet, {0, 1}, 670, 0);  // 0.997, less than twice 0.5
   set_node_load(fleet, {2, 3}, 0, 10);
   dispatcher->on_timer(fleet, control);
   EXPECT_EQ(ask_prefill(*dispatcher, fleet, 3), "0");
@@ -52,11 +55,11 @@ TEST(FlowKv, IdlePrefillNodesDecode) {
   dispatcher->on_timer(fleet, control);
   EXPECT_EQ(ask_decode(*dispatcher, fleet, 0), "1");
   EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "1");
-  set_node_load(fleet, {0, 1}, 512, 0);  // 0.25
+  set_node_load(fleet, {0, 1}, 170, 0);  // 0.253
   EXPECT_EQ(ask_decode(*dispatcher, fleet, 2), "2");
 }
 
-// Ratio 6 / 0.5 against 4, three periods in a row.
+// Ratio 18.3 / 0.5 against 4, three periods in a row.
 TEST(FlowKv, ANodeFlipsInExtremeLoad) {
   FakeFleet fleet(2, 2);
   FakeControl control;

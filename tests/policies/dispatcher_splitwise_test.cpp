@@ -62,10 +62,22 @@ TEST(Splitwise, WithoutATokenMachineThePromptMachineDecodes) {
   EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "1");  // machine 0 is mixed now, and so comes after the prompt machines
   EXPECT_EQ(ask_decode(*dispatcher, fleet, 1, 100, 1), "0");
   leave(*dispatcher, 0);
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 2), "whole 0");  // a prompt machine again
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 2), "1");  // still mixed: it decodes request 1
+  leave(*dispatcher, 1);
+  leave(*dispatcher, 2);
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 3), "whole 0");  // a prompt machine again
   fleet.loads[2].used_blocks = 79;
-  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 3), "1");
-  EXPECT_EQ(ask_decode(*dispatcher, fleet, 3, 100, 1), "2");
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 4), "1");
+  EXPECT_EQ(ask_decode(*dispatcher, fleet, 4, 100, 1), "2");
+}
+
+// Machine 1 computes a preempted request again and was sent no prompt. A mixed machine would take the new one before any token machine.
+TEST(Splitwise, RecomputationLeavesATokenMachineInItsPool) {
+  FakeFleet fleet(1, 2);
+  const auto dispatcher = make_dispatcher("splitwise", "{prompt_max_pending_tokens: 600}");
+  fleet.loads[0].outstanding_tokens = 550;
+  fleet.loads[1].outstanding_tokens = 100;
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0), "whole 2");
 }
 
 // 100 prompt and 300 predicted output tokens are 40 blocks, which a token machine is bound to keep from the arrival until the request

@@ -56,8 +56,9 @@ class ReplicaDriver {
                                             make<Predictor>(memory.predictor, memory.predictor_params));
   }
 
-  // Requests are numbered from 0 in order of arrival. `content` names the prompt's blocks (and more), one hash per block.
-  void arrive(std::int32_t prompt_tokens, std::int32_t output_tokens, std::vector<std::uint64_t> content = {}) {
+  // Requests are numbered from 0 in order of arrival. `content` names the prompt's blocks (and more), one hash per block. prefill_only: it
+  // becomes an export after its first token.
+  void arrive(std::int32_t prompt_tokens, std::int32_t output_tokens, std::vector<std::uint64_t> content = {}, bool prefill_only = false) {
     contents_.push_back(std::make_unique<std::vector<std::uint64_t>>(std::move(content)));
     TraceRequest request;
     request.number = arrived_;
@@ -69,7 +70,7 @@ class ReplicaDriver {
     if (!(next_facts_ == RequestFacts{})) request.facts = facts_.back().get();
     next_facts_ = {};
     // A nanosecond apart, so that the order of arrival is seen in the times.
-    state_->receive(request, now_ + Span(static_cast<std::int64_t>(arrived_)));
+    state_->receive(request, now_ + Span(static_cast<std::int64_t>(arrived_)), prefill_only);
     ++arrived_;
     collect();
   }

@@ -57,6 +57,22 @@ TEST(VllmV0Scheduler, PromptBeyondTheBudgetIsRejected) {
   EXPECT_NE(d.rejection().find("budget_tokens"), std::string::npos);
 }
 
+// It waits until it is the first of its step, and nobody joins it, whichever way tokens are counted.
+TEST(VllmV0Scheduler, ALonePromptPassesTheBudget) {
+  for (const std::string counting : {"sum", "padded"}) {
+    ReplicaDriver d("vllm_v0", "{budget_tokens: 10, lone_prompt: true, budget_counting: " + counting + "}", Memory{});
+    d.arrive(4, 1);
+    d.arrive(11, 1);
+    d.arrive(1, 1);
+    EXPECT_EQ(d.step(), "0:4");
+    EXPECT_EQ(d.step(), "1:11");
+    EXPECT_EQ(d.step(), "2:1");
+    EXPECT_EQ(d.rejection(), "");
+    EXPECT_EQ(d.scheduler().step_bounds(1000).tokens, 1000);
+    EXPECT_EQ(d.scheduler().step_bounds(8).tokens, 10);
+  }
+}
+
 // 20 blocks, watermark 10 % = 2 blocks. Request 0 takes 9 (11 left); request 1 of 9 blocks leaves exactly 2: admitted.
 // With 10 blocks it would leave 1: not admitted, and as nothing else was, the step decodes.
 TEST(VllmV0Scheduler, AdmissionKeepsTheWatermark) {
@@ -136,6 +152,26 @@ TEST(VllmV0Scheduler, SwappedRequestsBlockNewPrompts) {
   EXPECT_EQ(d.step(), "1:1");
   EXPECT_EQ(d.left().size(), 3U);
   EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
+}
+
+// Request 0 has been handed over with its 3 blocks; request 1 needs a third block for its next token and swaps itself out. Request 0
+// comes back with its blocks, as one from another replica does, and goes on: request 1 waits for memory that only it gives back.
+TEST(VllmV0Scheduler, RequestsWithBlocksDoNotWaitForSwappedOnes) {
+  ReplicaDriver d("vllm_v0", "{preemption: swap}", Memory{.num_blocks = 5, .host_blocks = 10});
+  d.arrive(12, 3, {}, true);
+  d.arrive(8, 3);
+  EXPECT_EQ(d.step(), "0:12 1:8");
+  EXPECT_EQ(d.step(), "");
+  EXPECT_EQ(d.copies_out().size(), 1U);
+  ASSERT_EQ(d.state().handover().exports().size(), 1U);
+  d.state().rejoin(d.state().handover().exports()[0].slot);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "");
+  d.finish_copies();
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.left().size(), 2U);
 }
 
 // A swap-in leaves the watermark (2 of 20 blocks) beside the request's blocks and one more. Request 2 is swapped out with 5 of
