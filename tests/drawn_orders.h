@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -59,20 +60,50 @@ inline std::pair<std::string, std::string> drawn_andes(Drawn& draw, double step_
                                ttft, speed, step_ms, pressure, renewals, mode)};
 }
 
-// Times are multiples of step_ms, a step's usual duration. `overtakes`: the scheduler lets waiting requests overtake.
-inline DrawnOrder drawn_order(Drawn& draw, bool overtakes, double step_ms) {
+using Orders = std::vector<std::pair<std::string, std::string>>;  // with their parameters
+
+// Orders by what was learned of classes, by cached prefixes and by chance, and orders that swap ahead, to draw from beside those of
+// drawn_order().
+inline Orders drawn_further_orders(Drawn& draw, bool overtakes, double step_ms) {
+  const std::string mode = draw.one_in(2) ? "swap" : "recompute";
+  const std::int32_t ahead = draw.of<std::int32_t>({1, 6, 12}), most_waiting = draw.of<std::int32_t>({0, 3, 128});
+  const std::int32_t scale = draw.from(0, 1), quantum = draw.of<std::int32_t>({2, 8}), sizes = draw.from(2, 4);
+  const double queue = step_ms * draw.of<double>({5, 50}), age = std::max(0.001, step_ms * draw.of<double>({20, 1e6}) / 1e3);
+  Orders orders = {{"etc_u", fmt::format("{{confidence_scale: {}}}", scale)},
+                   {"ucb_u", fmt::format("{{confidence_scale: {}}}", scale)},
+                   {"vtc", "{weights: {0: 2, 3: 0.7}}"},
+                   {"dfs_weight", fmt::format("{{most_waiting: {}}}", most_waiting)},
+                   {"longest_output", "{}"},
+                   {"random", "{}"}};
+  if (!overtakes) return orders;
+  const std::string swaps = fmt::format("preemption: {}, swap_ahead_blocks: {}", draw.one_in(2) ? "keep" : "swap", ahead);
+  const std::string queues = fmt::format("first_queue_ms: {:g}, age_s: {:g}", queue, age);
+  orders.emplace_back("etc_rr", fmt::format("{{confidence_scale: {}, quantum_steps: {}, preemption: {}}}", scale, quantum, mode));
+  orders.emplace_back("ucb_rr", fmt::format("{{confidence_scale: {}, quantum_steps: {}, preemption: {}}}", scale, quantum, mode));
+  orders.emplace_back("alise", fmt::format("{{{}, preemption: {}}}", queues, mode));
+  orders.emplace_back("alise", fmt::format("{{{}, {}}}", queues, swaps));
+  orders.emplace_back("mlfq", fmt::format("{{quantum_ms: {:g}, {}}}", queue, swaps));
+  orders.emplace_back("andes", fmt::format("{{horizon_s: {:g}, pressure_frac: 0.3, batch_sizes: {}}}", step_ms, sizes));
+  orders.emplace_back("fastswitch_priority", fmt::format("{{frequency: 0.04, preemption: {}}}", mode));
+  orders.emplace_back("fastswitch_priority", "{frequency: 0.1, pattern: markov}");
+  return orders;
+}
+
+// Times are multiples of step_ms, a step's usual duration. `overtakes`: the scheduler lets waiting requests overtake. `further`: others to
+// draw from.
+inline DrawnOrder drawn_order(Drawn& draw, bool overtakes, double step_ms, const Orders& further = {}) {
   const std::string mode = draw.one_in(2) ? "swap" : "recompute";
   const bool counts_prompt = draw.one_in(2);
   const std::int32_t most_waiting = draw.of<std::int32_t>({0, 3, 128});
-  std::vector<std::pair<std::string, std::string>> orders = {{"fcfs", "{}"},
-                                                             {"priority", "{}"},
-                                                             {"sjf", fmt::format("{{counts_prompt: {}}}", counts_prompt)},
-                                                             {"srpt", "{preemptive: false}"},
-                                                             {"vtc", "{}"},
-                                                             {"vtc", "{charge_predicted: true}"},
-                                                             {"vtc", "{charge_predicted: true, cost: profiled}"},
-                                                             {"edf", "{}"},
-                                                             {"longest_prefix", fmt::format("{{most_waiting: {}}}", most_waiting)}};
+  Orders orders = {{"fcfs", "{}"},
+                   {"priority", "{}"},
+                   {"sjf", fmt::format("{{counts_prompt: {}}}", counts_prompt)},
+                   {"srpt", "{preemptive: false}"},
+                   {"vtc", "{}"},
+                   {"vtc", "{charge_predicted: true}"},
+                   {"vtc", "{charge_predicted: true, cost: profiled}"},
+                   {"edf", "{}"},
+                   {"longest_prefix", fmt::format("{{most_waiting: {}}}", most_waiting)}};
   if (overtakes) {
     for (int i = 0; i < 2; ++i) {
       orders.emplace_back("priority", "{preemptive: true}");
@@ -81,6 +112,7 @@ inline DrawnOrder drawn_order(Drawn& draw, bool overtakes, double step_ms) {
       orders.push_back(drawn_andes(draw, step_ms, mode));
     }
   }
+  orders.insert(orders.end(), further.begin(), further.end());
   const auto [order, options] = draw.of(orders);
   const auto [predictor, predictor_options] = drawn_predictor(draw);
   return {order, options, predictor, predictor_options};

@@ -88,7 +88,7 @@ void read_order(Params& p, bool is_only, PoolPlan& pool, std::vector<std::string
   if (order->overtaking() && !pool.make_scheduler()->lets_overtake()) {
     p.fail_at("order",
               "this order preempts running requests for better waiting ones, which this scheduler never does: choose 'scheduler: vllm_v1', "
-              "'sarathi' or 'fastgen', or an order that lets running requests stay (docs/orders.md)");
+              "'sarathi', 'fastgen' or 'layered_prefill' (host: sim), or an order that lets running requests stay (docs/orders.md)");
   }
   if (is_only && p.has("predictor") && !uses_predictor(pool))
     remarks.emplace_back("'predictor' changes nothing: neither the order nor the scheduler asks for output lengths");

@@ -50,10 +50,13 @@ class Alise final : public SwappingOrder {
 
   [[nodiscard]] bool watches_steps() const override { return true; }
   void on_step_end(std::span<const StepEntry> entries, Span duration) override {
-    std::int64_t tokens = 0;
-    for (const StepEntry& entry : entries) tokens += entry.tokens;
+    std::int64_t tokens = 0, ended = 0;  // ended: tokens that pass their last layers
+    for (const StepEntry& entry : entries) {
+      tokens += entry.tokens;
+      ended += entry.ends() ? entry.tokens : 0;
+    }
     const bool has_prompts = tokens > static_cast<std::int64_t>(entries.size());
-    (has_prompts ? prompt_tokens_ : decode_steps_) += has_prompts ? tokens : 1;
+    (has_prompts ? prompt_tokens_ : decode_steps_) += has_prompts ? ended : 1;
     (has_prompts ? prompt_time_ : decode_time_) += duration;
   }
 

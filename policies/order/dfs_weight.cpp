@@ -14,10 +14,13 @@ namespace {
 class DfsWeight final : public KeyedOrder {
  public:
   explicit DfsWeight(Params& p)
-      : most_waiting_(p.optional<std::uint32_t>("most_waiting", 1 << 20, 0, 1 << 20,
+      : most_waiting_(p.optional<std::uint32_t>("most_waiting", 128, 0, 1 << 20,
                                                 "with more waiting requests: first come, first served (SGLang: no limit)")) {}
 
-  [[nodiscard]] RequestId at(std::uint32_t position) const override { return is_sorted_ ? walk_[position] : KeyedOrder::at(position); }
+  [[nodiscard]] RequestId at(std::uint32_t position) const override {
+    if (is_due_) walk();
+    return is_sorted_ ? walk_[position] : KeyedOrder::at(position);
+  }
   void insert(RequestId r, Entry entry) override {
     if (ranks_.size() <= index(r)) ranks_.resize(index(r) + 1);
     ranks_[index(r)] = entry == Entry::kPreemptedToFront ? front_-- : back_++;
@@ -33,17 +36,11 @@ class DfsWeight final : public KeyedOrder {
 
   void on_plan() override {
     is_sorted_ = false;
-    if (size() > most_waiting_) return;
-    nodes_.assign(1, Node{});
-    node_of_.clear();
-    for (std::uint32_t i = 0; i < size(); ++i) add(KeyedOrder::at(i));
-    walk_.clear();
-    take_walk();
-    is_sorted_ = true;
+    is_due_ = size() <= most_waiting_;
   }
 
   // Lookups of waiting requests change where a cached block is lost.
-  [[nodiscard]] Horizon stable_for() const override { return is_sorted_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
+  [[nodiscard]] Horizon stable_for() const override { return is_sorted_ || is_due_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
 
  private:
   struct Node {
@@ -54,8 +51,19 @@ class DfsWeight final : public KeyedOrder {
 
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
 
+  // By the lookups of now, all waiting requests.
+  void walk() const {
+    nodes_.assign(1, Node{});
+    node_of_.clear();
+    for (std::uint32_t i = 0; i < size(); ++i) add(KeyedOrder::at(i));
+    walk_.clear();
+    take_walk();
+    is_sorted_ = true;
+    is_due_ = false;
+  }
+
   // A hash of the content names all tokens up to its end, so it names a node too.
-  void add(RequestId r) {
+  void add(RequestId r) const {
     const Request& request = info(r);
     const std::int32_t cached = request.computed_tokens > 0 ? 0 : view().lookup(r);
     const std::int32_t depth = request.hash_tokens > 0 ? cached / request.hash_tokens : 0;
@@ -73,7 +81,7 @@ class DfsWeight final : public KeyedOrder {
     nodes_[at].requests.push_back(r);
   }
 
-  void take_walk() {
+  void take_walk() const {
     struct Visit {
       std::size_t node, next_child;
     };
@@ -95,10 +103,11 @@ class DfsWeight final : public KeyedOrder {
   std::uint32_t most_waiting_;
   std::vector<std::int64_t> ranks_;  // by slot: place in the queue, first come, first served
   std::int64_t front_ = -1, back_ = 0;
-  bool is_sorted_ = false;
-  std::vector<RequestId> walk_;  // while is_sorted_: the waiting requests
-  std::vector<Node> nodes_;      // the root first
-  std::unordered_map<std::uint64_t, std::size_t> node_of_;
+  // is_due_: in this plan the requests are walked through when the first of them is asked for.
+  mutable bool is_due_ = false, is_sorted_ = false;
+  mutable std::vector<RequestId> walk_;  // while is_sorted_: the waiting requests
+  mutable std::vector<Node> nodes_;      // the root first
+  mutable std::unordered_map<std::uint64_t, std::size_t> node_of_;
 };
 
 KVLAB_REGISTER(Order, DfsWeight, "dfs_weight", "a walk through the tree of cached prefixes, the branch with the most requests first",

@@ -49,7 +49,8 @@ class JobTypes {
 
   [[nodiscard]] double lower(std::uint32_t type) const {
     const Type& t = types_[type];
-    return static_cast<double>(t.served) / (static_cast<double>(t.ended) + width(t));
+    const double most = static_cast<double>(t.ended) + width(t);  // 0: without a scale, before any job has ended
+    return most > 0 ? static_cast<double>(t.served) / most : 0;
   }
   [[nodiscard]] double upper(std::uint32_t type) const {
     const Type& t = types_[type];

@@ -34,8 +34,9 @@ std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
 
 // For orders that let waiting requests take the place of running ones (Order::overtaking()): preempts running requests, the last by the
 // order first, until each waiting request that overtakes one has a row and blocks. Call it at the start of plan(); admission does the rest.
-// on_preempt(r) is called for each request that gave way. Schedulers that call it: vllm_v1, sarathi, fastgen, layered_prefill; they say so
-// by lets_overtake(). The others reserve memory for whole requests, or hold new ones back while any is swapped out.
+// on_preempt(r) is called for each request that gave way. Schedulers that call it: vllm_v1, sarathi, fastgen and, in the simulator
+// alone, layered_prefill; they say so by lets_overtake(). sglang and depth_wise choose who gives way themselves. The others reserve memory
+// for whole requests, or hold new ones back while any is swapped out.
 template <class OnPreempt>
 void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   const auto mode = view.overtaking();

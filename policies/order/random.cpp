@@ -11,35 +11,42 @@ namespace kvlab {
 namespace {
 
 // SGLang's `random` (python/sglang/srt/managers/schedule_policy.py, v0.5.9): the queue is shuffled before every plan. Only the places that
-// a plan looks at are drawn; draws are keyed by the time of the plan.
+// a plan looks at are drawn; draws are keyed by the time of the plan and counted in it. Requests that are drawn already are drawn again, so
+// that the queue depends on entries and exits alone, and a plan costs what it looks at.
 class Random final : public Order {
  public:
   explicit Random(Params& p) : seed_(p.optional<std::uint64_t>("seed", 1, 0, std::uint64_t{1} << 62, "of the draws")) {}
 
   [[nodiscard]] std::uint32_t size() const override { return static_cast<std::uint32_t>(queue_.size()); }
   [[nodiscard]] RequestId at(std::uint32_t position) const override {
-    if (!is_shuffled_) {
-      shuffled_ = queue_;
-      drawn_ = 0;
-      is_shuffled_ = true;
+    if (position >= queue_.size()) throw InternalError("fewer requests wait");
+    while (drawn_.size() <= position) {
+      const Draw draw{seed_, Purpose::kPolicy, plan_, num_draws_++, 0};
+      const RequestId r = queue_[draw.below(queue_.size())];
+      if (slots_[index(r)].drawn_in == num_plans_) continue;
+      slots_[index(r)].drawn_in = num_plans_;
+      drawn_.push_back(r);
     }
-    for (; drawn_ <= position; ++drawn_, ++num_draws_) {
-      const Draw draw{seed_, Purpose::kPolicy, plan_, num_draws_, 0};
-      std::swap(shuffled_[drawn_], shuffled_[drawn_ + draw.below(shuffled_.size() - drawn_)]);
-    }
-    return shuffled_[position];
+    return drawn_[position];
   }
   void insert(RequestId r, Entry /*entry*/) override {
+    if (slots_.size() <= index(r)) slots_.resize(index(r) + 1);
+    slots_[index(r)] = {static_cast<std::uint32_t>(queue_.size()), 0};
     queue_.push_back(r);
-    if (is_shuffled_) shuffled_.push_back(r);
   }
+  // In proportion to the places that this plan has looked at.
   void erase(RequestId r) override {
-    remove(queue_, r);
-    if (!is_shuffled_) return;
-    if (remove(shuffled_, r) < drawn_) --drawn_;
+    if (!is_waiting(r)) throw InternalError("request is not waiting");
+    Slot& slot = slots_[index(r)];
+    if (slot.drawn_in == num_plans_) drawn_.erase(std::find(drawn_.begin(), drawn_.end(), r));
+    slots_[index(queue_.back())].place = slot.place;
+    queue_[slot.place] = queue_.back();
+    queue_.pop_back();
+    slot = {};
   }
   void on_plan() override {
-    is_shuffled_ = false;
+    drawn_.clear();
+    ++num_plans_;
     plan_ = static_cast<std::uint64_t>(ns(view().now()));
     num_draws_ = 0;
   }
@@ -50,22 +57,20 @@ class Random final : public Order {
   [[nodiscard]] Horizon stable_for() const override { return queue_.empty() ? Horizon::whatever_is_cached() : Horizon::none(); }
 
  private:
-  // Returns the place that it had.
-  static std::size_t remove(std::vector<RequestId>& from, RequestId r) {
-    const auto at = std::find(from.begin(), from.end(), r);
-    if (at == from.end()) throw InternalError("request is not waiting");
-    const auto place = static_cast<std::size_t>(at - from.begin());
-    from.erase(at);
-    return place;
+  struct Slot {
+    std::uint32_t place = 0;     // in queue_
+    std::uint64_t drawn_in = 0;  // the latest plan that drew it, by num_plans_
+  };
+  [[nodiscard]] bool is_waiting(RequestId r) const {
+    return index(r) < slots_.size() && slots_[index(r)].place < queue_.size() && queue_[slots_[index(r)].place] == r;
   }
 
   std::uint64_t seed_;
-  std::uint64_t plan_ = 0;                   // its time
-  std::vector<RequestId> queue_;             // in order of their coming
-  mutable std::vector<RequestId> shuffled_;  // of this plan, while is_shuffled_: the first drawn_ are in their places
-  mutable std::size_t drawn_ = 0;
-  mutable std::uint64_t num_draws_ = 0;  // in this plan
-  mutable bool is_shuffled_ = false;
+  std::uint64_t plan_ = 0, num_plans_ = 1;  // the plan's time; plans so far, from 1
+  std::vector<RequestId> queue_;
+  mutable std::vector<Slot> slots_;       // by slot
+  mutable std::vector<RequestId> drawn_;  // the first places, of this plan
+  mutable std::uint64_t num_draws_ = 0;   // in this plan
 };
 
 KVLAB_REGISTER(Order, Random, "random", "a random order, drawn anew for every plan",

@@ -105,10 +105,10 @@ void SwappingOrder::make_room() {
   }
 }
 
-// There is room for r beside the blocks that stay free; while nothing runs any room will do.
+// There is room for all known tokens of the swapped r beside the blocks that stay free; while nothing runs any room will do.
 bool SwappingOrder::may_come_back(RequestId r) const {
   const std::int64_t kept = view().running().empty() ? 0 : wanted_blocks();
-  return view().free_blocks() - view().blocks_needed(r, 1) >= kept;
+  return view().free_blocks() - view().blocks_needed(r, tokens_to_admit(view(), r)) >= kept;
 }
 
 void SwappingOrder::bring_back() {
@@ -119,7 +119,7 @@ void SwappingOrder::bring_back() {
     if (request.is_swapped && !request.is_parked && request.in_flight_steps == 0) due_.push_back(at(i));
   }
   for (const RequestId r : due_)
-    if (!may_come_back(r) || !view().try_swap_in(r, 1)) return;
+    if (!may_come_back(r) || !view().try_swap_in(r, tokens_to_admit(view(), r))) return;
 }
 
 Preemption SwappingOrder::take_off(std::vector<RequestId>& off) {

@@ -9,6 +9,8 @@ constexpr const char* kLayersTold = "layers of the model";
 constexpr const char* kSeedTold = "seed of the run";
 constexpr const char* kLargeGpuTold = "large gpu";
 constexpr const char* kOverlapsTold = "engine overlaps";
+constexpr const char* kGpuBytesTold = "bytes of gpu memory";
+constexpr const char* kTpTold = "tensor parallel ranks";
 
 }  // namespace
 
@@ -17,11 +19,18 @@ void tell_setting(const EngineSetting& setting, Params& p) {
   p.prefer(kSeedTold, static_cast<long long>(setting.seed));
   p.prefer(kLargeGpuTold, setting.has_large_gpu ? 1 : 0);
   p.prefer(kOverlapsTold, setting.overlaps ? 1 : 0);
+  p.prefer(kGpuBytesTold, setting.gpu_bytes);
+  p.prefer(kTpTold, setting.tp);
 }
 
 EngineSetting told_setting(const Params& p) {
-  return {p.told(kLargeGpuTold, 1) != 0, p.told(kOverlapsTold, 1) != 0, p.told(kLayersTold, 0),
-          static_cast<std::uint64_t>(p.told(kSeedTold, 1))};
+  const EngineSetting usual;
+  return {p.told(kLargeGpuTold, 1) != 0,
+          p.told(kOverlapsTold, 1) != 0,
+          p.told(kLayersTold, 0),
+          static_cast<std::uint64_t>(p.told(kSeedTold, 1)),
+          p.told(kGpuBytesTold, usual.gpu_bytes),
+          static_cast<int>(p.told(kTpTold, usual.tp))};
 }
 
 std::int32_t model_layers(const Params& p) {

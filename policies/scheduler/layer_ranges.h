@@ -33,6 +33,9 @@ class LayerSkipper : public Scheduler {
   [[nodiscard]] std::int32_t num_graphs() const final { return inner_->num_graphs(); }
   [[nodiscard]] bool wants_contiguous_memory() const final { return inner_->wants_contiguous_memory(); }
   [[nodiscard]] bool lets_overtake() const final { return inner_->lets_overtake(); }
+  [[nodiscard]] bool pads_batches() const final { return inner_->pads_batches(); }
+  [[nodiscard]] bool uses_predictor() const final { return inner_->uses_predictor(); }
+  void on_repeat(std::int64_t plans) final { inner_->on_repeat(plans); }
   [[nodiscard]] bool plans_layers() const final { return true; }
   void on_finish(RequestId r) final;
 

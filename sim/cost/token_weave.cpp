@@ -158,23 +158,30 @@ const Shares& TokenWeave::shares_of(std::int64_t tokens) {
 }
 
 // The computation of one half: attention's part with its products, then the feed-forward part. Norms run inside the collective's kernel.
-// of_attention: times attention's part, in place of the rule's slowdown.
+// Measured times of products have their waves in them, so the split's are charged where the roofline prices them. of_attention: times
+// attention's part, in place of the rule's slowdown.
 HalfTimes TokenWeave::add_half(const StepCost& half, const Shares& shares, const TokenSplit& split, double of_attention,
                                StepCost& sum) const {
   const double slow = rule_.slowdown();
-  const double products = (1 - shares.feed_forward - shares.norms) * split.attention_waves;
-  const double feed_forward = shares.feed_forward * split.feed_forward_waves;
-  const auto add = [&](CostPart part, double times) {
+  const auto waves_at = [](std::size_t footing, double waves) { return static_cast<Footing>(footing) >= Footing::kRoofline ? waves : 1; };
+  const auto products = [&](std::size_t f) { return (1 - shares.feed_forward - shares.norms) * waves_at(f, split.attention_waves); };
+  const auto feed_forward = [&](std::size_t f) { return shares.feed_forward * waves_at(f, split.feed_forward_waves); };
+  const auto add = [&](CostPart part, const auto& times) {
     const ByFooting& row = half.times[static_cast<std::size_t>(part)];
     for (std::size_t f = 0; f < kFootings; ++f)
-      if (row[f] != Picoseconds{}) charge(sum, part, round_time(times * row[f].real(), kLongStep), static_cast<Footing>(f));
+      if (row[f] != Picoseconds{}) charge(sum, part, round_time(times(f) * row[f].real(), kLongStep), static_cast<Footing>(f));
   };
-  add(CostPart::kLinear, of_attention * products + slow * feed_forward);
-  add(CostPart::kExperts, slow);
-  add(CostPart::kAttention, of_attention);
-  const double linear = half.of(CostPart::kLinear).real();
-  return {slow * (products * linear + half.of(CostPart::kAttention).real()),
-          slow * (feed_forward * linear + half.of(CostPart::kExperts).real()), half.of(CostPart::kCollective).real()};
+  add(CostPart::kLinear, [&](std::size_t f) { return of_attention * products(f) + slow * feed_forward(f); });
+  add(CostPart::kExperts, [&](std::size_t) { return slow; });
+  add(CostPart::kAttention, [&](std::size_t) { return of_attention; });
+  HalfTimes times{half.of(CostPart::kAttention).real(), half.of(CostPart::kExperts).real(), half.of(CostPart::kCollective).real()};
+  const ByFooting& linear = half.times[static_cast<std::size_t>(CostPart::kLinear)];
+  for (std::size_t f = 0; f < kFootings; ++f) {
+    times.attention += products(f) * linear[f].real();
+    times.feed_forward += feed_forward(f) * linear[f].real();
+  }
+  times.attention *= slow, times.feed_forward *= slow;
+  return times;
 }
 
 // Layers alone. Their collectives take the time that nothing hides; layers of several kinds are taken as their mean.

@@ -129,6 +129,21 @@ TEST(JobTypes, BoundsAreThoseOfTheFormula) {
   EXPECT_NEAR(types.upper(0), 120 / (4 - std::sqrt(8 * std::log(2.0))), 1e-12);
 }
 
+// Without a scale a type of which no job has ended has no width: the bound is 0 whatever was served, and not infinite or undefined.
+TEST(JobTypes, WithoutAScaleNothingIsKnownBeforeAJobEnds) {
+  for (const Rule rule : {Rule::kEtc, Rule::kUcb}) {
+    JobTypes types(rule, 0, 8);
+    for (int i = 0; i < 2; ++i) types.enter_queue(types.add_type());
+    EXPECT_EQ(types.lower(0), 0);
+    types.serve(0, 8);
+    EXPECT_EQ(types.lower(0), 0);
+    EXPECT_TRUE(types.precedes(1, 0));
+    EXPECT_FALSE(types.precedes(0, 1));
+    types.end(0, 8);
+    EXPECT_EQ(types.lower(0), 8);
+  }
+}
+
 // Only service of whole turns can be overtaken, and a quantum below one token of output would mean nothing.
 TEST(JobTypes, NobodyIsOvertakenBeforeItsTurnEnds) {
   JobTypes types(Rule::kEtc, 1, 8);

@@ -178,6 +178,23 @@ TEST(MlfqOrder, ComesBackAheadOfItsTurn) {
   }
 }
 
+// Request 0 is overtaken after 24 of its 40 prompt tokens, and comes back with room for all 10 blocks: with less it could wait for the
+// rest while others wait for its blocks.
+TEST(MlfqOrder, ComesBackWithRoomForItsWholePrompt) {
+  ReplicaDriver d(
+      "vllm_v1", "{max_num_seqs: 1, budget_tokens: 8}",
+      Memory{.host_blocks = 100, .order = "mlfq", .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, swap_ahead_blocks: 1}"});
+  d.arrive(40, 2);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(d.step(), "0:8");
+  d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_EQ(d.step(), "1:1");
+  ASSERT_EQ(d.copies_in().size(), 1U);
+  EXPECT_EQ(d.state().info(d.copies_in()[0].request).blocks.size(), 10U);
+  d.finish_copies();
+  EXPECT_EQ(d.step(), "0:8");
+}
+
 // A token takes 1 ms, and so does each token of a prompt: 60 ms to come for request 1, 54 for request 0, which has the longer output.
 TEST(AliseOrder, ShortestPredictedTimeFirst) {
   const char* params = "{token_ms: 1, prefill_tokens_per_s: 1000, first_queue_ms: 1000}";
@@ -185,6 +202,19 @@ TEST(AliseOrder, ShortestPredictedTimeFirst) {
   d.arrive(40, 20);
   d.arrive(4, 50);
   EXPECT_EQ(d.step(), "1:4");
+}
+
+// A prompt of 3,000 tokens passes 8 layers in 8 steps of 1 ms, so another takes 8 ms: with 4 tokens of output it has more to come than a
+// short prompt with 8. A rate by the tokens of all 8 steps would say 1 ms.
+TEST(AliseOrder, TokensCountOnceThoughTheirLayersTakeSeveralSteps) {
+  ReplicaDriver d("layered_prefill", kOneAtATime,
+                  Memory{.max_model_len = 3500, .order = "alise", .order_params = "{token_ms: 1, first_queue_ms: 1000}"});
+  d.arrive(3000, 1);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(d.step().substr(0, 6), "0:3000");
+  ASSERT_EQ(d.left().size(), 1U);
+  d.arrive(3000, 4);
+  d.arrive(4, 8);
+  EXPECT_EQ(d.step(), "2:4");
 }
 
 TEST(AliseOrder, AnEstimateThatIsReachedIsDoubled) {

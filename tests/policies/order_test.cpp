@@ -325,6 +325,19 @@ TEST(DfsWeightOrder, TheHeavierBranchFirst) {
   EXPECT_EQ(d.step(), "2:4");
 }
 
+// More than most_waiting of them: first come, first served, until fewer wait. Then the branch of two comes first.
+TEST(DfsWeightOrder, FirstComeFirstServedWhereManyWait) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.prefix_caching = true, .order = "dfs_weight", .order_params = "{most_waiting: 3}"});
+  d.arrive(8, 1, {1, 2});
+  d.step();
+  d.arrive(4, 1, {9});
+  d.arrive(4, 1, {10});
+  d.arrive(9, 1, {1, 2});
+  d.arrive(9, 1, {1, 2});
+  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_EQ(d.step(), "3:1");
+}
+
 // The text of 24 steps shows one request; at the 25th priorities are drawn anew.
 TEST(FastSwitchPriorityOrder, PrioritiesChangeEverySoManySteps) {
   for (const char* pattern : {"{frequency: 0.04}", "{frequency: 0.04, pattern: markov}"}) {

@@ -99,6 +99,23 @@ TEST(LayerSkip, TheInnerSchedulerHasTheEnginesDefaults) {
   EXPECT_EQ(scheduler->pipeline_depth(), 1);
 }
 
+// SGLang's defaults depend on the GPU's memory, and on tp: 80 rows with 24 GiB and 4 ranks.
+TEST(LayerSkip, TheInnerSchedulerKnowsTheGpu) {
+  Params p = Params::from_text("{skip_frac: 0.5, batching: sglang}");
+  prefer_engine_defaults("first_skip", {.model_layers = 8, .gpu_bytes = std::int64_t{24} << 30, .tp = 4}, p);
+  EXPECT_EQ(SchedulerRegistry::make("first_skip", p, "scheduler")->largest_graph_tokens(), 80);
+}
+
+TEST(LayerSkip, SaysWhatTheInnerSchedulerSays) {
+  const auto over = [](const std::string& batching) {
+    return ReplicaDriver::make<Scheduler>("first_skip", "{skip_frac: 0.5, batching: " + batching + "}");
+  };
+  EXPECT_TRUE(over("s3")->uses_predictor());
+  EXPECT_TRUE(over("static")->pads_batches());
+  EXPECT_FALSE(over("vllm_v1")->uses_predictor());
+  EXPECT_FALSE(over("vllm_v1")->pads_batches());
+}
+
 // 8 / 2 = 4 layers at i * 7 / 3, rounded; prompts and outputs alike.
 TEST(UnifiedSkipScheduler, KeepsEvenlySpreadLayersForEveryToken) {
   ReplicaDriver d("unified_skip", "{speedup: 2, batching: sarathi}", Memory{});

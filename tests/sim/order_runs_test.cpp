@@ -13,6 +13,7 @@ namespace {
 
 using test::Drawn;
 using test::drawn_facts;
+using test::drawn_further_orders;
 using test::drawn_order;
 using test::DrawnOrder;
 
@@ -30,7 +31,7 @@ struct CheckedRecords final : RunSink {
 std::pair<std::string, std::string> drawn_scheduler(Drawn& draw) {
   const std::int32_t budget = draw.of<std::int32_t>({32, 64, 256, 2048}), seqs = draw.of<std::int32_t>({4, 12, 64});
   const std::string sizes = fmt::format("budget_tokens: {}, max_num_seqs: {}", budget, seqs);
-  switch (draw.from(0, 8)) {
+  switch (draw.from(0, 11)) {
     case 0:
       return {"vllm_v1", fmt::format("{{{}}}", sizes)};
     case 1:
@@ -47,6 +48,12 @@ std::pair<std::string, std::string> drawn_scheduler(Drawn& draw) {
       return {"vllm_v0", fmt::format("{{max_num_seqs: {}, preemption: {}}}", seqs, draw.one_in(3) ? "recompute" : "swap")};
     case 7:
       return {"orca", fmt::format("{{max_num_seqs: {}}}", seqs)};
+    case 8:
+      return {"sglang", fmt::format("{{chunk_tokens: {}, max_num_seqs: {}}}", budget, seqs)};
+    case 9:
+      return {"sglang", fmt::format("{{chunk_tokens: {}, max_num_seqs: {}, mixed_chunk: true, overlap: false}}", budget, seqs)};
+    case 10:
+      return {"s3", fmt::format("{{max_num_seqs: {}, window_ms: {}}}", seqs, draw.one_in(2) ? "0.1" : "10000")};
     default:
       return {"static", "{max_batch_seqs: 8, window_ms: 0.05}"};
   }
@@ -63,14 +70,17 @@ DrawnRun draw_run(std::uint64_t seed) {
   DrawnRun run;
   const auto [scheduler, options] = drawn_scheduler(draw);
   SimSetup& setup = run.setup = basic_setup(scheduler, options);
-  const DrawnOrder order = drawn_order(draw, setup.make_scheduler()->lets_overtake(), kStepMs);
-  const std::string cache = draw.of<std::string>({"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"});
+  const bool overtakes = setup.make_scheduler()->lets_overtake();
+  const DrawnOrder order = drawn_order(draw, overtakes, kStepMs, drawn_further_orders(draw, overtakes, kStepMs));
+  const std::string cache = draw.of<std::string>({"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf", "block_groups"});
   setup.make_order = policy<OrderRegistry>("order", order.order, order.options);
   setup.make_predictor = policy<PredictorRegistry>("predictor", order.predictor, order.predictor_options);
   setup.make_block_cache = policy<BlockCacheRegistry>("block cache", cache, "{}");
   setup.seed = seed;
   setup.memory.num_blocks = draw.of<std::int32_t>({40, 60, 120, 300});
   setup.memory.host_blocks = draw.of<std::int32_t>({0, 12, 400});
+  setup.memory.swap_group_blocks = draw.of<std::int32_t>({1, 8});
+  setup.memory.keeps_host_copies = draw.one_in(2);
   setup.memory.prefix_caching = !draw.one_in(4);
   setup.max_model_len = 600;
   setup.num_replicas = draw.one_in(3) ? 2 : 1;
@@ -82,9 +92,10 @@ DrawnRun draw_run(std::uint64_t seed) {
   const double gap_ms = draw.of<double>({0.005, 0.03, 0.2});
   run.workload = random_workload(seed, 60, gap_ms, draw.one_in(2) ? 40 : 190);
   for (std::size_t i = 0; i < run.workload.facts.size(); ++i) run.workload.facts[i] = drawn_facts(draw, kStepMs);
-  run.text = fmt::format("seed {}: {} {}, {} {}, {} {}, {}, {} blocks, {} on the host, KV policy {}, a request per {} ms", seed, scheduler,
-                         options, order.order, order.options, order.predictor, order.predictor_options, cache, setup.memory.num_blocks,
-                         setup.memory.host_blocks, kv_policy, gap_ms);
+  run.text = fmt::format(
+      "seed {}: {} {}, {} {}, {} {}, {}, {} blocks, {} on the host, groups of {}, copies kept {}, KV policy {}, a request per {} ms", seed,
+      scheduler, options, order.order, order.options, order.predictor, order.predictor_options, cache, setup.memory.num_blocks,
+      setup.memory.host_blocks, setup.memory.swap_group_blocks, setup.memory.keeps_host_copies, kv_policy, gap_ms);
   return run;
 }
 

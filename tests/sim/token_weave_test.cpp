@@ -79,14 +79,15 @@ TEST(TokenSplit, ExposedCollectivesByHand) {
 // In each of 2 layers a token takes 100 ps (50 feed-forward, 10 norms) and 20 in collectives; attention of both layers 30 in prompts.
 class TokenPrices final : public StepPrices {
  public:
+  explicit TokenPrices(Footing products) : products_(products) {}
   [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override {
     const auto t = static_cast<double>(tokens);
     TokenPrice price;
     TokenPrice::Layer& layer = price.layers.emplace_back();
     layer.count = 2;
-    layer.linear.add(100 * t, Footing::kInside);
-    layer.mlp.add(50 * t, Footing::kInside);
-    layer.norms.add(10 * t, Footing::kInside);
+    layer.linear.add(100 * t, products_);
+    layer.mlp.add(50 * t, products_);
+    layer.norms.add(10 * t, products_);
     layer.collective.add(20 * t, Footing::kInterpolated);
     price.once.add(7 * t, Footing::kInside);
     price.once_collective.add(3 * t, Footing::kInterpolated);
@@ -105,6 +106,9 @@ class TokenPrices final : public StepPrices {
   }
   [[nodiscard]] Price policy(const PolicyOp&) const override { return {}; }
   [[nodiscard]] Price send(std::int64_t) const override { return {}; }
+
+ private:
+  Footing products_;
 };
 
 // Every product has 4,096 columns on one of two ranks.
@@ -116,18 +120,20 @@ class TokenWeaveTest : public ::testing::Test {
                   "vocab_size: 64\ntorch_dtype: float16\n");
     folder_.write("card.yaml", std::string(kTinyCard) + "sms: 128\n");
   }
-  [[nodiscard]] CostSetup setup(const std::string& parallel, const std::string& card = "card.yaml") const {
+  [[nodiscard]] CostSetup setup(const std::string& parallel, const std::string& card = "card.yaml",
+                                Footing products = Footing::kRoofline) const {
     CostSetup setup =
         setup_of("model: " + folder_.path() + "/model.yaml\nhardware: " + folder_.path() + "/" + card + "\nparallel: " + parallel + "\n");
-    setup.prices = std::make_shared<TokenPrices>();
+    setup.prices = std::make_shared<TokenPrices>(products);
     return setup;
   }
-  [[nodiscard]] StepCost prompt(const std::string& parallel, std::int32_t tokens, std::int32_t layers = 0) const {
+  [[nodiscard]] StepCost prompt(const std::string& parallel, std::int32_t tokens, std::int32_t layers = 0,
+                                Footing products = Footing::kRoofline) const {
     const PrefillPiece piece{tokens, 0};
     StepShape shape;
     shape.prefills = std::span(&piece, 1);
     shape.layers = layers;
-    return make_cost_model(setup(parallel))->step(shape);
+    return make_cost_model(setup(parallel, "card.yaml", products))->step(shape);
   }
   TempFolder folder_;
 };
@@ -155,6 +161,15 @@ TEST_F(TokenWeaveTest, WithoutWavesInMindTheSplitLoses) {
   EXPECT_EQ(middle.total, plain.total);
   EXPECT_EQ(middle.times, plain.times);
   EXPECT_LT(prompt(kWoven, 1100).total, plain.total);
+}
+
+// Times of a table have the waves of each half in them: the same split pays. The computation takes 16/15, in the first layer's first
+// half 1.
+TEST_F(TokenWeaveTest, MeasuredTimesHaveTheirWaves) {
+  const char* const middle = "{tp: 2, overlap: {token_weave: {wave_aware: false}}}";
+  const StepCost plain = prompt("{tp: 2}", 1100, 0, Footing::kInside), woven = prompt(middle, 1100, 0, Footing::kInside);
+  EXPECT_LT(woven.total, plain.total);
+  EXPECT_EQ(woven.of(CostPart::kAttention).count(), 30 * 550 * 31 / 30 + 30 * 550 * 16 / 15);
 }
 
 TEST_F(TokenWeaveTest, ShorterStepsAreNotSplit) {
