@@ -5,7 +5,6 @@ namespace kvlab {
 namespace {
 
 using Memory = ReplicaDriver::Memory;
-constexpr const char* kOneAtATime = "{max_num_seqs: 1}";
 
 RequestFacts of_class(const char* name) {
   RequestFacts facts;

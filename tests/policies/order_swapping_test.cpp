@@ -6,7 +6,6 @@ namespace kvlab {
 namespace {
 
 using Memory = ReplicaDriver::Memory;
-constexpr const char* kOneAtATime = "{max_num_seqs: 1}";
 
 // Quanta of 2 and 4 ms. Request 0 has used 3 ms, more than the first, after step 3, and is at the second level from then on.
 TEST(MlfqOrder, DemotesAfterTheQuantum) {

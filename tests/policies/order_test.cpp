@@ -11,7 +11,6 @@ namespace kvlab {
 namespace {
 
 using Memory = ReplicaDriver::Memory;
-constexpr const char* kOneAtATime = "{max_num_seqs: 1}";
 
 RequestFacts priority(std::int32_t value) {
   RequestFacts facts;

@@ -6,7 +6,6 @@ namespace kvlab {
 namespace {
 
 using Memory = ReplicaDriver::Memory;
-constexpr const char* kOneAtATime = "{max_num_seqs: 1}";
 
 RequestFacts client(std::int64_t number) {
   RequestFacts facts;

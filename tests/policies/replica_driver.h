@@ -19,6 +19,9 @@
 
 namespace kvlab {
 
+// Parameters of a scheduler that runs one request.
+inline constexpr const char* kOneAtATime = "{max_num_seqs: 1}";
+
 // Drives one scheduler over a real ReplicaState by hand, one step at a time at depth 1: begin_plan, plan, commit,
 // process_output. A millisecond passes per step; the clock can be set.
 class ReplicaDriver {

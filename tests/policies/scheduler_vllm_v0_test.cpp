@@ -164,7 +164,7 @@ TEST(VllmV0Scheduler, RequestsWithBlocksDoNotWaitForSwappedOnes) {
   EXPECT_EQ(d.step(), "");
   EXPECT_EQ(d.copies_out().size(), 1U);
   ASSERT_EQ(d.state().handover().exports().size(), 1U);
-  d.state().rejoin(d.state().handover().exports()[0].slot);
+  d.state().rejoin(RequestId{d.state().handover().exports().begin()->first}, kStart);
   EXPECT_EQ(d.step(), "0:1");
   EXPECT_EQ(d.step(), "0:1");
   EXPECT_EQ(d.step(), "");

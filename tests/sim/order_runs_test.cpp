@@ -17,7 +17,7 @@ using test::drawn_further_orders;
 using test::drawn_order;
 using test::DrawnOrder;
 
-constexpr double kStepMs = 0.01;  // of LinearCost, about
+constexpr double kMeanStepMs = 0.01;  // of LinearCost, about
 
 // Checks the replica after the plan of each step.
 struct CheckedRecords final : RunSink {
@@ -71,7 +71,7 @@ DrawnRun draw_run(std::uint64_t seed) {
   const auto [scheduler, options] = drawn_scheduler(draw);
   SimSetup& setup = run.setup = basic_setup(scheduler, options);
   const bool overtakes = setup.make_scheduler()->lets_overtake();
-  const DrawnOrder order = drawn_order(draw, overtakes, kStepMs, drawn_further_orders(draw, overtakes, kStepMs));
+  const DrawnOrder order = drawn_order(draw, overtakes, kMeanStepMs, drawn_further_orders(draw, overtakes, kMeanStepMs));
   const std::string cache = draw.of<std::string>({"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf", "block_groups"});
   setup.make_order = policy<OrderRegistry>("order", order.order, order.options);
   setup.make_predictor = policy<PredictorRegistry>("predictor", order.predictor, order.predictor_options);
@@ -91,7 +91,7 @@ DrawnRun draw_run(std::uint64_t seed) {
   if (kv_policy == 5) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
   const double gap_ms = draw.of<double>({0.005, 0.03, 0.2});
   run.workload = random_workload(seed, 60, gap_ms, draw.one_in(2) ? 40 : 190);
-  for (std::size_t i = 0; i < run.workload.facts.size(); ++i) run.workload.facts[i] = drawn_facts(draw, kStepMs);
+  for (std::size_t i = 0; i < run.workload.facts.size(); ++i) run.workload.facts[i] = drawn_facts(draw, kMeanStepMs);
   run.text = fmt::format(
       "seed {}: {} {}, {} {}, {} {}, {}, {} blocks, {} on the host, groups of {}, copies kept {}, KV policy {}, a request per {} ms", seed,
       scheduler, options, order.order, order.options, order.predictor, order.predictor_options, cache, setup.memory.num_blocks,
