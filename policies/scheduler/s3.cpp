@@ -27,6 +27,7 @@ class S3 final : public Scheduler {
 
   void plan(ReplicaView& view, StepPlan& plan) override {
     StepBuilder step{view, plan};
+    is_kept_out_ = false;
     running_.assign(view.running().begin(), view.running().end());
     for (const RequestId r : running_) {
       const std::int32_t m = tokens_at_rest(view, r);
@@ -39,8 +40,10 @@ class S3 final : public Scheduler {
     admit(step);
   }
 
-  // Requests that wait need memory or a row that a completion gives back, or the end of a reservation.
+  // Requests that wait need memory or a row that a completion gives back, or the end of a reservation. One that a late request keeps out
+  // may become late itself, and go before it.
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
+    if (is_kept_out_) return Horizon::none();
     Horizon horizon = Horizon::whatever_is_cached();
     for (const RequestId r : view.running())
       horizon.plans = std::min<std::int64_t>(horizon.plans, view.info(r).reserved_tokens - view.info(r).computed_tokens);
@@ -95,8 +98,9 @@ class S3 final : public Scheduler {
       if (is_full(step)) return;
       const auto tokens = static_cast<std::int32_t>(w.blocks * view.block_tokens());
       if (w.blocks > view.free_blocks() || !view.try_reserve(w.request, tokens)) {
-        if (w.is_late) return;
-        continue;
+        if (!w.is_late) continue;
+        is_kept_out_ = !waiting_.back().is_late;
+        return;
       }
       view.admit(w.request);
       step.add(w.request, view.info(w.request).known_tokens());
@@ -109,6 +113,7 @@ class S3 final : public Scheduler {
   std::vector<std::int64_t> tokens_;  // by slot: reservation; 0: not predicted yet
   std::vector<Waiting> waiting_;
   std::vector<RequestId> running_;
+  bool is_kept_out_ = false;  // a request that is not late waits because of one that is
 };
 
 KVLAB_REGISTER(Scheduler, S3, "s3", "memory reserved for the predicted output, decreasing first fit; twice as much when it is not enough",

@@ -118,7 +118,7 @@ TEST(MlfqOrder, PreemptedRequestsStayOnTheGpuWhereTheyFit) {
                            .host_blocks = 100,
                            .order = "mlfq",
                            .order_params = "{quantum_ms: 2, prefill_tokens_per_s: 1e5, preemption: keep, swap_ahead_blocks: 1}"});
-    d.arrive(8, 20);
+    d.arrive(8, 16);
     for (int i = 0; i < 3; ++i) d.step();
     EXPECT_EQ(d.free_blocks(), 3);
     d.arrive(prompt, 1);

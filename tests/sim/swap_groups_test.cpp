@@ -64,7 +64,9 @@ TEST(HostCopies, AreReusedByRequestsThatGoOutAgain) {
   const SwapRun all = run_copies(false), some = run_copies(true);
   EXPECT_EQ(some.summary.latencies.completed, static_cast<std::uint64_t>(kRequests));
   EXPECT_GT(all.summary.swaps, static_cast<std::uint64_t>(2 * kRequests)) << "requests go out once or twice";
-  EXPECT_LT(some.last, all.last);
+  // The runs differ in the requests that are swapped, but a swap takes less time.
+  const auto time_per_swap = [](const SwapRun& r) { return to_s(r.last - kStart) / static_cast<double>(r.summary.swaps); };
+  EXPECT_LT(time_per_swap(some), 0.95 * time_per_swap(all));
 }
 
 }  // namespace
