@@ -48,7 +48,7 @@ class Fleet final {
   void send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at);
   void send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds at);
   void refuse(const HeldRequests::Held& request, const char* reason, Picoseconds at);
-  void hold(HeldRequests::Held request, ReplicaId replica, Picoseconds at);
+  void hold(const HeldRequests::Held& request, ReplicaId replica, Picoseconds at);
   void ask_again(Picoseconds at);
   void ask_again(ReplicaId replica, Picoseconds at);
   void watch_all();

@@ -32,7 +32,7 @@ void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
   if (dispatch_->reads_load()) catch_up_all(at);
   HeldRequests::Held asked{
       {Stage::kPrefill, arrival_record(request, to_time(at)), request, kNoReplica, dispatch_->next_key(Stage::kPrefill)}};
-  if (const auto held_for = place(asked, at)) hold(std::move(asked), *held_for, at);
+  if (const auto held_for = place(asked, at)) hold(asked, *held_for, at);
 }
 
 void Fleet::receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only) {
@@ -47,8 +47,11 @@ void Fleet::receive(const TraceRequest& request, Time arrival, std::uint32_t ran
 void Fleet::ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at) {
   if (dispatch_->reads_load()) catch_up_all(at);
   const Request& r = state(rank).table()[slot];
-  HeldRequests::Held asked{{Stage::kDecode, r, content_of(r), replicas_.replica_of(rank), dispatch_->next_key(Stage::kDecode)}, rank, slot};
-  if (const auto held_for = place(asked, at)) hold(std::move(asked), *held_for, at);
+  HeldRequests::Held asked{{Stage::kDecode, static_cast<const RequestRecord&>(r), content_of(r), replicas_.replica_of(rank),
+                            dispatch_->next_key(Stage::kDecode)},
+                           rank,
+                           slot};
+  if (const auto held_for = place(asked, at)) hold(asked, *held_for, at);
 }
 
 // Asks the dispatcher. Returns the replica that the request is held for, if it is.
@@ -112,12 +115,12 @@ void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picose
 
 // ---- requests that are held ----
 
-void Fleet::hold(HeldRequests::Held request, ReplicaId replica, Picoseconds at) {
+void Fleet::hold(const HeldRequests::Held& request, ReplicaId replica, Picoseconds at) {
   catch_up_all(at);
   // Steps from now on count; those that others wait for already are not forgotten.
   for (std::uint32_t i = 0; held_.of(kNoReplica).empty() && i < replicas_.num_replicas(); ++i)
     if ((replica == kNoReplica || replica == ReplicaId{i}) && held_.of(ReplicaId{i}).empty()) note_outputs(ReplicaId{i});
-  held_.add(replica, std::move(request));
+  held_.add(replica, request);
   watch_all();
 }
 
@@ -159,8 +162,8 @@ void Fleet::ask_again(ReplicaId replica, Picoseconds at) {
     HeldRequests::Held first = held_.take_first(replica);
     const auto held_for = place(first, at);
     if (!held_for) continue;
-    if (*held_for == replica) return held_.put_back(replica, std::move(first));
-    held_.add(*held_for, std::move(first));
+    if (*held_for == replica) return held_.put_back(replica, first);
+    held_.add(*held_for, first);
   }
 }
 

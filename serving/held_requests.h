@@ -22,18 +22,18 @@ class HeldRequests {
   [[nodiscard]] std::size_t size() const { return size_; }
   // kNoReplica: any that takes the stage.
   std::deque<Held>& of(ReplicaId replica) { return lists_[slot_of(replica)]; }
-  void add(ReplicaId replica, Held held) {
-    of(replica).push_back(std::move(held));
+  void add(ReplicaId replica, const Held& held) {
+    of(replica).push_back(held);
     ++size_;
   }
   Held take_first(ReplicaId replica) {
-    Held held = std::move(of(replica).front());
+    const Held held = of(replica).front();
     of(replica).pop_front();
     --size_;
     return held;
   }
-  void put_back(ReplicaId replica, Held held) {
-    of(replica).push_front(std::move(held));
+  void put_back(ReplicaId replica, const Held& held) {
+    of(replica).push_front(held);
     ++size_;
   }
   [[nodiscard]] const std::vector<std::deque<Held>>& lists() const { return lists_; }

@@ -68,8 +68,8 @@ bool has_missed(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
 }  // namespace
 
 SloTarget targets_of(const RequestRecord& r, const Slo& of_run) {
-  if (r.facts == nullptr) return of_run;
-  SloTarget own = of_run;
+  SloTarget own = static_cast<const SloTarget&>(of_run);
+  if (r.facts == nullptr) return own;
   if (const auto found = of_run.classes.find(r.facts->request_class); found != of_run.classes.end()) own = found->second;
   if (const auto found = of_run.clients.find(r.facts->client); found != of_run.clients.end()) own = found->second;
   const bool has_ttft = has_fact(r.facts, Fact::kTtftSlo), has_tpot = has_fact(r.facts, Fact::kTpotSlo);

@@ -24,7 +24,7 @@ bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
   check_facts(from.number, from.facts);
   const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
-  static_cast<RequestRecord&>(r) = from;
+  static_cast<RequestRecord&>(r) = static_cast<const RequestRecord&>(from);
   const ReplicaLimits& limits = memory_.limits();
   r.replica = limits.replica;
   r.output_limit = from.output_limit;

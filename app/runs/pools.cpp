@@ -163,8 +163,8 @@ void read_only_pool(Params& p, ServingPlan& plan) {
   const auto replicas = p.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, kReplicas);
   PoolPlan pool = read_pool(p, setup.seed, /*is_only=*/true, plan.remarks);
   pool.num_replicas = replicas;
-  static_cast<PoolSetup&>(setup) = pool;
-  static_cast<SimCosts&>(setup) = pool;
+  static_cast<PoolSetup&>(setup) = static_cast<const PoolSetup&>(pool);
+  static_cast<SimCosts&>(setup) = static_cast<const SimCosts&>(pool);
   if (pool.make_block_cache()->needs_future() && setup.num_replicas * setup.ranks != 1)
     p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}{}",
                                          setup.num_replicas, setup.ranks > 1 ? fmt::format(" of {} ranks", setup.ranks) : ""));

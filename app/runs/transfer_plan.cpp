@@ -43,7 +43,7 @@ LinkChoice read_links(Params& transfer) {
   const std::size_t link = transfer.choice("link", names, 0, "which of the card's links; auto: the network, else NVLink, else PCIe");
   if (link > 0) choice.name = names[link];
   choice.bytes_per_s = transfer.optional<double>("bytes_per_s", 0, 0, 1e15, "rate of one GPU, one direction; 0: the link's own");
-  choice.call_time = from_seconds(transfer.optional<double>("call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
+  choice.call_time = from_seconds(transfer.optional<double>("call_us", 1, 0, 1e6, "time of one copy call") * 1e-6);
   return choice;
 }
 
