@@ -27,14 +27,14 @@ struct HardwareSpec {
   std::int64_t l2_bytes = 0;
   std::int64_t sms = 0;  // streaming multiprocessors (compute units); 0: not known
   double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, fp4_flops = 0,
-         int8_ops = 0;          // dense tensor-core rates, fp32 sums; 0: not supported
-  double link_bytes_per_s = 0;  // GPU to GPU, one direction: NVLink where there is one, else PCIe
-  double pcie_bytes_per_s = 0;  // GPU to host, one direction
+         int8_ops = 0;             // dense tensor-core rates, fp32 sums; 0: not supported
+  double link_bytes_per_s = 0;     // GPU to GPU, one direction: NVLink where there is one, else PCIe
+  double pcie_bytes_per_s = 0;     // GPU to host, one direction
   double network_bytes_per_s = 0;  // to other machines, a GPU's share, one direction; 0: not known
-  double link_latency_ns = 0;   // of the ranks of a collective waiting for each other once
-  bool has_nvlink = false;      // between all GPUs of a machine
-  bool has_peer_access = true;  // over PCIe, to the memory of another GPU
-  double launch_ns = 0;         // of one kernel
+  double link_latency_ns = 0;      // of the ranks of a collective waiting for each other once
+  bool has_nvlink = false;         // between all GPUs of a machine
+  bool has_peer_access = true;     // over PCIe, to the memory of another GPU
+  double launch_ns = 0;            // of one kernel
   // Of kernels that take longer: in place of launch_ns.
   double linear_floor_ns = 0, fp8_linear_floor_ns = 0, fp4_linear_floor_ns = 0, attention_floor_ns = 0;
   double flops_frac = 0, fp8_flops_frac = 0, fp4_flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
