@@ -215,7 +215,7 @@ TEST(Simulation, ARequestThatTheStopCutsOffMissesOnlyWhatItHasMissed) {
     SimSetup setup = basic_setup("vllm_v1", "{max_num_seqs: 1}");
     setup.memory.num_blocks = 4000;
     setup.stop.after_time = Span(20'000'000);
-    setup.slo = {true, ttft, tpot};
+    setup.slo = {{true, ttft, tpot}, {}, {}};
     const RunSummary s = summary_of(setup, {request_at(0, 100, 1), request_at(1, 100, 50'000), request_at(2, 100, 1)});
     EXPECT_EQ(s.latencies.completed, 1U);
     EXPECT_EQ(s.latencies.unfinished, 2U);
