@@ -31,11 +31,7 @@ std::string find_spec_file(const std::string& name_or_path, const std::string& f
     UsageLog::note_file(file);
     return file;
   }
-  std::vector<std::string> known;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".yaml") known.push_back(entry.path().stem().string());
-  }
-  std::sort(known.begin(), known.end());
+  const std::vector<std::string> known = yaml_names(folder);
   throw InputError("unknown " + kind + " '" + name_or_path + "': neither a file nor a name in " + folder + suggestion(name_or_path, known) +
                    (meant_names(name_or_path, known).empty() ? way_to_own(kind) : "") + download_advice(name_or_path));
 }
@@ -84,14 +80,26 @@ std::string data_folder(const char* variable, const char* folder, const char* sa
 
 }  // namespace
 
-std::vector<fs::path> shipped_yaml_files(const std::string& folder) {
-  const fs::path here = folder, shipped = fs::path(profiles_folder()).parent_path() / folder;
+std::vector<fs::path> yaml_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(fs::exists(here, error) ? here : shipped, error))
+  for (const auto& entry : fs::directory_iterator(folder, error))
     if (entry.path().extension() == ".yaml") files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
+}
+
+std::vector<std::string> yaml_names(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::path& file : yaml_files(folder)) names.push_back(file.stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<fs::path> shipped_yaml_files(const std::string& folder) {
+  const fs::path here = folder, shipped = fs::path(profiles_folder()).parent_path() / folder;
+  std::error_code error;
+  return yaml_files(fs::exists(here, error) ? here : shipped);
 }
 
 std::string profiles_folder() { return data_folder("KVLAB_PROFILES", "profiles", "hardware"); }

@@ -20,6 +20,10 @@ std::string download_advice(const std::string& name);
 // Hugging Face files write `null` for "not set"; Params takes an absent key for that. The given one stays as it is.
 std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config);
 
+// The .yaml files of a folder, by path; none if there is no such folder.
+std::vector<std::filesystem::path> yaml_files(const std::filesystem::path& folder);
+// Their names without the extension, sorted.
+std::vector<std::string> yaml_names(const std::filesystem::path& folder);
 // The .yaml files of FOLDER here, else of the one beside profiles_folder(), by name.
 std::vector<std::filesystem::path> shipped_yaml_files(const std::string& folder);
 

@@ -73,26 +73,25 @@ void Replica::refuse_export(RequestId slot, std::uint32_t number, Picoseconds at
 
 // Memory of a rank has come back, or a request.
 void Replica::plan_anew(const Rank& rank, Picoseconds at) {
-  if (stretch_.iterations > 0) {
-    stretch_.iterations = 0;
-    schedule_next();
-  }
+  end_stretch();
   if (count_ == 0 && !plan_pending_ && rank.state.queues().num_queued() > 0) queue_plan(clock_.now(at));
 }
 
 void Replica::set_watched(bool is_watched) {
   is_watched_ = is_watched;
-  if (!is_watched || stretch_.iterations == 0) return;
+  if (is_watched) end_stretch();
+}
+
+// The next step is planned.
+void Replica::end_stretch() {
+  if (stretch_.iterations == 0) return;
   stretch_.iterations = 0;
   schedule_next();
 }
 
 // A request has come into the input queue of a rank.
 void Replica::begin_anew(const Rank& rank, Picoseconds at) {
-  if (stretch_.iterations > 0) {  // the next plan sees it
-    stretch_.iterations = 0;
-    schedule_next();
-  }
+  end_stretch();  // the next plan sees it
   if (count_ == 0 && !plan_pending_ && !rank.state.queues().input().empty()) queue_plan(clock_.now(at));
 }
 

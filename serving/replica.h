@@ -76,6 +76,7 @@ class Replica {
   Picoseconds start_copies(Rank& rank, Picoseconds at);
   Picoseconds start_import(Rank& rank, const SwapCopy& copy, Picoseconds at);
   void begin_anew(const Rank& rank, Picoseconds at);
+  void end_stretch();
   void plan_anew(const Rank& rank, Picoseconds at);
   void schedule_next();
   void wake_at(Picoseconds at);

@@ -47,16 +47,6 @@ std::vector<Item> policies(const std::string& kind) {
   return items;
 }
 
-std::vector<fs::path> yaml_files(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 using Facts = std::vector<std::pair<std::string, std::string>>;
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "base/config_file.h"
@@ -98,13 +97,8 @@ Item item_of(const ModelSpec& m, const std::string& name) {
 }  // namespace
 
 std::vector<Item> model_items(const std::string& folder) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error))
-    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
   std::vector<Item> items;
-  for (const fs::path& file : files) {
+  for (const fs::path& file : yaml_files(folder)) {
     const std::string name = file.stem().string();
     try {
       items.push_back(item_of(load_model_spec(file.string(), folder), name));

@@ -116,13 +116,6 @@ SystemCard load_system_card(const std::string& name) {
   return card;
 }
 
-std::vector<std::string> system_names() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(systems_folder(), error))
-    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
+std::vector<std::string> system_names() { return yaml_names(systems_folder()); }
 
 }  // namespace kvlab

@@ -233,13 +233,6 @@ Recipe load_recipe(const std::string& name, std::int32_t budget_tokens) {
   }
 }
 
-std::vector<std::string> recipe_names() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(recipes_folder(), error))
-    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
+std::vector<std::string> recipe_names() { return yaml_names(recipes_folder()); }
 
 }  // namespace kvlab
