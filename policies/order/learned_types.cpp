@@ -58,7 +58,7 @@ class LearnedTypes : public Order {
     is_ranked_ = false;
   }
 
-  // Where requests take turns: who has not used up its turn first.
+  // If requests take turns, those that have not used up their turn go first.
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const final {
     if (!types_.is_preemptive()) return info(a).arrival < info(b).arrival;
     const bool a_is_done = in_turn(a) >= types_.quantum(), b_is_done = in_turn(b) >= types_.quantum();

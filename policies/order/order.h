@@ -54,8 +54,8 @@ class Order {
   // The waiting request may take the place of the running one; then it also goes before it in the queue.
   [[nodiscard]] virtual bool overtakes(RequestId /*waiting*/, RequestId /*running*/) const { return false; }
 
-  // Appends running requests that are preempted in this plan whoever waits, and returns how. Schedulers with lets_overtake() ask for it
-  // once per plan, before they plan anything (make_way.h), and only if overtaking() has a value.
+  // Appends running requests that are preempted in this plan for any waiting request, and returns how. Schedulers with lets_overtake() ask
+  // for it once per plan, before they plan anything (make_way.h), and only if overtaking() has a value.
   virtual Preemption take_off(std::vector<RequestId>& /*off*/) { return Preemption::kRecompute; }
   // The waiting r stays out of this plan, and so do those after it in the queue. Never asked of one that came back from CPU memory: it has
   // its blocks. At least one request that waits must get in once no request runs and no copy is under way.

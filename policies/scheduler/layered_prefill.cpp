@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// The most layer groups of a cohort of up to so many tokens; above the last row: as many as there are stages.
+// The largest number of layer groups of a cohort of up to so many tokens; above the last row: the number of stages.
 struct GroupRow {
   std::int32_t tokens, groups;
 };

@@ -114,7 +114,7 @@ class SgLang final : public Scheduler {
   void on_repeat(std::int64_t plans) override { share_.fall(plans); }
   void on_finish(RequestId /*r*/) override { has_left_ = true; }
 
-  // A full batch admits nobody until a request leaves, whatever the share and the cache.
+  // A full batch admits no request until one leaves, at any share and with any cache.
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
     return decodes_ && (is_full_ || view.num_waiting() == 0) ? Horizon::whatever_is_cached() : Horizon::none();
   }
@@ -343,7 +343,7 @@ class SgLang final : public Scheduler {
   std::int32_t clip_tokens_, max_new_tokens_, margin_steps_, room_steps_;
   bool overlaps_;
   std::int32_t largest_graph_;
-  bool is_full_ = false;   // nobody is admitted before a request leaves
+  bool is_full_ = false;   // no request is admitted before one leaves
   bool has_left_ = false;  // one did since the latest decode step; the next one clears is_full_, so that admission comes a step later
   bool has_cut_ = false;   // some running requests have more of their prompts to come
   bool decodes_ = false;   // the latest plan holds decodes alone
