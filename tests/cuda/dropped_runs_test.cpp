@@ -1,4 +1,8 @@
+#include <algorithm>
+#include <limits>
+
 #include "kernels/storage/pack_dropped/pack_dropped.h"
+#include "policies/kv/disposal/key_pivots/key_pivots.h"
 #include "policies/kv/disposal/key_runs/key_runs.h"
 #include "tests/cuda/parts_fixture.h"
 
@@ -16,6 +20,23 @@ TEST_F(DroppedRunsCuda, KeyRunsEqualCpuVersion) {
     const auto got = same_in_every_order([&] {
       const DeviceBuffer<std::int32_t> out(parts.total_dropped());
       run_cuda(KeyRuns{parts.device(), min_cosine, out.data()}, cuda());
+      return out.to_host(cuda().stream());
+    });
+    EXPECT_EQ(got, expected);
+  }
+}
+
+TEST_F(DroppedRunsCuda, KeyPivotsEqualCpuVersion) {
+  PartsFixture<f16> parts({.kv_heads = 2, .head_dim = 5, .page_tokens = 8}, {0, 1, 300, 70, 9, 40}, {0, 1, 60, 20, 0, 39}, 1);
+  std::vector<float> scores = random_elements<float>(parts.rows.first.back(), 3);
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    scores[i] = i % 17 == 0 ? std::numeric_limits<float>::infinity() : std::max(scores[i], 0.0F);  // protected, and ties at 0
+  for (const float min_cosine : {-2.0F, -0.5F, 0.0F, 0.9F}) {
+    std::vector<float> expected = scores;
+    run_cpu(KeyPivots{parts.rows.host(), min_cosine, expected.data()});
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<float> out(scores);
+      run_cuda(KeyPivots{parts.rows.device(), min_cosine, out.data()}, cuda());
       return out.to_host(cuda().stream());
     });
     EXPECT_EQ(got, expected);

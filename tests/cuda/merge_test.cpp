@@ -79,6 +79,13 @@ class MergeCuda : public CudaTest {
     merge(Combine::kWeightedMean, Weight::kSoftmax, false, false);
     merge(Combine::kWeightedMean, Weight::kNormShare, true, false);
     merge(Combine::kMean, Weight::kGaussian, true, true);
+    std::vector<float> mass = random_elements<float>(parts.rows.first.back(), 6);
+    for (float& m : mass) m = std::max(m, 0.0F);
+    const DeviceBuffer<float> device_mass(mass);
+    check(parts, tolerance, [&](auto&& op_on, const PartedRows& rows, bool device) {
+      op_on(MergeInto{rows, device ? device_target.data() : target.data(), nullptr, Combine::kWeightedMean, Weight::kMassShare, 9.0F, true,
+                      false, device ? device_mass.data() : mass.data()});
+    });
   }
 };
 

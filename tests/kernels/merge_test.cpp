@@ -6,6 +6,7 @@
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
 #include "kernels/select/list_dropped/list_dropped.h"
+#include "policies/kv/disposal/key_pivots/key_pivots.h"
 #include "policies/kv/disposal/key_runs/key_runs.h"
 #include "policies/kv/disposal/merge_gate/merge_gate.h"
 #include "tests/kv/disposal_fixture.h"
@@ -105,6 +106,26 @@ TEST(KeyRuns, RunsWithoutAKeptTokenHaveNoTarget) {
   EXPECT_EQ(parted.target, (Ints{-1, -1, -1, -1, -1, -1}));
 }
 
+TEST(KeyPivots, LowersAllButTheBestOfEachRun) {
+  const float inf = std::numeric_limits<float>::infinity();
+  // Tokens 0-2 alike, 3-6 alike, 7 of norm 0; token 0 is protected and token 5 splits its run.
+  SmallLayer layer({{1, 0}, {2, 0}, {1, 0}, {0, 1}, {0, 3}, {0, 1}, {0, 1}, {0, 0}}, SmallLayer::Vectors(8, {1, 0}));
+  std::vector<float> scores = {inf, 0.25F, 0.5F, 0.5F, 0.5F, inf, 0.0F, 0.125F};
+  run_cpu(KeyPivots{layer.store.rows(), 0.75F, scores.data()});
+  EXPECT_EQ(scores, (std::vector<float>{inf, -4.0F, 0.5F, 0.5F, -2.0F, inf, 0.0F, 0.125F}));
+}
+
+TEST(KeyPivots, KeepsTheOrderOfThoseThatItLowers) {
+  SmallLayer layer(SmallLayer::Vectors(5, {1, 0}), SmallLayer::Vectors(5, {1, 0}));
+  std::vector<float> scores = {1e-6F, 0.0F, 2.0F, 1e-3F, 1.0F};
+  run_cpu(KeyPivots{layer.store.rows(), 0.75F, scores.data()});
+  EXPECT_EQ(scores[2], 2.0F);
+  EXPECT_LT(scores[1], scores[0]);
+  EXPECT_LT(scores[0], scores[3]);
+  EXPECT_LT(scores[3], scores[4]);
+  EXPECT_LT(scores[4], 0.0F);
+}
+
 TEST(MergeGate, RunningMeanPerSequence) {
   SmallLayer layer(SmallLayer::Vectors(3, {1, 0}), SmallLayer::Vectors(3, {1, 0}));
   const KeptLists lists({{0}});
@@ -169,6 +190,12 @@ TEST(MergeInto, ByHand) {
   expect_near(merged(merge, true), {(2 * e + 6 * r) / all, 4 / all});
   merge.weight = MergeInto::Weight::kNormShare;
   expect_near(merged(merge, true), {(2 + 0.375 * 6) / 1.375, 0});
+  const float mass[] = {0.5F, 0.25F, 1.0F}, none[] = {0.0F, 0.25F, 1.0F};
+  merge.weight = MergeInto::Weight::kMassShare;
+  merge.mass = mass;
+  expect_near(merged(merge, true), {(2 + 2 * 6) / 3.5, 0.5 * 4 / 3.5});
+  merge.mass = none;  // nothing attends to the kept token: its value does not count
+  expect_near(merged(merge, true), {2, 0});
   merge.weight = MergeInto::Weight::kGaussian;
   merge.sigma = 2;
   merge.values_times_count = true;

@@ -101,8 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(DisposalCase{"drop", "{}"}, DisposalCase{"merge_nearest", "{}"},
                       DisposalCase{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
                       DisposalCase{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"}, DisposalCase{"merge_position", "{}"},
-                      DisposalCase{"merge_runs", "{}"}, DisposalCase{"merge_window", "{}"}, DisposalCase{"compensation", "{}"},
-                      DisposalCase{"offload", "{}"}, DisposalCase{"low_precision", "{}"},
+                      DisposalCase{"merge_nearest", "{merges: values, weight: attention_share, threshold: none}"},
+                      DisposalCase{"merge_runs", "{}"}, DisposalCase{"merge_runs", "{order: runs_first}"},
+                      DisposalCase{"merge_window", "{}"}, DisposalCase{"merge_window", "{mass: per_query}"},
+                      DisposalCase{"compensation", "{}"}, DisposalCase{"offload", "{}"}, DisposalCase{"low_precision", "{}"},
                       DisposalCase{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
 
 // Offloading is dropping, as far as the GPU knows; every byte is on one tier.

@@ -64,9 +64,9 @@ TEST_P(DisposalRecipe, FreshStateEqualsTheSteppedOne) {
 
 std::string disposal_test_name(const testing::TestParamInfo<std::string>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Recipes, DisposalRecipe,
-                         ::testing::Values("d2o", "d2o_values", "snapkv_d2o", "cam", "kvmerger", "look_m_averaged", "look_m_pivotal",
-                                           "look_m_weighted", "elastic_cache", "minicache", "mikv", "razor_compensation", "merge_values",
-                                           "h2o_offload"),
+                         ::testing::Values("d2o", "d2o_values", "snapkv_d2o", "cam", "kvmerger", "kvmerger_mean", "h2o_attention_merge",
+                                           "look_m_averaged", "look_m_pivotal", "look_m_weighted", "elastic_cache", "minicache", "mikv",
+                                           "razor_compensation", "merge_values", "h2o_offload"),
                          disposal_test_name);
 
 // In decode one token goes for each new one in every layer, so that the rows stay as the prompt's end left them; the share of the newest

@@ -12,7 +12,7 @@ TEST(MergeDisposals, IdenticalTokensChangeNothing) {
   const SmallLayer::Vectors k = {{1, 2}, {1, 2}, {1, 2}, {-1, 1}}, v = {{3, 4}, {3, 4}, {3, 4}, {1, 0}};
   for (const char* part : {"{merge_nearest: {}}", "{merge_nearest: {merges: values, weight: norm_share, threshold: fixed}}",
                            "{merge_nearest: {combine: mean}}", "{merge_nearest: {combine: pivot, weight: one, threshold: none}}",
-                           "{merge_runs: {values_times_count: false}}"}) {
+                           "{merge_runs: {values_times_count: false}}", "{merge_runs: {order: runs_first, values_times_count: false}}"}) {
     Params p = Params::from_text(std::string("{disposal: ") + part + "}", "test");
     auto [name, parameters] = p.named("disposal", "drop", "");
     auto disposal = DisposalRegistry::make(name, parameters, "disposal");
@@ -58,6 +58,8 @@ TEST(MergeDisposals, LogTheSameCallsWithAndWithoutData) {
   expect_same_log("merge_nearest", "{threshold: none, merges: values}");
   expect_same_log("merge_position", "{}");
   expect_same_log("merge_runs", "{}");
+  expect_same_log("merge_runs", "{order: runs_first}");
+  expect_same_log("merge_nearest", "{merges: values, weight: attention_share, threshold: none}");
 }
 
 // D2O: the prompt's mean similarity decides first; a sequence that left takes its threshold with it.

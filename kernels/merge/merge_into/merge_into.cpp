@@ -47,6 +47,10 @@ float weight_of(const MergeInto& a, std::int32_t row, std::int32_t token, std::i
     }
     case MergeInto::Weight::kGaussian:
       return gaussian(kv.key(row, token), kv.key(row, from), d, a.sigma);
+    case MergeInto::Weight::kMassShare: {
+      const float* const mass = a.mass + kv.first[row];
+      return mass[token] > 0.0F ? mass[from] / mass[token] : 0.0F;
+    }
   }
   return 0.0F;
 }
@@ -92,7 +96,8 @@ OpCall call(const MergeInto& a) {
           .rows = kv.num_rows,
           .tokens = dropped,
           .outputs = targets,
-          .bytes = (read + written) * vector * kv.kv_bytes + 12 * dropped,
+          .bytes = (read + written) * vector * kv.kv_bytes + 12 * dropped +
+                   (a.weight == MergeInto::Weight::kMassShare ? 4 * (dropped + targets) : 0),
           .flops = 2 * sides * dropped * vector + (looks ? 3 * dropped * vector : 0)};
 }
 KVLAB_WITHOUT_CUDA(MergeInto)

@@ -18,7 +18,7 @@ struct Received {
 
 struct Merge {
   Received received;
-  const float* similarity;
+  const float *similarity, *mass;
   MergeInto::Combine combine;
   MergeInto::Weight weight;
   float sigma;
@@ -52,7 +52,11 @@ __global__ void __launch_bounds__(kThreads) weigh_dropped(Merge a, int blocks) {
   const std::int64_t to = rows.kv.slot(row, rows.kept[rows.kept_first[row] + target]) * d;
   double sums[3];
   float weight = 0;
-  if (a.weight == MergeInto::Weight::kGaussian) {
+  if (a.weight == MergeInto::Weight::kMassShare) {
+    const float* const mass = a.mass + rows.kv.first[row];
+    const float kept = mass[rows.kept[rows.kept_first[row] + target]];
+    weight = kept > 0.0F ? mass[rows.dropped[place]] / kept : 0.0F;
+  } else if (a.weight == MergeInto::Weight::kGaussian) {
     const T* const k = static_cast<const T*>(rows.kv.k);
     measure(k + to, k + from, d, sums);
     weight = static_cast<float>(exp(-sums[2] / (2.0 * static_cast<double>(a.sigma) * static_cast<double>(a.sigma))));
@@ -177,9 +181,11 @@ Received order_by_target(const MergeInto& a, CudaContext& cuda) {
 void run_cuda(const MergeInto& a, CudaContext& cuda) {
   if (a.rows.total_dropped() == 0 || a.rows.total_kept() == 0) return;
   const CudaContext::Frame frame(cuda);
-  const bool looks = a.weight == MergeInto::Weight::kNormShare || a.weight == MergeInto::Weight::kGaussian;
+  const bool looks =
+      a.weight == MergeInto::Weight::kNormShare || a.weight == MergeInto::Weight::kGaussian || a.weight == MergeInto::Weight::kMassShare;
   const Merge merge{order_by_target(a, cuda),
                     a.similarity,
+                    a.mass,
                     a.combine,
                     a.weight,
                     a.sigma,

@@ -18,10 +18,11 @@ namespace kvlab {
 //   kSoftmax     e^s / e                                          D2O, Wan et al. 2025, section 3.3
 //   kNormShare   max(s, 0) |v_i| / (|v_i| + |v_c|)                MergingPress of kvpress
 //   kGaussian    exp(-|k_c - k_i|^2 / (2 sigma^2))                KVMerger, Wang et al. 2024, eq. 5
+//   kMassShare   mass_i / mass_c, 0 where mass_c is 0             our definition: the value of an attention-weighted mean
 // `values_times_count` then scales V by 1 + m, which replaces the softmax weight of the m removed keys (KVMerger, eq. 6).
 struct MergeInto {
   enum class Combine : std::uint8_t { kMean, kPivot, kWeightedMean };
-  enum class Weight : std::uint8_t { kOne, kSimilarity, kSoftmax, kNormShare, kGaussian };
+  enum class Weight : std::uint8_t { kOne, kSimilarity, kSoftmax, kNormShare, kGaussian, kMassShare };
   PartedRows rows;
   const std::int32_t* target = nullptr;  // [total_dropped()] place in the row's kept list, -1: merged nowhere
   const float* similarity = nullptr;     // [total_dropped()], for weights that use it
@@ -30,6 +31,7 @@ struct MergeInto {
   float sigma = 5.0F;
   bool keys = true;  // false: V alone is merged
   bool values_times_count = false;
+  const float* mass = nullptr;  // [rows.kv.total()] attention that each token received, >= 0; for kMassShare
 };
 // Counted as if all dropped tokens were merged: their K and V are read, targets read and written, one multiply-add per element; weights
 // that depend on vectors read them again.

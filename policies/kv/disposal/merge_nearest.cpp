@@ -23,10 +23,13 @@ class MergeNearest final : public Merging {
                               "what is merged; keys stay exact under RoPE where only values are")),
         combine_(p.choice("combine", {{"mean", Combine::kMean}, {"pivot", Combine::kPivot}, {"weighted_mean", Combine::kWeightedMean}},
                           Combine::kWeightedMean, "how a kept token and those that join it become one")),
-        weight_(p.choice(
-            "weight",
-            {{"one", Weight::kOne}, {"similarity", Weight::kSimilarity}, {"softmax", Weight::kSoftmax}, {"norm_share", Weight::kNormShare}},
-            Weight::kSoftmax, "of a joining token; the kept one has 1")),
+        weight_(p.choice("weight",
+                         {{"one", Weight::kOne},
+                          {"similarity", Weight::kSimilarity},
+                          {"softmax", Weight::kSoftmax},
+                          {"norm_share", Weight::kNormShare},
+                          {"attention_share", Weight::kMassShare}},
+                         Weight::kSoftmax, "of a joining token; the kept one has 1")),
         threshold_(p.choice("threshold",
                             {{"running_mean", Threshold::kRunningMean}, {"fixed", Threshold::kFixed}, {"none", Threshold::kNone}},
                             Threshold::kRunningMean, "cosine below which a token is deleted instead of merged")),
@@ -38,6 +41,12 @@ class MergeNearest final : public Merging {
   void forget(std::int32_t index) override {
     for (std::vector<float>& layer : thresholds_)
       if (static_cast<std::size_t>(index) < layer.size()) layer[static_cast<std::size_t>(index)] = kNoThreshold;
+  }
+
+  [[nodiscard]] Needs needs() const override { return weighs_attention() ? mass_.needs() : Needs{}; }
+  [[nodiscard]] std::int32_t num_words() const override { return weighs_attention() ? 1 : 0; }
+  void observe(LayerStep& step) override {
+    if (weighs_attention()) mass_.observe(step, first_word());
   }
 
   void dispose(LayerStep& step, const Kept& kept) override {
@@ -54,11 +63,14 @@ class MergeNearest final : public Merging {
     merge.combine = combine_;
     merge.weight = weight_;
     merge.keys = merges_keys_;
+    if (weighs_attention()) merge.mass = mass_.per_query(step, first_word());
     step.ops(merge);
     compact(step, kept);
   }
 
  private:
+  [[nodiscard]] bool weighs_attention() const { return weight_ == Weight::kMassShare; }
+
   void read_thresholds(LayerStep& step, MergeGate& gate) {
     std::int32_t* const lines = step.ops.host_ints(step.kv.num_sequences());
     std::int32_t most = -1;
@@ -70,6 +82,7 @@ class MergeNearest final : public Merging {
     gate.thresholds = thresholds_[layer].data();
   }
 
+  AttentionMass mass_;
   bool merges_keys_;
   Combine combine_;
   Weight weight_;

@@ -1,4 +1,5 @@
 #include "kernels/merge/merge_into/merge_into.h"
+#include "policies/kv/disposal/key_pivots/key_pivots.h"
 #include "policies/kv/disposal/key_runs/key_runs.h"
 #include "policies/kv/disposal/merging.h"
 
@@ -13,7 +14,14 @@ class MergeRuns final : public Merging {
   explicit MergeRuns(Params& p)
       : min_cosine_(p.optional<float>("min_cosine", 0.75, -1, 1, "similarity of neighbouring keys that continues a run")),
         sigma_(p.optional<float>("sigma", 5, 1e-3F, 1e6F, "width of the gaussian over key distances")),
-        counts_(p.flag("values_times_count", true, "values grow with the tokens merged, in place of their lost softmax weight")) {}
+        counts_(p.flag("values_times_count", true, "values grow with the tokens merged, in place of their lost softmax weight")),
+        runs_first_(p.choice(
+            "order", {{"tokens_first", false}, {"runs_first", true}}, false,
+            "the budget picks tokens, and those dropped join the nearest; or runs are formed first, and it picks among their pivots")) {}
+
+  void rank(LayerStep& step, float* scores) override {
+    if (runs_first_) step.ops(KeyPivots{step.kv, min_cosine_, scores});
+  }
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
@@ -30,7 +38,7 @@ class MergeRuns final : public Merging {
 
  private:
   float min_cosine_, sigma_;
-  bool counts_;
+  bool counts_, runs_first_;
 };
 
 KVLAB_REGISTER(Disposal, MergeRuns, "merge_runs", "merges runs of neighbouring similar keys into one",

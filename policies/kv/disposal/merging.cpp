@@ -1,9 +1,24 @@
 #include "policies/kv/disposal/merging.h"
 
+#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_stats/token_stats.h"
 #include "kernels/select/list_dropped/list_dropped.h"
 #include "kernels/storage/compact/compact_rows.h"
+#include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
+
+namespace {
+
+const float* token_scores(LayerStep& step, TokenScores::Kind kind, std::int32_t first_word) {
+  TokenScores scores{step.kv, kind, first_word};
+  scores.end_position = end_positions(step);
+  scores.scores = step.ops.floats(step.kv.total());
+  step.ops(scores);
+  return scores.scores;
+}
+
+}  // namespace
 
 PartedRows part_rows(LayerStep& step, const Kept& kept) {
   const KvRows& kv = step.kv;
@@ -17,5 +32,27 @@ PartedRows part_rows(LayerStep& step, const Kept& kept) {
 }
 
 void compact(LayerStep& step, const Kept& kept) { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
+
+Needs AttentionMass::needs() {
+  Needs needs;
+  needs.step_queries = true;
+  return needs;
+}
+
+void AttentionMass::observe(LayerStep& step, std::int32_t first_word) {
+  TokenStats stats;
+  stats.kv = step.kv;
+  stats.queries = step.in.step.data();
+  stats.first_word = first_word;
+  step.ops(stats);
+}
+
+const float* AttentionMass::sum(LayerStep& step, std::int32_t first_word) {
+  return token_scores(step, TokenScores::Kind::kSum, first_word);
+}
+
+const float* AttentionMass::per_query(LayerStep& step, std::int32_t first_word) {
+  return token_scores(step, TokenScores::Kind::kMean, first_word);
+}
 
 }  // namespace kvlab

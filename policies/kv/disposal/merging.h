@@ -14,4 +14,13 @@ PartedRows part_rows(LayerStep& step, const Kept& kept);
 // Moves the kept tokens to the front of their rows.
 void compact(LayerStep& step, const Kept& kept);
 
+// Attention that each token received from every query since it was cached, in one word per token from `first_word` on, the mean over the
+// query heads of a KV head. The user asks for needs() and calls observe() in every step. Results [kv.total()] are scratch of step.ops.
+struct AttentionMass {
+  [[nodiscard]] static Needs needs();
+  static void observe(LayerStep& step, std::int32_t first_word);
+  [[nodiscard]] static const float* sum(LayerStep& step, std::int32_t first_word);
+  [[nodiscard]] static const float* per_query(LayerStep& step, std::int32_t first_word);  // the sum over the queries that saw the token
+};
+
 }  // namespace kvlab

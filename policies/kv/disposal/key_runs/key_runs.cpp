@@ -1,32 +1,10 @@
 #include "policies/kv/disposal/key_runs/key_runs.h"
 
-#include <cmath>
 #include <vector>
 
+#include "policies/kv/disposal/key_runs/key_links.h"
+
 namespace kvlab {
-
-namespace {
-
-// linked[i]: tokens i - 1 and i of the row belong together.
-void find_links(const KeyRuns& a, std::int32_t row, std::vector<char>& linked) {
-  const KvRows& kv = a.rows.kv;
-  linked.assign(static_cast<std::size_t>(kv.len[row]) + 1, 0);
-  double norm_before = 0;
-  for (std::int32_t i = 0; i < kv.len[row]; ++i) {
-    const float *k = kv.key(row, i), *before = i > 0 ? kv.key(row, i - 1) : k;
-    double square = 0, product = 0;
-    for (std::int32_t c = 0; c < kv.head_dim; ++c) {
-      square += static_cast<double>(k[c]) * static_cast<double>(k[c]);
-      product += static_cast<double>(k[c]) * static_cast<double>(before[c]);
-    }
-    const double norm = std::sqrt(square);
-    if (i > 0 && norm * norm_before > 0)
-      linked[static_cast<std::size_t>(i)] = product >= static_cast<double>(a.min_cosine) * norm * norm_before;
-    norm_before = norm;
-  }
-}
-
-}  // namespace
 
 OpCall call(const KeyRuns& a) {
   const KvRows& kv = a.rows.kv;
@@ -43,7 +21,7 @@ KVLAB_WITHOUT_CUDA(KeyRuns)
 void run_cpu(const KeyRuns& a) {
   std::vector<char> linked;
   for (std::int32_t r = 0; r < a.rows.kv.num_rows; ++r) {
-    find_links(a, r, linked);
+    find_links(a.rows.kv, r, a.min_cosine, linked);
     const std::int32_t* kept = a.rows.kept + a.rows.kept_first[r];
     const std::int32_t *dropped = a.rows.dropped + a.rows.dropped_first[r], count = a.rows.num_dropped(r), n = a.rows.kv.len[r];
     std::int32_t* target = a.target + a.rows.dropped_first[r];

@@ -1,28 +1,12 @@
 #include "kernels/device/cuda/device_parts.h"
 #include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
+#include "policies/kv/disposal/key_runs/key_links.cuh"
 #include "policies/kv/disposal/key_runs/key_runs.h"
 
 namespace kvlab {
 
 namespace {
-
-// linked [total]: whether a token belongs with the one before it. A warp per token.
-template <class T>
-__global__ void __launch_bounds__(kRowThreads) find_links(DeviceRows kv, double min_cosine, std::uint8_t* linked, int chunks) {
-  const int row = blockIdx.x / chunks;
-  const std::int32_t i = static_cast<std::int32_t>(blockIdx.x) % chunks * (kRowThreads / kWarpSize) + warp_index();
-  if (i >= kv.len[row]) return;
-  const T *const key = key_at<T>(kv, row, i), *const before = key_at<T>(kv, row, max(0, i - 1));
-  double square = 0, square_before = 0, product = 0;
-  for (int c = lane_index(); c < kv.head_dim; c += kWarpSize) {
-    const double x = load_float(key + c), y = load_float(before + c);
-    square += x * x, square_before += y * y, product += x * y;
-  }
-  const double norms = sqrt(warp_sum(square)) * sqrt(warp_sum(square_before));
-  product = warp_sum(product);
-  if (lane_index() == 0) linked[kv.first[row] + i] = i > 0 && norms > 0 && product >= min_cosine * norms ? 1 : 0;
-}
 
 struct Runs {
   DeviceParts rows;
@@ -51,12 +35,7 @@ void run_cuda(const KeyRuns& a, CudaContext& cuda) {
   if (a.rows.total_dropped() == 0) return;
   const CudaContext::Frame frame(cuda);
   const DeviceParts rows = on_device(a.rows, cuda);
-  auto* const linked = cuda.scratch<std::uint8_t>(rows.kv.total);
-  const auto chunks = static_cast<int>(ceil_div(rows.kv.longest, kRowThreads / kWarpSize));
-  for_type(a.rows.kv.type, [&](auto zero) {
-    launch("key_runs", cuda, block_each(std::int64_t{rows.kv.num_rows} * chunks), find_links<decltype(zero)>, rows.kv,
-           static_cast<double>(a.min_cosine), linked, chunks);
-  });
+  const std::uint8_t* const linked = find_links("key_runs", cuda, a.rows.kv, rows.kv, a.min_cosine);
   launch_over_rows("key_runs", cuda, rows.kv.num_rows, rows.most_dropped, Runs{rows, linked, a.target});
 }
 
