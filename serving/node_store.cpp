@@ -67,9 +67,11 @@ NodeStore::Write NodeStore::begin_write(const TraceRequest& prompt, std::int64_t
 }
 
 void NodeStore::end_write(const Write& write) {
-  for (const Write::Fresh& fresh : write.fresh)  // another write of the same content may have been faster
-    if (pool_.peek(fresh.key) == kNoBlock) pool_.publish(fresh.block, fresh.key, fresh.number, 0);
-  use_.written_blocks += static_cast<std::int64_t>(write.fresh.size());
+  for (const Write::Fresh& fresh : write.fresh) {
+    if (pool_.peek(fresh.key) != kNoBlock) continue;  // another write of the same content was faster
+    pool_.publish(fresh.block, fresh.key, fresh.number, 0);
+    ++use_.written_blocks;
+  }
   pool_.release_reversed(write.blocks);
 }
 

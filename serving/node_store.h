@@ -50,7 +50,7 @@ class NodeStore {
   void end_write(const Write& write);
 
   struct Use {
-    std::int64_t written_blocks = 0;  // that came from GPU memory
+    std::int64_t written_blocks = 0;  // that came from GPU memory, each content once
     std::int64_t loaded_bytes = 0;    // to GPU memory of this replica
     std::int64_t no_room_blocks = 0;  // that found only blocks with references
   };

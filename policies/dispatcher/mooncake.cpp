@@ -74,11 +74,16 @@ class MooncakeConductor final : public Dispatcher {
   }
 
   Placement go_on(const Ask& ask, const FleetView& fleet) const {
-    const auto seconds = [&](ReplicaId replica) { return step_seconds(ask, fleet, replica, load_now(fleet, replica)); };
-    const ReplicaId decode =
-        least_of(ask.among, [&](ReplicaId replica) { return std::pair(seconds(replica), outstanding(fleet, replica)); });
+    ReplicaId decode = kNoReplica;
+    std::pair<double, std::int64_t> least;  // seconds of a step, and requests
+    for (const ReplicaId replica : ask.among) {
+      const std::pair mine(step_seconds(ask, fleet, replica, load_now(fleet, replica)), outstanding(fleet, replica));
+      if (decode != kNoReplica && mine >= least) continue;
+      decode = replica;
+      least = mine;
+    }
     const bool is_checked = tbt_limit_ > 0 && early_rejection_ != EarlyRejection::kByPredictedLoad;
-    return is_checked && seconds(decode) > tbt_limit_ ? Placement::reject(kTbt) : Placement::send(decode);
+    return is_checked && least.first > tbt_limit_ ? Placement::reject(kTbt) : Placement::send(decode);
   }
 
   // ---- prefill ----
