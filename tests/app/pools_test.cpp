@@ -178,7 +178,6 @@ TEST_F(PoolsTest, TablesAddUp) {
   for (const auto& row : links.rows) EXPECT_EQ(row[links.at("direction")] == "out", row[links.at("pool")] == "prefill");
 }
 
-// kSmall's prompts have 300 tokens, of which the requests of a session share the beginning.
 TEST_F(PoolsTest, TheStoreIsOfPoolsThatPrefill) {
   const auto blocks = [](const std::string& more) {
     std::vector<std::int64_t> all;
@@ -189,7 +188,7 @@ TEST_F(PoolsTest, TheStoreIsOfPoolsThatPrefill) {
   using Blocks = std::vector<std::int64_t>;
   EXPECT_EQ(blocks(""), (Blocks{0, 0}));
   EXPECT_EQ(blocks("store:\n"), (Blocks{2048, 0}));  // 128 GiB in blocks of 512 tokens, 64 MiB
-  EXPECT_EQ(blocks("store: {bytes_per_gpu: 1e9, block_tokens: 64}\n"), (Blocks{119, 0}));
+  EXPECT_EQ(blocks("store: {bytes_per_gpu: 1000000000, block_tokens: 64}\n"), (Blocks{119, 0}));
   const ServingPlan mooncake = plan_of("scheduler: vllm_v1\nsystem: mooncake\n");
   EXPECT_EQ(mooncake.setup.store.block_tokens, 512);
   EXPECT_EQ(mooncake.setup.pools[0].store_blocks, 2048);
