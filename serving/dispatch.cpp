@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "policies/predictor/exact.h"
 #include "serving/needed_facts.h"
@@ -21,8 +22,13 @@ std::unique_ptr<Predictor> make_predictor(const HostSetup& setup) {
 
 }  // namespace
 
-Dispatch::Dispatch(const HostSetup& setup, Replicas& replicas)
-    : replicas_(replicas), dispatcher_(setup.make_dispatcher()), predictor_(make_predictor(setup)), coming_(replicas.num_replicas()) {
+Dispatch::Dispatch(const HostSetup& setup, Replicas& replicas, const Transfers& transfers)
+    : setup_(setup),
+      replicas_(replicas),
+      transfers_(transfers),
+      dispatcher_(setup.make_dispatcher()),
+      predictor_(make_predictor(setup)),
+      coming_(replicas.num_replicas()) {
   dispatcher_->set_seed(setup.seed);
   needed_facts_ = predictor_->needs();
   for (std::uint32_t i = 0; i < replicas.num_replicas(); ++i) roles_.push_back(setup.pool(replicas.place(ReplicaId{i}).pool).roles);
@@ -46,6 +52,8 @@ Placement Dispatch::ask(const Question& question, Time now) {
   if (candidates.empty()) return Placement::hold();  // all of them change their roles
   const Placement placement = dispatcher_->place({question.stage, question.record, candidates, question.from}, *this);
   const bool needs_replica = placement.kind == Placement::Kind::kSend;
+  if (placement.fetch_from != kNoReplica && index(placement.fetch_from) >= num_replicas())
+    throw InternalError("the dispatcher fetches from a replica that does not exist");
   if (needs_replica ? index(placement.replica) >= num_replicas()
                     : placement.replica != kNoReplica && index(placement.replica) >= num_replicas())
     throw InternalError("the dispatcher chose a replica that does not exist");
@@ -78,6 +86,18 @@ void Dispatch::settle_roles() {
 
 std::int64_t Dispatch::cached_tokens(ReplicaId replica) const {
   return replicas_.state(replicas_.choose_rank(replica)).memory().cached_tokens(question_->content);
+}
+
+std::int64_t Dispatch::stored_tokens(ReplicaId replica) const {
+  const NodeStore* const store = replicas_.store(replica);
+  return store == nullptr ? 0 : store->leading_blocks(question_->content) * store->block_tokens();
+}
+
+double Dispatch::fetch_seconds(ReplicaId from, ReplicaId to, std::int64_t tokens) const {
+  const MemorySetup& memory = setup_.pool(replicas_.place(to).pool).memory;
+  const std::int64_t bytes = ceil_div(tokens, memory.block_tokens) * memory.block_bytes;
+  const std::int64_t calls = setup_.store.is_on() ? ceil_div(tokens, setup_.store.block_tokens) : 0;
+  return transfers_.seconds(index(from), index(to), bytes, calls, to_ps(now_ - kStart));
 }
 
 void Dispatch::on_leave(const RequestRecord& record) {

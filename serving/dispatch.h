@@ -16,7 +16,8 @@ namespace kvlab {
 // The dispatcher of a run with what it may see and change: roles of replicas, loads, and the request that is asked for.
 class Dispatch final : public FleetView, public FleetControl {
  public:
-  Dispatch(const HostSetup& setup, Replicas& replicas);
+  // All arguments outlive the object.
+  Dispatch(const HostSetup& setup, Replicas& replicas, const Transfers& transfers);
 
   [[nodiscard]] bool reads_load() const { return dispatcher_->reads_load(); }
   [[nodiscard]] Span period() const { return dispatcher_->period(); }
@@ -44,6 +45,9 @@ class Dispatch final : public FleetView, public FleetControl {
   [[nodiscard]] std::uint64_t num_asked() const override { return question_->key; }
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override { return replicas_.load(replica); }
   [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override;
+  [[nodiscard]] bool has_store(ReplicaId replica) const override { return replicas_.store(replica) != nullptr; }
+  [[nodiscard]] std::int64_t stored_tokens(ReplicaId replica) const override;
+  [[nodiscard]] double fetch_seconds(ReplicaId from, ReplicaId to, std::int64_t tokens) const override;
   [[nodiscard]] std::int32_t predicted_tokens() const override;
   [[nodiscard]] std::uint32_t num_ranks(ReplicaId replica) const override { return replicas_.place(replica).ranks; }
   [[nodiscard]] const ReplicaView& view(ReplicaId replica, std::uint32_t rank) const override;
@@ -59,7 +63,9 @@ class Dispatch final : public FleetView, public FleetControl {
   void settle_roles();
   [[nodiscard]] Device& first_device(ReplicaId replica) const;
 
+  const HostSetup& setup_;
   Replicas& replicas_;
+  const Transfers& transfers_;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::unique_ptr<Predictor> predictor_;
   std::vector<Fact> needed_facts_;            // by the predictor

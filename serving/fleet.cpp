@@ -35,7 +35,7 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
       held_(replicas_.num_replicas()),
       outputs_seen_(replicas_.num_replicas()),
       last_counted_(replicas_.num_ranks()) {
-  if (replicas_.num_replicas() > 1) dispatch_ = std::make_unique<Dispatch>(setup, replicas_);
+  if (replicas_.num_replicas() > 1) dispatch_ = std::make_unique<Dispatch>(setup, replicas_, transfers_);
   for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) keeps_hashes_ = keeps_hashes_ || state(i).memory().limits().prefix_caching;
 }
 
@@ -57,6 +57,7 @@ void Fleet::run_to_end(Picoseconds stop) {
     while (step(stop)) {
 #ifdef KVLAB_CHECKS
       for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) state(i).check();
+      check_stores();
 #endif
     }
   } catch (const ClockOverflow& e) {
@@ -146,6 +147,10 @@ void Fleet::settle_offers(ReplicaState& state, Picoseconds at) {
   std::vector<KvOffer> settled;
   std::swap(settled, state.handover().settled());
   for (const KvOffer& offer : settled) {
+    if (offer.is_prefix) {
+      give_back(offer);
+      continue;
+    }
     Replica& source = replicas_.unit(offer.rank);
     source.catch_up(at, false);
     source.release_export(offer.slot, offer.rank, at);
@@ -265,6 +270,7 @@ void Fleet::add_pools(ServingSummary& summary) const {
       if (use.transfers > 0) summary.links.push_back({replica, is_egress, use.transfers, use.bytes, use.busy});
     }
   }
+  add_stores(summary);
 }
 
 }  // namespace kvlab

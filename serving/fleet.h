@@ -42,7 +42,8 @@ class Fleet final {
 
   // ---- arrivals and stages (fleet_stages.cpp) ----
   void arrive(const TraceRequest& request, Picoseconds at);
-  void receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only);
+  void receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only,
+               std::optional<KvOffer> prefix = {});
   void ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at);
   [[nodiscard]] std::optional<ReplicaId> place(const HeldRequests::Held& request, Picoseconds at);
   void send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at);
@@ -61,6 +62,13 @@ class Fleet final {
   void note_outputs(ReplicaId replica);
   [[nodiscard]] std::uint64_t num_outputs(ReplicaId replica);
   [[nodiscard]] std::uint32_t choose_rank(ReplicaId replica, Picoseconds at);
+
+  // ---- the store of prompts (fleet_stores.cpp) ----
+  [[nodiscard]] std::optional<KvOffer> offer_prefix(const TraceRequest& prompt, const Placement& placement, std::uint32_t rank,
+                                                    Picoseconds at);
+  void give_back(const KvOffer& prefix);
+  void add_stores(ServingSummary& summary) const;
+  void check_stores() const;
 
   // ---- records ----
   void collect(Replica& replica, Picoseconds at);

@@ -28,17 +28,21 @@ TraceRequest content_of(const Request& r) {
 }  // namespace
 
 void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
-  if (dispatch_ == nullptr) return receive(request, to_time(at), choose_rank(ReplicaId{0}, at), at, false);
+  if (dispatch_ == nullptr) {
+    const std::uint32_t rank = choose_rank(ReplicaId{0}, at);
+    return receive(request, to_time(at), rank, at, false, offer_prefix(request, Placement::send(ReplicaId{0}), rank, at));
+  }
   if (dispatch_->reads_load()) catch_up_all(at);
   HeldRequests::Held asked{
       {Stage::kPrefill, arrival_record(request, to_time(at)), request, kNoReplica, dispatch_->next_key(Stage::kPrefill)}};
   if (const auto held_for = place(asked, at)) hold(asked, *held_for, at);
 }
 
-void Fleet::receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only) {
+void Fleet::receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only,
+                    std::optional<KvOffer> prefix) {
   Replica& replica = replicas_.unit(rank);
   replica.catch_up(at, false);
-  replica.receive(request, arrival, rank, at, prefill_only);
+  replica.receive(request, arrival, rank, at, prefill_only, std::move(prefix));
   if (!keeps_hashes_) arrivals_.forget_hashes(request.number);
   collect(replica, at);
 }
@@ -68,7 +72,9 @@ std::optional<ReplicaId> Fleet::place(const HeldRequests::Held& request, Picosec
 void Fleet::send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at) {
   if (request.question.stage == Stage::kDecode) return send_on(request, placement.replica, at);
   const bool is_whole = placement.is_whole || dispatch_->roles(placement.replica).decode;
-  receive(request.question.content, request.question.record.arrival, choose_rank(placement.replica, at), at, !is_whole);
+  const std::uint32_t rank = choose_rank(placement.replica, at);
+  const TraceRequest& content = request.question.content;
+  receive(content, request.question.record.arrival, rank, at, !is_whole, offer_prefix(content, placement, rank, at));
 }
 
 // To its decode stage.

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// KV that another rank holds for a request of this one.
+// KV that another rank holds for a request of this one; or, for a request that is not begun, the first tokens of its prompt in stores.
 struct KvOffer {
   std::uint32_t rank = 0;                     // counted over all replicas
   std::uint32_t replica = 0, to_replica = 0;  // of that rank, and of this one
@@ -19,6 +19,10 @@ struct KvOffer {
   std::int32_t tokens = 0;
   Picoseconds begun{}, ready{};  // when the prompt was begun and done there
   std::vector<BlockId> blocks;   // of the tokens there, in order
+  // ---- of a prompt's first tokens ----
+  bool is_prefix = false;           // `blocks` are of the store of `replica`, after the first ones that are in the own store
+  std::vector<BlockId> own_blocks;  // of the store of `to_replica`
+  // ---- of another rank ----
   std::uint64_t first_plan = 0;  // number of the plan that saw the request first
   bool has_waited = false;       // that plan did not take it: nothing of it came while the prompt was computed
 };
@@ -74,6 +78,7 @@ class Handover {
     settled_.push_back(std::move(found->second));
     offers_.erase(found);
   }
+  [[nodiscard]] const std::unordered_map<std::uint32_t, KvOffer>& offers() const { return offers_; }  // by slot
   // Offers whose memory may go back; the caller clears it.
   std::vector<KvOffer>& settled() { return settled_; }
 

@@ -16,6 +16,7 @@
 #include "policies/scheduler/scheduler.h"
 #include "serving/group_metrics.h"
 #include "serving/metrics.h"
+#include "serving/node_store.h"
 #include "serving/qoe.h"
 #include "serving/transfers.h"
 
@@ -54,7 +55,8 @@ struct PoolSetup {
   std::function<std::unique_ptr<BlockCache>()> make_block_cache;
   std::function<std::unique_ptr<Footprint>()> make_footprint;
   MemorySetup memory;
-  LinkSetup link;  // to other replicas, of a whole replica, one direction
+  LinkSetup link;                 // to other replicas, of a whole replica, one direction
+  std::int64_t store_blocks = 0;  // of each replica's part of the store; 0: it has none
   std::int32_t max_model_len = 1 << 20;
 };
 
@@ -63,6 +65,7 @@ struct HostSetup : PoolSetup {
   std::vector<PoolSetup> pools;  // with the same block_tokens, model and KV policy; one at least takes each stage
   std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica
   TransferSetup transfer;                                        // between replicas
+  StoreSetup store;                                              // of prompts, in CPU memory
   Slo slo;
   std::optional<ExpectedText> expected_text;  // of the quality of experience; none: it is not followed
   StopRule stop;
@@ -84,6 +87,15 @@ struct LinkUse {
   std::uint64_t transfers = 0;
   std::int64_t bytes = 0;
   Picoseconds busy{};
+};
+
+// The CPU memory of one replica that keeps prompts.
+struct StoreUse {
+  std::uint32_t replica = 0;
+  std::int64_t num_blocks = 0, block_bytes = 0;
+  std::int64_t kept_blocks = 0;  // at the run's end
+  NodeStore::Use use;
+  std::int64_t evicted_blocks = 0;
 };
 
 // What the ranks of one pool did.
@@ -116,6 +128,7 @@ struct ServingSummary {
   std::string remark;             // what the host had to do without, if anything
   std::vector<PoolTotals> pools;  // as in the setup
   std::vector<LinkUse> links;     // of replicas that took part in a transfer
+  std::vector<StoreUse> stores;   // of replicas that have one
   std::uint64_t peak_held_requests = 0;
   std::uint64_t events = 0;  // arrivals, plans, outputs, ends of copies and samples that the run handled one by one
 };

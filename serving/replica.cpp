@@ -41,10 +41,11 @@ Replica::Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t
   }
 }
 
-void Replica::receive(const TraceRequest& request, Time arrival, std::uint32_t number, Picoseconds at, bool prefill_only) {
+void Replica::receive(const TraceRequest& request, Time arrival, std::uint32_t number, Picoseconds at, bool prefill_only,
+                      std::optional<KvOffer> prefix) {
   Rank& its = rank(number);
   const std::size_t before = its.state.outbox().size();
-  its.state.receive(request, arrival, prefill_only);
+  its.state.receive(request, arrival, prefill_only, std::move(prefix));
   if (its.state.outbox().size() == before) its.device->on_receive(request, its.state.queues().input().back());
   begin_anew(its, at);
 }
@@ -96,6 +97,12 @@ void Replica::begin_anew(const Rank& rank, Picoseconds at) {
 }
 
 void Replica::handle(const Event& event, Picoseconds next_arrival) {
+  if (event.kind == EventKind::kStoreEnd) {
+    catch_up(event.at, false);
+    Rank& its = rank(event.replica);
+    its.state.memory().end_write(RequestId{event.subject});
+    return plan_anew(its, event.at);
+  }
   if (event.kind == EventKind::kSwapEnd || event.kind == EventKind::kImportEnd) {
     catch_up(event.at, false);
     stretch_.iterations = 0;
@@ -153,6 +160,7 @@ void Replica::process_oldest(Picoseconds at) {
   ++num_outputs_;
   for (const auto& rank : ranks_) {
     rank->state.process_output(in_flight(*rank, 0), at, itl_);
+    start_writes(*rank, at);
     tell_scheduler(*rank);
     if (wants_events_) forward_events(*rank);
   }
@@ -277,6 +285,7 @@ Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
 // Returns when the request's KV is here.
 Picoseconds Replica::start_import(Rank& rank, const SwapCopy& copy, Picoseconds at) {
   const KvOffer& offer = *rank.state.handover().offer(copy.request);
+  if (offer.is_prefix) return start_prefix(rank, copy, offer, at);
   const Request& r = rank.state.table()[copy.request];
   KvFetch fetch{offer.replica, offer.to_replica,
                 copy.blocks,   copy.blocks * pool_.memory.block_bytes,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "serving/decode_stretch.h"
@@ -34,7 +35,9 @@ class Replica {
   // Carries out whatever happens before the phase kArrive of `at` (with_plans: up to and including kSchedule).
   void catch_up(Picoseconds at, bool with_plans);
   // A request for the rank of that number among all; catch_up(at) came before. arrival: it may have been held back since then.
-  void receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only = false);
+  // prefix: as of ReplicaState::receive().
+  void receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only = false,
+               std::optional<KvOffer> prefix = {});
   // A request whose KV another rank offers; likewise.
   void receive_import(const Request& from, KvOffer offer, std::uint32_t rank, Picoseconds at);
   // An export of that rank goes on here.
@@ -47,7 +50,7 @@ class Replica {
   void set_watched(bool is_watched);
   // Outputs that were processed so far.
   [[nodiscard]] std::uint64_t num_outputs() const { return num_outputs_; }
-  // kOutput, kPlan, kSwapEnd and kImportEnd events of this replica.
+  // kOutput, kPlan, kSwapEnd, kImportEnd and kStoreEnd events of this replica.
   void handle(const Event& event, Picoseconds next_arrival);
 
   [[nodiscard]] std::vector<std::unique_ptr<Rank>>& ranks() { return ranks_; }
@@ -75,6 +78,8 @@ class Replica {
   void count_steps(int i, Picoseconds before);
   Picoseconds start_copies(Rank& rank, Picoseconds at);
   Picoseconds start_import(Rank& rank, const SwapCopy& copy, Picoseconds at);
+  Picoseconds start_prefix(Rank& rank, const SwapCopy& copy, const KvOffer& offer, Picoseconds at);
+  void start_writes(Rank& rank, Picoseconds at);
   void begin_anew(const Rank& rank, Picoseconds at);
   void end_stretch();
   void plan_anew(const Rank& rank, Picoseconds at);

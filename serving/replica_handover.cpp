@@ -1,4 +1,5 @@
 // Requests on their way between replicas, as exports of one and imports of another.
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -60,14 +61,25 @@ bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
 bool ReplicaState::try_import(RequestId id, std::int32_t m, KvOffer& offer) {
   Request& r = table_[id];
   offer.has_waited = offer.has_waited || num_plans_ > offer.first_plan;
-  const std::int64_t cached = memory_.try_import(r, m);
-  if (cached < 0) return false;
+  const std::int32_t offered = r.computed_tokens;
+  const std::int32_t more = offer.is_prefix ? std::max(0, memory_.find_cached_tokens(r) - offered) : 0;  // others had them computed
+  if (more > 0) table_.set_computed(r, offered + more);
+  const std::int64_t cached = memory_.try_import(r, m - more);
+  if (cached < 0) {
+    if (more > 0) table_.set_computed(r, offered);
+    return false;
+  }
   r.is_parked = true;
   queues_.note_import(id);
   plan_was_quiet_ = false;
   const std::int64_t all = r.left_hashed ? memory_.blocks_held(r) : memory_.blocks_for(r.computed_tokens);
   swap_copies_.push_back({id, all - cached, false, 0, true});
   return true;
+}
+
+void ReplicaState::store_prompt(const Request& r) {
+  SwapCopy copy;
+  if (memory_.begin_write(r, copy)) store_copies_.push_back(copy);
 }
 
 void ReplicaState::hand_over(RequestId id) {

@@ -99,6 +99,10 @@ std::int32_t ReplicaMemory::lookup(RequestId id) {
   return static_cast<std::int32_t>(hits_.size()) * limits_.block_tokens;
 }
 
+std::int32_t ReplicaMemory::most_cached_tokens(const TraceRequest& request) const {
+  return limits_.prefix_caching ? most_hits(request.prompt_tokens, request.prompt_tokens) * limits_.block_tokens : 0;
+}
+
 std::int32_t ReplicaMemory::cached_tokens(const TraceRequest& request) const {
   if (!limits_.prefix_caching) return 0;
   const std::uint32_t known = num_block_hashes(request, limits_.block_tokens);
@@ -306,6 +310,7 @@ void ReplicaMemory::check() const {
     if (!contiguous_ && !r.left_hashed && r.is_running && blocks_for(r.computed_tokens) > static_cast<std::int64_t>(r.blocks.size()))
       throw InternalError("request " + std::to_string(r.number) + " computed more tokens than it has blocks for");
   }
+  for (const StoreWrite& write : writes_) references += static_cast<std::int64_t>(write.from.size());
   std::int64_t counted = 0;
   for (std::uint32_t b = 0; b < static_cast<std::uint32_t>(pool_->num_blocks()); ++b) counted += pool_->references(BlockId{b});
   if (counted != references) throw InternalError("block references are not conserved");

@@ -10,6 +10,7 @@
 #include "policies/kv/footprint.h"
 #include "serving/block_pool.h"
 #include "serving/contiguous.h"
+#include "serving/node_store.h"
 #include "serving/replica_limits.h"
 #include "serving/request.h"
 #include "serving/step.h"
@@ -52,6 +53,8 @@ class ReplicaMemory {
   // Tokens of the request's prompt that are cached, in whole blocks; 0 unless it starts anew.
   std::int32_t lookup(RequestId r);
   [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
+  // Tokens of the prompt that a cache can ever spare it here; 0 without prefix caching.
+  [[nodiscard]] std::int32_t most_cached_tokens(const TraceRequest& request) const;
   // The hits of the latest lookup may have changed.
   void forget_hits() { hits_valid_ = false; }
   // Full blocks of the first `tokens` tokens get their hashes.
@@ -84,6 +87,17 @@ class ReplicaMemory {
   void drop_host_copy(RequestId id);
   // Blocks' worth of CPU memory in use, copies of running requests included.
   [[nodiscard]] std::int64_t host_used() const { return host_used_; }
+
+  // ---- the store of prompts in CPU memory (replica_store.cpp) ----
+  NodeStore* store = nullptr;  // of the replica; null: it has none
+  // r's prompt is computed: begins to write its full blocks that the store lacks. Their KV stays here until end_write(). False: none is
+  // missing, or the store has no room. copy.request is the number of the write.
+  bool begin_write(const Request& r, SwapCopy& copy);
+  void end_write(RequestId write);
+  // Blocks of the store that writes under way hold.
+  [[nodiscard]] std::int64_t pinned_by_writes() const;
+  // Tokens of the prompt of a waiting r that the block cache holds now; any lookup is forgotten.
+  std::int32_t find_cached_tokens(const Request& r);
 
   // ---- KV from another rank: r's computed tokens come in a copy. Between try_import() and end_swap() the copy is under way ----
   // r waits for a copy, and counts as swapped out meanwhile.
@@ -129,6 +143,10 @@ class ReplicaMemory {
     std::int64_t blocks = 0;  // CPU memory, in blocks
     std::int64_t full = 0;    // its first blocks, whose copies are valid
   };
+  struct StoreWrite {
+    NodeStore::Write write;
+    std::vector<BlockId> from;  // blocks of GPU memory, with a reference each
+  };
   bool make_host_room(std::int64_t blocks, RequestId keep);
   [[nodiscard]] std::int64_t calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const;
   [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed, std::int32_t new_tokens) const;
@@ -157,6 +175,7 @@ class ReplicaMemory {
   std::int64_t host_used_ = 0, num_swapped_ = 0;
   std::int64_t copied_ = 0;            // of host_used_: in host_copies_, given up when the room is needed
   std::vector<HostCopy> host_copies_;  // the oldest first
+  std::vector<StoreWrite> writes_;     // under way, by number; the others are empty
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
 };
 

@@ -55,7 +55,7 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
-void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only) {
+void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer> prefix) {
   const ReplicaLimits& limits = memory_.limits();
   check_facts(from.number, from.facts);
   if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
@@ -69,6 +69,8 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_
   r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.hashes = from.hashes;
   watch(id);
+  const std::int32_t offered = prefix ? prefix->tokens : 0;
+  if (prefix) handover_.add_offer(id, std::move(*prefix));
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (prefill_only && r.output_limit > 1) {
@@ -77,6 +79,10 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_
   }
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
   if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
+  if (offered > 0) {
+    table_.set_computed(r, offered);
+    memory_.await_import(r);
+  }
   queues_.add_input(id);
 }
 
@@ -261,6 +267,7 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
+    if (memory_.store != nullptr && entry.emits && !r.has_emitted()) store_prompt(r);
     if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
     if (watches) note_token(entry.request, at);

@@ -80,7 +80,8 @@ class ReplicaState final : public ReplicaView {
   // if it could never run: longer than max_model_len or than the whole memory. Its hashes and facts stay valid until it leaves. InputError:
   // it lacks a fact that the order or the predictor needs.
   // prefill_only: it leaves after its first token, if it has more to emit, and becomes an export.
-  void receive(const TraceRequest& request, Time arrival, bool prefill_only = false);
+  // prefix: the first tokens of its prompt in stores; it waits for them as if swapped out.
+  void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, std::optional<KvOffer> prefix = {});
   // Before plan(): sets the clock and moves the input queue into the waiting queue.
   void begin_plan(Time now);
   // After plan(): advances computed tokens by the step's entries and completes them.
@@ -107,6 +108,8 @@ class ReplicaState final : public ReplicaView {
   // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
   std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
+  // Of prompts to the store, that outputs asked for; ReplicaMemory::end_write() follows.
+  std::vector<SwapCopy>& store_copies() { return store_copies_; }
   std::vector<RequestEventRecord>* events = nullptr;  // null: not recorded
 
   // Lists every request still here as unfinished.
@@ -148,6 +151,7 @@ class ReplicaState final : public ReplicaView {
   bool commit_entry(StepEntry& entry, std::size_t place);
   void leave(RequestId id, Outcome outcome, Time at, const char* reason = nullptr);
   bool try_import(RequestId id, std::int32_t m, KvOffer& offer);
+  void store_prompt(const Request& r);
   void hand_over(RequestId id);
   void forget_computed(Request& r);
   void finish(RequestId id);
@@ -179,7 +183,7 @@ class ReplicaState final : public ReplicaView {
   bool plans_over_unknown_;
   std::vector<Departure> outbox_;
   std::vector<RequestId> left_;
-  std::vector<SwapCopy> swap_copies_;
+  std::vector<SwapCopy> swap_copies_, store_copies_;
   Time now_{};
   std::uint64_t num_plans_ = 0;
   std::int64_t leaving_blocks_ = 0;  // of requests with is_leaving

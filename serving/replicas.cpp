@@ -17,8 +17,17 @@ Replicas::Replicas(const FleetContext& fleet, const MakeDevice& make_device) {
         units_.push_back(std::make_unique<Replica>(fleet, pool, num_ranks(), std::move(devices)));
         of_rank_.insert(of_rank_.end(), together, {replica, static_cast<std::uint32_t>(units_.size() - 1)});
       }
+      add_store(fleet.setup.store, pool);
     }
   }
+}
+
+// Of the latest replica, if its pool has one and prompts are shared there.
+void Replicas::add_store(const StoreSetup& setup, const PoolSetup& pool) {
+  const Place& its = places_.back();
+  const bool has_one = setup.is_on() && pool.store_blocks > 0 && state(its.first_rank).memory().limits().prefix_caching;
+  stores_.push_back(has_one ? std::make_unique<NodeStore>(pool.store_blocks, setup.block_tokens, setup.make_eviction()) : nullptr);
+  for (std::uint32_t rank = its.first_rank; rank < its.first_rank + its.ranks; ++rank) state(rank).memory().store = stores_.back().get();
 }
 
 ReplicaLoad Replicas::load(ReplicaId replica) const {

@@ -30,6 +30,10 @@ class Replicas {
   [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return unit(rank).rank(rank).state; }
   [[nodiscard]] ReplicaState& state(std::uint32_t rank) { return unit(rank).rank(rank).state; }
 
+  // The replica's part of the store; null: it has none.
+  [[nodiscard]] NodeStore* store(ReplicaId replica) { return stores_[index(replica)].get(); }
+  [[nodiscard]] const NodeStore* store(ReplicaId replica) const { return stores_[index(replica)].get(); }
+
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const;
   // It holds no request.
   [[nodiscard]] bool is_empty(ReplicaId replica) const;
@@ -47,9 +51,11 @@ class Replicas {
     ReplicaId replica{};
     std::uint32_t unit = 0;
   };
+  void add_store(const StoreSetup& setup, const PoolSetup& pool);
   std::vector<Place> places_;
   std::vector<OfRank> of_rank_;
   std::vector<std::unique_ptr<Replica>> units_;
+  std::vector<std::unique_ptr<NodeStore>> stores_;  // by replica
 };
 
 }  // namespace kvlab

@@ -27,6 +27,7 @@ struct KvFetch {
   std::uint32_t from = 0, to = 0;  // replicas
   std::int64_t blocks = 0, bytes = 0, runs = 0;
   Picoseconds begun{}, ready{};  // when the prompt was begun, and done, on `from`
+  std::int64_t calls = 0;        // 0: by blocks or runs, as the setup says
 };
 
 // The number of runs of blocks that are adjacent on both sides. Both lists have the same length.
@@ -45,6 +46,8 @@ class Transfers {
   // Starts a transfer at `at`. Layer-wise it began with the prompt, if the links were free: with C the time of the prompt and T that of the
   // transfer over L layers, its last layer leaves after the prompt's, so that it ends at the later of ready + T / L and begun + C / L + T.
   Times begin(const KvFetch& fetch, Picoseconds at);
+  // Seconds from `at` to the end of a transfer in so many calls that would begin then.
+  [[nodiscard]] double seconds(std::uint32_t from, std::uint32_t to, std::int64_t bytes, std::int64_t calls, Picoseconds at) const;
 
   struct Use {
     std::uint64_t transfers = 0;
@@ -55,6 +58,7 @@ class Transfers {
   [[nodiscard]] const Use& ingress(std::size_t replica) const { return sides_[replica].in; }
 
  private:
+  [[nodiscard]] LinkSetup between(std::uint32_t from, std::uint32_t to) const;
   struct Side {
     Picoseconds out_free{}, in_free{};
     Use out, in;

@@ -55,4 +55,14 @@ std::string links_csv(const std::string& run_id, const std::vector<PoolRow>& poo
   return text;
 }
 
+std::string stores_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary) {
+  std::string text = "run,pool,replica,blocks,block_bytes,kept_blocks,written_blocks,evicted_blocks,no_room_blocks,loaded_bytes\n";
+  for (const StoreUse& store : summary.stores)
+    text +=
+        csv_line({run_id, pool_of(pools, store.replica).name, std::to_string(store.replica), std::to_string(store.num_blocks),
+                  std::to_string(store.block_bytes), std::to_string(store.kept_blocks), std::to_string(store.use.written_blocks),
+                  std::to_string(store.evicted_blocks), std::to_string(store.use.no_room_blocks), std::to_string(store.use.loaded_bytes)});
+  return text;
+}
+
 }  // namespace kvlab

@@ -17,8 +17,9 @@ struct PoolRow {
   std::optional<double> energy_j;
 };
 
-// pools.csv and links.csv (docs/results.md) of one run; pools as in the summary.
+// pools.csv, links.csv and stores.csv (docs/results.md) of one run; pools as in the summary.
 std::string pools_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
 std::string links_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
+std::string stores_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
 
 }  // namespace kvlab

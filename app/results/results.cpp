@@ -48,6 +48,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
                                                                 {"transfers.csv", "run,request,"},
                                                                 {"links.csv", "run,pool,"},
                                                                 {"pools.csv", "run,pool,"},
+                                                                {"stores.csv", "run,pool,"},
                                                                 {"trace.json", "{\"displayTimeUnit\""},
                                                                 {"validation.csv", ""},
                                                                 {"validation_steps.csv", "padded_batch,"},

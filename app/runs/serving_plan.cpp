@@ -12,6 +12,7 @@
 #include "app/runs/served_model.h"
 #include "app/runs/serving_system.h"
 #include "app/runs/slo.h"
+#include "app/runs/store_plan.h"
 #include "app/runs/transfer_plan.h"
 #include "base/name_number.h"
 #include "base/open_error.h"
@@ -138,6 +139,7 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
                                                              "dispatcher", "sends requests to replicas");
   read_pools(p, own, system, plan);
   read_transfer(p, plan);
+  read_store(p, plan);
   read_limits(p, setup);
   setup.slo = read_slo(p);
   setup.expected_text = read_expected_text(p);

@@ -60,7 +60,7 @@ const std::set<std::string>& system_pool_keys() {
 }
 
 const std::set<std::string>& system_keys() {
-  static const std::set<std::string> keys = with(system_pool_keys(), {"dispatcher", "transfer"});
+  static const std::set<std::string> keys = with(system_pool_keys(), {"dispatcher", "transfer", "store"});
   return keys;
 }
 

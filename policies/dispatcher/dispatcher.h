@@ -44,6 +44,12 @@ class FleetView {
   [[nodiscard]] virtual ReplicaLoad load(ReplicaId replica) const = 0;
   // Tokens of the request asked for that this replica's prefix cache holds now.
   [[nodiscard]] virtual std::int64_t cached_tokens(ReplicaId replica) const = 0;
+  // The replica keeps prompts in its CPU memory.
+  [[nodiscard]] virtual bool has_store(ReplicaId /*replica*/) const { return false; }
+  // Tokens of the prompt asked for, from its start, that the store in this replica's CPU memory holds now.
+  [[nodiscard]] virtual std::int64_t stored_tokens(ReplicaId /*replica*/) const { return 0; }
+  // Seconds until `tokens` tokens of KV from the store of `from` would be on `to`, if their transfer began now.
+  [[nodiscard]] virtual double fetch_seconds(ReplicaId /*from*/, ReplicaId /*to*/, std::int64_t /*tokens*/) const { return 0; }
   // Output tokens that the experiment's predictor expects of the request asked for, at least 1.
   [[nodiscard]] virtual std::int32_t predicted_tokens() const = 0;
   [[nodiscard]] virtual std::uint32_t num_ranks(ReplicaId /*replica*/) const { return 1; }
@@ -72,16 +78,19 @@ struct Placement {
   enum class Kind : std::uint8_t { kSend, kHold, kReject };
   Kind kind = Kind::kSend;
   ReplicaId replica = kNoReplica;
-  bool is_whole = false;         // kSend at kPrefill: the replica decodes the request as well, whatever its roles
-  const char* reason = nullptr;  // kReject
+  bool is_whole = false;              // kSend at kPrefill: the replica decodes the request as well, whatever its roles
+  const char* reason = nullptr;       // kReject
+  ReplicaId fetch_from = kNoReplica;  // kSend at kPrefill: tokens that the store there has, and `replica` lacks, come from it
 
   // To any replica, `among` or not. kDecode on `from` itself moves nothing.
-  static Placement send(ReplicaId replica) { return {Kind::kSend, replica, false, nullptr}; }
-  static Placement send_whole(ReplicaId replica) { return {Kind::kSend, replica, true, nullptr}; }
+  static Placement send(ReplicaId replica) { return {Kind::kSend, replica, false, nullptr, kNoReplica}; }
+  static Placement send_whole(ReplicaId replica) { return {Kind::kSend, replica, true, nullptr, kNoReplica}; }
+  // At kPrefill; the request waits for the tokens as for memory, and other requests go on meanwhile.
+  static Placement send_fetching(ReplicaId replica, ReplicaId from) { return {Kind::kSend, replica, false, nullptr, from}; }
   // Asked again after the next step of `replica`, first come, first served; kNoReplica: of any replica that takes the stage. A request held
   // at kDecode keeps its memory on `from`.
-  static Placement hold(ReplicaId replica = kNoReplica) { return {Kind::kHold, replica, false, nullptr}; }
-  static Placement reject(const char* reason) { return {Kind::kReject, kNoReplica, false, reason}; }
+  static Placement hold(ReplicaId replica = kNoReplica) { return {Kind::kHold, replica, false, nullptr, kNoReplica}; }
+  static Placement reject(const char* reason) { return {Kind::kReject, kNoReplica, false, reason, kNoReplica}; }
 };
 
 // Lets a dispatcher change roles.

@@ -11,8 +11,8 @@ namespace {
 
 // Mooncake (Qin et al. 2024), its conductor (algorithm 1) and early rejection (section 7). A prompt goes to the prefill instance that is
 // expected to end it first: its queue, and the prompt less the prefix that it caches. A request goes on to the decode instance with the
-// shortest expected step. Requests that are expected to break a limit are rejected. Left out: a prefix that another instance's store holds
-// is not fetched (local_prefix), and long prompts are not spread over several instances.
+// shortest expected step. Requests that are expected to break a limit are rejected. Where the experiment has a store, an instance fetches
+// the longest prefix of all stores if it is long enough beside its own. Left out: long prompts are not spread over several instances.
 class MooncakeConductor final : public Dispatcher {
  public:
   explicit MooncakeConductor(Params& p)
@@ -26,6 +26,9 @@ class MooncakeConductor final : public Dispatcher {
                                                   "tbt_ms is checked when the prompt has been computed; at arrival as well; at arrival "
                                                   "alone, with the decode load expected when the prompt will have been computed")),
         decode_s_(to_s(p.seconds("decode_s", 10, 0.001, 1e6, "by_predicted_load: every request is taken to decode for so long"))),
+        fetch_ratio_(p.optional<double>("fetch_ratio", 1.5, 1, 1e9,
+                                        "a prefix of another instance's store is fetched if it is more than so many times as long as the "
+                                        "instance's own (kvcache_balancing_threshold)")),
         pace_tokens_(p.optional<std::int32_t>(
             "pace_tokens", 2048, 1, 1 << 20, "the queue of a prefill instance is taken to move at the pace of a step of so many tokens")) {}
 
@@ -50,32 +53,59 @@ class MooncakeConductor final : public Dispatcher {
   Placement arrive(const Ask& ask, const FleetView& fleet) {
     prompt_tokens_ += ask.request.prompt_tokens;
     ++num_prompts_;
-    const auto key = [&](ReplicaId replica) {
-      return std::pair(first_token_seconds(ask, fleet, replica), fleet.load(replica).outstanding_tokens);
-    };
-    const ReplicaId prefill = least_of(ask.among, key);
-    const double ttft = first_token_seconds(ask, fleet, prefill);
+    find_stored(fleet);
+    FirstToken best;
+    std::int64_t best_load = 0;
+    for (const ReplicaId replica : ask.among) {
+      const FirstToken mine = first_token_on(ask, fleet, replica);
+      const std::int64_t load = fleet.load(replica).outstanding_tokens;
+      if (best.replica != kNoReplica && std::pair(mine.seconds, load) >= std::pair(best.seconds, best_load)) continue;
+      best = mine;
+      best_load = load;
+    }
+    const ReplicaId prefill = best.replica;
+    const double ttft = best.seconds;
     if (ttft_limit_ > 0 && ttft > ttft_limit_) return Placement::reject(kTtft);
     if (tbt_limit_ > 0 && early_rejection_ != EarlyRejection::kNone) {
       const double ahead = early_rejection_ == EarlyRejection::kByPredictedLoad ? ttft : 0;
       if (least_step_seconds(ask, fleet, prefill, ahead) > tbt_limit_) return Placement::reject(kTbt);
     }
-    return Placement::send(prefill);
+    return best.from == kNoReplica ? Placement::send(prefill) : Placement::send_fetching(prefill, best.from);
   }
 
   Placement go_on(const Ask& ask, const FleetView& fleet) const {
-    const auto seconds = [&](ReplicaId replica) { return step_seconds(ask, fleet, replica, load_now(fleet, replica)); };
-    const ReplicaId decode =
-        least_of(ask.among, [&](ReplicaId replica) { return std::pair(seconds(replica), outstanding(fleet, replica)); });
+    ReplicaId decode = kNoReplica;
+    std::pair<double, std::int64_t> least;  // seconds of a step, and requests
+    for (const ReplicaId replica : ask.among) {
+      const std::pair mine(step_seconds(ask, fleet, replica, load_now(fleet, replica)), outstanding(fleet, replica));
+      if (decode != kNoReplica && mine >= least) continue;
+      decode = replica;
+      least = mine;
+    }
     const bool is_checked = tbt_limit_ > 0 && early_rejection_ != EarlyRejection::kByPredictedLoad;
-    return is_checked && seconds(decode) > tbt_limit_ ? Placement::reject(kTbt) : Placement::send(decode);
+    return is_checked && least.first > tbt_limit_ ? Placement::reject(kTbt) : Placement::send(decode);
   }
 
   // ---- prefill ----
 
-  // Tokens of the prompt that need not be computed on that instance. At least one token is computed.
-  [[nodiscard]] static std::int64_t local_prefix(const Ask& ask, const FleetView& fleet, ReplicaId replica) {
-    return std::min<std::int64_t>(fleet.cached_tokens(replica), std::max(0, ask.request.prompt_tokens - 1));
+  // The stores with the longest prefix of the prompt asked for.
+  void find_stored(const FleetView& fleet) {
+    stored_.clear();
+    holders_.clear();
+    longest_ = 0;
+    for (std::uint32_t i = 0; i < fleet.num_replicas(); ++i) {
+      const std::int64_t tokens = fleet.stored_tokens(ReplicaId{i});
+      stored_.push_back(tokens);
+      if (tokens > longest_) holders_.clear();
+      longest_ = std::max(longest_, tokens);
+      if (tokens > 0 && tokens == longest_) holders_.push_back(ReplicaId{i});
+    }
+  }
+
+  // Tokens of the prompt that need not be computed on that instance: in its block cache, or its store. At least one token is computed.
+  [[nodiscard]] std::int64_t local_prefix(const Ask& ask, const FleetView& fleet, ReplicaId replica) const {
+    const std::int64_t found = std::max(fleet.cached_tokens(replica), stored_[index(replica)]);
+    return std::min<std::int64_t>(found, std::max(0, ask.request.prompt_tokens - 1));
   }
 
   [[nodiscard]] double queue_seconds(const FleetView& fleet, ReplicaId replica) const {
@@ -83,9 +113,25 @@ class MooncakeConductor final : public Dispatcher {
     return static_cast<double>(fleet.load(replica).outstanding_tokens) * pace / fleet.num_ranks(replica);
   }
 
-  [[nodiscard]] double first_token_seconds(const Ask& ask, const FleetView& fleet, ReplicaId replica) const {
-    const std::int64_t cached = local_prefix(ask, fleet, replica);
-    return queue_seconds(fleet, replica) + fleet.prefill_seconds(replica, ask.request.prompt_tokens - cached, cached);
+  // The choice of an instance for a prompt, with the instance whose store it fetches from.
+  struct FirstToken {
+    ReplicaId replica = kNoReplica, from = kNoReplica;
+    double seconds = 0;
+  };
+
+  // Algorithm 1: queue, prompt, and the transfer of the prefix beyond its own, if that is worth it by fetch_ratio.
+  [[nodiscard]] FirstToken first_token_on(const Ask& ask, const FleetView& fleet, ReplicaId replica) const {
+    const std::int64_t own = local_prefix(ask, fleet, replica), all = ask.request.prompt_tokens;
+    const std::int64_t best = std::min(longest_, std::max<std::int64_t>(0, all - 1));
+    FirstToken choice{replica, kNoReplica, queue_seconds(fleet, replica)};
+    if (!fleet.has_store(replica) || static_cast<double>(best) <= fetch_ratio_ * static_cast<double>(own)) {
+      choice.seconds += fleet.prefill_seconds(replica, all - own, own);
+      return choice;
+    }
+    const auto fetch = [&](ReplicaId from) { return fleet.fetch_seconds(from, replica, best - own); };
+    choice.from = least_of(std::span<const ReplicaId>(holders_), fetch);
+    choice.seconds += fetch(choice.from) + fleet.prefill_seconds(replica, all - best, best);
+    return choice;
   }
 
   // ---- decode ----
@@ -166,10 +212,13 @@ class MooncakeConductor final : public Dispatcher {
 
   double ttft_limit_, tbt_limit_;  // s
   EarlyRejection early_rejection_;
-  double decode_s_;
+  double decode_s_, fetch_ratio_;
   std::int32_t pace_tokens_;
   std::int64_t prompt_tokens_ = 0, num_prompts_ = 0;  // of the requests so far
   std::vector<ReplicaId> decode_;
+  std::vector<std::int64_t> stored_;  // by replica: tokens of the prompt asked for in its store
+  std::int64_t longest_ = 0;          // of them
+  std::vector<ReplicaId> holders_;    // that have so many
 };
 
 KVLAB_REGISTER(Dispatcher, MooncakeConductor, "mooncake",

@@ -28,12 +28,10 @@ class VllmV0 final : public Scheduler {
 
   void plan(ReplicaView& view, StepPlan& plan) override {
     is_settled_ = true;
+    StepBuilder step{view, plan};
     admit_returned(view);
-    admit_imported(view);
-    if (swapped_.empty()) {
-      StepBuilder step{view, plan};
-      admit_prompts(step);
-    }
+    admit_imported(step);
+    if (swapped_.empty()) admit_prompts(step);
     if (!plan.is_empty()) return;
     if (!decode(view, plan)) swap_in(view);
   }
@@ -65,7 +63,8 @@ class VllmV0 final : public Scheduler {
 
   // Requests from other replicas hold blocks that swapped requests may wait for, so they do not wait for these. They are at the head of the
   // queue. A request of swapped_ is either passed (its copy is under way, and it has a row) or ends the walk.
-  void admit_imported(ReplicaView& view) {
+  void admit_imported(StepBuilder& step) {
+    ReplicaView& view = step.view;
     const auto is_parked = [&](RequestId r) { return view.info(r).is_parked; };
     const auto rows = static_cast<std::int32_t>(std::count_if(swapped_.begin(), swapped_.end(), is_parked));
     for (std::uint32_t i = 0; i < view.num_waiting() && num_running(view) + rows < max_num_seqs_;) {
@@ -77,8 +76,21 @@ class VllmV0 final : public Scheduler {
         continue;
       }
       if (info.is_swapped || info.computed_tokens == 0 || info.in_flight_steps > 0) return;
+      if (info.output_tokens == 0 && !fits_budget(step, info.known_tokens() - info.computed_tokens)) return;
       view.admit(r);  // the next decode step has its token
+      if (info.output_tokens == 0) add_rest(step, r);
     }
+  }
+
+  // Of a prompt whose first tokens came from a store; it has its blocks.
+  static void add_rest(StepBuilder& step, RequestId r) {
+    const std::int32_t m = step.view.info(r).known_tokens() - step.view.info(r).computed_tokens;
+    if (!step.view.try_allocate(r, m)) throw InternalError("vllm_v0: a prompt from a store lost its blocks");
+    step.add(r, m);
+  }
+
+  [[nodiscard]] bool fits_budget(const StepBuilder& step, std::int32_t m) const {
+    return step.num_requests() == 0 || step.tokens + m <= budget(step.view.max_model_len());
   }
 
   [[nodiscard]] std::int32_t budget(std::int32_t max_model_len) const {

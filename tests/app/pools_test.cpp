@@ -178,6 +178,32 @@ TEST_F(PoolsTest, TablesAddUp) {
   for (const auto& row : links.rows) EXPECT_EQ(row[links.at("direction")] == "out", row[links.at("pool")] == "prefill");
 }
 
+TEST_F(PoolsTest, TheStoreIsOfPoolsThatPrefill) {
+  const auto blocks = [](const std::string& more) {
+    std::vector<std::int64_t> all;
+    for (const PoolSetup& pool : plan_of("scheduler: vllm_v1\n" + std::string(kTwoAndTwo) + more).setup.pools)
+      all.push_back(pool.store_blocks);
+    return all;
+  };
+  using Blocks = std::vector<std::int64_t>;
+  EXPECT_EQ(blocks(""), (Blocks{0, 0}));
+  EXPECT_EQ(blocks("store:\n"), (Blocks{2048, 0}));  // 128 GiB in blocks of 512 tokens, 64 MiB
+  EXPECT_EQ(blocks("store: {bytes_per_gpu: 1000000000, block_tokens: 64}\n"), (Blocks{119, 0}));
+  const ServingPlan mooncake = plan_of("scheduler: vllm_v1\nsystem: mooncake\n");
+  EXPECT_EQ(mooncake.setup.store.block_tokens, 512);
+  EXPECT_EQ(mooncake.setup.pools[0].store_blocks, 2048);
+  EXPECT_FALSE(plan_of("scheduler: vllm_v1\nsystem: mooncake\nprefix_caching: false\n").setup.store.is_on());
+}
+
+TEST_F(PoolsTest, StoresAreATable) {
+  run("kept", "scheduler: vllm_v1\nstore: {block_tokens: 64}\n" + std::string(kTwoAndTwo));
+  const CsvTable stores = read_csv("kept/stores.csv");
+  ASSERT_EQ(stores.rows.size(), 2U);
+  EXPECT_EQ(stores.rows[1][stores.at("pool")], "prefill");
+  EXPECT_EQ(stores.rows[1][stores.at("block_bytes")], std::to_string(64 * 131072));
+  EXPECT_FALSE(std::filesystem::exists("two/stores.csv"));
+}
+
 TEST_F(PoolsTest, TheManifestSaysWhatEachPoolRestsOn) {
   run("two", "scheduler: vllm_v1\nsystem: {" + std::string(KVLAB_SOURCE_DIR) +
                  "/policies/systems/flowkv.yaml: {dispatcher: round_robin}}\n" + "pools: {prefill: {}, decode: {hardware: a100-80gb}}\n");

@@ -31,7 +31,19 @@ std::vector<OrderCase> order_cases() {
                                   {"andes", "{ttft_ms: 5, horizon_s: 0.2, pressure_frac: 0.3, renewals: 4}"},
                                   {"edf"},
                                   {"longest_prefix"},
-                                  {"longest_prefix", "{most_waiting: 3}"}};
+                                  {"longest_prefix", "{most_waiting: 3}"},
+                                  {"alise", "{first_queue_ms: 5, age_s: 0.02}"},
+                                  {"alise", "{first_queue_ms: 20, age_s: 1, preemption: recompute}", "lognormal", "{sigma: 1}"},
+                                  {"alise", "{first_queue_ms: 5, age_s: 0.02, preemption: keep, swap_ahead_blocks: 4}"},
+                                  {"etc_u", "{confidence_scale: 0}"},
+                                  {"etc_rr", "{confidence_scale: 0, quantum_steps: 2}"},
+                                  {"ucb_u"},
+                                  {"ucb_rr", "{quantum_steps: 2, preemption: recompute}"},
+                                  {"longest_output"},
+                                  {"random"},
+                                  {"dfs_weight"},
+                                  {"dfs_weight", "{most_waiting: 3}"},
+                                  {"fastswitch_priority", "{frequency: 0.1}"}};
   for (const auto& [predictor, options] :
        std::vector<std::pair<std::string, std::string>>{{"bucket", "{max_output_tokens: 32, buckets: 4, accuracy_frac: 0.5}"},
                                                         {"lognormal", "{sigma: 1}"},

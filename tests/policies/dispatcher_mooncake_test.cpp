@@ -26,6 +26,89 @@ TEST(Mooncake, TheEarliestFirstTokenWins) {
   EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1), "0");
 }
 
+// A prompt of 1,000 tokens of which replica 0 stores 600. Its queue takes 500 ms more.
+FakeFleet fleet_with_store() {
+  FakeFleet fleet = timed_fleet();
+  fleet.stored = {600, 0, 0, 0};
+  fleet.fetch_token_s.assign(4, 1e-4);  // a tenth of the time to compute them
+  fleet.loads[0].outstanding_tokens = 1000;
+  return fleet;
+}
+
+// Replica 0: 1,000 + 400 ms. Replica 1: 60 + 400 ms with the prefix, 1,000 ms without.
+TEST(Mooncake, APrefixIsFetchedToWhereTheQueueIsShort) {
+  FakeFleet fleet = fleet_with_store();
+  const auto dispatcher = make_dispatcher("mooncake");
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0, 1000), "1 from 0");
+  fleet.loads[0].outstanding_tokens = 50;  // 50 + 400 ms
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1, 1000), "0");
+  fleet.loads[0].outstanding_tokens = 1000;
+  fleet.stored.clear();
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 2, 1000), "1");
+}
+
+TEST(Mooncake, APrefixThatIsLittleLongerIsComputed) {
+  FakeFleet fleet = fleet_with_store();
+  const auto dispatcher = make_dispatcher("mooncake");
+  fleet.cached[1] = 400;
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 0, 1000), "1");  // 600 is no more than 1.5 times 400
+  fleet.cached[1] = 399;
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 1, 1000), "1 from 0");
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{fetch_ratio: 2}"), fleet, 2, 1000), "1");
+  fleet.cached[1] = 0;
+  fleet.stored[1] = 400;  // in its own store
+  EXPECT_EQ(ask_prefill(*dispatcher, fleet, 3, 1000), "1");
+}
+
+// Of stores with an equal prefix the one whose link is free; a shorter prefix is no choice.
+TEST(Mooncake, TheNearestOfTheLongestPrefixesIsFetched) {
+  FakeFleet fleet = fleet_with_store();
+  fleet.stored = {600, 0, 600, 500};
+  fleet.fetch_token_s = {2e-4, 1e-4, 1e-4, 1e-5};
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake"), fleet, 0, 1000), "1 from 2");
+}
+
+// The wait for the link is a part of the time to the first token.
+TEST(Mooncake, ASlowFetchMayExceedTheLimit) {
+  FakeFleet fleet = fleet_with_store();
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{ttft_ms: 500}"), fleet, 0, 1000), "1 from 0");
+  fleet.fetch_token_s.assign(4, 2e-4);  // 120 + 400 ms
+  EXPECT_EQ(ask_prefill(*make_dispatcher("mooncake", "{ttft_ms: 500}"), fleet, 0, 1000), "reject");
+}
+
+// Prices each replica once.
+TEST(Mooncake, EachReplicaIsPricedOnce) {
+  struct Counting final : FleetView {
+    explicit Counting(const FakeFleet& inner) : fleet(inner) {}
+    const FakeFleet& fleet;
+    mutable int prices = 0;
+    [[nodiscard]] Time now() const override { return fleet.now(); }
+    [[nodiscard]] std::uint32_t num_replicas() const override { return fleet.num_replicas(); }
+    [[nodiscard]] Roles roles(ReplicaId r) const override { return fleet.roles(r); }
+    [[nodiscard]] std::uint64_t num_asked() const override { return 0; }
+    [[nodiscard]] ReplicaLoad load(ReplicaId r) const override { return fleet.load(r); }
+    [[nodiscard]] std::int64_t cached_tokens(ReplicaId r) const override { return fleet.cached_tokens(r); }
+    [[nodiscard]] std::int32_t predicted_tokens() const override { return 1; }
+    [[nodiscard]] const ReplicaView& view(ReplicaId r, std::uint32_t rank) const override { return fleet.view(r, rank); }
+    [[nodiscard]] std::int64_t blocks_for(ReplicaId r, std::int32_t n) const override { return fleet.blocks_for(r, n); }
+    [[nodiscard]] std::int64_t queued_blocks(ReplicaId r) const override { return fleet.queued_blocks(r); }
+    [[nodiscard]] double prefill_seconds(ReplicaId r, std::int64_t tokens, std::int64_t kv) const override {
+      return fleet.prefill_seconds(r, tokens, kv);
+    }
+    [[nodiscard]] double decode_seconds(ReplicaId r, std::int64_t rows, std::int64_t kv) const override {
+      ++prices;
+      return fleet.decode_seconds(r, rows, kv);
+    }
+  };
+  const FakeFleet fleet = timed_fleet();
+  const Counting counting(fleet);
+  const RequestRecord request;
+  const std::vector<ReplicaId> among = {ReplicaId{2}, ReplicaId{3}};
+  const auto dispatcher = make_dispatcher("mooncake", "{tbt_ms: 100, early_rejection: by_current_load}");
+  static_cast<void>(dispatcher->place({Stage::kDecode, request, among, ReplicaId{0}}, counting));
+  EXPECT_EQ(counting.prices, 2);
+}
+
 TEST(Mooncake, WithoutStepTimesTheFewestPromptTokens) {
   FakeFleet fleet(2, 2);
   fleet.loads[0].outstanding_tokens = 100;

@@ -69,11 +69,13 @@ struct FakeFleet final : FleetView {
   std::vector<ReplicaLoad> loads;  // of 100 blocks each
   std::vector<Roles> stages;
   std::vector<std::int64_t> cached, queued;
+  std::vector<std::int64_t> stored;  // empty: there is no store
   std::vector<FakeQueues> queues;
   std::uint64_t asked = 0;
   std::int32_t predicted = 1;
   Time at = kStart;
   double prefill_token_s = 0;                   // per prompt token
+  std::vector<double> fetch_token_s;            // per token that comes from the store of a replica
   double decode_row_s = 0, decode_token_s = 0;  // per request and per token held
 
   // Replicas that take both stages.
@@ -91,6 +93,11 @@ struct FakeFleet final : FleetView {
   [[nodiscard]] std::uint64_t num_asked() const override { return asked; }
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override { return loads[index(replica)]; }
   [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override { return cached[index(replica)]; }
+  [[nodiscard]] bool has_store(ReplicaId /*replica*/) const override { return !stored.empty(); }
+  [[nodiscard]] std::int64_t stored_tokens(ReplicaId replica) const override { return stored.empty() ? 0 : stored[index(replica)]; }
+  [[nodiscard]] double fetch_seconds(ReplicaId from, ReplicaId /*to*/, std::int64_t tokens) const override {
+    return fetch_token_s.empty() ? 0 : fetch_token_s[index(from)] * static_cast<double>(tokens);
+  }
   [[nodiscard]] std::int32_t predicted_tokens() const override { return predicted; }
   [[nodiscard]] const ReplicaView& view(ReplicaId replica, std::uint32_t /*rank*/) const override { return queues[index(replica)]; }
   [[nodiscard]] std::int64_t blocks_for(ReplicaId /*replica*/, std::int32_t tokens) const override {
@@ -120,11 +127,12 @@ inline std::unique_ptr<Dispatcher> make_dispatcher(const std::string& name, cons
   return dispatcher;
 }
 
-// "1", "whole 1", "hold 1", "hold" or "reject".
+// "1", "1 from 0" (a prefix), "whole 1", "hold 1", "hold" or "reject".
 inline std::string text_of(const Placement& placement) {
   const std::string replica = placement.replica == kNoReplica ? "" : std::to_string(index(placement.replica));
   if (placement.kind == Placement::Kind::kReject) return "reject";
   if (placement.kind == Placement::Kind::kHold) return replica.empty() ? "hold" : "hold " + replica;
+  if (placement.fetch_from != kNoReplica) return replica + " from " + std::to_string(index(placement.fetch_from));
   return placement.is_whole ? "whole " + replica : replica;
 }
 

@@ -5,35 +5,10 @@
 #include <iterator>
 
 #include "tests/short_run.h"
-#include "tests/sim/random_runs.h"
+#include "tests/sim/pools_support.h"
 
 namespace kvlab::testing {
 namespace {
-
-PoolSetup pool_of(const SimSetup& base, const std::string& name, Roles roles, std::uint32_t replicas) {
-  PoolSetup pool = base;
-  pool.name = name;
-  pool.roles = roles;
-  pool.num_replicas = replicas;
-  return pool;
-}
-
-// Prefill and decode pools of so many replicas, over links of 1 GB/s that take 1 ms per call.
-SimSetup pools_setup(std::uint32_t prefill, std::uint32_t decode, const std::string& dispatcher = "least_outstanding",
-                     SimSetup base = basic_setup("vllm_v1", "{async_scheduling: false}")) {
-  base.make_dispatcher = policy<DispatcherRegistry>("dispatcher", dispatcher, "{}");
-  base.link = {1e9, Span(1'000'000)};
-  base.memory.block_bytes = 1 << 20;
-  base.pools = {pool_of(base, "prefill", {true, false}, prefill), pool_of(base, "decode", {false, true}, decode)};
-  base.pool_costs.assign(2, base);
-  base.timeline_interval = Span{0};
-  return base;
-}
-
-RunSummary run_into(Recorder& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
-  VectorTrace trace(requests);
-  return simulate(setup, trace, records);
-}
 
 // Steps of LinearCost cost 5 us and 20 ns per token. The prompt of 100 tokens, padded to a graph of 104, takes 7.08 us; its 7 blocks go in
 // one call, since both pools are fresh: 1 ms + 7 MiB / 1 GB/s.
@@ -343,6 +318,8 @@ class Erratic final : public Dispatcher {
     if (draw(1, 40) == 0) return Placement::reject("drawn");
     if (load.running > 0 && draw(2, 3) == 0 && load.running > static_cast<std::int64_t>(draw(3, 6))) return Placement::hold(chosen);
     if (ask.stage == Stage::kDecode && draw(4, 8) == 0) return Placement::send(ask.from);
+    if (ask.stage == Stage::kPrefill && draw(6, 2) == 0)
+      return Placement::send_fetching(chosen, ReplicaId{static_cast<std::uint32_t>(draw(7, fleet.num_replicas()))});
     return ask.stage == Stage::kPrefill && draw(5, 6) == 0 ? Placement::send_whole(chosen) : Placement::send(chosen);
   }
 
@@ -356,7 +333,13 @@ DrawnPools drawn_pools(std::uint64_t seed) {
                                                    {"sarathi", "{budget_tokens: 64, max_num_seqs: 12}"},
                                                    {"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
                                                    {"vllm_v0", "{max_num_seqs: 12}"},
-                                                   {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"}};
+                                                   {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"},
+                                                   {"sglang", "{chunk_tokens: 128, max_num_seqs: 12}"},
+                                                   {"layered_prefill", "{budget_tokens: 256, max_num_seqs: 12}"},
+                                                   {"depth_wise", "{loops: 2, early_exit_frac: 0.3, max_num_seqs: 12}"},
+                                                   {"skip_decode", "{least_layers: 2, over_tokens: 40, batching: sarathi}"},
+                                                   {"unified_skip", "{speedup: 2}"},
+                                                   {"first_skip", "{skip_frac: 0.3, batching: fastgen}"}};
   static constexpr const char* kPrefillOnly[][2] = {{"orca", "{max_num_seqs: 16}"}, {"static", "{max_batch_seqs: 8}"}};
   static constexpr const char* kOrders[] = {"fcfs", "priority", "sjf", "vtc", "edf", "longest_prefix"};
   static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
@@ -369,6 +352,7 @@ DrawnPools drawn_pools(std::uint64_t seed) {
   setup.memory.block_bytes = 1 << 12;
   setup.max_model_len = 1000;
   setup.memory.host_blocks = draw(1, 2) == 0 ? 0 : 40;
+  setup.memory.keeps_host_copies = draw(13, 2) == 0;
   if (draw(2, 4) == 0) setup.make_footprint = sink_window(setup, 96, Footprint::OnPreempt::kSwap);
   setup.link = {1e6 * static_cast<double>(1 + draw(3, 2000)), Span(static_cast<std::int64_t>(draw(4, 200'000)))};
   setup.transfer = {4, draw(5, 2) == 0 ? 8 : 1, draw(6, 2) == 0, draw(7, 2) == 0};
@@ -382,6 +366,7 @@ DrawnPools drawn_pools(std::uint64_t seed) {
     pool.make_order = policy<OrderRegistry>("order", kOrders[own(2, std::size(kOrders))], "{}");
     pool.memory.num_blocks = static_cast<std::int64_t>(64 + own(3, 200));
     if (own(4, 4) == 0 && !is_prefill_only) pool.roles = {true, true};
+    if (pool.roles.prefill && !is_prefill_only) pool.store_blocks = static_cast<std::int64_t>(own(6, 4) * own(7, 40));
     setup.pools.push_back(pool);
     LinearPrices prices;
     prices.cell = static_cast<std::int64_t>(100 + own(5, 5000));
@@ -393,15 +378,26 @@ DrawnPools drawn_pools(std::uint64_t seed) {
   else
     setup.make_dispatcher =
         policy<DispatcherRegistry>("dispatcher", kDispatchers[draw(8, seed % 5 == 0 ? 5 : std::size(kDispatchers))], "{}");
+  setup.store.block_tokens = static_cast<std::int32_t>(16 * (1 + draw(14, 4)));
+  setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", kCaches[draw(15, std::size(kCaches))], "{}");
   setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(9, 20'000'000)));
   if (draw(10, 4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11, 60'000'000)));
   return {setup, random_workload(seed, 60, 0.05 + 0.01 * static_cast<double>(draw(12, 400)), 300)};
+}
+
+// The transfer came before the request's first token: a prefix from a store.
+bool is_prefix(const Recorder& records, const TransferRecord& t) {
+  const auto of =
+      std::find_if(records.requests.begin(), records.requests.end(), [&](const RequestRecord& r) { return r.number == t.request; });
+  return of != records.requests.end() && t.end <= of->scheduled;
 }
 
 // Fast-forward changes nothing, and every request leaves once: with all of its tokens if it was completed. KVLAB_CHECKS adds the
 // conservation of blocks, pages and references after each event.
 TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
   const std::uint64_t seeds = short_run() ? 40 : 400;
+  std::int64_t loaded = 0, evicted = 0;
+  int fetched = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     const DrawnPools drawn = drawn_pools(seed);
     ASSERT_EQ(run(drawn.setup, drawn.workload, false), run(drawn.setup, drawn.workload, true)) << "seed " << seed;
@@ -421,7 +417,18 @@ TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
     std::int64_t in = 0, out = 0;
     for (const LinkUse& link : summary.links) (link.is_egress ? out : in) += link.bytes;
     ASSERT_EQ(in, out) << "seed " << seed;
+    for (const StoreUse& store : summary.stores) {
+      loaded += store.use.loaded_bytes;
+      evicted += store.evicted_blocks;
+      if (drawn.setup.stop.after_time.count() == 0) {  // nobody reads or writes
+        ASSERT_EQ(store.kept_blocks, store.use.written_blocks - store.evicted_blocks) << "seed " << seed << " store " << store.replica;
+      }
+    }
+    for (const TransferRecord& t : records.transfers) fetched += is_prefix(records, t) ? 1 : 0;
   }
+  EXPECT_GT(loaded, 0);
+  EXPECT_GT(evicted, 0);
+  EXPECT_GT(fetched, 10);
 }
 
 }  // namespace

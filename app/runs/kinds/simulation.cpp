@@ -140,6 +140,7 @@ bool SimulationRun::writes(const std::string& table) const {
   if (table == "search.csv") return plan_.search.has_value();
   if (table == "service.csv") return plan_.has_facts;
   if (table == "transfers.csv" || table == "links.csv" || table == "pools.csv") return !plan_.setup.pools.empty();
+  if (table == "stores.csv") return plan_.setup.store.is_on();
   return table != "trace.json" || plan_.trace.wants_perfetto;
 }
 
@@ -295,6 +296,7 @@ void SimulationRun::add_pool_tables(const RunSummary& summary, RunFiles& files) 
                     plan_.pools[i].cost.parallel.gpus(), energy_j(summary.duration, uses[i])});
   files.add_file("pools.csv", pools_csv(files.id(), rows, summary));
   files.add_file("links.csv", links_csv(files.id(), rows, summary));
+  if (plan_.setup.store.is_on()) files.add_file("stores.csv", stores_csv(files.id(), rows, summary));
 }
 
 Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {

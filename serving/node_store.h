@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "policies/block_cache/block_cache.h"
+#include "serving/block_pool.h"
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// The store of prompts in CPU memory, of all replicas (Mooncake, Qin et al. 2024, arXiv:2407.00079).
+struct StoreSetup {
+  std::int32_t block_tokens = 0;                               // of a block of the store, a multiple of a pool's; 0: there is none
+  std::function<std::unique_ptr<BlockCache>()> make_eviction;  // which block without a reader is given up
+  [[nodiscard]] bool is_on() const { return block_tokens > 0; }
+};
+
+// The CPU memory of one replica that keeps the KV of prompts, in blocks that are named by all tokens up to their end. A block that is read
+// or written has a reference, and stays until it has none.
+class NodeStore {
+ public:
+  NodeStore(std::int64_t num_blocks, std::int32_t block_tokens, std::unique_ptr<BlockCache> eviction);
+
+  [[nodiscard]] std::int32_t block_tokens() const { return block_tokens_; }
+  // Full blocks of the prompt whose content its hashes name. InputError: the trace's hashes do not fit the block size.
+  [[nodiscard]] std::int64_t blocks_of(const TraceRequest& prompt) const;
+  // The number of leading blocks of the prompt that are here. O(that number).
+  [[nodiscard]] std::int64_t leading_blocks(const TraceRequest& prompt) const;
+
+  // References to the prompt's blocks [first, end), which are here; unpin() gives them back.
+  std::vector<BlockId> pin(const TraceRequest& prompt, std::int64_t first, std::int64_t end);
+  void unpin(const std::vector<BlockId>& blocks);
+
+  // The prompt's blocks on their way here. Those that are here already are referenced, which makes them the last to be given up.
+  struct Write {
+    struct Fresh {
+      BlockId block{};
+      std::uint64_t key = 0;
+      std::uint32_t number = 0;  // in its prompt
+    };
+    std::vector<Fresh> fresh;     // that come from GPU memory
+    std::vector<BlockId> blocks;  // these and the others, in order, with a reference each
+  };
+  // Takes room, as far as there is any, for the first `most` blocks.
+  Write begin_write(const TraceRequest& prompt, std::int64_t most);
+  // They are here: others find them.
+  void end_write(const Write& write);
+
+  struct Use {
+    std::int64_t written_blocks = 0;  // that came from GPU memory, each content once
+    std::int64_t loaded_bytes = 0;    // to GPU memory of this replica
+    std::int64_t no_room_blocks = 0;  // that found only blocks with references
+  };
+  [[nodiscard]] Use& use() { return use_; }
+  [[nodiscard]] const Use& use() const { return use_; }
+  [[nodiscard]] const BlockPool& pool() const { return pool_; }
+
+  // Conservation: all references are those of `pinned` blocks that readers and writes hold. Throws InternalError. O(blocks).
+  void check(std::int64_t pinned) const;
+
+ private:
+  [[nodiscard]] std::uint64_t key_of(const TraceRequest& prompt, std::int64_t block) const;
+
+  std::int32_t block_tokens_;
+  BlockPool pool_;
+  Use use_;
+};
+
+}  // namespace kvlab

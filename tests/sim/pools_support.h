@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/sim/random_runs.h"
+
+// Pools of replicas for tests.
+namespace kvlab::testing {
+
+inline PoolSetup pool_of(const SimSetup& base, const std::string& name, Roles roles, std::uint32_t replicas) {
+  PoolSetup pool = base;
+  pool.name = name;
+  pool.roles = roles;
+  pool.num_replicas = replicas;
+  return pool;
+}
+
+// Prefill and decode pools of so many replicas, over links of 1 GB/s that take 1 ms per call.
+inline SimSetup pools_setup(std::uint32_t prefill, std::uint32_t decode, const std::string& dispatcher = "least_outstanding",
+                            SimSetup base = basic_setup("vllm_v1", "{async_scheduling: false}")) {
+  base.make_dispatcher = policy<DispatcherRegistry>("dispatcher", dispatcher, "{}");
+  base.link = {1e9, Span(1'000'000)};
+  base.memory.block_bytes = 1 << 20;
+  base.pools = {pool_of(base, "prefill", {true, false}, prefill), pool_of(base, "decode", {false, true}, decode)};
+  base.pool_costs.assign(2, base);
+  base.timeline_interval = Span{0};
+  return base;
+}
+
+// Prefill replicas keep prompts in so many blocks of 64 tokens, which the block cache of GPU memory has in four.
+inline void add_store(SimSetup& setup, std::int64_t blocks, std::int32_t block_tokens = 64) {
+  setup.store.block_tokens = block_tokens;
+  setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", "lru", "{}");
+  for (PoolSetup& pool : setup.pools) pool.store_blocks = pool.roles.prefill ? blocks : 0;
+}
+
+inline RunSummary run_into(Recorder& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  VectorTrace trace(requests);
+  return simulate(setup, trace, records);
+}
+
+}  // namespace kvlab::testing
