@@ -4,6 +4,7 @@
 
 #include "base/checked_time.h"
 #include "serving/fleet.h"
+#include "traces/image_tokens.h"
 
 namespace kvlab {
 
@@ -28,6 +29,7 @@ TraceRequest content_of(const Request& r) {
 }  // namespace
 
 void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
+  if (!encoders_.is_empty() && images_of(request) > 0) return encode(request, at);
   if (dispatch_ == nullptr) return receive(request, to_time(at), choose_rank(ReplicaId{0}, at), at, false);
   if (dispatch_->reads_load()) catch_up_all(at);
   HeldRequests::Held asked{
@@ -68,6 +70,7 @@ std::optional<ReplicaId> Fleet::place(const HeldRequests::Held& request, Picosec
 void Fleet::send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at) {
   if (request.question.stage == Stage::kDecode) return send_on(request, placement.replica, at);
   const bool is_whole = placement.is_whole || dispatch_->roles(placement.replica).decode;
+  if (request.job != HeldRequests::Held::kNoJob) return send_embeddings(request.job, placement.replica, !is_whole, at);
   receive(request.question.content, request.question.record.arrival, choose_rank(placement.replica, at), at, !is_whole);
 }
 
@@ -107,6 +110,7 @@ void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picose
     source.refuse_export(request.slot, request.rank, at, reason);
     return collect(source, at);
   }
+  if (request.job != HeldRequests::Held::kNoJob) encoders_.release_embeddings(encoders_.take(request.job));
   Departure record{request.question.record};
   record.outcome = Outcome::kRejected;
   record.reason = reason;

@@ -14,6 +14,7 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/encoders.h"
 #include "serving/group_metrics.h"
 #include "serving/metrics.h"
 #include "serving/qoe.h"
@@ -61,8 +62,9 @@ struct PoolSetup {
 // A run of either host. Its own pool is the only one where `pools` is empty.
 struct HostSetup : PoolSetup {
   std::vector<PoolSetup> pools;  // with the same block_tokens, model and KV policy; one at least takes each stage
-  std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica
+  std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica without encode pools
   TransferSetup transfer;                                        // between replicas
+  ImageSetup images;
   Slo slo;
   std::optional<ExpectedText> expected_text;  // of the quality of experience; none: it is not followed
   StopRule stop;
@@ -115,7 +117,8 @@ struct ServingSummary {
   std::string trace_remark;       // what looks wrong in the trace, if anything
   std::string remark;             // what the host had to do without, if anything
   std::vector<PoolTotals> pools;  // as in the setup
-  std::vector<LinkUse> links;     // of replicas that took part in a transfer
+  std::vector<LinkUse> links;     // of replicas that took part in a transfer; encode replicas are counted after all others
+  std::vector<EncodeTotals> encode_pools;  // as in the setup
   std::uint64_t peak_held_requests = 0;
   std::uint64_t events = 0;  // arrivals, plans, outputs, ends of copies and samples that the run handled one by one
 };

@@ -17,15 +17,39 @@ std::int64_t adjacent_runs(std::span<const BlockId> from, std::span<const BlockI
 Transfers::Transfers(const TransferSetup& setup, std::vector<LinkSetup> links)
     : setup_(setup), links_(std::move(links)), sides_(links_.size()) {}
 
+namespace {
+
+constexpr const char* kLong = "copies of KV between replicas end later than that (the links of 'pools' and 'transfer')";
+
+}  // namespace
+
+LinkSetup Transfers::between(std::uint32_t from, std::uint32_t to) const {
+  const LinkSetup &a = links_[from], &b = links_[to];
+  return {std::min(a.bytes_per_s, b.bytes_per_s), std::max(a.call_time, b.call_time)};
+}
+
+void Transfers::occupy(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds time, Picoseconds end) {
+  Side &source = sides_[from], &target = sides_[to];
+  source.out_free = target.in_free = end;
+  for (Use* use : {&source.out, &target.in}) {
+    ++use->transfers;
+    use->bytes += bytes;
+    use->busy += time;
+  }
+}
+
+Transfers::Times Transfers::send(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds at) {
+  const Picoseconds time = transfer_time(between(from, to), bytes, 1, kLong);
+  const Picoseconds end = add_time(std::max({sides_[from].out_free, sides_[to].in_free, at}), time, kLong);
+  occupy(from, to, bytes, time, end);
+  return {1, end};
+}
+
 Transfers::Times Transfers::begin(const KvFetch& fetch, Picoseconds at) {
-  constexpr const char* kLong = "copies of KV between replicas end later than that (the links of 'pools' and 'transfer')";
   if (fetch.blocks == 0) return {0, at};
-  Side &source = sides_[fetch.from], &target = sides_[fetch.to];
-  const LinkSetup &a = links_[fetch.from], &b = links_[fetch.to];
-  const LinkSetup link{std::min(a.bytes_per_s, b.bytes_per_s), std::max(a.call_time, b.call_time)};
   const std::int64_t calls = (setup_.merges_blocks ? fetch.runs : fetch.blocks) * setup_.places_per_block;
-  const Picoseconds time = transfer_time(link, fetch.bytes, calls, kLong);
-  const Picoseconds free = std::max(source.out_free, target.in_free);
+  const Picoseconds time = transfer_time(between(fetch.from, fetch.to), fetch.bytes, calls, kLong);
+  const Picoseconds free = std::max(sides_[fetch.from].out_free, sides_[fetch.to].in_free);
   Picoseconds end;
   if (setup_.is_layerwise) {
     const std::int64_t layers = setup_.layers;
@@ -35,12 +59,7 @@ Transfers::Times Transfers::begin(const KvFetch& fetch, Picoseconds at) {
   } else {
     end = add_time(std::max(free, at), time, kLong);
   }
-  source.out_free = target.in_free = end;
-  for (Use* use : {&source.out, &target.in}) {
-    ++use->transfers;
-    use->bytes += fetch.bytes;
-    use->busy += time;
-  }
+  occupy(fetch.from, fetch.to, fetch.bytes, time, end);
   return {calls, end};
 }
 

@@ -45,6 +45,8 @@ class Transfers {
   // Starts a transfer at `at`. Layer-wise it began with the prompt, if the links were free: with C the time of the prompt and T that of the
   // transfer over L layers, its last layer leaves after the prompt's, so that it ends at the later of ready + T / L and begun + C / L + T.
   Times begin(const KvFetch& fetch, Picoseconds at);
+  // Sends `bytes` that are ready at `at`, in one call.
+  Times send(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds at);
 
   struct Use {
     std::uint64_t transfers = 0;
@@ -59,6 +61,9 @@ class Transfers {
     Picoseconds out_free{}, in_free{};
     Use out, in;
   };
+  [[nodiscard]] LinkSetup between(std::uint32_t from, std::uint32_t to) const;
+  void occupy(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds time, Picoseconds end);
+
   TransferSetup setup_;
   std::vector<LinkSetup> links_;
   std::vector<Side> sides_;
