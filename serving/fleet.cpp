@@ -262,6 +262,7 @@ void Fleet::add_pools(ServingSummary& summary) const {
     PoolTotals pool;
     pool.busy = own.busy;
     pool.steps = own.steps;
+    pool.images = own.images;
     pool.kv_used_mean_frac = ratio(own.used_blocks, own.busy * num_blocks);
     pool.kv_used_peak_frac = ratio(own.peak_used_blocks, num_blocks);
     for (std::uint32_t rank = 0; rank < replicas_.num_ranks(); ++rank)

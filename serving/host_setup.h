@@ -92,7 +92,7 @@ struct LinkUse {
 struct PoolTotals {
   Int128 busy = 0;  // ps, of ranks
   std::uint64_t steps = 0;
-  std::int64_t output_tokens = 0;
+  std::int64_t output_tokens = 0, images = 0;
   double kv_used_mean_frac = 0, kv_used_peak_frac = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "app/runs/policy_factory.h"
@@ -15,6 +16,7 @@
 #include "app/runs/transfer_plan.h"
 #include "base/name_number.h"
 #include "base/open_error.h"
+#include "traces/image_tokens.h"
 
 namespace kvlab {
 
@@ -136,6 +138,7 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   plan.system = system.name;
   setup.make_dispatcher = policy_factory<DispatcherRegistry>(p, dispatcher, has_pools(p, system) ? "least_outstanding" : "round_robin",
                                                              "dispatcher", "sends requests to replicas");
+  plan.images = read_images(p);
   read_pools(p, own, system, plan);
   read_transfer(p, plan);
   read_limits(p, setup);
@@ -153,6 +156,9 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
 
 void read_requests(Params& p, ServingPlan& plan) {
   plan.trace = read_trace(p, plan.setup.seed);
+  plan.trace.open = [open = plan.trace.open, tokens_each = plan.setup.images.tokens_each] {
+    return std::make_unique<ImageTokens>(open(), tokens_each);
+  };
   if (!plan.trace.remark.empty()) plan.remarks.push_back(plan.trace.remark);
   const char* const key = plan.search ? "search" : "load_frac";
   if ((plan.search || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/ceil_div.h"
 #include "base/checked_time.h"
 #include "base/config_file.h"
 #include "base/spec_file.h"
@@ -108,7 +109,10 @@ VisionEncoder read_vision_encoder(Params& p, const std::string& key) {
   return encoder;
 }
 
-StepCost encode_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::int64_t images) {
+namespace {
+
+// On one GPU.
+StepCost pass_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::int64_t images) {
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   const double layers = real(e.layers), hidden = real(e.hidden), inner = real(e.intermediate), patches = real(e.patches);
   const double tiles = real(images) * real(e.tiles), tokens = tiles * patches;
@@ -123,6 +127,16 @@ StepCost encode_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::
   pass.elementwise(3 * tokens * hidden, 2 * layers + 1);  // norms, with the sum before them
   if (e.projector_params > 0) pass.linear(tiles * real(e.projector_tokens), real(e.projector_params), 0, 1);
   return pass.cost();
+}
+
+}  // namespace
+
+StepCost encode_cost(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images, int gpus) {
+  StepCost cost = pass_cost(encoder, hardware, ceil_div(images, std::int64_t{gpus}));
+  if (gpus == 1) return cost;
+  cost.flops = pass_cost(encoder, hardware, images).flops;
+  cost.bytes *= gpus;
+  return cost;
 }
 
 EncodeWork encode_work(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images) {

@@ -26,11 +26,11 @@ struct VisionEncoder {
 // Reads an encoder: a name in profiles/encoders, a file, or its keys. InputError with file:line:column.
 VisionEncoder read_vision_encoder(Params& p, const std::string& key);
 
-// The time of one pass over `images` on one GPU, by the roofline of its hardware file: of each product the longer of its FLOPs and its
-// bytes, and the floor of a product; attention over all patches of a tile; norms, sums and activation by their bytes.
-StepCost encode_cost(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images);
+// The time of one pass over `images`, which `gpus` share evenly, each with all weights. On each, by the roofline of its hardware file: of each product
+// the longer of its FLOPs and its bytes, and the floor of a product; attention over all patches of a tile; norms, sums and activation by their bytes.
+StepCost encode_cost(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images, int gpus = 1);
 
-// The same as encode replicas need it.
+// The same of one GPU, as encode replicas need it.
 EncodeWork encode_work(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images);
 
 }  // namespace kvlab
