@@ -66,9 +66,9 @@ class Encoders {
     std::vector<std::int32_t> share;  // images of each replica
     std::int64_t left = 0;            // images not encoded
     Picoseconds encoded{};
-    bool is_held = false;         // encoded, and the dispatcher holds it
-    std::uint32_t rank = 0;       // that its embeddings are sent to,
-    bool prefill_only = false;    // and how it is received there
+    bool is_held = false;       // encoded, and the dispatcher holds it
+    std::uint32_t rank = 0;     // that its embeddings are sent to,
+    bool prefill_only = false;  // and how it is received there
   };
   // Images of a request come in: share[i] for replica i.
   void add(const RequestRecord& record, const TraceRequest& content, std::span<const std::int32_t> share, Picoseconds at);

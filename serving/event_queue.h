@@ -15,7 +15,19 @@ namespace kvlab {
 // the plan of that instant, and a sample sees all of it.
 enum class Phase : std::uint8_t { kComplete, kDispatch, kArrive, kSchedule, kSample };
 
-enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kImportEnd, kEncodeEnd, kAsk, kTimer, kFollowUp, kEncoded, kEmbedded, kPlan, kSample };
+enum class EventKind : std::uint8_t {
+  kOutput,
+  kSwapEnd,
+  kImportEnd,
+  kEncodeEnd,
+  kAsk,
+  kTimer,
+  kFollowUp,
+  kEncoded,
+  kEmbedded,
+  kPlan,
+  kSample
+};
 
 struct Event {
   Picoseconds at{};

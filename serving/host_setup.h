@@ -112,12 +112,12 @@ struct ServingSummary {
   double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time
   double busy_frac = 0, overload_frac = 0;                // of replica time: a step runs; a step runs and requests wait
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
-  std::string first_rejection;    // why the first rejected request was, if any
-  std::string skipped;            // rows the trace passed over, and why
-  std::string trace_remark;       // what looks wrong in the trace, if anything
-  std::string remark;             // what the host had to do without, if anything
-  std::vector<PoolTotals> pools;  // as in the setup
-  std::vector<LinkUse> links;     // of replicas that took part in a transfer; encode replicas are counted after all others
+  std::string first_rejection;             // why the first rejected request was, if any
+  std::string skipped;                     // rows the trace passed over, and why
+  std::string trace_remark;                // what looks wrong in the trace, if anything
+  std::string remark;                      // what the host had to do without, if anything
+  std::vector<PoolTotals> pools;           // as in the setup
+  std::vector<LinkUse> links;              // of replicas that took part in a transfer; encode replicas are counted after all others
   std::vector<EncodeTotals> encode_pools;  // as in the setup
   std::uint64_t peak_held_requests = 0;
   std::uint64_t events = 0;  // arrivals, plans, outputs, ends of copies and samples that the run handled one by one

@@ -15,7 +15,8 @@ namespace kvlab {
 // A simulated GPU, or a group of them that runs one model: steps and copies take the time that the cost model says.
 class SimDevice final : public Device {
  public:
-  // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone. encode: null where no images come.
+  // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone. encode: null where no images
+  // come.
   SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
             std::shared_ptr<LockStep> group = nullptr, EncodeCost encode = nullptr);
 

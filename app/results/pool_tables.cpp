@@ -29,9 +29,13 @@ const PoolRow& pool_of(const std::vector<PoolRow>& pools, std::uint32_t replica)
 // What a pool did, as text: busy_frac, steps, output_tokens, kv_used_mean_frac, kv_used_peak_frac, mfu_frac, mbu_frac.
 std::vector<std::string> work_of(const PoolRow& pool, const PoolTotals& totals, const PoolCosts& costs, double rank_s) {
   const bool has_steps = totals.steps > 0;
-  return {share(static_cast<double>(totals.busy) * 1e-12, rank_s), std::to_string(totals.steps), std::to_string(totals.output_tokens),
-          fixed_if(has_steps && !pool.encodes(), totals.kv_used_mean_frac), fixed_if(!pool.encodes(), totals.kv_used_peak_frac),
-          fixed_if(has_steps && costs.mfu_frac > 0, costs.mfu_frac), fixed_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac)};
+  return {share(static_cast<double>(totals.busy) * 1e-12, rank_s),
+          std::to_string(totals.steps),
+          std::to_string(totals.output_tokens),
+          fixed_if(has_steps && !pool.encodes(), totals.kv_used_mean_frac),
+          fixed_if(!pool.encodes(), totals.kv_used_peak_frac),
+          fixed_if(has_steps && costs.mfu_frac > 0, costs.mfu_frac),
+          fixed_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac)};
 }
 
 // An encode pool as the others are.
@@ -55,7 +59,8 @@ PoolCosts costs_of(const PoolRow& pool, const EncodeTotals& own) {
 
 std::string pools_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary) {
   const bool has_images = pools.front().memory.has_value();
-  std::string text = "run,pool,role,replicas,gpus,busy_frac,steps,output_tokens,kv_used_mean_frac,kv_used_peak_frac,mfu_frac,mbu_frac,energy_j";
+  std::string text =
+      "run,pool,role,replicas,gpus,busy_frac,steps,output_tokens,kv_used_mean_frac,kv_used_peak_frac,mfu_frac,mbu_frac,energy_j";
   text += has_images ? ",images,weights_bytes,kv_bytes,embeddings_peak_bytes\n" : "\n";
   for (std::size_t i = 0; i < pools.size(); ++i) {
     const PoolRow& pool = pools[i];

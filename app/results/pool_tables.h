@@ -17,11 +17,11 @@ struct PoolMemory {
 
 // Columns of a pool that are not totals of the run.
 struct PoolRow {
-  std::string name, role;  // role: encode, prefill, decode or both
+  std::string name, role;                 // role: encode, prefill, decode or both
   std::uint32_t replicas = 1, ranks = 1;  // ranks of each replica
   int gpus = 1;                           // of each replica
   std::optional<double> energy_j;
-  std::optional<PoolMemory> memory;        // none: the experiment has no images
+  std::optional<PoolMemory> memory;       // none: the experiment has no images
   double peak_flops = 0, peak_bytes = 0;  // per second, of an encode replica
   [[nodiscard]] bool encodes() const { return role == "encode"; }
 };

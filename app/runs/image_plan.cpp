@@ -22,9 +22,10 @@ std::optional<ImagePlan> read_images(Params& p) {
 
 EncodePoolPlan read_encode_pool(Params& pool, const std::string& name, const ImagePlan* images, const CostSetup& first) {
   if (images == nullptr)
-    pool.fail(fmt::format("pool '{}' encodes images, and nothing says what an image is: add 'images: {{tokens_each: 576, encoder: "
-                          "clip-vit-l-14-336}}' with the figures of the model at the top level, or leave the pool out",
-                          name));
+    pool.fail(
+        fmt::format("pool '{}' encodes images, and nothing says what an image is: add 'images: {{tokens_each: 576, encoder: "
+                    "clip-vit-l-14-336}}' with the figures of the model at the top level, or leave the pool out",
+                    name));
   EncodePoolPlan plan;
   plan.name = name;
   plan.batch_images = pool.optional<std::int32_t>("batch_images", 1, 1, 1 << 16, "most images of one pass of the encoder");

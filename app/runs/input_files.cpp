@@ -41,7 +41,10 @@ std::vector<fs::path> files_of(const InputFile& input) {
 // The file of a shipped model, GPU or recipe of this name; none: empty.
 fs::path named_spec(const std::string& key, const std::string& name) {
   const bool is_recipe = key == "recipe" || key == "kv_policy";
-  const fs::path folder = is_recipe ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : key == "encoder" ? "/encoders" : "/hardware");
+  const fs::path folder = is_recipe ? recipes_folder()
+                                    : profiles_folder() + (key == "model"     ? "/models"
+                                                           : key == "encoder" ? "/encoders"
+                                                                              : "/hardware");
   const fs::path known = folder / (name + ".yaml");
   std::error_code error;
   return fs::exists(known, error) ? known : fs::path();

@@ -49,7 +49,8 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const PoolPlan& pool, c
       m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica (with dp, per rank); absent: derived from memory");
   const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
   is_derived = given == 0;
-  const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve + pool.encoder_bytes, block_tokens, pool.is_hybrid) : given;
+  const std::int64_t blocks =
+      is_derived ? derived_blocks(p, cost, frac, reserve + pool.encoder_bytes, block_tokens, pool.is_hybrid) : given;
   if (blocks - (has_null_block ? 1 : 0) < 1) m.fail_at("num_blocks", "'num_blocks' leaves no usable block beside the null block");
   return blocks - (has_null_block ? 1 : 0);
 }

@@ -70,9 +70,10 @@ void add_fallbacks(Params& pool, const Params& own, const ServingSystem& system,
 EncodeMember read_encode_member(const std::string& name, Params pool, const Params& own, const ServingSystem& system) {
   for (const std::string& key : kPoolKeys)
     if (key != "hardware" && pool.has(key))
-      pool.fail_at(key, fmt::format("pool '{}' encodes images and runs no step of the language model, so '{}' means nothing there: it takes "
-                                    "'replicas', 'hardware' and 'batch_images'",
-                                    name, key));
+      pool.fail_at(key,
+                   fmt::format("pool '{}' encodes images and runs no step of the language model, so '{}' means nothing there: it takes "
+                               "'replicas', 'hardware' and 'batch_images'",
+                               name, key));
   const auto replicas = pool.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, "GPUs, each with an encoder and a queue of its own");
   pool.fall_back_on(own, {"hardware"});
   for (const ServingSystem::Layer& layer : system.layers)
@@ -198,8 +199,7 @@ void read_members(std::vector<Member>& members, std::int64_t encoder_bytes, Serv
 
 void read_encode_members(std::vector<EncodeMember>& members, ServingPlan& plan) {
   for (EncodeMember& member : members) {
-    EncodePoolPlan pool =
-        read_encode_pool(member.params, member.name, plan.images ? &*plan.images : nullptr, plan.pools.front().cost);
+    EncodePoolPlan pool = read_encode_pool(member.params, member.name, plan.images ? &*plan.images : nullptr, plan.pools.front().cost);
     pool.num_replicas = member.replicas;
     plan.encode_pools.push_back(std::move(pool));
   }

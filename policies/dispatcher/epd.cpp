@@ -10,8 +10,9 @@ namespace {
 class Epd final : public Dispatcher {
  public:
   explicit Epd(Params& p)
-      : is_parallel_(p.flag("parallel_encode", true,
-                            "the images of a request go to several encode instances; false: all of them to the one with the fewest images")),
+      : is_parallel_(
+            p.flag("parallel_encode", true,
+                   "the images of a request go to several encode instances; false: all of them to the one with the fewest images")),
         waiting_frac_(p.optional<double>("waiting_blocks_frac", 0.05, 0, 1,
                                          "an instance accepts while the requests in its queue need less than this share of its blocks; an "
                                          "idle one always does")),

@@ -15,8 +15,8 @@ class Sjf final : public KeyedOrder {
   explicit Sjf(Params& p)
       : counts_prompt_(p.flag("counts_prompt", false, "whether the prompt is part of the length")),
         counts_output_(p.flag("counts_output", true, "whether the predicted output is part of the length")),
-        window_(p.optional<std::int32_t>("window", 0, 0, 1 << 20,
-                                         "so many requests, in order of arrival, are sorted and served before the next; 0: all that wait")) {
+        window_(p.optional<std::int32_t>(
+            "window", 0, 0, 1 << 20, "so many requests, in order of arrival, are sorted and served before the next; 0: all that wait")) {
     if (!counts_prompt_ && !counts_output_)
       p.fail_at("counts_output", "'sjf' needs a length to sort by: leave out 'counts_output: false', or add 'counts_prompt: true'");
   }
@@ -64,9 +64,9 @@ class Sjf final : public KeyedOrder {
 
   bool counts_prompt_, counts_output_;
   std::int32_t window_;
-  std::int64_t group_ = 0;      // of the next arrival
-  std::int32_t in_group_ = 0;   // requests of it so far
-  std::vector<Job> jobs_;       // by slot
+  std::int64_t group_ = 0;     // of the next arrival
+  std::int32_t in_group_ = 0;  // requests of it so far
+  std::vector<Job> jobs_;      // by slot
 };
 
 KVLAB_REGISTER(Order, Sjf, "sjf", "shortest job first, by predicted output or prompt; running requests stay",

@@ -313,8 +313,15 @@ PoolRow row_of(const PoolPlan& pool, bool has_images) {
 
 PoolRow row_of(const EncodePoolPlan& pool, const VisionEncoder& encoder) {
   const HardwareSpec& card = pool.cost.hardware;
-  return {pool.name, "encode", pool.num_replicas,           1, 1, {}, PoolMemory{encoder.weight_bytes(), 0},
-          card.peak_flops(Dtype::kBf16), card.memory_bytes_per_s};
+  return {pool.name,
+          "encode",
+          pool.num_replicas,
+          1,
+          1,
+          {},
+          PoolMemory{encoder.weight_bytes(), 0},
+          card.peak_flops(Dtype::kBf16),
+          card.memory_bytes_per_s};
 }
 
 // A pool that had nothing to do.
