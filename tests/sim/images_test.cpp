@@ -1,6 +1,8 @@
 // Images in prompts: encoded in the step of the prompt, or on encode replicas before it.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/sim/random_runs.h"
 
 namespace kvlab::testing {
@@ -56,7 +58,14 @@ SimSetup three_stages(std::uint32_t encoders, std::int32_t batch, const std::str
   return setup;
 }
 
-RunSummary run_into(Recorder& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+// Images of each step.
+struct Steps final : RunSink {
+  std::vector<std::int32_t> images;
+  [[nodiscard]] bool wants_steps() const override { return true; }
+  void step(const InFlightStep& step, const ReplicaState&) override { images.push_back(step.images); }
+};
+
+RunSummary run_into(RunSink& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
   VectorTrace trace(requests);
   return simulate(setup, trace, records);
 }
@@ -77,12 +86,7 @@ TEST(Images, AreEncodedInTheStepOfThePrompt) {
 // Chunks of 64 tokens over 40 of text and two images: the first is begun by chunk 0, the second at token 90 by chunk 1.
 TEST(Images, AreEncodedByTheChunkThatComputesTheirFirstToken) {
   RequestFacts facts;
-  Recorder records;
-  struct Steps final : Recorder {
-    std::vector<std::int32_t> images;
-    [[nodiscard]] bool wants_steps() const override { return true; }
-    void step(const InFlightStep& step, const ReplicaState&) override { images.push_back(step.images); }
-  } steps;
+  Steps steps;
   run_into(steps, one_pool("{async_scheduling: false, budget_tokens: 64}"), {with_images(0, 40, facts, 2, 1)});
   EXPECT_EQ(steps.images, (std::vector<std::int32_t>{1, 1, 0}));
 }
@@ -90,16 +94,12 @@ TEST(Images, AreEncodedByTheChunkThatComputesTheirFirstToken) {
 // Memory for one of two requests: the other is preempted, and computed with its images again.
 TEST(Images, AreEncodedAgainWhenAPromptIs) {
   RequestFacts a, b;
-  struct Steps final : Recorder {
-    std::int64_t images = 0;
-    [[nodiscard]] bool wants_steps() const override { return true; }
-    void step(const InFlightStep& step, const ReplicaState&) override { images += step.images; }
-  } steps;
+  Steps steps;
   SimSetup setup = one_pool();
   setup.memory.num_blocks = 18;
   const RunSummary summary = run_into(steps, setup, {with_images(0, 30, a, 2, 100), with_images(0, 30, b, 2, 100)});
   ASSERT_EQ(summary.preemptions, 1U);
-  EXPECT_EQ(steps.images, 6);
+  EXPECT_EQ(std::accumulate(steps.images.begin(), steps.images.end(), 0), 6);
 }
 
 // 3 images on 2 replicas, one at a time: 2 x 2 ms on the first. Its two images take 1 + 2 ms to the prefill replica, after them the third

@@ -418,7 +418,7 @@ DrawnPools drawn_pools(std::uint64_t seed) {
     setup.pools.push_back(pool);
     LinearPrices prices;
     prices.cell = static_cast<std::int64_t>(100 + own(5, 5000));
-    setup.pool_costs.push_back({[prices] { return std::make_unique<LinearCost>(prices); }, {}});
+    setup.pool_costs.push_back({[prices] { return std::make_unique<LinearCost>(prices); }, {}, {}});
   }
   const bool is_erratic = seed % 2 == 0 && seed % 5 != 0;
   if (is_erratic)
