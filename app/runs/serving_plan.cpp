@@ -92,7 +92,7 @@ void read_first_facts(Params& p, ServingPlan& plan) {
     for (const Fact fact : facts_for(plan.setup.pool(i), has_pools)) needed.push_back(fact);
   const std::unique_ptr<TraceSource> trace = plan.trace.open();
   TraceRequest first;
-  if (!trace->next(first)) return;
+  if (!p.reading("trace", [&] { return trace->next(first); })) return;  // an image that nothing describes
   plan.has_facts = first.facts != nullptr;
   for (const Fact fact : needed) {
     if (has_fact(first.facts, fact)) continue;

@@ -1,7 +1,7 @@
 #include "sim/cost/vision_encoder.h"
 
 #include <algorithm>
-#include <cmath>
+#include <filesystem>
 #include <memory>
 
 #include "base/ceil_div.h"
@@ -85,7 +85,7 @@ VisionEncoder load_encoder(const std::string& name) {
   file.text("source", "where the figures are published");
   VisionEncoder encoder = read_keys(file);
   file.reject_unread();
-  encoder.name = name;
+  encoder.name = std::filesystem::path(name).stem().string();
   return encoder;
 }
 
@@ -101,7 +101,9 @@ VisionEncoder read_vision_encoder(Params& p, const std::string& key) {
   if (own.has("name")) {
     const std::string name = own.text("name", "a vision encoder in profiles/encoders, or a file");
     own.reject_unread();
-    return own.reading("name", [&] { return load_encoder(own.resolve_file(name)); });
+    std::error_code error;
+    const std::string file = own.resolve_file(name);
+    return own.reading("name", [&] { return load_encoder(std::filesystem::exists(file, error) ? file : name); });
   }
   VisionEncoder encoder = read_keys(own);
   own.reject_unread();
