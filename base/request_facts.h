@@ -37,14 +37,15 @@ struct RequestFacts {
   std::int32_t priority = kNoPriority;  // column priority: smaller is more urgent, as in vLLM
   std::int32_t predicted_output = 0;    // column predicted_output: output tokens that a predictor expects; 0: not given
   std::int32_t turn = -1;               // column turn: place in its program or session, from 0; -1: not given
+  std::int32_t images = 0;              // column images: those in its prompt; their tokens are not in its prompt_tokens
   ClassName request_class;              // column class
   bool operator==(const RequestFacts&) const = default;
 };
 
 // The columns, in the order in which writers write them.
-enum class Fact : std::uint8_t { kClient, kClass, kPriority, kTtftSlo, kTpotSlo, kTbtSlo, kPredictedOutput, kProgram, kTurn };
-inline constexpr std::array<std::string_view, 9> kFactColumns{
-    "client", "class", "priority", "ttft_slo_ms", "tpot_slo_ms", "tbt_slo_ms", "predicted_output", "program", "turn"};
+enum class Fact : std::uint8_t { kClient, kClass, kPriority, kTtftSlo, kTpotSlo, kTbtSlo, kPredictedOutput, kProgram, kTurn, kImages };
+inline constexpr std::array<std::string_view, 10> kFactColumns{
+    "client", "class", "priority", "ttft_slo_ms", "tpot_slo_ms", "tbt_slo_ms", "predicted_output", "program", "turn", "images"};
 constexpr std::string_view column_of(Fact fact) { return kFactColumns[static_cast<std::size_t>(fact)]; }
 
 // If `facts` (null: a request without any) gives that fact.
@@ -69,6 +70,8 @@ inline bool has_fact(const RequestFacts* facts, Fact fact) {
       return facts->program >= 0;
     case Fact::kTurn:
       return facts->turn >= 0;
+    case Fact::kImages:
+      return facts->images > 0;
   }
   return false;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/ceil_div.h"
@@ -58,6 +60,15 @@ Placement Dispatch::ask(const Question& question, Time now) {
                     : placement.replica != kNoReplica && index(placement.replica) >= num_replicas())
     throw InternalError("the dispatcher chose a replica that does not exist");
   return placement;
+}
+
+const std::vector<std::int32_t>& Dispatch::share_images(const ImageAsk& ask) {
+  image_share_.assign(ask.waiting.size(), 0);
+  dispatcher_->place_images(ask, image_share_);
+  const bool is_below_0 = std::any_of(image_share_.begin(), image_share_.end(), [](std::int32_t images) { return images < 0; });
+  if (is_below_0 || std::accumulate(image_share_.begin(), image_share_.end(), std::int64_t{0}) != ask.images)
+    throw InternalError("the dispatcher gave the encode replicas other images than the request has");
+  return image_share_;
 }
 
 void Dispatch::on_timer(Time now) {

@@ -33,6 +33,8 @@ class Dispatch final : public FleetView, public FleetControl {
   // The next key of a stage.
   std::uint64_t next_key(Stage stage) { return num_asked_[static_cast<std::size_t>(stage)]++; }
   Placement ask(const Question& question, Time now);
+  // Images of each encode replica, of those of a request; valid until the next call.
+  const std::vector<std::int32_t>& share_images(const ImageAsk& ask);
   void on_timer(Time now);
   void on_leave(const RequestRecord& record);
   // Replicas that take the stage now.
@@ -74,6 +76,7 @@ class Dispatch final : public FleetView, public FleetControl {
   std::uint32_t num_coming_ = 0;
   std::array<std::vector<ReplicaId>, 2> among_;
   std::array<std::uint64_t, 2> num_asked_{};
+  std::vector<std::int32_t> image_share_;
   const Question* question_ = nullptr;
   Time now_{};
 };

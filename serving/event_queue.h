@@ -15,7 +15,20 @@ namespace kvlab {
 // the plan of that instant, and a sample sees all of it.
 enum class Phase : std::uint8_t { kComplete, kDispatch, kArrive, kSchedule, kSample };
 
-enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kImportEnd, kStoreEnd, kAsk, kTimer, kFollowUp, kPlan, kSample };
+enum class EventKind : std::uint8_t {
+  kOutput,
+  kSwapEnd,
+  kImportEnd,
+  kStoreEnd,
+  kEncodeEnd,
+  kAsk,
+  kTimer,
+  kFollowUp,
+  kEncoded,
+  kEmbedded,
+  kPlan,
+  kSample
+};
 
 struct Event {
   Picoseconds at{};

@@ -17,6 +17,7 @@ constexpr Picoseconds kNoLimit = Picoseconds::max();
 std::vector<LinkSetup> links_of(const HostSetup& setup) {
   std::vector<LinkSetup> links;
   for (std::size_t i = 0; i < setup.num_pools(); ++i) links.insert(links.end(), setup.pool(i).num_replicas, setup.pool(i).link);
+  for (const EncodePoolSetup& pool : setup.images.pools) links.insert(links.end(), pool.num_replicas, pool.link);
   return links;
 }
 
@@ -32,10 +33,11 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
       transfers_(setup.transfer, links_of(setup)),
       context_{setup, queue_, clock, sink, metrics_.itl(), transfers_},
       replicas_(context_, make_device),
+      encoders_(setup.images, queue_, replicas_.num_ranks()),
       held_(replicas_.num_replicas()),
       outputs_seen_(replicas_.num_replicas()),
       last_counted_(replicas_.num_ranks()) {
-  if (replicas_.num_replicas() > 1) dispatch_ = std::make_unique<Dispatch>(setup, replicas_, transfers_);
+  if (replicas_.num_replicas() > 1 || !encoders_.is_empty()) dispatch_ = std::make_unique<Dispatch>(setup, replicas_, transfers_);
   for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) keeps_hashes_ = keeps_hashes_ || state(i).memory().limits().prefix_caching;
 }
 
@@ -96,6 +98,12 @@ void Fleet::handle(const Event& event, Picoseconds next_root) {
       return event.subject == index(kNoRequest) ? ask_again(event.at) : ask_for_decode(event.replica, RequestId{event.subject}, event.at);
     case EventKind::kTimer:
       return on_timer(event.at);
+    case EventKind::kEncodeEnd:
+      return encoders_.end_pass(event);
+    case EventKind::kEncoded:
+      return ask_for_prefill(event.subject, event.at);
+    case EventKind::kEmbedded:
+      return receive_encoded(event.subject, event.at);
     default: {
       Replica& replica = replicas_.unit(event.replica);
       replica.handle(event, next_root);
@@ -202,6 +210,7 @@ ServingSummary Fleet::finish() {
     last = std::max(last, replica->last_output());
     for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
+  encoders_.drain(unfinished);
   for (const auto& list : held_.lists())
     for (const HeldRequests::Held& held : list)
       if (held.question.stage == Stage::kPrefill) unfinished.push_back(held.question.record);
@@ -258,13 +267,15 @@ void Fleet::add_pools(ServingSummary& summary) const {
     PoolTotals pool;
     pool.busy = own.busy;
     pool.steps = own.steps;
+    pool.images = own.images;
     pool.kv_used_mean_frac = ratio(own.used_blocks, own.busy * num_blocks);
     pool.kv_used_peak_frac = ratio(own.peak_used_blocks, num_blocks);
     for (std::uint32_t rank = 0; rank < replicas_.num_ranks(); ++rank)
       if (replicas_.place(replicas_.replica_of(rank)).pool == i) pool.output_tokens += state(rank).counters().output_tokens;
     summary.pools.push_back(pool);
   }
-  for (std::uint32_t replica = 0; replica < replicas_.num_replicas(); ++replica) {
+  summary.encode_pools = encoders_.totals();
+  for (std::uint32_t replica = 0; replica < replicas_.num_replicas() + encoders_.size(); ++replica) {
     for (const bool is_egress : {true, false}) {
       const Transfers::Use& use = is_egress ? transfers_.egress(replica) : transfers_.ingress(replica);
       if (use.transfers > 0) summary.links.push_back({replica, is_egress, use.transfers, use.bytes, use.busy});

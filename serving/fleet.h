@@ -7,6 +7,7 @@
 
 #include "serving/arrivals.h"
 #include "serving/dispatch.h"
+#include "serving/encoders.h"
 #include "serving/event_queue.h"
 #include "serving/group_metrics.h"
 #include "serving/held_requests.h"
@@ -70,6 +71,12 @@ class Fleet final {
   void add_stores(ServingSummary& summary) const;
   void check_stores() const;
 
+  // ---- images (fleet_images.cpp) ----
+  void encode(const TraceRequest& request, Picoseconds at);
+  void ask_for_prefill(std::uint32_t job, Picoseconds at);
+  void send_embeddings(std::uint32_t job, ReplicaId to, bool prefill_only, Picoseconds at);
+  void receive_encoded(std::uint32_t job, Picoseconds at);
+
   // ---- records ----
   void collect(Replica& replica, Picoseconds at);
   void leave(const Departure& record, Picoseconds at);
@@ -91,7 +98,8 @@ class Fleet final {
   Transfers transfers_;
   FleetContext context_;
   Replicas replicas_;
-  std::unique_ptr<Dispatch> dispatch_;  // where there are several replicas
+  Encoders encoders_;
+  std::unique_ptr<Dispatch> dispatch_;  // where there are several replicas, or encode replicas
   HeldRequests held_;
   std::vector<std::uint64_t> outputs_seen_;  // by replica: when those that wait for its step were last asked about
   bool asks_pending_ = false;                // held requests will be asked about at this instant

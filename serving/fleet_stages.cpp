@@ -4,6 +4,7 @@
 
 #include "base/checked_time.h"
 #include "serving/fleet.h"
+#include "traces/image_tokens.h"
 
 namespace kvlab {
 
@@ -28,6 +29,7 @@ TraceRequest content_of(const Request& r) {
 }  // namespace
 
 void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
+  if (!encoders_.is_empty() && images_of(request) > 0) return encode(request, at);
   if (dispatch_ == nullptr) {
     const std::uint32_t rank = choose_rank(ReplicaId{0}, at);
     return receive(request, to_time(at), rank, at, false, offer_prefix(request, Placement::send(ReplicaId{0}), rank, at));
@@ -72,6 +74,7 @@ std::optional<ReplicaId> Fleet::place(const HeldRequests::Held& request, Picosec
 void Fleet::send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at) {
   if (request.question.stage == Stage::kDecode) return send_on(request, placement.replica, at);
   const bool is_whole = placement.is_whole || dispatch_->roles(placement.replica).decode;
+  if (request.job != HeldRequests::Held::kNoJob) return send_embeddings(request.job, placement.replica, !is_whole, at);
   const std::uint32_t rank = choose_rank(placement.replica, at);
   const TraceRequest& content = request.question.content;
   receive(content, request.question.record.arrival, rank, at, !is_whole, offer_prefix(content, placement, rank, at));
@@ -113,6 +116,7 @@ void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picose
     source.refuse_export(request.slot, request.rank, at, reason);
     return collect(source, at);
   }
+  if (request.job != HeldRequests::Held::kNoJob) encoders_.release_embeddings(encoders_.take(request.job));
   Departure record{request.question.record};
   record.outcome = Outcome::kRejected;
   record.reason = reason;

@@ -15,6 +15,8 @@ class HeldRequests {
     Dispatch::Question question;
     std::uint32_t rank = 0;       // kDecode: that has it as an export,
     RequestId slot = kNoRequest;  // in this slot
+    static constexpr std::uint32_t kNoJob = UINT32_MAX;
+    std::uint32_t job = kNoJob;  // kPrefill: of its images (Encoders), which are encoded
   };
   explicit HeldRequests(std::uint32_t num_replicas) : lists_(num_replicas + 1) {}
 

@@ -14,6 +14,7 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/encoders.h"
 #include "serving/group_metrics.h"
 #include "serving/metrics.h"
 #include "serving/node_store.h"
@@ -63,9 +64,10 @@ struct PoolSetup {
 // A run of either host. Its own pool is the only one where `pools` is empty.
 struct HostSetup : PoolSetup {
   std::vector<PoolSetup> pools;  // with the same block_tokens, model and KV policy; one at least takes each stage
-  std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica
+  std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica without encode pools
   TransferSetup transfer;                                        // between replicas
   StoreSetup store;                                              // of prompts, in CPU memory
+  ImageSetup images;
   Slo slo;
   std::optional<ExpectedText> expected_text;  // of the quality of experience; none: it is not followed
   StopRule stop;
@@ -102,7 +104,7 @@ struct StoreUse {
 struct PoolTotals {
   Int128 busy = 0;  // ps, of ranks
   std::uint64_t steps = 0;
-  std::int64_t output_tokens = 0;
+  std::int64_t output_tokens = 0, images = 0;
   double kv_used_mean_frac = 0, kv_used_peak_frac = 0;
 };
 
@@ -122,13 +124,14 @@ struct ServingSummary {
   double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time
   double busy_frac = 0, overload_frac = 0;                // of replica time: a step runs; a step runs and requests wait
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
-  std::string first_rejection;    // why the first rejected request was, if any
-  std::string skipped;            // rows the trace passed over, and why
-  std::string trace_remark;       // what looks wrong in the trace, if anything
-  std::string remark;             // what the host had to do without, if anything
-  std::vector<PoolTotals> pools;  // as in the setup
-  std::vector<LinkUse> links;     // of replicas that took part in a transfer
-  std::vector<StoreUse> stores;   // of replicas that have one
+  std::string first_rejection;             // why the first rejected request was, if any
+  std::string skipped;                     // rows the trace passed over, and why
+  std::string trace_remark;                // what looks wrong in the trace, if anything
+  std::string remark;                      // what the host had to do without, if anything
+  std::vector<PoolTotals> pools;           // as in the setup
+  std::vector<LinkUse> links;              // of replicas that took part in a transfer; encode replicas are counted after all others
+  std::vector<StoreUse> stores;            // of replicas that have one
+  std::vector<EncodeTotals> encode_pools;  // as in the setup
   std::uint64_t peak_held_requests = 0;
   std::uint64_t events = 0;  // arrivals, plans, outputs, ends of copies and samples that the run handled one by one
 };

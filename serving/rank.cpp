@@ -21,6 +21,7 @@ ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint
   limits.count_from = kStart + setup.warmup;
   limits.scheduler_predicts = scheduler.uses_predictor();
   limits.replica = number;
+  if (setup.images.pools.empty()) limits.image_tokens = setup.images.tokens_each;
   limits.slo = &setup.slo;
   if (setup.expected_text) limits.expected_text = &*setup.expected_text;
   return limits;

@@ -86,7 +86,7 @@ void ReplicaState::hand_over(RequestId id) {
   Request& r = table_[id];
   r.output_limit = handover_.begin_export(id);
   r.is_running = r.is_paused = false;
-  if (!memory_.holds(r)) forget_computed(r);  // preempted while its last step was under way
+  if (!memory_.holds(r)) forget_computed(id);  // preempted while its last step was under way
   order_->on_leave(id);
   left_.push_back(id);
   note(RequestEvent::kExported, r, now_);
@@ -110,6 +110,7 @@ void ReplicaState::release_export(RequestId id) {
   handover_.end_export(id);
   memory_.release(table_[id]);
   memory_.drop_host_copy(id);
+  images_.forget(id);
   table_.remove(id);
 }
 

@@ -22,6 +22,7 @@ struct ReplicaLimits {
   Time count_from{};                            // requests that arrived before are not counted (Request::is_counted)
   bool scheduler_predicts = false;              // Scheduler::uses_predictor()
   std::uint32_t replica = 0;                    // its number, for records
+  std::int32_t image_tokens = 0;                // of an image that is encoded here; 0: none is
   const Slo* slo = nullptr;                     // targets whose gaps between tokens are watched; null: none
   const ExpectedText* expected_text = nullptr;  // of the quality of experience; null: it is not followed
 };

@@ -40,6 +40,7 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
       memory_(limits, std::move(pool), std::move(footprint), table_),
       uniform_(table_, queues_, memory_),
       qoe_(limits.expected_text),
+      images_(limits.image_tokens),
       plans_over_unknown_(limits.plans_over_unknown) {
   if (uses_predictor_) {
     for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
@@ -180,7 +181,7 @@ void ReplicaState::vacate(RequestId id, Preemption mode) {
     leaving_blocks_ += r.swapped_blocks;
   else
     memory_.release(r);
-  if (!swapped) forget_computed(r);
+  if (!swapped) forget_computed(id);
 }
 
 // Its blocks stay while they are copied: no output under way may end it, or change what it holds.
@@ -188,10 +189,12 @@ bool ReplicaState::can_leave_later(RequestId id) const {
   return needed_tokens(id) > 0 && (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
 }
 
-void ReplicaState::forget_computed(Request& r) {
+void ReplicaState::forget_computed(RequestId id) {
+  Request& r = table_[id];
   r.most_computed = std::max(r.most_computed, r.computed_tokens);
   table_.set_computed(r, 0);
   r.kept_tokens = r.row_tokens = r.pattern = 0;
+  images_.forget(id);
 }
 
 bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
@@ -252,7 +255,10 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
 }
 
 void ReplicaState::commit(InFlightStep& step) {
-  bool uniform = memory_.is_steady_in_decode() && step.idle_rows == 0 && step.entries.size() == queues_.running().size();
+  for (const StepEntry& entry : step.entries)
+    if (images_.is_on() && entry.ends()) step.images += images_.take(entry.request, table_[entry.request], entry.tokens);
+  bool uniform =
+      memory_.is_steady_in_decode() && step.idle_rows == 0 && step.entries.size() == queues_.running().size() && step.images == 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
   step.is_uniform = uniform;
@@ -360,6 +366,7 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
   handover_.settle(id);
   memory_.release(r);
   memory_.drop_host_copy(id);
+  images_.forget(id);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
   r.outcome = outcome;
   r.reason = reason;

@@ -8,6 +8,7 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/encoded_images.h"
 #include "serving/gap_watch.h"
 #include "serving/handover.h"
 #include "serving/metrics.h"
@@ -153,7 +154,7 @@ class ReplicaState final : public ReplicaView {
   bool try_import(RequestId id, std::int32_t m, KvOffer& offer);
   void store_prompt(const Request& r);
   void hand_over(RequestId id);
-  void forget_computed(Request& r);
+  void forget_computed(RequestId id);
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
@@ -179,6 +180,7 @@ class ReplicaState final : public ReplicaView {
   Handover handover_;
   GapWatch gaps_;
   QoeWatch qoe_;
+  EncodedImages images_;
   bool watches_tokens_ = false;  // one of the two is on
   bool plans_over_unknown_;
   std::vector<Departure> outbox_;

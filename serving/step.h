@@ -20,6 +20,7 @@ struct PlanUsage {
 struct InFlightStep : StepPlan {
   PolicyWork policy;
   PlanUsage usage;
+  std::int32_t images = 0;  // that are encoded before its prompts are computed
   std::uint64_t number = 0;
   bool is_timed = false;              // start and end are known
   bool is_counted = false;            // it is part of the replica's totals
@@ -30,6 +31,7 @@ struct InFlightStep : StepPlan {
   void clear() {
     StepPlan::clear();
     policy.clear();
+    images = 0;
     is_uniform = false;
   }
 };

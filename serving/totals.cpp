@@ -11,6 +11,7 @@ void StepTotals::add(const InFlightStep& step, Picoseconds occupied) {
   busy += ps;
   rows += static_cast<Int128>(step.entries.size());
   for (const StepEntry& entry : step.entries) tokens += entry.ends() ? entry.tokens : 0;  // once, not once for each part of the layers
+  images += step.images;
   if (usage.waiting > 0) overload += ps;
   peak_used_blocks = std::max(peak_used_blocks, usage.used_blocks);
   used_blocks += static_cast<Int128>(usage.used_blocks) * ps;
@@ -28,6 +29,7 @@ void StepTotals::merge(const StepTotals& other) {
   wasted_tokens += other.wasted_tokens;
   external_fragmentation += other.external_fragmentation;
   peak_used_blocks = std::max(peak_used_blocks, other.peak_used_blocks);
+  images += other.images;
 }
 
 }  // namespace kvlab

@@ -17,6 +17,7 @@ struct StepTotals {
   Int128 used_blocks = 0, wasted_tokens = 0;  // times ps
   Int128 external_fragmentation = 0;          // parts per million times ps
   std::int64_t peak_used_blocks = 0;
+  std::int64_t images = 0;  // encoded before steps
 
   // occupied: the part of the step's time in which no step before it is under way.
   void add(const InFlightStep& step, Picoseconds occupied);

@@ -23,7 +23,6 @@ std::int64_t adjacent_runs(std::span<const BlockId> from, std::span<const BlockI
 Transfers::Transfers(const TransferSetup& setup, std::vector<LinkSetup> links)
     : setup_(setup), links_(std::move(links)), sides_(links_.size()) {}
 
-// The slower of the two sides.
 LinkSetup Transfers::between(std::uint32_t from, std::uint32_t to) const {
   const LinkSetup &a = links_[from], &b = links_[to];
   return {std::min(a.bytes_per_s, b.bytes_per_s), std::max(a.call_time, b.call_time)};
@@ -36,12 +35,28 @@ double Transfers::seconds(std::uint32_t from, std::uint32_t to, std::int64_t byt
          static_cast<double>(bytes) / link.bytes_per_s;
 }
 
+void Transfers::occupy(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds time, Picoseconds end) {
+  Side &source = sides_[from], &target = sides_[to];
+  source.out_free = target.in_free = end;
+  for (Use* use : {&source.out, &target.in}) {
+    ++use->transfers;
+    use->bytes += bytes;
+    use->busy += time;
+  }
+}
+
+Transfers::Times Transfers::send(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds at) {
+  const Picoseconds time = transfer_time(between(from, to), bytes, 1, kLongTransfer);
+  const Picoseconds end = add_time(std::max({sides_[from].out_free, sides_[to].in_free, at}), time, kLongTransfer);
+  occupy(from, to, bytes, time, end);
+  return {1, end};
+}
+
 Transfers::Times Transfers::begin(const KvFetch& fetch, Picoseconds at) {
   if (fetch.blocks == 0) return {0, at};
-  Side &source = sides_[fetch.from], &target = sides_[fetch.to];
   const std::int64_t calls = fetch.calls > 0 ? fetch.calls : (setup_.merges_blocks ? fetch.runs : fetch.blocks) * setup_.places_per_block;
   const Picoseconds time = transfer_time(between(fetch.from, fetch.to), fetch.bytes, calls, kLongTransfer);
-  const Picoseconds free = std::max(source.out_free, target.in_free);
+  const Picoseconds free = std::max(sides_[fetch.from].out_free, sides_[fetch.to].in_free);
   Picoseconds end;
   if (setup_.is_layerwise) {
     const std::int64_t layers = setup_.layers;
@@ -51,12 +66,7 @@ Transfers::Times Transfers::begin(const KvFetch& fetch, Picoseconds at) {
   } else {
     end = add_time(std::max(free, at), time, kLongTransfer);
   }
-  source.out_free = target.in_free = end;
-  for (Use* use : {&source.out, &target.in}) {
-    ++use->transfers;
-    use->bytes += fetch.bytes;
-    use->busy += time;
-  }
+  occupy(fetch.from, fetch.to, fetch.bytes, time, end);
   return {calls, end};
 }
 

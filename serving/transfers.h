@@ -48,6 +48,8 @@ class Transfers {
   Times begin(const KvFetch& fetch, Picoseconds at);
   // Seconds from `at` to the end of a transfer in so many calls that would begin then.
   [[nodiscard]] double seconds(std::uint32_t from, std::uint32_t to, std::int64_t bytes, std::int64_t calls, Picoseconds at) const;
+  // Sends `bytes` that are ready at `at`, in one call.
+  Times send(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds at);
 
   struct Use {
     std::uint64_t transfers = 0;
@@ -63,6 +65,9 @@ class Transfers {
     Picoseconds out_free{}, in_free{};
     Use out, in;
   };
+  [[nodiscard]] LinkSetup between(std::uint32_t from, std::uint32_t to) const;
+  void occupy(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds time, Picoseconds end);
+
   TransferSetup setup_;
   std::vector<LinkSetup> links_;
   std::vector<Side> sides_;

@@ -8,10 +8,12 @@
 
 namespace kvlab {
 
-SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group)
+SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group,
+                     EncodeCost encode)
     : cost_(std::move(cost)),
       block_bytes_(block_bytes),
       group_(std::move(group)),
+      encode_(std::move(encode)),
       to_host_(swap_link),
       from_host_(swap_link),
       stage_free_(static_cast<std::size_t>(cost_->num_stages())),
@@ -26,7 +28,7 @@ Device::Traits SimDevice::traits() const {
 void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
   state_ = &state;
   scheduler_ = &scheduler;
-  pricer_.emplace(*cost_, scheduler);
+  pricer_.emplace(*cost_, scheduler, encode_);
   state.estimate_step = [this](const StepOutline& outline) { return estimate(outline); };
   if (!state.pool().cache().weighs_cost()) return;
   state.memory().recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
@@ -78,6 +80,7 @@ void SimDevice::finish(InFlightStep& step) {
 
 void SimDevice::time_stages(InFlightStep& step, Picoseconds ready) {
   cost_->stage_times(pricer_->shape(), stage_times_);
+  stage_times_[0] += pricer_->images_time();
   step.start = std::max(stage_free_[0], ready);
   step.end = pass_stages(ready, stage_times_, stage_free_);
 }

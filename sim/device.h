@@ -15,9 +15,10 @@ namespace kvlab {
 // A simulated GPU, or a group of them that runs one model: steps and copies take the time that the cost model says.
 class SimDevice final : public Device {
  public:
-  // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone.
+  // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone. encode: null where no images
+  // come.
   SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
-            std::shared_ptr<LockStep> group = nullptr);
+            std::shared_ptr<LockStep> group = nullptr, EncodeCost encode = nullptr);
 
   [[nodiscard]] Traits traits() const override;
   void attach(ReplicaState& state, const Scheduler& scheduler) override;
@@ -40,6 +41,7 @@ class SimDevice final : public Device {
   std::unique_ptr<CostModel> cost_;
   std::int64_t block_bytes_;
   std::shared_ptr<LockStep> group_;
+  EncodeCost encode_;
   Link to_host_, from_host_;
   const ReplicaState* state_ = nullptr;
   const Scheduler* scheduler_ = nullptr;

@@ -43,10 +43,12 @@ void LockStep::time_step() {
   for (const Part& part : parts_) {
     const StepCost cost = part.pricer->price_rank(*part.step, group);
     part.totals->add(cost);
-    if (longest_.size() > 1)
+    if (longest_.size() > 1) {
       part.cost->stage_times(part.pricer->shape(), stage_times_);
-    else
+      stage_times_[0] += part.pricer->images_time();
+    } else {
       stage_times_ = {cost.total};
+    }
     for (std::size_t s = 0; s < longest_.size(); ++s) longest_[s] = std::max(longest_[s], stage_times_[s]);
   }
   start_ = std::max(stage_free_[0], ready_);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "serving/step.h"
@@ -7,13 +9,18 @@
 
 namespace kvlab {
 
+// The cost of encoding images on a replica, before the step that needs them.
+using EncodeCost = std::function<StepCost(std::int64_t images)>;
+
 // Turns a step in flight into the shapes of the cost model, reusing its memory. If entries pass some of the layers, layers that the same
 // rows pass are priced together: rows share a layer's weights, and a layer takes the mean time of the model's layers. Embedding, head and
 // the engine's own time are priced for the rows that end in the step, so that each token pays for them once; a step in which none ends pays
 // for one row of padding.
 class StepPricer {
  public:
-  StepPricer(CostModel& cost, const Scheduler& scheduler) : cost_(cost), scheduler_(scheduler) {}
+  // encode: null where no images come.
+  StepPricer(CostModel& cost, const Scheduler& scheduler, EncodeCost encode = nullptr)
+      : cost_(cost), scheduler_(scheduler), encode_(std::move(encode)) {}
   StepCost price(const InFlightStep& step);
 
   // The same in two calls for a rank that steps with others. A step without work is one token.
@@ -25,6 +32,8 @@ class StepPricer {
   [[nodiscard]] std::int32_t largest_graph_rows() const { return scheduler_.largest_graph_tokens(); }
   void pad_to(std::int32_t rows) { shape_.padding_rows = rows - useful_rows_; }
 
+  // The part of the step last priced in which images are encoded, which comes first.
+  [[nodiscard]] Picoseconds images_time() const { return images_time_; }
   // All rows of the step last priced, whatever layers they pass; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
 
@@ -40,9 +49,12 @@ class StepPricer {
   StepCost price_layers(const InFlightStep& step);
   StepCost price_ends(const InFlightStep& step);
   void add_passes(const InFlightStep& step, StepCost& sum);
+  void add_images(const InFlightStep& step, StepCost& sum);
 
   CostModel& cost_;
   const Scheduler& scheduler_;
+  EncodeCost encode_;
+  Picoseconds images_time_{};
   StepShape shape_;
   std::int32_t useful_rows_ = 0;
   std::vector<PrefillPiece> prefills_;

@@ -9,6 +9,7 @@
 #include "serving/link.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost_totals.h"
+#include "sim/pricing.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -17,6 +18,7 @@ namespace kvlab {
 struct SimCosts {
   std::function<std::unique_ptr<CostModel>()> make_cost_model;
   LinkSetup swap_link;
+  EncodeCost encode;  // empty: its replicas encode no images
 };
 
 // The setup of a simulation.

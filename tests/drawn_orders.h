@@ -98,6 +98,7 @@ inline DrawnOrder drawn_order(Drawn& draw, bool overtakes, double step_ms, const
   Orders orders = {{"fcfs", "{}"},
                    {"priority", "{}"},
                    {"sjf", fmt::format("{{counts_prompt: {}}}", counts_prompt)},
+                   {"sjf", "{counts_prompt: true, counts_output: false, window: 5}"},
                    {"srpt", "{preemptive: false}"},
                    {"vtc", "{}"},
                    {"vtc", "{charge_predicted: true}"},

@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kMsNs = 1'000'000;
 constexpr std::int64_t kMostPriority = 1'000'000'000;
 constexpr std::int64_t kMostTurns = 1'000'000'000;
+constexpr std::int64_t kMostImages = 1'000'000;
 
 // At `fail`: a function of a message that stops with the place.
 template <class Fail>
@@ -55,6 +56,8 @@ std::string text_of(const RequestFacts& facts, Fact fact) {
       return std::to_string(facts.program);
     case Fact::kTurn:
       return std::to_string(facts.turn);
+    case Fact::kImages:
+      return std::to_string(facts.images);
   }
   return "";
 }
@@ -87,6 +90,7 @@ void read_facts(const CsvRows& rows, std::size_t first, RequestFacts& facts) {
   if (given(Fact::kPredictedOutput)) facts.predicted_output = integer(Fact::kPredictedOutput, 1, kMaxTokens);
   if (given(Fact::kProgram)) facts.program = session_number(rows.text(at(Fact::kProgram)));
   if (given(Fact::kTurn)) facts.turn = integer(Fact::kTurn, 0, kMostTurns);
+  if (given(Fact::kImages)) facts.images = integer(Fact::kImages, 0, kMostImages);
 }
 
 void read_fact(Fact fact, JsonField& field, RequestFacts& facts) {
@@ -117,6 +121,9 @@ void read_fact(Fact fact, JsonField& field, RequestFacts& facts) {
       break;
     case Fact::kTurn:
       facts.turn = static_cast<std::int32_t>(field.integer(0, kMostTurns));
+      break;
+    case Fact::kImages:
+      facts.images = static_cast<std::int32_t>(field.integer(0, kMostImages));
       break;
   }
 }

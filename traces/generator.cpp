@@ -70,6 +70,14 @@ ClassShape read_class(Params p, const std::string& name) {
   return shape;
 }
 
+ImageShape read_images(Params p) {
+  ImageShape shape;
+  shape.share_frac = p.optional<double>("share_frac", 1, 0, 1, "share of the requests that have images");
+  shape.per_request = read_counts(p, "per_request", "1", TraceColumn::kPromptTokens, "images of a request that has any");
+  p.reject_unread();
+  return shape;
+}
+
 std::vector<ClassShape> read_classes(const Params& parent, Params p) {
   std::vector<ClassShape> classes;
   double sum = 0;
@@ -97,6 +105,7 @@ GeneratorShape read_generator(Params& p, std::uint64_t seed) {
   if (p.has("shared_prefix")) shape.shared_prefix = read_shared_prefix(p.child("shared_prefix", "shared_prefix"));
   if (p.has("clients")) shape.clients = read_clients(p.child("clients", "clients"));
   if (p.has("classes")) shape.classes = read_classes(p, p.child("classes", "classes"));
+  if (p.has("images")) shape.images = read_images(p.child("images", "images"));
   if (shape.sessions || shape.shared_prefix || p.is_describing()) {
     shape.hash_tokens = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per content hash, with sessions or shared_prefix");
   }
@@ -118,7 +127,7 @@ bool GeneratedTrace::next(TraceRequest& request) {
   ++turn_;
   context_tokens_ = request.prompt_tokens + request.output_tokens;
   if (shape_.sessions || shape_.shared_prefix) name_content(request);
-  if (shape_.clients || !shape_.classes.empty()) give_facts(request);
+  if (shape_.clients || !shape_.classes.empty() || shape_.images) give_facts(request);
   return true;
 }
 
@@ -166,7 +175,7 @@ void GeneratedTrace::name_content(TraceRequest& request) {
   request.hashes = hashes_;
 }
 
-// Drawn once per session; its turns differ in `turn` alone.
+// Drawn once per session; its turns differ in `turn` and `images` alone.
 void GeneratedTrace::give_facts(TraceRequest& request) {
   const std::uint64_t session = num_sessions_ - 1;
   if (turn_ == 1) {
@@ -183,6 +192,11 @@ void GeneratedTrace::give_facts(TraceRequest& request) {
     }
   }
   if (shape_.sessions) facts_.turn = static_cast<std::int32_t>(turn_) - 1;
+  if (shape_.images) {
+    constexpr std::uint64_t kHowMany = 1;
+    const bool has_images = Draw{seed_, Purpose::kImages, session, turn_}.uniform() < shape_.images->share_frac;
+    facts_.images = has_images ? (*shape_.images->per_request)(Draw{seed_, Purpose::kImages, session, turn_, kHowMany}) : 0;
+  }
   request.facts = &facts_;
 }
 

@@ -41,6 +41,12 @@ struct ClassShape {
   RequestFacts facts;
 };
 
+// A share of the requests has images: so many each.
+struct ImageShape {
+  double share_frac = 1;
+  std::unique_ptr<CountDistribution> per_request;
+};
+
 struct GeneratorShape {
   std::uint64_t num_requests = 1;
   std::unique_ptr<ArrivalProcess> arrivals;
@@ -49,6 +55,7 @@ struct GeneratorShape {
   std::optional<SharedPrefixShape> shared_prefix;
   std::optional<ClientShape> clients;
   std::vector<ClassShape> classes;  // shares that add up to 1; empty: none
+  std::optional<ImageShape> images;
   std::int32_t hash_tokens = 16;
 };
 

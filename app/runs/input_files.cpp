@@ -41,7 +41,10 @@ std::vector<fs::path> files_of(const InputFile& input) {
 // The file of a shipped model, GPU or recipe of this name; none: empty.
 fs::path named_spec(const std::string& key, const std::string& name) {
   const bool is_recipe = key == "recipe" || key == "kv_policy";
-  const fs::path folder = is_recipe ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");
+  const fs::path folder = is_recipe ? recipes_folder()
+                                    : profiles_folder() + (key == "model"     ? "/models"
+                                                           : key == "encoder" ? "/encoders"
+                                                                              : "/hardware");
   const fs::path known = folder / (name + ".yaml");
   std::error_code error;
   return fs::exists(known, error) ? known : fs::path();
@@ -114,7 +117,7 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList
 void InputFiles::add_named(const std::string& key, const std::string& text, InputList& found) const {
   std::error_code error;
   fs::path path = find_named_file(*experiment_.config, text);
-  const bool has_name = key == "model" || key == "hardware" || key == "recipe" || key == "kv_policy";
+  const bool has_name = key == "model" || key == "hardware" || key == "encoder" || key == "recipe" || key == "kv_policy";
   const bool is_model = key == "model" && fs::is_directory(path, error);
   if (has_name && !is_model) {
     if (const fs::path known = named_spec(key, text); !known.empty()) path = known;

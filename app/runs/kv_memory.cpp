@@ -36,7 +36,8 @@ std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac,
   }
 }
 
-std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, const LargestStep& step, bool is_hybrid, bool& is_derived) {
+std::int64_t read_num_blocks(const Params& p, Params& m, const PoolPlan& pool, const LargestStep& step, bool& is_derived) {
+  const CostSetup& cost = pool.cost;
   if (m.has("num_blocks") && m.has("gpu_memory_frac"))
     m.fail_at("gpu_memory_frac", "'num_blocks' and 'gpu_memory_frac' exclude each other: give one");
   if (m.has("num_blocks") && m.has("reserve_bytes")) m.fail_at("reserve_bytes", "'reserve_bytes' means nothing beside 'num_blocks'");
@@ -48,7 +49,8 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
       m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica (with dp, per rank); absent: derived from memory");
   const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
   is_derived = given == 0;
-  const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens, is_hybrid) : given;
+  const std::int64_t blocks =
+      is_derived ? derived_blocks(p, cost, frac, reserve + pool.encoder_bytes, block_tokens, pool.is_hybrid) : given;
   if (blocks - (has_null_block ? 1 : 0) < 1) m.fail_at("num_blocks", "'num_blocks' leaves no usable block beside the null block");
   return blocks - (has_null_block ? 1 : 0);
 }
@@ -102,7 +104,7 @@ std::int64_t read_memory(Params& p, PoolPlan& pool) {
   pool.is_hybrid =
       !has_kinds ? is_paged
                  : m.flag("hybrid", is_paged, "layers with a window give back what it has left, and states have pages, as in vLLM v1");
-  memory.num_blocks = read_num_blocks(p, m, cost, largest_step(pool), pool.is_hybrid, memory.is_derived);
+  memory.num_blocks = read_num_blocks(p, m, pool, largest_step(pool), memory.is_derived);
   memory.block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
   const KvLayout layout = kv_layout(cost.model, cost.parallel, memory.block_tokens, pool.is_hybrid);
   if (layout.is_one_group()) {

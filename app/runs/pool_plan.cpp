@@ -107,8 +107,9 @@ void read_longest(Params& p, PoolPlan& pool) {
 
 }  // namespace
 
-PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std::string>& remarks) {
+PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std::string>& remarks, std::int64_t encoder_bytes) {
   PoolPlan pool;
+  pool.encoder_bytes = encoder_bytes;
   read_costs(p, pool, remarks);
   read_policies(p, seed, pool);
   read_order(p, is_only, pool, remarks);

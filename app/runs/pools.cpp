@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -28,16 +29,30 @@ struct Member {
   std::uint32_t replicas = 1;
 };
 
-Roles read_role(Params& pools, Params& pool, const std::string& name) {
-  const std::vector<std::string> roles{"prefill", "decode", "both"};
+// An encode pool: it has no policies.
+struct EncodeMember {
+  std::string name;
+  Params params;
+  std::uint32_t replicas = 1;
+};
+
+struct Members {
+  std::vector<Member> pools;
+  std::vector<EncodeMember> encode_pools;
+};
+
+// None: images are encoded there.
+std::optional<Roles> read_role(Params& pools, Params& pool, const std::string& name) {
+  const std::vector<std::string> roles{"prefill", "decode", "both", "encode"};
   const auto named = std::find(roles.begin(), roles.end(), name);
   if (named == roles.end() && !pool.has("role"))
-    pools.fail_at(name, fmt::format("pool '{}' has no role: give it 'role: prefill', 'role: decode' or 'role: both', or one of these as "
-                                    "its name",
+    pools.fail_at(name, fmt::format("pool '{}' has no role: give it 'role: encode', 'role: prefill', 'role: decode' or 'role: both', or "
+                                    "one of these as its name",
                                     name));
   const std::size_t by_name = named == roles.end() ? 0 : static_cast<std::size_t>(named - roles.begin());
   const std::size_t role = pool.choice("role", roles, by_name, "stages that its replicas take; by default the pool's name");
-  return {role != 1, role != 0};
+  if (role == 3) return std::nullopt;
+  return Roles{role != 1, role != 0};
 }
 
 // The pool as its mapping, then the experiment, then the system have it.
@@ -51,29 +66,51 @@ void add_fallbacks(Params& pool, const Params& own, const ServingSystem& system,
   }
 }
 
-std::vector<Member> list_pools(Params& p, const Params& own, const ServingSystem& system) {
+// Images are encoded on GPUs without the language model.
+EncodeMember read_encode_member(const std::string& name, Params pool, const Params& own, const ServingSystem& system) {
+  for (const std::string& key : kPoolKeys)
+    if (key != "hardware" && pool.has(key))
+      pool.fail_at(key,
+                   fmt::format("pool '{}' encodes images and runs no step of the language model, so '{}' means nothing there: it takes "
+                               "'replicas', 'hardware' and 'batch_images'",
+                               name, key));
+  const auto replicas = pool.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, "GPUs, each with an encoder and a queue of its own");
+  pool.fall_back_on(own, {"hardware"});
+  for (const ServingSystem::Layer& layer : system.layers)
+    if (const Params* const of_role = layer.of_role("encode")) pool.fall_back_on(*of_role, system_encode_pool_keys());
+  return {name, std::move(pool), replicas};
+}
+
+Members list_pools(Params& p, const Params& own, const ServingSystem& system) {
   Params pools = p.optional_child("pools", "pools");
   const std::vector<std::string> names = p.has("pools") ? pools.keys() : system.roles();
   if (names.empty())
     p.fail_at("pools", "'pools' names no pool: write it as 'pools: {prefill: {replicas: 1}, decode: {replicas: 1}}', or leave it out");
-  std::vector<Member> members;
+  Members members;
   for (const std::string& name : names) {
     Params pool = pools.optional_child(name, "pool '" + name + "'");
     for (const std::string& key : kSharedKeys)
       if (pool.has(key)) pool.fail_at(key, fmt::format("'{}' is the experiment's, the same for all pools: write it at the top level", key));
-    Member member{name, pool, read_role(pools, pool, name), 1};
+    const std::optional<Roles> roles = read_role(pools, pool, name);
+    if (!roles) {
+      members.encode_pools.push_back(read_encode_member(name, std::move(pool), own, system));
+      continue;
+    }
+    Member member{name, pool, *roles, 1};
     member.replicas = pool.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, kReplicas);
     add_fallbacks(member.params, own, system, role_name(member.roles));
-    members.push_back(std::move(member));
+    members.pools.push_back(std::move(member));
   }
   pools.reject_unread();
   return members;
 }
 
-void refuse_unused(Params& p, Params& own, const std::vector<Member>& members) {
+void refuse_unused(Params& p, Params& own, const Members& members) {
   if (p.has("replicas")) p.fail_at("replicas", "'replicas' is of each pool where there are 'pools': write it in each of them");
   for (const std::string& key : kPoolKeys) {
-    const bool is_used = std::any_of(members.begin(), members.end(), [&](const Member& m) { return !m.params.has_own(key); });
+    const auto takes = [&](const auto& m) { return !m.params.has_own(key); };
+    const bool is_used = std::any_of(members.pools.begin(), members.pools.end(), takes) ||
+                         (key == "hardware" && std::any_of(members.encode_pools.begin(), members.encode_pools.end(), takes));
     if (own.has(key) && !is_used)
       own.fail_at(key, fmt::format("'{}' is not used, since every pool has its own: leave it out here, or in a pool", key));
   }
@@ -86,6 +123,13 @@ void require_stages(const Params& p, const std::vector<Member>& members) {
     const char* const role = stage == Stage::kPrefill ? "prefill" : "decode";
     p.fail_at(at, fmt::format("no pool takes the stage '{}': give one 'role: {}' or 'role: both'", role, role));
   }
+}
+
+// Replicas of this pool encode images themselves; the GPUs of a rank share them.
+void encode_on(PoolPlan& pool, const VisionEncoder& encoder) {
+  pool.encode = [encoder, hardware = pool.cost.hardware, gpus = pool.cost.parallel.gpus_of_rank()](std::int64_t images) {
+    return encode_cost(encoder, hardware, images, gpus);
+  };
 }
 
 // KV comes to this pool from other replicas.
@@ -132,14 +176,16 @@ void require_one_rank(const Params& pool, const PoolPlan& plan, std::uint64_t ra
                                           ranks));
 }
 
-void read_members(std::vector<Member>& members, ServingPlan& plan) {
+// encoder_bytes: of the vision encoder that every replica has; 0: none.
+void read_members(std::vector<Member>& members, std::int64_t encoder_bytes, ServingPlan& plan) {
   const bool changes_roles = plan.setup.make_dispatcher()->changes_roles();
   const bool has_prefill_pool = std::any_of(members.begin(), members.end(), [](const Member& m) { return !m.roles.decode; });
   for (Member& member : members) {
-    PoolPlan pool = read_pool(member.params, plan.setup.seed, /*is_only=*/false, plan.remarks);
+    PoolPlan pool = read_pool(member.params, plan.setup.seed, /*is_only=*/false, plan.remarks, encoder_bytes);
     pool.name = member.name;
     pool.roles = member.roles;
     pool.num_replicas = member.replicas;
+    if (encoder_bytes > 0) encode_on(pool, plan.images->encoder);
     member.params.reject_unread();
     require_own_profile(member.params, pool);
     require_paged(member.params, pool, changes_roles, has_prefill_pool);
@@ -149,6 +195,14 @@ void read_members(std::vector<Member>& members, ServingPlan& plan) {
     plan.pools.push_back(std::move(pool));
   }
   for (std::size_t i = 0; i < members.size(); ++i) require_one_rank(members[i].params, plan.pools[i], num_ranks(plan.setup));
+}
+
+void read_encode_members(std::vector<EncodeMember>& members, ServingPlan& plan) {
+  for (EncodeMember& member : members) {
+    EncodePoolPlan pool = read_encode_pool(member.params, member.name, plan.images ? &*plan.images : nullptr, plan.pools.front().cost);
+    pool.num_replicas = member.replicas;
+    plan.encode_pools.push_back(std::move(pool));
+  }
 }
 
 // Pools that are alike make the same remarks.
@@ -161,7 +215,8 @@ void read_only_pool(Params& p, ServingPlan& plan) {
   SimSetup& setup = plan.setup;
   p.optional_child("pools", "pools");
   const auto replicas = p.optional<std::uint32_t>("replicas", 1, 1, kMostReplicas, kReplicas);
-  PoolPlan pool = read_pool(p, setup.seed, /*is_only=*/true, plan.remarks);
+  PoolPlan pool = read_pool(p, setup.seed, /*is_only=*/true, plan.remarks, plan.images ? plan.images->encoder.weight_bytes() : 0);
+  if (plan.images) encode_on(pool, plan.images->encoder);
   pool.num_replicas = replicas;
   static_cast<PoolSetup&>(setup) = static_cast<const PoolSetup&>(pool);
   static_cast<SimCosts&>(setup) = static_cast<const SimCosts&>(pool);
@@ -179,13 +234,19 @@ void read_pools(Params& p, Params& own, const ServingSystem& system, ServingPlan
   if (!has_pools(p, system)) {
     read_only_pool(p, plan);
   } else {
-    std::vector<Member> members = list_pools(p, own, system);
+    Members members = list_pools(p, own, system);
     refuse_unused(p, own, members);
-    require_stages(p, members);
+    require_stages(p, members.pools);
     p.allow(kPoolKeys);  // of pools that take them from here
     p.allow(kSharedKeys);
-    read_members(members, plan);
+    read_members(members.pools, plan.images && members.encode_pools.empty() ? plan.images->encoder.weight_bytes() : 0, plan);
+    read_encode_members(members.encode_pools, plan);
     drop_repeated(plan.remarks);
+  }
+  if (plan.images) {
+    const ModelSpec& model = plan.pools.front().cost.model;
+    plan.setup.images.tokens_each = plan.images->tokens_each;
+    plan.setup.images.bytes_each = plan.images->tokens_each * model.hidden * model.activation_bytes();
   }
   plan.cost = plan.pools.front().cost;
   plan.recipe = plan.pools.front().recipe;

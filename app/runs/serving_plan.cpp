@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "app/runs/policy_factory.h"
@@ -16,6 +17,7 @@
 #include "app/runs/transfer_plan.h"
 #include "base/name_number.h"
 #include "base/open_error.h"
+#include "traces/image_tokens.h"
 
 namespace kvlab {
 
@@ -91,7 +93,7 @@ void read_first_facts(Params& p, ServingPlan& plan) {
     for (const Fact fact : facts_for(plan.setup.pool(i), has_pools)) needed.push_back(fact);
   const std::unique_ptr<TraceSource> trace = plan.trace.open();
   TraceRequest first;
-  if (!trace->next(first)) return;
+  if (!p.reading("trace", [&] { return trace->next(first); })) return;  // an image that nothing describes
   plan.has_facts = first.facts != nullptr;
   for (const Fact fact : needed) {
     if (has_fact(first.facts, fact)) continue;
@@ -137,6 +139,7 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   plan.system = system.name;
   setup.make_dispatcher = policy_factory<DispatcherRegistry>(p, dispatcher, has_pools(p, system) ? "least_outstanding" : "round_robin",
                                                              "dispatcher", "sends requests to replicas");
+  plan.images = read_images(p);
   read_pools(p, own, system, plan);
   read_transfer(p, plan);
   read_store(p, plan);
@@ -155,6 +158,9 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
 
 void read_requests(Params& p, ServingPlan& plan) {
   plan.trace = read_trace(p, plan.setup.seed);
+  plan.trace.open = [open = plan.trace.open, tokens_each = plan.setup.images.tokens_each] {
+    return std::make_unique<ImageTokens>(open(), tokens_each);
+  };
   if (!plan.trace.remark.empty()) plan.remarks.push_back(plan.trace.remark);
   const char* const key = plan.search ? "search" : "load_frac";
   if ((plan.search || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/runs/image_plan.h"
 #include "app/runs/pool_plan.h"
 #include "app/runs/run_kind.h"
 #include "app/runs/search.h"
@@ -17,10 +18,12 @@ namespace kvlab {
 // The settings of a run that serves a request trace, in a simulation or by the engine.
 struct ServingPlan {
   SimSetup setup;
-  std::vector<PoolPlan> pools;       // as setup.pools, or the only one
-  std::string system;                // the serving system that fills in what the experiment leaves out; "": none
-  CostSetup cost;                    // of the first pool
-  std::vector<std::string> remarks;  // on inputs that are accepted and look odd; the result's note
+  std::vector<PoolPlan> pools;  // as setup.pools, or the only one
+  std::optional<ImagePlan> images;
+  std::vector<EncodePoolPlan> encode_pools;  // as setup.images.pools
+  std::string system;                        // the serving system that fills in what the experiment leaves out; "": none
+  CostSetup cost;                            // of the first pool
+  std::vector<std::string> remarks;          // on inputs that are accepted and look odd; the result's note
   TraceInput trace;
   bool has_facts = false;  // the trace has optional columns: results are split by class and client
   std::optional<SearchPlan> search;

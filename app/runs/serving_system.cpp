@@ -12,7 +12,9 @@ namespace kvlab {
 
 namespace {
 
-constexpr const char* kRoles[] = {"prefill", "decode", "both"};
+constexpr const char* kRoles[] = {"encode", "prefill", "decode", "both"};
+
+const std::set<std::string>& keys_of(const std::string& role) { return role == "encode" ? system_encode_pool_keys() : system_pool_keys(); }
 
 std::set<std::string> with(std::set<std::string> keys, const std::set<std::string>& more) {
   keys.insert(more.begin(), more.end());
@@ -26,7 +28,7 @@ ServingSystem::Layer read_layer(Params parts) {
   ServingSystem::Layer layer{std::move(parts), {}};
   for (const char* role : kRoles) {
     Params pool = pools.optional_child(role, "pool '" + std::string(role) + "'");
-    pool.allow(system_pool_keys());
+    pool.allow(keys_of(role));
     pool.reject_unread();
     if (pools.has(role)) layer.pools.emplace_back(role, pool);
   }
@@ -56,6 +58,11 @@ std::string find_system(const std::string& name) { return find_spec_file(name, s
 
 const std::set<std::string>& system_pool_keys() {
   static const std::set<std::string> keys{"scheduler", "order", "predictor", "block_cache", "prefix_caching"};
+  return keys;
+}
+
+const std::set<std::string>& system_encode_pool_keys() {
+  static const std::set<std::string> keys{"batch_images"};
   return keys;
 }
 
@@ -111,7 +118,7 @@ SystemCard load_system_card(const std::string& name) {
   add(layer.parts, "", system_keys());
   for (const auto& [role, pool] : layer.pools) {
     if (pool.keys().empty()) card.parts.emplace_back(role, "as the experiment says");
-    add(pool, role + " ", system_pool_keys());
+    add(pool, role + " ", keys_of(role));
   }
   return card;
 }

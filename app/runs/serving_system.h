@@ -15,7 +15,7 @@ struct ServingSystem {
   // A mapping that gives parts. The first layer that has a key gives it: `system: {NAME: {...}}` of the experiment, then the file.
   struct Layer {
     Params parts;
-    std::vector<std::pair<std::string, Params>> pools;  // by role: prefill, decode, both
+    std::vector<std::pair<std::string, Params>> pools;  // by role: encode, prefill, decode, both
     [[nodiscard]] const Params* of_role(const std::string& role) const;
   };
   std::vector<Layer> layers;
@@ -26,6 +26,8 @@ struct ServingSystem {
 // Keys at the top of a system file, and in its pools.
 const std::set<std::string>& system_keys();
 const std::set<std::string>& system_pool_keys();
+// Of its encode pool.
+const std::set<std::string>& system_encode_pool_keys();
 
 // Reads `system` of an experiment, if there is one. InputError with file:line:column: unknown system, unknown key.
 ServingSystem read_system(Params& p);

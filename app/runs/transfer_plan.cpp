@@ -47,8 +47,9 @@ LinkChoice read_links(Params& transfer) {
   return choice;
 }
 
-// The link of a whole replica.
-LinkSetup link_of(const Params& transfer, const LinkChoice& choice, PoolPlan& pool) {
+// The link of a whole replica. Plan: PoolPlan or EncodePoolPlan.
+template <class Plan>
+LinkSetup link_of(const Params& transfer, const LinkChoice& choice, Plan& pool) {
   const HardwareSpec& card = pool.cost.hardware;
   const bool is_given = choice.bytes_per_s > 0;
   pool.link_name = !choice.name.empty() ? choice.name : is_given ? "given" : links_of(card).front().first;
@@ -69,6 +70,10 @@ void read_transfer(Params& p, ServingPlan& plan) {
   for (std::size_t i = 0; i < plan.pools.size(); ++i) {
     plan.pools[i].link = link_of(transfer, choice, plan.pools[i]);
     setup.pools[i].link = plan.pools[i].link;
+  }
+  for (EncodePoolPlan& pool : plan.encode_pools) {
+    pool.link = link_of(transfer, choice, pool);
+    setup.images.pools.push_back(pool);
   }
   const auto layers = static_cast<std::int32_t>(plan.cost.model.layers);
   const bool is_per_layer = transfer.choice("layout", {"per_layer", "blocks"}, 0,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/picoseconds.h"
@@ -93,6 +94,13 @@ struct Placement {
   static Placement reject(const char* reason) { return {Kind::kReject, kNoReplica, false, reason, kNoReplica}; }
 };
 
+// Images of a request are to be encoded, before its prefill.
+struct ImageAsk {
+  const RequestRecord& request;
+  std::int32_t images = 1;
+  std::span<const std::int64_t> waiting;  // of each encode replica: images that it has and has not encoded; at least one replica
+};
+
 // Lets a dispatcher change roles.
 class FleetControl {
  public:
@@ -107,6 +115,14 @@ class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
   virtual Placement place(const Ask& ask, const FleetView& fleet) = 0;
+  // Where there are encode replicas: gives each a number of the request's images. `share` has a 0 for each. By default the replica with the
+  // fewest images gets all of them; of equals the first.
+  virtual void place_images(const ImageAsk& ask, std::vector<std::int32_t>& share) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < ask.waiting.size(); ++i)
+      if (ask.waiting[i] < ask.waiting[best]) best = i;
+    share[best] = ask.images;
+  }
   // False: the choice does not look at the fleet's load, so hosts need not bring every replica up to this instant.
   [[nodiscard]] virtual bool reads_load() const { return true; }
   // Draws by the seed, so that runs with different seeds differ.

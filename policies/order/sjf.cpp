@@ -1,23 +1,76 @@
-#include "policies/order/predicted_order.h"
+#include <vector>
+
+#include "policies/order/keyed_order.h"
 
 namespace kvlab {
 
 namespace {
 
-// Shortest job first: by predicted output length. Running requests stay.
-class Sjf final : public PredictedOrder {
+// Shortest job first: by predicted output length, by prompt length, or by both. Running requests stay. With a window, requests are cut into
+// groups of so many in the order of their arrival, and only those of one group are sorted: TetriInfer's PrefillSchedBatch (Hu et al. 2024,
+// arXiv:2401.11181, section 3.3.1), which keeps long prompts from waiting forever. A group that is not full is closed when the first of it
+// is taken: later requests belong to the next.
+class Sjf final : public KeyedOrder {
  public:
   explicit Sjf(Params& p)
-      : counts_prompt_(p.flag("counts_prompt", false, "whether the length is prompt and output, instead of the output alone")) {}
+      : counts_prompt_(p.flag("counts_prompt", false, "whether the prompt is part of the length")),
+        counts_output_(p.flag("counts_output", true, "whether the predicted output is part of the length")),
+        window_(p.optional<std::int32_t>(
+            "window", 0, 0, 1 << 20, "so many requests, in order of arrival, are sorted and served before the next; 0: all that wait")) {
+    if (!counts_prompt_ && !counts_output_)
+      p.fail_at("counts_output", "'sjf' needs a length to sort by: leave out 'counts_output: false', or add 'counts_prompt: true'");
+  }
+
+  [[nodiscard]] bool uses_predictor() const override { return counts_output_; }
   [[nodiscard]] Horizon stable_for() const override { return Horizon::whatever_is_cached(); }
 
- private:
-  [[nodiscard]] std::int64_t rank(RequestId r) const override { return predicted(r) + (counts_prompt_ ? info(r).prompt_tokens : 0); }
+  void insert(RequestId r, Entry entry) override {
+    if (entry == Entry::kArrival) {
+      if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
+      jobs_[index(r)] = {next_group(), length_of(r)};
+    }
+    KeyedOrder::insert(r, entry);
+  }
 
-  bool counts_prompt_;
+  void on_admit(RequestId r) override {
+    if (jobs_[index(r)].group == group_) close_group();
+  }
+
+ private:
+  static constexpr std::int64_t kLengths = std::int64_t{1} << 32;  // more than the longest job
+  struct Job {
+    std::int64_t group = 0, length = 0;
+  };
+
+  [[nodiscard]] std::int64_t rank(RequestId r) const override { return jobs_[index(r)].group * kLengths + jobs_[index(r)].length; }
+
+  [[nodiscard]] std::int64_t length_of(RequestId r) const {
+    const std::int64_t output = counts_output_ ? predictor().output_tokens(info(r)) : 0;
+    return output + (counts_prompt_ ? info(r).prompt_tokens : 0);
+  }
+
+  // The group of a request that arrives.
+  [[nodiscard]] std::int64_t next_group() {
+    if (window_ == 0) return 0;
+    if (in_group_ == window_) close_group();
+    ++in_group_;
+    return group_;
+  }
+  void close_group() {
+    if (window_ == 0 || in_group_ == 0) return;
+    ++group_;
+    in_group_ = 0;
+  }
+
+  bool counts_prompt_, counts_output_;
+  std::int32_t window_;
+  std::int64_t group_ = 0;     // of the next arrival
+  std::int32_t in_group_ = 0;  // requests of it so far
+  std::vector<Job> jobs_;      // by slot
 };
 
-KVLAB_REGISTER(Order, Sjf, "sjf", "shortest predicted output first; running requests stay", "textbook; needs 'predictor'");
+KVLAB_REGISTER(Order, Sjf, "sjf", "shortest job first, by predicted output or prompt; running requests stay",
+               "textbook; windows: TetriInfer, Hu et al. 2024, arXiv:2401.11181");
 
 }  // namespace
 

@@ -269,7 +269,7 @@ TEST_F(PoolsTest, ASystemFillsInWhatTheExperimentDoesNotSay) {
 
 TEST_F(PoolsTest, ShippedSystemsAreReadAndDescribed) {
   const std::vector<std::string> names = system_names();
-  EXPECT_EQ(names, (std::vector<std::string>{"distserve", "flowkv", "mooncake", "splitwise", "tetriinfer"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"distserve", "epd", "flowkv", "mooncake", "splitwise", "tetriinfer"}));
   const std::string listed = call({"list", "systems"}).out;
   for (const std::string& name : names) {
     const ServingPlan plan = plan_of("system: " + name + "\n");

@@ -77,6 +77,29 @@ TEST(SjfOrder, ShortestOutputFirstAndRunningOnesStay) {
   EXPECT_EQ(with_prompt.step(), "1:4") << "6 tokens against 10";
 }
 
+// Windows of 3 requests by prompt: the first three in order of their prompts, though request 3 is shorter than all. Request 4 comes when
+// the second window, not full, has been begun: it waits for that window's requests, and is the first of the next one.
+TEST(SjfOrder, WindowsAreServedOneAfterTheOther) {
+  ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "sjf", .order_params = "{counts_prompt: true, counts_output: false, window: 3}"});
+  for (const int prompt : {9, 5, 7, 2, 8}) d.arrive(prompt, 1);
+  EXPECT_EQ(d.step(), "1:5");
+  EXPECT_EQ(d.step(), "2:7");
+  EXPECT_EQ(d.step(), "0:9");
+  EXPECT_EQ(d.step(), "3:2");
+  d.arrive(1, 1);
+  d.arrive(3, 1);
+  EXPECT_EQ(d.step(), "4:8");
+  EXPECT_EQ(d.step(), "5:1");
+  EXPECT_EQ(d.step(), "6:3");
+}
+
+TEST(SjfOrder, NeedsALengthToSortBy) {
+  EXPECT_NE(error_of([] {
+              ReplicaDriver("vllm_v1", "{}", Memory{.order = "sjf", .order_params = "{counts_output: false}"});
+            }).find("needs a length to sort by"),
+            std::string::npos);
+}
+
 // Request 0 has 4 tokens to come when request 1, with 2, takes its place. Request 2 has as many to come as request 1 then, and waits; it
 // goes before request 0, which prefills its prompt and its one token again.
 TEST(SrptOrder, FewestTokensToComeTakeThePlace) {

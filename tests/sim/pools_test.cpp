@@ -327,6 +327,38 @@ class Erratic final : public Dispatcher {
   std::uint64_t seed_;
 };
 
+// Half of the requests have images: encoded in the steps of their prompts, or on encode replicas before them.
+void add_images(std::uint64_t seed, DrawnPools& drawn) {
+  const auto draw = [&](std::uint64_t step, std::uint64_t n) { return Draw{seed, Purpose::kTest, 8, step, 1}.below(n); };
+  ImageSetup& images = drawn.setup.images;
+  images.tokens_each = static_cast<std::int32_t>(1 + draw(0, 60));
+  images.bytes_each = static_cast<std::int64_t>(1 + draw(1, 1 << 20));
+  const auto image_us = static_cast<std::int64_t>(1 + draw(2, 3000));
+  if (seed % 3 == 1) {
+    for (std::uint64_t p = 0; p < 1 + draw(3, 2); ++p)
+      images.pools.push_back({"encode", static_cast<std::uint32_t>(1 + draw(4 + p, 3)), static_cast<std::int32_t>(1 + draw(6 + p, 4)),
+                              drawn.setup.link, [image_us](std::int64_t n) {
+                                return EncodeWork{to_ps(Span((n + 1) * image_us * 1000)), {}, n, n};
+                              }});
+  }
+  for (SimCosts& costs : drawn.setup.pool_costs)
+    costs.encode = [image_us](std::int64_t n) {
+      StepCost cost;
+      cost.total = cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kRoofline)] = to_ps(Span(n * image_us * 1000));
+      return cost;
+    };
+  for (std::size_t i = 0; i < drawn.workload.requests.size(); ++i) {
+    RequestFacts& facts = drawn.workload.facts[i];
+    TraceRequest& request = drawn.workload.requests[i];
+    facts.images = static_cast<std::int32_t>(draw(100 + i, 2) * (1 + draw(200 + i, 4)));
+    const std::int64_t text = request.prompt_tokens;
+    request.prompt_tokens += facts.images * images.tokens_each;
+    if (facts.images == 0 || request.hash_tokens == 0) continue;
+    request.hashes = request.hashes.first(std::min(request.hashes.size(), static_cast<std::size_t>(text / request.hash_tokens)));
+    if (request.hashes.empty()) request.hash_tokens = 0;
+  }
+}
+
 DrawnPools drawn_pools(std::uint64_t seed) {
   static constexpr const char* kSchedulers[][2] = {{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 12}"},
                                                    {"vllm_v1", "{budget_tokens: 256, async_scheduling: false}"},
@@ -344,8 +376,9 @@ DrawnPools drawn_pools(std::uint64_t seed) {
   static constexpr const char* kOrders[] = {"fcfs", "priority", "sjf", "vtc", "edf", "longest_prefix"};
   static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
   // Replicas with contiguous memory take no KV, so roles stay with the first five.
-  static constexpr const char* kDispatchers[] = {"round_robin", "least_outstanding", "least_kv",   "power_of_two", "prefix_affinity",
-                                                 "distserve",   "splitwise",         "tetriinfer", "flowkv",       "mooncake"};
+  static constexpr const char* kDispatchers[] = {"round_robin",     "least_outstanding", "least_kv",  "power_of_two",
+                                                 "prefix_affinity", "distserve",         "splitwise", "tetriinfer",
+                                                 "flowkv",          "mooncake",          "epd"};
   const auto draw = [&](std::uint64_t step, std::uint64_t n) { return Draw{seed, Purpose::kTest, 7, step, 1}.below(n); };
   SimSetup setup = basic_setup();
   setup.make_block_cache = policy<BlockCacheRegistry>("block cache", kCaches[draw(0, std::size(kCaches))], "{}");
@@ -370,7 +403,7 @@ DrawnPools drawn_pools(std::uint64_t seed) {
     setup.pools.push_back(pool);
     LinearPrices prices;
     prices.cell = static_cast<std::int64_t>(100 + own(5, 5000));
-    setup.pool_costs.push_back({[prices] { return std::make_unique<LinearCost>(prices); }, {}});
+    setup.pool_costs.push_back({[prices] { return std::make_unique<LinearCost>(prices); }, {}, {}});
   }
   const bool is_erratic = seed % 2 == 0 && seed % 5 != 0;
   if (is_erratic)
@@ -382,7 +415,9 @@ DrawnPools drawn_pools(std::uint64_t seed) {
   setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", kCaches[draw(15, std::size(kCaches))], "{}");
   setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(9, 20'000'000)));
   if (draw(10, 4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11, 60'000'000)));
-  return {setup, random_workload(seed, 60, 0.05 + 0.01 * static_cast<double>(draw(12, 400)), 300)};
+  DrawnPools drawn{setup, random_workload(seed, 60, 0.05 + 0.01 * static_cast<double>(draw(12, 400)), 300)};
+  if (seed % 3 != 0) add_images(seed, drawn);
+  return drawn;
 }
 
 // The transfer came before the request's first token: a prefix from a store.
@@ -425,6 +460,12 @@ TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
       }
     }
     for (const TransferRecord& t : records.transfers) fetched += is_prefix(records, t) ? 1 : 0;
+    std::int64_t images = 0, encoded = 0;
+    for (const TraceRequest& r : drawn.workload.requests) images += r.facts->images;
+    for (const EncodeTotals& pool : summary.encode_pools) encoded += pool.images;
+    if (!drawn.setup.images.pools.empty() && drawn.setup.stop.after_time.count() == 0) {
+      ASSERT_EQ(encoded, images) << "seed " << seed;
+    }
   }
   EXPECT_GT(loaded, 0);
   EXPECT_GT(evicted, 0);

@@ -5,24 +5,36 @@ namespace kvlab {
 namespace {
 
 // Azure LLM inference traces (github.com/Azure/AzurePublicDataset): 2023 writes seven digits of a second and no zone, 2024
-// at most six digits, none where they are zero, and +00:00. 2025 has requests with images, whose tokens no column gives.
+// at most six digits, none where they are zero, and +00:00. 2025 has requests with images, whose tokens no column gives: an experiment says
+// how many an image has.
 class Azure final : public CsvReader {
  public:
+  struct Options {
+    explicit Options(Params& p)
+        : with_images(p.flag("with_images", false,
+                             "azure: take requests with images, whose tokens 'images' of the experiment adds; false: pass over and count "
+                             "them")) {}
+    bool with_images;
+  };
   enum Column : std::uint8_t { kTime, kPrompt, kOutput, kImages };
   static constexpr std::array<CsvColumn, 4> kColumns{
       {{"TIMESTAMP", kOptional}, {"ContextTokens"}, {"GeneratedTokens"}, {"NumImages", kOptional}}};
   static bool recognises(std::string_view line) { return header_names(line, "ContextTokens"); }
-  Azure(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& /*own*/)
-      : CsvReader(std::move(lines), options, kColumns, 0) {}
+  Azure(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
+      : CsvReader(std::move(lines), options, kColumns, 0), own_(own) {}
 
  private:
+  static constexpr std::int64_t kMostImages = 1'000'000;
   bool read_row(TraceRequest& request) override {
     while (rows_.next()) {
       if (rows_.has(kTime)) request.arrival = since_first(instant());
-      if (rows_.has(kImages) && rows_.integer(kImages, 0, kMaxTokens) > 0) {
+      const std::int64_t images = rows_.has(kImages) ? rows_.integer(kImages, 0, kMostImages) : 0;
+      if (images > 0 && !own_.with_images) {
         count("requests with images, whose tokens the trace does not give");
         continue;
       }
+      facts_.images = static_cast<std::int32_t>(images);
+      if (own_.with_images) request.facts = &facts_;
       request.prompt_tokens = rows_.prompt_tokens(kPrompt);
       request.output_tokens = rows_.output_tokens(kOutput);
       return true;
@@ -38,6 +50,9 @@ class Azure final : public CsvReader {
     }
     return since_1970_ns;
   }
+
+  Options own_;
+  RequestFacts facts_;
 };
 
 KVLAB_REGISTER_TRACE(Azure, "azure", "TIMESTAMP,ContextTokens,GeneratedTokens", "");

@@ -84,6 +84,7 @@ void check_served_recipe(const Params& p, const ServingPlan& plan) {
 void check_serving(Params& p, ServingPlan& plan) {
   if (!plan.setup.pools.empty())
     p.fail_at(p.has("pools") ? "pools" : "system", "the engine serves one replica; pools are simulated, with 'host: sim'");
+  if (plan.images) p.fail_at("images", "the engine runs no vision encoder; images are simulated, with 'host: sim'");
   if (plan.setup.num_replicas != 1) p.fail_at("replicas", "the engine serves one replica; 'host: engine' needs 'replicas: 1'");
   if (plan.cost.parallel.gpus() != 1) p.fail_at("parallel", "the engine runs on one device; leave 'parallel' out");
   if (plan.search) p.fail_at("search", "'search' is done by simulation; 'host: engine' runs one rate, for example with 'load_frac'");

@@ -240,6 +240,10 @@ std::vector<PoolUse> uses_of(const ServingPlan& plan, const RunSummary& summary)
     const PoolPlan& pool = plan.pools[i];
     uses.push_back({pool.cost, pool.num_replicas, summary.pool_costs.empty() ? summary.peak_s : summary.pool_costs[i].peak_s});
   }
+  for (std::size_t i = 0; i < plan.encode_pools.size(); ++i) {
+    const EncodePoolPlan& pool = plan.encode_pools[i];
+    uses.push_back({pool.cost, pool.num_replicas, static_cast<double>(summary.encode_pools[i].at_peak) * 1e-12});
+  }
   return uses;
 }
 
@@ -272,6 +276,15 @@ nlohmann::ordered_json SimulationRun::pools_of(const RunSummary& summary) const 
                    {"link_bytes_per_s", pool.link.bytes_per_s},
                    {"step_time_by_part", step_time_by_part(summary.pool_costs[i].step_shares)}});
   }
+  for (const EncodePoolPlan& pool : plan_.encode_pools)
+    all.push_back({{"name", pool.name},
+                   {"role", "encode"},
+                   {"replicas", pool.num_replicas},
+                   {"hardware", pool.cost.hardware.name},
+                   {"gpus_per_replica", 1},
+                   {"encoder", plan_.images->encoder.name},
+                   {"link", pool.link_name},
+                   {"link_bytes_per_s", pool.link.bytes_per_s}});
   return all;
 }
 
@@ -288,12 +301,46 @@ void SimulationRun::add_cost_remarks(const RunSummary& summary, Findings& findin
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) add(plan_.pools[i].name, remark_on_roofline(plan_.pools[i].cost, shares(i)));
 }
 
+namespace {
+
+PoolRow row_of(const PoolPlan& pool, bool has_images) {
+  PoolRow row{pool.name, role_name(pool.roles), pool.num_replicas, pool.ranks, pool.cost.parallel.gpus(), {}, {}};
+  const Parallel& parallel = pool.cost.parallel;
+  if (has_images)
+    row.memory = PoolMemory{weight_bytes(pool.cost.model, parallel.tp, parallel.pp, parallel.expert_ranks()) + pool.encoder_bytes,
+                            pool.memory.num_blocks * pool.memory.block_bytes * pool.ranks};
+  return row;
+}
+
+PoolRow row_of(const EncodePoolPlan& pool, const VisionEncoder& encoder) {
+  const HardwareSpec& card = pool.cost.hardware;
+  return {pool.name,
+          "encode",
+          pool.num_replicas,
+          1,
+          1,
+          {},
+          PoolMemory{encoder.weight_bytes(), 0},
+          card.peak_flops(Dtype::kBf16),
+          card.memory_bytes_per_s};
+}
+
+// A pool that had nothing to do.
+std::string remark_on_images(const ServingPlan& plan, const RunSummary& summary) {
+  std::int64_t images = 0;
+  for (const EncodeTotals& pool : summary.encode_pools) images += pool.images;
+  if (plan.encode_pools.empty() || images > 0) return "";
+  return fmt::format("no request has images, so that pool '{}' did nothing", plan.encode_pools.front().name);
+}
+
+}  // namespace
+
 void SimulationRun::add_pool_tables(const RunSummary& summary, RunFiles& files) const {
   std::vector<PoolRow> rows;
+  for (const PoolPlan& pool : plan_.pools) rows.push_back(row_of(pool, plan_.images.has_value()));
+  for (const EncodePoolPlan& pool : plan_.encode_pools) rows.push_back(row_of(pool, plan_.images->encoder));
   const std::vector<PoolUse> uses = uses_of(plan_, summary);
-  for (std::size_t i = 0; i < plan_.pools.size(); ++i)
-    rows.push_back({plan_.pools[i].name, role_name(plan_.pools[i].roles), plan_.pools[i].num_replicas, plan_.pools[i].ranks,
-                    plan_.pools[i].cost.parallel.gpus(), energy_j(summary.duration, uses[i])});
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].energy_j = energy_j(summary.duration, uses[i]);
   files.add_file("pools.csv", pools_csv(files.id(), rows, summary));
   files.add_file("links.csv", links_csv(files.id(), rows, summary));
   if (plan_.setup.store.is_on()) files.add_file("stores.csv", stores_csv(files.id(), rows, summary));
@@ -321,6 +368,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
   if (!plan_.setup.pools.empty()) {
     findings.manifest["pools"] = pools_of(summary);
     add_pool_tables(summary, files);
+    findings.add_note(remark_on_images(plan_, summary));
   }
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);

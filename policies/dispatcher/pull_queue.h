@@ -1,0 +1,65 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "policies/dispatcher/room.h"
+
+namespace kvlab {
+
+// Instances of one stage that pull their requests when they have room, first come, first served (DistServe, Zhong et al. 2024, section 4.3;
+// distserve/decoding_stage_scheduler.py). A request waits for the instance with the fewest requests of its stage; until it is accepted, its
+// KV or its embeddings stay where they are.
+class PullQueue {
+ public:
+  // An instance accepts while the requests in its queue need less than `waiting_frac` of its blocks and are at most `most_waiting`
+  // (0: any number); an idle one always does.
+  explicit PullQueue(double waiting_frac, std::int64_t most_waiting = 0) : waiting_frac_(waiting_frac), most_waiting_(most_waiting) {}
+
+  // tokens: that the request holds at the start of its stage.
+  Placement place(const Ask& ask, const FleetView& fleet, std::int32_t tokens) {
+    unaccepted_.resize(fleet.num_replicas());
+    const std::optional<ReplicaId> waits_for = held_first(ask.request.number);
+    const ReplicaId chosen = waits_for ? *waits_for : least_loaded(ask, fleet);
+    std::deque<std::uint64_t>& queue = unaccepted_[index(chosen)];
+    const bool is_next = waits_for || queue.empty();
+    if (is_idle(fleet, chosen) || (is_next && accepts(fleet, chosen, tokens))) {
+      if (waits_for) queue.pop_front();
+      return Placement::send(chosen);
+    }
+    if (!waits_for) queue.push_back(ask.request.number);
+    return Placement::hold(chosen);
+  }
+
+ private:
+  // The instance that the request waits for; held requests are asked for again in the order of its queue.
+  [[nodiscard]] std::optional<ReplicaId> held_first(std::uint64_t number) const {
+    for (std::uint32_t i = 0; i < unaccepted_.size(); ++i)
+      if (!unaccepted_[i].empty() && unaccepted_[i].front() == number) return ReplicaId{i};
+    return std::nullopt;
+  }
+
+  // Requests that it has not accepted yet count as its load.
+  [[nodiscard]] ReplicaId least_loaded(const Ask& ask, const FleetView& fleet) const {
+    return least_of(ask.among, [&](ReplicaId replica) {
+      return outstanding(fleet, replica) + static_cast<std::int64_t>(unaccepted_[index(replica)].size());
+    });
+  }
+
+  // In DistServe accepted requests take their blocks at once; here they take them when the scheduler begins with them, so that those of the
+  // queue are not free.
+  [[nodiscard]] bool accepts(const FleetView& fleet, ReplicaId replica, std::int32_t tokens) const {
+    const ReplicaLoad load = fleet.load(replica);
+    const std::int64_t queued = fleet.queued_blocks(replica);
+    if (static_cast<double>(queued) >= waiting_frac_ * static_cast<double>(load.num_blocks)) return false;
+    if (most_waiting_ > 0 && load.waiting > most_waiting_) return false;
+    return load.used_blocks + queued + fleet.blocks_for(replica, tokens) <= load.num_blocks;
+  }
+
+  double waiting_frac_;
+  std::int64_t most_waiting_;
+  std::vector<std::deque<std::uint64_t>> unaccepted_;  // by instance: numbers of the requests that are held for it
+};
+
+}  // namespace kvlab

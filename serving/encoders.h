@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/int128.h"
+#include "policies/dispatcher/dispatcher.h"
+#include "serving/event_queue.h"
+#include "serving/link.h"
+#include "serving/metrics.h"
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// One pass of a vision encoder.
+struct EncodeWork {
+  Picoseconds time{}, at_peak{};  // at_peak: at the card's peak rates (sim/peak_time.h)
+  std::int64_t flops = 0, bytes = 0;
+};
+
+// Replicas that encode images and have neither weights nor KV of the language model (EPD, Singh et al. 2025, arXiv:2501.05460).
+struct EncodePoolSetup {
+  std::string name;
+  std::uint32_t num_replicas = 1;
+  std::int32_t batch_images = 1;  // most of one pass
+  LinkSetup link;                 // to other replicas, one direction
+  std::function<EncodeWork(std::int64_t images)> work;
+};
+
+// Images of a run.
+struct ImageSetup {
+  std::int32_t tokens_each = 0;        // the last tokens of a prompt; 0: images are not counted
+  std::int64_t bytes_each = 0;         // of the embeddings
+  std::vector<EncodePoolSetup> pools;  // none: replicas that prefill encode in the step that computes an image's first token
+};
+
+// What the replicas of one encode pool did.
+struct EncodeTotals {
+  Int128 busy = 0, at_peak = 0;  // ps, of replicas
+  std::uint64_t passes = 0;
+  std::int64_t images = 0, flops = 0, bytes = 0;
+  std::int64_t peak_held_bytes = 0;  // embeddings on one replica that no prefill replica had taken yet
+};
+
+// Encode replicas: each has a queue, first come, first served, and runs passes of up to batch_images. A request is encoded when the last of
+// its images is; its embeddings stay where they are until they are sent.
+class Encoders {
+ public:
+  // first_rank: the number of the first encode replica, after all ranks.
+  Encoders(const ImageSetup& setup, EventQueue& queue, std::uint32_t first_rank);
+
+  [[nodiscard]] bool is_empty() const { return replicas_.empty(); }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(replicas_.size()); }
+  // Images of each replica that wait or are encoded now.
+  [[nodiscard]] const std::vector<std::int64_t>& waiting() const { return waiting_; }
+
+  // A request on its way from its arrival to a prefill replica.
+  struct Job {
+    RequestRecord record;
+    TraceRequest content;
+    std::vector<std::int32_t> share;  // images of each replica
+    std::int64_t left = 0;            // images not encoded
+    Picoseconds encoded{};
+    bool is_held = false;       // encoded, and the dispatcher holds it
+    std::uint32_t rank = 0;     // that its embeddings are sent to,
+    bool prefill_only = false;  // and how it is received there
+  };
+  // Images of a request come in: share[i] for replica i.
+  void add(const RequestRecord& record, const TraceRequest& content, std::span<const std::int32_t> share, Picoseconds at);
+  // A kEncodeEnd event. Jobs that are encoded now get a kEncoded event at this instant.
+  void end_pass(const Event& event);
+  Job& job(std::uint32_t number) { return jobs_.at(number); }
+  // Its embeddings are sent, or not needed any more.
+  void release_embeddings(const Job& job);
+  Job take(std::uint32_t number);
+
+  // Lists requests that no dispatcher holds.
+  void drain(std::vector<RequestRecord>& unfinished) const;
+  // By pool.
+  [[nodiscard]] std::vector<EncodeTotals> totals() const;
+
+ private:
+  struct Piece {
+    std::uint32_t job = 0;
+    std::int32_t images = 0;
+  };
+  struct Replica {
+    std::uint32_t pool = 0;
+    std::deque<Piece> queue;
+    std::vector<Piece> pass;  // under way
+    std::int64_t held_images = 0;
+    EncodeTotals totals;
+  };
+  void begin_pass(std::uint32_t replica, Picoseconds at);
+
+  const ImageSetup& setup_;
+  EventQueue& queue_;
+  std::uint32_t first_rank_;
+  std::vector<Replica> replicas_;
+  std::vector<std::int64_t> waiting_;
+  std::map<std::uint32_t, Job> jobs_;
+  std::uint32_t next_job_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,153 @@
+#include "sim/cost/vision_encoder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "base/ceil_div.h"
+#include "base/checked_time.h"
+#include "base/config_file.h"
+#include "base/spec_file.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kBytes = 2;  // of a weight and of an activation
+constexpr std::int64_t kColours = 3;
+constexpr const char* kLongPass = "a pass of the vision encoder ends later than that ('images' and the rates of the hardware)";
+
+// Sums operations that follow one another on one GPU. Work is counted in real numbers: whole ones below 2^53, and no overflow before the
+// clock's own limit.
+class Pass {
+ public:
+  explicit Pass(const HardwareSpec& hardware)
+      : hardware_(hardware),
+        ps_per_flop_(kPsPerSecond / hardware.reached_flops(Dtype::kBf16)),
+        ps_per_byte_(kPsPerSecond / (hardware.memory_bytes_per_s * hardware.bandwidth_frac)) {}
+
+  // A product of `tokens` rows with so many weights, which reads and writes `widths` activations of a row.
+  void linear(double tokens, double weights, double widths, double times) {
+    add(2 * tokens * weights, (weights + tokens * widths) * kBytes, hardware_.linear_floor(Dtype::kBf16), times);
+  }
+  void attention(double tiles, double patches, double hidden, double times) {
+    add(4 * tiles * patches * patches * hidden, 4 * tiles * patches * hidden * kBytes, hardware_.attention_floor_ns, times);
+  }
+  // Reads or writes so many activations.
+  void elementwise(double activations, double times) { add(0, activations * kBytes, hardware_.launch_ns, times); }
+
+  [[nodiscard]] StepCost cost() const {
+    constexpr double kMost = 9e18;
+    if (flops_ > kMost || bytes_ > kMost) fail_clock(kLongPass);
+    StepCost cost;
+    cost.flops = static_cast<std::int64_t>(flops_);
+    cost.bytes = static_cast<std::int64_t>(bytes_);
+    cost.total = round_time(ps_, kLongPass);
+    cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kRoofline)] = cost.total;
+    return cost;
+  }
+
+ private:
+  void add(double flops, double bytes, double floor_ns, double times) {
+    ps_ += times * (std::max(flops * ps_per_flop_, bytes * ps_per_byte_) + floor_ns * 1e3);
+    flops_ += flops * times;
+    bytes_ += bytes * times;
+  }
+
+  const HardwareSpec& hardware_;
+  double ps_per_flop_, ps_per_byte_;
+  double ps_ = 0, flops_ = 0, bytes_ = 0;
+};
+
+std::int64_t layer_params(const VisionEncoder& e) { return 4 * e.hidden * e.hidden + 2 * e.hidden * e.intermediate; }
+std::int64_t embedding_params(const VisionEncoder& e) {
+  return (kColours * e.patch_pixels * e.patch_pixels + e.patches) * e.hidden;  // patches and their positions
+}
+
+VisionEncoder read_keys(Params& p) {
+  constexpr std::int64_t kMost = 1 << 20, kMostParams = std::int64_t{1} << 36;
+  VisionEncoder e;
+  e.layers = p.required<std::int64_t>("layers", 1, 1000, "transformer layers");
+  e.hidden = p.required<std::int64_t>("hidden", 1, kMost, "width of a layer");
+  e.intermediate = p.required<std::int64_t>("intermediate", 1, kMost, "width inside the feed-forward part, which has two products");
+  e.patches = p.required<std::int64_t>("patches", 1, kMost, "tokens of a tile, a class token included");
+  e.patch_pixels = p.optional<std::int64_t>("patch_pixels", 14, 1, 1024, "side of a patch");
+  e.projector_params = p.optional<std::int64_t>("projector_params", 0, 0, kMostParams, "weights between encoder and language model");
+  e.projector_tokens = p.optional<std::int64_t>("projector_tokens", e.patches, 1, kMost, "tokens of a tile that pass these weights");
+  return e;
+}
+
+std::string encoders_folder() { return profiles_folder() + "/encoders"; }
+
+VisionEncoder load_encoder(const std::string& name) {
+  Params file(load_config(find_spec_file(name, encoders_folder(), "encoder")), std::make_shared<Choices>(), "encoder '" + name + "'");
+  file.text("summary", "the encoder and the model that it belongs to");
+  file.text("source", "where the figures are published");
+  VisionEncoder encoder = read_keys(file);
+  file.reject_unread();
+  encoder.name = std::filesystem::path(name).stem().string();
+  return encoder;
+}
+
+}  // namespace
+
+std::int64_t VisionEncoder::weight_bytes() const {
+  return (layers * layer_params(*this) + embedding_params(*this) + projector_params) * kBytes;
+}
+
+VisionEncoder read_vision_encoder(Params& p, const std::string& key) {
+  if (!p.has(key)) p.fail("missing key '" + key + "': a name in profiles/encoders, or '{layers, hidden, intermediate, patches}'");
+  Params own = p.child_or_text(key, "name", "encoder");
+  if (own.has("name")) {
+    const std::string name = own.text("name", "a vision encoder in profiles/encoders, or a file");
+    own.reject_unread();
+    std::error_code error;
+    const std::string file = own.resolve_file(name);
+    return own.reading("name", [&] { return load_encoder(std::filesystem::exists(file, error) ? file : name); });
+  }
+  VisionEncoder encoder = read_keys(own);
+  own.reject_unread();
+  encoder.name = "given";
+  return encoder;
+}
+
+namespace {
+
+// On one GPU.
+StepCost pass_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::int64_t images) {
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
+  const double layers = real(e.layers), hidden = real(e.hidden), inner = real(e.intermediate), patches = real(e.patches);
+  const double tiles = real(images) * real(e.tiles), tokens = tiles * patches;
+  const double pixels = real(kColours * e.patch_pixels * e.patch_pixels);
+  Pass pass(hardware);
+  pass.linear(tokens, pixels * hidden, pixels + hidden, 1);
+  pass.linear(tokens, 3 * hidden * hidden, 4 * hidden, layers);
+  pass.attention(tiles, patches, hidden, layers);
+  pass.linear(tokens, hidden * hidden, 2 * hidden, layers);
+  pass.linear(tokens, hidden * inner, hidden + inner, 2 * layers);
+  pass.elementwise(2 * tokens * inner, layers);           // the activation
+  pass.elementwise(3 * tokens * hidden, 2 * layers + 1);  // norms, with the sum before them
+  if (e.projector_params > 0) pass.linear(tiles * real(e.projector_tokens), real(e.projector_params), 0, 1);
+  return pass.cost();
+}
+
+}  // namespace
+
+StepCost encode_cost(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images, int gpus) {
+  StepCost cost = pass_cost(encoder, hardware, ceil_div(images, std::int64_t{gpus}));
+  if (gpus == 1) return cost;
+  cost.flops = pass_cost(encoder, hardware, images).flops;
+  cost.bytes *= gpus;
+  return cost;
+}
+
+EncodeWork encode_work(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images) {
+  const StepCost cost = encode_cost(encoder, hardware, images);
+  const double at_peak = std::max(static_cast<double>(cost.flops) / hardware.peak_flops(Dtype::kBf16),
+                                  static_cast<double>(cost.bytes) / hardware.memory_bytes_per_s);
+  EncodeWork work{cost.total, round_time(at_peak * kPsPerSecond, kLongPass), cost.flops, cost.bytes};
+  work.at_peak = std::min(work.at_peak, work.time);
+  return work;
+}
+
+}  // namespace kvlab

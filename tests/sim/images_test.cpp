@@ -1,0 +1,180 @@
+// Images in prompts: encoded in the step of the prompt, or on encode replicas before it.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/sim/random_runs.h"
+
+namespace kvlab::testing {
+namespace {
+
+constexpr std::int32_t kTokens = 50;  // of an image
+constexpr std::int64_t kImageUs = 1000;
+
+StepCost encode(std::int64_t images) {
+  StepCost cost;
+  cost.total = to_ps(Span(images * kImageUs * 1000));
+  cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kRoofline)] = cost.total;
+  return cost;
+}
+
+// One pass over n images takes 1 ms, and 1 ms more for each.
+EncodeWork pass(std::int64_t images) { return {to_ps(Span((images + 1) * kImageUs * 1000)), {}, images, images}; }
+
+// A prompt of `text` tokens and its images; `facts` outlives it.
+TraceRequest with_images(double at_ms, std::int32_t text, RequestFacts& facts, std::int32_t images, std::int32_t output = 3) {
+  facts.images = images;
+  TraceRequest request = request_at(at_ms, text + images * kTokens, output);
+  request.facts = &facts;
+  return request;
+}
+
+// Blocks of 16 tokens; steps of LinearCost take 5 us and 20 ns per token.
+SimSetup one_pool(const std::string& scheduler = "{async_scheduling: false, budget_tokens: 1024}") {
+  SimSetup setup = basic_setup("vllm_v1", scheduler);
+  setup.images.tokens_each = kTokens;
+  setup.encode = encode;
+  setup.timeline_interval = Span{0};
+  return setup;
+}
+
+PoolSetup pool_of(const SimSetup& base, const std::string& name, Roles roles) {
+  PoolSetup pool = base;
+  pool.name = name;
+  pool.roles = roles;
+  return pool;
+}
+
+// Encode replicas before a prefill and a decode replica. Links take 1 ms per call, and 1 us per kB.
+SimSetup three_stages(std::uint32_t encoders, std::int32_t batch, const std::string& dispatcher = "epd", const std::string& keys = "{}") {
+  SimSetup setup = one_pool();
+  setup.encode = nullptr;
+  setup.link = {1e9, Span(1'000'000)};
+  setup.make_dispatcher = policy<DispatcherRegistry>("dispatcher", dispatcher, keys);
+  setup.images.bytes_each = 1'000'000;
+  setup.images.pools = {{"encode", encoders, batch, setup.link, pass}};
+  setup.pools = {pool_of(setup, "prefill", {true, false}), pool_of(setup, "decode", {false, true})};
+  setup.pool_costs.assign(2, setup);
+  return setup;
+}
+
+// Images of each step.
+struct Steps final : RunSink {
+  std::vector<std::int32_t> images;
+  [[nodiscard]] bool wants_steps() const override { return true; }
+  void step(const InFlightStep& step, const ReplicaState&) override { images.push_back(step.images); }
+};
+
+RunSummary run_into(RunSink& records, const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  VectorTrace trace(requests);
+  return simulate(setup, trace, records);
+}
+
+std::int64_t us(Time at) { return ns(at) / 1000; }
+
+TEST(Images, AreEncodedInTheStepOfThePrompt) {
+  RequestFacts facts;
+  Recorder plain, records;
+  run_into(plain, one_pool(), {request_at(0, 20 + 2 * kTokens, 3)});
+  const RunSummary summary = run_into(records, one_pool(), {with_images(0, 20, facts, 2)});
+  EXPECT_EQ(ns(records.requests[0].first_token) - ns(plain.requests[0].first_token), 2 * kImageUs * 1000);
+  EXPECT_EQ(ns(records.requests[0].last_token) - ns(records.requests[0].first_token),
+            ns(plain.requests[0].last_token) - ns(plain.requests[0].first_token));
+  EXPECT_GT(summary.part_frac[0], 0.9);
+}
+
+// Chunks of 64 tokens over 40 of text and two images: the first is begun by chunk 0, the second at token 90 by chunk 1.
+TEST(Images, AreEncodedByTheChunkThatComputesTheirFirstToken) {
+  RequestFacts facts;
+  Steps steps;
+  run_into(steps, one_pool("{async_scheduling: false, budget_tokens: 64}"), {with_images(0, 40, facts, 2, 1)});
+  EXPECT_EQ(steps.images, (std::vector<std::int32_t>{1, 1, 0}));
+}
+
+// Memory for one of two requests: the other is preempted, and computed with its images again.
+TEST(Images, AreEncodedAgainWhenAPromptIs) {
+  RequestFacts a, b;
+  Steps steps;
+  SimSetup setup = one_pool();
+  setup.memory.num_blocks = 18;
+  const RunSummary summary = run_into(steps, setup, {with_images(0, 30, a, 2, 100), with_images(0, 30, b, 2, 100)});
+  ASSERT_EQ(summary.preemptions, 1U);
+  EXPECT_EQ(std::accumulate(steps.images.begin(), steps.images.end(), 0), 6);
+}
+
+// 3 images on 2 replicas, one at a time: 2 x 2 ms on the first. Its two images take 1 + 2 ms to the prefill replica, after them the third
+// 1 + 1 ms over the same link in. The prompt of 170 tokens, padded to 176, takes 5 us + 176 x 20 ns.
+TEST(Images, PassThreeStages) {
+  RequestFacts facts;
+  Recorder records;
+  const RunSummary summary = run_into(records, three_stages(2, 1), {with_images(0, 20, facts, 3)});
+  ASSERT_EQ(records.requests.size(), 1U);
+  EXPECT_EQ(records.requests[0].outcome, Outcome::kCompleted);
+  EXPECT_EQ(us(records.requests[0].queued), 4000 + 3000 + 2000);
+  EXPECT_EQ(ns(records.requests[0].first_token), 9'000'000 + 5'000 + 176 * 20);
+  ASSERT_EQ(records.transfers.size(), 3U);
+  const TransferRecord &first = records.transfers[0], &second = records.transfers[1];
+  EXPECT_EQ(first.from, 2U);  // encode replicas are counted after the ranks
+  EXPECT_EQ(second.from, 3U);
+  EXPECT_EQ(first.to, 0U);
+  EXPECT_EQ(first.tokens, 2 * kTokens);
+  EXPECT_EQ(first.bytes, 2'000'000);
+  EXPECT_EQ(us(first.ready), 4000);
+  EXPECT_EQ(us(first.end), 7000);
+  EXPECT_EQ(us(second.end), 9000);
+  ASSERT_EQ(summary.encode_pools.size(), 1U);
+  EXPECT_EQ(summary.encode_pools[0].images, 3);
+  EXPECT_EQ(summary.encode_pools[0].passes, 3U);
+  EXPECT_EQ(static_cast<std::int64_t>(summary.encode_pools[0].busy), 6'000'000'000);
+  EXPECT_EQ(summary.encode_pools[0].peak_held_bytes, 2'000'000);
+  EXPECT_EQ(summary.pools[0].images, 0) << "the prefill replica has no encoder";
+}
+
+TEST(Images, OneEncoderTakesLongerThanTwo) {
+  RequestFacts facts;
+  const auto queued = [&](const std::string& keys) {
+    Recorder records;
+    run_into(records, three_stages(2, 1, "epd", keys), {with_images(0, 20, facts, 4)});
+    return us(records.requests[0].queued);
+  };
+  EXPECT_EQ(queued("{parallel_encode: true}"), 4000 + 3000 + 3000);
+  EXPECT_EQ(queued("{parallel_encode: false}"), 8000 + 5000);
+}
+
+// Passes of up to 3 images, over requests: 2 and 1 of the second, then its other 2.
+TEST(Images, APassTakesImagesOfSeveralRequests) {
+  RequestFacts a, b, c;
+  Recorder records;
+  const RunSummary summary =
+      run_into(records, three_stages(1, 3), {with_images(0, 20, a, 1), with_images(0.5, 20, b, 2), with_images(0.6, 20, c, 3)});
+  EXPECT_EQ(summary.encode_pools[0].passes, 3U);  // 1, then 2 + 1, then 2
+  std::vector<std::int64_t> ready;
+  for (const TransferRecord& t : records.transfers)
+    if (t.from == 2) ready.push_back(us(t.ready));
+  EXPECT_EQ(ready, (std::vector<std::int64_t>{2000, 6000, 9000}));
+}
+
+// Requests of text alone go to prefill at once.
+TEST(Images, TextPassesTheEncodersBy) {
+  RequestFacts facts;
+  Recorder records;
+  run_into(records, three_stages(1, 1), {with_images(0, 20, facts, 1), request_at(0.1, 100, 3)});
+  EXPECT_EQ(records.requests[0].number, 1U);
+  EXPECT_EQ(us(records.requests[0].queued), 100);
+}
+
+// A run that stops lists every request that was on its way: one is encoded, one waits, one's embeddings are sent.
+TEST(Images, ARunThatStopsLosesNoRequest) {
+  RequestFacts a, b, c;
+  for (const std::int64_t stop_us : {1000, 2500, 3500, 4500}) {
+    SimSetup setup = three_stages(1, 1);
+    setup.stop.after_time = Span(stop_us * 1000);
+    Recorder records;
+    const RunSummary summary = run_into(records, setup, {with_images(0, 20, a, 1), with_images(0.1, 20, b, 1), with_images(0.2, 20, c, 1)});
+    EXPECT_EQ(records.requests.size(), 3U) << stop_us;
+    EXPECT_EQ(summary.latencies.unfinished, 3U) << stop_us;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::testing

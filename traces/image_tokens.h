@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// Images of a request that a trace gives.
+inline std::int32_t images_of(const TraceRequest& request) { return request.facts == nullptr ? 0 : request.facts->images; }
+
+// A stream over another stream: the tokens of a request's images come after those of its text. The text keeps its hashes as far as they end
+// in it; images have none, so that no token after the text is shared.
+class ImageTokens final : public TraceSource {
+ public:
+  // tokens_each: of an image; 0: nobody has said, so that a request with images is refused (InputError).
+  ImageTokens(std::unique_ptr<TraceSource> source, std::int32_t tokens_each) : source_(std::move(source)), tokens_each_(tokens_each) {}
+
+  // InputError: a prompt longer than a trace may have.
+  bool next(TraceRequest& request) override;
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] std::int32_t concurrency() const override { return source_->concurrency(); }
+  [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  std::int32_t tokens_each_;
+  std::uint64_t num_given_ = 0;
+};
+
+}  // namespace kvlab
