@@ -15,7 +15,7 @@ namespace kvlab {
 // A simulated GPU, or a group of them that runs one model: steps and copies take the time that the cost model says.
 class SimDevice final : public Device {
  public:
-  // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone.
+  // block_bytes: of one block on the way to CPU memory. group: of ranks that step together; null: this one steps alone.
   SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
             std::shared_ptr<LockStep> group = nullptr);
 
@@ -35,6 +35,7 @@ class SimDevice final : public Device {
 
  private:
   [[nodiscard]] Span estimate(const StepOutline& outline);
+  [[nodiscard]] Span time_in(std::span<const SwapCopy> copies, Time now) const;
   void time_stages(InFlightStep& step, Picoseconds ready);
 
   std::unique_ptr<CostModel> cost_;
