@@ -112,6 +112,7 @@ class ReplicaState final : public ReplicaView {
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
   // Those that run beside steps; the host begins them.
   CopiesOut& copies_out() { return copies_out_; }
+  [[nodiscard]] const CopiesOut& copies_out() const { return copies_out_; }
   std::vector<RequestEventRecord>* events = nullptr;  // null: not recorded
 
   // Lists every request still here as unfinished.
