@@ -69,7 +69,7 @@ hardware: h100
 scheduler: {vllm_v1: {async_scheduling: false, max_num_seqs: 8}}
 order: {alise: {swap_ahead_blocks: 16}}
 memory: {num_blocks: 200, swap_format: [same, int8], swap_overlap: adaptive}
-trace: {generate: {requests: 60, arrival: {poisson: {rate_per_s: 40}}, prompt_tokens: 300, output_tokens: {uniform: {low: 10, high: 200}}}}
+trace: {generate: {requests: 60, arrival: {poisson: {rate_per_s: 40}}, prompt_tokens: 300, output_tokens: {uniform: {min: 10, max: 200}}}}
 timeline_interval_ms: 0
 )");
   const Called called = call({"run", "a.yaml"});
