@@ -84,7 +84,7 @@ void draw_swap(Drawn& draw, SimSetup& setup, Workload& workload) {
   swap.keeps_turns = setup.memory.keeps_host_copies && draw.one_in(2);
   for (std::size_t i = 0; i < workload.requests.size() && swap.keeps_turns; ++i)
     workload.requests[i].session = static_cast<std::int64_t>(i % 7);
-  setup.swap_link.call_time = Span(draw.of<std::int32_t>({0, 2'000, 10'000, 100'000}));
+  setup.swap_link.call_time = Span(draw.of<std::int32_t>({0, 2'000, 10'000}));
   if (!draw.one_in(3)) return;
   swap.codec = {setup.memory.block_bytes / 2, {"quantize", 8, 40'000, 1000}, {"dequantize", 8, 20'000, 500}};
   setup.make_cost_model = [] { return std::make_unique<LinearCost>(LinearPrices{.op_byte = Picoseconds{1}}); };

@@ -21,7 +21,7 @@ SimSetup overlap_setup(Overlap overlap, std::int64_t num_blocks) {
   setup.memory.block_bytes = 1000;
   setup.memory.prefix_caching = false;
   setup.memory.swap.overlap = overlap;
-  setup.swap_link = {1e15, Span(2'000'000)};
+  setup.swap_link = {1e18, Span(2'000'000)};  // bytes take no time
   setup.timeline_interval = Span{0};
   return setup;
 }
@@ -30,9 +30,9 @@ struct Ends {
   double short_first = 0, short_last = 0, long_last = 0;  // ms
 };
 
-// Request 0 has emitted 11 tokens and holds 3 blocks at 11 ms, when request 1 of 5 tokens overtakes it. Its copy takes 6 ms.
-Ends run_two(const SimSetup& setup) {
-  VectorTrace trace({request_at(0, 32, 100), request_at(10.5, 16, 5)});
+// Request 0 has emitted 11 of its tokens and holds 3 blocks at 11 ms, when request 1 of 5 tokens overtakes it. Its copy takes 6 ms.
+Ends run_two(const SimSetup& setup, std::int32_t long_output = 100) {
+  VectorTrace trace({request_at(0, 32, long_output), request_at(10.5, 16, 5)});
   Recorder records;
   const RunSummary summary = simulate(setup, trace, records);
   EXPECT_EQ(summary.swaps, 1U);
@@ -63,7 +63,7 @@ TEST(SwapOverlap, CopiesOutRunBesideSteps) {
 
 // Its first step has a block to itself; its second one wants a block that is copied until 17 ms.
 TEST(SwapOverlap, AStepWaitsForABlockThatItWritesTo) {
-  const Ends some = run_two(overlap_setup(Overlap::kOut, 4));
+  const Ends some = run_two(overlap_setup(Overlap::kOut, 4), 33);
   EXPECT_NEAR(some.short_first, 12, 1e-3);
   EXPECT_NEAR(some.short_last, 17 + 4, 1e-3);
 }
