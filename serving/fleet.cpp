@@ -38,7 +38,10 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
       outputs_seen_(replicas_.num_replicas()),
       last_counted_(replicas_.num_ranks()) {
   if (replicas_.num_replicas() > 1 || !encoders_.is_empty()) dispatch_ = std::make_unique<Dispatch>(setup, replicas_, transfers_);
-  for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) keeps_hashes_ = keeps_hashes_ || state(i).memory().limits().prefix_caching;
+  for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) {
+    const ReplicaLimits& limits = state(i).memory().limits();
+    keeps_hashes_ = keeps_hashes_ || limits.prefix_caching || limits.swap.keeps_turns;
+  }
 }
 
 ServingSummary Fleet::run() {

@@ -19,6 +19,7 @@
 #include "serving/metrics.h"
 #include "serving/node_store.h"
 #include "serving/qoe.h"
+#include "serving/swap_setup.h"
 #include "serving/transfers.h"
 
 // Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
@@ -33,8 +34,12 @@ struct MemorySetup {
   std::int64_t host_blocks = 0;        // room for swapped blocks in CPU memory
   std::int32_t swap_group_blocks = 1;  // ReplicaLimits
   bool keeps_host_copies = false;
+  SwapSetup swap;
   bool prefix_caching = true;
   bool is_derived = false;  // from memory size and reserve, not given: the result says so
+
+  // Of a block on the link to CPU memory, and there.
+  [[nodiscard]] std::int64_t copy_bytes() const { return swap.codec.is_on() ? swap.codec.block_bytes : block_bytes; }
 };
 
 // How long a run goes on. 0: no such limit.

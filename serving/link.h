@@ -26,15 +26,19 @@ class Link {
 
   // When a transfer asked for at `at` ends.
   Picoseconds transfer(Picoseconds at, std::int64_t bytes, std::int64_t calls) {
-    constexpr const char* kLong = "copies to CPU memory end later than that (memory.swap_bytes_per_s, memory.swap_call_us)";
     const Picoseconds time = transfer_time(setup_, bytes, calls, kLong);
     free_at_ = add_time(std::max(free_at_, at), time, kLong);
     busy_ += time;
     return free_at_;
   }
+  // When it would end.
+  [[nodiscard]] Picoseconds end_of(Picoseconds at, std::int64_t bytes, std::int64_t calls) const {
+    return add_time(std::max(free_at_, at), transfer_time(setup_, bytes, calls, kLong), kLong);
+  }
   [[nodiscard]] Picoseconds busy() const { return busy_; }
 
  private:
+  static constexpr const char* kLong = "copies to CPU memory end later than that (memory.swap_bytes_per_s, memory.swap_call_us)";
   LinkSetup setup_;
   Picoseconds free_at_, busy_;
 };

@@ -14,6 +14,7 @@ ReplicaLimits limits_of(const HostSetup& setup, const PoolSetup& pool, std::uint
   limits.host_blocks = pool.memory.host_blocks;
   limits.swap_group_blocks = pool.memory.swap_group_blocks;
   limits.keeps_host_copies = pool.memory.keeps_host_copies;
+  limits.swap = pool.memory.swap;
   limits.is_contiguous = scheduler.wants_contiguous_memory();
   limits.prefix_caching = pool.memory.prefix_caching && !limits.is_contiguous;
   limits.unnamed_rest = traits.unnamed_rest;

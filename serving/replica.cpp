@@ -263,22 +263,32 @@ Picoseconds Replica::busy_after(Picoseconds end) {
   return sum * static_cast<std::int64_t>(ranks_.size());
 }
 
-// Starts the plan's copies; returns when the last copy out of GPU memory ends, which the step waits for.
+// Starts the plan's copies; returns when the last one ends that the step waits for: out of GPU memory, of blocks that it writes to, or of
+// requests that come back and take part in it.
 Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
   Picoseconds out_end;
+  CopiesOut& beside = rank.state.copies_out();
   for (const SwapCopy& copy : rank.state.swap_copies()) {
     if (copy.is_import) {
       const Picoseconds end = start_import(rank, copy, at);
       queue_.push(end, Phase::kDispatch, EventKind::kImportEnd, rank.state.memory().limits().replica, index(copy.request));
       continue;
     }
-    const Picoseconds end = rank.device->copy(copy, at);
-    if (copy.to_host && !copy.is_ahead)
+    const std::span<const BlockId> blocks = rank.state.table()[copy.request].blocks;
+    const Picoseconds from = copy.to_host ? at : std::max({at, beside.end_of(copy.request), beside.free_at(blocks)});
+    const Picoseconds end = rank.device->copy(copy, from);
+    if (copy.to_host) beside.forget(copy.request);
+    if (!copy.beside.empty())
+      beside.begin(copy.request, copy.beside, end);
+    else if (copy.joins || (copy.to_host && !copy.is_ahead))
       out_end = std::max(out_end, end);
     else
       queue_.push(end, Phase::kComplete, EventKind::kSwapEnd, rank.state.memory().limits().replica, index(copy.request));
   }
   rank.state.swap_copies().clear();
+  std::vector<BlockId>& taken = rank.state.memory().taken();
+  out_end = std::max(out_end, beside.free_at(taken));
+  taken.clear();
   return out_end;
 }
 
@@ -287,19 +297,20 @@ Picoseconds Replica::start_import(Rank& rank, const SwapCopy& copy, Picoseconds 
   const KvOffer& offer = *rank.state.handover().offer(copy.request);
   if (offer.is_prefix) return start_prefix(rank, copy, offer, at);
   const Request& r = rank.state.table()[copy.request];
-  KvFetch fetch{offer.replica, offer.to_replica,
-                copy.blocks,   copy.blocks * pool_.memory.block_bytes,
-                copy.blocks,   offer.has_waited ? at : offer.begun,
-                offer.ready};
+  const Picoseconds start = std::max(at, rank.state.copies_out().free_at(r.blocks));
+  const bool has_waited = offer.has_waited || start > at;
+  KvFetch fetch{
+      offer.replica, offer.to_replica, copy.blocks, copy.blocks * pool_.memory.block_bytes, copy.blocks, has_waited ? start : offer.begun,
+      offer.ready};
   if (!r.left_hashed && static_cast<std::int64_t>(offer.blocks.size()) >= copy.blocks) {
     const auto count = static_cast<std::size_t>(copy.blocks);
     const std::size_t first = offer.blocks.size() - count;
     fetch.runs = adjacent_runs(std::span(offer.blocks).subspan(first), std::span(r.blocks).subspan(first, count));
   }
-  if (offer.has_waited) fetch.ready = at;
-  const Transfers::Times times = transfers_.begin(fetch, at);
+  if (has_waited) fetch.ready = start;
+  const Transfers::Times times = transfers_.begin(fetch, start);
   sink_.transfer({r.number, offer.rank, rank.state.memory().limits().replica, r.computed_tokens, fetch.bytes, times.calls,
-                  to_time(offer.ready), to_time(at), to_time(times.end)});
+                  to_time(offer.ready), to_time(start), to_time(times.end)});
   return times.end;
 }
 

@@ -118,7 +118,7 @@ class Replica {
   std::uint32_t wake_generation_ = 0;  // of the latest kPlan event that a scheduler asked for
   std::uint64_t next_step_ = 0, num_outputs_ = 0;
   Picoseconds last_output_;
-  Picoseconds copies_end_;  // of the copies out of GPU memory since the latest step was planned: the next one waits for them
+  Picoseconds copies_end_;  // of the copies since the latest step was planned that the next one waits for
   StepTotals totals_;
 };
 

@@ -25,6 +25,7 @@ bool Replica::waits_for_device(const DecodeTimes& times, std::int64_t iterations
 // Called with the pipeline full: sets the stretch in which plans only repeat themselves.
 void Replica::look_ahead() {
   stretch_.iterations = 0;
+  if (first_.state.copies_out().last() > in_flight(0).end) return;  // a plan before that may take a block that is still copied
   if (!first_.state.queues().input().empty() || !first_.state.plan_was_quiet() || !all_uniform()) return;
   Horizon horizon = first_.scheduler->stable_for(first_.state);
   if (horizon.plans <= 0) return;

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/time.h"
+#include "serving/swap_setup.h"
 
 namespace kvlab {
 
@@ -15,6 +16,7 @@ struct ReplicaLimits {
   std::int64_t host_blocks = 0;
   std::int32_t swap_group_blocks = 1;  // most neighbouring blocks that one copy call moves
   bool keeps_host_copies = false;      // of requests that came back, while no other needs their CPU memory
+  SwapSetup swap;
   bool prefix_caching = true;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;

@@ -159,6 +159,7 @@ bool ReplicaMemory::try_allocate(RequestId id, std::int32_t m, std::int32_t ahea
     r.pages += all.pages;
   }
   pool_->take(all.blocks, r.blocks);
+  if (copies_beside_steps()) taken_.insert(taken_.end(), r.blocks.end() - all.blocks, r.blocks.end());
   allocated_tokens_ += allocated(r) - before;
   if (publishes && !r.left_hashed) publish_up_to(r, std::min(r.computed_tokens + m, r.known_values()));
   return true;
@@ -299,7 +300,11 @@ std::int64_t ReplicaMemory::external_fragmentation_ppm() const {
 
 void ReplicaMemory::check() const {
   std::int64_t references = 0, pages = 0, live = 0, held = 0, on_host = 0;
-  for (const HostCopy& copy : host_copies_) on_host += copy.blocks;
+  for (const HostCopies::Copy& copy : copies_.all()) {
+    on_host += copy.blocks;
+    if (copy.full > copy.blocks || (copy.request != kNoRequest && !table_[copy.request].in_use))
+      throw InternalError("a copy in CPU memory is nobody's");
+  }
   for (const Request& r : table_.slots()) {
     if (!r.in_use) continue;
     references += static_cast<std::int64_t>(r.blocks.size());
@@ -318,9 +323,9 @@ void ReplicaMemory::check() const {
   if (live != live_tokens_)
     throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
   if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
-  const auto copied = std::accumulate(host_copies_.begin(), host_copies_.end(), std::int64_t{0},
-                                      [](std::int64_t sum, const HostCopy& copy) { return sum + copy.blocks; });
-  if (copied != copied_ || on_host != host_used_ || host_used_ > limits_.host_blocks)
+  const auto copied = std::accumulate(copies_.all().begin(), copies_.all().end(), std::int64_t{0},
+                                      [](std::int64_t sum, const HostCopies::Copy& copy) { return sum + copy.blocks; });
+  if (copied != copies_.blocks() || on_host != host_used_ || host_used_ > limits_.host_blocks)
     throw InternalError("blocks in CPU memory are not conserved");
   pool_->check();
 }

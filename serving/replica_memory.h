@@ -10,6 +10,7 @@
 #include "policies/kv/footprint.h"
 #include "serving/block_pool.h"
 #include "serving/contiguous.h"
+#include "serving/host_copies.h"
 #include "serving/node_store.h"
 #include "serving/replica_limits.h"
 #include "serving/request.h"
@@ -36,8 +37,8 @@ class ReplicaMemory {
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
   // Share of the free memory outside the largest hole, in parts per million; paged memory has none.
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
-  // CPU memory that no swapped request holds. Copies of requests that came back count as free.
-  [[nodiscard]] std::int64_t free_host_blocks() const { return limits_.host_blocks - host_used_ + copied_; }
+  // CPU memory that no swapped request holds. Copies of requests that came back, and of turns that ended, count as free.
+  [[nodiscard]] std::int64_t free_host_blocks() const { return limits_.host_blocks - host_used_ + copies_.blocks(); }
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
   [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }
@@ -85,6 +86,12 @@ class ReplicaMemory {
   void end_swap(Request& r);
   // Gives back the CPU memory that a running request's copy takes.
   void drop_host_copy(RequestId id);
+  // r has ended: with SwapSetup::keeps_turns its copy stays for the session's next turn, as far as the trace names its content.
+  void keep_turn_copy(RequestId id);
+  // Copies out run beside steps.
+  [[nodiscard]] bool copies_beside_steps() const { return keeps_everything_ && limits_.swap.overlap != SwapSetup::Overlap::kNone; }
+  // With them: the blocks that the plan took for tokens to compute. The host clears it.
+  [[nodiscard]] std::vector<BlockId>& taken() { return taken_; }
   // Blocks' worth of CPU memory in use, copies of running requests included.
   [[nodiscard]] std::int64_t host_used() const { return host_used_; }
 
@@ -138,16 +145,13 @@ class ReplicaMemory {
   [[nodiscard]] std::int32_t most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const;
   void log_uses(const Request& r);
   void release_blocks(Request& r);
-  struct HostCopy {  // of a request that came back
-    RequestId request{};
-    std::int64_t blocks = 0;  // CPU memory, in blocks
-    std::int64_t full = 0;    // its first blocks, whose copies are valid
-  };
   struct StoreWrite {
     NodeStore::Write write;
     std::vector<BlockId> from;  // blocks of GPU memory, with a reference each
   };
-  bool make_host_room(std::int64_t blocks, RequestId keep);
+  bool make_host_room(std::int64_t blocks);
+  [[nodiscard]] std::int64_t valid_copy(RequestId id);
+  [[nodiscard]] std::vector<std::uint64_t> content_of(const Request& r) const;
   [[nodiscard]] std::int64_t calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const;
   [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed, std::int32_t new_tokens) const;
   [[nodiscard]] std::uint64_t key_of(const Request& r, std::int32_t block) const;
@@ -173,9 +177,9 @@ class ReplicaMemory {
   std::vector<SeqState> charged_;            // while a step is committed: the policy's sequences,
   std::vector<std::size_t> charged_places_;  // and their entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
-  std::int64_t copied_ = 0;            // of host_used_: in host_copies_, given up when the room is needed
-  std::vector<HostCopy> host_copies_;  // the oldest first
-  std::vector<StoreWrite> writes_;     // under way, by number; the others are empty
+  HostCopies copies_;  // their blocks are part of host_used_ and are given up when the room is needed
+  std::vector<BlockId> taken_;
+  std::vector<StoreWrite> writes_;  // under way, by number; the others are empty
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
 };
 

@@ -59,7 +59,8 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer> prefix) {
   const ReplicaLimits& limits = memory_.limits();
   check_facts(from.number, from.facts);
-  if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
+  if (limits.prefix_caching || limits.swap.keeps_turns) check_block_tokens(from, limits.block_tokens);
+  if (limits.swap.keeps_turns) require_session(from);
   const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
   static_cast<RequestRecord&>(r) = arrival_record(from, arrival);
@@ -101,6 +102,7 @@ void ReplicaState::begin_plan(Time now) {
   now_ = now;
   plan_was_quiet_ = true;
   plan_preempted_ = false;
+  waited_ = Span{0};
   memory_.forget_hits();
   ++num_plans_;
   for (const RequestId id : queues_.input()) {
@@ -133,99 +135,6 @@ void ReplicaState::reject(RequestId id, const char* reason) {
   order_->on_leave(id);
   left_.push_back(id);
   leave(id, Outcome::kRejected, now_, reason);
-}
-
-// ---- preemption and swap ----
-
-void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
-  Request& r = table_[id];
-  if (!r.is_running) throw InternalError("preempting a request that does not run");
-  plan_was_quiet_ = false;
-  plan_preempted_ = true;
-  counters_.preemptions += r.is_counted ? 1 : 0;
-  ++r.preemptions;
-  if (mode == Preemption::kKeep && !memory_.keeps_everything()) mode = Preemption::kSwap;
-  r.is_paused = mode == Preemption::kKeep;
-  if (!r.is_paused) vacate(id, mode);
-  r.is_running = false;
-  queues_.running_to_waiting(id, end == QueueEnd::kFront);
-}
-
-void ReplicaState::put_away(RequestId id, Preemption mode) {
-  Request& r = table_[id];
-  if (!r.is_paused || mode == Preemption::kKeep) throw InternalError("putting away a request that is not on the GPU and waits");
-  plan_was_quiet_ = false;
-  r.is_paused = false;
-  vacate(id, mode);
-}
-
-// A preempted request gives up its memory.
-void ReplicaState::vacate(RequestId id, Preemption mode) {
-  Request& r = table_[id];
-  note(RequestEvent::kPreempted, r, now_);
-  mode = memory_.preemption_of(r, mode);
-  SwapCopy copy;
-  const bool swapped = mode != Preemption::kRecompute && memory_.try_swap_out(id, copy);
-  r.is_leaving = r.is_parked = swapped && mode == Preemption::kSwapAhead && copy.blocks > 0 && can_leave_later(id);
-  if (swapped) {
-    counters_.swaps += r.is_counted ? 1 : 0;
-    copy.is_ahead = r.is_leaving;
-    if (copy.blocks > 0) swap_copies_.push_back(copy);
-    note(RequestEvent::kSwappedOut, r, now_);
-  } else {
-    if (mode != Preemption::kRecompute && r.is_counted) ++counters_.recompute_fallbacks;
-    memory_.drop_host_copy(id);
-    memory_.remember_blocks(r);
-  }
-  if (r.is_leaving)
-    leaving_blocks_ += r.swapped_blocks;
-  else
-    memory_.release(r);
-  if (!swapped) forget_computed(id);
-}
-
-// Its blocks stay while they are copied: no output under way may end it, or change what it holds.
-bool ReplicaState::can_leave_later(RequestId id) const {
-  return needed_tokens(id) > 0 && (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
-}
-
-void ReplicaState::forget_computed(RequestId id) {
-  Request& r = table_[id];
-  r.most_computed = std::max(r.most_computed, r.computed_tokens);
-  table_.set_computed(r, 0);
-  r.kept_tokens = r.row_tokens = r.pattern = 0;
-  images_.forget(id);
-}
-
-bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
-  Request& r = table_[id];
-  if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
-  if (KvOffer* offer = handover_.offer(id); offer != nullptr) return try_import(id, m, *offer);
-  if (!memory_.try_swap_in(r, m)) return false;
-  r.is_parked = true;
-  queues_.note_return(id);
-  plan_was_quiet_ = false;
-  swap_copies_.push_back(memory_.copy_in(id));
-  return true;
-}
-
-void ReplicaState::finish_swap_in(RequestId id, Time at) {
-  Request& r = table_[id];
-  r.is_parked = false;
-  if (r.is_leaving) {
-    r.is_leaving = false;
-    leaving_blocks_ -= r.swapped_blocks;
-    memory_.release(r);
-    return;
-  }
-  if (handover_.offer(id) == nullptr) {
-    memory_.finish_swap_in(id);
-    return note(RequestEvent::kSwappedIn, r, at);
-  }
-  memory_.end_swap(r);
-  handover_.settle(id);
-  note(RequestEvent::kImported, r, at);
-  if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
 }
 
 // ---- steps ----
@@ -261,7 +170,7 @@ void ReplicaState::commit(InFlightStep& step) {
       memory_.is_steady_in_decode() && step.idle_rows == 0 && step.entries.size() == queues_.running().size() && step.images == 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
-  step.is_uniform = uniform;
+  step.is_uniform = !charge_copies(step) && uniform;
   step.running_version = queues_.running_version();
 }
 
@@ -365,6 +274,7 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
   }
   handover_.settle(id);
   memory_.release(r);
+  if (outcome == Outcome::kCompleted) memory_.keep_turn_copy(id);
   memory_.drop_host_copy(id);
   images_.forget(id);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);

@@ -8,6 +8,7 @@
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/copies_out.h"
 #include "serving/encoded_images.h"
 #include "serving/gap_watch.h"
 #include "serving/handover.h"
@@ -73,7 +74,7 @@ class ReplicaState final : public ReplicaView {
   void admit(RequestId r) override;
   void preempt(RequestId r, Preemption mode, QueueEnd end) override;
   void put_away(RequestId r, Preemption mode) override;
-  bool try_swap_in(RequestId r, std::int32_t m) override;
+  bool try_swap_in(RequestId r, std::int32_t m, bool joins = false) override;
   void reject(RequestId r, const char* reason) override;
 
   // ---- for hosts ----
@@ -92,6 +93,8 @@ class ReplicaState final : public ReplicaView {
   // The copy of a parked r has ended: it is back, or (Preemption::kSwapAhead) gone.
   void finish_swap_in(RequestId r, Time at);
   std::function<Span(const StepOutline&)> estimate_step;  // ReplicaView::step_time(), where the device has an estimate
+  // Time until all of these copies to the GPU have ended, asked for at `now`; empty: the device has no estimate.
+  std::function<Span(std::span<const SwapCopy> copies, Time now)> estimate_copies_in;
   // ---- between replicas (replica_handover.cpp) ----
   // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
   // false if it could never run here; its record goes to the outbox.
@@ -111,6 +114,9 @@ class ReplicaState final : public ReplicaView {
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
   // Of prompts to the store, that outputs asked for; ReplicaMemory::end_write() follows.
   std::vector<SwapCopy>& store_copies() { return store_copies_; }
+  // Those that run beside steps; the host begins them.
+  CopiesOut& copies_out() { return copies_out_; }
+  [[nodiscard]] const CopiesOut& copies_out() const { return copies_out_; }
   std::vector<RequestEventRecord>* events = nullptr;  // null: not recorded
 
   // Lists every request still here as unfinished.
@@ -163,6 +169,9 @@ class ReplicaState final : public ReplicaView {
   void note_token(RequestId id, Picoseconds at);
 
   void vacate(RequestId id, Preemption mode);
+  [[nodiscard]] bool waits_for(const SwapCopy& copy);
+  void bring_in(RequestId id, Time at);
+  bool charge_copies(InFlightStep& step);
   [[nodiscard]] bool can_leave_later(RequestId id) const;
   void check_facts(std::uint64_t number, const RequestFacts* facts) const {
     if (!needed_facts_.empty()) require_facts(number, facts, needed_facts_, "its order or predictor");
@@ -186,6 +195,9 @@ class ReplicaState final : public ReplicaView {
   std::vector<Departure> outbox_;
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_, store_copies_;
+  CopiesOut copies_out_;
+  Span waited_{};                                         // for copies in that the plan's step waits for
+  std::int64_t encoded_blocks_ = 0, decoded_blocks_ = 0;  // by swaps since the latest step
   Time now_{};
   std::uint64_t num_plans_ = 0;
   std::int64_t leaving_blocks_ = 0;  // of requests with is_leaving

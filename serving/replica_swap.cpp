@@ -4,37 +4,53 @@
 
 #include "serving/copy_calls.h"
 #include "serving/replica_memory.h"
+#include "traces/block_hashes.h"
 
 namespace kvlab {
 
 bool ReplicaMemory::try_swap_out(RequestId id, SwapCopy& copy) {
   Request& r = table_[id];
   const std::int64_t held = static_cast<std::int64_t>(r.blocks.size()) + blocks_of_pages(r.pages);
-  HostCopy old;
-  for (const HostCopy& c : host_copies_) old = c.request == id ? c : old;
-  if (held == 0 || !make_host_room(held - old.blocks, id)) return false;
-  host_used_ += held - old.blocks;
-  copied_ -= old.blocks;
-  std::erase_if(host_copies_, [&](const HostCopy& c) { return c.request == id; });
+  if (held == 0) return false;
+  const std::int64_t valid = valid_copy(id);
+  if (!make_host_room(held)) return false;
+  host_used_ += held;
   r.swapped_blocks = held;
   r.is_swapped = true;
   ++num_swapped_;
-  copy = {id, held - old.full, true, calls_of(r, old.full, held - old.full)};
+  copy = {id, held - valid, true, calls_of(r, valid, held - valid)};
   return true;
 }
 
-// Gives up copies of running requests, but for that of `keep`.
-bool ReplicaMemory::make_host_room(std::int64_t blocks, RequestId keep) {
-  for (auto c = host_copies_.begin(); c != host_copies_.end() && host_used_ + blocks > limits_.host_blocks;) {
-    if (c->request == keep) {
-      ++c;
-    } else {
-      host_used_ -= c->blocks;
-      copied_ -= c->blocks;
-      c = host_copies_.erase(c);
-    }
+// Takes the request's copy out, or that of its session's latest turn: the first blocks that it holds and that need no copy.
+std::int64_t ReplicaMemory::valid_copy(RequestId id) {
+  const Request& r = table_[id];
+  std::optional<HostCopies::Copy> copy = copies_.take(id);
+  if (!copy && limits_.swap.keeps_turns && keeps_everything_) copy = copies_.take_turn(r.session, content_of(r));
+  if (!copy) return 0;
+  host_used_ -= copy->blocks;
+  return std::min<std::int64_t>(copy->full, r.computed_tokens / limits_.block_tokens);
+}
+
+// Names of its first blocks, as far as the trace has them; with or without a prefix cache.
+std::vector<std::uint64_t> ReplicaMemory::content_of(const Request& r) const {
+  TraceRequest content;
+  content.prompt_tokens = r.prompt_tokens;
+  content.hash_tokens = r.hash_tokens;
+  content.hashes = r.hashes;
+  std::vector<std::uint64_t> keys(num_block_hashes(content, limits_.block_tokens));
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = key_of(r, static_cast<std::int32_t>(i));
+  return keys;
+}
+
+// Gives up copies that no swapped request holds.
+bool ReplicaMemory::make_host_room(std::int64_t blocks) {
+  while (host_used_ + blocks > limits_.host_blocks) {
+    const std::int64_t freed = copies_.give_up_oldest();
+    if (freed == 0) return false;
+    host_used_ -= freed;
   }
-  return host_used_ + blocks <= limits_.host_blocks;
+  return true;
 }
 
 // Of `blocks` blocks' worth from `first` on; private pages have no neighbours.
@@ -97,21 +113,20 @@ SwapCopy ReplicaMemory::copy_in(RequestId id) const {
 
 void ReplicaMemory::finish_swap_in(RequestId id) {
   Request& r = table_[id];
-  const HostCopy copy{id, r.swapped_blocks, r.computed_tokens / limits_.block_tokens};
+  const std::int64_t blocks = r.swapped_blocks;
   end_swap(r);
-  if (!limits_.keeps_host_copies || !keeps_everything_) return;
-  host_copies_.push_back(copy);
-  host_used_ += copy.blocks;
-  copied_ += copy.blocks;
+  if (!limits_.keeps_host_copies || !keeps_everything_ || blocks == 0) return;
+  copies_.add({id, -1, blocks, r.computed_tokens / limits_.block_tokens});
+  host_used_ += blocks;
 }
 
 void ReplicaMemory::drop_host_copy(RequestId id) {
-  std::erase_if(host_copies_, [&](const HostCopy& c) {
-    if (c.request != id) return false;
-    host_used_ -= c.blocks;
-    copied_ -= c.blocks;
-    return true;
-  });
+  if (const auto copy = copies_.take(id)) host_used_ -= copy->blocks;
+}
+
+void ReplicaMemory::keep_turn_copy(RequestId id) {
+  const Request& r = table_[id];
+  if (limits_.swap.keeps_turns && keeps_everything_) host_used_ -= copies_.keep_turn(id, r.session, content_of(r));
 }
 
 void ReplicaMemory::end_swap(Request& r) {

@@ -30,6 +30,7 @@ void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
   scheduler_ = &scheduler;
   pricer_.emplace(*cost_, scheduler, encode_);
   state.estimate_step = [this](const StepOutline& outline) { return estimate(outline); };
+  state.estimate_copies_in = [this](std::span<const SwapCopy> copies, Time now) { return time_in(copies, now); };
   if (!state.pool().cache().weighs_cost()) return;
   state.memory().recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
     return cost->prefill_seconds(tokens, kv_before);
@@ -48,6 +49,15 @@ Span SimDevice::estimate(const StepOutline& outline) {
   shape.head_rows = shape.decodes + (outline.prompt_tokens > 0 ? 1 : 0);
   shape.padding_rows = scheduler_->padded_tokens(rows) - rows;
   return to_span(cost_->step(shape).total + cost_->host_time(shape));
+}
+
+// Until the last of them that goes to the GPU is there, if all are asked for now.
+Span SimDevice::time_in(std::span<const SwapCopy> copies, Time now) const {
+  const Picoseconds at = to_ps(now - kStart);
+  Picoseconds end = at;
+  for (const SwapCopy& copy : copies)
+    if (!copy.to_host && !copy.is_import) end = from_host_.end_of(end, copy.blocks * block_bytes_, copy.calls);
+  return to_span(end - at);
 }
 
 Picoseconds SimDevice::copy(const SwapCopy& copy, Picoseconds at) {

@@ -15,8 +15,8 @@ namespace kvlab {
 // A simulated GPU, or a group of them that runs one model: steps and copies take the time that the cost model says.
 class SimDevice final : public Device {
  public:
-  // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone. encode: null where no images
-  // come.
+  // block_bytes: of one block on the way to CPU memory. group: of ranks that step together; null: this one steps alone. encode: null
+  // where no images come.
   SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
             std::shared_ptr<LockStep> group = nullptr, EncodeCost encode = nullptr);
 
@@ -36,6 +36,7 @@ class SimDevice final : public Device {
 
  private:
   [[nodiscard]] Span estimate(const StepOutline& outline);
+  [[nodiscard]] Span time_in(std::span<const SwapCopy> copies, Time now) const;
   void time_stages(InFlightStep& step, Picoseconds ready);
 
   std::unique_ptr<CostModel> cost_;

@@ -80,7 +80,7 @@ RunSummary simulate(const SimSetup& setup, TraceSource& trace, RunSink& sink) {
     const bool has_group = pool.ranks > 1 && pool.steps_together;
     if (has_group && made.devices.size() % pool.ranks == 0) made.group = std::make_shared<LockStep>(pool.ranks, cost->num_stages());
     auto device =
-        std::make_unique<SimDevice>(std::move(cost), setup.costs(p).swap_link, pool.memory.block_bytes, made.group, setup.costs(p).encode);
+        std::make_unique<SimDevice>(std::move(cost), setup.costs(p).swap_link, pool.memory.copy_bytes(), made.group, setup.costs(p).encode);
     made.devices.push_back(device.get());
     return device;
   };

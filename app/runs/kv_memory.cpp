@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/runs/swap_plan.h"
 #include "base/error.h"
 #include "policies/kv/grouped_layers.h"
 #include "policies/kv/policy.h"
@@ -120,10 +121,7 @@ std::int64_t read_memory(Params& p, PoolPlan& pool) {
   pool.swap_link.bytes_per_s =
       m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
   pool.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
-  memory.swap_group_blocks = m.optional<std::int32_t>("swap_group_blocks", 1, 1, 1 << 20,
-                                                      "most neighbouring blocks of a request that one copy call moves (FastSwitch)");
-  memory.keeps_host_copies = m.flag(
-      "swap_reuse", false, "copies of requests that came back from host memory are kept, and only newer blocks are copied out again");
+  pool.has_eight_bit_copies = read_swap(m, memory);
   memory.prefix_caching = p.flag("prefix_caching", true, "full blocks are kept and found again by their content");
   m.reject_unread();
   return host_bytes;

@@ -6,6 +6,7 @@
 
 #include "app/runs/kv_memory.h"
 #include "app/runs/policy_factory.h"
+#include "app/runs/swap_plan.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
@@ -116,7 +117,9 @@ PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std:
   read_longest(p, pool);
   const std::int64_t host_bytes = read_memory(p, pool);
   read_kv_policy(p, pool, remarks);
-  pool.memory.host_blocks = host_bytes / pool.memory.block_bytes;  // of the size that the policy's format gives them
+  if (pool.has_eight_bit_copies) set_eight_bit_copies(p, pool);
+  note_unused_swaps(pool, remarks);
+  pool.memory.host_blocks = host_bytes / pool.memory.copy_bytes();  // of the size that the policy's format, or that of copies, gives them
   return pool;
 }
 

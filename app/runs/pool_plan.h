@@ -14,11 +14,12 @@ namespace kvlab {
 // The replicas of one pool as an experiment describes them, with what their setup was read from.
 struct PoolPlan : PoolSetup, SimCosts {
   CostSetup cost;
-  Recipe recipe;                   // of its KV policy
-  std::string lint;                // command that prints the remarks on the profile
-  bool is_hybrid = true;           // layers of several kinds keep as many tokens as their kind does
-  std::int64_t encoder_bytes = 0;  // of a vision encoder, on each GPU
-  std::string link_name;           // network, nvlink or pcie; given: by 'bytes_per_s'; "": its KV stays
+  Recipe recipe;                      // of its KV policy
+  std::string lint;                   // command that prints the remarks on the profile
+  bool has_eight_bit_copies = false;  // memory.swap_format
+  bool is_hybrid = true;              // layers of several kinds keep as many tokens as their kind does
+  std::int64_t encoder_bytes = 0;     // of a vision encoder, on each GPU
+  std::string link_name;              // network, nvlink or pcie; given: by 'bytes_per_s'; "": its KV stays
 };
 
 // Reads the keys of one pool: model, hardware, profile, parallel, engine, scheduler, block_cache, order, predictor, max_model_len, memory,

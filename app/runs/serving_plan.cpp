@@ -85,6 +85,17 @@ std::vector<Fact> facts_for(const PoolSetup& pool, bool dispatcher_predicts) {
   return needed;
 }
 
+// Copies that are kept over turns need sessions.
+void refuse_without_session(Params& p, const ServingPlan& plan, const TraceRequest& first) {
+  if (first.session >= 0) return;
+  for (std::size_t i = 0; i < plan.setup.num_pools(); ++i) {
+    if (!plan.setup.pool(i).memory.swap.keeps_turns) continue;
+    p.fail_at("trace",
+              "'memory.swap_keeps_turns' needs the column 'session', which request 0 of the trace does not have: add it to the "
+              "file, or let 'generate: {sessions: ...}' make it (docs/traces.md)");
+  }
+}
+
 // Notes if the trace has optional columns, and refuses one whose first request lacks what the orders or the predictors need.
 void read_first_facts(Params& p, ServingPlan& plan) {
   const bool has_pools = !plan.setup.pools.empty();  // whose dispatcher may ask for predictions
@@ -95,6 +106,7 @@ void read_first_facts(Params& p, ServingPlan& plan) {
   TraceRequest first;
   if (!p.reading("trace", [&] { return trace->next(first); })) return;  // an image that nothing describes
   plan.has_facts = first.facts != nullptr;
+  refuse_without_session(p, plan, first);
   for (const Fact fact : needed) {
     if (has_fact(first.facts, fact)) continue;
     p.fail_at(has_pools ? "trace" : "order",

@@ -53,8 +53,12 @@ Device::Traits EngineDevice::traits() const {
 }
 
 void EngineDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
-  if (state.memory().limits().keeps_host_copies)
-    throw InputError("'memory.swap_reuse' is of 'host: sim' alone: the engine copies every block out again");
+  const ReplicaLimits& limits = state.memory().limits();
+  if (limits.keeps_host_copies) throw InputError("'memory.swap_reuse' is of 'host: sim' alone: the engine copies every block out again");
+  if (limits.swap.overlap != SwapSetup::Overlap::kNone || limits.swap.codec.is_on())
+    throw InputError(
+        "'memory.swap_overlap' and 'memory.swap_format' are of 'host: sim' alone: the engine copies blocks as they are, between "
+        "steps");
   state_ = &state;
   state.memory().pool().split_log = &split_;
   if (!setup_.nominal_time) executor_.warm_up(largest_load(setup_, scheduler));

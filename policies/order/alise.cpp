@@ -13,8 +13,8 @@ namespace {
 // first queue to the head of all, by arrival.
 //
 // The paper sorts by the estimated waiting time, the sum over those ahead: the same sequence, so with `swap_ahead_blocks` the last by this
-// order leave the GPU first, and the first come back (swapping_order.h). It stores them in 8 bits there, which is left out: a copy moves
-// the blocks as they are. Number and width of the queues are ours.
+// order leave the GPU first, and the first come back (swapping_order.h). It stores them in 8 bits there: `memory: {swap_format: int8}`.
+// Number and width of the queues are ours.
 class Alise final : public SwappingOrder {
  public:
   explicit Alise(Params& p)

@@ -111,7 +111,8 @@ enum class Readiness : std::uint8_t {
 // Tells if a waiting r can be admitted now. A swapped r starts to come back, with room for all of its known tokens: requests that came
 // back with a part of their prompts would wait for each other's blocks. A KV policy can ask for a swap (Footprint::on_preempt), and so can
 // an order, so every scheduler that preempts calls this before it admits.
-Readiness ready_to_admit(ReplicaView& view, RequestId r);
+// joins: this plan admits r if it is ready, so that its step may wait for the copy.
+Readiness ready_to_admit(ReplicaView& view, RequestId r, bool joins = true);
 
 // Calls admit(), which returns false where r does not fit, if r is ready.
 template <class Admit>

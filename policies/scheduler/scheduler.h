@@ -130,8 +130,9 @@ class ReplicaView {
   // A waiting r that was preempted by kKeep leaves the GPU in another mode; for orders.
   virtual void put_away(RequestId /*r*/, Preemption /*mode*/) {}
   // Starts to bring a swapped waiting r back: takes room for its kept tokens and m more, all or nothing. r keeps its place in the queue
-  // and is parked until the copy has ended; then is_swapped is false and it can be admitted.
-  virtual bool try_swap_in(RequestId r, std::int32_t m) = 0;
+  // and is parked until the copy has ended; then is_swapped is false and it can be admitted. joins: the plan admits r if it is there; the
+  // host may let the step wait for the copy, and then r is not parked (SwapSetup::Overlap).
+  virtual bool try_swap_in(RequestId r, std::int32_t m, bool joins = false) = 0;
   virtual void reject(RequestId r, const char* reason) = 0;  // leaves waiting with an error, counted
 };
 

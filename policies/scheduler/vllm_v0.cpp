@@ -166,7 +166,7 @@ class VllmV0 final : public Scheduler {
     for (const RequestId r : swapped_) {
       if (seats++ >= static_cast<std::size_t>(max_num_seqs_)) return;
       if (!keeps_watermark(view, r)) return;
-      if (ready_to_admit(view, r) == Readiness::kNoRoom) return;
+      if (ready_to_admit(view, r, false) == Readiness::kNoRoom) return;
       is_settled_ = false;
     }
   }

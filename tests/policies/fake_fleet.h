@@ -55,7 +55,7 @@ class FakeQueues final : public ReplicaView {
   bool try_reserve(RequestId /*r*/, std::int32_t /*tokens*/) override { refuse(); }
   void admit(RequestId /*r*/) override { refuse(); }
   void preempt(RequestId /*r*/, Preemption /*mode*/, QueueEnd /*end*/) override { refuse(); }
-  bool try_swap_in(RequestId /*r*/, std::int32_t /*m*/) override { refuse(); }
+  bool try_swap_in(RequestId /*r*/, std::int32_t /*m*/, bool /*joins*/) override { refuse(); }
   void reject(RequestId /*r*/, const char* /*reason*/) override { refuse(); }
 
  private:

@@ -36,6 +36,7 @@ class ReplicaDriver {
     std::string block_cache = "lru";
     std::int32_t swap_group_blocks = 1;
     bool keeps_host_copies = false;
+    SwapSetup swap{};
     std::string order = "fcfs", order_params = "{}", predictor = "exact", predictor_params = "{}";
     std::int64_t layers = 8;  // of the model
   };
@@ -48,6 +49,7 @@ class ReplicaDriver {
     limits.host_blocks = memory.host_blocks;
     limits.swap_group_blocks = memory.swap_group_blocks;
     limits.keeps_host_copies = memory.keeps_host_copies;
+    limits.swap = memory.swap;
     limits.is_contiguous = scheduler_->wants_contiguous_memory();
     limits.prefix_caching = memory.prefix_caching && !limits.is_contiguous;
     limits.plans_over_unknown = scheduler_->pipeline_depth() > 1;
@@ -65,6 +67,7 @@ class ReplicaDriver {
     contents_.push_back(std::make_unique<std::vector<std::uint64_t>>(std::move(content)));
     TraceRequest request;
     request.number = arrived_;
+    request.session = std::exchange(next_session_, -1);
     request.prompt_tokens = prompt_tokens;
     request.output_tokens = output_tokens;
     request.hash_tokens = state_->block_tokens();
@@ -81,6 +84,12 @@ class ReplicaDriver {
   // The next request to arrive has these facts.
   ReplicaDriver& with(const RequestFacts& facts) {
     next_facts_ = facts;
+    return *this;
+  }
+
+  // The next request to arrive is of this session.
+  ReplicaDriver& in_session(std::int64_t session) {
+    next_session_ = session;
     return *this;
   }
 
@@ -186,6 +195,7 @@ class ReplicaDriver {
   std::vector<std::unique_ptr<std::vector<std::uint64_t>>> contents_;
   std::vector<std::unique_ptr<RequestFacts>> facts_;
   RequestFacts next_facts_;
+  std::int64_t next_session_ = -1;
   std::uint64_t arrived_ = 0;
   Time now_{};
   InFlightStep step_;

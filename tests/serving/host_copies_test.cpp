@@ -1,4 +1,7 @@
 // Swaps by groups of blocks, and copies that CPU memory keeps of requests that came back.
+#include <gmock/gmock.h>
+
+#include "tests/error_of.h"
 #include "tests/policies/replica_driver.h"
 
 namespace kvlab {
@@ -111,6 +114,113 @@ TEST(HostCopies, LeaveWithTheRequest) {
   d.step();
   d.state().preempt(d.state().running()[0], Preemption::kRecompute, QueueEnd::kFront);
   EXPECT_EQ(d.state().memory().host_used(), 0) << "it is computed again";
+}
+
+Memory turns_memory(std::int64_t host_blocks = 20) {
+  Memory memory{.num_blocks = 20, .host_blocks = host_blocks, .keeps_host_copies = true};
+  memory.swap.keeps_turns = true;
+  return memory;
+}
+
+void run_to_end(ReplicaDriver& d) {
+  const std::size_t before = d.left().size();
+  while (d.left().size() == before) ASSERT_NE(d.step(), "");
+}
+
+// A turn of 12 tokens, 3 blocks, that was swapped once and is over.
+void serve_first_turn(ReplicaDriver& d, std::int64_t session, const std::vector<std::uint64_t>& content) {
+  d.in_session(session).arrive(12, 3, content);
+  d.step();
+  swap_out_and_in(d);
+  run_to_end(d);
+}
+
+// The blocks that a turn of 20 tokens, 5 blocks, copies out when it is swapped.
+std::int64_t blocks_out(ReplicaDriver& d, std::int64_t session, const std::vector<std::uint64_t>& content) {
+  d.in_session(session).arrive(20, 3, content);
+  d.step();
+  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
+  d.step();
+  return d.copies_out().back().blocks;
+}
+
+TEST(TurnCopies, TheNextTurnCopiesTheRest) {
+  ReplicaDriver d("vllm_v1", "{}", turns_memory());
+  serve_first_turn(d, 7, {1, 2, 3});
+  EXPECT_EQ(d.state().memory().host_used(), 3);
+  EXPECT_EQ(d.state().memory().free_host_blocks(), 20) << "given up when others need it";
+  EXPECT_EQ(blocks_out(d, 7, {1, 2, 3, 4, 5}), 2);
+  EXPECT_EQ(d.state().memory().host_used(), 5);
+  d.finish_copies();
+  run_to_end(d);
+  EXPECT_EQ(d.state().memory().host_used(), 5) << "now the copy of the second turn";
+  const std::size_t before = d.copies_out().size();
+  d.in_session(7).arrive(20, 3, {1, 2, 3, 4, 5});
+  d.step();
+  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
+  d.step();
+  EXPECT_EQ(d.copies_out().size(), before) << "the third turn has nothing that the second had not";
+}
+
+// Content that differs from the second block on makes the rest of the copy worthless.
+TEST(TurnCopies, OtherContentIsCopiedAnew) {
+  ReplicaDriver d("vllm_v1", "{}", turns_memory());
+  serve_first_turn(d, 7, {1, 2, 3});
+  EXPECT_EQ(blocks_out(d, 7, {1, 12, 13, 14, 15}), 4);
+  EXPECT_EQ(d.state().memory().host_used(), 5);
+}
+
+TEST(TurnCopies, OfOtherSessionsStay) {
+  ReplicaDriver d("vllm_v1", "{}", turns_memory());
+  serve_first_turn(d, 7, {1, 2, 3});
+  EXPECT_EQ(blocks_out(d, 8, {1, 2, 3, 4, 5}), 5);
+  EXPECT_EQ(d.state().memory().host_used(), 3 + 5);
+}
+
+TEST(TurnCopies, AreGivenUpUnderPressure) {
+  ReplicaDriver d("vllm_v1", "{}", turns_memory(7));
+  serve_first_turn(d, 7, {1, 2, 3});
+  EXPECT_EQ(blocks_out(d, 8, {21, 22, 23, 24, 25}), 5);
+  EXPECT_EQ(d.state().memory().host_used(), 5) << "7 blocks do not hold 3 and 5";
+  d.finish_copies();
+  run_to_end(d);
+  EXPECT_EQ(blocks_out(d, 7, {1, 2, 3, 4, 5}), 5);
+}
+
+// Without names nobody knows that the next turn begins as this one; without swap_keeps_turns nobody asks.
+TEST(TurnCopies, NeedNamesAndTheSetting) {
+  ReplicaDriver unnamed("vllm_v1", "{}", turns_memory());
+  serve_first_turn(unnamed, 7, {});
+  EXPECT_EQ(unnamed.state().memory().host_used(), 0);
+  Memory off = turns_memory();
+  off.swap.keeps_turns = false;
+  ReplicaDriver d("vllm_v1", "{}", off);
+  serve_first_turn(d, 7, {1, 2, 3});
+  EXPECT_EQ(d.state().memory().host_used(), 0);
+}
+
+// Of a prompt that is swapped out after its first chunk of 4 tokens the copy has all.
+TEST(TurnCopies, CountUpToTheComputedTokens) {
+  ReplicaDriver d("vllm_v1", "{budget_tokens: 4}", turns_memory());
+  d.in_session(7).arrive(12, 3, {1, 2, 3});
+  for (int i = 0; i < 3; ++i) d.step();
+  swap_out_and_in(d);
+  run_to_end(d);
+  const std::size_t before = d.copies_out().size();
+  d.in_session(7).arrive(20, 3, {1, 2, 3, 4, 5});
+  EXPECT_EQ(d.step(), "1:4");
+  d.state().preempt(d.state().running()[0], Preemption::kSwap, QueueEnd::kFront);
+  d.step();
+  EXPECT_EQ(d.copies_out().size(), before) << "no block is copied";
+  EXPECT_EQ(d.state().memory().host_used(), 1);
+}
+
+TEST(TurnCopies, ARequestWithoutASessionIsRefused) {
+  ReplicaDriver d("vllm_v1", "{}", turns_memory());
+  EXPECT_THAT(error_of([&] {
+                d.arrive(12, 3, {1, 2, 3});
+              }),
+              ::testing::HasSubstr("request 0 of the trace (counted from 0) has no 'session'"));
 }
 
 }  // namespace

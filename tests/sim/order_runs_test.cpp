@@ -19,12 +19,23 @@ using test::DrawnOrder;
 
 constexpr double kMeanStepMs = 0.01;  // of LinearCost, about
 
-// Checks the replica after the plan of each step.
+std::span<const BlockId> written_blocks(const StepEntry& entry, const ReplicaState& state) {
+  const std::vector<BlockId>& blocks = state.table()[entry.request].blocks;
+  const auto first = static_cast<std::size_t>(entry.computed_before / state.block_tokens());
+  const auto end = static_cast<std::size_t>((entry.computed_before + entry.tokens - 1) / state.block_tokens()) + 1;
+  return end <= blocks.size() ? std::span(blocks).subspan(first, end - first) : std::span<const BlockId>{};
+}
+
+// Checks the replica after the plan of each step: no step writes to a block while it is copied out.
 struct CheckedRecords final : RunSink {
   void request(const RequestRecord& r) override { all.request(r); }
   void sample(const TimelineSample& s) override { all.sample(s); }
   [[nodiscard]] bool wants_steps() const override { return true; }
-  void step(const InFlightStep&, const ReplicaState& state) override { state.check(); }
+  void step(const InFlightStep& step, const ReplicaState& state) override {
+    state.check();
+    for (const StepEntry& entry : step.entries)
+      EXPECT_LE(state.copies_out().free_at(written_blocks(entry, state)), step.start) << "request " << state.table()[entry.request].number;
+  }
   Recorder all;
 };
 
@@ -65,6 +76,20 @@ struct DrawnRun {
   Workload workload;
 };
 
+// Copies beside steps, over turns of seven sessions, and in a form of their own.
+void draw_swap(Drawn& draw, SimSetup& setup, Workload& workload) {
+  using Overlap = SwapSetup::Overlap;
+  SwapSetup& swap = setup.memory.swap;
+  swap.overlap = draw.of<Overlap>({Overlap::kNone, Overlap::kOut, Overlap::kAdaptive});
+  swap.keeps_turns = setup.memory.keeps_host_copies && draw.one_in(2);
+  for (std::size_t i = 0; i < workload.requests.size() && swap.keeps_turns; ++i)
+    workload.requests[i].session = static_cast<std::int64_t>(i % 7);
+  setup.swap_link.call_time = Span(draw.of<std::int32_t>({0, 2'000, 10'000}));
+  if (!draw.one_in(3)) return;
+  swap.codec = {setup.memory.block_bytes / 2, {"quantize", 8, 40'000, 1000}, {"dequantize", 8, 20'000, 500}};
+  setup.make_cost_model = [] { return std::make_unique<LinearCost>(LinearPrices{.op_byte = Picoseconds{1}}); };
+}
+
 DrawnRun draw_run(std::uint64_t seed) {
   Drawn draw(seed);
   DrawnRun run;
@@ -92,10 +117,13 @@ DrawnRun draw_run(std::uint64_t seed) {
   const double gap_ms = draw.of<double>({0.005, 0.03, 0.2});
   run.workload = random_workload(seed, 60, gap_ms, draw.one_in(2) ? 40 : 190);
   for (std::size_t i = 0; i < run.workload.facts.size(); ++i) run.workload.facts[i] = drawn_facts(draw, kMeanStepMs);
+  draw_swap(draw, setup, run.workload);
   run.text = fmt::format(
-      "seed {}: {} {}, {} {}, {} {}, {}, {} blocks, {} on the host, groups of {}, copies kept {}, KV policy {}, a request per {} ms", seed,
-      scheduler, options, order.order, order.options, order.predictor, order.predictor_options, cache, setup.memory.num_blocks,
-      setup.memory.host_blocks, setup.memory.swap_group_blocks, setup.memory.keeps_host_copies, kv_policy, gap_ms);
+      "seed {}: {} {}, {} {}, {} {}, {}, {} blocks, {} on the host, groups of {}, copies kept {} over turns {}, overlap {}, codec {}, KV "
+      "policy {}, a request per {} ms",
+      seed, scheduler, options, order.order, order.options, order.predictor, order.predictor_options, cache, setup.memory.num_blocks,
+      setup.memory.host_blocks, setup.memory.swap_group_blocks, setup.memory.keeps_host_copies, setup.memory.swap.keeps_turns,
+      static_cast<int>(setup.memory.swap.overlap), setup.memory.swap.codec.is_on(), kv_policy, gap_ms);
   return run;
 }
 

@@ -20,9 +20,10 @@ using test::VectorTrace;
 // Linear prices with integer coefficients and grid cells, so that spans have edges to cross.
 struct LinearPrices {
   Picoseconds step{5'000'000}, token{20'000}, kv_token{37}, host{};
-  std::int64_t cell = 4096;         // total decode kv tokens per cell; every second cell costs a little more per token
-  std::vector<Picoseconds> stages;  // more than one: pipeline stages, as shares of the step
+  std::int64_t cell = 4096;           // total decode kv tokens per cell; every second cell costs a little more per token
+  std::vector<Picoseconds> stages{};  // more than one: pipeline stages, as shares of the step
   std::int32_t window = 0;
+  Picoseconds op_byte{};  // of a policy's operations
 };
 
 class LinearCost final : public CostModel {
@@ -37,7 +38,8 @@ class LinearCost final : public CostModel {
       attention += prices_.kv_token * piece.kv_before;
     }
     StepCost cost;
-    const Picoseconds linear = prices_.step + prices_.token * tokens;
+    Picoseconds linear = prices_.step + prices_.token * tokens;
+    for (const PolicyOp& op : shape.ops) linear += prices_.op_byte * op.bytes;
     cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kInterpolated)] = linear;
     cost.row(CostPart::kAttention)[static_cast<std::size_t>(Footing::kRoofline)] = attention;
     cost.total = linear + attention;

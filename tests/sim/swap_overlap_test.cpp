@@ -1,0 +1,119 @@
+// Copies to CPU memory beside steps, to the nanosecond. A step takes 1 ms, a block 2 ms on the link.
+#include <gtest/gtest.h>
+
+#include "tests/sim/sim_support.h"
+
+namespace kvlab::testing {
+namespace {
+
+using Overlap = SwapSetup::Overlap;
+
+SimSetup overlap_setup(Overlap overlap, std::int64_t num_blocks) {
+  SimSetup setup = basic_setup("vllm_v1", "{async_scheduling: false, max_num_seqs: 1}");
+  setup.make_order = policy<OrderRegistry>("order", "srpt", "{preemption: swap}");
+  setup.make_cost_model = [] {
+    LinearPrices prices{.step = Picoseconds{1'000'000'000}, .token = {}, .kv_token = {}, .host = {}, .cell = std::int64_t{1} << 40};
+    prices.op_byte = Picoseconds{1};
+    return std::make_unique<LinearCost>(prices);
+  };
+  setup.memory.num_blocks = num_blocks;
+  setup.memory.host_blocks = 100;
+  setup.memory.block_bytes = 1000;
+  setup.memory.prefix_caching = false;
+  setup.memory.swap.overlap = overlap;
+  setup.swap_link = {1e18, Span(2'000'000)};  // bytes take no time
+  setup.timeline_interval = Span{0};
+  return setup;
+}
+
+struct Ends {
+  double short_first = 0, short_last = 0, long_last = 0;  // ms
+};
+
+// Request 0 has emitted 11 of its tokens and holds 3 blocks at 11 ms, when request 1 of 5 tokens overtakes it. Its copy takes 6 ms.
+Ends run_two(const SimSetup& setup, std::int32_t long_output = 100) {
+  VectorTrace trace({request_at(0, 32, long_output), request_at(10.5, 16, 5)});
+  Recorder records;
+  const RunSummary summary = simulate(setup, trace, records);
+  EXPECT_EQ(summary.swaps, 1U);
+  Ends ends;
+  for (const RequestRecord& r : records.requests) {
+    if (r.number == 1) ends.short_first = to_s(r.first_token - kStart) * 1e3, ends.short_last = to_s(r.last_token - kStart) * 1e3;
+    if (r.number == 0) ends.long_last = to_s(r.last_token - kStart) * 1e3;
+  }
+  return ends;
+}
+
+TEST(SwapOverlap, AStepWaitsForCopiesOutByDefault) {
+  const Ends ends = run_two(overlap_setup(Overlap::kNone, 100));
+  EXPECT_NEAR(ends.short_first, 11 + 6 + 1, 1e-3);
+  EXPECT_NEAR(ends.short_last, 22, 1e-3);
+  EXPECT_NEAR(ends.long_last, 22 + 6 + 89, 1e-3);
+}
+
+// Request 1 goes on at once. It is done at 16 ms, and the way back begins when the way out has ended, at 17 ms.
+TEST(SwapOverlap, CopiesOutRunBesideSteps) {
+  for (const Overlap overlap : {Overlap::kOut, Overlap::kAdaptive}) {
+    const Ends ends = run_two(overlap_setup(overlap, 100));
+    EXPECT_NEAR(ends.short_first, 12, 1e-3);
+    EXPECT_NEAR(ends.short_last, 16, 1e-3);
+    EXPECT_NEAR(ends.long_last, 17 + 6 + 89, 1e-3);
+  }
+}
+
+// Its first step has a block to itself; its second one wants a block that is copied until 17 ms.
+TEST(SwapOverlap, AStepWaitsForABlockThatItWritesTo) {
+  const Ends some = run_two(overlap_setup(Overlap::kOut, 4), 33);
+  EXPECT_NEAR(some.short_first, 12, 1e-3);
+  EXPECT_NEAR(some.short_last, 17 + 4, 1e-3);
+}
+
+TEST(SwapOverlap, WithoutOtherBlocksNothingIsGained) {
+  SimSetup setup = overlap_setup(Overlap::kOut, 9);
+  // All of memory: request 0 holds 9 blocks at 11 ms, and its copy takes 18 ms.
+  VectorTrace trace({request_at(0, 127, 17), request_at(10.5, 16, 1)});
+  Recorder records;
+  EXPECT_EQ(simulate(setup, trace, records).swaps, 1U);
+  for (const RequestRecord& r : records.requests) {
+    if (r.number == 1) {
+      EXPECT_NEAR(to_s(r.first_token - kStart) * 1e3, 11 + 18 + 1, 1e-3);
+    }
+  }
+}
+
+// With another request running, the one that comes back is not waited for: its copy takes six steps.
+TEST(SwapOverlap, AdaptiveWaitsForShortCopiesIn) {
+  for (const std::int64_t call_us : {2000, 100}) {
+    SimSetup setup = overlap_setup(Overlap::kAdaptive, 100);
+    setup.make_scheduler = policy<SchedulerRegistry>("scheduler", "vllm_v1", "{async_scheduling: false, max_num_seqs: 2}");
+    setup.swap_link.call_time = Span(call_us * 1000);
+    // 0 and 1 run; 2 overtakes 1, the longest, at 11 ms, which comes back at 16 ms or when its copy out has ended.
+    VectorTrace trace({request_at(0, 32, 60), request_at(0, 32, 100), request_at(10.5, 16, 5)});
+    Recorder records;
+    EXPECT_EQ(simulate(setup, trace, records).swaps, 1U);
+    for (const RequestRecord& r : records.requests) {
+      // 17 + 6: the copy has ended at 23 ms, its 12th token comes at 24 ms; request 0 has none of it. Or both wait for 0.3 ms, in place of
+      // a token.
+      const double first = call_us == 2000 ? 60 : 60.3, second = call_us == 2000 ? 24 + 88 : 17.3 + 88;
+      if (r.number < 2) {
+        EXPECT_NEAR(to_s(r.last_token - kStart) * 1e3, r.number == 0 ? first : second, 1e-3) << call_us;
+      }
+    }
+  }
+}
+
+// Half of the bytes, and work in the step that goes out and in the one that comes back: 3 blocks of 2,000,000 bytes at 1 ps.
+TEST(SwapCodec, TakesLinkMemoryAndSteps) {
+  SimSetup setup = overlap_setup(Overlap::kNone, 100);
+  setup.swap_link = {1e6, Span{0}};  // 1 ms for a block of 1,000 bytes
+  const Ends plain = run_two(setup);
+  EXPECT_NEAR(plain.short_first, 11 + 3 + 1, 1e-3);
+  setup.memory.swap.codec = {500, {"quantize", 8, 2'000'000, 0}, {"dequantize", 8, 20'000'000, 0}};
+  const Ends coded = run_two(setup);
+  EXPECT_NEAR(coded.short_first, 11 + 1.5 + 1 + 0.006, 1e-3);
+  EXPECT_NEAR(coded.short_last, 17.506, 1e-3);
+  EXPECT_NEAR(coded.long_last, 17.506 + 1.5 + 89 + 0.06, 1e-3);
+}
+
+}  // namespace
+}  // namespace kvlab::testing
