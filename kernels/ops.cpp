@@ -30,7 +30,7 @@ void Ops::zero(float* at, std::int64_t n) {
 
 void throw_without_cuda() { throw CudaError(why_no_gpu()); }
 
-void Ops::refuse_on_gpu(std::string_view op) { throw CudaError("operation '" + std::string(op) + "' has no CUDA kernel yet"); }
+void refuse_on_gpu(std::string_view op) { throw CudaError("operation '" + std::string(op) + "' has no CUDA kernel yet"); }
 
 void* Ops::allocate(std::int64_t bytes) {
   constexpr std::size_t kChunkWords = 1 << 17, kLineWords = 8;  // allocations start on 64-byte lines relative to a chunk

@@ -35,6 +35,8 @@ class CountSource {
 
 // Says how to build with CUDA, or that the machine has no GPU.
 [[noreturn]] void throw_without_cuda();
+// Throws CudaError: the operation of this name has no CUDA kernel.
+[[noreturn]] void refuse_on_gpu(std::string_view op);
 // run_cuda(const Op&, CudaContext&) of a program built without CUDA: throws. The definition in the operation's .cu file, where that is
 // linked, takes the place of this weak one.
 #define KVLAB_WITHOUT_CUDA(Op) \
@@ -133,7 +135,6 @@ class Ops {
     }
   }
 
-  [[noreturn]] static void refuse_on_gpu(std::string_view op);
   void* scratch(std::int64_t bytes);
   void* allocate(std::int64_t bytes);
 

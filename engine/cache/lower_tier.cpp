@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/cache/rows_view.h"
+#include "kernels/storage/stored/rows_view.h"
 #include "kernels/storage/token_copy/token_copy.h"
 
 namespace kvlab {

@@ -1,15 +1,15 @@
 #include "engine/cache/packed_rows.h"
 
+#include <algorithm>
 #include <span>
 
-#include "engine/cache/rows_view.h"
 #include "kernels/storage/token_copy/token_copy.h"
 
 namespace kvlab {
 
 namespace {
 
-std::vector<RowList> lists_without(const std::vector<std::unique_ptr<RowsCode>>& codes, const KvRows& own) {
+std::vector<RowList> lists_without(const std::vector<std::unique_ptr<StoredCode>>& codes, const KvRows& own) {
   std::vector<RowList> rest;
   for (std::int32_t h = 0; h < own.num_rows; ++h) {
     std::vector<const RowList*> encoded;
@@ -41,8 +41,16 @@ void PackedRows::note_lengths(const KvRows& kv, std::int32_t first_row, std::int
   is_noted_ = true;
 }
 
-void PackedRows::Side::keep(std::unique_ptr<RowsCode> code) {
+void PackedRows::Side::keep(std::unique_ptr<StoredCode> code) {
   if (codes.empty() || !codes.back()->take_over(*code)) codes.push_back(std::move(code));
+}
+
+void PackedRows::keep(const DecodeOp& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens) {
+  note_lengths(tokens.kv, first_row, new_tokens);
+  if (is_loose_) return;
+  const std::vector<RowList> lists = row_lists(tokens, first_row, kv_heads());
+  if (std::any_of(lists.begin(), lists.end(), [](const RowList& list) { return list.tokens > 0; }))
+    sides_[tokens.values ? 1 : 0].keep(op.stored({memory_, first_row, lists}));
 }
 
 void PackedRows::settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens) {

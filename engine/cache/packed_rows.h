@@ -1,13 +1,11 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "engine/cache/row_numbers.h"
-#include "engine/cache/rows_code.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
@@ -20,14 +18,7 @@ class PackedRows {
 
   // Keeps the codes of an operation on the sequence's rows, which begin at the operation's `first_row`, in a step of `new_tokens`.
   // `tokens`: the operation's lists with their indices in CPU memory.
-  template <class Op>
-  void keep(const Op& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens) {
-    note_lengths(tokens.kv, first_row, new_tokens);
-    if (is_loose_) return;
-    const std::vector<RowList> lists = row_lists(tokens, first_row, kv_heads());
-    if (std::any_of(lists.begin(), lists.end(), [](const RowList& list) { return list.tokens > 0; }))
-      sides_[tokens.values ? 1 : 0].keep(rows_code(op, {memory_, first_row, lists}));
-  }
+  void keep(const DecodeOp& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens);
   // After such a step. Rows that lost encoded tokens are not stored here any more, since the remains of a group take the bytes of the whole
   // group.
   void settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
@@ -49,8 +40,8 @@ class PackedRows {
  private:
   struct Side {  // K or V
     explicit Side(const TensorMemory& memory) : dense(memory) {}
-    void keep(std::unique_ptr<RowsCode> code);
-    std::vector<std::unique_ptr<RowsCode>> codes;
+    void keep(std::unique_ptr<StoredCode> code);
+    std::vector<std::unique_ptr<StoredCode>> codes;
     std::vector<RowList> dense_lists;  // [kv_heads] tokens that no code has
     RowNumbers<std::uint8_t> dense;    // of each row [tokens, head_dim] of the pages' type
   };

@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "engine/cache/policy_cache_keeper.h"
-#include "engine/cache/rows_view.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
+#include "kernels/storage/stored/rows_view.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {

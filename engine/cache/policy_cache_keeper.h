@@ -20,12 +20,7 @@ class PolicyCache::Keeper final : public KvKeeper {
   // packs: sequences are packed between steps.
   Keeper(const std::vector<std::unique_ptr<Group>>& groups, bool packs) : groups_(groups), packs_(packs) {}
   [[nodiscard]] bool packs() const { return packs_; }
-  void keep(const LayerStep& step, const Cast& op) override;
-  void keep(const LayerStep& step, const Dequantize& op) override;
-  void keep(const LayerStep& step, const LowRankRebuild& op) override;
-  void keep(const LayerStep& step, const PruneChannels& op) override;
-  void keep(const LayerStep& step, const RestoreOutliers& op) override;
-  void keep(const LayerStep& step, const Unsparsify& op) override;
+  void keep(const LayerStep& step, const DecodeOp& op) override;
   void keep(const LayerStep& step, const PackDropped& op) override;
   void fetch(const LayerStep& step, const Selection& selection) override;
 
@@ -38,8 +33,6 @@ class PolicyCache::Keeper final : public KvKeeper {
   // The sequence of step.seqs[s].
   [[nodiscard]] EngineSequence& sequence_of(const LayerStep& step, std::size_t s) const;
   void fetch_all(const LayerStep& step, const Selection& selection);
-  template <class Op>
-  void give(const LayerStep& step, const ListedTokens& tokens, const Op& op);
   const std::vector<std::unique_ptr<Group>>& groups_;  // the cache's, of the step
   bool packs_;
   std::vector<std::vector<std::int32_t>> read_;  // [rows of the group at work]

@@ -4,13 +4,7 @@
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
 #include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/storage/cast/cast.h"
-#include "kernels/storage/dequantize/dequantize.h"
-#include "kernels/storage/low_rank/low_rank.h"
-#include "kernels/storage/outliers/outliers.h"
 #include "kernels/storage/pack_dropped/pack_dropped.h"
-#include "kernels/storage/prune_channels/prune_channels.h"
-#include "kernels/storage/sparsify/sparsify.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {
@@ -39,8 +33,8 @@ EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::siz
 }
 
 // Lists are read back once for all sequences.
-template <class Op>
-void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens, const Op& op) {
+void PolicyCache::Keeper::keep(const LayerStep& step, const DecodeOp& op) {
+  const ListedTokens& tokens = op.tokens();
   if (!packs_ || tokens.total() == 0) return;
   const auto give_all = [&] {
     const std::vector<std::int32_t> index = step.memory.to_host(tokens.index, tokens.total());
@@ -54,13 +48,6 @@ void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens
   };
   step.ops.timed(kAtRest, [&] { fitted(give_all); });
 }
-
-void PolicyCache::Keeper::keep(const LayerStep& step, const Cast& op) { give(step, op.tokens, op); }
-void PolicyCache::Keeper::keep(const LayerStep& step, const Dequantize& op) { give(step, op.tokens, op); }
-void PolicyCache::Keeper::keep(const LayerStep& step, const LowRankRebuild& op) { give(step, op.factor.tokens, op); }
-void PolicyCache::Keeper::keep(const LayerStep& step, const PruneChannels& op) { give(step, op.tokens, op); }
-void PolicyCache::Keeper::keep(const LayerStep& step, const RestoreOutliers& op) { give(step, op.outliers.tokens, op); }
-void PolicyCache::Keeper::keep(const LayerStep& step, const Unsparsify& op) { give(step, op.tokens, op); }
 
 void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
   const KvRows& kv = op.rows.kv;

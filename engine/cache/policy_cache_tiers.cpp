@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "engine/cache/policy_cache_keeper.h"
-#include "engine/cache/rows_view.h"
+#include "kernels/storage/stored/rows_view.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {

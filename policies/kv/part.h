@@ -11,6 +11,7 @@
 #include "kernels/attention/attend/attend.h"
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/kv_keeper.h"
 #include "policies/kv/kv_store.h"
 
@@ -95,7 +96,7 @@ struct LayerStep {
   template <class Op>
   void decode(const Op& op) const {
     ops(op);
-    if (keeper != nullptr) keeper->keep(*this, op);
+    if (keeper != nullptr) keeper->keep(*this, DecodeOpOf<Op>(op));
   }
 };
 

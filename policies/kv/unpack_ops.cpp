@@ -4,12 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/storage/cast/cast.h"
-#include "kernels/storage/dequantize/dequantize.h"
-#include "kernels/storage/low_rank/low_rank.h"
-#include "kernels/storage/outliers/outliers.h"
-#include "kernels/storage/prune_channels/prune_channels.h"
-#include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "kernels/storage/token_copy/token_copy.h"
 #include "policies/kv/forward_passes.h"
 #include "policies/kv/op_sums.h"
@@ -36,14 +31,7 @@ class StepNotes final : public KvKeeper {
   explicit StepNotes(std::int32_t num_layers) : layers_(static_cast<std::size_t>(num_layers)) {}
   [[nodiscard]] const std::vector<Layer>& layers() const { return layers_; }
 
-  void keep(const LayerStep& step, const Cast& op) override { note(step, op.tokens, call(Uncast{op.tokens, op.type, nullptr})); }
-  void keep(const LayerStep& step, const Dequantize& op) override { note(step, op.tokens, call(op)); }
-  void keep(const LayerStep& step, const LowRankRebuild& op) override { note(step, op.factor.tokens, call(op)); }
-  void keep(const LayerStep& step, const PruneChannels& op) override {
-    note(step, op.tokens, call(VectorCopy{op.tokens, TokenCopyWay::kIntoPages, nullptr, nullptr, op.keep}));
-  }
-  void keep(const LayerStep& step, const RestoreOutliers& op) override { note(step, op.outliers.tokens, call(op)); }
-  void keep(const LayerStep& step, const Unsparsify& op) override { note(step, op.tokens, call(op)); }
+  void keep(const LayerStep& step, const DecodeOp& op) override { note(step, op.tokens(), op.unpack_cost()); }
   void keep(const LayerStep&, const PackDropped&) override {}
 
   void fetch(const LayerStep& step, const Selection& selection) override {

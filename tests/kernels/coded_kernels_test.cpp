@@ -167,6 +167,27 @@ TEST(ExponentCode, BetweenEntropyAndEntropyPlusOneBit) {
   EXPECT_LE(bytes, raw + (entropy + 64 * 64) / 8 + 1);
 }
 
+// Codes of two sequences' rows, among them numbers with every kind of exponent, come back bit for bit in the bytes that are counted.
+TEST(ExponentCode, ComesBackBitForBit) {
+  std::vector<float> k = normals(150 * 2 * 24);
+  const float odd[] = {0.0F, -0.0F, 1e-40F, -3e38F, INFINITY, -INFINITY, 1e-20F, 65536.0F};
+  for (std::size_t i = 0; i < k.size(); i += 97) k[i] = odd[i / 97 % 8];
+  Listed rows(2, 24, k);
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_exponent_bytes(rows.tokens_of))), lengths(kExponentTable);
+  std::int32_t bytes[2] = {0, 0};
+  std::int64_t begin[2], end[2];
+  run_cpu(ExponentCode{rows.tokens_of, bytes, packed.data(), lengths.data(), begin, end});
+  EXPECT_EQ(end[0] - begin[0] + kExponentTable, bytes[0]);
+  EXPECT_EQ(end[1] - begin[1], bytes[1]);
+  EXPECT_LT(bytes[0] + bytes[1], 2 * 150 * 2 * 24 * 3 / 4);
+  std::fill_n(rows.tokens_of.kv.k, rows.tokens_of.kv.pool_tokens * 24, 7.0F);
+  run_cpu(ExponentDecode{rows.tokens_of, packed.data(), lengths.data(), begin, end});
+  for (std::int32_t r = 0; r < 2; ++r)
+    for (std::int32_t i = 0; i < 150; ++i)
+      for (std::int32_t c = 0; c < 24; ++c)
+        ASSERT_EQ(float_to_bfloat16(rows.tokens_of.kv.key(r, i)[c]), float_to_bfloat16(k[static_cast<std::size_t>((i * 2 + r) * 24 + c)]));
+}
+
 // One channel and q = 1: scores are the keys, so the weights are (1), (1, 1, 2) / 4 and (1, 1, 2, 1) / 5.
 TEST(ProbeSums, HandComputed) {
   const float ln2 = std::log(2.0F);

@@ -13,10 +13,11 @@ struct Small {
 
 const std::map<std::string, Small> kSmall{{"cachegen", {10, "{}"}},
                                           {"cast", {1, "{}"}},
-                                          {"dfloat11", {1, "{}"}},
+                                          {"dfloat11", {64, "{}"}},
                                           {"fireq", {1, "{}"}},
                                           {"gear", {10, "{group: 8, buffer_tokens: 10}"}},
                                           {"kivi", {8, "{group_tokens: 4, residual_tokens: 8}"}},
+                                          {"kvquant", {1, "{}"}},
                                           {"low_rank_keys", {9, "{rank: 9}"}},
                                           {"mustafar", {8, "{recent_tokens: 8}"}},
                                           {"native", {1, "{}"}},
@@ -24,6 +25,7 @@ const std::map<std::string, Small> kSmall{{"cachegen", {10, "{}"}},
                                           {"per_token", {3, "{group_channels: 8, residual_tokens: 3}"}},
                                           {"qserve", {1, "{}"}},
                                           {"think", {8, "{window_tokens: 8}"}},
+                                          {"turboquant", {1, "{keys: inner_product}"}},
                                           {"zipcache", {10, "{block_tokens: 10}"}}};
 
 TEST(AllFormats, EachIsTestedHere) {

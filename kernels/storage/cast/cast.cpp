@@ -8,6 +8,7 @@
 #include "base/ceil_div.h"
 #include "base/half.h"
 #include "base/parallel.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
@@ -99,5 +100,11 @@ void run_cpu(const Uncast& a) {
       return uncast<std::uint8_t>(a, [number = one_byte_numbers(a.type)](std::uint8_t bits) { return number[bits]; });
   }
 }
+
+void stored_arrays(Uncast& a, StoredArrays& arrays) {
+  arrays.rows(a.stored, [&](std::int64_t entries) { return entries * a.tokens.kv.head_dim * bytes_of(a.type); });
+}
+
+bool goes_on(const Uncast& a, const Uncast& later, std::span<const RowList>) { return later.type == a.type; }
 
 }  // namespace kvlab

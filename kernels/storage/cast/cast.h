@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
 #include "kernels/storage/cast/stored_type.h"
 
 namespace kvlab {
+
+class StoredArrays;
+struct RowList;
 
 // Stores the listed vectors in another number format, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1
 // are stored as zeros.
@@ -30,5 +34,10 @@ struct Uncast {
 OpCall call(const Uncast&);
 void run_cpu(const Uncast&);
 void run_cuda(const Uncast&, CudaContext&);
+
+// As stored K and V (kernels/storage/stored/stored_code.h).
+inline Uncast unpacking(const Cast& a) { return {a.tokens, a.type, a.stored}; }
+void stored_arrays(Uncast&, StoredArrays&);
+bool goes_on(const Uncast&, const Uncast& later, std::span<const RowList>);
 
 }  // namespace kvlab

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/storage/quantize/quantize.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
@@ -53,6 +54,19 @@ void decode_unit(const Dequantize& a, const EncodedUnit& unit, std::vector<float
 
 void run_cpu(const Dequantize& a) {
   for_each_unit(a.tokens, a.codec, [&](const EncodedUnit& unit, std::vector<float>& scratch) { decode_unit(a, unit, scratch); });
+}
+
+void stored_arrays(Dequantize& a, StoredArrays& arrays) {
+  arrays.rows(a.packed, [&](std::int64_t entries) { return packed_bytes(a.codec, entries, a.tokens.kv.head_dim); });
+  arrays.lines(a.channel_scale, a.scale_row, a.tokens.kv.head_dim);
+}
+
+// Groups of a channel end with the tokens so far.
+bool goes_on(const Dequantize& a, const Dequantize& later, std::span<const RowList> lists) {
+  const auto is_whole = [&](const RowList& list) {
+    return a.codec.axis == GroupCodec::Axis::kToken || (a.codec.group > 0 && list.entries % a.codec.group == 0);
+  };
+  return later.codec == a.codec && later.mode == a.mode && std::all_of(lists.begin(), lists.end(), is_whole);
 }
 
 }  // namespace kvlab

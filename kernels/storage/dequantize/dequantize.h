@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
 #include "kernels/storage/quantize/group_codec.h"
 
 namespace kvlab {
+
+class StoredArrays;
+struct RowList;
 
 // Decodes what Quantize wrote with the same list, codec and scales, and replaces the listed vectors, subtracts from them (which leaves the
 // quantization error) or adds to them.
@@ -25,5 +29,9 @@ OpCall call(const Dequantize&);
 void run_cpu(const Dequantize&);
 // On a GPU scale_row is in CPU memory; channel_scale and packed are in device memory.
 void run_cuda(const Dequantize&, CudaContext&);
+
+// As stored K and V (kernels/storage/stored/stored_code.h).
+void stored_arrays(Dequantize&, StoredArrays&);
+bool goes_on(const Dequantize&, const Dequantize& later, std::span<const RowList> lists);
 
 }  // namespace kvlab

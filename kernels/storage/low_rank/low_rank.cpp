@@ -1,6 +1,7 @@
 #include "kernels/storage/low_rank/low_rank.h"
 
 #include "base/error.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
@@ -57,5 +58,11 @@ OpCall call(const LowRankRebuild& b) {
   return c;
 }
 KVLAB_WITHOUT_CUDA(LowRankRebuild)
+
+void stored_arrays(LowRankRebuild& a, StoredArrays& arrays) {
+  const std::int64_t rank = a.factor.rank, d = a.factor.tokens.kv.head_dim;
+  arrays.rows(a.factor.left, [=](std::int64_t entries) { return entries * rank; });
+  arrays.rows(a.factor.right, [=](std::int64_t) { return d * rank; });
+}
 
 }  // namespace kvlab

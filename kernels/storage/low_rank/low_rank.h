@@ -7,6 +7,8 @@
 
 namespace kvlab {
 
+class StoredArrays;
+
 // Best approximations X ~ left * right of rank `rank`, factors stored in fp16. X is a row's listed vectors [entries, head_dim], or
 // with `joint_heads` those of all KV heads of a sequence side by side [entries, kv_heads * head_dim] (heads with lists of different
 // length are an InternalError then). By subspace iteration: right spans the row space after `rounds` of Q = orth(X R), R = orth(X^T Q),
@@ -47,5 +49,9 @@ struct LowRankRebuild {
 OpCall call(const LowRankRebuild&);
 void run_cpu(const LowRankRebuild&);
 void run_cuda(const LowRankRebuild&, CudaContext&);
+
+// As stored K and V (kernels/storage/stored/stored_code.h), where each row is a matrix of its own and keys are those after RoPE.
+inline ListedTokens& tokens_of(LowRankRebuild& a) { return a.factor.tokens; }
+void stored_arrays(LowRankRebuild&, StoredArrays&);
 
 }  // namespace kvlab

@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "base/parallel.h"
 #include "kernels/storage/cast/stored_type.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
@@ -143,6 +144,19 @@ void run_cpu(const RestoreOutliers& b) {
     for (const std::int64_t end = at + outliers_of(a.share, entries); at < end; ++at)
       if (const std::int32_t place = a.place.at(at); place >= 0) number(a, r, v, place) = half_to_float(a.value[at]);
   });
+}
+
+void stored_arrays(RestoreOutliers& a, StoredArrays& arrays) {
+  Outliers& o = a.outliers;
+  const std::int64_t d = o.tokens.kv.head_dim;
+  const auto numbers_of = [&](std::int64_t entries) {
+    return o.per_channel ? d * outliers_of(o.share, entries) : entries * outliers_of(o.share, d);
+  };
+  arrays.rows(o.value, numbers_of);
+  if (o.place.wide != nullptr)
+    arrays.rows(o.place.wide, numbers_of);
+  else
+    arrays.rows(o.place.narrow, numbers_of);
 }
 
 }  // namespace kvlab

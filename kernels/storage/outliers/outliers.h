@@ -7,6 +7,8 @@
 
 namespace kvlab {
 
+class StoredArrays;
+
 // Places of outliers within their vectors. One of the arrays is null, with shapes alone both: 2 bytes are enough for vectors of up to
 // 65,535 numbers.
 struct OutlierPlaces {
@@ -58,5 +60,9 @@ struct RestoreOutliers {
 OpCall call(const RestoreOutliers&);
 void run_cpu(const RestoreOutliers&);
 void run_cuda(const RestoreOutliers&, CudaContext&);
+
+// As stored K and V (kernels/storage/stored/stored_code.h).
+inline ListedTokens& tokens_of(RestoreOutliers& a) { return a.outliers.tokens; }
+void stored_arrays(RestoreOutliers&, StoredArrays&);
 
 }  // namespace kvlab

@@ -1,12 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
+#include "kernels/storage/token_copy/token_copy.h"
 
 namespace kvlab {
+
+class StoredCode;
+struct EncodedRows;
 
 // Stores only the `keep` channels of largest score of the listed vectors, the same ones for a whole row; the others become 0 (ThinK, Xu et
 // al. 2024, arXiv:2407.21018, eq. 7: dot products with a query that is cut the same way). Ties go to the lower channel.
@@ -23,5 +28,9 @@ std::vector<std::int32_t> ranked_channels(const PruneChannels&, std::int32_t row
 OpCall call(const PruneChannels&);
 void run_cpu(const PruneChannels&);
 void run_cuda(const PruneChannels&, CudaContext&);
+
+// As stored K and V (kernels/storage/stored/stored_code.h): numbers of the channels that stay, and a bit for each channel.
+inline VectorCopy unpacking(const PruneChannels& a) { return {a.tokens, TokenCopyWay::kIntoPages, nullptr, nullptr, a.keep}; }
+std::unique_ptr<StoredCode> stored_code(const PruneChannels&, const EncodedRows&);
 
 }  // namespace kvlab

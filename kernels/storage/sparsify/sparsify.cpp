@@ -10,6 +10,7 @@
 #include "base/ceil_div.h"
 #include "base/half.h"
 #include "kernels/storage/cast/stored_type.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 
@@ -124,5 +125,11 @@ void run_cpu(const Unsparsify& a) {
       unpack(a.packed + (a.tokens.first[r] + i) * token_bytes, a.tokens.kv.head_dim, a.tokens.at(r, i));
   }
 }
+
+void stored_arrays(Unsparsify& a, StoredArrays& arrays) {
+  arrays.rows(a.packed, [&](std::int64_t entries) { return entries * most_sparse_bytes(a.tokens.kv.head_dim, a.keep); });
+}
+
+bool goes_on(const Unsparsify& a, const Unsparsify& later, std::span<const RowList>) { return later.keep == a.keep; }
 
 }  // namespace kvlab

@@ -1,11 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
 
 namespace kvlab {
+
+class StoredArrays;
+struct RowList;
 
 // Per-token magnitude pruning: of each listed vector the `keep` channels of largest |x| stay (ties to the lower channel), as fp16.
 // Packed form of a token (Mustafar, Joo et al. 2025, arXiv:2505.22913, section 3.2): per tile of 64 channels a bitmap of 64 bits and
@@ -38,5 +42,9 @@ struct Unsparsify {
 OpCall call(const Unsparsify&);
 void run_cpu(const Unsparsify&);
 void run_cuda(const Unsparsify&, CudaContext&);
+
+// As stored K and V (kernels/storage/stored/stored_code.h): each token has the room of most_sparse_bytes().
+void stored_arrays(Unsparsify&, StoredArrays&);
+bool goes_on(const Unsparsify&, const Unsparsify& later, std::span<const RowList>);
 
 }  // namespace kvlab

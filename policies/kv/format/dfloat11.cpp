@@ -1,6 +1,5 @@
 #include <numeric>
 
-#include "kernels/storage/cast/cast.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/format/measured_share.h"
@@ -10,9 +9,10 @@ namespace kvlab {
 
 namespace {
 
-// bf16 K and V with Huffman-coded exponents, without loss. The paper codes weights; a table per layer, K or V and prompt, and blocks of
-// 64 tokens per head are our own. The size depends on data: that of the prompts seen, and before the first (or on shapes alone)
-// the paper's 11 of 16 bits.
+// bf16 K and V with Huffman-coded exponents, without loss. The paper codes weights; a table per layer, K or V and piece, and blocks of 64
+// tokens per head are our own: the prompt is coded in whole blocks when it is complete, and each 64 tokens of decode. Newer tokens stay as
+// the model wrote them. The size depends on data: that of the pieces coded so far, and before the first (or on shapes alone) the paper's
+// 11 of 16 bits.
 class Dfloat11 final : public Format {
  public:
   explicit Dfloat11(Params&) {}
@@ -23,33 +23,32 @@ class Dfloat11 final : public Format {
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
     if (keys.total() == 0) return;
-    const std::int64_t n = keys.total() * step.kv.head_dim;
-    auto* const stored = reinterpret_cast<std::uint8_t*>(step.ops.ints((n + 1) / 2));
-    step.decode(Cast{keys, StoredType::kBf16, stored});
-    step.decode(Cast{keys.of_values(), StoredType::kBf16, stored});
-    const std::int32_t* const completed = prompt_rows(step);
-    if (completed == nullptr) return;
-    measure(step, keys);
-  }
-
-  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const override {
-    return measured_.of(layer, 4LL * tokens * m.head_dim);
-  }
-
- private:
-  // The table comes from the prompts that are complete now; other rows' tokens of this step (one each, in decode) go along.
-  void measure(LayerStep& step, const ListedTokens& keys) {
     std::int32_t* const bytes = step.ops.host_ints(step.kv.num_rows);
     const std::int64_t d = step.kv.head_dim;
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       bytes[r] = step.ops.computes() ? 0 : static_cast<std::int32_t>((2 * 11 * d * keys.entries(r) + 7) / 8);
-    step.ops(ExponentCode{keys, bytes});
-    step.ops(ExponentCode{keys.of_values(), bytes});
+    encode(step, keys, bytes);
+    encode(step, keys.of_values(), bytes);
     step.ops.settle("dfloat11_bytes", step.layer, {bytes, static_cast<std::size_t>(step.kv.num_rows)});
     measured_.add(step.layer, std::accumulate(bytes, bytes + step.kv.num_rows, std::int64_t{0}), 4 * d * keys.total());
   }
 
-  DueTokens due_{{0, 1}};
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const override {
+    const std::int64_t coded = due_.rule().encoded(tokens), d = m.head_dim;
+    return (coded > 0 ? measured_.of(layer, 4 * coded * d) : 0) + 2 * (tokens - coded) * d * m.kv_bytes;
+  }
+
+ private:
+  static void encode(LayerStep& step, const ListedTokens& tokens, std::int32_t* bytes) {
+    auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((most_exponent_bytes(tokens) + 3) / 4));
+    auto* const lengths = reinterpret_cast<std::uint8_t*>(step.ops.ints(std::int64_t{kExponentTable} / 4 * step.kv.num_sequences()));
+    std::int64_t* const begin = step.ops.host_longs(step.kv.num_rows);
+    std::int64_t* const end = step.ops.host_longs(step.kv.num_rows);
+    step.ops(ExponentCode{tokens, bytes, packed, lengths, begin, end});
+    step.decode(ExponentDecode{tokens, packed, lengths, begin, end});
+  }
+
+  DueTokens due_{{0, kExponentBlock}};
   MeasuredShare measured_{11.0 / 16};
 };
 

@@ -5,8 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/cache/row_list.h"
 #include "kernels/device/cuda/memory.h"
+#include "kernels/ops.h"
+#include "kernels/storage/stored/row_list.h"
 #include "kernels/tensor_memory.h"
 
 namespace kvlab {
@@ -16,8 +17,10 @@ template <class Op>
 void run_in(const TensorMemory& memory, const Op& op) {
   if (memory.on_host())
     run_cpu(op);
-  else
+  else if constexpr (HasCudaKernel<Op>)
     run_cuda(op, *memory.cuda());
+  else
+    refuse_on_gpu(call(op).op);
 }
 
 // Rows [first_row, first_row + rows) of a batch as one of their own.

@@ -1,4 +1,4 @@
-#include "engine/cache/rows_view.h"
+#include "kernels/storage/stored/rows_view.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "engine/cache/row_list.h"
+#include "kernels/storage/stored/row_list.h"
 
 #include <algorithm>
 

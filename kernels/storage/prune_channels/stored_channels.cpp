@@ -1,0 +1,70 @@
+#include <numeric>
+#include <span>
+
+#include "kernels/storage/prune_channels/prune_channels.h"
+#include "kernels/storage/stored/stored_code.h"
+
+namespace kvlab {
+
+namespace {
+
+// Which channels stay [rows, (head_dim + 7) / 8] follows from the scores, which are read back.
+class ChannelCode final : public StoredCode {
+ public:
+  ChannelCode(const PruneChannels& op, const EncodedRows& rows)
+      : StoredCode(rows), keep_(op.keep), numbers_(rows.memory), channels_(rows.memory) {
+    list_channels(op, rows);
+    const KvRows& kv = op.tokens.kv;
+    std::vector<std::int64_t> bytes;
+    for (const RowList& list : lists()) bytes.push_back(std::int64_t{list.entries} * keep_ * element_bytes(kv.type));
+    std::uint8_t* const stored = numbers_.make_room(bytes);
+    const RowsView own(kv, rows.first_row, static_cast<std::int32_t>(lists().size()));
+    const Listing list(lists(), memory());
+    run_in(memory(), VectorCopy{list.of(own.rows(), op.tokens.values), TokenCopyWay::kFromPages, stored, channels_.row(0), keep_});
+  }
+
+  [[nodiscard]] std::int64_t bytes() const override { return numbers_.bytes() + channels_.bytes(); }
+  void decode(const ListedTokens& listed, std::int32_t first_row) const override {
+    run_in(memory(), VectorCopy{listed, TokenCopyWay::kIntoPages, numbers_.row(first_row), channels_.row(first_row), keep_});
+  }
+
+ private:
+  [[nodiscard]] bool append(const StoredCode& later) override {
+    const auto* const more = dynamic_cast<const ChannelCode*>(&later);
+    if (more == nullptr || !(more->channels_ == channels_)) return false;
+    numbers_.append(more->numbers_);
+    return true;
+  }
+  void move_numbers(const TensorMemory& memory) override {
+    numbers_.move_to(memory);
+    channels_.move_to(memory);
+  }
+  void list_channels(const PruneChannels& op, const EncodedRows& rows) {
+    const std::int32_t d = op.tokens.kv.head_dim, mask_bytes = (d + 7) / 8, num_rows = static_cast<std::int32_t>(rows.lists.size());
+    std::vector<RowNumbers<float>::Range> ranges;
+    for (std::int32_t h = 0; h < num_rows; ++h) ranges.push_back({op.channel_score + std::int64_t{op.line[rows.first_row + h]} * d, d});
+    const RowNumbers<float> lines(rows.memory, ranges);
+    const std::vector<float> score = memory().to_host(lines.row(0), std::int64_t{num_rows} * d);
+    std::vector<std::int32_t> line(rows.lists.size());
+    std::iota(line.begin(), line.end(), 0);
+    std::vector<std::uint8_t> mask(rows.lists.size() * static_cast<std::size_t>(mask_bytes), 0);
+    for (std::int32_t h = 0; h < num_rows; ++h) {
+      const std::vector<std::int32_t> ranked = ranked_channels({op.tokens, score.data(), line.data(), keep_}, h);
+      for (const std::int32_t c : std::span(ranked).first(static_cast<std::size_t>(keep_)))
+        mask[static_cast<std::size_t>(h * mask_bytes + c / 8)] |= static_cast<std::uint8_t>(1U << (c % 8));
+    }
+    std::uint8_t* const to = channels_.make_room(std::vector<std::int64_t>(rows.lists.size(), mask_bytes));
+    memory().from_host(to, mask.data(), channels_.bytes());
+  }
+
+  std::int32_t keep_;
+  RowNumbers<std::uint8_t> numbers_, channels_;
+};
+
+}  // namespace
+
+std::unique_ptr<StoredCode> stored_code(const PruneChannels& op, const EncodedRows& rows) {
+  return std::make_unique<ChannelCode>(op, rows);
+}
+
+}  // namespace kvlab

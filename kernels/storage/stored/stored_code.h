@@ -1,0 +1,197 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "kernels/storage/stored/row_list.h"
+#include "kernels/storage/stored/row_numbers.h"
+#include "kernels/storage/stored/rows_view.h"
+
+// The one interface of stored K and V. A format calls an operation that encodes listed vectors, and gives the operation that decodes them
+// to LayerStep::decode(). From there hosts see a DecodeOp alone: its tokens, the cost of one decoding, and the codes of a sequence's rows,
+// which they hold as a StoredCode: bytes, decode, append, move. An operation Op that decodes needs, beside call(), run_cpu() and perhaps
+// run_cuda(),
+//   void stored_arrays(Op&, StoredArrays&)       names its arrays of codes and of parameters (StoredArrays)
+// and, where the defaults below do not fit, in its own header
+//   ListedTokens& tokens_of(Op&)                 the tokens that it decodes; default: op.tokens
+//   bool goes_on(const Op&, const Op& later, std::span<const RowList>)   default: false
+//   Decoder unpacking(const Op&)                 the operation that decodes later, where Op also encodes; default: Op itself
+//   std::unique_ptr<StoredCode> stored_code(const Op&, const EncodedRows&)   default: its arrays
+namespace kvlab {
+
+// Rows [first_row, first_row + lists.size()) of an operation that ran in `memory`, and its lists of them.
+struct EncodedRows {
+  const TensorMemory& memory;
+  std::int32_t first_row = 0;
+  const std::vector<RowList>& lists;
+};
+
+// K or V of some tokens of a sequence's rows in one layer as a format stores them, in the memory of the rows: the codes that one operation
+// fills them from. A sequence's rows are decoded all together, or in parts.
+class StoredCode {
+ public:
+  explicit StoredCode(const EncodedRows& rows) : lists_(rows.lists), memory_(rows.memory) {}
+  StoredCode(const StoredCode&) = delete;
+  StoredCode& operator=(const StoredCode&) = delete;
+  virtual ~StoredCode() = default;
+
+  // Bytes of the codes and of the parameters to decode them. The lists of tokens are not counted, as marks and positions tell them too.
+  [[nodiscard]] virtual std::int64_t bytes() const = 0;
+  // Fills the vectors of `listed`: its rows are rows [first_row, first_row + listed.kv.num_rows) of the code, with their lists.
+  virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
+  // Appends the tokens of each row in `later` to its own. False: `later` stays a code of its own.
+  bool take_over(const StoredCode& later);
+  // Moves the codes to another memory. They are decoded where the rows are, so they must come back first.
+  void move_to(const TensorMemory& memory) {
+    move_numbers(memory);
+    memory_ = memory;
+  }
+  [[nodiscard]] const std::vector<RowList>& lists() const { return lists_; }
+
+ protected:
+  // The same without the lists, which have no spare entries.
+  [[nodiscard]] virtual bool append(const StoredCode& /*later*/) { return false; }
+  virtual void move_numbers(const TensorMemory& memory) = 0;
+  [[nodiscard]] const TensorMemory& memory() const { return memory_; }
+
+ private:
+  std::vector<RowList> lists_;
+  TensorMemory memory_;
+};
+
+// The arrays of an operation that decodes. All rows' numbers are in one array, row after row.
+class StoredArrays {
+ public:
+  using NumbersOf = std::function<std::int64_t(std::int64_t entries)>;
+  virtual ~StoredArrays() = default;
+  // numbers_of(entries of a row's list) numbers of each row, 0 without entries. They grow by those of later tokens.
+  template <class T>
+  void rows(T*& array, const NumbersOf& numbers_of) {
+    set(array, of_rows(array, sizeof(T), numbers_of));
+  }
+  // Numbers begin[r] to end[r] - 1 are row r's, which depends on data. The offsets are in CPU memory.
+  template <class T>
+  void sized_rows(T*& array, const std::int64_t*& begin, const std::int64_t*& end) {
+    set(array, of_sized_rows(array, sizeof(T), begin, end));
+  }
+  // Lines of [*, width]; row r's is line[r], in CPU memory. line null: none.
+  template <class T>
+  void lines(T*& array, const std::int32_t*& line, std::int64_t width) {
+    set(array, of_lines(array, static_cast<std::int64_t>(sizeof(T)) * width, line));
+  }
+  // [num_sequences, width], a line for all rows of a sequence. counts: false if the model has it anyway.
+  template <class T>
+  void sequences(T*& array, std::int64_t width, bool counts = true) {
+    set(array, of_sequences(array, static_cast<std::int64_t>(sizeof(T)) * width, counts));
+  }
+
+ protected:
+  virtual const void* of_rows(const void* array, std::size_t number_bytes, const NumbersOf& numbers_of) = 0;
+  virtual const void* of_sized_rows(const void* array, std::size_t number_bytes, const std::int64_t*& begin, const std::int64_t*& end) = 0;
+  virtual const void* of_lines(const void* array, std::int64_t line_bytes, const std::int32_t*& line) = 0;
+  virtual const void* of_sequences(const void* array, std::int64_t line_bytes, bool counts) = 0;
+
+ private:
+  template <class T>
+  static void set(T*& array, const void* at) {
+    array = static_cast<T*>(const_cast<void*>(at));
+  }
+};
+
+// Copies of the arrays of some rows.
+class ArrayCopies {
+ public:
+  using Visit = std::function<void(StoredArrays&)>;
+  // `visit` shows the operation's arrays, of the rows in `listed`.
+  ArrayCopies(const ListedTokens& listed, const EncodedRows& rows, const Visit& visit);
+  [[nodiscard]] std::int64_t bytes() const;
+  void move_to(const TensorMemory& memory);
+  // Points the arrays that `visit` shows to those of `num_rows` rows from `first_row` on, and calls run().
+  void with(std::int32_t first_row, std::int32_t num_rows, const Visit& visit, const std::function<void()>& run) const;
+  // Appends the numbers of `later`. False, without a change: some of the arrays have sized rows, or lines differ.
+  [[nodiscard]] bool append(const ArrayCopies& later);
+
+ private:
+  class Copier;
+  class Pointer;
+  enum class Kind : std::uint8_t { kRows, kSizedRows, kLines, kSequences, kUncounted };
+  struct Copy {
+    Kind kind;
+    RowNumbers<std::uint8_t> numbers;
+  };
+  std::vector<Copy> copies_;
+};
+
+template <class Op>
+auto& tokens_of(Op& op) {
+  return op.tokens;
+}
+template <class Op>
+const Op& unpacking(const Op& op) {
+  return op;
+}
+// True: codes of the same parameters, whose numbers follow one another as if all tokens had come at once. `lists`: the rows' so far.
+template <class Op>
+bool goes_on(const Op&, const Op&, std::span<const RowList>) {
+  return false;
+}
+
+// The arrays of an operation that decodes, and its parameters.
+template <class Op>
+class ArrayCode final : public StoredCode {
+ public:
+  ArrayCode(const Op& op, const EncodedRows& rows)
+      : StoredCode(rows), op_(op), copies_(tokens_of(op_), rows, [this](StoredArrays& arrays) { stored_arrays(op_, arrays); }) {}
+
+  [[nodiscard]] std::int64_t bytes() const override { return copies_.bytes(); }
+  void decode(const ListedTokens& listed, std::int32_t first_row) const override {
+    Op op = op_;
+    tokens_of(op) = listed;
+    copies_.with(
+        first_row, listed.kv.num_rows, [&](StoredArrays& arrays) { stored_arrays(op, arrays); }, [&] { run_in(memory(), op); });
+  }
+
+ private:
+  [[nodiscard]] bool append(const StoredCode& later) override {
+    const auto* const more = dynamic_cast<const ArrayCode*>(&later);
+    return more != nullptr && goes_on(op_, more->op_, std::span<const RowList>(lists())) && copies_.append(more->copies_);
+  }
+  void move_numbers(const TensorMemory& memory) override { copies_.move_to(memory); }
+
+  Op op_;  // with the pointers of the step that encoded; only null or not matters
+  ArrayCopies copies_;
+};
+
+template <class Op>
+std::unique_ptr<StoredCode> stored_code(const Op& op, const EncodedRows& rows) {
+  using Decoder = std::remove_cvref_t<decltype(unpacking(op))>;
+  return std::make_unique<ArrayCode<Decoder>>(unpacking(op), rows);
+}
+
+// An operation that fills listed vectors from codes.
+class DecodeOp {
+ public:
+  virtual ~DecodeOp() = default;
+  [[nodiscard]] virtual const ListedTokens& tokens() const = 0;
+  // Of one decoding.
+  [[nodiscard]] virtual OpCall unpack_cost() const = 0;
+  [[nodiscard]] virtual std::unique_ptr<StoredCode> stored(const EncodedRows& rows) const = 0;
+};
+
+template <class Op>
+class DecodeOpOf final : public DecodeOp {
+ public:
+  explicit DecodeOpOf(const Op& op) : op_(op) {}
+  [[nodiscard]] const ListedTokens& tokens() const override { return tokens_of(op_); }
+  [[nodiscard]] OpCall unpack_cost() const override { return call(unpacking(op_)); }
+  [[nodiscard]] std::unique_ptr<StoredCode> stored(const EncodedRows& rows) const override { return stored_code(op_, rows); }
+
+ private:
+  mutable Op op_;  // tokens_of() takes operations that can change
+};
+
+}  // namespace kvlab

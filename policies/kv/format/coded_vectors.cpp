@@ -1,0 +1,93 @@
+#include "policies/kv/format/coded_vectors.h"
+
+#include <algorithm>
+
+#include "kernels/storage/cast/cast.h"
+#include "policies/kv/rope_turns.h"
+
+namespace kvlab {
+
+namespace {
+
+// The first tokens of the rows whose sequences complete their prompt in this step and that are encoded in it, in fp16.
+class ExactTokens {
+ public:
+  ExactTokens(LayerStep& step, const ListedTokens& tokens, const std::int32_t* completed, std::int32_t count) {
+    std::int64_t* const first = step.ops.host_longs(step.kv.num_rows + 1);
+    first[0] = 0;
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      first[r + 1] = first[r] + (completed == nullptr || completed[r] < 0 ? 0 : std::min(count, tokens.entries(r)));
+    tokens_ = {step.kv, first, nullptr, tokens.values};
+    if (tokens_.total() == 0) return;
+    std::int32_t* const index = step.ops.ints(tokens_.total());
+    for (std::int32_t r = 0; index != nullptr && r < step.kv.num_rows; ++r)
+      for (std::int64_t i = first[r]; i < first[r + 1]; ++i) index[i] = static_cast<std::int32_t>(i - first[r]);
+    tokens_.index = index;
+    stored_ = reinterpret_cast<std::uint8_t*>(step.ops.ints((tokens_.total() * step.kv.head_dim + 1) / 2));
+    step.ops(Cast{tokens_, StoredType::kFp16, stored_});
+  }
+  void restore(LayerStep& step) const {
+    if (tokens_.total() > 0) step.decode(Uncast{tokens_, StoredType::kFp16, stored_});
+  }
+
+ private:
+  ListedTokens tokens_;
+  std::uint8_t* stored_ = nullptr;
+};
+
+}  // namespace
+
+Needs CodedVectors::needs() const {
+  Needs needs;
+  needs.turns = keys_turn();
+  needs.cpu_only = true;  // codes of single vectors
+  return needs;
+}
+
+void CodedVectors::forget(std::int32_t index) {
+  due_.forget(index);
+  k_parameters_.forget(index);
+  v_parameters_.forget(index);
+}
+
+void CodedVectors::encode(LayerStep& step, const ListedTokens& tokens, const float* frequencies) {
+  const std::shared_ptr<const VectorCode>& code = this->code(tokens.values);
+  if (code == nullptr) return;
+  const std::int32_t* const completed = prompt_rows(step);
+  VectorTables tables{nullptr, nullptr, tokens.values ? nullptr : frequencies};
+  if (const std::int32_t width = code->num_parameters(step.kv.head_dim); width > 0) {
+    tables.parameters = (tokens.values ? v_parameters_ : k_parameters_).lines(step, width);
+    tables.line = completed;
+    if (completed != nullptr) step.ops(FitVectors{step.kv, tokens.values, code, tables});
+    tables.line = state_rows(step);
+  }
+  if (tokens.total() == 0) return;
+  const ExactTokens exact(step, tokens, completed, exact_sinks_);
+  auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((tokens.total() * code->bytes(step.kv.head_dim) + 3) / 4));
+  step.ops(EncodeVectors{tokens, code, tables, packed});
+  step.decode(DecodeVectors{tokens, code, tables, packed});
+  exact.restore(step);
+}
+
+void CodedVectors::store(LayerStep& step) {
+  const ListedTokens keys = due_.take(step, first_word());
+  const std::vector<float> frequencies = keys_turn() ? rope_frequencies(step, 0) : std::vector<float>();
+  encode(step, keys, or_null(frequencies));
+  encode(step, keys.of_values(), nullptr);
+}
+
+std::int64_t CodedVectors::row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const {
+  const std::int64_t d = m.head_dim, encoded = due_.rule().encoded(tokens);
+  std::int64_t bytes = 0;
+  for (const bool values : {false, true}) {
+    if (code(values) == nullptr || encoded == 0) {
+      bytes += tokens * d * m.kv_bytes;
+      continue;
+    }
+    bytes += encoded * code(values)->bytes(m.head_dim) + (tokens - encoded) * d * m.kv_bytes;
+    bytes += 4LL * code(values)->num_parameters(m.head_dim) + 2 * std::min<std::int64_t>(exact_sinks_, encoded) * d;
+  }
+  return bytes;
+}
+
+}  // namespace kvlab

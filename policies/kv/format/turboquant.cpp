@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <numbers>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/storage/vector_code/code_bits.h"
+#include "policies/kv/format/coded_vectors.h"
+
+namespace kvlab {
+
+namespace {
+
+using Matrix = std::vector<float>;  // [d, d], rows
+
+// Centroids of the best 2^bits level quantizer of N(0, 1), ascending (Lloyd 1982; Max 1960): each is the mean of the numbers nearest to it.
+std::vector<float> lloyd_max(int bits) {
+  const auto density = [](double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); };
+  const auto below = [](double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; };
+  const std::size_t n = std::size_t{1} << bits;
+  std::vector<double> c(n);
+  for (std::size_t i = 0; i < n; ++i) c[i] = 6 * (static_cast<double>(i) + 0.5) / static_cast<double>(n) - 3;
+  for (int round = 0; round < 3000; ++round) {
+    double low = -40;
+    std::vector<double> next(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double high = i + 1 < n ? (c[i] + c[i + 1]) / 2 : 40;
+      next[i] = (density(low) - density(high)) / std::max(below(high) - below(low), 1e-300);
+      low = high;
+    }
+    c = next;
+  }
+  return {c.begin(), c.end()};
+}
+
+Matrix gaussian(std::int32_t d, std::uint64_t seed, std::uint64_t stream) {
+  Matrix g(static_cast<std::size_t>(d) * static_cast<std::size_t>(d));
+  for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<float>(Draw{seed, Purpose::kPolicy, stream, i}.normal());
+  return g;
+}
+
+double dot(const float* a, const float* b, std::int32_t d) {
+  double sum = 0;
+  for (std::int32_t c = 0; c < d; ++c) sum += static_cast<double>(a[c]) * b[c];
+  return sum;
+}
+
+// Rows made orthonormal one after another, twice for float32: a rotation drawn uniformly, if the rows are Gaussian.
+Matrix orthonormal(Matrix m, std::int32_t d) {
+  for (std::int32_t r = 0; r < d; ++r) {
+    float* const row = m.data() + std::int64_t{r} * d;
+    for (int pass = 0; pass < 2; ++pass)
+      for (std::int32_t before = 0; before < r; ++before) {
+        const float* const other = m.data() + std::int64_t{before} * d;
+        const double along = dot(row, other, d);
+        for (std::int32_t c = 0; c < d; ++c) row[c] -= static_cast<float>(along * other[c]);
+      }
+    const double length = std::sqrt(dot(row, row, d));
+    for (std::int32_t c = 0; c < d; ++c) row[c] = static_cast<float>(row[c] / length);
+  }
+  return m;
+}
+
+// n = |x| in fp16, then for each coordinate of the rotated x / n the nearest centroid / sqrt(d), `bits` each. With `sketches`, the residual
+// r = x - decoded follows as |r| in fp16 and the signs of S r, S Gaussian: decoding adds |r| sqrt(pi / 2) / d S^T signs, so that products
+// with any query are right in the mean (section 3.2; QJL, Zandieh et al. 2024, arXiv:2406.03482, definition 3.1).
+class RotatedCode final : public VectorCode {
+ public:
+  RotatedCode(int bits, bool sketches, std::uint64_t seed) : bits_(bits), sketches_(sketches), seed_(seed) {}
+
+  [[nodiscard]] std::string_view encode_name() const override { return sketches_ ? "turboquant_encode_qjl" : "turboquant_encode"; }
+  [[nodiscard]] std::string_view decode_name() const override { return sketches_ ? "turboquant_decode_qjl" : "turboquant_decode"; }
+  [[nodiscard]] std::int64_t bytes(std::int32_t d) const override {
+    return 2 + field_bytes(d, bits_) + (sketches_ ? 2 + field_bytes(d, 1) : 0);
+  }
+  // Products with d x d matrices: one to encode, with the residual the decoding and one more.
+  [[nodiscard]] std::int64_t encode_flops(std::int32_t d) const override { return 2LL * d * d * (sketches_ ? 3 : 1); }
+  [[nodiscard]] std::int64_t decode_flops(std::int32_t d) const override { return 2LL * d * d * (sketches_ ? 2 : 1); }
+
+  void encode(const float* x, std::int32_t d, const Place&, std::uint8_t* code) const override {
+    const Tables& m = tables(d);
+    std::fill_n(code, bytes(d), std::uint8_t{0});
+    put_half(code, static_cast<float>(std::sqrt(dot(x, x, d))));
+    const float length = half_at(code), scale = std::sqrt(static_cast<float>(d));
+    for (std::int32_t c = 0; c < d; ++c) {
+      const auto y = length > 0 ? static_cast<float>(dot(m.rotation.data() + std::int64_t{c} * d, x, d)) / length * scale : 0.0F;
+      put_field(code + 2, c, bits_, nearest(m.centroids, y));
+    }
+    if (!sketches_) return;
+    std::vector<float> rest(static_cast<std::size_t>(d));
+    decode_rotated(code, d, m, rest.data());
+    for (std::int32_t c = 0; c < d; ++c) rest[static_cast<std::size_t>(c)] = x[c] - rest[static_cast<std::size_t>(c)];
+    std::uint8_t* const sketch = code + 2 + field_bytes(d, bits_);
+    put_half(sketch, static_cast<float>(std::sqrt(dot(rest.data(), rest.data(), d))));
+    for (std::int32_t i = 0; i < d; ++i)
+      if (dot(m.sketch.data() + std::int64_t{i} * d, rest.data(), d) >= 0) put_field(sketch + 2, i, 1, 1);
+  }
+
+  void decode(const std::uint8_t* code, std::int32_t d, const Place&, float* x) const override {
+    const Tables& m = tables(d);
+    decode_rotated(code, d, m, x);
+    if (!sketches_) return;
+    const std::uint8_t* const sketch = code + 2 + field_bytes(d, bits_);
+    const float weight = half_at(sketch) * static_cast<float>(std::sqrt(std::numbers::pi / 2) / d);
+    for (std::int32_t i = 0; i < d; ++i) {
+      const float sign = field_at(sketch + 2, i, 1) != 0 ? weight : -weight;
+      for (std::int32_t c = 0; c < d; ++c) x[c] += sign * m.sketch[static_cast<std::size_t>(i * d + c)];
+    }
+  }
+
+ private:
+  struct Tables {
+    Matrix rotation, sketch;
+    std::vector<float> centroids;
+  };
+  // Of the one head_dim that a model has, drawn when a vector comes. Seed and generator are stored instead of the matrices.
+  const Tables& tables(std::int32_t d) const {
+    std::call_once(drawn_, [&] {
+      tables_.rotation = orthonormal(gaussian(d, seed_, 0), d);
+      if (sketches_) tables_.sketch = gaussian(d, seed_, 1);
+      tables_.centroids = lloyd_max(bits_);
+    });
+    return tables_;
+  }
+
+  static std::uint32_t nearest(const std::vector<float>& centroids, float y) {
+    std::uint32_t best = 0;
+    for (std::uint32_t i = 1; i < centroids.size(); ++i)
+      if (std::fabs(centroids[i] - y) < std::fabs(centroids[best] - y)) best = i;
+    return best;
+  }
+  // x = n R^T centroids / sqrt(d).
+  void decode_rotated(const std::uint8_t* code, std::int32_t d, const Tables& m, float* x) const {
+    std::fill_n(x, d, 0.0F);
+    const float scale = half_at(code) / std::sqrt(static_cast<float>(d));
+    for (std::int32_t r = 0; r < d; ++r) {
+      const float y = scale * m.centroids[field_at(code + 2, r, bits_)];
+      const float* const row = m.rotation.data() + std::int64_t{r} * d;
+      for (std::int32_t c = 0; c < d; ++c) x[c] += y * row[c];
+    }
+  }
+
+  int bits_;
+  bool sketches_;
+  std::uint64_t seed_;
+  mutable std::once_flag drawn_;
+  mutable Tables tables_;
+};
+
+// One rotation for all layers and heads. Keys after RoPE, every token as soon as the prompt is complete.
+class TurboQuant final : public CodedVectors {
+ public:
+  explicit TurboQuant(Params& p) : CodedVectors(codes(p), {0, 1}) {}
+
+ private:
+  static Codes codes(Params& p) {
+    const int key_bits = p.optional<int>("key_bits", 4, 1, 6, "of a coordinate of K, the bit of the residual's sketch included");
+    const int value_bits = p.optional<int>("value_bits", 4, 1, 6, "of a coordinate of V");
+    const bool sketches = p.choice("keys", {{"mse", false}, {"inner_product", true}}, false,
+                                   "mse: nearest centroids; inner_product: one bit fewer, and a sketch of the residual in its place (QJL)");
+    const auto seed = static_cast<std::uint64_t>(p.optional<std::int32_t>("seed", 1, 0, 1 << 30, "of the rotation"));
+    return {std::make_shared<RotatedCode>(sketches ? key_bits - 1 : key_bits, sketches, seed),
+            std::make_shared<RotatedCode>(value_bits, false, seed)};
+  }
+};
+
+KVLAB_REGISTER(Format, TurboQuant, "turboquant", "randomly rotated vectors, each coordinate by the best scalar quantizer of a Gaussian",
+               "TurboQuant: Zandieh et al. 2025, arXiv:2504.19874, algorithms 1 and 2");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,160 @@
+// TurboQuant and KVQuant: codes of single vectors.
+#include <numbers>
+
+#include "kernels/model/rope/rotary.h"
+#include "tests/kv/format_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+constexpr ModelShape kHeads{1, 8, 2, 64, 128};
+
+double product(FormatRun& run, std::int32_t token, const std::vector<float>& q, bool decoded) {
+  double sum = 0;
+  for (std::int32_t c = 0; c < run.model.head_dim; ++c)
+    sum += static_cast<double>(q[static_cast<std::size_t>(c)]) * (decoded ? run.key(0, token, c) : run.k[run.place(0, token, c)]);
+  return sum;
+}
+
+// Relative errors of the best quantizers of a Gaussian with 2, 4, 8 and 16 levels (Max 1960, table I).
+TEST(TurboQuant, ErrorIsThatOfTheBestScalarQuantizer) {
+  const double expected[] = {0.3634, 0.1175, 0.03454, 0.009497};
+  for (int bits = 1; bits <= 4; ++bits) {
+    const std::string b = std::to_string(bits);
+    FormatRun run("turboquant", "{key_bits: " + b + ", value_bits: " + b + "}", kHeads, 300, 0);
+    EXPECT_NEAR(run.error(false), expected[bits - 1], 0.06 * expected[bits - 1]) << bits;  // coordinates of 64 channels are nearly Gaussian
+    EXPECT_NEAR(run.error(true), expected[bits - 1], 0.06 * expected[bits - 1]) << bits;
+  }
+}
+
+// The rotation spreads a single large channel: the error is that of any other vector.
+TEST(TurboQuant, OneLargeChannelCostsNothing) {
+  FormatRun run("turboquant", "{key_bits: 4}", kHeads, 0, 0);
+  for (std::int32_t i = 0; i < 128 * 100; ++i) run.k.push_back(i % 64 == 5 ? 40.0F : 0.1F * static_cast<float>(i % 7));
+  run.v = run.k;
+  run.q.resize(100 * 8 * 64);
+  run.prompt = 100;
+  run.step(100);
+  EXPECT_LT(run.error(false), 0.03);
+}
+
+// The mean over rotations of a decoded key's product with a query: with the sketch it is right, without it the key is too short.
+TEST(TurboQuant, SketchMakesProductsRightInTheMean) {
+  const std::vector<float> q = RandomLayer::normals(64, 11, 3);
+  const auto mean_and_error = [&](const std::string& keys, double& exact, double& spread) {
+    double sum = 0, squares = 0;
+    constexpr int kSeeds = 400;
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      FormatRun run("turboquant", "{key_bits: 2, keys: " + keys + ", seed: " + std::to_string(seed) + "}", {1, 1, 1, 64, 64}, 1, 0);
+      const double p = product(run, 0, q, true);
+      exact = product(run, 0, q, false);
+      sum += p, squares += p * p;
+    }
+    spread = std::sqrt((squares / kSeeds - sum / kSeeds * (sum / kSeeds)) / kSeeds);
+    return sum / kSeeds;
+  };
+  double exact = 0, spread = 0, plain_spread = 0;
+  const double sketched = mean_and_error("inner_product", exact, spread), plain = mean_and_error("mse", exact, plain_spread);
+  EXPECT_NEAR(sketched, exact, 4 * spread);
+  EXPECT_NEAR(plain, (1 - 0.1175) * exact, 4 * plain_spread + 0.02 * std::fabs(exact));
+}
+
+// Standard deviation of the sketch alone (key_bits: 1): at most |q| |k| sqrt(pi / 2) / sqrt(d).
+TEST(TurboQuant, SpreadOfTheSketchIsBounded) {
+  const std::vector<float> q = RandomLayer::normals(64, 12, 3);
+  double sum = 0, squares = 0, length = 0, q_length = 0;
+  constexpr int kSeeds = 200;
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    FormatRun run("turboquant", "{key_bits: 1, keys: inner_product, seed: " + std::to_string(seed) + "}", {1, 1, 1, 64, 64}, 1, 0);
+    const double p = product(run, 0, q, true);
+    sum += p, squares += p * p;
+    length = 0;
+    for (const float x : run.k) length += static_cast<double>(x) * x;
+  }
+  for (const float x : q) q_length += static_cast<double>(x) * x;
+  const double deviation = std::sqrt(squares / kSeeds - sum / kSeeds * (sum / kSeeds));
+  EXPECT_LT(deviation, 1.1 * std::sqrt(length * q_length * std::numbers::pi / 2 / 64));
+  EXPECT_GT(deviation, 0.5 * std::sqrt(length * q_length * (std::numbers::pi / 2 - 1) / 64));
+}
+
+TEST(TurboQuant, BytesByHand) {
+  const auto bytes = [](const std::string& parameters) {
+    return make_part<FormatRegistry>("turboquant", parameters)->row_bytes({1, 8, 8, 128, 1024}, 0, 10);
+  };
+  EXPECT_EQ(bytes("{}"), 10 * 2 * (2 + 64));
+  EXPECT_EQ(bytes("{key_bits: 3, value_bits: 2}"), 10 * (2 + 48 + 2 + 32));
+  EXPECT_EQ(bytes("{keys: inner_product}"), 10 * (2 + 48 + 2 + 16 + 2 + 64));
+}
+
+// Channels of K of very different sizes, turned by their positions: before RoPE a channel has one range.
+struct TurnedKeys {
+  static constexpr ModelShape kModel{1, 1, 1, 64, 64, 2, {10000.0}};
+  std::vector<float> k;
+  explicit TurnedKeys(std::int32_t tokens) {
+    const std::vector<float> noise = RandomLayer::normals(static_cast<std::size_t>(tokens) * 64, 21, 0);
+    const std::vector<float> frequencies = Rotary(kModel.rope, 64).frequencies(tokens);
+    k.resize(noise.size());
+    for (std::int32_t t = 0; t < tokens; ++t)
+      for (std::int32_t c = 0; c < 32; ++c) {
+        const auto at = static_cast<std::size_t>(t * 64 + c);
+        const float x = (c == 3 ? 30.0F : 0.0F) + noise[at], y = noise[at + 32];
+        const float angle = static_cast<float>(t) * frequencies[static_cast<std::size_t>(c)];
+        k[at] = x * std::cos(angle) - y * std::sin(angle), k[at + 32] = y * std::cos(angle) + x * std::sin(angle);
+      }
+  }
+  double error(const std::string& format, const std::string& parameters) const {
+    FormatRun run(format, parameters, kModel, 0, 0);
+    run.k = run.v = k, run.q.resize(k.size());
+    run.prompt = static_cast<std::int32_t>(k.size() / 64);
+    run.step(run.prompt);
+    return run.error(false);
+  }
+};
+
+TEST(Kvquant, KeysAreCodedBeforeRope) {
+  const TurnedKeys keys(400);
+  const double pre_rope = keys.error("kvquant", "{bits: 3}"),
+               post_rope = keys.error("per_channel", "{bits: 3, group_tokens: 400, residual_tokens: 0}");
+  EXPECT_LT(pre_rope, 0.1 * post_rope);
+}
+
+TEST(Kvquant, OutliersAndFirstTokensAreExact) {
+  FormatRun run("kvquant", "{bits: 2, outliers_frac: 0.02, sinks_tokens: 2}", kHeads, 0, 0);
+  for (std::int32_t i = 0; i < 128 * 200; ++i) {
+    const std::int32_t token = i / 128, c = i % 64;
+    run.k.push_back(token < 2 || (token == 77 && c == 9) ? 500.0F + static_cast<float>(c) : static_cast<float>((i * 37) % 101) / 101);
+  }
+  run.v = run.k;
+  run.q.resize(200 * 8 * 64);
+  run.prompt = 200;
+  run.step(200);
+  for (const std::int32_t head : {0, 1}) {
+    for (std::int32_t c = 0; c < 64; ++c)
+      for (const std::int32_t token : {0, 1}) {
+        EXPECT_EQ(run.key(head, token, c), 500.0F + static_cast<float>(c));
+        EXPECT_EQ(run.value(head, token, c), 500.0F + static_cast<float>(c));
+      }
+    EXPECT_EQ(run.key(head, 77, 9), 509.0F);
+    EXPECT_EQ(run.value(head, 77, 9), 509.0F);
+  }
+  EXPECT_LT(run.error(false), 1e-4);  // thresholds of the others do not see the large tokens
+}
+
+// Points where numbers are dense: less error on normal numbers than as many even steps over the same range.
+TEST(Kvquant, PointsFollowTheNumbers) {
+  FormatRun points("kvquant", "{bits: 3, outliers_frac: 0, sinks_tokens: 0}", kHeads, 500, 0);
+  FormatRun even("per_token", "{bits: 3, group_channels: 0}", kHeads, 500, 0);
+  EXPECT_LT(points.error(true), even.error(true));
+  FormatRun apart("kvquant", "{bits: 3, outliers_frac: 0.05, sinks_tokens: 0}", kHeads, 500, 0);
+  EXPECT_LT(apart.error(true), points.error(true));
+  EXPECT_LT(apart.error(false), points.error(false));
+}
+
+TEST(Kvquant, BytesByHand) {
+  const auto format = make_part<FormatRegistry>("kvquant", "{bits: 3, outliers_frac: 0.01, sinks_tokens: 1}");
+  // Two outliers of 3 bytes; V: centre and half range. Parameters: 2 x 128 + 8 for K, 8 for V; one token in fp16.
+  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 100 * (6 + 48 + 6 + 48 + 4) + 4 * (264 + 8) + 2 * 2 * 128);
+}
+
+}  // namespace
+}  // namespace kvlab::test
