@@ -88,6 +88,7 @@ Item recipe_item(const std::string& name) {
   item.confidence = r.confidence;
   for (const auto& [kind, part] : r.parts) item.facts.emplace_back(kind, part);
   item.facts.emplace_back("budget", budget_text(r));
+  item.facts.emplace_back("positions", name_of(Recipe::kPositions, r.positions));
   item.facts.emplace_back("in serving", fmt::format("prefix_reuse {}, on_preempt {}", name_of(Recipe::kPrefixReuse, r.prefix_reuse),
                                                     name_of(Recipe::kOnPreempt, r.on_preempt)));
   item.facts.emplace_back("hosts", fmt::format("{}", fmt::join(r.hosts, ", ")));

@@ -12,6 +12,7 @@
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "kernels/storage/stored/rows_view.h"
+#include "policies/kv/recipe_positions.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {
@@ -57,6 +58,7 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
   if (!model_->memory().on_host()) refuse_cpu_only(recipe, policy_.needs());
+  refuse_renumbering(recipe, model_->config(), pages_->type());
   keeper_ = std::make_unique<Keeper>(groups_, options.packs && policy_.encodes());
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
@@ -64,6 +66,19 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
 }
 
 PolicyCache::~PolicyCache() = default;
+
+void refuse_renumbering(const Recipe& recipe, const ModelConfig& model, ElementType type) {
+  if (!recipe.renumbers()) return;
+  const auto refuse = [&](const std::string& why) {
+    throw InputError(fmt::format("recipe '{}' cannot run: keys cannot be renumbered, because {}", recipe.name, why));
+  };
+  for (std::int32_t l = 0; l < model.layers; ++l)
+    if (model.window(l) > 0)
+      refuse(fmt::format("layer {} of the model attends to a window of its own; write 'positions: original'", l));
+  if (turns_in_decode(recipe) && type != ElementType::kF32)
+    refuse(fmt::format("trigger '{}' turns them again in decode, and roundings to {} add up; write 'backend: cpu', or 'positions: original'",
+                       recipe.trigger, name_of(type)));
+}
 
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
   if (needs.pass.empty()) return;

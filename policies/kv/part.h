@@ -130,6 +130,8 @@ class KvPart {
   // finds when the policy acts (kFound) or also in those that the policy leaves (kLeft).
   enum class EqualHeads : std::uint8_t { kNotNeeded, kFound, kLeft };
   [[nodiscard]] virtual EqualHeads equal_heads() const { return EqualHeads::kNotNeeded; }
+  // True: disposals and selectors that attend to more than tokens of the rows (add_segments).
+  [[nodiscard]] virtual bool adds_segments() const { return false; }
   // True: KV heads of a layer may keep different numbers of tokens by what this part says.
   [[nodiscard]] virtual bool splits_heads() const { return false; }
   // The sequence at this index of the batch is gone or moved away: its state must not be used for the next one there.

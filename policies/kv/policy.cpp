@@ -8,6 +8,8 @@
 #include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/select/gather_scores/gather_scores.h"
 #include "kernels/select/top_k/top_k.h"
+#include "policies/kv/recipe_positions.h"
+#include "policies/kv/renumber_rows.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
@@ -101,6 +103,9 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     resident_words_ += part->resident_words();
   }
   needs_.cpu_only |= recipe.peer_ties;
+  if (const std::string why = recipe.renumbers() ? why_rope_stays(model.rope) : ""; !why.empty())
+    throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
+  needs_.turns |= recipe.renumbers();
   const bool equal_shares = !allocator_->has_shares() && !allocator_->depends_on_data();
   protects_share_ = scorer_ && scorer_->protects().recent_frac > 0 && !equal_shares && !recipe.peer_ties;
   if (!recipe.has_budget) return;
@@ -162,6 +167,7 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
     rows.index = selection.index;
   }
   if (!format_->is_native()) rows.read_bytes = stored_bytes(layer, rows);
+  if (recipe_.renumbers() && rows.index_first != nullptr) place_selected(view, rows);
   segments.push_back(rows);
   if (selects) selector_->add_segments(view, segments);
   disposal_->add_segments(view, segments);
@@ -286,6 +292,7 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
   step.ops(TopK{kv.num_rows, kv.first, scores, scored.keep, first, index, recipe_.peer_ties});
   disposal_->dispose(view, {first, index, scored.keep});
   if (!disposal_->shrinks()) return;
+  if (recipe_.renumbers()) renumber_kept(view, {first, index});
   if (allocator_->scope() == Allocator::Scope::kCascade) {
     step.ops(GatherScores{kv.num_rows, kv.first, held, first, index, held});
     if (step.ops.computes()) held_scores_[static_cast<std::size_t>(scored.layer)].resize(first[kv.num_rows]);

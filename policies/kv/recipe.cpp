@@ -9,6 +9,7 @@
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/kv/disposal/merging.h"
+#include "policies/kv/recipe_positions.h"
 
 namespace kvlab {
 
@@ -102,6 +103,7 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
     refuse(fmt::format("disposal '{}' has nothing to do, because the trigger is 'never'", r.disposal));
   if (!r.acts && !r.make_allocator()->is_uniform())
     refuse(fmt::format("allocator '{}' has nothing to share out, because the trigger is 'never'", r.allocator));
+  if (const std::string why = why_not_renumbered(r); !why.empty()) refuse(why);
   if (!r.acts) return;
   const auto allocator = r.make_allocator();
   const auto trigger = r.make_trigger();
@@ -154,6 +156,7 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   read_card(file, recipe);
   read_file_budget(file, recipe);
   read_budget(p, recipe);
+  read_positions(p, file, recipe);
   std::tie(recipe.scorer, recipe.make_scorer) = read_part<Scorer>(p, file, "scorer", "");
   std::tie(recipe.allocator, recipe.make_allocator) = read_part<Allocator>(p, file, "allocator", "uniform");
   std::tie(recipe.trigger, recipe.make_trigger) = read_part<Trigger>(p, file, "trigger", "never");

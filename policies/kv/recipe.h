@@ -25,6 +25,11 @@ struct Recipe {
   enum class OnPreempt : std::uint8_t { kSwap, kRecomputeChunked } on_preempt = OnPreempt::kSwap;
   static constexpr std::initializer_list<Named<OnPreempt>> kOnPreempt{{"swap", OnPreempt::kSwap},
                                                                       {"recompute_chunked", OnPreempt::kRecomputeChunked}};
+  // Places that keys take after others were dropped, or not selected: their own, or consecutive ones (recipe_positions.h).
+  enum class Positions : std::uint8_t { kOriginal, kRenumbered } positions = Positions::kOriginal;
+  static constexpr std::initializer_list<Named<Positions>> kPositions{{"original", Positions::kOriginal},
+                                                                      {"renumbered", Positions::kRenumbered}};
+  [[nodiscard]] bool renumbers() const { return positions == Positions::kRenumbered; }
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
   // The parts by name ("" for no scorer), and makers of fresh ones: parts have state, so every run takes its own.

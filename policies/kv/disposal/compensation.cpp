@@ -39,6 +39,7 @@ class Compensation final : public Disposal {
     compact(step, kept);
   }
 
+  [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     const auto rows = static_cast<std::size_t>(step.kv.num_rows);
     len_.assign(rows, 0), page_begin_.assign(rows, 0), page_.assign(rows, 0), first_.assign(rows + 1, 0), log_weight_.assign(rows, 0.0F);

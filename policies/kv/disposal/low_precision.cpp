@@ -80,6 +80,7 @@ class LowPrecision final : public Disposal {
   }
 
   // Rows are read as they are stored.
+  [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (segments.front().index_first != nullptr) return;
     segments.front().read_bytes = 0;

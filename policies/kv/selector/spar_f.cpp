@@ -59,6 +59,7 @@ class SparF final : public Selector, public TakesShare {
     return selection_ = tokens_and_tail(step, lists, nullptr, tail);
   }
 
+  [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (selection_.index_first == nullptr) return;
     const std::int32_t n = step.kv.num_rows;

@@ -62,6 +62,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
   // Tokens that were not brought are read from the copy.
+  [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (selection_.index_first == nullptr) return;
     const std::int32_t n = step.kv.num_rows;

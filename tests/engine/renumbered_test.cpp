@@ -1,0 +1,138 @@
+// Recipes with `positions: renumbered` in a running model.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "engine/backend/policy_record.h"
+#include "sim/replay/replay.h"
+#include "tests/engine/cache_steps.h"
+#include "tests/engine/small_model.h"
+#include "tests/error_of.h"
+#include "tests/recipes_in.h"
+#include "tests/short_run.h"
+#include "traces/bytes.h"
+
+namespace kvlab {
+namespace {
+
+// Held-out text of the probe as token ids, after its <s>.
+std::vector<std::int32_t> held_out(std::size_t first, std::size_t tokens) {
+  std::vector<char> text(first + tokens - 1);
+  const std::unique_ptr<ByteSource> source = open_bytes(kProbeDir + "/eval/val.txt.gz");
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t read = source->read(text.data() + at, text.size() - at);
+    if (read == 0) throw InternalError("the held-out text is shorter");
+    at += read;
+  }
+  std::vector<std::int32_t> ids{256};
+  for (std::size_t i = first; i < text.size(); ++i) ids.push_back(static_cast<unsigned char>(text[i]));
+  return ids;
+}
+
+// -log2 of the probability that the logits [vocabulary] give to a token.
+double bits_of(std::span<const float> logits, std::int32_t token) {
+  double most = -1e30, sum = 0;
+  for (const float x : logits) most = std::max(most, double{x});
+  for (const float x : logits) sum += std::exp(double{x} - most);
+  return (std::log(sum) + most - double{logits[static_cast<std::size_t>(token)]}) / std::log(2.0);
+}
+
+// Bits per byte of the text's tokens in [from, end), fed in chunks over a policy's cache.
+double bits_per_byte(const Recipe& recipe, const std::vector<std::int32_t>& ids, std::int32_t from, std::int32_t chunk) {
+  PolicyCache cache(probe(), recipe, {});
+  const auto n = static_cast<std::int32_t>(ids.size());
+  EngineSequence s = sequence_of(0, ids, n);
+  cache.start(s);
+  const auto vocabulary = static_cast<std::size_t>(probe().config().vocab_size);
+  double bits = 0;
+  for (std::int32_t begin = 0; begin < n - 1; begin += chunk) {
+    const std::int32_t count = std::min(chunk, n - 1 - begin);
+    const std::vector<float> logits = run_step(cache, {{&s, count}});
+    for (std::int32_t i = 0; i < count; ++i)
+      if (begin + i + 1 >= from)
+        bits += bits_of(std::span(logits).subspan(static_cast<std::size_t>(i) * vocabulary, vocabulary),
+                        ids[static_cast<std::size_t>(begin + i + 1)]);
+  }
+  cache.release(s);
+  return bits / (n - from);
+}
+
+// The figures of docs/accuracy.md, "Beyond the trained length". The probe was trained on 4,096 tokens; of 12,288 the last third counts.
+TEST(BeyondTheTrainedLength, PlacesInTheCacheKeepTheModelSane) {
+  if (short_run()) GTEST_SKIP() << kLeftOut;
+  const std::int32_t trained = probe().config().max_tokens, n = 3 * trained, from = 2 * trained;
+  const std::vector<std::int32_t> ids = held_out(20000, static_cast<std::size_t>(n));
+  const std::vector<std::int32_t> within(ids.end() - 2048, ids.end());
+  const std::string streaming = "{recipe: streaming_renumbered, budget_tokens: 1024, ";
+  const auto measure = [&](const char* what, const std::string& recipe, const std::vector<std::int32_t>& text, std::int32_t first) {
+    const double bits = bits_per_byte(recipe_of(recipe), text, first, 64);
+    std::printf("%-62s %.3f bits per byte\n", what, bits);
+    return bits;
+  };
+  const double fresh = measure("full cache, 2,048 tokens, the last 1,024 of them", "{recipe: full}", within, 1024);
+  const double full = measure("full cache, 12,288 tokens, the last 4,096 of them", "{recipe: full}", ids, from);
+  const double original = measure("sinks and window of 1,024, original positions, the same", streaming + "positions: original}", ids, from);
+  const double renumbered = measure("sinks and window of 1,024, renumbered, the same", streaming + "positions: renumbered}", ids, from);
+  EXPECT_LT(renumbered, 1.1 * fresh + 0.1);
+  EXPECT_LT(renumbered, original);
+  EXPECT_GT(full, 1.5 * renumbered);
+}
+
+// The engine renumbers as replay does, which tests/kv/renumbered_test.cpp holds against the model's own rotation.
+class RenumberedInEngine : public testing::TestWithParam<std::string> {};
+
+TEST_P(RenumberedInEngine, RunsAsInReplayOrSaysWhyNot) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
+  constexpr std::int32_t kPrompt = 330;
+  Recipe recipe;
+  try {
+    const std::string budget = why_no_budget(shipped_recipe(GetParam())).empty() ? ", budget_tokens: 300" : "";
+    recipe = recipe_of("{recipe: " + GetParam() + ", positions: renumbered" + budget + "}");
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("keys cannot be renumbered, because "), std::string::npos) << e.what();
+    return;
+  }
+  RecordOptions options;
+  options.chunk_tokens = 128, options.decode_tokens = 4;
+  options.pre_rope = options.hidden = options.w_o = true;
+  PolicyRecord engine;
+  try {
+    engine = record_with_policy(test::small_model(), some_ids(kPrompt, 5), options, recipe, {.kv_bytes = 2}, kPrompt - 20);
+  } catch (const InputError& e) {
+    if (std::string(e.what()).find("before its pass") != std::string::npos) return;  // cuts inside the prompt
+    throw;
+  }
+  Ops ops(Ops::Backend::kCpu);
+  ReplayOptions replay_options;
+  replay_options.ops = &ops;
+  const ReplayResult replayed = replay(engine.trace, full_attention(engine.trace), recipe, replay_options);
+  EXPECT_EQ(engine.kept, replayed.kept);
+  EXPECT_EQ(engine.resident, replayed.resident);
+  ASSERT_EQ(engine.log.size(), ops.log().size());
+  for (std::size_t i = 0; i < engine.log.size(); ++i) ASSERT_EQ(engine.log[i], ops.log()[i]) << engine.log[i].op << " at " << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, RenumberedInEngine, testing::ValuesIn(recipes_in({"engine", "replay"})),
+                         [](const auto& info) { return info.param; });
+
+TEST(Renumbered, IsRefusedWhereTheModelHasWindowsOrKeysOf16BitsAreTurnedInDecode) {
+  ModelConfig windows = test::small_config(2);
+  windows.windows = {0, 128};
+  const Recipe streaming = load_recipe("streaming_renumbered"), finch = load_recipe("finch");
+  const std::string begin = "recipe 'streaming_renumbered' cannot run: keys cannot be renumbered, because ";
+  EXPECT_EQ(error_of([&] { refuse_renumbering(streaming, windows, ElementType::kF32); }),
+            begin + "layer 1 of the model attends to a window of its own; write 'positions: original'");
+  const ModelConfig plain = test::small_config(2);
+  EXPECT_EQ(error_of([&] { refuse_renumbering(streaming, plain, ElementType::kBf16); }),
+            begin +
+                "trigger 'every_step' turns them again in decode, and roundings to bf16 add up; write 'backend: cpu', or 'positions: "
+                "original'");
+  EXPECT_EQ(error_of([&] { refuse_renumbering(streaming, plain, ElementType::kF32); }), "no error");
+  EXPECT_EQ(error_of([&] { refuse_renumbering(finch, plain, ElementType::kBf16); }), "no error");
+  EXPECT_EQ(error_of([&] { refuse_renumbering(load_recipe("h2o"), windows, ElementType::kBf16); }), "no error");
+}
+
+}  // namespace
+}  // namespace kvlab

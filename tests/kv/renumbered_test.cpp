@@ -1,0 +1,337 @@
+// Recipes with `positions: renumbered`: keys are turned to new places (policies/kv/recipe_positions.h).
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "kernels/model/rope/rope.h"
+#include "kernels/storage/renumber/place_angle.h"
+#include "kernels/storage/renumber/renumber.h"
+#include "policies/kv/policy.h"
+#include "tests/error_of.h"
+#include "tests/kv/host_fixture.h"
+#include "tests/kv/kv_fixture.h"
+#include "tests/recipes_in.h"
+#include "tests/short_run.h"
+
+namespace kvlab::test {
+namespace {
+
+using Kind = RopeScaling::Kind;
+const RopeForm kLlama3{5e5, {.kind = Kind::kLlama3, .factor = 8, .original_tokens = 64, .low_freq_factor = 1, .high_freq_factor = 4}};
+const RopeForm kYarn{1e4, {.kind = Kind::kYarn, .factor = 4, .original_tokens = 64, .attention_factor = yarn_attention_factor(4, 0, 0)}};
+const RopeForm kLinear{1e4, {.kind = Kind::kLinear, .factor = 4}};
+const std::vector<RopeForm> kForms{kLlama3, kYarn, kLinear, {1e4}};
+
+// x [positions, heads, head_dim] with the model's own rotation.
+std::vector<float> turned(std::vector<float> x, const RopeForm& rope, const std::vector<std::int32_t>& positions, std::int32_t heads,
+                          std::int32_t head_dim) {
+  std::vector<float> cos(positions.size() * static_cast<std::size_t>(head_dim / 2)), sin = cos;
+  Rotary(rope, head_dim).fill(positions, cos.data(), sin.data());
+  run_cpu(Rope{x.data(), cos.data(), sin.data(), std::ssize(positions), heads, head_dim});
+  return x;
+}
+
+std::vector<std::int32_t> range(std::int32_t begin, std::int32_t end) {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(end - begin));
+  std::iota(all.begin(), all.end(), begin);
+  return all;
+}
+
+double most_apart(const float* a, const float* b, std::int32_t n) {
+  double most = 0;
+  for (std::int32_t c = 0; c < n; ++c) most = std::max(most, std::abs(double{a[c]} - double{b[c]}));
+  return most;
+}
+
+// Two rows of 300 keys that the model turned to positions 700 to 999, and lists that drop different tokens of each.
+class TurnedRows {
+ public:
+  static constexpr std::int32_t kTokens = 300, kEnd = 1000, kDim = 64;
+  explicit TurnedRows(const RopeForm& rope)
+      : rope_(rope),
+        pre_(sample_normals(static_cast<std::size_t>(kTokens) * 2 * kDim, 1)),
+        store_({1, 2, 2, kDim, 0, 2, rope}, 1, 0, true),
+        frequencies_(Rotary(rope, kDim).frequencies(kEnd)) {
+    const std::vector<float> k = turned(pre_, rope, range(kEnd - kTokens, kEnd), 2, kDim), v = sample_normals(k.size(), 2);
+    store_.append(0, k.data(), v.data(), kTokens, kEnd - kTokens);
+    for (std::int32_t r = 0; r < 2; ++r) {
+      for (std::int32_t i = 0; i < kTokens; ++i)
+        if (i < 4 || i * 7 % 11 < 4 + r || i > 250 + 20 * r) index.push_back(i);
+      first.push_back(std::ssize(index));
+    }
+  }
+  KvRows rows() { return store_.rows(); }
+  Places places() { return {first.data(), index.data(), &kEnd_, frequencies_.data()}; }
+  // The key of token i as the model would turn it at a place.
+  std::vector<float> at_place(std::int32_t row, std::int32_t i, std::int32_t place) const {
+    const float* const key = pre_.data() + (i * 2 + row) * kDim;
+    return turned({key, key + kDim}, rope_, {place}, 1, kDim);
+  }
+  // Calls f(row, entry, token, entries).
+  void for_each_listed(const std::function<void(std::int32_t, std::int32_t, std::int32_t, std::int32_t)>& f) const {
+    for (std::int32_t r = 0; r < 2; ++r) {
+      const auto m = static_cast<std::int32_t>(first[static_cast<std::size_t>(r) + 1] - first[static_cast<std::size_t>(r)]);
+      for (std::int32_t j = 0; j < m; ++j) f(r, j, index[static_cast<std::size_t>(first[static_cast<std::size_t>(r)] + j)], m);
+    }
+  }
+  // The listed keys at the front of their rows, as compaction leaves them.
+  void compact() {
+    const KvRows kv = rows();
+    for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t) { std::copy_n(kv.key(r, i), kDim, kv.key(r, j)); });
+  }
+  [[nodiscard]] const std::vector<float>& frequencies() const { return frequencies_; }
+  std::vector<std::int64_t> first{0};
+  std::vector<std::int32_t> index;
+
+ private:
+  RopeForm rope_;
+  std::vector<float> pre_;
+  KvStore store_;
+  std::vector<float> frequencies_;
+  std::int32_t kEnd_ = kEnd;
+};
+
+TEST(RenumberKeys, GivesTheKeysThatTheModelWouldGiveAtTheNewPlaces) {
+  for (const RopeForm& rope : kForms) {
+    TurnedRows keys(rope);
+    keys.compact();
+    const KvRows kv = keys.rows();
+    run_cpu(RenumberKeys{kv, keys.places()});
+    keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
+      const std::vector<float> expected = keys.at_place(r, i, TurnedRows::kEnd - m + j);
+      ASSERT_LE(most_apart(kv.key(r, j), expected.data(), 64), 2e-6) << "row " << r << " token " << i;
+    });
+  }
+}
+
+TEST(RenumberKeys, TurningBackIsIdentity) {
+  for (const RopeForm& rope : kForms) {
+    TurnedRows keys(rope);
+    keys.compact();
+    const KvRows kv = keys.rows();
+    run_cpu(RenumberKeys{kv, keys.places()});
+    std::int32_t moved = 0;
+    keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
+      float* const key = kv.key(r, j);
+      std::vector<float> back(64);
+      for (std::size_t c = 0; c < 32; ++c) {
+        const double angle = place_angle(TurnedRows::kEnd, m, j, TurnedRows::kTokens, i, keys.frequencies()[c]);
+        back[c] = static_cast<float>(key[c] * std::cos(angle) - key[c + 32] * std::sin(angle));
+        back[c + 32] = static_cast<float>(key[c + 32] * std::cos(angle) + key[c] * std::sin(angle));
+      }
+      const std::vector<float> original = keys.at_place(r, i, TurnedRows::kEnd - TurnedRows::kTokens + i);
+      moved += most_apart(key, original.data(), 64) > 0.1 ? 1 : 0;
+      ASSERT_LE(most_apart(back.data(), original.data(), 64), 2e-6);
+    });
+    EXPECT_GT(moved, 100);
+  }
+}
+
+TEST(PlaceSelected, TurnsCopiesAndLeavesTheRows) {
+  TurnedRows keys(kLlama3);
+  const KvRows kv = keys.rows();
+  const std::vector<float> before(kv.k, kv.k + kv.pool_tokens * 64);
+  KvStore other({1, 2, 2, 64, 0, 2, kLlama3}, 1, 0, true);
+  other.append(0, before.data(), before.data(), TurnedRows::kTokens, 0);
+  const KvRows out = other.rows();
+  run_cpu(PlaceSelected{kv, keys.places(), out});
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), kv.k));
+  keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
+    const std::vector<float> expected = keys.at_place(r, i, TurnedRows::kEnd - m + j);
+    ASSERT_LE(most_apart(out.key(r, j), expected.data(), 64), 2e-6);
+    ASSERT_EQ(most_apart(out.value(r, j), kv.value(r, i), 64), 0);
+    ASSERT_EQ(out.position[out.slot(r, j)], 700 + i);
+  });
+}
+
+// A sample whose queries and keys the model turned. `factor` of the RoPE scaling's text is that of kLlama3.
+AttentionTrace rotary_sample(const SampleShape& s, const RopeForm& rope, const std::string& scaling) {
+  AttentionTrace trace = sample(s);
+  trace.rope_base = rope.base, trace.rope_scaling = scaling;
+  const std::vector<std::int32_t> all = range(0, trace.num_tokens);
+  for (LayerTensors& l : trace.layers) {
+    l.q = turned(l.pre_q, rope, all, trace.q_heads, trace.head_dim);
+    l.k = turned(l.pre_k, rope, all, trace.kv_heads, trace.head_dim);
+  }
+  return trace;
+}
+AttentionTrace llama3_sample(const SampleShape& s) {
+  return rotary_sample(
+      s, kLlama3,
+      R"({"type": "llama3", "factor": 8, "original_max_position_embeddings": 64, "low_freq_factor": 1, "high_freq_factor": 4})");
+}
+
+// Output of one query head over tokens with these positions, from tensors before RoPE: token j at place j, the query at the last place.
+std::vector<double> attention_at_places(const AttentionTrace& t, const LayerTensors& layer, std::int32_t token, std::int32_t head,
+                                        const std::vector<std::int32_t>& positions) {
+  const std::int32_t d = t.head_dim, group = t.q_heads / t.kv_heads, m = static_cast<std::int32_t>(positions.size());
+  const RopeForm rope = shape_of(t, 2).rope;
+  const auto line = [&](const std::vector<float>& x, std::int32_t at) {
+    return std::vector<float>(x.begin() + std::ptrdiff_t{at} * d, x.begin() + (std::ptrdiff_t{at} + 1) * d);
+  };
+  const std::vector<float> q = turned(line(layer.pre_q, token * t.q_heads + head), rope, {m - 1}, 1, d);
+  std::vector<double> out(static_cast<std::size_t>(d), 0.0);
+  double sum = 0;
+  for (std::int32_t j = 0; j < m; ++j) {
+    const std::int32_t at = positions[static_cast<std::size_t>(j)] * t.kv_heads + head / group;
+    const std::vector<float> k = turned(line(layer.pre_k, at), rope, {j}, 1, d), v = line(layer.v, at);
+    const double logit = std::inner_product(q.begin(), q.end(), k.begin(), 0.0),
+                 weight = std::exp(logit / std::sqrt(static_cast<double>(d)));
+    sum += weight;
+    for (std::size_t c = 0; c < v.size(); ++c) out[c] += weight * double{v[c]};
+  }
+  for (double& x : out) x /= sum;
+  return out;
+}
+
+// Runs a recipe over a sample. `look(step's token, layer, segments, output)` after each decode step's attention.
+using Look = std::function<void(std::int32_t, std::int32_t, const std::vector<Segment>&, const float*)>;
+void walk(const AttentionTrace& t, const Recipe& recipe, const Look& look) {
+  const ModelShape model = shape_of(t, 2);
+  KvPolicy policy(recipe, model);
+  Ops ops(Ops::Backend::kCpu);
+  TraceObserver observer(t, policy.needs());
+  std::vector<KvStore> stores;
+  std::vector<Segment> segments;
+  for (std::int32_t l = 0; l < t.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
+  std::int32_t begin = 0;
+  for (const std::int32_t end : step_ends(t)) {
+    const SeqStep seq{0, begin, end - begin, t.prompt_tokens, t.question_begin};
+    observer.set_step(seq);
+    const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 1};
+    for (std::int32_t l = 0; l < t.num_layers; ++l) {
+      const LayerTensors& layer = t.layers[static_cast<std::size_t>(l)];
+      const std::int64_t at = std::int64_t{begin} * t.kv_heads * t.head_dim, width = std::int64_t{t.q_heads} * t.head_dim;
+      stores[static_cast<std::size_t>(l)].append(0, layer.k.data() + at, layer.v.data() + at, seq.new_tokens, begin);
+      if (seq.decoding()) {
+        const Ops::Frame frame(ops);
+        policy.before_attention(step, l, segments);
+        const Queries query{layer.q.data() + begin * width, 1, begin};
+        float* out = ops.floats(width);
+        ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), &query, &out, nullptr, nullptr});
+        look(begin, l, segments, out);
+      }
+      policy.after_attention(step, l);
+    }
+    begin = end;
+  }
+}
+
+// Cuts once, cuts in every chunk and step, and tokens chosen anew in every step: attention is that of a model over the kept tokens' keys
+// before RoPE at places 0, 1, ..., and the query at the last place.
+TEST(Renumbered, IsAttentionOverPlacesInTheCache) {
+  const AttentionTrace trace = llama3_sample({.layers = 2, .prompt = 260, .decode = 40});
+  for (const char* text :
+       {"{recipe: kvpress_key_rerotation}", "{recipe: finch}", "{recipe: streaming_renumbered, budget_tokens: 60}",
+        "{recipe: citrus, budget_tokens: 150}", "{recipe: h2o, budget_tokens: 50, positions: renumbered}",
+        "{recipe: adakv, budget_tokens: 50, positions: renumbered}", "{recipe: cake, budget_tokens: 50, positions: renumbered}",
+        "{recipe: exact_topk, budget_tokens: 40, positions: renumbered}", "{recipe: quest, budget_tokens: 64, positions: renumbered}"}) {
+    std::int32_t cut = 0;
+    walk(trace, recipe_of(text), [&](std::int32_t token, std::int32_t l, const std::vector<Segment>& segments, const float* out) {
+      ASSERT_EQ(segments.size(), 1U);
+      ASSERT_EQ(segments.front().index_first, nullptr);
+      const auto rows = positions_of(segments.front().kv);
+      for (std::int32_t head = 0; head < trace.q_heads; ++head) {
+        const auto& positions = rows[static_cast<std::size_t>(head / (trace.q_heads / trace.kv_heads))];
+        if (positions.back() != token) continue;  // a choice without the newest token
+        cut += std::ssize(positions) < token + 1 ? 1 : 0;
+        const std::vector<double> expected = attention_at_places(trace, trace.layers[static_cast<std::size_t>(l)], token, head, positions);
+        for (std::int32_t c = 0; c < trace.head_dim; ++c)
+          ASSERT_NEAR(out[head * trace.head_dim + c], expected[static_cast<std::size_t>(c)], 2e-4) << text << " token " << token;
+      }
+    });
+    EXPECT_GT(cut, 100) << text;
+  }
+}
+
+std::vector<float> outputs(const AttentionTrace& trace, const std::string& text) {
+  std::vector<float> all;
+  walk(trace, recipe_of(text), [&](std::int32_t, std::int32_t, const std::vector<Segment>&, const float* out) {
+    all.insert(all.end(), out, out + trace.q_heads * trace.head_dim);
+  });
+  return all;
+}
+
+TEST(Renumbered, ChangesNothingUntilATokenIsDropped) {
+  const AttentionTrace trace = llama3_sample({.layers = 2});
+  for (const char* name : {"streaming_renumbered", "h2o", "snapkv", "exact_topk"}) {
+    const std::string begin = std::string("{recipe: ") + name + ", budget_tokens: ";
+    const std::vector<float> plain = outputs(trace, "{recipe: full}");
+    EXPECT_EQ(outputs(trace, begin + "400, positions: renumbered}"), plain) << name;
+    EXPECT_NE(outputs(trace, begin + "60, positions: renumbered}"), outputs(trace, begin + "60, positions: original}")) << name;
+  }
+}
+
+// Without RoPE there is nothing to turn.
+TEST(Renumbered, ChangesNothingWithoutRope) {
+  const AttentionTrace trace = sample({.layers = 2});
+  for (const char* name : {"streaming", "exact_topk"}) {
+    const std::string begin = std::string("{recipe: ") + name + ", budget_tokens: 60, positions: ";
+    EXPECT_EQ(outputs(trace, begin + "renumbered}"), outputs(trace, begin + "original}")) << name;
+  }
+}
+
+TEST(Renumbered, IsRefusedWithAReason) {
+  const auto why = [](const std::string& text) { return error_of([&] { recipe_of(text); }); };
+  const std::string end = "; write 'positions: original'";
+  const auto expect = [&](const std::string& name, const std::string& more, const std::string& reason) {
+    const std::string text = "{recipe: " + name + ", positions: renumbered" + more + "}";
+    EXPECT_EQ(why(text), "<kv_policy>:1:1: recipe '" + name + "' cannot run: keys cannot be renumbered, because " + reason + end);
+  };
+  expect("full", "", "no token is dropped or left out");
+  expect("kivi2", "", "no token is dropped or left out");
+  expect("snapkv_kivi2", "", "format 'kivi' encodes keys at their old places");
+  expect("razor_compensation", "", "disposal 'compensation' keeps keys beside the rows");
+  expect("mikv", "", "disposal 'low_precision' keeps keys beside the rows");
+  expect("spe_cache", "", "selector 'spe_cache' keeps keys beside the rows");
+  expect("snapkv", ", selector: a2ats", "selector 'a2ats' turns keys back by their original positions");
+  expect("snapkv", ", trigger: every_step",
+         "scorer 'window_attention' asks with queries from before earlier cuts of trigger 'every_step' (trigger 'prefill_end' cuts once)");
+  EXPECT_NE(why("{recipe: h2o, positions: shifted}").find("'positions'"), std::string::npos);
+  const RopeForm dynamic{1e4, {.kind = Kind::kDynamic, .factor = 4, .original_tokens = 64}};
+  const Recipe h2o = recipe_of("{recipe: h2o, positions: renumbered}");
+  EXPECT_EQ(
+      error_of([&] {
+        const KvPolicy policy(h2o, {1, 2, 2, 64, 0, 2, dynamic});
+      }),
+      "recipe 'h2o' cannot run: keys cannot be renumbered, because the model's RoPE scaling 'dynamic' changes angles with the length" +
+          end);
+}
+
+// Each recipe runs with renumbered keys, and costs in simulations what replay executes, or says why not.
+class RenumberedRecipe : public testing::TestWithParam<std::string> {};
+
+TEST_P(RenumberedRecipe, RunsOrSaysWhyNot) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
+  const Recipe own = shipped_recipe(GetParam());
+  static AttentionTrace trace = [] {
+    AttentionTrace t = llama3_sample({.prompt = 420, .decode = 6});
+    for (const std::string& name : recipe_names())
+      if (const auto& scorer = shipped_recipe(name).make_scorer; scorer && !scorer()->needs().pass.empty())
+        add_pass(t, scorer()->needs().pass);
+    return t;
+  }();
+  static const AttentionReference reference = full_attention(trace);
+  const auto text = [&](const std::string& more) { return "{recipe: " + GetParam() + ", positions: renumbered" + more + "}"; };
+  Recipe recipe;
+  try {
+    recipe = recipe_of(text(why_no_budget(own).empty() ? ", budget_tokens: 280" : ""));
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("keys cannot be renumbered, because "), std::string::npos) << e.what();
+    return;
+  }
+  EXPECT_TRUE(recipe.renumbers());
+  try {
+    const KvPolicy policy(recipe, shape_of(trace, 2));
+  } catch (const InputError& e) {  // of the budget, as without
+    EXPECT_EQ(std::string(e.what()).find("renumbered"), std::string::npos) << e.what();
+    recipe = recipe_of(text(""));
+  }
+  const ReplayResult result = expect_cost_is_replay(trace, reference, recipe);
+  EXPECT_TRUE(std::isfinite(result.mean.output_rel_err));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, RenumberedRecipe, testing::ValuesIn(recipe_names()), [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace kvlab::test
