@@ -27,6 +27,7 @@ enum class Purpose : std::uint32_t {
   kClass,
   kPrediction,
   kLayers,
+  kLabel,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

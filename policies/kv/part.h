@@ -110,6 +110,8 @@ struct Protected {
   }
 };
 
+class TrainedTensors;
+
 class KvPart {
  public:
   virtual ~KvPart() = default;
@@ -131,6 +133,11 @@ class KvPart {
   [[nodiscard]] virtual EqualHeads equal_heads() const { return EqualHeads::kNotNeeded; }
   // True: KV heads of a layer may keep different numbers of tokens by what this part says.
   [[nodiscard]] virtual bool splits_heads() const { return false; }
+  // kIfGiven: it reads tensors of the recipe's `weights` file where there is one; kAlways: and cannot compute without.
+  enum class TakesWeights : std::uint8_t { kNo, kIfGiven, kAlways };
+  [[nodiscard]] virtual TakesWeights takes_weights() const { return TakesWeights::kNo; }
+  // Told once, right after it was made. refuses() compares shapes. InputError: a tensor is missing.
+  virtual void set_weights(const std::shared_ptr<const TrainedTensors>&) {}
   // The sequence at this index of the batch is gone or moved away: its state must not be used for the next one there.
   virtual void forget(std::int32_t /*index*/) {}
 
