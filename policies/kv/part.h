@@ -35,6 +35,7 @@ struct Needs {
   std::string pass;             // an extra forward pass, by name
   bool pass_hidden = false;     // the attention layers' inputs in that pass
   bool cpu_only = false;        // some operation has no CUDA kernel
+  bool weights = false;         // trained tensors, which were not given: only costs are known
   void add(const Needs& other);
   // The begin of the assumed question where the real one is not known: the prompt's last window_queries tokens, at least 32. -1: no part
   // needs it.
