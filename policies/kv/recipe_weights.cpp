@@ -40,9 +40,9 @@ void read_weights(Params& experiment, Params& file, Recipe& recipe) {
   const std::string own = file.text("weights", "", kMeaning), given = experiment.text("weights", "", kMeaning);
   if (own.empty() && given.empty()) return;
   Params& from = given.empty() ? file : experiment;
-  const std::string path = from.resolve_file(given.empty() ? own : given);
+  const std::string name = given.empty() ? own : given, path = from.resolve_file(name);
   const std::string advice = recipe.weights_from.empty() ? "" : "; to be had: " + recipe.weights_from;
-  if (!std::filesystem::is_regular_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", path, advice));
+  if (!std::filesystem::is_regular_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", name, advice));
   from.reading("weights", [&] {
     if (!give_all(recipe, TrainedTensors::open(path)))
       throw InputError(fmt::format("no part of recipe '{}' takes weights: delete the line", recipe.name));
