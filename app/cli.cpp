@@ -15,6 +15,7 @@
 #include "app/commands/calibrate.h"
 #include "app/commands/clean.h"
 #include "app/commands/describe.h"
+#include "app/commands/label.h"
 #include "app/commands/logits.h"
 #include "app/commands/record.h"
 #include "app/commands/reproduce.h"
@@ -44,6 +45,7 @@ struct Arguments {
   TraceCommand trace;
   RecordCommand record;
   LogitsCommand logits;
+  LabelCommand label;
   ProfileCommand profile;
   CalibrateCommand calibrate;
   TokenizeCommand tokenize;
@@ -395,6 +397,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);
+  add_label_command(app, a.label, [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.label, out); }; });
   add_tokenize(app, a, chosen);
   try {
     const int status = parse(app, arguments, out);

@@ -28,6 +28,7 @@ enum class Purpose : std::uint32_t {
   kPrediction,
   kLayers,
   kImages,
+  kLabel,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

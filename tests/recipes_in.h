@@ -26,9 +26,23 @@ inline const Recipe& shipped_recipe(const std::string& name) {
   return found != known.end() ? found->second : known.emplace(name, load_recipe(name)).first->second;
 }
 
-// Names of the recipes that run in each of these hosts.
-inline std::vector<std::string> recipes_in(std::initializer_list<const char*> hosts) {
+// True: only its costs are known without a file of trained tensors.
+inline bool needs_weights(const std::string& name) {
+  const Recipe& recipe = shipped_recipe(name);
+  return recipe.make_scorer && recipe.make_scorer()->needs().weights;
+}
+
+// Names of the recipes that compute without a file of trained tensors.
+inline std::vector<std::string> complete_recipes() {
   std::vector<std::string> names = recipe_names();
+  std::erase_if(names, needs_weights);
+  return names;
+}
+
+// Names of the recipes that run in each of these hosts; where one of them computes, without those that need trained tensors.
+inline std::vector<std::string> recipes_in(std::initializer_list<const char*> hosts) {
+  const bool computes = std::any_of(hosts.begin(), hosts.end(), [](const std::string& host) { return host != "cost"; });
+  std::vector<std::string> names = computes ? complete_recipes() : recipe_names();
   std::erase_if(names, [&](const std::string& name) {
     const Recipe& recipe = shipped_recipe(name);
     return !std::all_of(hosts.begin(), hosts.end(), [&](const char* host) { return recipe.runs_in(host); });

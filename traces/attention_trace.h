@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "traces/safetensors.h"
+#include "base/safetensors.h"
 
 namespace kvlab {
 

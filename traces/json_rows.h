@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_words.h"
 #include "base/time.h"
 #include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
@@ -62,8 +63,6 @@ class JsonRows {
 };
 
 [[noreturn]] void fail_syntax(const LineReader& lines, const char* what);
-// The parser's error, in words that do not change with its version.
-const char* syntax_words(simdjson::error_code error);
 inline void fail_missing_key(const LineReader& lines, std::string_view key) { lines.fail(key, "missing in this row"); }
 
 // ---- templates ----

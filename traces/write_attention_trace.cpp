@@ -8,6 +8,7 @@
 #include "traces/attention_trace.h"
 #include "traces/attention_trace_names.h"
 #include "traces/line_reader.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 

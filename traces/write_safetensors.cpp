@@ -1,3 +1,5 @@
+#include "traces/write_safetensors.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +12,8 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/safetensors.h"
 #include "traces/bytes.h"
-#include "traces/safetensors.h"
 
 namespace kvlab {
 

@@ -91,6 +91,7 @@ Item recipe_item(const std::string& name) {
   item.facts.emplace_back("positions", name_of(Recipe::kPositions, r.positions));
   item.facts.emplace_back("in serving", fmt::format("prefix_reuse {}, on_preempt {}", name_of(Recipe::kPrefixReuse, r.prefix_reuse),
                                                     name_of(Recipe::kOnPreempt, r.on_preempt)));
+  if (!r.weights_from.empty()) item.facts.emplace_back("weights", r.weights_from);
   item.facts.emplace_back("hosts", fmt::format("{}", fmt::join(r.hosts, ", ")));
   item.facts.emplace_back("described", r.confidence);
   if (!r.claims.empty()) item.facts.emplace_back("claims", r.claims);

@@ -9,9 +9,10 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/safetensors.h"
 #include "engine/backend/engine_model.h"
 #include "traces/bytes.h"
-#include "traces/safetensors.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 

@@ -42,6 +42,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
                                                                 {"heads.csv", "run,sample,"},
                                                                 {"steps.csv", "run,sample,"},
                                                                 {"steps.csv", "padded_batch,"},
+                                                                {"kept.jsonl", "{\"run\""},
                                                                 {"answers.csv", "run,recipe,"},
                                                                 {"engine_steps.csv", "run,step,"},
                                                                 {"service.csv", "run,group,"},

@@ -16,7 +16,9 @@ namespace fs = std::filesystem;
 
 std::string axis_column(const std::string& path) { return path == "block_caches" ? "block_cache" : path; }
 
-bool is_joined(const std::string& table, std::size_t num_runs) { return table.ends_with(".csv") || num_runs == 1; }
+bool is_joined(const std::string& table, std::size_t num_runs) {
+  return table.ends_with(".csv") || table.ends_with(".jsonl") || num_runs == 1;
+}
 
 bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids) {
   std::vector<std::string> found;
@@ -40,7 +42,8 @@ void append_rows(TextFile& out, const fs::path& path, std::string& header) {
   std::ifstream stream(path, std::ios::binary);
   std::string first;
   if (!std::getline(stream, first)) return;
-  if (header.empty())
+  const bool has_header = path.extension() == ".csv";
+  if (header.empty() || !has_header)
     out.write(first + "\n");
   else if (header != first)
     throw InternalError(path.string() + ": has other columns than the runs before it");

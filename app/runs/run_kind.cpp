@@ -27,6 +27,15 @@ std::unique_ptr<RunKind> make_kind(const std::string& name) {
   return Registry<RunKind>::make(name, none, "kind of run");
 }
 
+// Positions kept are known in replay alone.
+void refuse_kept(const Params& p) {
+  const std::string output = p.inline_text("output", "");
+  if (!output.starts_with('{') || !Params::from_text(output, "output").has(kKeptKey)) return;
+  p.fail_at("output", std::string("'") + kKeptKey +
+                          "' writes the positions that a policy keeps, which only 'host: replay' knows: write 'host: replay' with "
+                          "'samples' (docs/replay.md), or delete it");
+}
+
 }  // namespace
 
 void refuse_orders(const Params& p) {
@@ -58,6 +67,7 @@ std::string read_kind(Params& p) {
   const std::string name = names[p.choice("kind", names, 0, "what a run does")];
   const std::size_t host =
       p.choice("host", {"sim", "replay", "engine"}, 0, "where policies run: in simulated serving, on recorded attention, in a real model");
+  if (host != 1) refuse_kept(p);
   if (host == 0) return name;
   if (name != kSimulation) p.fail_at("host", "'host: replay' and 'host: engine' exclude 'kind: " + name + "'");
   return host == 1 ? "replay" : p.has("trace") ? "serving" : "accuracy";

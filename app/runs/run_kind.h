@@ -126,6 +126,9 @@ class RunKind {
   [[nodiscard]] virtual std::vector<std::string> metrics() const { return {}; }
 };
 
+// A flag below 'output' that only 'host: replay' has.
+inline constexpr const char* kKeptKey = "kept";
+
 // For kinds that schedule no requests. InputError: the experiment has 'order' or 'predictor'.
 void refuse_orders(const Params& p);
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "traces/safetensors.h"
+#include "base/safetensors.h"
 
 namespace kvlab {
 

@@ -36,6 +36,7 @@ struct Needs {
   std::string pass;             // an extra forward pass, by name
   bool pass_hidden = false;     // the attention layers' inputs in that pass
   bool cpu_only = false;        // some operation has no CUDA kernel
+  bool weights = false;         // trained tensors, which were not given: only costs are known
   void add(const Needs& other);
   // The begin of the assumed question where the real one is not known: the prompt's last window_queries tokens, at least 32. -1: no part
   // needs it.
@@ -111,6 +112,8 @@ struct Protected {
   }
 };
 
+class TrainedTensors;
+
 class KvPart {
  public:
   virtual ~KvPart() = default;
@@ -134,6 +137,11 @@ class KvPart {
   [[nodiscard]] virtual bool adds_segments() const { return false; }
   // True: KV heads of a layer may keep different numbers of tokens by what this part says.
   [[nodiscard]] virtual bool splits_heads() const { return false; }
+  // kIfGiven: it reads tensors of the recipe's `weights` file where there is one; kAlways: and cannot compute without.
+  enum class TakesWeights : std::uint8_t { kNo, kIfGiven, kAlways };
+  [[nodiscard]] virtual TakesWeights takes_weights() const { return TakesWeights::kNo; }
+  // Told once, right after it was made. refuses() compares shapes. InputError: a tensor is missing.
+  virtual void set_weights(const std::shared_ptr<const TrainedTensors>&) {}
   // The sequence at this index of the batch is gone or moved away: its state must not be used for the next one there.
   virtual void forget(std::int32_t /*index*/) {}
 

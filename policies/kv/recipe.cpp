@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/recipe_positions.h"
+#include "policies/kv/recipe_weights.h"
 
 namespace kvlab {
 
@@ -163,6 +164,7 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   std::tie(recipe.disposal, recipe.make_disposal) = read_part<Disposal>(p, file, "disposal", "drop");
   std::tie(recipe.format, recipe.make_format) = read_part<Format>(p, file, "format", "native");
   std::tie(recipe.selector, recipe.make_selector) = read_part<Selector>(p, file, "selector", "all");
+  read_weights(p, file, recipe);
   recipe.acts = recipe.make_trigger()->acts();
   recipe.only_drops = recipe.make_disposal()->only_drops();
   recipe.is_native = recipe.make_format()->is_native();

@@ -15,6 +15,8 @@ struct Recipe {
   std::string name, summary, paper, confidence, notes, claims;
   std::vector<std::string> hosts;  // of replay, cost, engine
 
+  std::string weights, weights_from;  // file of trained tensors in use, and where one can be had; "": none, not stated
+
   std::string text;  // what the experiment says of it: equal texts, equal recipes
 
   Budget budget;
@@ -51,8 +53,8 @@ struct Recipe {
   [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all; }
 };
 
-// Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, PART: ...}`: the recipe's file with the parts and
-// the budget that this mapping overrides. Errors with file:line:column: unknown recipe or part, a budget of 0, below 0 or given
+// Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, weights: FILE, PART: ...}`: the recipe's file with the
+// parts, the tensors and the budget that this mapping overrides. Errors with file:line:column: unknown recipe or part, a budget of 0, below 0 or given
 // twice, a budget without use, a combination of parts that cannot work (with the reason).
 Recipe read_recipe(Params& p);
 

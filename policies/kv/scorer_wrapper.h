@@ -20,6 +20,8 @@ class ScorerWrapper : public Scorer {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return inner_->layer_kind(layer); }
   [[nodiscard]] EqualHeads equal_heads() const override { return inner_->equal_heads(); }
   [[nodiscard]] bool splits_heads() const override { return inner_->splits_heads(); }
+  [[nodiscard]] TakesWeights takes_weights() const override { return inner_->takes_weights(); }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override { inner_->set_weights(weights); }
   void forget(std::int32_t index) override { inner_->forget(index); }
   void set_budget(const Budget& budget) override { inner_->set_budget(budget); }
   void observe(LayerStep& step) override { inner_->observe(step); }

@@ -47,6 +47,7 @@ class Walk {
       for (std::int32_t r = 0; r < store.num_rows(); ++r) result_.kept_tokens += store.len(r);
     result_.kept_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
     result_.peak_prefill_frac = static_cast<double>(peak_) / full_bytes(trace_.prompt_tokens);
+    if (options_.lists_kept) list_kept();
     policy_.take_traffic();
     for (std::int32_t t = 0; t < reference_.num_steps; ++t) decode(t);
     for (KvStore& store : stores_)
@@ -71,6 +72,15 @@ class Walk {
     observer_.set_step(seq_);
     if (options_.counts != nullptr) options_.counts->begin_step(static_cast<std::int64_t>(result_.resident.size()));
     return seq_;
+  }
+
+  void list_kept() {
+    for (KvStore& store : stores_) {
+      for (auto& row : positions_of(store.rows())) {
+        std::sort(row.begin(), row.end());
+        result_.kept_of_prompt.push_back(std::move(row));
+      }
+    }
   }
 
   void count_bytes(std::int32_t layer) {

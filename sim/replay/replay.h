@@ -44,6 +44,8 @@ struct ReplayResult {
   std::int32_t num_steps = 0;
   std::vector<TierBytes> resident;              // after each step, prefill chunks included
   std::vector<std::vector<std::int32_t>> kept;  // [num_layers * kv_heads] positions held at the end
+  // [num_layers * kv_heads] positions held when the prompt is complete, ascending; empty unless options.lists_kept.
+  std::vector<std::vector<std::int32_t>> kept_of_prompt;
 };
 
 struct ReplayOptions {
@@ -52,6 +54,7 @@ struct ReplayOptions {
   std::int32_t kv_bytes = 2;      // of a stored element of the uncompressed cache
   Ops* ops = nullptr;             // a log to fill; null: none is kept
   CountSource* counts = nullptr;  // is shown the counts that depended on data, step by step
+  bool lists_kept = false;        // fills ReplayResult::kept_of_prompt
 };
 
 // Runs a recipe over one recorded sample. Errors (InputError): the recipe does not claim this host, cannot run with these sizes, or

@@ -4,8 +4,9 @@
 #include <limits>
 #include <map>
 
+#include "base/safetensors.h"
 #include "tests/app/app_fixture.h"
-#include "traces/safetensors.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 namespace {

@@ -9,8 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "app_fixture.h"
+#include "base/safetensors.h"
 #include "kernels/device/cuda/memory.h"
-#include "traces/safetensors.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 namespace {

@@ -1,7 +1,9 @@
 // Replays through the front: the columns of summary.csv, the shipped attention trace, and the experiments that are shipped.
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "app/runs/experiment.h"
 #include "app/runs/kv_memory.h"
@@ -163,6 +165,66 @@ TEST_F(MadeUpReplay, NamesOfSamplesMayHoldCommas) {
       EXPECT_EQ(row[table.at("sample")], "a, b");
     }
   }
+}
+
+// Lines of kept.jsonl, the positions by [layer][KV head], of one sample.
+std::vector<std::vector<std::vector<int>>> kept_positions(const std::string& text) {
+  std::vector<std::vector<std::vector<int>>> kept;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    EXPECT_EQ(json.at("sample"), "s");
+    const std::size_t layer = json.at("layer"), head = json.at("kv_head");
+    if (layer == kept.size()) kept.emplace_back();
+    EXPECT_EQ(layer + 1, kept.size());
+    EXPECT_EQ(head, kept[layer].size());
+    kept[layer].push_back(json.at("kept"));
+  }
+  return kept;
+}
+
+std::vector<int> numbers(int begin, int end) {
+  std::vector<int> all;
+  for (int i = begin; i < end; ++i) all.push_back(i);
+  return all;
+}
+
+// The prompt has 90 tokens; the 3 decoded ones are not in the list, and streaming has not made room for them yet.
+TEST_F(MadeUpReplay, KeptPositionsByHand) {
+  run("[{recipe: sliding_window, budget_tokens: 20}, {recipe: streaming, budget_tokens: 24}]\noutput: {kept: true}");
+  const std::vector<int> window = numbers(70, 90);
+  EXPECT_EQ(kept_positions(read(run_folder("out", 0) / "kept.jsonl")), (std::vector<std::vector<std::vector<int>>>{{window, window}}));
+  std::vector<int> ends = numbers(0, 4);
+  const std::vector<int> recent = numbers(70, 90);
+  ends.insert(ends.end(), recent.begin(), recent.end());
+  EXPECT_EQ(kept_positions(read(run_folder("out", 1) / "kept.jsonl")), (std::vector<std::vector<std::vector<int>>>{{ends, ends}}));
+  const std::string first = read("out/kept.jsonl").substr(0, read("out/kept.jsonl").find('\n'));
+  EXPECT_NE(first.find("\"run\":\"" + run_id("out") + "\",\"recipe\":\"sliding_window\",\"budget_tokens\":20,\"sample\":\"s\""),
+            std::string::npos)
+      << first;
+  EXPECT_EQ(read("out/kept.jsonl"), read(run_folder("out", 0) / "kept.jsonl") + read(run_folder("out", 1) / "kept.jsonl"));
+}
+
+TEST_F(MadeUpReplay, KeptPositionsOfUnequalHeads) {
+  run("{recipe: adakv, budget_tokens: 40}\noutput: {kept: true}");
+  const auto kept = kept_positions(read(run_folder("out") / "kept.jsonl"));
+  ASSERT_EQ(kept.size(), 1U);
+  ASSERT_EQ(kept[0].size(), 2U);
+  EXPECT_EQ(kept[0][0].size() + kept[0][1].size(), 80U);
+  EXPECT_NE(kept[0][0].size(), kept[0][1].size());
+  const CsvTable table = read_csv("out/summary.csv");
+  EXPECT_EQ(table.rows[0][table.at("kept_tokens")], "40.00");
+  for (const std::vector<int>& head : kept[0]) {
+    EXPECT_TRUE(std::is_sorted(head.begin(), head.end()));
+    EXPECT_GE(head.front(), 0);
+    EXPECT_LT(head.back(), 90);
+  }
+}
+
+TEST_F(MadeUpReplay, KeptPositionsOnlyWhereAskedFor) {
+  run("{recipe: streaming, budget_tokens: 24}");
+  EXPECT_FALSE(std::filesystem::exists(run_folder("out") / "kept.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists("out/kept.jsonl"));
 }
 
 TEST_F(MadeUpReplay, DefaultsInForceAreTheRecipesParts) {

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/safetensors.h"
 #include "engine/model/plain_cache.h"
 #include "tests/cuda/engine_fixture.h"
-#include "traces/safetensors.h"
 
 namespace kvlab {
 namespace {

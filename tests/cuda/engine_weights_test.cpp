@@ -6,9 +6,10 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/safetensors.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/error_of.h"
-#include "traces/safetensors.h"
+#include "traces/write_safetensors.h"
 #if KVLAB_EMULATED
 #include "kernels/device/emulated/device_memory.h"
 #endif

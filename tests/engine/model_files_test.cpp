@@ -4,6 +4,7 @@
 #include "engine/model/plain_cache.h"
 #include "engine/model/weights.h"
 #include "tests/engine/model_folder.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 namespace {

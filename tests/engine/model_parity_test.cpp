@@ -7,9 +7,9 @@
 #include <numeric>
 #include <set>
 
+#include "base/safetensors.h"
 #include "engine/cache/policy_cache.h"
 #include "engine/model/plain_cache.h"
-#include "traces/safetensors.h"
 
 namespace kvlab {
 namespace {

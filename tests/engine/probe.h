@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/safetensors.h"
 #include "engine/backend/engine_model.h"
 #include "engine/model/plain_cache.h"
-#include "traces/safetensors.h"
 
 namespace kvlab {
 

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/safetensors.h"
 #include "traces/attention_trace.h"
-#include "traces/safetensors.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "base/safetensors.h"
 #include "policies/kv/recipe.h"
 #include "traces/attention_trace.h"
-#include "traces/safetensors.h"
 
 namespace kvlab {
 

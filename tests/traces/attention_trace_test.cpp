@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "tests/traces/trace_test_files.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 namespace {

@@ -1,4 +1,4 @@
-#include "traces/safetensors.h"
+#include "base/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -11,6 +11,7 @@
 
 #include "base/half.h"
 #include "tests/traces/trace_test_files.h"
+#include "traces/write_safetensors.h"
 
 namespace kvlab {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "app/results/run_files.h"
 #include "app/runs/attention_samples.h"
@@ -17,6 +18,8 @@
 namespace kvlab {
 
 namespace {
+
+constexpr const char* kKeptFile = "kept.jsonl";
 
 std::string share(double x) { return fmt::format("{:.6f}", x); }
 
@@ -82,6 +85,20 @@ ReplayOptions read_options(Params& p, std::uint64_t seed) {
   return options;
 }
 
+// Lines of kept.jsonl for one sample.
+std::string kept_lines(const std::string& run, const std::string& sample, const std::string& recipe, const ReplayResult& r,
+                       std::int32_t heads) {
+  std::string lines;
+  for (std::size_t i = 0; i < r.kept_of_prompt.size(); ++i) {
+    nlohmann::ordered_json line;
+    line["run"] = run, line["recipe"] = recipe, line["budget_tokens"] = r.budget_tokens, line["sample"] = sample;
+    line["layer"] = i / static_cast<std::size_t>(heads), line["kv_head"] = i % static_cast<std::size_t>(heads);
+    line["kept"] = r.kept_of_prompt[i];
+    lines += line.dump() + "\n";
+  }
+  return lines;
+}
+
 // A recipe that this sample does not allow is reported with the policy's place in the experiment.
 ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, const Recipe& recipe, const ReplayOptions& options) {
   try {
@@ -117,23 +134,31 @@ class ReplayRun final : public PreparedRun {
  public:
   ReplayRun(RunKind& kind, Params& p, std::uint64_t seed) : PreparedRun(kind), p_(p), seed_(seed), recipe_(read_named_recipe(p, "replay")) {
     refuse_orders(p);
+    Params output = p_.optional_child("output", "output");
+    lists_kept_ = output.flag(kKeptKey, false, "write kept.jsonl: the positions that each KV head keeps of the prompt");
+    output.reject_unread();
   }
 
   Findings run(RunFiles& files, const RunOptions& options) override;
 
  private:
+  [[nodiscard]] bool writes(const std::string& table) const override { return table != kKeptFile || lists_kept_; }
+
   Params p_;
   std::uint64_t seed_;
   Recipe recipe_;
+  bool lists_kept_ = false;
 };
 
 Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
-  const ReplayOptions replay_options = read_options(p_, seed_);
+  ReplayOptions replay_options = read_options(p_, seed_);
+  replay_options.lists_kept = lists_kept_;
   Params samples = p_.child("samples", "samples");
   const auto all = read_attention_samples(samples, seed_);
   p_.reject_unread();
   std::string heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
   std::string steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
+  std::string kept;
   Means means;
   std::uint64_t over_budget = 0;
   for (const auto& sample : all) {
@@ -147,9 +172,11 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
     }
     for (std::size_t i = 0; i < r.by_step.size(); ++i)
       steps_csv += fmt::format("{},{},{},{}\n", files.id(), name, i, fidelity_text(r.by_step[i]));
+    kept += kept_lines(files.id(), sample->name, recipe_.name, r, sample->trace.kv_heads);
   }
   files.add_file("heads.csv", heads_csv);
   files.add_file("steps.csv", steps_csv);
+  if (lists_kept_) files.add_file(kKeptFile, kept);
   Findings findings;
   findings.rows = {fields_of(recipe_, means, static_cast<double>(all.size()))};
   findings.note = remark_on_budget(over_budget, all.size(), "samples");
@@ -159,12 +186,14 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
 }  // namespace
 
 // A KV policy on recorded attention: `host: replay`. heads.csv has a row per sample, layer and KV head, steps.csv one per sample and decode
-// step.
+// step, kept.jsonl a line per sample, layer and KV head where the experiment asks for it.
 class Replay final : public RunKind {
  public:
   using RunKind::RunKind;
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<ReplayRun>(*this, p, seed); }
-  [[nodiscard]] std::set<std::string> tables() const override { return {"requests.csv", "timeline.csv", "heads.csv", "steps.csv"}; }
+  [[nodiscard]] std::set<std::string> tables() const override {
+    return {"requests.csv", "timeline.csv", "heads.csv", "steps.csv", kKeptFile};
+  }
 
  private:
   [[nodiscard]] std::vector<std::string> metrics() const override {

@@ -3,6 +3,7 @@
 #include "kernels/allocate/span_mass/span_mass.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/head_labels.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -46,14 +47,18 @@ class Picked {
 };
 
 // Retrieval heads keep everything, the others what their scores say (meant: first and latest tokens). RazorAttention, Tang et al. 2024,
-// arXiv:2407.15891; DuoAttention, Xiao et al. 2024, arXiv:2410.10819. Which heads retrieve is given as a list, from the papers' offline
-// runs, or found online: the share of the model's KV heads whose last prompt queries pay least to the first and latest tokens, which is
-// our definition. They are found when first something must go; in later steps they are the heads that lost nothing.
+// arXiv:2407.15891; DuoAttention, Xiao et al. 2024, arXiv:2410.10819. Which heads retrieve is labelled offline, by a file (`weights`) or a
+// list, or found online: the share of the model's KV heads whose last prompt queries pay least to the first and latest tokens, which is
+// our definition and depends on where the prompt's chunks end. They are found when first something must go; in later steps they are the
+// heads that lost nothing.
 class HeadSplit final : public Allocator {
  public:
   explicit HeadSplit(Params& p)
       : retrieval_(read_table(p, "retrieval_heads", false, 0, 0, "KV heads that keep everything, as LAYER.HEAD; empty: found online")),
         frac_(p.optional<double>("retrieval_frac", 0.5, 0, 1, "share of KV heads that keep everything, where none are listed")),
+        label_(p.choice("label", kLabels, HeadLabel::kGates,
+                        "tensors of 'weights' that rank heads: gates (DuoAttention), or kv_induction and kv_echo (RazorAttention)")),
+        echo_frac_(p.optional<double>("echo_frac", 0.01, 0, 1, "share of KV heads taken by kv_echo, of retrieval_frac; label: induction")),
         window_(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries by which heads are found")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, counted in the budget of the other heads")),
         streaming_frac_(p.optional<double>("streaming_frac", 0, 0, 1,
@@ -64,7 +69,16 @@ class HeadSplit final : public Allocator {
     if (finds_heads()) needs.window_queries = window_;
     return needs;
   }
-  [[nodiscard]] std::string refuses(const ModelShape& model) const override { return refuses_table(retrieval_, "retrieval_heads", model); }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    if (!retrieval_.empty()) throw InputError("'retrieval_heads' and 'weights' exclude each other: delete one of them");
+    labels_ = HeadLabels(weights, label_, frac_, echo_frac_);
+    retrieval_ = labels_.retrieval_heads();
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (labels_.are_given()) return labels_.refuses(model);
+    return refuses_table(retrieval_, "retrieval_heads", model);
+  }
   [[nodiscard]] Scope scope() const override { return finds_heads() ? Scope::kModel : Scope::kLayer; }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] bool depends_on_data() const override { return finds_heads(); }
@@ -97,7 +111,7 @@ class HeadSplit final : public Allocator {
   }
 
  private:
-  [[nodiscard]] bool finds_heads() const { return retrieval_.empty(); }
+  [[nodiscard]] bool finds_heads() const { return retrieval_.empty() && !labels_.are_given(); }
   // Nothing of the sequence was evicted so far.
   static bool is_whole(const SeqStep& seq, std::int32_t s, std::span<const ScoredLayer> layers) {
     return std::all_of(layers.begin(), layers.end(), [&](const ScoredLayer& l) {
@@ -162,6 +176,9 @@ class HeadSplit final : public Allocator {
 
   std::vector<TableEntry> retrieval_;
   double frac_;
+  HeadLabel label_;
+  double echo_frac_;
+  HeadLabels labels_;
   std::int32_t window_, sinks_;
   double streaming_frac_;
 };

@@ -1,13 +1,15 @@
 #include "policies/kv/scorer/key_dot/key_dot.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/scorer/top_direction/top_direction.h"
+#include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
 
 namespace {
 
-// Projection of keys on the main direction of queries, one per KV head. The method takes the direction from calibration data;
-// without that it comes from the prompt's last queries (our definition). Q-Filters, Godey et al. 2025.
+// Projection of keys on the main direction of queries, one per KV head. Q-Filters, Godey et al. 2025. The directions come from calibration
+// data (tensor q_filters [layers, kv_heads, head_dim], as published: each points away from the queries, so that the score is minus the
+// product) or, without `weights`, from the prompt's last queries, which is our definition.
 class QueryDirection final : public Scorer {
  public:
   explicit QueryDirection(Params& p)
@@ -15,12 +17,26 @@ class QueryDirection final : public Scorer {
         iterations_(p.optional<std::int32_t>("iterations", 32, 1, 1 << 10, "steps of the power iteration")) {}
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.window_queries = window_;
+    if (weights_ == nullptr) needs.window_queries = window_;
     return needs;
+  }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    weights->require(kFilters);
+    weights_ = weights;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (weights_ == nullptr) return "";
+    return weights_->refuses(kFilters, {model.num_layers, model.kv_heads, model.head_dim}, "layers, KV heads, channels");
   }
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
     float* direction = step.ops.floats(static_cast<std::int64_t>(kv.num_rows) * kv.head_dim);
+    if (weights_ != nullptr) {
+      fill(step, direction);
+      step.ops(KeyDot{kv, direction, -1.0F, scores});
+      return;
+    }
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     step.ops(TopDirection{window.data(), kv.num_sequences(), kv.kv_heads, kv.group, kv.head_dim, iterations_, direction});
     step.ops(KeyDot{kv, direction, 1.0F, scores});
@@ -28,7 +44,25 @@ class QueryDirection final : public Scorer {
   [[nodiscard]] bool comparable_across_heads() const override { return false; }
 
  private:
+  static constexpr const char* kFilters = "q_filters";
+
+  // The layer's directions, once per sequence.
+  void fill(LayerStep& step, float* to) {
+    if (!step.ops.computes()) return;
+    if (filters_.size() == 0 || filters_.memory().cuda() != step.memory.cuda()) {
+      const std::span<const float> all = weights_->floats(kFilters);
+      filters_.settle_in(step.memory);
+      filters_.resize(0);
+      filters_.append_from_host(all.data(), static_cast<std::int64_t>(all.size()));
+    }
+    const std::int64_t floats = std::int64_t{step.kv.kv_heads} * step.kv.head_dim;
+    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
+      step.memory.copy(to + s * floats, filters_.data() + step.layer * floats, floats * std::int64_t{sizeof(float)});
+  }
+
   std::int32_t window_, iterations_;
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
+  TensorArray<float> filters_;                     // where the operations compute
 };
 
 KVLAB_REGISTER(Scorer, QueryDirection, "query_direction", "projection of keys on the main direction of queries",

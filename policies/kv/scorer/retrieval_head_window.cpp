@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/head_labels.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
@@ -10,8 +11,9 @@ namespace kvlab {
 namespace {
 
 // Attention that the prompt's last queries pay in a few retrieval heads of the layer, the same for all KV heads, smoothed over
-// neighbours. CompressKV, Lin et al. 2025, arXiv:2508.02401. Which query heads retrieve is given as a list, from the method's offline
-// runs, or found online: those whose window pays most to tokens that are neither first nor last, which is our definition.
+// neighbours. CompressKV, Lin et al. 2025, arXiv:2508.02401. Which query heads retrieve is labelled offline, by a file (`weights`:
+// tensor semantic [layers, q_heads], the largest of each layer) or a list, or found online: those whose window pays most to tokens that are
+// neither first nor last, which is our definition.
 class RetrievalHeadWindow final : public Scorer {
  public:
   explicit RetrievalHeadWindow(Params& p)
@@ -30,7 +32,20 @@ class RetrievalHeadWindow final : public Scorer {
     needs.window_queries = window_;
     return needs;
   }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    if (!heads_.empty()) throw InputError("'heads' and 'weights' exclude each other: delete one of them");
+    const std::vector<std::int64_t>& shape = weights->shape(kSemantic);
+    if (shape.size() != 2) throw InputError(fmt::format("{}: tensor '{}' is no table [layers, query heads]", weights->name(), kSemantic));
+    const auto per_layer = static_cast<std::size_t>(shape[1]);
+    for (std::int32_t l = 0; l < shape[0]; ++l) {
+      const std::span<const float> layer = weights->floats(kSemantic).subspan(static_cast<std::size_t>(l) * per_layer, per_layer);
+      for (const std::int32_t head : largest(layer, static_cast<std::size_t>(num_heads_))) heads_.push_back({l, head, 0});
+    }
+    weights_ = weights;
+  }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (weights_ != nullptr) return weights_->refuses(kSemantic, {model.num_layers, model.q_heads}, "layers, query heads");
     for (const TableEntry& e : heads_)
       if (e.layer >= model.num_layers || e.head >= model.q_heads)
         return fmt::format("'heads' names layer {} head {}, the model has {} layers of {} query heads", e.layer, e.head, model.num_layers,
@@ -58,6 +73,8 @@ class RetrievalHeadWindow final : public Scorer {
   }
 
  private:
+  static constexpr const char* kSemantic = "semantic";
+
   [[nodiscard]] std::vector<std::int32_t> heads_of(std::int32_t layer) const {
     std::vector<std::int32_t> listed;
     for (const TableEntry& e : heads_)
@@ -67,6 +84,7 @@ class RetrievalHeadWindow final : public Scorer {
 
   std::int32_t window_;
   std::vector<TableEntry> heads_;
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
   std::int32_t num_heads_, sinks_;
   ScorePool pool_;
 };

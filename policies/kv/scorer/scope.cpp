@@ -21,6 +21,8 @@ class ScopeScorer final : public Scorer {
   [[nodiscard]] std::int32_t num_words() const override { return prompt_->num_words(); }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return prompt_->refuses(model); }
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return prompt_->layer_kind(layer); }
+  [[nodiscard]] TakesWeights takes_weights() const override { return prompt_->takes_weights(); }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override { prompt_->set_weights(weights); }
   void forget(std::int32_t index) override { prompt_->forget(index); }
   [[nodiscard]] Protected protects() const override { return prompt_->protects(); }
 

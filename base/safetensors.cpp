@@ -1,4 +1,4 @@
-#include "traces/safetensors.h"
+#include "base/safetensors.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,9 +18,9 @@
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "base/half.h"
+#include "base/json_words.h"
 #include "base/open_error.h"
 #include "base/text.h"
-#include "traces/json_rows.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and is read as it lies in memory");
 

@@ -1,0 +1,101 @@
+#include "app/commands/label.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <ostream>
+
+#include "app/commands/tokenize.h"
+#include "base/error.h"
+#include "base/read_file.h"
+#include "engine/label/probe_prompts.h"
+#include "engine/label/query_filters.h"
+
+namespace kvlab {
+
+namespace {
+
+// Found out before the model runs.
+void check_output(const LabelCommand& c) {
+  std::error_code error;
+  if (std::filesystem::path(c.output).extension() != ".safetensors")
+    throw InputError(fmt::format("--out {}: the file is written as safetensors, so its name must end in .safetensors", c.output));
+  if (!std::filesystem::is_directory(std::filesystem::absolute(c.output).parent_path(), error))
+    throw InputError(c.output + ": its folder does not exist");
+  if (std::filesystem::equivalent(std::filesystem::absolute(c.output).parent_path(), c.model, error))
+    throw InputError(c.output + ": --out would put the file among the model's own: choose another folder");
+}
+
+// Pieces of at most kPiece tokens, of the user's text or of made-up ones.
+std::vector<std::vector<std::int32_t>> calibration_texts(const LabelCommand& c, const Tokenizer& tokenizer, const ModelConfig& model) {
+  constexpr std::int32_t kPiece = 1024;
+  const std::int32_t piece = std::min(kPiece, model.max_tokens);
+  std::vector<std::vector<std::int32_t>> texts;
+  if (c.text_file.empty()) {
+    for (std::int32_t left = c.calibration_tokens; left > 0; left -= piece)
+      texts.push_back(made_up_text(tokenizer, model, c.options.seed, texts.size(), std::min(left, piece)));
+    return texts;
+  }
+  const std::string text = read_file(c.text_file);
+  check_utf8(text, c.text_file);
+  const std::vector<std::int32_t> ids = tokenizer.encode_prompt(text, model.bos_id);
+  const auto count = std::min(std::ssize(ids), std::ptrdiff_t{c.calibration_tokens});
+  for (std::ptrdiff_t at = 0; at < count; at += piece) texts.emplace_back(ids.begin() + at, ids.begin() + std::min(count, at + piece));
+  return texts;
+}
+
+}  // namespace
+
+int write_labels_of_heads(const LabelCommand& c, std::ostream& out) {
+  check_output(c);
+  const Transformer model = Transformer::load(c.model);
+  const HeadLabelScores scores = label_heads(model, Tokenizer::load(c.model), c.options);
+  write_head_labels(c.output, model.config(), c.options, scores);
+  constexpr float kRetrieves = 0.1F;
+  const auto retrieve = std::count_if(scores.retrieval.begin(), scores.retrieval.end(), [](float x) { return x >= kRetrieves; });
+  out << fmt::format("wrote {}: {} layers of {} query heads; {} retrieval heads (score of {:.1f} or more); {:.1f} % of heads are sinks\n",
+                     c.output, model.config().layers, model.config().q_heads, retrieve, kRetrieves, 100 * scores.sink_frac);
+  out << fmt::format("the model emitted {:.1f} % of the needles' tokens{}\n", 100 * scores.answered_frac,
+                     scores.answered_frac < 0.5 ? ": scores of retrieval mean little for a model that does not find the needles" : "");
+  return 0;
+}
+
+int write_filters_of_queries(const LabelCommand& c, std::ostream& out) {
+  check_output(c);
+  const Transformer model = Transformer::load(c.model);
+  const std::vector<std::vector<std::int32_t>> texts = calibration_texts(c, Tokenizer::load(c.model), model.config());
+  std::int64_t tokens = 0;
+  for (const std::vector<std::int32_t>& text : texts) tokens += std::ssize(text);
+  write_query_filters(c.output, model.config(), tokens, query_filters(model, texts));
+  out << fmt::format("wrote {}: directions of {} layers of {} KV heads, from {} tokens\n", c.output, model.config().layers,
+                     model.config().kv_heads, tokens);
+  return 0;
+}
+
+void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(int (*)(const LabelCommand&, std::ostream&))>& choose) {
+  constexpr int kMost = 1 << 26;
+  CLI::App* const label = app.add_subcommand("label", "run a model on generated prompts and write what recipes take as 'weights'");
+  label->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, int (*act)(const LabelCommand&, std::ostream&)) {
+    CLI::App* const one = label->add_subcommand(name, help);
+    one->add_option("--model", c.model, "folder in Hugging Face layout, with tokenizer.json")->required();
+    one->add_option("--out", c.output, "safetensors to write")->required();
+    one->add_option("--seed", c.options.seed, "of the prompts; default: 1")
+        ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
+    one->callback([choose, act] { choose(act); });
+    return one;
+  };
+  CLI::App* const heads =
+      add("heads", "scores of every head: retrieval, semantic retrieval, sinks, echo, induction, gates", write_labels_of_heads);
+  heads->add_option("--probes", c.options.probes, "needle prompts; default: 5")->check(CLI::Range(1, 1 << 16));
+  heads->add_option("--prompt-tokens", c.options.prompt_tokens, "of a needle prompt, about; default: 1024")->check(CLI::Range(64, kMost));
+  heads->add_option("--chunk-tokens", c.options.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
+      ->check(CLI::Range(1, kMost));
+  CLI::App* const filters = add("q_filters", "main direction of each KV head's queries, for recipe 'q_filters'", write_filters_of_queries);
+  filters->add_option("--text", c.text_file, "text to calibrate on; default: made-up sentences");
+  filters->add_option("--calibration-tokens", c.calibration_tokens, "most tokens of it; default: 3072")->check(CLI::Range(1, kMost));
+}
+
+}  // namespace kvlab

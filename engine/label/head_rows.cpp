@@ -1,0 +1,40 @@
+#include "engine/label/head_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace kvlab {
+
+void HeadRows::on_attention(std::int32_t layer, std::span<const float> q, std::span<const float> /*k*/, std::span<const float> /*v*/,
+                            std::span<const float> /*out*/) {
+  const std::int64_t width = std::int64_t{config_.q_heads} * config_.head_dim;
+  const auto count = static_cast<std::int32_t>(std::ssize(q) / width);
+  const auto begin = static_cast<std::int32_t>(kv_.tokens);  // counts the pass's own tokens only after it
+  for (std::int32_t i = which_ == Which::kAllQueries ? 0 : count - 1; i < count; ++i) {
+    for (std::int32_t h = 0; h < config_.q_heads; ++h) {
+      fill(layer, h, begin + i, q.data() + i * width + std::int64_t{h} * config_.head_dim);
+      see_(layer, h, begin + i, row_);
+    }
+  }
+}
+
+void HeadRows::fill(std::int32_t layer, std::int32_t head, std::int32_t position, const float* q) {
+  const std::vector<float>& keys = kv_.k[static_cast<std::size_t>(layer)];
+  const std::int32_t window = config_.window(layer), d = config_.head_dim, group = config_.q_heads / config_.kv_heads;
+  const std::int32_t first = window > 0 ? std::max(0, position + 1 - window) : 0;
+  row_.assign(static_cast<std::size_t>(position) + 1, 0.0);
+  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (std::int32_t i = first; i <= position; ++i) {
+    const float* const key = keys.data() + i * kv_.token_floats + std::int64_t{head / group} * d;
+    double z = 0;
+    for (std::int32_t c = 0; c < d; ++c) z += double{q[c]} * double{key[c]};
+    z /= std::sqrt(static_cast<double>(d));
+    row_[static_cast<std::size_t>(i)] = z;
+    largest = std::max(largest, z);
+  }
+  for (auto i = static_cast<std::size_t>(first); i < row_.size(); ++i) sum += row_[i] = std::exp(row_[i] - largest);
+  for (auto i = static_cast<std::size_t>(first); i < row_.size(); ++i) row_[i] /= sum;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,53 @@
+#include "policies/kv/recipe_weights.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "policies/kv/trained_tensors.h"
+
+namespace kvlab {
+
+namespace {
+
+using Weights = std::shared_ptr<const TrainedTensors>;
+
+// True: the part takes them.
+template <class Part>
+bool give(std::function<std::unique_ptr<Part>()>& make, const Weights& weights) {
+  if (!make || make()->takes_weights() == KvPart::TakesWeights::kNo) return false;
+  make = [bare = make, weights] {
+    auto part = bare();
+    part->set_weights(weights);
+    return part;
+  };
+  make();  // refuses now what is missing
+  return true;
+}
+
+bool give_all(Recipe& recipe, const Weights& weights) {
+  bool taken = give(recipe.make_scorer, weights);
+  taken = give(recipe.make_allocator, weights) || taken;
+  taken = give(recipe.make_format, weights) || taken;
+  return give(recipe.make_selector, weights) || taken;
+}
+
+}  // namespace
+
+void read_weights(Params& experiment, Params& file, Recipe& recipe) {
+  recipe.weights_from = file.text("weights_from", "", "where trained or calibrated tensors for it can be had");
+  constexpr const char* kMeaning = "safetensors file with the recipe's trained or calibrated tensors";
+  const std::string own = file.text("weights", "", kMeaning), given = experiment.text("weights", "", kMeaning);
+  if (own.empty() && given.empty()) return;
+  Params& from = given.empty() ? file : experiment;
+  const std::string name = given.empty() ? own : given, path = from.resolve_file(name);
+  const std::string advice = recipe.weights_from.empty() ? "" : "; to be had: " + recipe.weights_from;
+  if (!std::filesystem::is_regular_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", name, advice));
+  from.reading("weights", [&] {
+    if (!give_all(recipe, TrainedTensors::open(path)))
+      throw InputError(fmt::format("no part of recipe '{}' takes weights: delete the line", recipe.name));
+  });
+  recipe.weights = path;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "kernels/score/word_scores/word_scores.h"
+#include "policies/kv/part.h"
+#include "policies/kv/scorer/hidden_scores/hidden_scores.h"
+#include "policies/kv/trained_tensors.h"
+
+namespace kvlab {
+
+namespace {
+
+// A small trained model per layer predicts a token's score for each KV head from the attention layer's input; the score is computed once,
+// when the token is appended, and stays with it. KVzap, Jegou and Jeblick 2026, arXiv:2601.07891: linear, or two layers with GELU, trained
+// on the logarithm of KVzip+ scores. Tensors as published: layers.L.weight [kv_heads, hidden_dim] and layers.L.bias, or layers.L.0 and
+// layers.L.2 with the same.
+class HiddenSurrogate final : public Scorer {
+ public:
+  explicit HiddenSurrogate(Params& p)
+      : mid_dim_(p.optional<std::int32_t>("middle_dim", 512, 0, 1 << 16,
+                                          "width between the two layers that is priced where no weights are given; 0: one layer")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens, always kept")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.hidden = needs.cpu_only = true;
+    needs.weights = weights_ == nullptr;
+    return needs;
+  }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    const bool is_linear = weights->has("layers.0.weight");
+    weights->require(is_linear ? "layers.0.weight" : "layers.0.0.weight");
+    const std::vector<std::int64_t>& shape = weights->shape(is_linear ? "layers.0.weight" : "layers.0.0.weight");
+    mid_dim_ = is_linear ? 0 : static_cast<std::int32_t>(shape.front());
+    weights_ = weights;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (weights_ == nullptr) return "";
+    if (weights_->has(name(model.num_layers, mid_dim_ == 0 ? "weight" : "0.weight")))
+      return fmt::format("{} has more than the model's {} layers; take the file of this model", weights_->name(), model.num_layers);
+    for (std::int32_t l = 0; l < model.num_layers; ++l) {
+      const std::int64_t first = mid_dim_ == 0 ? model.kv_heads : mid_dim_;
+      for (const auto& [tensor, shape] : tensors(l, first, model))
+        if (const std::string why = weights_->refuses(tensor, shape, "outputs, inputs"); !why.empty()) return why;
+    }
+    return "";
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+
+  void observe(LayerStep& step) override {
+    const auto sequences = static_cast<std::int64_t>(step.seqs.size());
+    std::int32_t* news = step.ops.host_ints(sequences);
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
+    HiddenScores op{step.kv, step.in.hidden.data(), news, step.model.hidden_dim, mid_dim_};
+    op.channel = first_word();
+    if (weights_ != nullptr && step.ops.computes()) {
+      op.w1 = data(step.layer, mid_dim_ == 0 ? "weight" : "0.weight"), op.b1 = data(step.layer, mid_dim_ == 0 ? "bias" : "0.bias");
+      if (mid_dim_ > 0) op.w2 = data(step.layer, "2.weight"), op.b2 = data(step.layer, "2.bias");
+    }
+    step.ops(op);
+  }
+  void score(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kFloat, scores}); }
+
+ private:
+  static std::string name(std::int32_t layer, const std::string& tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
+  [[nodiscard]] const float* data(std::int32_t layer, const char* tensor) const { return weights_->floats(name(layer, tensor)).data(); }
+  [[nodiscard]] std::vector<std::pair<std::string, std::vector<std::int64_t>>> tensors(std::int32_t layer, std::int64_t first,
+                                                                                       const ModelShape& model) const {
+    const std::string at = mid_dim_ == 0 ? "" : "0.";
+    std::vector<std::pair<std::string, std::vector<std::int64_t>>> all{{name(layer, at + "weight"), {first, model.hidden_dim}},
+                                                                       {name(layer, at + "bias"), {first}}};
+    if (mid_dim_ == 0) return all;
+    all.push_back({name(layer, "2.weight"), {model.kv_heads, mid_dim_}});
+    all.push_back({name(layer, "2.bias"), {model.kv_heads}});
+    return all;
+  }
+
+  std::int32_t mid_dim_, sinks_;
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+};
+
+KVLAB_REGISTER(Scorer, HiddenSurrogate, "hidden_surrogate", "a small trained model of the attention layer's input predicts the score",
+               "KVzap: Jegou and Jeblick 2026, arXiv:2601.07891");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,70 @@
+// kvlab label, and recipes that take what it writes.
+#include "app/commands/label.h"
+
+#include "base/safetensors.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+constexpr const char* kLabelModel = KVLAB_SOURCE_DIR "/engine/probe";
+constexpr const char* kLabelSample = KVLAB_SOURCE_DIR "/traces/samples/probe_niah.safetensors";
+
+class Label : public AppTest {
+ protected:
+  static void label(const std::string& what, std::vector<std::string> options) {
+    std::vector<std::string> all{"label", what, "--model", kLabelModel, "--out", what + ".safetensors"};
+    all.insert(all.end(), options.begin(), options.end());
+    const Called called = call(all);
+    ASSERT_EQ(called.status, 0) << called.err;
+    EXPECT_NE(called.out.find("wrote " + what + ".safetensors: "), std::string::npos) << called.out;
+  }
+  static void replay(const std::string& policies) {
+    write("e.yaml",
+          std::string("host: replay\nsamples: {s: {file: ") + kLabelSample + "}}\nkv_policy:" + policies + "\noutput: {kept: true}\n");
+    const Called called = call({"run", "e.yaml", "--out", "out", "--quiet", "--force"});
+    ASSERT_EQ(called.status, 0) << called.err;
+  }
+};
+
+TEST_F(Label, HeadsAreWrittenAndRead) {
+  label("heads", {"--probes", "1", "--prompt-tokens", "400"});
+  const SafetensorsFile file = SafetensorsFile::open("heads.safetensors");
+  for (const char* name : {"retrieval", "semantic", "sink", "echo", "induction"})
+    EXPECT_EQ(file.info(name).shape, (std::vector<std::int64_t>{8, 8})) << name;
+  for (const char* name : {"gates", "kv_retrieval", "kv_echo", "kv_induction"})
+    EXPECT_EQ(file.info(name).shape, (std::vector<std::int64_t>{8, 2})) << name;
+  EXPECT_EQ(file.metadata().at("model"), "probe");
+  const std::string first = read("heads.safetensors");
+  label("heads", {"--probes", "1", "--prompt-tokens", "400"});
+  EXPECT_EQ(read("heads.safetensors"), first);
+  replay("\n  - {recipe: [duo, razor, razor_compensation, compresskv], budget_tokens: 96, weights: heads.safetensors}");
+  const CsvTable table = read_csv("out/summary.csv");
+  ASSERT_EQ(table.rows.size(), 4U);
+  // Half of 16 rows keep all 514 tokens, the others 96; of razor 2 rows, and the others a fifth of the prompt beside the sinks.
+  EXPECT_EQ(table.rows[0][table.at("kept_tokens")], "305.00");
+  EXPECT_EQ(table.rows[3][table.at("kept_tokens")], "96.00");
+}
+
+TEST_F(Label, QueryFiltersAreWrittenAndRead) {
+  label("q_filters", {"--calibration-tokens", "600"});
+  EXPECT_EQ(SafetensorsFile::open("q_filters.safetensors").info("q_filters").shape, (std::vector<std::int64_t>{8, 2, 64}));
+  replay("\n  - {recipe: q_filters, budget_tokens: 128, weights: q_filters.safetensors}\n  - {recipe: random, budget_tokens: 128}");
+  const CsvTable table = read_csv("out/summary.csv");
+  EXPECT_EQ(table.rows[0][table.at("kept_tokens")], "128.00");
+  EXPECT_GT(std::stod(table.rows[0][table.at("attention_mass")]), std::stod(table.rows[1][table.at("attention_mass")]));
+  write("text.txt", "A text of one's own, with words in it.");
+  label("q_filters", {"--text", "text.txt"});
+  EXPECT_EQ(SafetensorsFile::open("q_filters.safetensors").metadata().at("calibration_tokens"), "39");
+}
+
+TEST_F(Label, ErrorsComeBeforeTheModelRuns) {
+  const auto error = [](const std::string& out) { return call({"label", "heads", "--model", kLabelModel, "--out", out}).err; };
+  EXPECT_NE(error("heads.tsv").find("must end in .safetensors"), std::string::npos) << error("heads.tsv");
+  EXPECT_NE(error("nowhere/heads.safetensors").find("its folder does not exist"), std::string::npos);
+  EXPECT_NE(error(std::string(kLabelModel) + "/heads.safetensors").find("among the model's own"), std::string::npos);
+  EXPECT_EQ(call({"label", "gates"}).status, 2);
+}
+
+}  // namespace
+}  // namespace kvlab

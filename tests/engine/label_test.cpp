@@ -1,0 +1,182 @@
+// Head labels and query filters of the probe model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/label/head_rows.h"
+#include "engine/label/label_heads.h"
+#include "engine/label/probe_prompts.h"
+#include "engine/label/query_filters.h"
+#include "engine/model/recording_host.h"
+#include "tests/engine/probe.h"
+#include "tests/engine/small_model.h"
+#include "tests/error_of.h"
+#include "tests/short_run.h"
+
+namespace kvlab {
+namespace {
+
+const Tokenizer& probe_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(kProbeDir);
+  return tokenizer;
+}
+
+LabelOptions small_options() {
+  LabelOptions o;
+  o.probes = 3, o.prompt_tokens = 700, o.block_tokens = 64, o.blocks = 1, o.short_prompts = 4;
+  return o;
+}
+
+const HeadLabelScores& probe_labels() {
+  static const HeadLabelScores scores = label_heads(probe(), probe_tokenizer(), small_options());
+  return scores;
+}
+
+float largest_of(const std::vector<float>& values) { return *std::max_element(values.begin(), values.end()); }
+
+TEST(LabelPrompts, TheNeedleIsWhereItIsSaidToBe) {
+  std::int32_t before = 0;
+  for (const double depth : {0.1, 0.5, 0.9}) {
+    const NeedleProbe p = needle_probe(probe_tokenizer(), probe().config(), 3, 0, 500, depth);
+    EXPECT_NEAR(static_cast<double>(p.ids.size()), 500, 60);
+    const std::string digits = probe_tokenizer().decode(
+        std::span(p.ids).subspan(static_cast<std::size_t>(p.needle.first), static_cast<std::size_t>(p.needle.second - p.needle.first)),
+        true);
+    EXPECT_EQ(digits.size(), 6U);
+    EXPECT_TRUE(std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) << digits;
+    EXPECT_GT(p.needle.first, before);
+    before = p.needle.first;
+  }
+  EXPECT_EQ(needle_probe(probe_tokenizer(), probe().config(), 3, 0, 500, 0.5).ids,
+            needle_probe(probe_tokenizer(), probe().config(), 3, 0, 500, 0.5).ids);
+  EXPECT_NE(needle_probe(probe_tokenizer(), probe().config(), 4, 0, 500, 0.5).ids,
+            needle_probe(probe_tokenizer(), probe().config(), 3, 0, 500, 0.5).ids);
+}
+
+TEST(LabelPrompts, ABlockIsRepeated) {
+  const std::vector<std::int32_t> ids = repeated_block(probe_tokenizer(), probe().config(), 1, 0, 20, 3);
+  ASSERT_EQ(ids.size(), 61U);
+  EXPECT_EQ(ids[0], probe().config().bos_id);
+  for (std::size_t i = 1; i <= 40; ++i) EXPECT_EQ(ids[i], ids[i + 20]);
+}
+
+// Rows of a pass in two pieces are those of one, and each sums to 1; a uniform model attends alike.
+TEST(LabelHeads, RowsAreAttention) {
+  const std::vector<std::int32_t> ids = made_up_text(probe_tokenizer(), probe().config(), 1, 0, 40);
+  std::map<std::array<std::int32_t, 3>, std::vector<double>> rows;
+  KvState kv(probe().config());
+  HeadRows whole(probe().config(), kv, HeadRows::Which::kAllQueries,
+                 [&](std::int32_t l, std::int32_t h, std::int32_t at, std::span<const double> row) {
+                   rows[{l, h, at}] = {row.begin(), row.end()};
+                 });
+  forward(probe(), ids, kv, &whole);
+  EXPECT_EQ(rows.size(), 8U * 8U * 40U);
+  for (const auto& [place, row] : rows) {
+    EXPECT_EQ(row.size(), static_cast<std::size_t>(place[2]) + 1);
+    EXPECT_NEAR(std::accumulate(row.begin(), row.end(), 0.0), 1, 1e-9);
+  }
+  KvState again(probe().config());
+  std::size_t seen = 0;
+  HeadRows last(probe().config(), again, HeadRows::Which::kLastQuery,
+                [&](std::int32_t l, std::int32_t h, std::int32_t at, std::span<const double> row) {
+                  ++seen;
+                  EXPECT_EQ(at, 39);
+                  const std::vector<double>& expected = rows.at({l, h, at});
+                  for (std::size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(row[i], expected[i], 1e-4);
+                });
+  forward(probe(), std::span(ids).first(23), again);
+  forward(probe(), std::span(ids).subspan(23), again, &last);
+  EXPECT_EQ(seen, 64U);
+}
+
+TEST(LabelHeads, TheProbeHasRetrievalHeadsAndSinks) {
+  const HeadLabelScores& s = probe_labels();
+  EXPECT_GT(s.answered_frac, 0.8);
+  EXPECT_GT(largest_of(s.retrieval), 0.5F);  // heads that look the digits up
+  EXPECT_GT(largest_of(s.semantic), 0.1F);
+  EXPECT_GT(largest_of(s.induction), 0.1F);
+  const auto few = std::count_if(s.retrieval.begin(), s.retrieval.end(), [](float x) { return x >= 0.1F; });
+  EXPECT_LT(few, 32);  // of 64
+  // A needle is farther away than the recent tokens in most prompts, so a head that reads it has a gate.
+  EXPECT_GT(largest_of(s.gates), 0.1F);
+  EXPECT_GT(largest_of(s.sink), 0.3F);  // engine/probe/README.md: token 0 draws up to 0.6 in layer 5
+  for (const auto* scores : {&s.retrieval, &s.semantic, &s.sink, &s.echo, &s.induction, &s.gates}) {
+    for (const float x : *scores) {
+      EXPECT_GE(x, 0.0F);
+      EXPECT_LE(x, 1.0F);
+    }
+  }
+  ASSERT_EQ(s.kv_induction.size(), 16U);
+  for (std::size_t row = 0; row < 16; ++row)
+    EXPECT_EQ(s.kv_induction[row], *std::max_element(s.induction.begin() + static_cast<std::ptrdiff_t>(4 * row),
+                                                     s.induction.begin() + static_cast<std::ptrdiff_t>(4 * row + 4)));
+}
+
+TEST(LabelHeads, ScoresDoNotDependOnChunks) {
+  if (short_run()) GTEST_SKIP() << "two more passes of the model";
+  for (const std::int32_t chunk : {64, 333}) {
+    LabelOptions options = small_options();
+    options.chunk_tokens = chunk;
+    const HeadLabelScores other = label_heads(probe(), probe_tokenizer(), options);
+    EXPECT_EQ(other.retrieval, probe_labels().retrieval) << chunk;
+    EXPECT_EQ(other.answered_frac, probe_labels().answered_frac);
+    for (std::size_t i = 0; i < other.semantic.size(); ++i) EXPECT_NEAR(other.semantic[i], probe_labels().semantic[i], 1e-4F) << chunk;
+    for (std::size_t i = 0; i < other.gates.size(); ++i) EXPECT_NEAR(other.gates[i], probe_labels().gates[i], 1e-4F) << chunk;
+    EXPECT_EQ(other.sink, probe_labels().sink);
+  }
+}
+
+TEST(LabelHeads, PromptsMustFit) {
+  LabelOptions options = small_options();
+  options.prompt_tokens = 5000;
+  EXPECT_NE(error_of([&] { label_heads(probe(), probe_tokenizer(), options); }).find("is longer than the context"), std::string::npos);
+}
+
+TEST(QueryFilters, PointAwayFromTheQueries) {
+  std::vector<std::vector<std::int32_t>> texts;
+  for (std::uint64_t i = 0; i < 2; ++i) texts.push_back(made_up_text(probe_tokenizer(), probe().config(), 1, i, 300));
+  const std::vector<float> filters = query_filters(probe(), texts);
+  ASSERT_EQ(filters.size(), 8U * 2U * 64U);
+  EXPECT_EQ(filters, query_filters(probe(), texts));
+  RecordOptions options;
+  const AttentionTrace trace = record(probe(), texts[1], options);
+  double mean_dot = 0, better = 0, rows = 0;
+  for (std::size_t l = 0; l < 8; ++l) {
+    for (std::size_t h = 0; h < 2; ++h) {
+      const float* f = filters.data() + (l * 2 + h) * 64;
+      double norm = 0;
+      for (std::size_t c = 0; c < 64; ++c) norm += double{f[c]} * double{f[c]};
+      EXPECT_NEAR(norm, 1, 1e-5);
+      const auto dot = [&](const float* x) { return std::inner_product(x, x + 64, f, 0.0); };
+      for (std::size_t t = 0; t < 300; ++t)
+        for (std::size_t g = 0; g < 4; ++g) mean_dot += dot(trace.layers[l].q.data() + (t * 8 + h * 4 + g) * 64);
+      // Keys of a high score get more attention from the last queries than those of a low one.
+      std::vector<std::pair<double, std::size_t>> order;
+      for (std::size_t t = 4; t < 250; ++t) order.emplace_back(-dot(trace.layers[l].k.data() + (t * 2 + h) * 64), t);
+      std::sort(order.begin(), order.end());
+      double low = 0, high = 0;
+      for (std::size_t i = 0; i < order.size(); ++i) {
+        for (std::size_t t = 250; t < 300; ++t) {
+          double z = 0;
+          for (std::size_t g = 0; g < 4; ++g)
+            z += std::inner_product(trace.layers[l].q.data() + (t * 8 + h * 4 + g) * 64,
+                                    trace.layers[l].q.data() + (t * 8 + h * 4 + g + 1) * 64,
+                                    trace.layers[l].k.data() + (order[i].second * 2 + h) * 64, 0.0);
+          (i < order.size() / 2 ? low : high) += z;
+        }
+      }
+      better += high > low ? 1 : 0, rows += 1;
+    }
+  }
+  EXPECT_LT(mean_dot, 0);
+  EXPECT_GE(better / rows, 0.9);
+}
+
+TEST(QueryFilters, TextIsNeeded) {
+  EXPECT_NE(error_of([&] { query_filters(probe(), {}); }).find("no token"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,159 @@
+// KVzap: scores by a small trained model of the hidden state.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "policies/kv/scorer/hidden_scores/hidden_scores.h"
+#include "policies/kv/trained_tensors.h"
+#include "tests/error_of.h"
+#include "tests/kv/host_fixture.h"
+#include "tests/kv/kv_fixture.h"
+#include "tests/recipes_in.h"
+#include "traces/write_safetensors.h"
+
+namespace kvlab::test {
+namespace {
+
+// Random models as published: one layer where `mid` is 0, else two.
+class Surrogates {
+ public:
+  Surrogates(std::int32_t layers, std::int32_t heads, std::int32_t hidden, std::int32_t mid) : mid_(mid) {
+    for (std::int32_t l = 0; l < layers; ++l) {
+      const std::string at = "layers." + std::to_string(l) + ".";
+      if (mid == 0) {
+        add(at + "weight", {heads, hidden}), add(at + "bias", {heads});
+      } else {
+        add(at + "0.weight", {mid, hidden}), add(at + "0.bias", {mid});
+        add(at + "2.weight", {heads, mid}), add(at + "2.bias", {heads});
+      }
+    }
+  }
+  [[nodiscard]] std::string file() const {
+    const auto path = std::filesystem::temp_directory_path() / ("kvlab_kvzap_" + std::to_string(::getpid()) + ".safetensors");
+    std::vector<TensorToWrite> all;
+    for (const auto& [name, shape, data] : tensors_) all.push_back({name, "F32", shape, data.data()});
+    write_safetensors(path.string(), all, {});
+    return path.string();
+  }
+  [[nodiscard]] const std::vector<float>& of(const std::string& wanted) const {
+    for (const auto& [name, shape, data] : tensors_)
+      if (name == wanted) return data;
+    throw InternalError("no such tensor");
+  }
+  // The score of input h [hidden] for a KV head of a layer, in float64.
+  [[nodiscard]] double score(std::int32_t layer, std::int32_t head, const float* h, std::int32_t hidden) const {
+    const std::string at = "layers." + std::to_string(layer) + ".";
+    const auto row = [&](const std::string& name, std::int32_t r, const auto* x, std::int32_t n) {
+      double sum = of(name + "bias")[static_cast<std::size_t>(r)];
+      for (std::int32_t c = 0; c < n; ++c)
+        sum += double{of(name + "weight")[static_cast<std::size_t>(r * n + c)]} * static_cast<double>(x[c]);
+      return sum;
+    };
+    if (mid_ == 0) return row(at, head, h, hidden);
+    std::vector<double> between;
+    for (std::int32_t m = 0; m < mid_; ++m) {
+      const double x = row(at + "0.", m, h, hidden);
+      between.push_back(x * 0.5 * (1 + std::erf(x / std::sqrt(2.0))));
+    }
+    return row(at + "2.", head, between.data(), mid_);
+  }
+
+ private:
+  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const std::int64_t n = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+    tensors_.emplace_back(name, shape, RandomLayer::normals(static_cast<std::size_t>(n), 17, static_cast<std::int32_t>(tensors_.size())));
+    for (float& x : std::get<2>(tensors_.back())) x *= 0.3F;
+  }
+  std::int32_t mid_;
+  std::vector<std::tuple<std::string, std::vector<std::int64_t>, std::vector<float>>> tensors_;
+};
+
+std::string zap(const std::string& threshold, const std::string& file) {
+  return "{recipe: kvzap, allocator: {score_threshold: {min_score: " + threshold + "}}, weights: " + file + "}";
+}
+
+ReplayResult kept_by(const std::string& recipe, const AttentionTrace& trace) {
+  ReplayOptions options;
+  options.lists_kept = true;
+  return replay(trace, full_attention(trace), recipe_of(recipe), options);
+}
+
+// Thresholds that keep some of the tokens: a token of the prompt stays if it is among the last 128 or its score reaches the threshold.
+TEST(KvZap, KeepsWhatScoresByHand) {
+  for (const std::int32_t mid : {0, 7}) {
+    const AttentionTrace trace = sample({});  // 3 layers, 2 KV heads, 200 tokens in chunks of 90
+    const Surrogates models(3, 2, trace.hidden_dim, mid);
+    const ReplayResult result = kept_by(zap("0.1", models.file()), trace);
+    for (std::int32_t l = 0; l < 3; ++l) {
+      for (std::int32_t h = 0; h < 2; ++h) {
+        std::vector<std::int32_t> expected;
+        for (std::int32_t t = 0; t < 200; ++t) {
+          const double score =
+              models.score(l, h, trace.layers[static_cast<std::size_t>(l)].hidden.data() + t * trace.hidden_dim, trace.hidden_dim);
+          ASSERT_GT(std::fabs(score - 0.1), 1e-4);
+          if (t >= 72 || score >= 0.1) expected.push_back(t);
+        }
+        EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(l * 2 + h)], expected) << mid << " " << l << " " << h;
+        EXPECT_LT(expected.size(), 190U);
+        EXPECT_GT(expected.size(), 135U);
+      }
+    }
+  }
+}
+
+TEST(KvZap, ThresholdsAtTheEnds) {
+  const AttentionTrace trace = sample({});
+  const std::string file = Surrogates(3, 2, trace.hidden_dim, 0).file();
+  EXPECT_EQ(kept_by(zap("-1e30", file), trace).kept_tokens, 200);
+  const ReplayResult none = kept_by(zap("1e30", file), trace);
+  for (const auto& row : none.kept_of_prompt) {
+    ASSERT_EQ(row.size(), 128U);
+    EXPECT_EQ(row.front(), 72);
+  }
+  for (const auto& row : none.kept) EXPECT_EQ(row.size(), 128U);  // each decoded token lets one go
+}
+
+TEST(KvZap, TokensAreJudgedAlikeInAnyChunks) {
+  const std::string recipe = zap("0.1", Surrogates(3, 2, 48, 7).file());
+  const auto whole = kept_by(recipe, sample({.chunk = 0}));
+  const auto cut = kept_by(recipe, sample({.chunk = 33}));
+  EXPECT_EQ(whole.kept_of_prompt, cut.kept_of_prompt);
+  EXPECT_EQ(whole.kept, cut.kept);
+}
+
+TEST(KvZap, CostsWhatItComputes) {
+  for (const std::int32_t mid : {0, 7}) {
+    const AttentionTrace trace = sample({});
+    expect_cost_is_replay(trace, full_attention(trace), recipe_of(zap("0.1", Surrogates(3, 2, trace.hidden_dim, mid).file())));
+  }
+}
+
+// Without a file only costs are known, of the published two-layer form.
+TEST(KvZap, WeightsAreNeededToCompute) {
+  const AttentionTrace trace = sample({});
+  const std::string why = error_of([&] { kept_by("{recipe: kvzap}", trace); });
+  EXPECT_TRUE(why.starts_with("recipe 'kvzap' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
+  EXPECT_TRUE(needs_weights("kvzap"));
+  ShapeRun run(recipe_of("{recipe: kvzap}"), {2, 8, 2, 64, 100});
+  const ShapeRun::Seq seq{0, 300, 300, {0}, {}};
+  std::int64_t flops = 0;
+  for (const OpCall& c : run.step(std::span(&seq, 1)).calls) flops += c.op == "hidden_scores" ? c.flops : 0;
+  EXPECT_EQ(flops, 2 * 2 * 300 * (512 * 100 + 2 * 512));
+}
+
+TEST(KvZap, RefusesFilesOfAnotherModel) {
+  const AttentionTrace trace = sample({});
+  const auto why = [&](const Surrogates& models) { return error_of([&] { kept_by(zap("0", models.file()), trace); }); };
+  EXPECT_NE(why({4, 2, 48, 0}).find("more than the model's 3 layers"), std::string::npos) << why({4, 2, 48, 0});
+  EXPECT_NE(why({2, 2, 48, 0}).find("has no tensor 'layers.2.weight'"), std::string::npos) << why({2, 2, 48, 0});
+  EXPECT_NE(why({3, 4, 48, 0}).find("has shape [4, 48], the model needs [2, 48]"), std::string::npos) << why({3, 4, 48, 0});
+  EXPECT_NE(why({3, 2, 50, 6}).find("has shape [6, 50], the model needs [6, 48]"), std::string::npos) << why({3, 2, 50, 6});
+  EXPECT_NE(why({3, 3, 48, 6}).find("'layers.0.2.weight'"), std::string::npos) << why({3, 3, 48, 6});
+}
+
+}  // namespace
+}  // namespace kvlab::test

@@ -1,0 +1,205 @@
+// Trained and calibrated tensors that recipes name, and head labels.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <numeric>
+
+#include "policies/kv/allocator/head_labels.h"
+#include "policies/kv/policy.h"
+#include "policies/kv/trained_tensors.h"
+#include "sim/replay/replay.h"
+#include "tests/error_of.h"
+#include "tests/kv/kv_fixture.h"
+#include "tests/recipes_in.h"
+#include "traces/synthetic_attention.h"
+#include "traces/write_safetensors.h"
+
+namespace kvlab::test {
+namespace {
+
+class WeightFile : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string text(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_ / name) << content;
+    return (folder_ / name).string();
+  }
+  using Tensors = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+  // Values 0, 1, 2, ... of each tensor unless `values` has others.
+  std::string tensors(const Tensors& shapes, const std::map<std::string, std::vector<float>>& values = {}) const {
+    std::vector<std::vector<float>> data;
+    std::vector<TensorToWrite> all;
+    for (const auto& [name, shape] : shapes) {
+      std::int64_t n = 1;
+      for (const std::int64_t extent : shape) n *= extent;
+      std::vector<float> x(static_cast<std::size_t>(n));
+      std::iota(x.begin(), x.end(), 0.0F);
+      data.push_back(values.contains(name) ? values.at(name) : x);
+    }
+    for (std::size_t i = 0; i < shapes.size(); ++i) all.push_back({shapes[i].first, "F32", shapes[i].second, data[i].data()});
+    const std::string path = (folder_ / "weights.safetensors").string();
+    write_safetensors(path, all, {});
+    return path;
+  }
+
+  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("kvlab_weights_" + std::to_string(::getpid()));
+};
+
+AttentionTrace weights_trace(std::vector<std::int32_t> chunk_ends = {}) {
+  Params p = Params::from_text("{layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 4}", "synthetic");
+  AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  if (!chunk_ends.empty()) trace.chunk_ends = std::move(chunk_ends);
+  return trace;
+}
+
+ReplayResult replayed(const std::string& recipe, const AttentionTrace& trace) {
+  ReplayOptions options;
+  options.lists_kept = true;
+  return replay(trace, full_attention(trace), recipe_of(recipe), options);
+}
+
+TEST_F(WeightFile, APublishedTableOfGates) {
+  const auto gates = TrainedTensors::open(text("full_attention_heads.tsv", "0.25\t1.5\n-1e-3\t0.75\n"));
+  EXPECT_EQ(gates->shape("gates"), (std::vector<std::int64_t>{2, 2}));
+  const std::span<const float> values = gates->floats("gates");
+  EXPECT_EQ(std::vector<float>(values.begin(), values.end()), (std::vector<float>{0.25F, 1.0F, 0.0F, 0.75F}));
+  const auto error = [&](const std::string& content) { return error_of([&] { TrainedTensors::open(text("t.tsv", content)); }); };
+  EXPECT_NE(error("1 0\n1\n").find("t.tsv:2: 1 numbers, expected 2"), std::string::npos) << error("1 0\n1\n");
+  EXPECT_NE(error("1 0\n1 x\n").find("t.tsv:2: not a number: 'x'"), std::string::npos);
+  EXPECT_NE(error("1 nan\n").find("not a number"), std::string::npos);
+  EXPECT_NE(error("").find("is empty"), std::string::npos);
+  EXPECT_NE(error("1 0\n\n1 1\n").find("t.tsv:2: 0 numbers"), std::string::npos);
+}
+
+TEST_F(WeightFile, TensorsAreCheckedByNameAndShape) {
+  const auto weights = TrainedTensors::open(tensors({{"a", {2, 3}}, {"b", {4}}}));
+  EXPECT_EQ(weights->names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(weights->floats("b")[3], 3);
+  EXPECT_EQ(weights->refuses("a", {2, 3}, ""), "");
+  EXPECT_EQ(weights->refuses("a", {-1, 3}, ""), "");
+  EXPECT_NE(weights->refuses("a", {2, 4}, "layers, heads").find("has shape [2, 3], the model needs [2, 4] (layers, heads)"),
+            std::string::npos);
+  EXPECT_NE(weights->refuses("b", {4, 1}, ""), "");
+  EXPECT_NE(error_of([&] { weights->require("c"); }).find("has no tensor 'c'; it has a, b"), std::string::npos);
+}
+
+// Minus the product with the published direction, of every sequence and KV head of the layer.
+TEST_F(WeightFile, QFiltersByHand) {
+  const ModelShape shape{2, 4, 2, 8};
+  const std::vector<float> filters = RandomLayer::normals(2 * 2 * 8, 3, 1);
+  RandomLayer layer(shape, 2, 30, 9);
+  auto scorer = make_part<ScorerRegistry>("query_direction");
+  EXPECT_EQ(scorer->needs().window_queries, 128);
+  scorer->set_weights(TrainedTensors::open(tensors({{"q_filters", {2, 2, 8}}}, {{"q_filters", filters}})));
+  EXPECT_EQ(scorer->needs().window_queries, 0);
+  EXPECT_EQ(scorer->refuses(shape), "");
+  LayerStep step = layer.prompt_step(1);
+  step.layer = 1;
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer->score(step, scores.data());
+  for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
+    for (std::int32_t i = 0; i < step.kv.len[r]; ++i) {
+      double dot = 0;
+      for (std::int32_t c = 0; c < 8; ++c)
+        dot += double{step.kv.key(r, i)[c]} * double{filters[static_cast<std::size_t>((2 + r % 2) * 8 + c)]};
+      EXPECT_NEAR(scores[static_cast<std::size_t>(step.kv.first[r] + i)], -dot, 1e-5);
+    }
+  }
+}
+
+TEST_F(WeightFile, QFiltersRefuseAnotherModel) {
+  const std::string path = tensors({{"q_filters", {4, 2, 32}}});
+  const std::string why = error_of([&] { replayed("{recipe: q_filters, budget_tokens: 40, weights: " + path + "}", weights_trace()); });
+  EXPECT_NE(why.find("recipe 'q_filters' cannot run: tensor 'q_filters' of "), std::string::npos) << why;
+  EXPECT_NE(why.find("has shape [4, 2, 32], the model needs [3, 2, 32]"), std::string::npos) << why;
+}
+
+TEST_F(WeightFile, ErrorsSayWhatToType) {
+  const auto error = [&](const std::string& recipe) { return error_of([&] { recipe_of(recipe); }); };
+  const std::string absent = error("{recipe: q_filters, weights: none.safetensors}");
+  EXPECT_NE(absent.find("<kv_policy>:1:"), std::string::npos) << absent;
+  EXPECT_NE(absent.find("'none.safetensors': no such file; to be had: tensor q_filters"), std::string::npos) << absent;
+  const std::string other = tensors({{"gates", {3, 2}}});
+  EXPECT_NE(error("{recipe: snapkv, weights: " + other + "}").find("no part of recipe 'snapkv' takes weights"), std::string::npos);
+  EXPECT_NE(error("{recipe: q_filters, weights: " + other + "}").find("has no tensor 'q_filters'; it has gates"), std::string::npos);
+  EXPECT_NE(error("{recipe: razor, weights: " + other + "}").find("has no tensor 'kv_induction'"), std::string::npos);
+  EXPECT_NE(error("{recipe: duo, allocator: {head_split: {retrieval_heads: 0.1}}, weights: " + other + "}").find("exclude each other"),
+            std::string::npos);
+  EXPECT_EQ(error("{recipe: duo, weights: " + other + "}"), "no error");
+}
+
+std::vector<std::pair<int, int>> places(const HeadLabels& labels) {
+  std::vector<std::pair<int, int>> all;
+  for (const TableEntry& e : labels.retrieval_heads()) all.emplace_back(e.layer, e.head);
+  return all;
+}
+
+TEST_F(WeightFile, RetrievalHeadsByGates) {
+  const auto weights = TrainedTensors::open(text("g.tsv", "0.5 0.9\n0.5 0.1\n0.5 0.95\n"));
+  using Places = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kGates, 0.5, 0)), (Places{{0, 0}, {0, 1}, {2, 1}}));  // of equals the first
+  EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kGates, 0.17, 0)), (Places{{2, 1}}));
+  EXPECT_TRUE(HeadLabels(weights, HeadLabel::kGates, 0, 0).are_given());
+  EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kGates, 1, 0)).size(), 6U);
+}
+
+TEST_F(WeightFile, RetrievalHeadsByInductionAndEcho) {
+  const auto weights =
+      TrainedTensors::open(tensors({{"kv_induction", {2, 5}}, {"kv_echo", {2, 5}}},
+                                   {{"kv_induction", {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}}, {"kv_echo", {0, 0, 0, 0, 0, 0, 0, 1, 5, 2}}}));
+  EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kInduction, 0.3, 0.1)), (std::vector<std::pair<int, int>>{{0, 0}, {0, 1}, {1, 3}}));
+}
+
+// Heads that keep the whole prompt.
+std::vector<std::size_t> whole_rows(const ReplayResult& result, std::size_t tokens) {
+  std::vector<std::size_t> rows;
+  for (std::size_t i = 0; i < result.kept_of_prompt.size(); ++i)
+    if (result.kept_of_prompt[i].size() == tokens) rows.push_back(i);
+  return rows;
+}
+
+// Online the heads depend on what is seen of the prompt when the first token must go; by a file they do not.
+TEST_F(WeightFile, HeadsOfDuoDoNotDependOnChunks) {
+  const std::string recipe = "{recipe: duo, budget_tokens: 80, weights: " + text("g.tsv", "0.5 0.9\n0.4 0.1\n0.7 0.2\n") + "}";
+  for (const std::vector<std::int32_t>& chunks : {std::vector<std::int32_t>{}, {100, 200}, {30, 60, 90, 120, 150, 180, 200}}) {
+    const ReplayResult result = replayed(recipe, weights_trace(chunks));
+    EXPECT_EQ(whole_rows(result, 200), (std::vector<std::size_t>{0, 1, 4}));
+    for (const std::size_t row : {2U, 3U, 5U}) {
+      std::vector<std::int32_t> ends(64);
+      std::iota(ends.begin(), ends.end(), 0);
+      for (std::int32_t i = 184; i < 200; ++i) ends.push_back(i);
+      EXPECT_EQ(result.kept_of_prompt[row], ends) << row;
+    }
+  }
+}
+
+TEST_F(WeightFile, RazorKeepsLabelledHeads) {
+  const std::string path = tensors({{"kv_induction", {3, 2}}, {"kv_echo", {3, 2}}}, {{"kv_induction", {0, 0, 5, 0, 0, 0}}});
+  for (const char* recipe : {"razor", "razor_compensation"}) {
+    const ReplayResult result =
+        replayed(std::string("{recipe: ") + recipe + ", budget_tokens: 30, weights: " + path + "}", weights_trace());
+    EXPECT_EQ(whole_rows(result, 200), (std::vector<std::size_t>{2})) << recipe;
+  }
+}
+
+TEST_F(WeightFile, CompressKvReadsLabelledHeads) {
+  std::vector<float> semantic(24, 0.0F);
+  for (const std::size_t at : {1U, 6U, 8U, 11U, 20U, 23U}) semantic[at] = 1 + static_cast<float>(at);
+  const std::string path = tensors({{"semantic", {3, 8}}}, {{"semantic", semantic}});
+  const std::string parts = "heads_per_layer: 2, window_tokens: 8, pool: avg, pool_tokens: 5";
+  const std::string labelled =
+      "{recipe: compresskv, budget_tokens: 60, scorer: {retrieval_head_window: {" + parts + "}}, weights: " + path + "}";
+  const std::string listed =
+      "{recipe: compresskv, budget_tokens: 60, scorer: {retrieval_head_window: {" + parts + ", heads: 0.1 0.6 1.0 1.3 2.4 2.7}}}";
+  const AttentionTrace trace = weights_trace();
+  EXPECT_EQ(replayed(labelled, trace).kept_of_prompt, replayed(listed, trace).kept_of_prompt);
+  EXPECT_NE(replayed(labelled, trace).kept_of_prompt, replayed("{recipe: compresskv, budget_tokens: 60}", trace).kept_of_prompt);
+}
+
+}  // namespace
+}  // namespace kvlab::test
