@@ -34,7 +34,7 @@ struct Needs {
   bool future_queries = false;  // queries of later steps: an oracle's knowledge
   std::string pass;             // an extra forward pass, by name
   bool pass_hidden = false;     // the attention layers' inputs in that pass
-  bool cpu_only = false;        // some operation has no CUDA kernel
+  bool cpu_only = false;        // some operation has no CUDA kernel, or needs more than 16 bits
   void add(const Needs& other);
   // The begin of the assumed question where the real one is not known: the prompt's last window_queries tokens, at least 32. -1: no part
   // needs it.
