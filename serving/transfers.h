@@ -60,7 +60,6 @@ class Transfers {
   [[nodiscard]] const Use& ingress(std::size_t replica) const { return sides_[replica].in; }
 
  private:
-  [[nodiscard]] LinkSetup between(std::uint32_t from, std::uint32_t to) const;
   struct Side {
     Picoseconds out_free{}, in_free{};
     Use out, in;

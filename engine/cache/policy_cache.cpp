@@ -58,7 +58,7 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
   if (!model_->memory().on_host()) refuse_cpu_only(recipe, policy_.needs());
-  refuse_renumbering(recipe, model_->config(), pages_->type());
+  refuse_renumbering(recipe, model_->config());
   keeper_ = std::make_unique<Keeper>(groups_, options.packs && policy_.encodes());
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
@@ -67,17 +67,13 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
 
 PolicyCache::~PolicyCache() = default;
 
-void refuse_renumbering(const Recipe& recipe, const ModelConfig& model, ElementType type) {
-  if (!recipe.renumbers()) return;
-  const auto refuse = [&](const std::string& why) {
-    throw InputError(fmt::format("recipe '{}' cannot run: keys cannot be renumbered, because {}", recipe.name, why));
-  };
-  for (std::int32_t l = 0; l < model.layers; ++l)
+void refuse_renumbering(const Recipe& recipe, const ModelConfig& model) {
+  for (std::int32_t l = 0; recipe.renumbers() && l < model.layers; ++l)
     if (model.window(l) > 0)
-      refuse(fmt::format("layer {} of the model attends to a window of its own; write 'positions: original'", l));
-  if (turns_in_decode(recipe) && type != ElementType::kF32)
-    refuse(fmt::format("trigger '{}' turns them again in decode, and roundings to {} add up; write 'backend: cpu', or 'positions: original'",
-                       recipe.trigger, name_of(type)));
+      throw InputError(
+          fmt::format("recipe '{}' cannot run: keys cannot be renumbered, because layer {} of the model attends to a window of its own; "
+                      "write 'positions: original'",
+                      recipe.name, l));
 }
 
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
@@ -88,6 +84,11 @@ void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
 
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   if (!needs.cpu_only) return;
+  if (turns_in_decode(recipe))
+    throw InputError(
+        fmt::format("recipe '{}' turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up; "
+                    "it runs with backend cpu alone",
+                    recipe.name));
   throw InputError(fmt::format("recipe '{}' has an operation without a CUDA kernel; it runs with backend cpu alone", recipe.name));
 }
 

@@ -140,11 +140,11 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<void> attachment_;
 };
 
-// Error (InputError): the recipe renumbers keys, and the model has layers with windows, or would turn keys of 16 bits again and again.
-void refuse_renumbering(const Recipe& recipe, const ModelConfig& model, ElementType type);
+// Error (InputError): the recipe renumbers keys, and the model has layers with windows.
+void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
 // Error (InputError): the recipe needs an extra pass. For models that run none inside a step (an adopted prompt brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
-// Error (InputError) where some operation of the recipe has no CUDA kernel.
+// Error (InputError) where some operation of the recipe has no CUDA kernel, or 16 bits are too few for what it does.
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs);
 
 }  // namespace kvlab

@@ -35,7 +35,7 @@ struct Needs {
   bool future_queries = false;  // queries of later steps: an oracle's knowledge
   std::string pass;             // an extra forward pass, by name
   bool pass_hidden = false;     // the attention layers' inputs in that pass
-  bool cpu_only = false;        // some operation has no CUDA kernel
+  bool cpu_only = false;        // some operation has no CUDA kernel, or needs more than 16 bits
   bool weights = false;         // trained tensors, which were not given: only costs are known
   void add(const Needs& other);
   // The begin of the assumed question where the real one is not known: the prompt's last window_queries tokens, at least 32. -1: no part

@@ -106,6 +106,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   if (const std::string why = recipe.renumbers() ? why_rope_stays(model.rope) : ""; !why.empty())
     throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
   needs_.turns |= recipe.renumbers();
+  needs_.cpu_only |= turns_in_decode(recipe);
   const bool equal_shares = !allocator_->has_shares() && !allocator_->depends_on_data();
   protects_share_ = scorer_ && scorer_->protects().recent_frac > 0 && !equal_shares && !recipe.peer_ties;
   if (!recipe.has_budget) return;

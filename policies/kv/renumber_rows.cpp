@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kPageTokens = 64;
+constexpr std::int32_t kScratchPageTokens = 64;
 
 Places places_of(const LayerStep& step, const Selection& listed, const std::vector<float>& frequencies) {
   std::int32_t* const end = step.ops.host_ints(std::ssize(step.seqs));
@@ -25,12 +25,12 @@ KvRows scratch_rows(const LayerStep& step, const std::int64_t* first) {
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     len[r] = static_cast<std::int32_t>(first[r + 1] - first[r]);
     page_begin[r] = pages;
-    pages += ceil_div(len[r], kPageTokens);
+    pages += ceil_div(len[r], kScratchPageTokens);
   }
   std::int32_t* const page = step.ops.host_ints(pages);
   for (std::int32_t p = 0; p < pages; ++p) page[p] = p;
   kv.len = len, kv.first = first, kv.page_begin = page_begin, kv.page = page;
-  kv.page_tokens = kPageTokens, kv.pool_tokens = std::int64_t{pages} * kPageTokens;
+  kv.page_tokens = kScratchPageTokens, kv.pool_tokens = std::int64_t{pages} * kScratchPageTokens;
   kv.k = step.ops.floats(kv.pool_tokens * kv.head_dim), kv.v = step.ops.floats(kv.pool_tokens * kv.head_dim);
   kv.position = step.ops.ints(kv.pool_tokens);
   kv.words = nullptr, kv.num_words = 0;

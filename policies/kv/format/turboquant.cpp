@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-using Matrix = std::vector<float>;  // [d, d], rows
+using SquareMatrix = std::vector<float>;  // [d, d], rows
 
 // Centroids of the best 2^bits level quantizer of N(0, 1), ascending (Lloyd 1982; Max 1960): each is the mean of the numbers nearest to it.
 std::vector<float> lloyd_max(int bits) {
@@ -35,8 +35,8 @@ std::vector<float> lloyd_max(int bits) {
   return {c.begin(), c.end()};
 }
 
-Matrix gaussian(std::int32_t d, std::uint64_t seed, std::uint64_t stream) {
-  Matrix g(static_cast<std::size_t>(d) * static_cast<std::size_t>(d));
+SquareMatrix gaussian(std::int32_t d, std::uint64_t seed, std::uint64_t stream) {
+  SquareMatrix g(static_cast<std::size_t>(d) * static_cast<std::size_t>(d));
   for (std::size_t i = 0; i < g.size(); ++i) g[i] = static_cast<float>(Draw{seed, Purpose::kPolicy, stream, i}.normal());
   return g;
 }
@@ -48,7 +48,7 @@ double dot(const float* a, const float* b, std::int32_t d) {
 }
 
 // Rows made orthonormal one after another, twice for float32: a rotation drawn uniformly, if the rows are Gaussian.
-Matrix orthonormal(Matrix m, std::int32_t d) {
+SquareMatrix orthonormal(SquareMatrix m, std::int32_t d) {
   for (std::int32_t r = 0; r < d; ++r) {
     float* const row = m.data() + std::int64_t{r} * d;
     for (int pass = 0; pass < 2; ++pass)
@@ -112,7 +112,7 @@ class RotatedCode final : public VectorCode {
 
  private:
   struct Tables {
-    Matrix rotation, sketch;
+    SquareMatrix rotation, sketch;
     std::vector<float> centroids;
   };
   // Of the one head_dim that a model has, drawn when a vector comes. Seed and generator are stored instead of the matrices.
