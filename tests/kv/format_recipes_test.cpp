@@ -34,8 +34,8 @@ TEST(FormatRecipes, SaveWhatTheirPapersSay) {
         Expected{"zipcache", 0.2, 0.3, 1.2}, Expected{"zipvl", 0.2, 0.35, 0.8}, Expected{"cachegen", 1, 1, 0.3},
         Expected{"dfloat11", 0.55, 0.75, 1e-2},
         // 2 + 32 bytes of 128; with the sketch 4 more for K. KVQuant: one outlier of 3 bytes, and the first token.
-        Expected{"turboquant4", 0.26, 0.27, 0.4}, Expected{"turboquant3", 0.2, 0.21, 0.8}, Expected{"turboquant4_qjl", 0.26, 0.28, 0.8},
-        Expected{"kvquant4", 0.27, 0.31, 0.4}, Expected{"kvquant3", 0.21, 0.25, 0.6}}) {
+        Expected{"turboquant4", 0.26, 0.27, 0.4}, Expected{"turboquant3", 0.2, 0.21, 0.8}, Expected{"turboquant4_qjl", 0.26, 0.28, 1.5},
+        Expected{"kvquant4", 0.27, 0.31, 0.4}, Expected{"kvquant3", 0.21, 0.25, 0.8}}) {
     const ReplayResult result = replay(trace, reference, load_recipe(e.name));
     EXPECT_GE(result.resident_bytes_frac, e.least_bytes) << e.name;
     EXPECT_LE(result.resident_bytes_frac, e.most_bytes) << e.name;

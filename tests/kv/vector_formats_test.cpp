@@ -97,7 +97,7 @@ struct TurnedKeys {
     for (std::int32_t t = 0; t < tokens; ++t)
       for (std::int32_t c = 0; c < 32; ++c) {
         const auto at = static_cast<std::size_t>(t * 64 + c);
-        const float x = (c == 3 ? 30.0F : 0.0F) + noise[at], y = noise[at + 32];
+        const float x = (c == 3 ? 100.0F : 0.0F) + noise[at], y = noise[at + 32];
         const float angle = static_cast<float>(t) * frequencies[static_cast<std::size_t>(c)];
         k[at] = x * std::cos(angle) - y * std::sin(angle), k[at + 32] = y * std::cos(angle) + x * std::sin(angle);
       }

@@ -24,7 +24,7 @@ OpCall call(const Cast&);
 void run_cpu(const Cast&);
 void run_cuda(const Cast&, CudaContext&);
 
-// Fills the listed vectors from what Cast stored with the same list. Not an operation of a policy: it is not logged.
+// Fills the listed vectors from what Cast stored with the same list.
 struct Uncast {
   ListedTokens tokens;
   StoredType type = StoredType::kFp16;

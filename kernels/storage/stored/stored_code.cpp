@@ -56,7 +56,8 @@ class ArrayCopies::Copier final : public StoredArrays {
     return array;
   }
   const void* of_sequences(const void* array, std::int64_t line_bytes, bool counts) override {
-    const Ranges ranges{{bytes_at(array) + listed_.kv.sequence(rows_.first_row) * line_bytes, array == nullptr ? 0 : line_bytes}};
+    Ranges ranges{{nullptr, 0}};
+    if (array != nullptr) ranges.front() = {bytes_at(array) + listed_.kv.sequence(rows_.first_row) * line_bytes, line_bytes};
     add(counts ? Kind::kSequences : Kind::kUncounted, ranges);
     return array;
   }

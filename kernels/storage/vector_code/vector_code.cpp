@@ -29,7 +29,7 @@ OpCall cost_of(const ListedTokens& tokens, const VectorCode& code, std::string_v
 
 // Calls f(vector, place, its code) for each listed vector.
 template <class Op, class F>
-void for_each_vector(const Op& a, F&& f) {
+void for_each_code(const Op& a, F&& f) {
   const KvRows& kv = a.tokens.kv;
   const std::int64_t bytes = a.code->bytes(kv.head_dim);
   for_each_in_parallel(kv.num_rows, [&](std::int64_t i) {
@@ -83,7 +83,7 @@ OpCall call(const EncodeVectors& a) {
 }
 
 void run_cpu(const EncodeVectors& a) {
-  for_each_vector(
+  for_each_code(
       a, [&](const float* x, const VectorCode::Place& place, std::uint8_t* code) { a.code->encode(x, a.tokens.kv.head_dim, place, code); });
 }
 
@@ -92,7 +92,7 @@ OpCall call(const DecodeVectors& a) {
 }
 
 void run_cpu(const DecodeVectors& a) {
-  for_each_vector(
+  for_each_code(
       a, [&](float* x, const VectorCode::Place& place, const std::uint8_t* code) { a.code->decode(code, a.tokens.kv.head_dim, place, x); });
 }
 

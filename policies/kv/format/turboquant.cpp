@@ -41,7 +41,7 @@ SquareMatrix gaussian(std::int32_t d, std::uint64_t seed, std::uint64_t stream) 
   return g;
 }
 
-double dot(const float* a, const float* b, std::int32_t d) {
+double product(const float* a, const float* b, std::int32_t d) {
   double sum = 0;
   for (std::int32_t c = 0; c < d; ++c) sum += static_cast<double>(a[c]) * b[c];
   return sum;
@@ -54,10 +54,10 @@ SquareMatrix orthonormal(SquareMatrix m, std::int32_t d) {
     for (int pass = 0; pass < 2; ++pass)
       for (std::int32_t before = 0; before < r; ++before) {
         const float* const other = m.data() + std::int64_t{before} * d;
-        const double along = dot(row, other, d);
+        const double along = product(row, other, d);
         for (std::int32_t c = 0; c < d; ++c) row[c] -= static_cast<float>(along * other[c]);
       }
-    const double length = std::sqrt(dot(row, row, d));
+    const double length = std::sqrt(product(row, row, d));
     for (std::int32_t c = 0; c < d; ++c) row[c] = static_cast<float>(row[c] / length);
   }
   return m;
@@ -82,10 +82,10 @@ class RotatedCode final : public VectorCode {
   void encode(const float* x, std::int32_t d, const Place&, std::uint8_t* code) const override {
     const Tables& m = tables(d);
     std::fill_n(code, bytes(d), std::uint8_t{0});
-    put_half(code, static_cast<float>(std::sqrt(dot(x, x, d))));
+    put_half(code, static_cast<float>(std::sqrt(product(x, x, d))));
     const float length = half_at(code), scale = std::sqrt(static_cast<float>(d));
     for (std::int32_t c = 0; c < d; ++c) {
-      const auto y = length > 0 ? static_cast<float>(dot(m.rotation.data() + std::int64_t{c} * d, x, d)) / length * scale : 0.0F;
+      const auto y = length > 0 ? static_cast<float>(product(m.rotation.data() + std::int64_t{c} * d, x, d)) / length * scale : 0.0F;
       put_field(code + 2, c, bits_, nearest(m.centroids, y));
     }
     if (!sketches_) return;
@@ -93,9 +93,9 @@ class RotatedCode final : public VectorCode {
     decode_rotated(code, d, m, rest.data());
     for (std::int32_t c = 0; c < d; ++c) rest[static_cast<std::size_t>(c)] = x[c] - rest[static_cast<std::size_t>(c)];
     std::uint8_t* const sketch = code + 2 + field_bytes(d, bits_);
-    put_half(sketch, static_cast<float>(std::sqrt(dot(rest.data(), rest.data(), d))));
+    put_half(sketch, static_cast<float>(std::sqrt(product(rest.data(), rest.data(), d))));
     for (std::int32_t i = 0; i < d; ++i)
-      if (dot(m.sketch.data() + std::int64_t{i} * d, rest.data(), d) >= 0) put_field(sketch + 2, i, 1, 1);
+      if (product(m.sketch.data() + std::int64_t{i} * d, rest.data(), d) >= 0) put_field(sketch + 2, i, 1, 1);
   }
 
   void decode(const std::uint8_t* code, std::int32_t d, const Place&, float* x) const override {

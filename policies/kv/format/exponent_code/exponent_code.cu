@@ -133,7 +133,7 @@ void run_cuda(const ExponentCode& a, CudaContext& cuda) {
   const PrefixCode* const code = cuda.upload(codes.data(), std::ssize(codes));
   const std::int64_t* const begin = cuda.upload(a.begin, kv.num_rows);
   const std::int32_t* const offsets = cuda.upload(offset.data(), std::ssize(offset));
-  cuda::from_host(a.lengths, short_lengths.data(), symbols, cuda.stream());
+  cuda::to_device(a.lengths, short_lengths.data(), symbols, cuda.stream());
   for_type(kv.type, [&](auto zero) {
     launch("exponent_code", cuda, block_each(kv.num_rows * chunks), write_blocks<decltype(zero)>, list, static_cast<int>(chunks), code,
            begin, offsets, a.packed);
