@@ -469,7 +469,7 @@ TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
   }
   EXPECT_GT(loaded, 0);
   EXPECT_GT(evicted, 0);
-  EXPECT_GT(fetched, 10);
+  EXPECT_GT(fetched, short_run() ? 0 : 10);
 }
 
 }  // namespace
