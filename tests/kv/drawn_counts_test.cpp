@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tests/kv/host_fixture.h"
+#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab::test {
