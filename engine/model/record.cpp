@@ -115,9 +115,18 @@ void reconstruct(PassRun& s) {
   }
 }
 
+void repeat(PassRun& s) {
+  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
+  s.host.run(s.prompt, recorder);
+  s.host.rewind();
+  s.pass.ids.assign(s.prompt.begin(), s.prompt.end());
+  s.pass.num_tokens = s.prompt_tokens();
+  s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
+}
+
 using PassFunction = void (*)(PassRun&);
 const std::map<std::string, PassFunction>& pass_functions() {
-  static const std::map<std::string, PassFunction> functions{{"lookahead", lookahead}, {"reconstruct", reconstruct}};
+  static const std::map<std::string, PassFunction> functions{{"lookahead", lookahead}, {"reconstruct", reconstruct}, {"repeat", repeat}};
   return functions;
 }
 

@@ -32,6 +32,7 @@ struct RecordOptions {
 
 // "lookahead": queries of tokens decoded greedily over the full cache (LAQ, Wang et al. 2025).
 // "reconstruct": each chunk of the prompt repeated over the full cache (KVzip, Kim et al. 2025).
+// "repeat": the whole prompt again, without an instruction (KVCompose, Akulov et al. 2025).
 std::vector<std::string> extra_pass_names();
 
 // The sequence that an extra pass runs on, with its whole prompt cached.

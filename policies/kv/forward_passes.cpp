@@ -8,7 +8,8 @@ namespace kvlab {
 
 std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, const PassSizes& sizes) {
   if (name == "lookahead") return {{sizes.lookahead_tokens, prompt_tokens, 0, prompt_tokens}};
-  if (name != "reconstruct") throw InputError("the extra pass '" + name + "' has no cost; known: lookahead, reconstruct");
+  if (name == "repeat") return {{prompt_tokens, prompt_tokens, 0, prompt_tokens}};
+  if (name != "reconstruct") throw InputError("the extra pass '" + name + "' has no cost; known: lookahead, reconstruct, repeat");
   std::vector<PassShape> chunks;
   std::int32_t position = prompt_tokens;
   for (std::int32_t begin = 0; begin < prompt_tokens; begin += sizes.chunk_tokens) {

@@ -9,7 +9,8 @@ namespace kvlab {
 
 // The chunks of an extra forward pass over a prompt, as the recorder and the engine run them:
 // "reconstruct" feeds each chunk of `chunk_tokens` prompt tokens again, with an instruction of `instruction_tokens` before it (KVzip: Kim
-// et al. 2025, arXiv:2505.23416, section 3); "lookahead" decodes `lookahead_tokens` one after the other (LAQ: Wang et al. 2025,
+// et al. 2025, arXiv:2505.23416, section 3); "repeat" feeds the prompt's tokens again in one piece (KVCompose: Akulov et al. 2025,
+// arXiv:2509.05165); "lookahead" decodes `lookahead_tokens` one after the other (LAQ: Wang et al. 2025,
 // arXiv:2505.20334). Error (InputError): another name.
 struct PassSizes {
   std::int32_t chunk_tokens = 2048, instruction_tokens = 16, lookahead_tokens = 8;

@@ -181,6 +181,7 @@ struct ScoredLayer {
   const std::int32_t* full = nullptr;    // [num_sequences] to which rows cut to the target may fill up again; null: to the target
   std::int32_t* keep = nullptr;          // [num_rows] out, at most the row's length
   const Observed* in = nullptr;          // of the layer, for the same sequences
+  float* marks = nullptr;                // the array `scores`, where an allocator may fix tokens by their scores, else null
 };
 
 // How many tokens each layer and head keeps.
@@ -242,6 +243,8 @@ struct Budget {
   std::int32_t tokens = 0;  // 0: none given
   double frac = 0;          // of the prompt; 0: none given
   bool truncates = true;    // tokens of a fraction: int(n * frac), else rounded half to even
+  double dropped = -1;      // the share of the prompt that is removed, as the experiment gives it; below 0: 1 - frac
+  [[nodiscard]] double dropped_frac() const { return dropped < 0 ? 1 - frac : dropped; }
   // Tokens per KV head of a sequence with this prompt; of a share at least one.
   [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
 };

@@ -256,6 +256,7 @@ void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> laye
     s.kv = views.back().kv;
     s.target = acting.target.data(), s.full = full;
     s.scores = with_protected(views.back(), of_rows(views.back(), s.target), held_scores(step, l));
+    s.marks = protects_share_ ? nullptr : held_scores(step, l);
     s.keep = step.ops.host_ints(s.kv.num_rows);
     s.in = &views.back().in;
     scored.push_back(s);

@@ -122,23 +122,25 @@ std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
 }
 
 // Sets the scores of tokens that always stay to +infinity in rows that keep `kept` [num_rows]. If a share of the kept tokens is
-// protected, no more tokens than these get it; the first tokens come before the last ones.
+// protected, no more tokens than these get it; the first tokens come before the last ones. Peers give them the largest score of the
+// sequence's others in the layer plus 1.
 void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* scores) const {
   std::int32_t* from = view.ops.host_ints(view.kv.num_rows);
   std::int32_t* before = view.ops.host_ints(view.kv.num_rows);
   const Protected by_scorer = scorer_->protects();
   bool any = false;
+  const std::int32_t of_one = recipe_.peer_ties ? view.kv.kv_heads : 1;  // rows that share a line of `before` and `from`
   for (std::int32_t r = 0; r < view.kv.num_rows; ++r) {
     const SeqStep& seq = view.seqs[static_cast<std::size_t>(view.kv.sequence(r))];
     const Protected by_trigger = trigger_->protects(seq);
     Ends ends = protected_ends(by_scorer, by_trigger, seq.prompt_tokens, kept[r]);
     if (protects_share_) ends.last = std::clamp(kept[r] - std::max(by_scorer.sinks, by_trigger.sinks), 0, ends.last);
-    from[r] = seq.end() - ends.last;
-    before[r] = ends.first;
+    from[r / of_one] = seq.end() - ends.last;
+    before[r / of_one] = ends.first;
     any |= ends.first > 0 || ends.last > 0;
   }
-  Protect protect{view.kv, before, from, scores};
-  protect.kv.kv_heads = 1;  // each row on its own
+  Protect protect{view.kv, before, from, scores, false, recipe_.peer_ties};
+  if (!recipe_.peer_ties) protect.kv.kv_heads = 1;  // each row on its own
   if (any) view.ops(protect);
 }
 

@@ -84,8 +84,10 @@ void read_budget(Params& p, Recipe& recipe) {
     recipe.budget.tokens =
         p.required<std::int32_t>("budget_tokens", 1, kMaxTokens, "tokens kept per layer and KV head, protected ones included");
   if (p.has("budget_frac")) recipe.budget.frac = p.required<double>("budget_frac", 1e-6, 1, "share of the prompt kept");
-  if (p.has("compression_ratio"))
-    recipe.budget.frac = 1 - p.required<double>("compression_ratio", 0, 1 - 1e-6, "share of the prompt removed");
+  if (p.has("compression_ratio")) {
+    recipe.budget.dropped = p.required<double>("compression_ratio", 0, 1 - 1e-6, "share of the prompt removed");
+    recipe.budget.frac = 1 - recipe.budget.dropped;
+  }
 }
 
 // Reasons why parts cannot work together; the experiment's line is named.

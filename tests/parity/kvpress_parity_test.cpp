@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <tuple>
 
 #include "kvpress_cases.h"
 #include "kvpress_run.h"
@@ -16,40 +17,33 @@ namespace kvlab {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-const std::vector<std::string> kRatios{"0.25", "0.5", "0.75"};
-const std::vector<std::int32_t> kPrompts{307, 500, 864, 1280, 2049, 2866};
+const std::vector<std::int32_t> kPrompts{257, 1023, 1500};
+const std::vector<std::string> kRopes{"", "llama3"};
 const char* const kReadme = KVLAB_SOURCE_DIR "/tests/parity/kvpress/README.md";
 
-// What came of comparing sets, one per layer and KV head.
+// The result of comparing sets, one per layer and KV head.
 struct Outcome {
-  std::int32_t sets = 0, identical = 0, tied = 0, followed = 0;
+  std::int32_t sets = 0, identical = 0, tied = 0, different = 0;
   std::int64_t tie_tokens = 0;
   double largest_gap = 0;  // relative distance of a tied token from the boundary
   void operator+=(const Outcome& o) {
-    sets += o.sets, identical += o.identical, tied += o.tied, followed += o.followed, tie_tokens += o.tie_tokens;
+    sets += o.sets, identical += o.identical, tied += o.tied, different += o.different, tie_tokens += o.tie_tokens;
     largest_gap = std::max(largest_gap, o.largest_gap);
   }
 };
 
-Recipe recipe_of(const PressCase& c, const std::string& ratio) {
-  std::string overrides = c.overrides;
-  if (const std::size_t at = overrides.find("RATIO"); at != std::string::npos) overrides.replace(at, 5, ratio);
-  std::string text = "{recipe: kvpress_" + c.recipe;
-  if (!c.channels) text += ", compression_ratio: " + ratio;
-  if (!overrides.empty()) text += ", " + overrides;
-  Params p = Params::from_text(text + "}", "kv_policy");
-  return read_recipe(p);
+std::string replaced(std::string text, const std::string& word, const std::string& by) {
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size())) text.replace(at, word.size(), by);
+  return text;
 }
 
-PressOptions run_options(const PressCase& c, const Recipe& recipe, std::int32_t n) {
-  PressOptions options;
-  options.channels = c.channels;
-  options.chunk_ends = {n};
-  if (c.block_tokens == 0) return options;
-  options.near_tie = c.tie;
-  options.chunk_ends = {recipe.budget.of(n)};
-  while (options.chunk_ends.back() < n) options.chunk_ends.push_back(std::min(n, options.chunk_ends.back() + c.block_tokens));
-  return options;
+Recipe recipe_of(const PressCase& c, std::size_t ratio) {
+  std::string text = "{recipe: " + c.recipe;
+  if (!c.budget.empty()) text += ", " + c.budget;
+  if (!c.overrides.empty()) text += ", " + c.overrides;
+  if (!c.by_ratio.empty()) text = replaced(text, "BY_RATIO", c.by_ratio.at(ratio));
+  Params p = Params::from_text(replaced(text, "RATIO", kPressRatios[ratio]) + "}", "kv_policy");
+  return read_recipe(p);
 }
 
 double relative_gap(float score, float boundary) {
@@ -61,20 +55,17 @@ double relative_gap(float score, float boundary) {
 // One press at one ratio on one prompt: our sets and the peer's.
 class Comparison {
  public:
-  Comparison(const PressCase& c, const std::string& ratio, const PeerResults& prompt, AttentionTrace& trace)
-      : c_(c),
-        name_(c.press + " " + ratio),
-        trace_(trace),
-        recipe_(recipe_of(c, ratio)),
-        options_(run_options(c, recipe_, trace.prompt_tokens)) {
-    ours_ = run_prompt(trace, recipe_, options_);
-    peer_ = prompt.kept(c.press, ratio, c.channels ? trace.head_dim : trace.prompt_tokens);
-    edges_ = prompt.edges(c.press, ratio, "edge");
+  Comparison(const PressCase& c, std::size_t ratio, const PeerResults& prompt, AttentionTrace& trace)
+      : c_(c), name_(fmt::format("{} {} {} {}", c.press, kPressRatios[ratio], trace.prompt_tokens, prompt.rope())), trace_(trace) {
+    const Recipe recipe = recipe_of(c, ratio);
+    EXPECT_TRUE(recipe.runs_in("replay"));
+    ours_ = run_prompt(trace, recipe, c.channels);
+    peer_ = prompt.kept(c.press, kPressRatios[ratio], c.channels ? trace.head_dim : trace.prompt_tokens);
+    edges_ = prompt.edges(c.press, kPressRatios[ratio], "edge");
   }
 
   Outcome run() {
     Outcome out;
-    EXPECT_TRUE(recipe_.runs_in("replay"));
     EXPECT_EQ(ours_.keep.size(), peer_.size());
     for (std::size_t row = 0; row < std::min(ours_.keep.size(), peer_.size()); ++row) compare(row, out);
     return out;
@@ -85,21 +76,20 @@ class Comparison {
     ++out.sets;
     if (ours_.keep[row] == peer_[row]) {
       ++out.identical;
-    } else if (follows_from_a_tie(row)) {
-      ++out.followed;
-      fmt::print("{} layer {} head {}: follows from a tie in an earlier block\n", name_, row / heads(), row % heads());
-    } else {
-      ++out.tied;
-      std::int64_t tokens = 0;
-      const double gap = largest_gap(row, tokens), peer_gap = gap_of_peer(row);
-      const std::string where =
-          fmt::format("{} layer {} head {}: {} tokens at most {:.1e} from the boundary, which is {:.1e} wide in kvpress", name_,
-                      row / heads(), row % heads(), tokens, gap, peer_gap);
-      fmt::print("{}\n", where);
-      EXPECT_TRUE(c_.tie > 0 && std::max(gap, peer_gap) <= c_.tie) << where;
-      out.tie_tokens += tokens;
-      out.largest_gap = std::max(out.largest_gap, gap);
+      return;
     }
+    std::int64_t tokens = 0;
+    const double gap = largest_gap(row, tokens), peer_gap = gap_of_peer(row);
+    const bool tied = c_.tie > 0 && std::max(gap, peer_gap) <= c_.tie;
+    const std::string where =
+        fmt::format("{} layer {} head {}: {} tokens at most {:.1e} from the boundary, which is {:.1e} wide in kvpress", name_,
+                    row / heads(), row % heads(), tokens, gap, peer_gap);
+    fmt::print("{}\n", where);
+    EXPECT_TRUE(tied) << where;
+    ++(tied ? out.tied : out.different);
+    if (!tied) return;
+    out.tie_tokens += tokens;
+    out.largest_gap = std::max(out.largest_gap, gap);
   }
 
   [[nodiscard]] std::size_t heads() const { return static_cast<std::size_t>(trace_.kv_heads); }
@@ -111,7 +101,7 @@ class Comparison {
 
   // How far the tokens in which the sets differ are from the best score that we dropped where they compete.
   double largest_gap(std::size_t row, std::int64_t& tokens) const {
-    const auto& scores = c_.pool == Pool::kSlice ? ours_.first_stage : ours_.ranked;
+    const auto& scores = c_.pool == Pool::kSlice ? ours_.first_stage : c_.pool == Pool::kRow ? ours_.ranked : ours_.scored;
     double largest = 0;
     for (std::size_t i = 0; i < peer_[row].size(); ++i) {
       if (ours_.keep[row][i] == peer_[row][i]) continue;
@@ -134,48 +124,21 @@ class Comparison {
     return best;
   }
 
-  // Between what the peer kept and dropped, by its own scores.
+  // Between what the peer kept and dropped, by its own scores; 0 where these were not recorded.
   [[nodiscard]] double gap_of_peer(std::size_t row) const {
     const auto [begin, end] = pool_rows(row);
     float kept = kInfinity, dropped = -kInfinity;
     for (std::size_t r = begin; r < end; ++r) kept = std::fmin(kept, edges_[r].kept), dropped = std::fmax(dropped, edges_[r].dropped);
-    return relative_gap(dropped, kept);
-  }
-
-  // A tie in an earlier chunk changes what later ones are compared with. With the two tied tokens the other way round, the sets are equal.
-  [[nodiscard]] bool follows_from_a_tie(std::size_t row) {
-    for (const Boundary& tie : ours_.near_ties) {
-      if (tie.row != row || tie.chunk + 1 == static_cast<std::int32_t>(options_.chunk_ends.size())) continue;
-      PressOptions other = options_;
-      other.swapped = tie;
-      if (run_prompt(trace_, recipe_, other).keep[row] == peer_[row]) return true;
-    }
-    return false;
+    return kept == kInfinity && dropped == -kInfinity ? 0 : relative_gap(dropped, kept);
   }
 
   const PressCase& c_;
   std::string name_;
   AttentionTrace& trace_;
-  Recipe recipe_;
-  PressOptions options_;
   KeptSets ours_;
   std::vector<std::vector<std::uint8_t>> peer_;
   std::vector<PeerResults::Edge> edges_;
 };
-
-class KvpressPrompt : public testing::TestWithParam<std::int32_t> {};
-
-TEST_P(KvpressPrompt, KeepsTheSameTokens) {
-  if (GetParam() > 400 && short_run()) GTEST_SKIP() << "longer prompts take too long with KVLAB_SHORT set";
-  if (GetParam() > 1000 && !full_run()) GTEST_SKIP() << "prompts above 1,000 tokens take half a minute: KVLAB_FULL=1 compares them too";
-  const PeerResults prompt(GetParam());
-  AttentionTrace trace = record_prompt(prompt);
-  for (const PressCase& c : press_cases()) {
-    for (const std::string& ratio : kRatios) Comparison(c, ratio, prompt, trace).run();
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Recorded, KvpressPrompt, testing::ValuesIn(kPrompts));
 
 // A wrong forward pass would otherwise look like many wrong recipes.
 void expect_same_keys_and_values(const PeerResults& prompt, const AttentionTrace& trace) {
@@ -193,47 +156,65 @@ void expect_same_keys_and_values(const PeerResults& prompt, const AttentionTrace
   }
 }
 
-TEST(KvpressParity, KeysAndValuesAreThePeers) {
-  const PeerResults prompt(kPrompts.front());
-  expect_same_keys_and_values(prompt, record_prompt(prompt));
-}
-
-// The presses that turn queries themselves, on the model with a RoPE scaling of another kind.
-class KvpressRope : public testing::TestWithParam<std::string> {};
-
-TEST_P(KvpressRope, KeepsTheSameTokens) {
-  const PeerResults prompt(864, GetParam());
+// Every press that the file holds, at every ratio; one Outcome for each, in the order of press_cases().
+std::vector<std::vector<Outcome>> compare_all(std::int32_t tokens, const std::string& rope) {
+  const PeerResults prompt(tokens, rope);
   AttentionTrace trace = record_prompt(prompt);
-  expect_same_keys_and_values(prompt, trace);
-  std::int32_t compared = 0;
+  if (prompt.file().has("check.L0.k")) expect_same_keys_and_values(prompt, trace);
+  std::vector<std::vector<Outcome>> all;
   for (const PressCase& c : press_cases()) {
+    all.emplace_back(kPressRatios.size());
     if (!prompt.file().has(c.press + ".0.5.keep")) continue;
-    for (const std::string& ratio : kRatios) Comparison(c, ratio, prompt, trace).run(), ++compared;
+    for (std::size_t r = 0; r < kPressRatios.size(); ++r) all.back()[r] = Comparison(c, r, prompt, trace).run();
   }
-  EXPECT_EQ(compared, 12);
+  return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Recorded, KvpressRope, testing::Values("llama3", "yarn"), [](const auto& info) { return info.param; });
+std::int32_t presses_in(const std::vector<std::vector<Outcome>>& all) {
+  return static_cast<std::int32_t>(std::count_if(all.begin(), all.end(), [](const auto& press) { return press.front().sets > 0; }));
+}
+
+class KvpressPrompt : public testing::TestWithParam<std::tuple<std::int32_t, std::string>> {};
+
+TEST_P(KvpressPrompt, KeepsTheSameTokens) {
+  const auto& [tokens, rope] = GetParam();
+  if ((tokens > 400 || !rope.empty()) && short_run()) GTEST_SKIP() << "one prompt is enough with KVLAB_SHORT set";
+  if (tokens > 400 && !full_run()) GTEST_SKIP() << "prompts above 1,000 tokens take minutes: KVLAB_FULL=1 compares them too";
+  EXPECT_EQ(presses_in(compare_all(tokens, rope)), static_cast<std::int32_t>(press_cases().size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded, KvpressPrompt, testing::Combine(testing::ValuesIn(kPrompts), testing::ValuesIn(kRopes)));
+
+// KVzip repeats a prompt in chunks of 2,048 tokens.
+TEST(KvpressParity, LongPromptOfTwoChunks) {
+  if (!full_run()) GTEST_SKIP() << "takes half a minute: KVLAB_FULL=1 compares it too";
+  EXPECT_EQ(presses_in(compare_all(2049, "")), 3);
+}
+
+// The presses that turn queries themselves, on the model with another RoPE scaling.
+TEST(KvpressParity, TurnsQueriesWithYarn) {
+  if (short_run()) GTEST_SKIP() << "one prompt is enough with KVLAB_SHORT set";
+  EXPECT_EQ(presses_in(compare_all(864, "yarn")), 4);
+}
 
 std::string table() {
   std::string text =
-      "| press | ratio | sets compared | identical | with ties | after a tie | tie tokens | largest gap "
-      "|\n|---|---|---|---|---|---|---|---|\n";
-  std::vector<std::vector<Outcome>> all(press_cases().size(), std::vector<Outcome>(kRatios.size()));
-  for (const std::int32_t n : kPrompts) {
-    const PeerResults prompt(n);
-    AttentionTrace trace = record_prompt(prompt);
-    for (std::size_t c = 0; c < all.size(); ++c)
-      for (std::size_t r = 0; r < kRatios.size(); ++r) all[c][r] += Comparison(press_cases()[c], kRatios[r], prompt, trace).run();
+      "| press | sets compared | identical | differing by ties | differing | tie tokens | largest gap |\n|---|---|---|---|---|---|---|\n";
+  std::vector<Outcome> all(press_cases().size());
+  for (const std::string& rope : kRopes) {
+    for (const std::int32_t n : kPrompts) {
+      const std::vector<std::vector<Outcome>> of_prompt = compare_all(n, rope);
+      for (std::size_t c = 0; c < all.size(); ++c)
+        for (const Outcome& o : of_prompt[c]) all[c] += o;
+    }
   }
-  const auto line = [&](const std::string& press, const std::string& ratio, const Outcome& o) {
-    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", press, ratio, o.sets, o.identical, o.tied, o.followed, o.tie_tokens,
+  const auto line = [&](const std::string& press, const Outcome& o) {
+    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", press, o.sets, o.identical, o.tied, o.different, o.tie_tokens,
                         o.tied == 0 ? "" : fmt::format("{:.1e}", o.largest_gap));
   };
   Outcome sum;
-  for (std::size_t c = 0; c < all.size(); ++c)
-    for (std::size_t r = 0; r < kRatios.size(); ++r) line(press_cases()[c].press, kRatios[r], all[c][r]), sum += all[c][r];
-  line("all", "", sum);
+  for (std::size_t c = 0; c < all.size(); ++c) line(press_cases()[c].press, all[c]), sum += all[c];
+  line("all", sum);
   return text;
 }
 

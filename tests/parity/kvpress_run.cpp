@@ -10,7 +10,6 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "engine/model/record.h"
 #include "policies/kv/scorer_wrapper.h"
@@ -25,18 +24,19 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // Passes everything on to another scorer and writes down what tokens are ranked by.
 class Spy final : public Scorer {
  public:
-  Spy(std::unique_ptr<Scorer> inner, KeptSets& seen, const PressOptions& options)
-      : inner_(std::move(inner)), seen_(seen), options_(options) {}
+  Spy(std::unique_ptr<Scorer> inner, KeptSets& seen, std::int32_t tokens) : inner_(std::move(inner)), seen_(seen), tokens_(tokens) {}
   [[nodiscard]] Needs needs() const override { return inner_->needs(); }
   [[nodiscard]] std::int32_t num_words() const override { return inner_->num_words(); }
   void bind(std::int32_t first_word) override { inner_->bind(first_word); }
   void set_budget(const Budget& budget) override { inner_->set_budget(budget); }
   void observe(LayerStep& step) override { inner_->observe(step); }
-  void score(LayerStep& step, float* scores) override { inner_->score(step, scores); }
+  void score(LayerStep& step, float* scores) override {
+    inner_->score(step, scores);
+    write_down(step, scores, seen_.scored);
+  }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     write_down(step, scores, seen_.first_stage);
     inner_->refine(step, keep, scores);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) look_at_boundary(step, r, keep[r], scores + step.kv.first[r]);
     write_down(step, scores, seen_.ranked);
   }
   [[nodiscard]] Protected protects() const override { return inner_->protects(); }
@@ -47,24 +47,11 @@ class Spy final : public Scorer {
     return static_cast<std::size_t>(step.layer * step.kv.num_rows + row);
   }
 
-  void look_at_boundary(const LayerStep& step, std::int32_t row, std::int32_t keep, float* scores) {
-    const std::int32_t n = step.kv.len[row];
-    if (options_.near_tie == 0 || keep == 0 || keep == n) return;
-    std::vector<std::int32_t> order(static_cast<std::size_t>(n));
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
-    float &kept = scores[order[static_cast<std::size_t>(keep - 1)]], &dropped = scores[order[static_cast<std::size_t>(keep)]];
-    const auto chunk = static_cast<std::int32_t>(
-        std::find(options_.chunk_ends.begin(), options_.chunk_ends.end(), step.seqs.front().end()) - options_.chunk_ends.begin());
-    if (std::abs(kept - dropped) <= options_.near_tie * std::abs(kept)) seen_.near_ties.push_back({chunk, place(step, row)});
-    if (options_.swapped && options_.swapped->chunk == chunk && options_.swapped->row == place(step, row)) std::swap(kept, dropped);
-  }
-
   void write_down(const LayerStep& step, const float* scores, std::vector<std::vector<float>>& to) const {
     to.resize(static_cast<std::size_t>(step.model.num_layers * step.kv.num_rows));
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       std::vector<float>& row = to[place(step, r)];
-      row.assign(static_cast<std::size_t>(options_.chunk_ends.back()), kNan);
+      row.assign(static_cast<std::size_t>(tokens_), kNan);
       for (std::int32_t i = 0; i < step.kv.len[r]; ++i)
         row[static_cast<std::size_t>(step.kv.position[step.kv.slot(r, i)])] = scores[step.kv.first[r] + i];
     }
@@ -72,7 +59,7 @@ class Spy final : public Scorer {
 
   std::unique_ptr<Scorer> inner_;
   KeptSets& seen_;
-  const PressOptions& options_;
+  std::int32_t tokens_;
 };
 
 void read_tokens(KvStore& store, std::int32_t tokens, KeptSets& sets) {
@@ -148,17 +135,17 @@ AttentionTrace record_prompt(const PeerResults& prompt) {
   const Transformer& probe = at->second;
   RecordOptions options;
   options.pre_rope = options.hidden = options.w_o = true;
-  options.passes = {"reconstruct"};
+  options.passes = {"reconstruct", "repeat"};
   AttentionTrace trace = record(probe, prompt.ids(), options);
   trace.question_begin = trace.prompt_tokens - prompt.question_tokens();
   return trace;
 }
 
-KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const PressOptions& options) {
+KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, bool channels) {
   KeptSets sets;
-  trace.chunk_ends = options.chunk_ends;
+  trace.chunk_ends = {trace.prompt_tokens};
   if (recipe.make_scorer)
-    recipe.make_scorer = [make = recipe.make_scorer, &sets, &options] { return std::make_unique<Spy>(make(), sets, options); };
+    recipe.make_scorer = [make = recipe.make_scorer, &sets, n = trace.prompt_tokens] { return std::make_unique<Spy>(make(), sets, n); };
   const ModelShape model = shape_of(trace, 4);
   KvPolicy policy(recipe, model);
   check_needs(policy.needs(), trace, recipe.name);
@@ -167,20 +154,15 @@ KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const PressOptions& op
   ops.keep_log(false);
   std::vector<KvStore> stores;
   for (std::int32_t l = 0; l < model.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
-  std::int32_t begin = 0;
-  for (const std::int32_t end : options.chunk_ends) {
-    const SeqStep seq{0, begin, end - begin, trace.prompt_tokens, trace.question_begin};
-    observer.set_step(seq);
-    const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 1};
-    const std::int64_t at = std::int64_t{begin} * model.kv_heads * model.head_dim;
-    for (std::int32_t l = 0; l < model.num_layers; ++l) {
-      const LayerTensors& layer = trace.layers[static_cast<std::size_t>(l)];
-      stores[static_cast<std::size_t>(l)].append(0, layer.k.data() + at, layer.v.data() + at, end - begin, begin);
-      policy.after_attention(step, l);
-    }
-    begin = end;
+  const SeqStep seq{0, 0, trace.prompt_tokens, trace.prompt_tokens, trace.question_begin};
+  observer.set_step(seq);
+  const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 1};
+  for (std::int32_t l = 0; l < model.num_layers; ++l) {
+    const LayerTensors& layer = trace.layers[static_cast<std::size_t>(l)];
+    stores[static_cast<std::size_t>(l)].append(0, layer.k.data(), layer.v.data(), trace.prompt_tokens, 0);
+    policy.after_attention(step, l);
   }
-  for (KvStore& store : stores) options.channels ? read_channels(store, sets) : read_tokens(store, trace.prompt_tokens, sets);
+  for (KvStore& store : stores) channels ? read_channels(store, sets) : read_tokens(store, trace.prompt_tokens, sets);
   return sets;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,28 +36,16 @@ class PeerResults {
 // The prompt run through the probe model, with all that any recipe observes.
 AttentionTrace record_prompt(const PeerResults& prompt);
 
-// The boundary of one selection: of the prefill's chunk `chunk` in layer and head `row`.
-struct Boundary {
-  std::int32_t chunk = 0;
-  std::size_t row = 0;
-};
-
 // The tokens that a recipe kept of a prompt.
 struct KeptSets {
   // [layer * kv_heads + head][tokens or channels], 1: kept.
   std::vector<std::vector<std::uint8_t>> keep;
-  // [layer * kv_heads + head][tokens] scores that the last selection ranked by, and those before the scorer's second stage; NaN for tokens
-  // that were not ranked. Empty where nothing was cut.
-  std::vector<std::vector<float>> ranked, first_stage;
-  std::vector<Boundary> near_ties;  // selections whose boundary is narrower than what was asked for
+  // [layer * kv_heads + head][tokens] scores that the last selection ranked by, those before the scorer's second stage, and those before
+  // tokens were protected or fixed; NaN for tokens that were not ranked. Empty where nothing was cut.
+  std::vector<std::vector<float>> ranked, first_stage, scored;
 };
 
-struct PressOptions {
-  std::vector<std::int32_t> chunk_ends;  // of the prefill
-  bool channels = false;                 // the sets are of the channels of K that are not 0 everywhere
-  double near_tie = 0;                   // relative width of the boundaries to report
-  std::optional<Boundary> swapped;       // here the worst kept and the best dropped token change places
-};
-KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const PressOptions& options);
+// `channels`: the sets are of the channels of K that are not 0 everywhere.
+KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, bool channels);
 
 }  // namespace kvlab

@@ -22,7 +22,11 @@ void run_cpu(const MarkTop& a) {
     row.clear();
     for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) row.push_back({rank_value(a.scores[i]), i});
     const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(a.counts[r], static_cast<std::int64_t>(row.size())));
-    take_best(row, count, a.peer_ties);
+    if (a.ranked != nullptr) {
+      take_ordered(row, std::clamp(a.ranked[r], count, static_cast<std::int32_t>(row.size())));
+    } else {
+      take_best(row, count, a.peer_ties);
+    }
     for (std::int32_t i = 0; i < count; ++i) a.marked[row[static_cast<std::size_t>(i)].at] = a.value;
   }
 }

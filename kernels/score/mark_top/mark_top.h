@@ -17,6 +17,8 @@ struct MarkTop {
   float* marked = nullptr;               // [first[num_rows]]
   float value = std::numeric_limits<float>::infinity();
   bool peer_ties = false;  // as in TopK
+  // [num_rows] of a peer that ranks this many of a row in one call of torch.topk and takes the first counts[r] of them; null: does not
+  const std::int32_t* ranked = nullptr;
 };
 OpCall call(const MarkTop&);
 void run_cpu(const MarkTop&);

@@ -30,4 +30,11 @@ inline void take_best(std::vector<Candidate>& row, std::int32_t k, bool peer_tie
   }
 }
 
+// The same with peer_ties, in the order that torch.topk returns.
+inline void take_ordered(std::vector<Candidate>& row, std::int32_t k) {
+  const auto by_score = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
+  take_best(row, k, true);
+  if (static_cast<std::size_t>(k) * 64 > row.size()) std::sort(row.begin(), row.begin() + k - 1, by_score);
+}
+
 }  // namespace kvlab

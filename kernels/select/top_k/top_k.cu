@@ -16,6 +16,8 @@ void run_cuda(const TopK& a, CudaContext& cuda) {
 }
 
 void run_cuda(const TopKPooled& a, CudaContext& cuda) {
+  if (a.ties != TopKPooled::Ties::kLowerIndex)
+    throw CudaError("top_k_pooled: the order that a CPU's library leaves equal scores in runs on the CPU alone");
   std::vector<PooledRow> rows;
   for (std::int32_t r = 0; r < a.num_pools * a.rows_per_pool; ++r) {
     const auto n = static_cast<std::int32_t>(a.first[r + 1] - a.first[r]);

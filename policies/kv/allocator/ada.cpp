@@ -10,12 +10,18 @@ namespace {
 // Heads of a layer compete: the layer's whole budget goes to the largest scores of all its heads, with a safeguard for each head.
 // AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores and so count in every head alike.
 class Ada final : public Allocator {
+  using Ties = TopKPooled::Ties;
+
  public:
   explicit Ada(Params& p)
       : alpha_(p.optional<double>("safeguard_frac", 0.2, 0, 1, "share of the mean budget that every head has for certain")),
         forced_first_(p.choice("safeguard", {{"blend", false}, {"forced_first", true}}, false,
                                "blend: counts are mixed with the mean budget (the paper's code); forced_first: each head's best tokens are "
                                "taken before the heads compete")),
+        ties_(p.choice("ties", {{"lower_index", Ties::kLowerIndex}, {"adakv", Ties::kPeerDropped}, {"critical_adakv", Ties::kPeerKept}},
+                       Ties::kLowerIndex,
+                       "which of equal scores win: those of the lower head and token; or as in kvpress 0.5.5, where AdaKVPress chooses the "
+                       "tokens here and CriticalAdaKVPress the forced ones, and its scorer the others")),
         whole_(p.choice("rounding", {{"per_row", false}, {"whole", true}}, false,
                         "a share of the prompt becomes tokens per row, or once for the layer")) {
     auto [name, parameters] = p.named("layers", "uniform", "allocator that gives each layer its budget");
@@ -25,11 +31,15 @@ class Ada final : public Allocator {
     if (layers_->scope() == Scope::kCascade) p.fail_at("layers", "'" + name + "' changes layers in which heads competed already");
   }
 
-  [[nodiscard]] Needs needs() const override { return layers_->needs(); }
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = layers_->needs();
+    needs.cpu_only |= ties_ != Ties::kLowerIndex;
+    return needs;
+  }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return layers_->refuses(model); }
   void forget(std::int32_t index) override { layers_->forget(index); }
   void set_budget(const Budget& budget) override {
-    frac_ = budget.tokens > 0 ? 0 : budget.frac;
+    dropped_ = budget.tokens > 0 ? 0 : budget.dropped_frac();
     layers_->set_budget(budget);
   }
   [[nodiscard]] Scope scope() const override { return layers_->scope(); }
@@ -68,7 +78,7 @@ class Ada final : public Allocator {
                    ? l.keep[row + h]
                    : layers_->expected_part(model, l.layer, h, l.target[s], l.full == nullptr ? 0 : l.full[s], seq.end());
     }
-    if (whole_ && frac_ > 0) return held - static_cast<std::int64_t>(static_cast<double>(held) * (1 - frac_));
+    if (whole_ && dropped_ > 0) return held - static_cast<std::int64_t>(static_cast<double>(held) * dropped_);
     return std::min(held, total);
   }
 
@@ -81,7 +91,7 @@ class Ada final : public Allocator {
       total[s] = shared(model, seqs[static_cast<std::size_t>(s)], l, s);
       const std::int64_t mean = total[s] / heads;
       for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) {
-        least[r] = forced_first_ ? static_cast<std::int32_t>(static_cast<double>(mean) * alpha_) : 0;
+        least[r] = forced_first_ ? safe_tokens(mean) : 0;
         l.keep[r] = static_cast<std::int32_t>(std::min<std::int64_t>(l.kv.len[r], total[s]));  // bound
       }
     }
@@ -89,10 +99,16 @@ class Ada final : public Allocator {
     pooled.num_pools = sequences, pooled.rows_per_pool = heads;
     pooled.first = l.kv.first, pooled.scores = l.scores;
     pooled.budget = total, pooled.floor_tokens = least, pooled.keep = l.keep;
+    pooled.ties = ties_, pooled.marked = l.marks;
     ops(pooled);
     if (!forced_first_)
       for (std::int32_t s = 0; s < sequences; ++s) blend(l, s, total[s]);
     ops.settle("ada", l.layer, all_counts(l));
+  }
+
+  // Of a head's mean budget; kvpress 0.5.5 takes at least one token.
+  [[nodiscard]] std::int32_t safe_tokens(std::int64_t mean) const {
+    return alpha_ > 0 && mean > 0 ? std::max(1, static_cast<std::int32_t>(static_cast<double>(mean) * alpha_)) : 0;
   }
 
   // (1 - alpha) * count + alpha * mean, rounded so that the heads still sum to the layer's budget.
@@ -112,8 +128,10 @@ class Ada final : public Allocator {
   }
 
   double alpha_;
-  bool forced_first_, whole_;
-  double frac_ = 0;  // of the prompt, where the budget is given so
+  bool forced_first_;
+  Ties ties_;
+  bool whole_;
+  double dropped_ = 0;  // of the prompt, where the budget is given so
   std::unique_ptr<Allocator> layers_;
 };
 

@@ -10,13 +10,20 @@ namespace {
 // All layers and heads of a sequence compete for one budget: the largest scores of the model stay. KVzip, Kim et al. 2025,
 // arXiv:2505.23416.
 class Global final : public Allocator {
+  enum class Rounding : std::uint8_t { kPerRow, kDropped, kKept };
+
  public:
   explicit Global(Params& p)
       : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every head has for certain")),
-        whole_(p.choice("rounding", {{"per_row", false}, {"whole", true}}, false,
-                        "a share of the prompt becomes tokens per row, or once for the whole model")) {}
+        rounding_(p.choice("rounding", {{"per_row", Rounding::kPerRow}, {"whole", Rounding::kDropped}, {"whole_kept", Rounding::kKept}},
+                           Rounding::kPerRow,
+                           "a share of the prompt becomes tokens per row; or once for the whole model, where the number dropped (whole) or "
+                           "kept (whole_kept) is rounded down")) {}
 
-  void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
+  void set_budget(const Budget& budget) override {
+    frac_ = budget.tokens > 0 ? 0 : budget.frac;
+    dropped_ = budget.dropped_frac();
+  }
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
   [[nodiscard]] bool splits_heads() const override { return true; }
@@ -42,7 +49,7 @@ class Global final : public Allocator {
           budget[s] += std::min(l.target[s], l.kv.len[r]);
         }
       }
-      if (whole_ && frac_ > 0) budget[s] = held - static_cast<std::int64_t>(static_cast<double>(held) * (1 - frac_));
+      if (rounding_ != Rounding::kPerRow && frac_ > 0) budget[s] = whole(held);
     }
     for (std::int32_t s = 0, at = 0; s < sequences; ++s)
       for (std::int32_t i = 0; i < rows_per_pool; ++i, ++at)
@@ -60,9 +67,15 @@ class Global final : public Allocator {
   }
 
  private:
+  [[nodiscard]] std::int64_t whole(std::int64_t held) const {
+    const auto tokens = static_cast<double>(held);
+    if (rounding_ == Rounding::kDropped) return held - static_cast<std::int64_t>(tokens * dropped_);
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens * frac_));
+  }
+
   double safeguard_;
-  bool whole_;
-  double frac_ = 0;  // of the prompt, where the budget is given so
+  Rounding rounding_;
+  double frac_ = 0, dropped_ = 0;  // of the prompt, where the budget is given so
 };
 
 KVLAB_REGISTER(Allocator, Global, "global", "all layers and heads compete for one budget by score",

@@ -1,3 +1,4 @@
+#include "kernels/allocate/largest_entries/largest_entries.h"
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
@@ -11,7 +12,13 @@ namespace {
 class LayerGlobal final : public Allocator {
  public:
   explicit LayerGlobal(Params& p)
-      : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every layer has for certain")) {}
+      : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every layer has for certain")),
+        kvpress_(
+            p.choice("counts", {{"budget", false}, {"kvpress", true}}, false,
+                     "kvpress: as kvpress 0.5.5 counts: the first layer's entries are the largest of all layers, a share of the prompt is "
+                     "rounded once for the model, and an empty layer keeps one token more")) {}
+
+  void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
 
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
@@ -22,7 +29,7 @@ class LayerGlobal final : public Allocator {
     const std::int64_t rows = std::int64_t{sequences} * members;
     std::int64_t *first = ops.host_longs(rows + 1), *budget = ops.host_longs(sequences);
     std::int32_t *least = ops.host_ints(rows), *keep = ops.host_ints(rows);
-    std::vector<const float*> entries(static_cast<std::size_t>(rows));
+    std::vector<float*> entries(static_cast<std::size_t>(rows));
     for (std::int32_t l = 0; l < members; ++l) rank(ops, layers[static_cast<std::size_t>(l)], entries.data() + l, members);
     first[0] = 0;
     for (std::int32_t s = 0, at = 0; s < sequences; ++s) {
@@ -34,9 +41,13 @@ class LayerGlobal final : public Allocator {
         least[at] = static_cast<std::int32_t>(safeguard_ * layer.target[s]);
         budget[s] += std::min(layer.target[s], n);
       }
+      const std::int64_t all = first[at] - first[at - members];
+      if (kvpress_ && frac_ > 0) budget[s] = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(all) * frac_));
       for (std::int32_t i = at - members; i < at; ++i) keep[i] = static_cast<std::int32_t>(std::min(first[i + 1] - first[i], budget[s]));
     }
+    if (kvpress_) ops(LargestEntries{sequences, members, first, entries.data()});
     ops(TopKPooled{sequences, members, first, nullptr, entries.data(), budget, least, keep});
+    for (std::int64_t i = 0; i < rows && kvpress_; ++i) keep[i] = std::max(keep[i], 1);
     for (std::int32_t l = 0; l < members; ++l) {
       ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(layer, s, keep[s * members + l]);
@@ -55,7 +66,7 @@ class LayerGlobal final : public Allocator {
   }
 
   // Entries of one layer, descending; where they lie goes to entries[s * stride].
-  static void rank(Ops& ops, const ScoredLayer& layer, const float** entries, std::int32_t stride) {
+  static void rank(Ops& ops, const ScoredLayer& layer, float** entries, std::int32_t stride) {
     const std::int32_t sequences = layer.kv.num_sequences();
     std::int64_t* first = ops.host_longs(sequences + 1);
     first[0] = 0;
@@ -67,6 +78,8 @@ class LayerGlobal final : public Allocator {
   }
 
   double safeguard_;
+  bool kvpress_;
+  double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
 KVLAB_REGISTER(Allocator, LayerGlobal, "layer_global", "layers compete for the model's budget, heads of a layer keep the same count",

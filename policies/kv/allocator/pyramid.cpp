@@ -16,7 +16,7 @@ class Pyramid final : public Allocator {
       : beta_(p.optional<double>("beta", 20, 1, 1e6, "how steep: mean budget beside the window over that of the last layer")),
         window_(p.optional<std::int32_t>("window_tokens", 32, 0, 4096, "tokens that every layer keeps anyway")),
         kvpress_(p.choice("rounding", {{"exact_sum", false}, {"kvpress", true}}, false,
-                          "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.4 counts, window inside and unrounded share")) {}
+                          "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.5 counts, window inside and unrounded share")) {}
 
   void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
 
@@ -47,12 +47,12 @@ class Pyramid final : public Allocator {
 
   // Half to even, and the whole budget is meant where the paper means what is left beside the window.
   [[nodiscard]] std::int32_t as_kvpress(std::int32_t num_layers, std::int32_t layer, std::int32_t target, std::int32_t n) const {
-    const double mean = frac_ > 0 ? n * frac_ : target;
+    const double plain = frac_ > 0 ? n * frac_ : target, mean = window_ + plain - window_;  // with the rounding of this sum
     double least = mean / beta_, most = 2 * mean - least;
     if (most >= n - window_) most = n - window_, least = 2 * mean - most;
     const bool sloped = n >= most && most >= least && least >= window_ && num_layers > 1;
-    const double tokens = sloped ? most - layer * (most - least) / (num_layers - 1) : mean;
-    return static_cast<std::int32_t>(std::nearbyint(tokens));
+    const double tokens = sloped ? most - layer * (most - least) / (num_layers - 1) : plain;
+    return std::max(1, static_cast<std::int32_t>(std::nearbyint(tokens)));
   }
 
   double beta_;

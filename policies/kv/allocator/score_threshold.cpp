@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/allocate/count_scores/count_scores.h"
+#include "kernels/score/protect/protect.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {
@@ -14,10 +15,18 @@ class ScoreThreshold final : public Allocator {
  public:
   explicit ScoreThreshold(Params& p)
       : min_score_(static_cast<float>(
-            p.optional<double>("min_score", 1.0, -1e30, 1e30, "least score of a token that stays; protected ones always do"))) {}
+            p.optional<double>("min_score", 1.0, -1e30, 1e30, "least score of a token that stays; protected ones always do"))),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "last tokens that stay whatever their score")) {}
 
-  void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep>, std::span<ScoredLayer> layers) override {
+  void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers) {
+      const Ops::Frame frame(ops);
+      if (recent_ > 0) {
+        const auto sequences = static_cast<std::int64_t>(seqs.size());
+        std::int32_t *begin = ops.host_ints(sequences), *end = ops.host_ints(sequences);
+        for (std::size_t s = 0; s < seqs.size(); ++s) begin[s] = 0, end[s] = seqs[s].end() - recent_;
+        ops(Protect{l.kv, begin, end, l.marks});
+      }
       std::copy_n(l.kv.len, l.kv.num_rows, l.keep);  // the bound, where nothing is computed
       ops(CountScores{l.kv.num_rows, l.kv.first, l.scores, CountScores::Kind::kAtLeast, min_score_, l.keep});
       ops.settle("score_threshold", l.layer, {l.keep, static_cast<std::size_t>(l.kv.num_rows)});
@@ -31,6 +40,7 @@ class ScoreThreshold final : public Allocator {
 
  private:
   float min_score_;
+  std::int32_t recent_;
 };
 
 KVLAB_REGISTER(Allocator, ScoreThreshold, "score_threshold", "all tokens whose score reaches a threshold",

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "policies/kv/allocator/counts.h"
 
 namespace kvlab {
@@ -6,11 +8,18 @@ namespace {
 
 // Tokens per layer or per head as the user lists them; what is not listed has the budget. Our definition: for budgets found offline.
 class Table final : public Allocator {
+  enum class Unit : std::uint8_t { kTokens, kBudget, kPrompt };
+
  public:
   explicit Table(Params& p)
-      : fracs_(
-            p.choice("unit", {{"tokens", false}, {"budget_frac", true}}, false, "what the values are: tokens, or multiples of the budget")),
+      : unit_(
+            p.choice("unit", {{"tokens", Unit::kTokens}, {"budget_frac", Unit::kBudget}, {"prompt_frac", Unit::kPrompt}}, Unit::kTokens,
+                     "what the values are: tokens, multiples of the budget, or shares of the sequence, of which at least one token stays")),
+        remainders_(
+            p.choice("rounding", {{"down", false}, {"largest_remainder", true}}, false,
+                     "of shares of the sequence: each is rounded down, or a layer's heads together keep its rounded sum, as in LU-KV")),
         table_(read_table(p, "values", true, 0, 1 << 26, "LAYER=VALUE or LAYER.HEAD=VALUE, separated by spaces")) {
+    if (remainders_ && unit_ != Unit::kPrompt) p.fail_at("rounding", "'rounding: largest_remainder' goes with 'unit: prompt_frac'");
     if (table_.empty()) p.fail("allocator 'table' needs 'values', such as \"0=512 3.1=64\"");
   }
 
@@ -20,24 +29,50 @@ class Table final : public Allocator {
     return std::any_of(table_.begin(), table_.end(), [](const TableEntry& e) { return e.head >= 0; });
   }
 
-  void allocate(Ops&, const ModelShape&, std::span<const SeqStep>, std::span<ScoredLayer> layers) override {
+  void allocate(Ops&, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers)
-      for (std::int32_t r = 0; r < l.kv.num_rows; ++r)
-        l.keep[r] = std::min(l.kv.len[r], tokens(l.layer, r % l.kv.kv_heads, l.target[l.kv.sequence(r)]));
+      for (std::int32_t r = 0; r < l.kv.num_rows; ++r) {
+        const std::int32_t s = l.kv.sequence(r), n = seqs[static_cast<std::size_t>(s)].end();
+        l.keep[r] = std::min(l.kv.len[r], tokens(model, l.layer, r % l.kv.kv_heads, l.target[s], n));
+      }
   }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t layer, std::int32_t head, std::int32_t target,
+  [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
-    return std::min(n, tokens(layer, head, target));
+    return std::min(n, tokens(model, layer, head, target, n));
   }
 
  private:
-  [[nodiscard]] std::int32_t tokens(std::int32_t layer, std::int32_t head, std::int32_t target) const {
+  [[nodiscard]] std::int32_t tokens(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
+                                    std::int32_t n) const {
     const TableEntry* entry = find_entry(table_, layer, head);
     if (entry == nullptr) return target;
-    return static_cast<std::int32_t>(std::min<double>(fracs_ ? entry->value * target : entry->value, 1 << 30));
+    if (remainders_) return by_remainder(model, layer, head, target, n);
+    if (unit_ == Unit::kPrompt) return std::max(1, static_cast<std::int32_t>(std::min<double>(entry->value * n, n)));
+    return static_cast<std::int32_t>(std::min<double>(unit_ == Unit::kBudget ? entry->value * target : entry->value, 1 << 30));
   }
 
-  bool fracs_;
+  // The layer's rounded sum; what is left after rounding down goes to the heads with the largest remainders, one token each. In float32.
+  [[nodiscard]] std::int32_t by_remainder(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
+                                          std::int32_t n) const {
+    std::vector<float> ideal;
+    float sum = 0;
+    std::int64_t down = 0;
+    for (std::int32_t h = 0; h < model.kv_heads; ++h) {
+      const TableEntry* entry = find_entry(table_, layer, h);
+      const float share = entry == nullptr ? static_cast<float>(target) / static_cast<float>(n) : static_cast<float>(entry->value);
+      ideal.push_back(std::clamp(share, 0.0F, 1.0F) * static_cast<float>(n));
+      sum += ideal.back(), down += static_cast<std::int64_t>(ideal.back());
+    }
+    const auto rest = [&](std::int32_t h) { return ideal[static_cast<std::size_t>(h)] - std::floor(ideal[static_cast<std::size_t>(h)]); };
+    std::int64_t before = 0;  // heads with a larger remainder
+    for (std::int32_t h = 0; h < model.kv_heads; ++h) before += rest(h) > rest(head) || (rest(h) == rest(head) && h < head) ? 1 : 0;
+    const std::int64_t left = std::max<std::int64_t>(model.kv_heads, std::llround(std::nearbyint(sum))) - down;
+    const auto whole = static_cast<std::int32_t>(ideal[static_cast<std::size_t>(head)]) + (before < left ? 1 : 0);
+    return std::clamp(whole, 1, n);
+  }
+
+  Unit unit_;
+  bool remainders_;
   std::vector<TableEntry> table_;
 };
 

@@ -26,7 +26,19 @@ class Chunks final : public ScorerWrapper {
                             "protected tokens stay outside the chunks, or enter them with the largest score plus 1")),
         chunks_frac_(
             p.optional<double>("chunks_frac", 0.0, 0.0, 1.0, "share of the chunks kept, at least one; 0: as many as fit the budget")),
-        of_chunks_(p.flag("budget_of_chunks", false, "a budget that is a share of the prompt is meant as chunks_frac, as in kvpress")) {}
+        of_chunks_(
+            p.flag("budget_of_chunks", false,
+                   "as in kvpress: a budget that is a share of the prompt is meant as chunks_frac, and a prompt shorter than a chunk "
+                   "is cut by the other scorer alone")),
+        peer_ties_(p.flag("peer_ties", false, "equal chunks fall as in kvpress on a CPU")) {
+    if (peer_ties_ && !of_chunks_) p.fail_at("peer_ties", "'peer_ties' goes with 'budget_of_chunks: true'");
+  }
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = ScorerWrapper::needs();
+    needs.cpu_only |= peer_ties_;
+    return needs;
+  }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
     return shared_layers_ > 1 ? layer : ScorerWrapper::layer_kind(layer);
@@ -48,8 +60,12 @@ class Chunks final : public ScorerWrapper {
     }
     inner().score(step, scores);
     if (above_max_) protect_ends(step, inner().protects(), scores, true);
-    if (shared_heads_) step.ops(ReduceHeads{kv, ReduceHeads::Kind::kSum, scores});
     const Range range = chunked(step);
+    KvRows reduced = kv;  // without rows that have no chunks
+    std::int32_t* len = step.ops.host_ints(kv.num_rows);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) len[r] = cuts_alone(kv.len[r]) ? 0 : kv.len[r];
+    reduced.len = len;
+    if (shared_heads_) step.ops(ReduceHeads{reduced, ReduceHeads::Kind::kSum, scores});
     step.ops(ChunkPool{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
                        top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean});
     if (shared_layers_ > 1 && step.layer % shared_layers_ == 0) {
@@ -65,11 +81,13 @@ class Chunks final : public ScorerWrapper {
     const Range range = chunked(step);
     std::int32_t* num_chunks = chunks_frac_ > 0 ? step.ops.host_ints(kv.num_rows) : nullptr;
     for (std::int32_t r = 0; r < kv.num_rows && num_chunks != nullptr; ++r) {
+      if (cuts_alone(kv.len[r])) continue;
       const std::int32_t all_chunks = ceil_div(range.len[r], chunk_);
       num_chunks[r] = std::max(1, static_cast<std::int32_t>(all_chunks * chunks_frac_));
       keep[r] = kv.len[r] - range.len[r] + std::min(range.len[r], num_chunks[r] * chunk_);
     }
-    step.ops(WholeChunks{kv.num_rows, kv.first, range.begin, range.len, chunk_, scores, num_chunks, keep});
+    const bool mirrors = peer_ties_ && num_chunks != nullptr;
+    step.ops(WholeChunks{kv.num_rows, kv.first, range.begin, range.len, chunk_, scores, num_chunks, keep, scores, mirrors});
     step.ops.settle("whole_chunks", step.layer, {keep, static_cast<std::size_t>(kv.num_rows)});
   }
 
@@ -84,10 +102,12 @@ class Chunks final : public ScorerWrapper {
     const Protected stay = protects();
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       range.begin[r] = std::min(stay.sinks, step.kv.len[r]);
-      range.len[r] = std::max(0, step.kv.len[r] - range.begin[r] - stay.recent);
+      range.len[r] = cuts_alone(step.kv.len[r]) ? 0 : std::max(0, step.kv.len[r] - range.begin[r] - stay.recent);
     }
     return range;
   }
+  // A row of n tokens has no chunks: the other scorer's scores cut it.
+  [[nodiscard]] bool cuts_alone(std::int32_t n) const { return of_chunks_ && chunks_frac_ > 0 && n < chunk_; }
   [[nodiscard]] bool same_rows(const KvRows& kv) const {
     return saved_len_.size() == static_cast<std::size_t>(kv.num_rows) && std::equal(saved_len_.begin(), saved_len_.end(), kv.len);
   }
@@ -100,7 +120,7 @@ class Chunks final : public ScorerWrapper {
   std::int32_t shared_layers_;
   bool above_max_;
   double chunks_frac_;
-  bool of_chunks_;
+  bool of_chunks_, peer_ties_;
   TensorArray<float> saved_;  // the group's first layer's scores
   std::vector<std::int32_t> saved_len_;
 };

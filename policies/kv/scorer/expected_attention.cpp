@@ -17,6 +17,7 @@ class ExpectedAttentionScore final : public Scorer {
   explicit ExpectedAttentionScore(Params& p)
       : num_future_(p.optional<std::int32_t>("future_tokens", 512, 1, 1 << 20, "positions after the prompt that RoPE is averaged over")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens: always kept, and left out of the statistics")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "last tokens, always kept")),
         covariance_(p.flag("covariance", true, "uses the covariance of queries, not their mean alone")),
         unbiased_(p.choice("divisor", {{"n", false}, {"n_minus_1", true}}, false, "divisor of the covariance")),
         value_norm_(p.flag("value_norm", true, "multiplies by the norm of the value")),
@@ -27,7 +28,7 @@ class ExpectedAttentionScore final : public Scorer {
     needs.pre_rope_queries = needs.turns = true;
     return needs;
   }
-  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+  [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
@@ -50,7 +51,7 @@ class ExpectedAttentionScore final : public Scorer {
   }
 
  private:
-  std::int32_t num_future_, sinks_;
+  std::int32_t num_future_, sinks_, recent_;
   bool covariance_, unbiased_, value_norm_;
   float epsilon_;
 };

@@ -4,6 +4,8 @@
 #include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer/chunk_attention.h"
 #include "policies/kv/scorer/key_leverage/key_leverage.h"
+#include "policies/kv/scorer/row_parts.h"
+#include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
@@ -42,18 +44,36 @@ class Compactor final : public Scorer {
         sketch_dim_(read_sketch(p)),
         weight_(p.optional<double>("leverage_weight", 0.0, 0.0, 100.0, "weight of the leverage; 0: the share of tokens that is dropped")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 8, 0, 1 << 20, "first tokens, always kept")),
-        recent_(p.optional<std::int32_t>("recent_tokens", 4, 0, 1 << 20, "last tokens, always kept")) {}
+        recent_(p.optional<std::int32_t>("recent_tokens", 4, 0, 1 << 20, "last tokens, always kept")),
+        cuts_ends_(p.choice("ends", {{"scored", false}, {"left_out", true}}, false,
+                            "always kept tokens are scored with the others; or left out of attention, leverage and their moments, as in "
+                            "kvpress, whose chunks begin after the first tokens")) {}
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.pre_rope_keys = needs.step_queries = true;
+    needs.cpu_only = cuts_ends_;
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void observe(LayerStep& step) override { attention_.observe(step, first_word()); }
-  void score(LayerStep& step, float* scores) override { attention_.score(step, first_word(), scores); }
+  void set_budget(const Budget& budget) override { budget_ = budget; }
+  void observe(LayerStep& step) override {
+    if (!cuts_ends_) return attention_.observe(step, first_word());
+    const std::vector<RowPart> middle = middles(step);
+    const RowParts parts(step, middle, RowParts::Positions::kOfSequence);
+    LayerStep part = parts.step();
+    std::vector<Queries> queries;
+    for (std::size_t s = 0; s < middle.size(); ++s) queries.push_back(middle_queries(step, s, middle[s].begin + middle[s].len));
+    part.in.step = queries;
+    attention_.observe(part, first_word());
+  }
+  void score(LayerStep& step, float* scores) override {
+    if (cuts_ends_) return score_middles(step, scores);
+    attention_.score(step, first_word(), scores);
+  }
 
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    if (cuts_ends_) return;
     const KvRows& kv = step.kv;
     float* leverage = step.ops.floats(kv.total());
     standardised_leverage(step, sketch_dim_, leverage);
@@ -64,10 +84,44 @@ class Compactor final : public Scorer {
   }
 
  private:
+  // What is neither of the first nor of the last tokens, in rows that hold all tokens so far.
+  [[nodiscard]] std::vector<RowPart> middles(const LayerStep& step) const {
+    std::vector<RowPart> middle;
+    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
+      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+      const std::int32_t begin = std::min(sinks_, seq.end()), end = std::min(seq.end(), seq.prompt_tokens - recent_);
+      middle.push_back({s, begin, std::max(0, end - begin)});
+    }
+    return middle;
+  }
+  // The step's queries among them, by position after the first tokens.
+  [[nodiscard]] Queries middle_queries(const LayerStep& step, std::size_t s, std::int32_t end) const {
+    Queries queries = queries_from(step.in.step[s], sinks_, step.model);
+    queries.count = std::clamp(end - queries.first_position, 0, queries.count);
+    queries.first_position -= sinks_;
+    return queries;
+  }
+
+  void score_middles(LayerStep& step, float* scores) {
+    clear_scores(step, scores);
+    const RowParts parts(step, middles(step), RowParts::Positions::kOfSequence);
+    LayerStep part = parts.step();
+    const KvRows& kv = part.kv;
+    float *attention = step.ops.floats(kv.total()), *leverage = step.ops.floats(kv.total());
+    attention_.score(part, first_word(), attention);
+    standardised_leverage(part, sketch_dim_, leverage);
+    const double weight = weight_ > 0 ? weight_ : budget_.tokens > 0 ? 0.35 : budget_.dropped_frac();
+    weights_.assign(static_cast<std::size_t>(kv.num_rows), static_cast<float>(weight));
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, attention, 1.0F, 0.0F, true, leverage, weights_.data(), attention});
+    parts.put_back(attention, scores);
+  }
+
   ChunkAttentionScore attention_;
   std::int32_t sketch_dim_;
   double weight_;
   std::int32_t sinks_, recent_;
+  bool cuts_ends_;
+  Budget budget_;
   std::vector<float> weights_;  // per row
 };
 

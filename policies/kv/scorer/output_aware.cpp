@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/score_map/score_map.h"
@@ -19,42 +20,87 @@ class OutputAware final : public ScorerWrapper {
         floor_(p.optional<double>("first_stage_floor_frac", 0.0, 0.0, 1.0,
                                   "at least this share of the mean budget of the sequence's heads is chosen by score alone")),
         epsilon_(p.optional<float>("epsilon", 1e-4F, 0.0F, 1.0F, "added to scores before the product")),
-        above_max_(p.choice("protect", {{"infinite", false}, {"above_max", true}}, false, "how the scorer's own tokens are protected")) {}
+        above_max_(p.choice("protect", {{"infinite", false}, {"above_max", true}}, false, "how the scorer's own tokens are protected")),
+        before_counts_(p.choice("first_stage", {{"of_count", false}, {"of_budget", true}}, false,
+                                "of_count: a share of what the allocator gives the head; of_budget: a share of the budget, before the "
+                                "allocator ranks heads by the scores that result (kvpress's AdaKVPress over CriticalKVPress)")),
+        peer_ties_(p.flag("peer_ties", false, "equal scores at the first stage's boundary fall as in kvpress on a CPU")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = inner().needs();
     needs.output_weights = true;
+    needs.cpu_only |= peer_ties_;
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return above_max_ ? Protected{} : inner().protects(); }
+  void set_budget(const Budget& budget) override {
+    ScorerWrapper::set_budget(budget);
+    budget_ = budget;
+  }
 
   void score(LayerStep& step, float* scores) override {
     inner().score(step, scores);
     if (above_max_) protect_ends(step, inner().protects(), scores, true);
+    if (!before_counts_) return;
+    const KvRows& kv = step.kv;
+    std::int32_t *count = step.ops.host_ints(kv.num_rows), *zero = step.ops.host_ints(kv.num_rows);
+    std::fill_n(zero, kv.num_rows, 0);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) count[r] = std::min(kv.len[r], of_budget(kv.len[r]));
+    float* marked = step.ops.floats(kv.total());
+    step.ops(FillScores{kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, marked});
+    mark(step, scores, count, marked);
+    weigh(step, scores);
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, marked, 1.0F, 0.0F, true, scores, nullptr, scores});
   }
 
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
-    const KvRows& kv = step.kv;
     inner().refine(step, keep, scores);
-    std::int32_t* first = step.ops.host_ints(kv.num_rows);
+    if (before_counts_) return;
+    const KvRows& kv = step.kv;
+    std::int32_t *first = step.ops.host_ints(kv.num_rows), *most = step.ops.host_ints(kv.num_rows);
     for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
+      const std::int32_t row0 = s * kv.kv_heads, row_end = row0 + kv.kv_heads;
       std::int64_t sum = 0;
-      for (std::int32_t r = s * kv.kv_heads; r < (s + 1) * kv.kv_heads; ++r) sum += keep[r];
-      const std::int64_t mean = sum / kv.kv_heads;
-      const auto least = static_cast<std::int32_t>(floor_ * static_cast<double>(mean));
-      for (std::int32_t r = s * kv.kv_heads; r < (s + 1) * kv.kv_heads; ++r)
-        first[r] = std::min(keep[r], std::max(least, static_cast<std::int32_t>(first_ * keep[r])));
+      std::int32_t largest = 0;
+      for (std::int32_t r = row0; r < row_end; ++r) sum += keep[r], largest = std::max(largest, share(keep[r]));
+      auto least = static_cast<std::int32_t>(floor_ * static_cast<double>(sum / kv.kv_heads));
+      if (floor_ > 0 && sum > 0) least = std::max(1, least);
+      for (std::int32_t r = row0; r < row_end; ++r) {
+        first[r] = std::min(keep[r], std::max(least, share(keep[r])));
+        most[r] = std::max(largest, first[r]);
+      }
     }
-    step.ops(MarkTop{kv.num_rows, kv.first, scores, first, scores});
+    mark(step, scores, first, scores, peer_ties_ ? most : nullptr);
+    weigh(step, scores);
+  }
+
+ private:
+  [[nodiscard]] std::int32_t share(std::int32_t keep) const { return static_cast<std::int32_t>(first_ * keep); }
+  // Tokens of the first stage in a row of n, from the budget as it was before it was rounded to tokens.
+  [[nodiscard]] std::int32_t of_budget(std::int32_t n) const {
+    const double tokens = budget_.tokens > 0 ? budget_.tokens : budget_.frac * n;
+    return first_ > 0 ? std::max(1, static_cast<std::int32_t>(tokens * first_)) : 0;
+  }
+
+  void mark(LayerStep& step, const float* scores, const std::int32_t* count, float* marked, const std::int32_t* ranked = nullptr) const {
+    MarkTop best{step.kv.num_rows, step.kv.first, scores, count, marked};
+    best.peer_ties = peer_ties_;
+    best.ranked = ranked;
+    step.ops(best);
+  }
+
+  // (score + epsilon) * size of the value in the layer's output; infinite scores stay.
+  void weigh(LayerStep& step, float* scores) const {
+    const KvRows& kv = step.kv;
     float* norms = step.ops.floats(kv.total());
     step.ops(ProjectedNorms{kv, step.in.w_o, step.model.hidden_dim, ProjectedNorms::Kind::kL1, norms});
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kTimes, scores, 1.0F, epsilon_, true, norms, nullptr, scores});
   }
 
- private:
   double first_, floor_;
   float epsilon_;
-  bool above_max_;
+  bool above_max_, before_counts_, peer_ties_;
+  Budget budget_;
 };
 
 KVLAB_REGISTER(Scorer, OutputAware, "output_aware", "half by score, half by score times the value's size in the layer's output",

@@ -1,5 +1,6 @@
 #include "kernels/score/token_scores/token_scores.h"
 #include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/scorer/torch_uniform/torch_uniform.h"
 
 namespace kvlab {
 
@@ -10,10 +11,21 @@ class RandomScores final : public Scorer {
  public:
   explicit RandomScores(Params& p)
       : sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens that are never evicted")),
-        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")) {}
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
+        torch_(p.choice("generator", {{"run", false}, {"torch", true}}, false,
+                        "draws of the run's seed, one per token; or those of torch.rand on a CPU, alike in all layers, as in kvpress's "
+                        "RandomPress with a seed")),
+        torch_seed_(p.optional<std::int32_t>("torch_seed", 0, 0, 1 << 30, "of torch's generator")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.cpu_only = torch_;
+    return needs;
+  }
 
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
   void score(LayerStep& step, float* scores) override {
+    if (torch_) return step.ops(TorchUniform{step.kv, static_cast<std::uint32_t>(torch_seed_), scores});
     TokenScores s{step.kv, TokenScores::Kind::kRandom};
     s.end_position = end_positions(step);
     s.seeds = sequence_seeds(step);
@@ -23,6 +35,8 @@ class RandomScores final : public Scorer {
 
  private:
   std::int32_t sinks_, recent_;
+  bool torch_;
+  std::int32_t torch_seed_;
 };
 
 KVLAB_REGISTER(Scorer, RandomScores, "random", "a uniform random sample", "baseline of ours");

@@ -11,7 +11,11 @@ namespace {
 class Reconstruction final : public Scorer {
  public:
   explicit Reconstruction(Params& p)
-      : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, seen in the softmax of every chunk")),
+      : pass_(p.choice("pass", {{"reconstruct", false}, {"repeat", true}}, false,
+                       "an instruction and the prompt's chunks again (KVzip), or the prompt alone in one piece (KVCompose)")
+                  ? "repeat"
+                  : "reconstruct"),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, seen in the softmax of every chunk")),
         protects_(p.flag("protect_sinks", true, "the first tokens stay; kvpress lets the first chunk's scores take their place")),
         group_(p.choice("group", {{"max", PassAttention::Group::kMax}, {"mean", PassAttention::Group::kMean}}, PassAttention::Group::kMax,
                         "how query heads that share a KV head vote")),
@@ -21,7 +25,7 @@ class Reconstruction final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.pass = "reconstruct";
+    needs.pass = pass_;
     needs.pass_hidden = needs.output_weights = norms_;
     return needs;
   }
@@ -41,6 +45,7 @@ class Reconstruction final : public Scorer {
   }
 
  private:
+  std::string pass_;
   std::int32_t sinks_;
   bool protects_;
   PassAttention::Group group_;

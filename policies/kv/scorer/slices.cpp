@@ -4,6 +4,7 @@
 #include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/score_map/score_map.h"
+#include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {
@@ -11,22 +12,48 @@ namespace kvlab {
 namespace {
 
 // Each slice of neighbouring tokens is cut by itself, to the same share and to at least one token, so that no part of the prompt is lost
-// altogether. kvpress's ChunkPress, and FINCH's chunks (Corallo and Papotti 2024) as kvpress has them.
+// altogether. FINCH's chunks (Corallo and Papotti 2024) as kvpress has them have the scores of the whole prompt; kvpress's ChunkPress
+// scores each slice as if it were the prompt.
 class Slices final : public ScorerWrapper {
  public:
   explicit Slices(Params& p)
       : ScorerWrapper(p, "key_norm"),
         slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")),
-        peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {}
+        alone_(p.choice(
+            "scored", {{"in_prompt", false}, {"alone", true}}, false,
+            "by scores of the whole prompt; or each slice as a prompt of its own, as in kvpress's ChunkPress, for scorers that read "
+            "keys, values and queries before RoPE alone")),
+        peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {
+    if (!alone_ || p.is_describing()) return;
+    const Needs needs = inner().needs();
+    if (needs.window_queries > 0 || needs.step_queries || needs.hidden || needs.question || !needs.pass.empty() || inner().num_words() > 0)
+      p.fail_at("scored", "'scored: alone' is for scorers that read keys, values and queries before RoPE: take another 'of', or in_prompt");
+  }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = ScorerWrapper::needs();
-    needs.cpu_only |= peer_ties_;
+    needs.cpu_only |= peer_ties_ || alone_;
     return needs;
   }
+  [[nodiscard]] Protected protects() const override { return alone_ ? Protected{} : inner().protects(); }
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);
     frac_ = budget.tokens > 0 ? 0 : budget.frac;
+  }
+
+  void score(LayerStep& step, float* scores) override {
+    if (!alone_) return inner().score(step, scores);
+    std::vector<RowPart> slices;
+    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
+      for (std::int32_t at = 0, n = step.kv.len[s * step.kv.kv_heads]; at < n; at += slice_)
+        slices.push_back({s, at, std::min(slice_, n - at)});
+    const RowParts parts(step, slices, RowParts::Positions::kOwn);
+    LayerStep part = parts.step();
+    float* of_parts = step.ops.floats(part.kv.total());
+    inner().score(part, of_parts);
+    const Protected stay = inner().protects();
+    if (stay.sinks > 0 || stay.recent > 0) protect_ends(part, stay, of_parts, true);
+    parts.put_back(of_parts, scores);
   }
 
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
@@ -62,12 +89,12 @@ class Slices final : public ScorerWrapper {
   }
 
   std::int32_t slice_;
-  bool peer_ties_;
+  bool alone_, peer_ties_;
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
 KVLAB_REGISTER(Scorer, Slices, "slices", "the prompt in slices, each cut to the same share by another score",
-               "kvpress's ChunkPress, version 0.5.4");
+               "FINCH: Corallo and Papotti 2024, arXiv:2408.00167; kvpress's ChunkPress, version 0.5.5");
 
 }  // namespace
 

@@ -16,14 +16,13 @@ from pathlib import Path
 import kvpress
 import numpy as np
 import torch
-from cases import CASES, FINCH_DELIMITER, LAZY_THRESHOLD
-from kvpress.presses import finch_press, kvzip_press, simlayerkv_press
+from cases import CASES, FINCH_DELIMITER, HEAD_SCORES, LAZY_THRESHOLD, RATIOS
+from kvpress.presses import duo_attention_press, finch_press, kvzip_press, simlayerkv_press
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 HERE = Path(__file__).resolve().parent
-RATIOS = (0.25, 0.5, 0.75)
 BOS = 256
 FORCED = 1e30  # scores above this were raised to the float32 maximum by the press: protected
 
@@ -44,6 +43,10 @@ class ByteTokenizer:
 
 # KVzip scores in a second pass after the prefill, so nothing is compressed inside the hook.
 KVZIP = {name for name in CASES if name.startswith("kvzip")}
+# KVCompose as well, and DMS masks in a hook of its own: their sets are read from the cache and the masks at the end.
+AT_THE_END = {name for name in CASES if name.startswith(("kvcompose", "dms"))}
+# Their selections are not one topk over tokens: no boundary is recorded.
+NO_EDGE = {"duo", "entropy_chunkkv", "entropy_knorm", "lukv"} | AT_THE_END
 
 
 @contextlib.contextmanager
@@ -178,12 +181,16 @@ class Recorder:
             assert np.array_equal(before_k, after_k), "a masking press changed the cache"
             return complement(masked, before_k.shape[:2])
         keep = rows_kept(before_k, after_k)
+        if self.name == "merging":
+            return keep  # its values are sums
         for head in range(len(keep)):  # the values must be those of the same tokens, in any order
             assert sorted(r.tobytes() for r in before_v[head][keep[head]]) == sorted(r.tobytes() for r in after_v[head])
         return keep
 
     def selection_edge(self, calls, keep, window):
         heads = keep.shape[0]
+        if self.name in NO_EDGE:
+            return np.full((heads, 2), np.nan, dtype=np.float32)
         if self.name == "simlayerkv":
             if window is None:
                 return np.full((heads, 2), np.nan, dtype=np.float32)
@@ -198,11 +205,11 @@ class Recorder:
         if self.name == "think":
             assert np.array_equal(last.picked[0], ~keep)
             return boundary(last.scores[0], keep, np.zeros(keep.shape, dtype=bool))
-        if self.name == "chunkkv":
+        if self.name.startswith("chunkkv") and last.scores.shape[-1] < keep.shape[1]:
             return self.chunk_edge(last, keep)
-        if self.name in ("finch_chunked", "chunk_knorm"):
+        if self.name == "finch_chunked" or self.name.startswith("chunk_"):
             return self.slices_edge(calls, keep)
-        if self.name == "block_keydiff":
+        if self.name.startswith("block"):
             return boundary(last.scores[0], last.picked[0], np.zeros(last.picked[0].shape, dtype=bool))
         assert np.array_equal(last.picked[0], keep), "the cache and the selection disagree"
         return boundary(last.scores[0], keep, self.protected)
@@ -248,6 +255,20 @@ def run_kvzip(model, press, ids):
     return keep, boundary(value, keep, np.zeros(keep.shape, dtype=bool))
 
 
+def run_to_the_end(model, press, ids):
+    """Presses that act in hooks of their own: what the cache and the masks hold afterwards."""
+    plain, cache = DynamicCache(), DynamicCache()
+    model.model(input_ids=ids, past_key_values=plain)
+    with press(model):
+        model.model(input_ids=ids, past_key_values=cache)
+    keep = []
+    for before, after, layer in zip(plain.layers, cache.layers, model.model.layers, strict=True):
+        masked = layer.self_attn.masked_key_indices
+        original = before.keys[0].numpy()
+        keep.append(rows_kept(original, after.keys[0, :, : ids.shape[1]].numpy()) if masked is None else complement(masked, original.shape[:2]))
+    return np.stack(keep)
+
+
 def run_case(model, name, case, ratio, ids, question):
     """-> the tensors keep (bool [L, Hkv, n or d]) and edge (float32 [L, Hkv, 2]), and the press's arguments."""
     n = ids.shape[1]
@@ -259,11 +280,15 @@ def run_case(model, name, case, ratio, ids, question):
     if name in KVZIP:
         keep, edge = run_kvzip(model, press, ids)
         return {"keep": keep, "edge": edge}, arguments
+    if name in AT_THE_END:
+        keep = run_to_the_end(model, press, ids)
+        return {"keep": keep, "edge": np.full((*keep.shape[:2], 2), np.nan, dtype=np.float32)}, arguments
     if name.startswith("finch"):
         delimiter = torch.tensor([[FINCH_DELIMITER]])
         ids = torch.cat([ids[:, : n - question], delimiter, ids[:, n - question :]], dim=1)
-    recorder = Recorder(name, press, case, n, question)
-    press.compress = recorder
+    target = press.press if name == "per_layer" else press
+    recorder = Recorder(name, target, case, n, question)
+    target.compress = recorder
     with press(model):
         model.model(input_ids=ids, past_key_values=DynamicCache())
     assert len(recorder.keep) == model.config.num_hidden_layers
@@ -278,7 +303,8 @@ def describe(press):
     fields = {k: v for k, v in vars(press).items() if not k.startswith("_")}
     state = "score_val causal_mask_score compression_ratios context_length prefix_length start_idx end_idx"
     skip = {*state.split(), "compression_ratio", "key_channel_compression_ratio"}
-    named = [(k, v) for k, v in sorted(fields.items()) if k not in skip and v is not None]
+    simple = (bool, int, float, str, list, kvpress.BasePress)
+    named = [(k, v) for k, v in sorted(fields.items()) if k not in skip and isinstance(v, simple)]
     inner = [f"{k}={describe(v) if isinstance(v, kvpress.BasePress) else v}" for k, v in named]
     return f"{type(press).__name__}({', '.join(inner)})"
 
@@ -345,11 +371,14 @@ def main():
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--only", nargs="*", choices=sorted(CASES), help="presses to record anew (default all)")
     parser.add_argument("--rope", default="", help="a RoPE scaling of rope_scaling.json, in results/prompt_N.ROPE.safetensors")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, nargs="*", help="prompts of these lengths alone")
     args = parser.parse_args()
     logging.getLogger("kvpress").setLevel(logging.ERROR)
     torch.set_grad_enabled(False)
+    torch.set_num_threads(args.threads)
     kvzip_press.AutoTokenizer = ByteTokenizer
+    duo_attention_press.duo_attention_on_the_fly = lambda model: HEAD_SCORES
     model = load_model(args.model, args.rope)
     args.out.mkdir(parents=True, exist_ok=True)
     texts = [json.loads(line)["text"] for line in args.prompts.read_text().splitlines()]

@@ -1,10 +1,11 @@
 #include "policies/kv/scorer/whole_chunks/whole_chunks.h"
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <vector>
 
 #include "base/ceil_div.h"
+#include "kernels/select/top_k/take_best.h"
 
 namespace kvlab {
 
@@ -21,23 +22,44 @@ OpCall call(const WholeChunks& a) {
 }
 KVLAB_WITHOUT_CUDA(WholeChunks)
 
+namespace {
+
+// Chunks of a row, the best first. With peer_ties only the first `kept` are in front.
+void rank_chunks(const WholeChunks& a, std::int32_t row, std::int32_t kept, std::vector<Candidate>& order) {
+  const float* scores = a.scores + a.first[row] + a.begin[row];
+  order.clear();
+  for (std::int64_t at = 0; at < a.len[row]; at += a.chunk_tokens)
+    order.push_back({rank_value(scores[at]), static_cast<std::int64_t>(order.size())});
+  if (a.peer_ties) {
+    take_best(order, kept, true);
+  } else {
+    std::sort(order.begin(), order.end(), better);
+  }
+}
+
+}  // namespace
+
 void run_cpu(const WholeChunks& a) {
-  std::vector<std::int32_t> order;
+  std::vector<Candidate> order;
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
     const std::int32_t chunks = ceil_div(a.len[r], a.chunk_tokens);
-    const float* scores = a.scores + a.first[r] + a.begin[r];
-    order.resize(static_cast<std::size_t>(chunks));
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) {
-      return scores[static_cast<std::int64_t>(x) * a.chunk_tokens] > scores[static_cast<std::int64_t>(y) * a.chunk_tokens];
-    });
+    if (chunks == 0) continue;
+    const std::int32_t most = a.num_chunks == nullptr ? chunks : std::min(chunks, a.num_chunks[r]);
+    rank_chunks(a, r, most, order);
     auto kept = static_cast<std::int32_t>(a.first[r + 1] - a.first[r]) - a.len[r];
-    for (std::int32_t i = 0; i < (a.num_chunks == nullptr ? chunks : std::min(chunks, a.num_chunks[r])); ++i) {
-      const std::int32_t tokens = std::min(a.chunk_tokens, a.len[r] - order[static_cast<std::size_t>(i)] * a.chunk_tokens);
+    std::int32_t taken = 0;
+    for (; taken < most; ++taken) {
+      const auto chunk = static_cast<std::int32_t>(order[static_cast<std::size_t>(taken)].at);
+      const std::int32_t tokens = std::min(a.chunk_tokens, a.len[r] - chunk * a.chunk_tokens);
       if (a.num_chunks == nullptr && kept + tokens > a.keep[r]) break;
       kept += tokens;
     }
     a.keep[r] = a.num_chunks == nullptr ? std::min(kept, a.keep[r]) : kept;
+    for (std::int32_t i = taken; a.peer_ties && i < chunks; ++i) {
+      const std::int64_t at = order[static_cast<std::size_t>(i)].at * a.chunk_tokens;
+      std::fill_n(a.lowered + a.first[r] + a.begin[r] + at, std::min<std::int64_t>(a.chunk_tokens, a.len[r] - at),
+                  -std::numeric_limits<float>::infinity());
+    }
   }
 }
 

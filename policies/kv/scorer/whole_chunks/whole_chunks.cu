@@ -23,6 +23,7 @@ struct GatherChunks {
 
 void run_cuda(const WholeChunks& a, CudaContext& cuda) {
   if (a.num_rows == 0) return;
+  if (a.peer_ties) throw CudaError("whole_chunks: peer_ties runs on the CPU alone");
   const CudaContext::Frame frame(cuda);
   std::vector<std::int64_t> chunk_first(1, 0), score_first;
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
