@@ -123,6 +123,23 @@ TEST(Chunks, LayersOfAGroupShareTheFirstOnesScores) {
   EXPECT_NEAR(first[0], std::accumulate(norms.begin(), norms.begin() + 4, 0.0) / 4, 1e-5) << "mean of the better half";
 }
 
+TEST(Chunks, GroupsFollowTheModelsDepth) {
+  for (const std::int32_t layers : {2, 4, 8}) {
+    const ModelShape model{layers, 4, 2, 8, 16};
+    auto chunks = make_part<ScorerRegistry>("chunks", "{of: key_norm, chunk_tokens: 8, heads: own, layer_groups: 4}");
+    auto alone = make_part<ScorerRegistry>("chunks", "{of: key_norm, chunk_tokens: 8, heads: own}");
+    std::vector<float> leader;
+    for (std::int32_t l = 0; l < layers; ++l) {
+      RandomLayer layer(model, 1, 45, 31 + static_cast<std::uint64_t>(l));
+      LayerStep step = layer.prompt_step(0);
+      step.layer = l;
+      const auto own = scored(*alone, step), got = scored(*chunks, step);
+      if (l % std::max(1, layers / 4) == 0) leader = own;
+      EXPECT_EQ(got, leader) << "layer " << l << " of " << layers;
+    }
+  }
+}
+
 TEST(ValueAware, MultipliesByTheValuesL1Norm) {
   RandomLayer layer({1, 4, 2, 8, 16}, 1, 30, 33);
   LayerStep step = layer.prompt_step(6);

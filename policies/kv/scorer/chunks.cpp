@@ -22,14 +22,19 @@ class Chunks final : public ScorerWrapper {
         shared_heads_(p.choice("heads", {{"shared", true}, {"own", false}}, true, "one set for all KV heads, or one each")),
         top_half_(p.choice("chunk_score", {{"mean", false}, {"top_half", true}}, false, "mean over the chunk, or over its better half")),
         shared_layers_(p.optional<std::int32_t>("shared_layers", 1, 1, 1 << 10, "neighbouring layers that use the first one's scores")),
+        layer_groups_(p.optional<std::int32_t>("layer_groups", 0, 0, 1 << 10,
+                                               "groups of neighbouring layers that use the first one's scores, as many in a model of any "
+                                               "depth; 0: as shared_layers says")),
         above_max_(p.choice("protect", {{"infinite", false}, {"above_max", true}}, false,
                             "protected tokens stay outside the chunks, or enter them with the largest score plus 1")),
         chunks_frac_(
             p.optional<double>("chunks_frac", 0.0, 0.0, 1.0, "share of the chunks kept, at least one; 0: as many as fit the budget")),
-        of_chunks_(p.flag("budget_of_chunks", false, "a budget that is a share of the prompt is meant as chunks_frac, as in kvpress")) {}
+        of_chunks_(p.flag("budget_of_chunks", false, "a budget that is a share of the prompt is meant as chunks_frac, as in kvpress")) {
+    if (layer_groups_ > 0 && shared_layers_ > 1) p.fail_at("layer_groups", "give one of 'shared_layers' and 'layer_groups'");
+  }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
-    return shared_layers_ > 1 ? layer : ScorerWrapper::layer_kind(layer);
+    return shared_layers_ > 1 || layer_groups_ > 0 ? layer : ScorerWrapper::layer_kind(layer);
   }
   // Whole chunks of one set are as many tokens in every head.
   [[nodiscard]] bool splits_heads() const override { return !shared_heads_; }
@@ -42,7 +47,8 @@ class Chunks final : public ScorerWrapper {
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
-    if (step.layer % shared_layers_ != 0 && same_rows(kv)) {
+    const std::int32_t shared = layer_groups_ > 0 ? ceil_div(step.model.num_layers, layer_groups_) : shared_layers_;
+    if (step.layer % shared != 0 && same_rows(kv)) {
       copy(step, saved_.data(), scores);
       return;
     }
@@ -52,7 +58,7 @@ class Chunks final : public ScorerWrapper {
     const Range range = chunked(step);
     step.ops(ChunkPool{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
                        top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean});
-    if (shared_layers_ > 1 && step.layer % shared_layers_ == 0) {
+    if (shared > 1 && step.layer % shared == 0) {
       saved_len_.assign(kv.len, kv.len + kv.num_rows);
       saved_.settle_in(step.memory);
       saved_.resize(step.ops.computes() ? kv.total() : 0);
@@ -97,7 +103,7 @@ class Chunks final : public ScorerWrapper {
 
   std::int32_t chunk_;
   bool shared_heads_, top_half_;
-  std::int32_t shared_layers_;
+  std::int32_t shared_layers_, layer_groups_;
   bool above_max_;
   double chunks_frac_;
   bool of_chunks_;
