@@ -155,6 +155,7 @@ std::vector<std::string> settling_recipes() {
           "kvzip_uniform",
           "leoam",
           "lserve_pages",
+          "mpcache",
           "mpcache_dynamic",
           "quest",
           "quest_union",

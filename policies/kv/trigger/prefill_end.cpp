@@ -7,16 +7,21 @@ namespace {
 // Acts once, when the prompt is complete; decoded tokens are all kept (SnapKV, Li et al. 2024, section 4).
 class PrefillEnd final : public Trigger {
  public:
-  explicit PrefillEnd(Params&) {}
+  explicit PrefillEnd(Params& p) : has_budget_(p.flag("budgeted", true, "cut to the budget; false: the allocator says how many stay")) {}
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
+    if (!has_budget_ && seq.completes_prompt()) return held.tokens();
     const std::int32_t tokens = budget.of(seq.prompt_tokens);
     if (!seq.completes_prompt() || held.tokens() <= tokens) return std::nullopt;
     return tokens;
   }
   [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
-    if (seq.end() < seq.prompt_tokens) return std::nullopt;
+    if (!has_budget_ || seq.end() < seq.prompt_tokens) return std::nullopt;
     return Bound{budget.of(seq.prompt_tokens), seq.prompt_tokens, seq.end() - seq.prompt_tokens};
   }
+  [[nodiscard]] bool needs_budget() const override { return has_budget_; }
+
+ private:
+  bool has_budget_;
 };
 
 KVLAB_REGISTER(Trigger, PrefillEnd, "prefill_end", "acts once, when the prompt is complete", "SnapKV: Li et al. 2024, arXiv:2404.14469");
