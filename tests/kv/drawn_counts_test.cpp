@@ -133,6 +133,7 @@ std::vector<std::string> settling_recipes() {
           "dfloat11",
           "duo",
           "dynamickv",
+          "evict3r",
           "evict_threshold",
           "exact_topk",
           "hip",
