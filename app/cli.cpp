@@ -106,6 +106,7 @@ void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   record->add_flag("--pre-rope", a.record.pre_rope, "also queries and keys before RoPE");
   record->add_flag("--hidden", a.record.hidden, "also the inputs of the attention layers");
   record->add_flag("--w-o", a.record.w_o, "also the output projections");
+  record->add_flag("--w-q", a.record.w_q, "also the projections to queries");
   record->add_option("--pass", a.record.passes, "also an extra pass: " + join(extra_pass_names(), ", ") + "; may be repeated")
       ->allow_extra_args(false);
   record->add_option("--kv-policy", a.record.kv_policy, "recipe that acts on the cache meanwhile: what is recorded is what it left");

@@ -41,14 +41,17 @@ std::optional<Place> place_of(std::string_view name) {
     name.remove_prefix(dot + 1);
   }
   if (name == "ids") return place;
-  const bool is_weight = name.starts_with("W_o.L") && place.pass.empty();
+  const auto* const weight = std::find_if(kWeightKinds.begin(), kWeightKinds.end(), [&](std::string_view kind) {
+    return place.pass.empty() && name.starts_with(kind) && name.substr(kind.size()).starts_with(".L");
+  });
+  const bool is_weight = weight != kWeightKinds.end();
   if (!is_weight && !name.starts_with("L")) return std::nullopt;
   const std::size_t dot = is_weight ? name.size() : std::min(name.find('.'), name.size());
   const std::size_t digits = is_weight ? 5 : 1;
   const std::optional<std::int64_t> layer = number_in(name.substr(digits, dot - digits));
   if (!layer) return std::nullopt;
   place.layer = *layer;
-  place.kind = is_weight ? kWeightKind : name.substr(std::min(dot + 1, name.size()));
+  place.kind = is_weight ? *weight : name.substr(std::min(dot + 1, name.size()));
   if (is_weight) return place;
   const auto kinds = place.pass.empty() ? std::span(kLayerKinds) : std::span(kLayerKinds).first(kNumPassKinds);
   return std::find(kinds.begin(), kinds.end(), place.kind) == kinds.end() ? std::nullopt : std::optional(place);
@@ -147,7 +150,7 @@ class TraceReader {
       const std::optional<Place> place = place_of(name);
       if (!place)
         file_.fail("unknown tensor " + kvlab::quoted(name) +
-                   "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, ids, pass.NAME.L0.q");
+                   "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, W_q.L0, b_q.L0, ids, pass.NAME.L0.q");
       last = std::max(last, place->layer);
       if (!place->pass.empty() && !trace_.passes.contains(place->pass)) {
         file_.fail("tensor " + kvlab::quoted(name) + " belongs to a pass without metadata 'pass." + place->pass + ".chunks'");
@@ -180,7 +183,8 @@ class TraceReader {
     for (const auto& [name, info] : file_.tensors()) {
       const std::optional<Place> place = place_of(name);
       if (place->kind == "hidden") trace_.hidden_dim = extents(name, 2)[1];
-      if (place->kind == kWeightKind) trace_.hidden_dim = extents(name, 2)[0];
+      if (place->kind == "W_o") trace_.hidden_dim = extents(name, 2)[0];
+      if (place->kind == "W_q") trace_.hidden_dim = extents(name, 2)[1];
       if (trace_.hidden_dim != 0) return;
     }
   }
@@ -188,7 +192,7 @@ class TraceReader {
   [[nodiscard]] LayerTensors read_layer(std::int32_t l) const {
     const std::int64_t t = trace_.num_tokens, d = trace_.head_dim, width = trace_.hidden_dim;
     const std::vector<std::int64_t> q{t, trace_.q_heads, d}, k{t, trace_.kv_heads, d};
-    const std::string before = fmt::format("L{}.", l), weight = fmt::format("W_o.L{}", l);
+    const std::string before = fmt::format("L{}.", l), number = fmt::format(".L{}", l);
     const auto optional = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
       return file_.has(name) ? file_.floats(name, shape) : std::vector<float>{};
     };
@@ -199,7 +203,9 @@ class TraceReader {
     layer.pre_q = optional(before + "pre_q", q);
     layer.pre_k = optional(before + "pre_k", k);
     layer.hidden = optional(before + "hidden", {t, width});
-    layer.w_o = optional(weight, {width, trace_.q_heads * d});
+    layer.w_o = optional("W_o" + number, {width, trace_.q_heads * d});
+    layer.w_q = optional("W_q" + number, {trace_.q_heads * d, width});
+    layer.b_q = optional("b_q" + number, {trace_.q_heads * d});
     return layer;
   }
 

@@ -18,6 +18,7 @@ struct LayerTensors {
   std::vector<float> pre_q, pre_k;  // as q and k, before RoPE
   std::vector<float> hidden;        // [tokens, hidden_dim], the attention layer's input, after its norm
   std::vector<float> w_o;           // [hidden_dim, q_heads * head_dim], the output projection as the model stores it
+  std::vector<float> w_q, b_q;      // [q_heads * head_dim, hidden_dim] and [q_heads * head_dim], the projection to queries and its bias
 };
 
 // A part of an extra pass: its tokens [begin, end) ran over the whole prompt's cache and their own earlier tokens, and what
@@ -42,7 +43,7 @@ struct AttentionTrace {
   std::string model, task;
   std::string made_for;  // the settings that it was made for, a line each; empty: not stated
   std::int32_t num_layers = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
-  std::int32_t hidden_dim = 0;  // 0: neither hidden nor w_o was recorded
+  std::int32_t hidden_dim = 0;  // 0: neither hidden nor w_o nor w_q was recorded
   std::int32_t num_tokens = 0, prompt_tokens = 0;
   std::vector<std::int32_t> chunk_ends;                        // where the chunks of the prefill ended; the last is prompt_tokens
   std::vector<std::int32_t> ids;                               // [num_tokens], or empty

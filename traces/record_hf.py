@@ -137,6 +137,14 @@ def read_sample(args):
     return sample["ids"], metadata
 
 
+def query_projections(attention, stored):
+    if any(hasattr(m, "q_norm") for m in attention):
+        fail("--w-q: the model norms its queries, which a trace cannot say; leave it out")
+    parts = {f"W_q.L{i}": m.q_proj.weight for i, m in enumerate(attention)}
+    parts |= {f"b_q.L{i}": m.q_proj.bias for i, m in enumerate(attention) if m.q_proj.bias is not None}
+    return {name: tensor.detach().to("cpu", stored).contiguous() for name, tensor in parts.items()}
+
+
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder (or hub name) of the model")
@@ -150,6 +158,7 @@ def parse(argv):
     parser.add_argument("--pre-rope", action="store_true", help="also Q and K before RoPE")
     parser.add_argument("--hidden", action="store_true", help="also the input of every attention layer")
     parser.add_argument("--w-o", action="store_true", help="also the output projections")
+    parser.add_argument("--w-q", action="store_true", help="also the projections to queries, and their biases")
     parser.add_argument("--dtype", choices=("f16", "f32"), default="f16", help="of the floats in the file")
     parser.add_argument("--device", default="cpu", help="cpu: computes in float32; cuda: in the model's own type")
     return parser.parse_args(argv)
@@ -170,6 +179,8 @@ def main(argv=None):
     tensors = recorder.tensors(stored)
     if args.w_o:
         tensors |= {f"W_o.L{i}": m.o_proj.weight.detach().to("cpu", stored).contiguous() for i, m in enumerate(recorder.attention)}
+    if args.w_q:
+        tensors |= query_projections(recorder.attention, stored)
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
             fail(f"tensor '{name}' has a value that {args.dtype} cannot hold")

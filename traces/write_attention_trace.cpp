@@ -38,10 +38,10 @@ class Checker {
   // An optional tensor is there in all layers or in none.
   void check_optional(const std::string& before, const std::vector<LayerTensors>& layers) const {
     const std::vector<float> LayerTensors::*const tensors[] = {&LayerTensors::hidden, &LayerTensors::pre_q, &LayerTensors::pre_k,
-                                                               &LayerTensors::w_o};
+                                                               &LayerTensors::w_o,    &LayerTensors::w_q,   &LayerTensors::b_q};
     for (std::size_t i = 0; i < std::size(tensors); ++i) {
       const auto name = [&](std::size_t layer) {
-        return i == 3 ? fmt::format("{}.L{}", kWeightKind, layer) : fmt::format("{}L{}.{}", before, layer, kLayerKinds[3 + i]);
+        return i >= 3 ? fmt::format("{}.L{}", kWeightKinds[i - 3], layer) : fmt::format("{}L{}.{}", before, layer, kLayerKinds[3 + i]);
       };
       for (std::size_t l = 1; l < layers.size(); ++l) {
         if ((layers[l].*tensors[i]).empty() == (layers[0].*tensors[i]).empty()) continue;
@@ -62,6 +62,8 @@ class Checker {
       check_size(layer.pre_k.size(), tokens, kv, d, true);
       check_size(layer.hidden.size(), tokens, width, 1, true);
       check_size(layer.w_o.size(), width, q, d, true);
+      check_size(layer.w_q.size(), width, q, d, true);
+      check_size(layer.b_q.size(), 1, q, d, true);
     }
     check_optional(before, layers);
   }
@@ -159,7 +161,10 @@ class TensorList {
   std::vector<TensorToWrite> list() {
     add_layers("", trace_.layers, trace_.num_tokens);
     for (std::size_t l = 0; l < trace_.layers.size(); ++l) {
-      add(fmt::format("{}.L{}", kWeightKind, l), trace_.layers[l].w_o, {trace_.hidden_dim, std::int64_t{trace_.q_heads} * trace_.head_dim});
+      const std::int64_t heads = std::int64_t{trace_.q_heads} * trace_.head_dim;
+      add(fmt::format("W_o.L{}", l), trace_.layers[l].w_o, {trace_.hidden_dim, heads});
+      add(fmt::format("W_q.L{}", l), trace_.layers[l].w_q, {heads, trace_.hidden_dim});
+      add(fmt::format("b_q.L{}", l), trace_.layers[l].b_q, {heads});
     }
     add_ids("ids", trace_.ids);
     for (const auto& [name, pass] : trace_.passes) {

@@ -28,6 +28,7 @@ std::string observes(const Needs& n) {
   add(n.pre_rope_keys, "keys before RoPE");
   add(n.output_weights, "the output projection");
   add(n.hidden, "the attention layer's input");
+  add(n.guessed_query, "the input of the layer before, and W_q");
   add(n.token_ids, "token ids");
   add(n.question, "where the question begins");
   add(n.future_queries, "future queries");

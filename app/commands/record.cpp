@@ -70,6 +70,10 @@ RecordOptions options_of(const RecordCommand& c, const ModelConfig& model) {
   options.pre_rope = c.pre_rope;
   options.hidden = c.hidden;
   options.w_o = c.w_o;
+  options.w_q = c.w_q;
+  if (c.w_q && model.qk_norm)
+    throw InputError(fmt::format("--w-q: model '{}' norms its queries, which a trace cannot say; leave it out", model.name));
+  if (c.w_q && c.backend != "cpu") throw InputError("--w-q needs --backend cpu");
   options.passes = c.passes;
   const bool repeats = std::find(c.passes.begin(), c.passes.end(), "reconstruct") != c.passes.end();
   if (repeats && model.bos_id != kByteLevelBos)

@@ -14,7 +14,7 @@ struct RecordCommand {
   std::string model, ids_file, text_file, output, dtype = "f16", backend = "cpu";
   std::int32_t prompt_tokens = 0;  // how many tokens of the input are taken; 0: all
   std::int32_t decode_tokens = 0, chunk_tokens = 0;
-  bool pre_rope = false, hidden = false, w_o = false;
+  bool pre_rope = false, hidden = false, w_o = false, w_q = false;
   std::string kv_policy;           // recipe that acts while the model runs; "": none
   std::int32_t budget_tokens = 0;  // of the recipe; 0: as its file says
   std::vector<std::string> passes;

@@ -122,7 +122,7 @@ SampleToMake read_recording(Params& p) {
   RecordOptions options;
   options.decode_tokens = p.optional<std::int32_t>("decode_tokens", 16, 0, 1 << 20, "tokens decoded greedily after the true answer");
   options.chunk_tokens = p.optional<std::int32_t>("chunk_tokens", 0, 0, 1 << 26, "prefill chunk; 0: the prompt in one piece");
-  options.pre_rope = options.hidden = options.w_o = true;
+  options.pre_rope = options.hidden = options.w_o = options.w_q = true;
   options.passes = extra_pass_names();
   options.continuation = eval.answer;
   std::vector<std::int32_t> ids = eval.ids;

@@ -42,7 +42,8 @@ std::pair<std::int32_t, std::int32_t> steps_of(const GradeSample& s, std::int32_
 ReplayedSample record_sample(const GradeSample& s, const GradeNeeds& needs, const AccuracySetup& setup) {
   RecordOptions options = setup.options.passes;
   options.pre_rope = needs.needs.pre_rope_queries || needs.needs.pre_rope_keys;
-  options.hidden = needs.needs.hidden || needs.needs.pass_hidden;
+  options.hidden = needs.needs.hidden || needs.needs.pass_hidden || needs.needs.guessed_query;
+  options.w_q = needs.needs.guessed_query;
   options.w_o = needs.needs.output_weights;
   options.passes = needs.passes;
   options.chunk_tokens = setup.options.chunk_tokens;

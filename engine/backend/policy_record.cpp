@@ -37,7 +37,8 @@ class Steps {
 RecordOptions with_needs(RecordOptions options, const Needs& needs) {
   options.pre_rope |= needs.pre_rope_queries || needs.pre_rope_keys;
   options.w_o |= needs.output_weights;
-  options.hidden |= needs.hidden || needs.pass_hidden;
+  options.hidden |= needs.hidden || needs.pass_hidden || needs.guessed_query;
+  options.w_q |= needs.guessed_query;
   return options;
 }
 
@@ -53,6 +54,7 @@ PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::i
   record.trace.question_begin = question_begin;
   for (std::int32_t l = 0; options.w_o && l < model.config().layers; ++l)
     record.trace.layers[static_cast<std::size_t>(l)].w_o = model.output_weights(l);
+  if (model.transformer() != nullptr) add_query_weights(*model.transformer(), options, record.trace);
   require_recipe(model.backend(), recipe, needs);
   cache->ops().keep_log(true);
   EngineSequence sequence;

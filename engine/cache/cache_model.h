@@ -6,6 +6,7 @@
 
 #include "engine/model/record.h"
 #include "kernels/element.h"
+#include "kernels/select/guess_queries/guess_queries.h"
 #include "kernels/tensor_memory.h"
 
 namespace kvlab {
@@ -20,6 +21,8 @@ class CacheModel {
   [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
   // W_o of a layer, float32 [hidden_dim, q_heads * head_dim] in that memory.
   [[nodiscard]] virtual const float* output_weights(std::int32_t layer) const = 0;
+  // W_q of a layer in that memory; none on a GPU, where no part guesses queries.
+  [[nodiscard]] virtual QueryWeights query_weights(std::int32_t /*layer*/) const { return {}; }
   // Null: extra passes do not run inside a step.
   [[nodiscard]] virtual const Transformer* transformer() const { return nullptr; }
 };

@@ -45,14 +45,16 @@ Observed EngineObserver::observe(std::int32_t layer) {
     if (needs_.pre_rope_queries) a.pre_rope_queries.push_back({memory.pre_q->data(), prompt_end, 0});
     if (needs_.pre_rope_keys) a.pre_rope_keys.push_back(memory.pre_k.data());
     if (needs_.hidden) a.hidden.push_back(tensors.hidden);
+    if (needs_.guessed_query && layer > 0) a.hidden_before.push_back(tensors.hidden_before);
     if (needs_.token_ids) a.ids.push_back(sequence.ids.data());
     if (!needs_.pass.empty()) a.chunks.push_back(pass_queries(sequence.pass.get(), layer, a));
   }
   for (const auto& chunks : a.chunks) a.pass.emplace_back(chunks);
   Observed in;
   in.step = a.step, in.window = a.window, in.pre_rope_queries = a.pre_rope_queries;
-  in.pre_rope_keys = a.pre_rope_keys, in.hidden = a.hidden, in.ids = a.ids, in.pass = a.pass;
+  in.pre_rope_keys = a.pre_rope_keys, in.hidden = a.hidden, in.hidden_before = a.hidden_before, in.ids = a.ids, in.pass = a.pass;
   if (needs_.output_weights) in.w_o = w_o_[static_cast<std::size_t>(layer)];
+  if (needs_.guessed_query) in.w_q = w_q_[static_cast<std::size_t>(layer)];
   return in;
 }
 

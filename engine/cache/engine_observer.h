@@ -11,8 +11,9 @@ namespace kvlab {
 
 // Tensors of a step in one layer for one sequence, valid during the step, in the model's memory.
 struct LayerTensorsOfStep {
-  const float* q = nullptr;       // [new_tokens, q_heads, head_dim]
-  const float* hidden = nullptr;  // [new_tokens, hidden_dim]
+  const float* q = nullptr;              // [new_tokens, q_heads, head_dim]
+  const float* hidden = nullptr;         // [new_tokens, hidden_dim]
+  const float* hidden_before = nullptr;  // of the layer before
 };
 
 // Meets a policy's needs from a running model.
@@ -33,6 +34,8 @@ class EngineObserver final : public Observer {
   LayerTensorsOfStep& at(std::int32_t layer, std::size_t sequence) { return tensors_[static_cast<std::size_t>(layer)][sequence]; }
   // [layers] the output projection of each, where it is needed.
   void set_output_weights(std::vector<const float*> w_o) { w_o_ = std::move(w_o); }
+  // The same for the projections to queries.
+  void set_query_weights(std::vector<QueryWeights> w_q) { w_q_ = std::move(w_q); }
 
   Observed observe(std::int32_t layer) override;
 
@@ -47,10 +50,11 @@ class EngineObserver final : public Observer {
   std::span<EngineSequence* const> sequences_;
   std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
   std::vector<const float*> w_o_;
+  std::vector<QueryWeights> w_q_;
   // The memory of the last result of observe() in each layer: an allocator that shares between layers holds several at once.
   struct Answer {
     std::vector<Queries> step, window, pre_rope_queries;
-    std::vector<const float*> pre_rope_keys, hidden;
+    std::vector<const float*> pre_rope_keys, hidden, hidden_before;
     std::vector<const std::int32_t*> ids;
     std::vector<std::vector<PassQueries>> chunks;
     std::vector<std::span<const PassQueries>> pass;

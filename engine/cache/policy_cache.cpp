@@ -30,6 +30,11 @@ class CpuCacheModel final : public CacheModel {
   explicit CpuCacheModel(const Transformer& model) : model_(model) {}
   [[nodiscard]] const ModelConfig& config() const override { return model_.config(); }
   [[nodiscard]] const float* output_weights(std::int32_t layer) const override { return model_.weights().layers[at(layer)].o.data(); }
+  [[nodiscard]] QueryWeights query_weights(std::int32_t layer) const override {
+    const LayerWeights& w = model_.weights().layers[at(layer)];
+    const auto or_null = [](Weight x) { return x.empty() ? nullptr : x.data(); };
+    return {w.q.data(), or_null(w.q_bias), or_null(w.q_norm), model_.config().norm_epsilon};
+  }
   [[nodiscard]] const Transformer* transformer() const override { return &model_; }
 
  private:
@@ -156,6 +161,10 @@ void PolicyCache::open(Group& g) {
     for (std::int32_t l = 0; l < shape_.num_layers; ++l) w_o.push_back(model_->output_weights(l));
   g.observer = std::make_unique<EngineObserver>(policy_.needs(), shape_, model_->memory(), g.seqs, g.sequences);
   g.observer->set_output_weights(std::move(w_o));
+  std::vector<QueryWeights> w_q;
+  if (policy_.needs().guessed_query)
+    for (std::int32_t l = 0; l < shape_.num_layers; ++l) w_q.push_back(model_->query_weights(l));
+  g.observer->set_query_weights(std::move(w_q));
 }
 
 void PolicyCache::close(Group& g) {
@@ -168,24 +177,6 @@ PolicyStep PolicyCache::step_of(Group& g) { return {ops_, shape_, g.seqs, g.laye
 
 void PolicyCache::before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) {
   observe_inputs(layer, hidden, q, k);
-}
-
-void PolicyCache::observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k) {
-  const Needs& needs = policy_.needs();
-  const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim, kv_width = std::int64_t{shape_.kv_heads} * shape_.head_dim;
-  for (const auto& g : groups_) {
-    for (std::size_t s = 0; s < g->seqs.size(); ++s) {
-      const SeqStep& seq = g->seqs[s];
-      const std::int64_t first = g->first[s];
-      EngineSequence::Memory& memory = g->sequences[s]->memory[at(layer)];
-      g->observer->at(layer, s).hidden = hidden + first * shape_.hidden_dim;
-      if (needs.pre_rope_keys) memory.pre_k.append(k + first * kv_width, seq.new_tokens * kv_width);
-      if (!needs.pre_rope_queries || seq.decoding()) continue;
-      if (memory.pre_q == nullptr) memory.pre_q = std::make_shared<TensorArray<float>>(model_->memory());
-      const std::int64_t in_prompt = std::min(seq.end(), seq.prompt_tokens) - seq.seen_tokens;
-      memory.pre_q->append(q + first * q_width, in_prompt * q_width);
-    }
-  }
 }
 
 void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {

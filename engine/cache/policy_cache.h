@@ -105,6 +105,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void lower(Group& g, std::int32_t layer, const Selection& beside);
   void append(Group& g, std::int32_t layer, const LayerInput& in);
   void observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k);
+  void keep_inputs(const float* hidden);
   void attend_layer(std::int32_t layer, LayerInput in);
   void attend_segments(Group& g, std::int32_t layer, LayerInput& in);
   void attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in);
@@ -134,7 +135,8 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts
   std::vector<Segment> segments_;
   BigArray<float> scratch_, whole_k_, whole_v_;
-  TensorArray<float> q_, k_, hidden_, out_;  // of the layer, where a model on a GPU computes in another type
+  TensorArray<float> q_, k_, hidden_, out_;        // of the layer, where a model on a GPU computes in another type
+  std::vector<float> hidden_before_, hidden_now_;  // inputs of the last two layers, where queries are guessed
   std::int64_t steps_ = 0;
   std::uint64_t pages_ids_ = 0;  // given to sequences so far
   std::shared_ptr<void> attachment_;

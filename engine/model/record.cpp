@@ -209,12 +209,21 @@ AttentionTrace empty_trace(const ModelConfig& c, std::size_t prompt_tokens, cons
   trace.q_heads = c.q_heads;
   trace.kv_heads = c.kv_heads;
   trace.head_dim = c.head_dim;
-  trace.hidden_dim = options.hidden || options.w_o ? c.hidden_dim : 0;
+  trace.hidden_dim = options.hidden || options.w_o || options.w_q ? c.hidden_dim : 0;
   trace.prompt_tokens = static_cast<std::int32_t>(prompt_tokens);
   trace.rope_base = c.rope_base;
   trace.rope_scaling = c.rope_text;
   trace.layers.resize(static_cast<std::size_t>(c.layers));
   return trace;
+}
+
+void add_query_weights(const Transformer& model, const RecordOptions& options, AttentionTrace& trace) {
+  if (!options.w_q || model.config().qk_norm) return;
+  for (std::size_t l = 0; l < trace.layers.size(); ++l) {
+    const LayerWeights& w = model.weights().layers[l];
+    trace.layers[l].w_q.assign(w.q.begin(), w.q.end());
+    trace.layers[l].b_q.assign(w.q_bias.begin(), w.q_bias.end());
+  }
 }
 
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options) {
@@ -223,6 +232,7 @@ AttentionTrace record(const Transformer& model, std::span<const std::int32_t> pr
   AttentionTrace trace = empty_trace(model.config(), prompt_ids.size(), options);
   for (std::size_t l = 0; options.w_o && l < trace.layers.size(); ++l)
     trace.layers[l].w_o.assign(model.weights().layers[l].o.begin(), model.weights().layers[l].o.end());
+  add_query_weights(model, options, trace);
   LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
   const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();
   for (std::size_t begin = 0; begin < prompt_ids.size(); begin += step) {

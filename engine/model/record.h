@@ -25,6 +25,7 @@ struct RecordOptions {
   std::int32_t decode_tokens = 0;                      // decoded greedily after the continuation, one at a time
   std::int32_t chunk_tokens = 0;                       // of the prefill; 0: the prompt in one piece
   bool pre_rope = false, hidden = false, w_o = false;  // hidden: of the extra passes too
+  bool w_q = false;                                    // left out where the model norms its queries, which a trace cannot say
   std::vector<std::string> passes;                     // of extra_pass_names()
   RepeatPrompt repeat = byte_repeat_prompt();
   std::int32_t lookahead_tokens = 8;
@@ -53,6 +54,9 @@ ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelCon
 // The same after a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
+
+// The projections to queries, where the options ask for them and the model does not norm its queries.
+void add_query_weights(const Transformer& model, const RecordOptions& options, AttentionTrace& trace);
 
 // A trace with everything but tensors and tokens. Errors as record().
 AttentionTrace empty_trace(const ModelConfig& model, std::size_t prompt_tokens, const RecordOptions& options);

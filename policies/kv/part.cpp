@@ -16,6 +16,7 @@ void Needs::add(const Needs& other) {
   turns |= other.turns;
   output_weights |= other.output_weights;
   hidden |= other.hidden;
+  guessed_query |= other.guessed_query;
   token_ids |= other.token_ids;
   question |= other.question;
   future_queries |= other.future_queries;

@@ -11,6 +11,7 @@
 #include "kernels/attention/attend/attend.h"
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
+#include "kernels/select/guess_queries/guess_queries.h"
 #include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/kv_keeper.h"
 #include "policies/kv/kv_store.h"
@@ -30,6 +31,7 @@ struct Needs {
   bool turns = false;           // applies RoPE to queries or keys itself
   bool output_weights = false;  // W_o
   bool hidden = false;          // the attention layer's input
+  bool guessed_query = false;   // in decode: the input of the layer before, and this layer's W_q
   bool token_ids = false;
   bool question = false;        // where the question begins in the prompt
   bool future_queries = false;  // queries of later steps: an oracle's knowledge
@@ -64,9 +66,11 @@ struct Observed {
   std::span<const Queries> pre_rope_queries;    // positions [0, prompt_tokens)
   std::span<const float* const> pre_rope_keys;  // per sequence [end, kv_heads, head_dim] by position
   std::span<const Queries> future;
-  std::span<const float* const> hidden;                // per sequence [new_tokens, hidden_dim]
-  std::span<const std::int32_t* const> ids;            // per sequence [end]
-  const float* w_o = nullptr;                          // [hidden_dim, q_heads * head_dim]
+  std::span<const float* const> hidden;         // per sequence [new_tokens, hidden_dim]
+  std::span<const float* const> hidden_before;  // in decode: of the layer before; empty in layer 0
+  std::span<const std::int32_t* const> ids;     // per sequence [end]
+  const float* w_o = nullptr;                   // [hidden_dim, q_heads * head_dim]
+  QueryWeights w_q;
   std::span<const std::span<const PassQueries>> pass;  // per sequence its chunks
 };
 

@@ -43,7 +43,7 @@ struct KvPolicy::Acting {
     std::vector<std::int32_t> len, page_begin;
     std::vector<std::int64_t> first;
     std::vector<Queries> step, window, pre_rope_queries, future;
-    std::vector<const float*> pre_rope_keys, hidden;
+    std::vector<const float*> pre_rope_keys, hidden, hidden_before;
     std::vector<const std::int32_t*> ids;
     std::vector<std::span<const PassQueries>> pass;
   };
@@ -73,9 +73,10 @@ struct KvPolicy::Acting {
     some.in.future = v.future = pick(all.in.future, which);
     some.in.pre_rope_keys = v.pre_rope_keys = pick(all.in.pre_rope_keys, which);
     some.in.hidden = v.hidden = pick(all.in.hidden, which);
+    some.in.hidden_before = v.hidden_before = pick(all.in.hidden_before, which);
     some.in.ids = v.ids = pick(all.in.ids, which);
     some.in.pass = v.pass = pick(all.in.pass, which);
-    some.in.w_o = all.in.w_o;
+    some.in.w_o = all.in.w_o, some.in.w_q = all.in.w_q;
     return some;
   }
 };

@@ -28,6 +28,7 @@ Observed ShapeObserver::observe(std::int32_t) {
   if (needs_.future_queries) in.future = future_;
   if (needs_.pre_rope_keys) in.pre_rope_keys = no_floats_;
   if (needs_.hidden) in.hidden = no_floats_;
+  if (needs_.guessed_query) in.hidden_before = no_floats_;
   if (needs_.token_ids) in.ids = no_ints_;
   if (!needs_.pass.empty()) in.pass = pass_spans_;
   return in;

@@ -24,6 +24,8 @@ void check_needs(const Needs& needs, const AttentionTrace& trace, const std::str
   require(needs.pre_rope_keys, !l.pre_k.empty(), "pre-RoPE keys", "--pre-rope");
   require(needs.output_weights, !l.w_o.empty(), "the output projection", "--w-o");
   require(needs.hidden, !l.hidden.empty(), "the attention layers' inputs", "--hidden");
+  require(needs.guessed_query, !l.hidden.empty() && !l.w_q.empty(), "the attention layers' inputs and the projections to queries",
+          "--hidden --w-q");
   require(needs.token_ids, !trace.ids.empty(), "token ids", "ids");
   require(needs.question, trace.question_begin >= 0, "where the question begins", "a question");
   require(!needs.pass.empty(), needs.pass.empty() || trace.passes.contains(needs.pass), "the extra pass '" + needs.pass + "'",
@@ -52,6 +54,12 @@ Observed TraceObserver::observe(std::int32_t layer) {
   if (needs_.pre_rope_keys) in.pre_rope_keys = std::span(&(pre_rope_keys_ = l.pre_k.data()), 1);
   if (needs_.hidden)
     in.hidden = std::span(&(hidden_ = l.hidden.data() + static_cast<std::int64_t>(seq_.seen_tokens) * trace_.hidden_dim), 1);
+  if (needs_.guessed_query) {
+    in.w_q = {l.w_q.data(), l.b_q.empty() ? nullptr : l.b_q.data()};
+    const std::int64_t at = static_cast<std::int64_t>(seq_.seen_tokens) * trace_.hidden_dim;
+    hidden_before_ = layer == 0 ? nullptr : trace_.layers[static_cast<std::size_t>(layer) - 1].hidden.data() + at;
+    if (layer > 0) in.hidden_before = std::span(&hidden_before_, 1);
+  }
   if (needs_.token_ids) in.ids = std::span(&(ids_ = trace_.ids.data()), 1);
   if (needs_.output_weights) in.w_o = l.w_o.data();
   if (!needs_.pass.empty()) {

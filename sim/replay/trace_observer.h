@@ -30,7 +30,7 @@ class TraceObserver final : public Observer {
   SeqStep seq_;
   Queries step_, window_, pre_rope_queries_, future_;
   const float* pre_rope_keys_ = nullptr;
-  const float* hidden_ = nullptr;
+  const float *hidden_ = nullptr, *hidden_before_ = nullptr;
   const std::int32_t* ids_ = nullptr;
   std::vector<PassQueries> pass_;
   std::span<const PassQueries> pass_span_;

@@ -31,11 +31,13 @@ class RecordCli : public AppTest {
 };
 
 TEST_F(RecordCli, TextIsBytesBehindTheBeginOfSequence) {
-  const std::string said = record({"--text", file("t.txt", "\u00e9<s>"), "--decode-tokens", "2", "--dtype", "f32", "--w-o"});
+  const std::string said = record({"--text", file("t.txt", "\u00e9<s>"), "--decode-tokens", "2", "--dtype", "f32", "--w-o", "--w-q"});
   EXPECT_TRUE(said.starts_with("wrote out.safetensors: 4 prompt tokens, 2 more, 8 layers, ")) << said;
   const AttentionTrace t = recorded();
   EXPECT_EQ(std::vector<std::int32_t>(t.ids.begin(), t.ids.begin() + 4), (std::vector<std::int32_t>{256, 0xC3, 0xA9, 256}));
   EXPECT_EQ(t.layers[0].w_o.size(), 384U * 512);
+  EXPECT_EQ(t.layers[7].w_q.size(), 512U * 384);
+  EXPECT_TRUE(t.layers[7].b_q.empty()) << "the probe's projections have no biases";
   EXPECT_TRUE(t.layers[0].hidden.empty());
 }
 

@@ -87,6 +87,14 @@ TEST_F(BudgetOpsCuda, ScoreVarianceAndLayerPreferenceEqualCpuVersions) {
   const auto expected = run(scores.data(), [](const auto& op) { run_cpu(op); });
   const auto got = run(device_scores.data(), [&](const auto& op) { run_cuda(op, cuda()); });
   EXPECT_TRUE(all_near(got, expected, 0, 1e-6));
+  const auto entropies = [&](const float* data, auto&& op_on) {
+    std::vector<float> out(4, -1.0F);
+    const std::vector<float*> places{&out[0], &out[1], &out[2], &out[3]};
+    op_on(ScoreVariance{4, 2, first.data(), data, places.data(), true});
+    return out;
+  };
+  EXPECT_TRUE(all_near(entropies(device_scores.data(), [&](const auto& op) { run_cuda(op, cuda()); }),
+                       entropies(scores.data(), [](const auto& op) { run_cpu(op); }), 0, 1e-6));
   const DeviceBuffer<float> device_variance(expected);
   std::vector<float> preference(4), on_gpu(4);
   const std::vector<float*> to{&preference[0], &preference[1], &preference[2], &preference[3]};

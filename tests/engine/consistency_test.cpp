@@ -46,7 +46,7 @@ TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
     RecordOptions options;
     options.chunk_tokens = chunk;
     options.decode_tokens = 6;
-    options.pre_rope = options.hidden = options.w_o = true;
+    options.pre_rope = options.hidden = options.w_o = options.w_q = true;
     PolicyCache::Options cache;
     cache.kv_bytes = 2;
     cache.packs = chunk == 0;

@@ -9,6 +9,8 @@
 #include <iterator>
 
 #include "base/read_file.h"
+#include "kernels/model/rope/rotary.h"
+#include "kernels/select/guess_queries/guess_queries.h"
 #include "tests/engine/probe.h"
 #include "tests/error_of.h"
 
@@ -25,7 +27,7 @@ RecordOptions everything() {
   RecordOptions o;
   o.decode_tokens = 5;
   o.chunk_tokens = 25;
-  o.pre_rope = o.hidden = o.w_o = true;
+  o.pre_rope = o.hidden = o.w_o = o.w_q = true;
   o.passes = {"reconstruct", "lookahead"};
   o.repeat.chunk_tokens = 40;
   return o;
@@ -79,6 +81,32 @@ TEST(Record, ItsOwnAttentionIsWhatTheModelSaw) {
           ASSERT_NEAR(seen.outputs[l][static_cast<std::size_t>(token * 8 + head) * 64 + c], expected[c], 2e-5) << l << " " << token;
       }
     }
+  }
+}
+
+// W_q and a layer's own input give its query; the input of the layer before gives one that is like it.
+TEST(Record, QueriesFollowFromInputsAndProjections) {
+  const AttentionTrace t = record(probe(), prompt(60), everything());
+  const std::int32_t width = t.q_heads * t.head_dim, at = 62;
+  const auto guess = [&](std::size_t layer, std::size_t input) {
+    const float* const hidden = t.layers[input].hidden.data() + at * t.hidden_dim;
+    std::vector<float> cos(32), sin(32), out(static_cast<std::size_t>(width));
+    Rotary({t.rope_base}, t.head_dim).fill({&at, 1}, cos.data(), sin.data());
+    GuessQueries op{1, t.q_heads, t.head_dim, t.hidden_dim, &hidden, {t.layers[layer].w_q.data()}, cos.data(), sin.data(), out.data()};
+    run_cpu(op);
+    return out;
+  };
+  for (const std::size_t layer : {1U, 4U, 7U}) {
+    const float* const own = t.layers[layer].q.data() + at * width;
+    const std::vector<float> same = guess(layer, layer), before = guess(layer, layer - 1);
+    double dot = 0, of_own = 0, of_guess = 0;
+    for (std::int32_t c = 0; c < width; ++c) {
+      const auto x = static_cast<double>(own[c]), y = static_cast<double>(before[static_cast<std::size_t>(c)]);
+      EXPECT_NEAR(same[static_cast<std::size_t>(c)], own[c], 1e-3F * (1 + std::abs(own[c]))) << "layer " << layer;
+      dot += x * y, of_own += x * x, of_guess += y * y;
+    }
+    EXPECT_GT(dot, 0) << "layer " << layer;
+    EXPECT_GT(of_own * of_guess - dot * dot, 0) << "layer " << layer;
   }
 }
 

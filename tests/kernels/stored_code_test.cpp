@@ -44,10 +44,10 @@ bool goes_on(const EveryArray& a, const EveryArray& later, std::span<const RowLi
 namespace {
 
 // Two sequences of two heads with 3 tokens each, in vectors of 2 channels.
-struct Rows {
+struct CodedRows {
   KvStore store{{1, 2, 2, 2, 4}, 2, 0, true};
   std::vector<float> zeros = std::vector<float>(12, 0.0F);
-  Rows() {
+  CodedRows() {
     for (std::int32_t s = 0; s < 2; ++s) store.append(s, zeros.data(), zeros.data(), 3, 0);
   }
 };
@@ -80,7 +80,7 @@ std::vector<float> decoded(const StoredCode& code, const KvRows& kv, std::int32_
 }
 
 TEST(StoredCode, KeepsEveryKindOfArrayOfItsRows) {
-  Rows rows;
+  CodedRows rows;
   const auto code = code_of(rows.store.rows(), 1, 2, true);
   EXPECT_EQ(code->bytes(), 2 * 2 + 2 * 4 + 4 * 2);  // codes, scales, sized numbers; the shift is the model's
   // Row 2: codes 14, 15 with line 1; row 3: 16, 17 with line 0. Sequence 1.
@@ -88,13 +88,13 @@ TEST(StoredCode, KeepsEveryKindOfArrayOfItsRows) {
 }
 
 TEST(StoredCode, DecodesOneRow) {
-  Rows rows;
+  CodedRows rows;
   const auto code = code_of(rows.store.rows(), 1, 2, true);
   EXPECT_EQ(decoded(*code, rows.store.rows(), 2, 1, 1), (std::vector<float>{0, 0, 16 * 40 + 200, 15, 0, 0}));
 }
 
 TEST(StoredCode, LaterTokensJoinWhereTheParametersAreTheSame) {
-  Rows rows;
+  CodedRows rows;
   const KvRows kv = rows.store.rows();
   const auto code = code_of(kv, 0, 0, false);
   EXPECT_FALSE(code->take_over(*code_of(kv, 1, 0, true)));       // another kind of code
@@ -107,12 +107,12 @@ TEST(StoredCode, LaterTokensJoinWhereTheParametersAreTheSame) {
 }
 
 TEST(StoredCode, SizedRowsDoNotGrow) {
-  Rows rows;
+  CodedRows rows;
   EXPECT_FALSE(code_of(rows.store.rows(), 0, 0, true)->take_over(*code_of(rows.store.rows(), 1, 0, true)));
 }
 
 TEST(StoredCode, CostIsThatOfTheDecoder) {
-  Rows rows;
+  CodedRows rows;
   const std::int64_t first[] = {0, 1, 1, 1, 1};
   const std::int32_t index[] = {2};
   const EveryArray op{.tokens = {rows.store.rows(), first, index, false}};

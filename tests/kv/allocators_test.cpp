@@ -35,6 +35,15 @@ TEST(Pyramid, TheFirstLayerIsCutAtThePromptAndTheLastGetsTheRest) {
   EXPECT_EQ(pyramid_counts(*pyramid, kModel, 48, 40), (Ints{40, 40, 40, 40, 40}));
 }
 
+TEST(Pyramid, GroupsOfLayersHaveOneBudgetEach) {
+  auto groups = make_part<AllocatorRegistry>("pyramid", "{beta: 4, window_tokens: 8, layer_groups: 2}");
+  auto layers = make_part<AllocatorRegistry>("pyramid", "{beta: 4, window_tokens: 8}");
+  const ModelShape four{4, 8, 2, 8, 16}, two{2, 8, 2, 8, 16}, five{5, 8, 2, 8, 16};
+  const Ints of_groups = pyramid_counts(*layers, two, 48, 200);
+  EXPECT_EQ(pyramid_counts(*groups, four, 48, 200), (Ints{of_groups[0], of_groups[0], of_groups[1], of_groups[1]}));
+  EXPECT_EQ(pyramid_counts(*groups, five, 48, 200), pyramid_counts(*layers, five, 48, 200)) << "five layers are no two groups";
+}
+
 TEST(Pyramid, CountsAsKvpressDoes) {
   auto pyramid = make_part<AllocatorRegistry>("pyramid", "{beta: 20, window_tokens: 64, rounding: kvpress}");
   const ModelShape probe{8, 8, 2, 64, 384};

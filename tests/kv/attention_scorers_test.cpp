@@ -28,6 +28,46 @@ TEST(RandomScores, DependOnSeedHeadSequenceAndLayerButNotOnWhatElseIsHeld) {
   EXPECT_NEAR(mean, 0.5, 0.1);
 }
 
+TEST(PeakAttention, IsTheMostThatOneOfTheLateQueriesPays) {
+  for (const std::int32_t group : kGroups) {
+    RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 65, 3);
+    auto scorer = make_part<ScorerRegistry>("peak_attention", "{queries_frac: 0.2, window_tokens: 40}");
+    const std::vector<float> got = scores_after_prompt(layer, *scorer, 40);
+    for (std::int32_t r = 0; r < 4; ++r) {
+      std::vector<double> most(65, 0.0);
+      for (std::int32_t t = 65 - 13; t < 65; ++t) {  // a fifth of 65, of the 40 that are there
+        const std::vector<double> p = plain_row(layer, r / 2, r % 2, t);
+        for (std::size_t i = 0; i < p.size(); ++i) most[i] = std::max(most[i], p[i]);
+      }
+      for (std::size_t i = 0; i < 65; ++i) EXPECT_NEAR(got[static_cast<std::size_t>(r) * 65 + i], most[i], 1e-5);
+    }
+  }
+}
+
+// MPCache's static half deletes what no late query looks at, and nothing else.
+TEST(PeakAttention, ATokenGoesWhereNoLateQueryLooks) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 65, 3);
+  auto scorer = make_part<ScorerRegistry>("peak_attention", "{}");
+  auto allocator = make_part<AllocatorRegistry>("score_threshold", "{min_score: 0.03}");
+  std::vector<float> scores = scores_after_prompt(layer, *scorer, 13);
+  std::vector<std::int32_t> keep(2), target{65};
+  ScoredLayer scored;
+  LayerStep step = layer.prompt_step(13);
+  scored.kv = step.kv, scored.scores = scores.data(), scored.keep = keep.data(), scored.target = target.data();
+  allocator->allocate(step.ops, layer.model, step.seqs, {&scored, 1});
+  for (std::int32_t r = 0; r < 2; ++r) {
+    std::int32_t seen = 0;
+    for (std::int32_t i = 0; i < 65; ++i) {
+      bool looked_at = false;
+      for (std::int32_t t = std::max(i, 65 - 13); t < 65; ++t) looked_at |= plain_row(layer, 0, r, t)[static_cast<std::size_t>(i)] >= 0.03;
+      seen += looked_at ? 1 : 0;
+    }
+    EXPECT_EQ(keep[static_cast<std::size_t>(r)], seen);
+    EXPECT_LT(seen, 65);
+    EXPECT_GT(seen, 0);
+  }
+}
+
 // H2O's sums favour early tokens; divided by the number of queries that saw the token they are ObservedAttention's.
 TEST(AccumulatedAttention, EqualsPlainColumnSums) {
   for (const std::int32_t group : kGroups) {

@@ -55,7 +55,7 @@ inline AttentionTrace attention_of(const SampleShape& s) {
   return trace;
 }
 
-// With pre-RoPE tensors, hidden states, W_o, ids and a question besides.
+// With pre-RoPE tensors, hidden states, W_o, W_q, ids and a question besides.
 inline AttentionTrace sample(const SampleShape& s) {
   AttentionTrace trace = attention_of(s);
   trace.hidden_dim = 48;
@@ -66,6 +66,7 @@ inline AttentionTrace sample(const SampleShape& s) {
     l.pre_q = l.q, l.pre_k = l.k;
     l.hidden = sample_normals(static_cast<std::size_t>(trace.num_tokens * trace.hidden_dim), ++stream);
     l.w_o = sample_normals(static_cast<std::size_t>(trace.hidden_dim * trace.q_heads * trace.head_dim), ++stream);
+    l.w_q = sample_normals(l.w_o.size(), 500 + stream);
   }
   return trace;
 }

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "policies/kv/shape_run.h"
+#include "tests/error_of.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {
@@ -54,6 +56,67 @@ TEST(InfiniGen, CurrentQueryIsTheUpperBound) {
   d.prefill(*part);
   const auto rows = d.decode(*part);
   EXPECT_EQ(rows, by_hand(d, 0, 0, 1, 0.5));
+}
+
+// A step of layer 2 with inputs of the layer before, [sequences][hidden_dim], and W_q.
+std::vector<std::vector<std::int32_t>> guessed_step(Decode& d, Selector& part, const std::vector<std::vector<float>>& before,
+                                                    const std::vector<float>& w) {
+  d.append(1);
+  LayerStep s = d.step();
+  std::vector<const float*> inputs;
+  for (const auto& input : before) inputs.push_back(input.data());
+  s.in.hidden_before = inputs, s.in.w_q.w = w.data();
+  const Ops::Frame frame(d.ops);
+  part.update(s);
+  const Selection chosen = part.select(s);
+  std::vector<std::vector<std::int32_t>> rows;
+  for (std::int32_t r = 0; r < s.kv.num_rows; ++r)
+    rows.emplace_back(chosen.index + chosen.index_first[r], chosen.index + chosen.index_first[r + 1]);
+  return rows;
+}
+
+TEST(InfiniGen, GuessesTheQueryFromTheLayerBefore) {
+  for (const std::int32_t group : {1, 4}) {
+    Decode d({4, 2 * group, 2, 8, 16}, 2, 65, 3);
+    const std::int32_t width = 2 * group * 8;
+    auto part = make_part<SelectorRegistry>("infinigen", "{partial_frac: 1, alpha: 0.8, max_frac: 0.5, query: guessed}");
+    d.prefill(*part);
+    const std::vector<float> w = RandomLayer::normals(static_cast<std::size_t>(width * 16), 31, 0);
+    for (std::int32_t t = 0; t < 3; ++t) {
+      const std::vector<std::vector<float>> before{RandomLayer::normals(16, 32, 2 * t), RandomLayer::normals(16, 32, 2 * t + 1)};
+      const auto rows = guessed_step(d, *part, before, w);
+      for (std::int32_t s = 0; s < 2; ++s) {
+        const std::vector<float> own = d.q[static_cast<std::size_t>(s)];
+        float* const newest = d.q[static_cast<std::size_t>(s)].data() + own.size() - static_cast<std::size_t>(width);
+        for (std::int32_t o = 0; o < width; ++o) {
+          newest[o] = 0;
+          for (std::int32_t i = 0; i < 16; ++i)
+            newest[o] += w[static_cast<std::size_t>(o * 16 + i)] * before[static_cast<std::size_t>(s)][static_cast<std::size_t>(i)];
+        }
+        const auto expected = by_hand(d, s, 0, 0.8, 0.5);
+        for (std::size_t h = 0; h < 2; ++h) EXPECT_EQ(rows[static_cast<std::size_t>(s) * 2 + h], expected[h]) << group << " step " << t;
+        d.q[static_cast<std::size_t>(s)] = own;
+        EXPECT_NE(by_hand(d, s, 0, 0.8, 0.5), expected);
+      }
+    }
+  }
+}
+
+TEST(InfiniGen, AGuessNeedsALayerBefore) {
+  const std::string error = error_of([] { make_part<SelectorRegistry>("infinigen", "{dense_layers: 0, query: guessed}"); });
+  EXPECT_NE(error.find("write 'dense_layers: 1' or 'query: previous'"), std::string::npos) << error;
+}
+
+TEST(InfiniGen, TheGuessCostsAProjectionPerStepAndLayer) {
+  const ModelShape model{4, 8, 2, 16, 96, 2};
+  ShapeRun run(load_recipe("infinigen"), model);
+  ShapeRun::Seq seq{200, 1, 200, std::vector<std::int32_t>(8, 200)};
+  std::int64_t bytes = 0, flops = 0, calls = 0;
+  for (const OpCall& c : run.step(std::span(&seq, 1)).calls)
+    if (c.op == "guess_queries") bytes += c.bytes, flops += c.flops, ++calls;
+  EXPECT_EQ(calls, 3);  // layer 0 is read whole
+  EXPECT_EQ(bytes, 3 * (2 * 8 * 16 * 96 + 4 * (96 + 8 * 16 + 16)));
+  EXPECT_EQ(flops, 3 * (2 * 8 * 16 * 96 + 3 * 8 * 16));
 }
 
 TEST(InfiniGen, KeepsTheLargestChannelsOfThePrompt) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "policies/kv/allocator/score_variance/score_variance.h"
 #include "tests/kv/allocator_fixture.h"
 #include "tests/kv/plain_attention.h"
 
@@ -161,6 +162,32 @@ TEST(D2oLayers, ShareBySmallVarianceWhatDenseLayersLeave) {
   for (const std::int32_t l : {2, 3, 4})
     EXPECT_NEAR(count_of(m, l, 0), 3 * kBudget * weight[static_cast<std::size_t>(l - 2)] / total, 1) << l;
   EXPECT_EQ(m.kept_in_model(0), 2 * kLayers * kBudget);
+}
+
+// Evict3R: flatter layers get more, none less than half of the mean.
+TEST(D2oLayers, SharesByEntropy) {
+  ScoredModel m({4, 2, 2, 4, 16}, 2, kTokens, 0, 40);
+  for (std::size_t l = 0; l < 4; ++l)
+    for (std::size_t i = 0; i < m.scores[l].size(); ++i) m.scores[l][i] = i % kTokens < 2 + 28 * l ? 1.0F : 0.0F;  // so many share alike
+  for (float& x : m.scores[0]) x = x > 0 ? x : 1e-12F;
+  m.allocate(*make_part<AllocatorRegistry>(
+      "d2o_layers", "{shares: entropy, dense_first_layers: 0, dense_last_layers: 0, least_frac: 0, least_mean_frac: 0.5}"));
+  EXPECT_EQ(m.kept_in_model(1), 2 * 4 * 40);
+  EXPECT_GE(count_of(m, 0, 1), 20);
+  EXPECT_LT(count_of(m, 0, 1), 40);
+  for (const std::int32_t l : {1, 2, 3}) EXPECT_GT(count_of(m, l, 1), count_of(m, 0, 1)) << l;
+}
+
+TEST(ScoreVariance, EntropyOfFiniteScores) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> scores{1, 1, 1, 1, infinity, 3, 1, 0, infinity, 5};
+  const std::vector<std::int64_t> first{0, 5, 9, 10};
+  std::vector<float> out(3);
+  float* const places[] = {&out[0], &out[1], &out[2]};
+  run_cpu(ScoreVariance{3, 1, first.data(), scores.data(), places, true});
+  EXPECT_NEAR(out[0], 1, 1e-6);
+  EXPECT_NEAR(out[1], -(0.75 * std::log(0.75) + 0.25 * std::log(0.25)) / std::log(3), 1e-6);
+  EXPECT_EQ(out[2], 0) << "one score has nothing to be flat against";
 }
 
 // Whatever the variances are, the model's budget is held, and no more.

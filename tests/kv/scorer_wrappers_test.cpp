@@ -123,6 +123,56 @@ TEST(Chunks, LayersOfAGroupShareTheFirstOnesScores) {
   EXPECT_NEAR(first[0], std::accumulate(norms.begin(), norms.begin() + 4, 0.0) / 4, 1e-5) << "mean of the better half";
 }
 
+TEST(Chunks, GroupsFollowTheModelsDepth) {
+  for (const std::int32_t layers : {2, 4, 8}) {
+    const ModelShape model{layers, 4, 2, 8, 16};
+    auto chunks = make_part<ScorerRegistry>("chunks", "{of: key_norm, chunk_tokens: 8, heads: own, layer_groups: 4}");
+    auto alone = make_part<ScorerRegistry>("chunks", "{of: key_norm, chunk_tokens: 8, heads: own}");
+    std::vector<float> leader;
+    for (std::int32_t l = 0; l < layers; ++l) {
+      RandomLayer layer(model, 1, 45, 31 + static_cast<std::uint64_t>(l));
+      LayerStep step = layer.prompt_step(0);
+      step.layer = l;
+      const auto own = scored(*alone, step), got = scored(*chunks, step);
+      if (l % std::max(1, layers / 4) == 0) leader = own;
+      EXPECT_EQ(got, leader) << "layer " << l << " of " << layers;
+    }
+  }
+}
+
+TEST(TextFirst, AllTextOutranksAllImages) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 2, 40, 31);
+  std::vector<std::vector<std::int32_t>> ids(2, std::vector<std::int32_t>(40));
+  for (std::size_t s = 0; s < 2; ++s)
+    for (std::size_t t = 0; t < 40; ++t) ids[s][t] = t >= 5 + s && t < 25 ? 9 : static_cast<std::int32_t>(t % 7);
+  const std::int32_t* const rows[] = {ids[0].data(), ids[1].data()};
+  LayerStep step = layer.prompt_step(0);
+  step.in.ids = rows;
+  const auto raw = scored(*make_part<ScorerRegistry>("key_norm"), step);
+  const auto got = scored(*make_part<ScorerRegistry>("text_first", "{of: key_norm, image_id: 9}"), step);
+  for (std::size_t r = 0; r < 4; ++r) {
+    for (std::size_t i = 0; i < 40; ++i) {
+      const bool image = ids[r / 2][i] == 9;
+      if (!image) EXPECT_EQ(got[r * 40 + i], raw[r * 40 + i]);
+      for (std::size_t j = 0; j < 40; ++j) {
+        const bool other_image = ids[r / 2][j] == 9;
+        if (image && !other_image) EXPECT_LT(got[r * 40 + i], got[r * 40 + j]);
+        if (image && other_image && raw[r * 40 + i] < raw[r * 40 + j]) EXPECT_LE(got[r * 40 + i], got[r * 40 + j]);
+      }
+    }
+  }
+  EXPECT_EQ(scored(*make_part<ScorerRegistry>("text_first", "{of: key_norm, image_id: 30}"), step), raw) << "no such token";
+}
+
+TEST(TextFirst, WithoutImagesItIsTheOtherScore) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 40, 31);
+  LayerStep step = layer.prompt_step(0);
+  auto plain = make_part<ScorerRegistry>("text_first", "{of: key_norm}");
+  EXPECT_EQ(scored(*plain, step), scored(*make_part<ScorerRegistry>("key_norm"), step));
+  EXPECT_FALSE(plain->needs().token_ids || plain->needs().cpu_only);
+  EXPECT_TRUE(make_part<ScorerRegistry>("text_first", "{of: key_norm, image_id: 9}")->needs().token_ids);
+}
+
 TEST(ValueAware, MultipliesByTheValuesL1Norm) {
   RandomLayer layer({1, 4, 2, 8, 16}, 1, 30, 33);
   LayerStep step = layer.prompt_step(6);

@@ -89,6 +89,15 @@ TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
 }
 
 // Behind the window of 4 tokens, those that an earlier cut looked at stay.
+TEST(PrefillEnd, WithoutBudgetOffersThePromptOnce) {
+  auto trigger = make_part<TriggerRegistry>("prefill_end", "{budgeted: false}");
+  EXPECT_FALSE(trigger->needs_budget());
+  EXPECT_EQ(trigger->target(at(20, 30), 20, {}), std::nullopt);
+  EXPECT_EQ(trigger->target(at(30, 30), 30, {}), Target(30));
+  EXPECT_EQ(trigger->target(at(31, 30), 31, {}), std::nullopt);
+  EXPECT_FALSE(trigger->bound(at(31, 30), {}));
+}
+
 TEST(EveryN, LooksAtATokenOnce) {
   const auto before = [](const std::string& more, std::int32_t end, std::int32_t prompt) {
     const auto trigger = make_part<TriggerRegistry>("every_n", "{budgeted: false, window_tokens: 4, " + more + "}");

@@ -51,6 +51,7 @@ AttentionTrace full_trace() {
     layer.pre_k = numbers(36, 101);
     layer.hidden = numbers(42, 102);
     layer.w_o = numbers(84, 103);
+    layer.w_q = numbers(84, 104), layer.b_q = numbers(12, 105);
   }
   ExtraPass& pass = trace.passes["re-construct_1"];
   pass.num_tokens = 3;
@@ -70,6 +71,8 @@ void expect_equal(const std::vector<LayerTensors>& a, const std::vector<LayerTen
     EXPECT_EQ(a[l].pre_k, b[l].pre_k);
     EXPECT_EQ(a[l].hidden, b[l].hidden);
     EXPECT_EQ(a[l].w_o, b[l].w_o);
+    EXPECT_EQ(a[l].w_q, b[l].w_q);
+    EXPECT_EQ(a[l].b_q, b[l].b_q);
   }
 }
 
@@ -226,6 +229,10 @@ TEST(AttentionTraceErrors, Tensors) {
   EXPECT_EQ(error_shaped("L1.pre_k", {6, 4, 3}), "tensor 'L1.pre_k' has shape [6, 4, 3], expected [6, 2, 3]");
   EXPECT_EQ(error_shaped("L1.hidden", {5, 7}), "tensor 'L1.hidden' has shape [5, 7], expected [6, 7]");
   EXPECT_EQ(error_shaped("W_o.L1", {7, 11}), "tensor 'W_o.L1' has shape [7, 11], expected [7, 12]");
+  EXPECT_EQ(error_after([](File& f) {
+              f.shapes["L0.hidden"] = f.shapes["L1.hidden"] = {6, 7}, f.shapes["W_q.L0"] = {12, 6};
+            }),
+            "tensor 'W_q.L0' has shape [12, 6], expected [12, 7]");
   EXPECT_EQ(error_shaped("ids", {5}), "tensor 'ids' has shape [5], expected [6]");
   EXPECT_EQ(error_shaped("pass.p.ids", {2}), "tensor 'pass.p.ids' has shape [2], expected [3]");
   EXPECT_EQ(error_after([](File& f) {
@@ -241,12 +248,13 @@ TEST(AttentionTraceErrors, OptionalTensorsOfSomeLayersAlone) {
   EXPECT_EQ(error_shaped("L0.pre_k", {6, 2, 3}), "has L0.pre_k but no L1.pre_k");
   EXPECT_EQ(error_shaped("L0.hidden", {6, 7}), "has L0.hidden but no L1.hidden");
   EXPECT_EQ(error_shaped("W_o.L1", {7, 12}), "has W_o.L1 but no W_o.L0");
+  EXPECT_EQ(error_shaped("W_q.L1", {12, 7}), "has W_q.L1 but no W_q.L0");
   EXPECT_EQ(error_shaped("pass.p.L0.hidden", {3, 7}), "has pass.p.L0.hidden but no pass.p.L1.hidden");
   EXPECT_EQ(error_after([](File& f) { f.shapes["W_o.L0"] = f.shapes["W_o.L1"] = {7, 12}; }), "no error");
 }
 
 TEST(AttentionTraceErrors, UnknownTensors) {
-  const std::string known = "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, ids, pass.NAME.L0.q";
+  const std::string known = "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, W_q.L0, b_q.L0, ids, pass.NAME.L0.q";
   for (const char* name : {"L0.w", "L0", "L", "L.q", "L01.q", "L-1.q", "L0.q.x", "W_o", "W_o.L", "W_o.L0.q", "pass.p", "pass..ids",
                            "pass.p.q.L0.q", "pass.p.L0.pre_q", "pass.p.W_o.L0", "q", "L99999999999999999999.q"}) {
     EXPECT_EQ(error_shaped(name, {6, 4, 3}), "unknown tensor '" + std::string(name) + "'" + known);

@@ -11,10 +11,10 @@ namespace {
 
 constexpr const char* kHead = "arrival_ns,prompt_tokens,output_tokens,hash_tokens,hashes,images\n";
 
-std::unique_ptr<TraceSource> trace_of(const std::string& rows) { return std::make_unique<InMemoryTrace>(read_all(kHead + rows)); }
+std::unique_ptr<TraceSource> trace_of_rows(const std::string& rows) { return std::make_unique<InMemoryTrace>(read_all(kHead + rows)); }
 
 TEST(ImageTokens, ComeAfterTheText) {
-  ImageTokens trace(trace_of("0,10,5,,,3\n1,10,5,,,\n2,10,5,,,0\n"), 100);
+  ImageTokens trace(trace_of_rows("0,10,5,,,3\n1,10,5,,,\n2,10,5,,,0\n"), 100);
   TraceRequest request;
   for (const std::int32_t tokens : {310, 10, 10}) {
     ASSERT_TRUE(trace.next(request));
@@ -26,7 +26,7 @@ TEST(ImageTokens, ComeAfterTheText) {
 
 // Hashes of chunks of 4 tokens over prompt and output. Those of the whole chunks of the text stay.
 TEST(ImageTokens, TokensAfterTheTextHaveNoHashes) {
-  ImageTokens trace(trace_of("0,10,6,4,1 2 3 4,1\n1,3,9,4,1 2 3,1\n2,10,6,4,1 2 3 4,\n"), 100);
+  ImageTokens trace(trace_of_rows("0,10,6,4,1 2 3 4,1\n1,3,9,4,1 2 3,1\n2,10,6,4,1 2 3 4,\n"), 100);
   TraceRequest request;
   ASSERT_TRUE(trace.next(request));
   EXPECT_EQ(request.hashes.size(), 2U);
@@ -38,7 +38,7 @@ TEST(ImageTokens, TokensAfterTheTextHaveNoHashes) {
 }
 
 TEST(ImageTokens, AreRefusedWhereNothingSaysWhatAnImageIs) {
-  ImageTokens trace(trace_of("0,10,5,,,\n1,10,5,,,2\n"), 0);
+  ImageTokens trace(trace_of_rows("0,10,5,,,\n1,10,5,,,2\n"), 0);
   TraceRequest request;
   ASSERT_TRUE(trace.next(request));
   const std::string error = error_of([&] { trace.next(request); });
@@ -46,7 +46,7 @@ TEST(ImageTokens, AreRefusedWhereNothingSaysWhatAnImageIs) {
 }
 
 TEST(ImageTokens, CountsAreNotNegative) {
-  const std::string error = error_of([&] { trace_of("0,10,5,,,-1\n"); });
+  const std::string error = error_of([&] { trace_of_rows("0,10,5,,,-1\n"); });
   EXPECT_NE(error.find("f:2"), std::string::npos) << error;
   EXPECT_NE(error.find("column 'images'"), std::string::npos) << error;
 }

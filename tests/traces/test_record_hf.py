@@ -114,6 +114,15 @@ class RecordHf(unittest.TestCase):
                 torch.testing.assert_close(tensors["L1.hidden"], layers[1][1], rtol=1e-3, atol=1e-3)
                 torch.testing.assert_close(tensors["W_o.L1"], layers[1][0].o_proj.weight.detach())
 
+    def test_projections_to_queries(self):
+        import torch
+
+        self.model("Llama", rope_parameters={"rope_theta": 5000.0, "rope_type": "default"})
+        tensors, _ = self.record("--decode-tokens", "0", "--w-q")
+        layers, _ = self.reference(tensors["ids"].tolist())
+        torch.testing.assert_close(tensors["W_q.L1"], layers[1][0].q_proj.weight.detach())
+        self.assertNotIn("b_q.L1", tensors)
+
     def test_what_a_sample_says_becomes_metadata(self):
         self.model("Llama", rope_parameters={"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0})
         _, metadata = self.record("--prompt-tokens", "20", "--decode-tokens", "0", more={"task": "niah", "needles": [[2, 5], [7, 8]], "question_begin": 15})

@@ -7,7 +7,8 @@
 
 namespace kvlab {
 
-// Merges attention over parts of the tokens, as in Flash-Decoding, Dao et al. 2023; Juravsky et al. 2024 (Hydragen), eq. 3:
+// Merges attention over parts of the tokens that were split between blocks of a launch (Flash-Decoding, Dao et al. 2023). Attention over a
+// prefix that sequences share (Hydragen, Juravsky et al. 2024) merges by the same formula, but no caller computes it once for all of them.
 // log_sum = log sum_p exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. A part that saw nothing has log_sum -inf and
 // does not count; a row without any part gets zeros and -inf. Device memory.
 struct DeviceMergePartials {

@@ -19,7 +19,8 @@ std::int64_t equal_part(std::int64_t total, std::int32_t count, std::int32_t ind
 // attention), at most everything and at least a hundredth. D2O, Wan et al. 2024, arXiv:2406.13035. Ours: the first and last layers, dense
 // in the paper, are paid from the model's budget and take at most half of it together, or what the others have no room for; what a layer
 // has no room for goes to the others; protected tokens do not count in the variance. A sequence is shared out when its prompt is complete,
-// or in decode when it first exceeds the budget; every later step leaves its rows as long as they were.
+// or in decode when it first exceeds the budget; every later step leaves its rows as long as they were. By entropy in place of variance,
+// and without dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650, where flat attention gets more.
 class D2oLayers final : public Allocator {
  public:
   explicit D2oLayers(Params& p)
@@ -27,7 +28,10 @@ class D2oLayers final : public Allocator {
             p.optional<std::int32_t>("dense_first_layers", 2, 0, 1000,
                                      "first layers that keep everything, while all dense layers fit in half of the model's budget")),
         dense_last_(p.optional<std::int32_t>("dense_last_layers", 1, 0, 1000, "last layers that do so")),
+        entropy_(p.choice("shares", {{"variance", false}, {"entropy", true}}, false,
+                          "softmax of the negative variance of a layer's scores, or in proportion to their entropy")),
         least_(p.optional<double>("least_frac", 0.01, 0, 1, "least share of a layer's tokens, where the budget has room for it")),
+        least_mean_(p.optional<double>("least_mean_frac", 0, 0, 1, "least share of the mean budget")),
         temperature_(p.optional<double>("temperature", 1, 1e-6, 1e9, "of the softmax, in units of variance")) {}
 
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
@@ -119,12 +123,15 @@ class D2oLayers final : public Allocator {
       for (std::int32_t s = 0; s < sequences; ++s) {
         const std::int32_t n = longest_row(layer.kv, s), at = s * members + l;
         out.push_back(variance.data() + at);
-        floor[at] = static_cast<std::int32_t>(std::min<std::int64_t>(static_cast<std::int64_t>(std::ceil(least_ * n)), total[s] / members));
+        const std::int64_t mean = total[s] / members;
+        const auto least = static_cast<std::int64_t>(std::max(std::ceil(least_ * n), std::floor(least_mean_ * static_cast<double>(mean))));
+        floor[at] = static_cast<std::int32_t>(std::min({least, mean, std::int64_t{n}}));
         counts[at] = cap[at] = n;
       }
-      ops(ScoreVariance{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, out.data()});
+      ops(ScoreVariance{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, out.data(), entropy_});
     }
-    ops(ShareOut{sequences, members, weights.data(), true, static_cast<float>(temperature_), total, floor, cap, Excess::kByWeight, counts});
+    ops(ShareOut{sequences, members, weights.data(), !entropy_, static_cast<float>(temperature_), total, floor, cap, Excess::kByWeight,
+                 counts});
     for (std::int32_t l = 0; l < members; ++l)
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(*layers[static_cast<std::size_t>(l)], s, counts[s * members + l]);
   }
@@ -139,7 +146,8 @@ class D2oLayers final : public Allocator {
   }
 
   std::int32_t dense_first_, dense_last_;
-  double least_, temperature_;
+  bool entropy_;
+  double least_, least_mean_, temperature_;
 };
 
 KVLAB_REGISTER(Allocator, D2oLayers, "d2o_layers",

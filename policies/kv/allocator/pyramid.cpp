@@ -15,6 +15,10 @@ class Pyramid final : public Allocator {
   explicit Pyramid(Params& p)
       : beta_(p.optional<double>("beta", 20, 1, 1e6, "how steep: mean budget beside the window over that of the last layer")),
         window_(p.optional<std::int32_t>("window_tokens", 32, 0, 4096, "tokens that every layer keeps anyway")),
+        groups_(
+            p.optional<std::int32_t>("layer_groups", 0, 0, 1 << 10,
+                                     "groups of neighbouring layers with one budget each, where the model's layers divide into as many; "
+                                     "0: each layer its own (WindowKV)")),
         kvpress_(p.choice("rounding", {{"exact_sum", false}, {"kvpress", true}}, false,
                           "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.5 counts, window inside and unrounded share")) {}
 
@@ -32,7 +36,9 @@ class Pyramid final : public Allocator {
 
  private:
   [[nodiscard]] std::int32_t tokens(const ModelShape& model, std::int32_t layer, std::int32_t target, std::int32_t n) const {
-    return kvpress_ ? as_kvpress(model.num_layers, layer, target, n) : exact_sum(model.num_layers, layer, target, n);
+    if (kvpress_) return as_kvpress(model.num_layers, layer, target, n);
+    if (groups_ == 0 || model.num_layers % groups_ != 0) return exact_sum(model.num_layers, layer, target, n);
+    return exact_sum(groups_, layer / (model.num_layers / groups_), target, n);
   }
 
   [[nodiscard]] std::int32_t exact_sum(std::int32_t num_layers, std::int32_t layer, std::int32_t target, std::int32_t n) const {
@@ -56,7 +62,7 @@ class Pyramid final : public Allocator {
   }
 
   double beta_;
-  std::int32_t window_;
+  std::int32_t window_, groups_;
   bool kvpress_;
   double frac_ = 0;  // of the prompt, where the budget is given so
 };

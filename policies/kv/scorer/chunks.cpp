@@ -22,6 +22,9 @@ class Chunks final : public ScorerWrapper {
         shared_heads_(p.choice("heads", {{"shared", true}, {"own", false}}, true, "one set for all KV heads, or one each")),
         top_half_(p.choice("chunk_score", {{"mean", false}, {"top_half", true}}, false, "mean over the chunk, or over its better half")),
         shared_layers_(p.optional<std::int32_t>("shared_layers", 1, 1, 1 << 10, "neighbouring layers that use the first one's scores")),
+        layer_groups_(p.optional<std::int32_t>("layer_groups", 0, 0, 1 << 10,
+                                               "groups of neighbouring layers that use the first one's scores, as many in a model of any "
+                                               "depth; 0: as shared_layers says")),
         above_max_(p.choice("protect", {{"infinite", false}, {"above_max", true}}, false,
                             "protected tokens stay outside the chunks, or enter them with the largest score plus 1")),
         chunks_frac_(
@@ -32,6 +35,7 @@ class Chunks final : public ScorerWrapper {
                    "is cut by the other scorer alone")),
         peer_ties_(p.flag("peer_ties", false, "equal chunks fall as in kvpress on a CPU")) {
     if (peer_ties_ && !of_chunks_) p.fail_at("peer_ties", "'peer_ties' goes with 'budget_of_chunks: true'");
+    if (layer_groups_ > 0 && shared_layers_ > 1) p.fail_at("layer_groups", "give one of 'shared_layers' and 'layer_groups'");
   }
 
   [[nodiscard]] Needs needs() const override {
@@ -41,7 +45,7 @@ class Chunks final : public ScorerWrapper {
   }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
-    return shared_layers_ > 1 ? layer : ScorerWrapper::layer_kind(layer);
+    return shared_layers_ > 1 || layer_groups_ > 0 ? layer : ScorerWrapper::layer_kind(layer);
   }
   // Whole chunks of one set are as many tokens in every head.
   [[nodiscard]] bool splits_heads() const override { return !shared_heads_; }
@@ -54,7 +58,8 @@ class Chunks final : public ScorerWrapper {
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
-    if (step.layer % shared_layers_ != 0 && same_rows(kv)) {
+    const std::int32_t shared = layer_groups_ > 0 ? ceil_div(step.model.num_layers, layer_groups_) : shared_layers_;
+    if (step.layer % shared != 0 && same_rows(kv)) {
       copy(step, saved_.data(), scores);
       return;
     }
@@ -68,7 +73,7 @@ class Chunks final : public ScorerWrapper {
     if (shared_heads_) step.ops(ReduceHeads{reduced, ReduceHeads::Kind::kSum, scores});
     step.ops(ChunkPool{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
                        top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean});
-    if (shared_layers_ > 1 && step.layer % shared_layers_ == 0) {
+    if (shared > 1 && step.layer % shared == 0) {
       saved_len_.assign(kv.len, kv.len + kv.num_rows);
       saved_.settle_in(step.memory);
       saved_.resize(step.ops.computes() ? kv.total() : 0);
@@ -117,7 +122,7 @@ class Chunks final : public ScorerWrapper {
 
   std::int32_t chunk_;
   bool shared_heads_, top_half_;
-  std::int32_t shared_layers_;
+  std::int32_t shared_layers_, layer_groups_;
   bool above_max_;
   double chunks_frac_;
   bool of_chunks_, peer_ties_;

@@ -1,5 +1,6 @@
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/guessed_queries.h"
 #include "policies/kv/selector/partial_scores/partial_scores.h"
 #include "policies/kv/selector/tiers.h"
 
@@ -8,8 +9,8 @@ namespace kvlab {
 namespace {
 
 // The cache lies on the host; keys reduced to the directions in which queries are large stay on the GPU and tell beforehand which
-// tokens are worth bringing. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. The paper predicts a layer's query
-// from the layer before; here the same layer's query of the step before stands in for it.
+// tokens are worth bringing. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. A layer's query is guessed from the input
+// of the layer before; `previous` has the same layer's query of the step before in its place, for recordings without inputs.
 class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit InfiniGen(Params& p)
@@ -18,13 +19,19 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
         max_frac_(p.optional<double>("max_frac", 0.2, 0, 1, "share of the row brought at most, at least one token")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 1, 0, 1024, "first layers that stay on the GPU and are read whole")),
         skew_(p.flag("skew", true, "rotate each head so that few directions hold most of the queries")),
-        looks_ahead_(p.choice("query", {{"previous", true}, {"current", false}}, true,
-                              "the step whose query chooses; 'current' is an upper bound")) {}
+        query_(p.choice("query", {{"previous", Query::kPrevious}, {"guessed", Query::kGuessed}, {"current", Query::kCurrent}},
+                        Query::kPrevious,
+                        "that chooses: the layer's own of the step before, one guessed from the input of the layer before, or the step's "
+                        "own, an upper bound")) {
+    if (query_ == Query::kGuessed && dense_layers_ == 0)
+      p.fail_at("dense_layers", "layer 0 has no layer before it to guess its query from: write 'dense_layers: 1' or 'query: previous'");
+  }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
     Needs needs = QuerySelector::needs();
     needs.prompt_queries = true;
+    needs.guessed_query = needs.cpu_only = query_ == Query::kGuessed;
     return needs;
   }
   // Takes the place of max_frac; how many are wanted remains a matter of alpha.
@@ -64,7 +71,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
       char& state = has_basis_.of_sequence(step, s);
       if (state == kNew) state = kKnown;
     }
-    if (!std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); })) last_.keep(step);
+    if (!std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); })) keep_query(step);
   }
 
   Selection select(LayerStep& step) override {
@@ -75,7 +82,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     scores.num_rows = n;
     scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim;
     scores.kv_bytes = step.kv.kv_bytes, scores.width = width(step);
-    scores.queries = looks_ahead_ ? last_.before(step).data() : step.in.step.data();
+    scores.queries = queries(step).data();
     scores.basis = basis(step);
     scores.partial = partial(step);
     scores.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
@@ -86,7 +93,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     step.ops(FetchCounts{n, step.kv.kv_heads, scores.first, scores.scores, static_cast<float>(alpha_), cap, count});
     step.ops.settle("selected_tokens", step.layer, {count, static_cast<std::size_t>(n)});
     const UnitLists lists = best_units(step.ops, n, 1, scores.first, scores.scores, count);
-    last_.keep(step);
+    keep_query(step);
     const Selection selection = tokens_and_tail(step, lists, nullptr, tail);
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
@@ -106,6 +113,15 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
 
  private:
   enum State : char { kNone, kNew, kKnown };  // of a sequence's basis in a layer
+  enum class Query : std::uint8_t { kPrevious, kGuessed, kCurrent };
+
+  std::span<const Queries> queries(LayerStep& step) {
+    if (query_ == Query::kCurrent) return step.in.step;
+    return query_ == Query::kPrevious ? last_.before(step) : guessed_.from_layer_before(step);
+  }
+  void keep_query(LayerStep& step) {
+    if (query_ != Query::kGuessed) last_.keep(step);
+  }
 
   // Of a prompt as long as the row either everything fits onto the GPU, or nothing is there yet.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
@@ -156,11 +172,13 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
   double partial_frac_, alpha_, max_frac_;
   std::int32_t dense_layers_;
   Budget budget_;
-  bool skew_, looks_ahead_;
+  bool skew_;
+  Query query_;
   RowMemory<float> abs_sum_, gram_, basis_, partial_;
   RowProgress progress_;
   PerRow<char> has_basis_;
   LastQueries last_;
+  GuessedQueries guessed_;
 };
 
 KVLAB_REGISTER(Selector, InfiniGen, "infinigen",

@@ -1,0 +1,51 @@
+#include <algorithm>
+
+#include "kernels/attention/attention_stats/attention_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// The most attention that one of the prompt's last queries pays to a token, mean over the group: a token that none of them looks at can go.
+// MPCache, Zeng et al. 2025, arXiv:2501.06807, static half. Ours: a set per KV head in place of one per layer, and a limit on the queries.
+class PeakAttention final : public Scorer {
+ public:
+  explicit PeakAttention(Params& p)
+      : share_(p.optional<double>("queries_frac", 0.2, 0.001, 1, "last queries of the prompt that are looked at")),
+        window_(p.optional<std::int32_t>("window_tokens", 256, 1, 4096, "the most of them")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.window_queries = window_;
+    return needs;
+  }
+  // The newest token, so that no row becomes empty.
+  [[nodiscard]] Protected protects() const override { return {0, 1}; }
+
+  void score(LayerStep& step, float* scores) override {
+    step.ops.zero(scores, step.kv.total());
+    std::vector<Queries> last;
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+      const auto share = static_cast<std::int32_t>(share_ * step.seqs[s].prompt_tokens);
+      last.push_back(last_queries(step.in.window.subspan(s, 1), std::clamp(share, 1, window_), step.model).front());
+    }
+    AttentionStats stats;
+    stats.kv = step.kv;
+    stats.queries = last.data();
+    stats.wants_sum = false, stats.wants_max = true;
+    stats.max = scores;
+    step.ops(stats);
+  }
+
+ private:
+  double share_;
+  std::int32_t window_;
+};
+
+KVLAB_REGISTER(Scorer, PeakAttention, "peak_attention", "the most attention that one of the prompt's last queries pays",
+               "MPCache: Zeng et al. 2025, arXiv:2501.06807");
+
+}  // namespace
+
+}  // namespace kvlab
