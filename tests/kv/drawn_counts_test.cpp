@@ -171,6 +171,7 @@ std::vector<std::string> settling_recipes() {
           "squeezed_attention",
           "token_select",
           "triforce_cache",
+          "twilight",
           "windowkv",
           "zipvl"};
 }

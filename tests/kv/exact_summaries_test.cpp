@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "mpcache: {large_tokens: 16, small_tokens: 8, dense_layers: 0}",
                     "shadow_kv: {chunk_tokens: 4, budget_tokens: 24, outlier_chunks: 4, local_chunks: 2}", "infinigen: {dense_layers: 0}",
                     "retrieval_chunks: {chunk_tokens: 8, budget_tokens: 48}", "rekv: {frame_tokens: 8, top_frames: 6, question_tokens: 16}",
-                    "squeezed: {}"),
+                    "squeezed: {}", "twilight: {of: all, mass_frac: 0.8, unpruned_layers: 0}"),
     [](const auto& info) {
       const std::string text = info.param;
       return text.substr(0, text.find(':'));
