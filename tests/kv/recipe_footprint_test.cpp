@@ -170,6 +170,7 @@ std::vector<std::string> by_share_names() {
                            "quest_union",
                            "token_select",
                            "infllm2",
+                           "nsa",
                            "exact_topk",
                            "hip",
                            "lserve_pages",
