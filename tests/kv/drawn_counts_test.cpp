@@ -159,6 +159,7 @@ std::vector<std::string> settling_recipes() {
           "lserve_pages",
           "mpcache",
           "mpcache_dynamic",
+          "nsa",
           "quest",
           "quest_union",
           "razor",
@@ -166,6 +167,7 @@ std::vector<std::string> settling_recipes() {
           "recycled_attention",
           "retrieval_attention",
           "retrieval_attention_hnsw",
+          "rocketkv",
           "sentencekv",
           "shadowkv",
           "simlayerkv",
@@ -174,6 +176,7 @@ std::vector<std::string> settling_recipes() {
           "squeezed_attention",
           "token_select",
           "triforce_cache",
+          "twilight",
           "windowkv",
           "zipvl"};
 }

@@ -69,11 +69,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("quest: {page_tokens: 8, budget_tokens: 40, dense_layers: 0}",
                     "lserve: {page_tokens: 16, logical_tokens: 8, budget_tokens: 64}",
                     "infllm2: {kernel_tokens: 8, stride_tokens: 4, block_tokens: 8, window_tokens: 8, top_blocks: 6, dense_tokens: 40}",
-                    "act_qkv: {chunk_tokens: 8, budget_tokens: 80, sink_tokens: 8, recent_tokens: 8}", "leo_am: {leaf_tokens: 4}",
-                    "mpcache: {large_tokens: 16, small_tokens: 8, dense_layers: 0}",
+                    "act_qkv: {chunk_tokens: 8, budget_tokens: 80, sink_tokens: 8, recent_tokens: 8}",
+                    "hybrid_sparse: {page_tokens: 4, budget_tokens: 60}", "leo_am: {leaf_tokens: 4}",
+                    "moba: {chunk_tokens: 8, top_chunks: 4}", "mpcache: {large_tokens: 16, small_tokens: 8, dense_layers: 0}",
                     "shadow_kv: {chunk_tokens: 4, budget_tokens: 24, outlier_chunks: 4, local_chunks: 2}", "infinigen: {dense_layers: 0}",
                     "retrieval_chunks: {chunk_tokens: 8, budget_tokens: 48}", "rekv: {frame_tokens: 8, top_frames: 6, question_tokens: 16}",
-                    "squeezed: {}"),
+                    "squeezed: {}", "twilight: {of: all, mass_frac: 0.8, unpruned_layers: 0}"),
     [](const auto& info) {
       const std::string text = info.param;
       return text.substr(0, text.find(':'));

@@ -455,6 +455,7 @@ INSTANTIATE_TEST_SUITE_P(
     Selectors, DataDependent,
     testing::Values(SelectorCase{"squeezed", "{clusters_frac: 0.1}", 100},
                     SelectorCase{"act_qkv", "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", 9},
+                    SelectorCase{"moba", "{chunk_tokens: 8, top_chunks: 4}"},
                     SelectorCase{"quest", "{page_tokens: 8, budget_tokens: 32, group: union}"},
                     SelectorCase{"lserve", "{page_tokens: 16, logical_tokens: 8, budget_tokens: 48}"},
                     SelectorCase{"recycled", "{budget_tokens: 40, every_steps: 3, min_cosine: 0.1}"},
@@ -469,7 +470,7 @@ INSTANTIATE_TEST_SUITE_P(
                     SelectorCase{
                         "infllm2",
                         "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}"},
-                    SelectorCase{"retrieval_chunks", "{budget_tokens: 40}"},
+                    SelectorCase{"hybrid_sparse", "{budget_tokens: 40}"}, SelectorCase{"retrieval_chunks", "{budget_tokens: 40}"},
                     SelectorCase{"hip", "{top_tokens: 24, sink_tokens: 3, recent_tokens: 9, dense_layers: 2}"},
                     SelectorCase{"mpcache", "{large_tokens: 8, small_tokens: 4, shared_layers: 1}"}),
     [](const auto& info) { return std::string(info.param.part); });
