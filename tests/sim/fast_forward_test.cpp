@@ -132,7 +132,7 @@ std::vector<Case> orders_and_schedulers() {
     const bool overtakes = policy<SchedulerRegistry>("scheduler", scheduler, parameters)()->lets_overtake();
     for (const Case& c : orders_to_test()) {
       if (policy<OrderRegistry>("order", c.order, c.order_parameters)()->overtaking() && !overtakes) continue;
-      all.push_back({scheduler, parameters, 24, c.order, c.order_parameters, c.predictor});
+      all.push_back({scheduler, parameters, full_run() ? std::uint64_t{24} : std::uint64_t{9}, c.order, c.order_parameters, c.predictor});
     }
   }
   return all;
