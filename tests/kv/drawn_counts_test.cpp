@@ -157,6 +157,7 @@ std::vector<std::string> settling_recipes() {
           "lserve_pages",
           "mpcache_dynamic",
           "nsa",
+          "pqcache",
           "quest",
           "quest_union",
           "razor",
