@@ -79,7 +79,7 @@ struct Beyond {
 };
 Beyond beyond_count(const std::string& name, std::int64_t prompt, std::int64_t decoded) {
   constexpr std::int64_t kGroup = 4;
-  if (name == "alisa" || name == "sentencekv") return {0, 0};
+  if (name == "alisa" || name == "sentencekv" || name == "pqcache") return {0, 0};
   if (name == "shadowkv") return {decoded + prompt % 8, decoded + prompt % 8};  // lengths do not tell what was decoded, and is read too
   // The same, and the question; a frame among the newest 40 tokens counts twice.
   if (name == "rekv") return {-40, decoded + 2 * 16};

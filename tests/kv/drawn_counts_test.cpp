@@ -160,6 +160,7 @@ std::vector<std::string> settling_recipes() {
           "mpcache",
           "mpcache_dynamic",
           "nsa",
+          "pqcache",
           "quest",
           "quest_union",
           "razor",

@@ -187,6 +187,7 @@ std::vector<std::string> by_share_names() {
                            "sparse_window",
                            "a2ats",
                            "actqkv",
+                           "pqcache",
                            "rekv",
                            "retrieval_attention",
                            "sentencekv",

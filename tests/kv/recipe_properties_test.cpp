@@ -257,7 +257,8 @@ void expect_sound(const AttentionTrace& trace, const Recipe& recipe) {
 
 // A budget that is never reached changes nothing, to the last bit.
 bool loses_nothing_at_full_budget(const Recipe& r) {
-  return r.has_budget && r.format == "native" && r.selector != "infinigen";  // which brings what its threshold wants
+  // These read what a threshold or a share of the attention wants.
+  return r.has_budget && r.format == "native" && r.selector != "infinigen" && r.selector != "twilight";
 }
 
 std::int32_t pick(std::uint64_t draw, std::uint64_t what, std::int32_t n) {

@@ -26,6 +26,7 @@ const std::vector<Tiered> kTiered = {
     {"retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5, search: hnsw}", 1, 2, 4, [](auto n) { return n - 8; }, 20,
      8},
     {"a2ats", "{sink_tokens: 3, local_tokens: 8, top_frac: 0.1}", 1, 2, 3, [](auto n) { return n - 8; }, 4 * 12, 8},
+    {"pq_cache", "{sink_tokens: 4, read_frac: 0.2}", 1, 2, 4, [](auto n) { return n - 9; }, 9, 9},
     {"spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}", 1, 2, 0, [](auto n) { return (n - 6) / 4 * 4; }, 5},
     {"leo_am", "{leaf_tokens: 4, root_tokens: 32}", 4, 2, 0, [](auto n) { return (n - 1) / 4 * 4; }, 3},
 };
@@ -74,6 +75,7 @@ TEST(Tiers, BytesOfAllTiersAreAllBytes) {
                                                        {"k_cache", "{top_tokens: 40}"},
                                                        {"retrieval_attention", "{sink_tokens: 8, recent_tokens: 64}"},
                                                        {"a2ats", "{}"},
+                                                       {"pq_cache", "{}"},
                                                        {"spe_cache", "{}"},
                                                        {"shadow_kv", "{keys: fetched, budget_tokens: 200, outlier_chunks: 8}"},
                                                        {"sentence", "{budget_tokens: 128}"},

@@ -93,7 +93,8 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
     tokens.tail = tail;
     tokens.len = step.kv.len;
     const Selection selection = expand(step.ops, tokens);
-    traffic_.track(step, in_row(step, selection, head, found), lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    const std::int32_t* count = per_row(step.ops, n, [&](std::int32_t r) { return static_cast<std::int32_t>(found.size(r)); });
+    traffic_.track(step, in_row(step, selection, head, count), lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
   }
 
@@ -193,19 +194,6 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
     codebook.seeds = seeds;
     codebook.gram = gram, codebook.root = root(step), codebook.centers = centers(step);
     step.ops(codebook);
-  }
-
-  // The found tokens by their number in the row: the part of the selection behind its head.
-  static UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const UnitLists& found) {
-    const std::int32_t n = step.kv.num_rows;
-    UnitLists lists;
-    std::int64_t* first = step.ops.host_longs(n + 1);
-    for (std::int32_t r = 0; r < n; ++r) first[r] = selection.index_first[r] + head[r];
-    first[n] = selection.index_first[n];
-    lists.first = first;
-    lists.unit = selection.index;
-    lists.count = per_row(step.ops, n, [&](std::int32_t r) { return static_cast<std::int32_t>(found.size(r)); });
-    return lists;
   }
 
   std::int32_t sinks_, local_;

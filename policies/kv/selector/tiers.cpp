@@ -49,6 +49,18 @@ Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::in
   return expand(step.ops, tokens);
 }
 
+UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count) {
+  const std::int32_t n = step.kv.num_rows;
+  std::int64_t* first = step.ops.host_longs(n + 1);
+  for (std::int32_t r = 0; r < n; ++r) first[r] = selection.index_first[r] + head[r];
+  first[n] = selection.index_first[n];
+  UnitLists lists;
+  lists.first = first;
+  lists.unit = selection.index;
+  lists.count = count;
+  return lists;
+}
+
 TierBytes to_host(const TierBytes& held, std::int64_t bytes) {
   const std::int64_t moved = std::clamp<std::int64_t>(bytes, 0, held.gpu);
   return {held.gpu - moved, held.host + moved, held.disk};

@@ -50,6 +50,9 @@ inline UnitLists lists_of(const Selection& selection) {
 // Tokens [0, head[r]), those of the ascending lists, then all from tail[r] on; head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
 
+// The count[r] tokens of a selection that follow the first head[r] of each row.
+UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count);
+
 // For Selector::stays(): tokens [0, head(r)) and all from tail(r) on, of rows whose prompt is complete with this step; none of other rows.
 template <class Head, class Tail>
 Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {

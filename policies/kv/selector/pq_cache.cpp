@@ -1,0 +1,193 @@
+#include <algorithm>
+
+#include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/product_codes/product_codes.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// First and newest tokens on the GPU, K and V of the others in CPU memory; on the GPU each of these is a few numbers of centers, by which
+// a step looks up approximate attention and brings the largest. PQCache, Zhang et al. 2024, arXiv:2407.12820. The GPU keeps what the last
+// step read, where the paper has a cache of blocks.
+class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
+ public:
+  explicit PqCache(Params& p)
+      : sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens, on the GPU")),
+        read_frac_(p.optional<double>("read_frac", 0.1, 1e-5, 1, "share of the prompt read beside them: half newest tokens, half found")),
+        shape_{p.optional<std::int32_t>("parts", 2, 1, 64, "equal parts of a key's channels"),
+               p.optional<std::int32_t>("centers", 64, 2, 4096, "of a part, at most")},
+        rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = QuerySelector::needs();
+    needs.cpu_only = true;
+    return needs;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (model.head_dim % shape_.parts == 0) return "";
+    return "selector 'pq_cache' cuts the " + std::to_string(model.head_dim) + " channels of a head into " + std::to_string(shape_.parts) +
+           " equal parts: give 'parts' that divide them";
+  }
+  // First tokens give way where they would fill more than a quarter of it.
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = {tokens};
+    return true;
+  }
+  void set_share(const Budget& share) override { budget_ = share; }
+  void forget(std::int32_t index) override {
+    centers_.forget(index), code_.forget(index), rows_.forget(index), progress_.forget(index), QuerySelector::forget(index);
+  }
+
+  [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
+  void update(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* covered = progress_.advance(step);
+    train(step);
+    AssignProduct assign;
+    assign.kv = step.kv;
+    assign.shape = shape_;
+    assign.from =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::max(sizes(step, r).sinks, covered[r] == 0 ? 0 : rows_.at(step, r).coded); });
+    assign.to = per_row(step.ops, n, [&](std::int32_t r) {
+      return rows_.at(step, r).centers == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).recent);
+    });
+    for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).coded = assign.to[r];
+    assign.centers = counts(step);
+    assign.center = centers(step), assign.code = code(step);
+    step.ops(assign);
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).coded; });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
+    if (keeps_all(n, first, keep)) {
+      traffic_.read_all(step);
+      return {};
+    }
+    ProductScores scores;
+    scores.num_rows = n;
+    scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim,
+    scores.kv_bytes = step.kv.kv_bytes;
+    scores.shape = shape_;
+    scores.queries = step.in.step.data();
+    scores.centers = counts(step);
+    scores.center = centers(step), scores.code = code(step);
+    scores.begin = head, scores.first = first;
+    scores.scores = step.ops.floats(first[n]);
+    step.ops(scores);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists = best_units(step.ops, n, 1, first, scores.scores, keep);
+    tokens.base = tokens.head = head;
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    const Selection selection = expand(step.ops, tokens);
+    traffic_.track(step, in_row(step, selection, head, keep), lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    return selection;
+  }
+
+  // What a step reads, and of the others the numbers; centers.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t on_gpu = 0, codes = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const Sizes size = sizes(budget_.of(kv.len[r]), kv.len[r]);
+      const std::int32_t others = std::max(0, kv.len[r] - size.sinks - size.recent);
+      on_gpu += std::min(kv.len[r], size.sinks + size.recent + size.top);
+      codes += std::int64_t{others} * shape_.code_bytes();
+      codes += std::int64_t{std::clamp(kv.len[r] - size.sinks, 0, shape_.centers)} * model.head_dim * model.kv_bytes;
+    }
+    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
+    bytes.gpu += codes;
+    return bytes;
+  }
+
+ private:
+  struct Row {
+    std::int32_t centers = 0, coded = 0;  // of a part; tokens before this one have their numbers, first ones excepted
+  };
+  struct Sizes {
+    std::int32_t sinks, recent, top;
+  };
+  // For a prompt of so many tokens.
+  [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t prompt) const {
+    if (!is_given(budget_)) {
+      const std::int32_t half = std::max(1, static_cast<std::int32_t>(read_frac_ * (prompt - sinks_) * 0.5));
+      return {sinks_, half, half};
+    }
+    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::max(1, (budget - sinks) / 2);
+    return {sinks, recent, std::max(1, budget - sinks - recent)};
+  }
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
+    return sizes(tokens_of(budget_, step, r), seq_of(step, r).prompt_tokens);
+  }
+  // Tokens without numbers stay, and all of a row that is read whole.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+    const std::int32_t coded = rows_.at(step, r).coded;
+    return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
+  }
+  const std::int32_t* counts(const LayerStep& step) {
+    return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return rows_.at(step, r).centers; });
+  }
+  float* const* centers(const LayerStep& step) {
+    return centers_.rows(step, [&](std::int32_t r) { return std::int64_t{rows_.at(step, r).centers} * step.kv.head_dim; });
+  }
+  std::int32_t* const* code(const LayerStep& step) {
+    return code_.rows(step, [&](std::int32_t r) { return std::int64_t{step.kv.len[r]} * shape_.parts; });
+  }
+
+  // Once, when the prompt is complete; where it had no tokens but first ones, or was not seen, in decode, when there is one for each
+  // center.
+  void train(LayerStep& step) {
+    const std::int32_t n = step.kv.num_rows;
+    std::int32_t* end = step.ops.host_ints(n);
+    for (std::int32_t r = 0; r < n; ++r) {
+      const SeqStep& seq = seq_of(step, r);
+      Row& row = rows_.at(step, r);
+      if (seq.seen_tokens == 0) row = {};
+      const std::int32_t tokens = step.kv.len[r] - sizes(step, r).sinks;
+      const std::int32_t of_prompt = std::min(tokens, seq.prompt_tokens - sizes(step, r).sinks);
+      const bool can_train = of_prompt > 0 || (seq.decoding() && tokens >= shape_.centers);
+      const bool trains = can_train && (seq.completes_prompt() || (seq.decoding() && row.centers == 0));
+      end[r] = trains ? step.kv.len[r] : 0;
+      if (trains) row = {std::min(of_prompt > 0 ? of_prompt : tokens, shape_.centers), 0};
+    }
+    if (all_whole(n, end)) return;
+    TrainProduct product;
+    product.kv = step.kv;
+    product.shape = shape_;
+    product.rounds = rounds_;
+    product.begin = per_row(step.ops, n, [&](std::int32_t r) { return sizes(step, r).sinks; });
+    product.end = end;
+    product.centers = counts(step);
+    product.center = centers(step);
+    step.ops(product);
+  }
+
+  std::int32_t sinks_;
+  double read_frac_;
+  ProductShape shape_;
+  std::int32_t rounds_;
+  Budget budget_;
+  RowMemory<float> centers_;
+  RowMemory<std::int32_t> code_;
+  PerRow<Row> rows_;
+  RowProgress progress_;
+};
+
+KVLAB_REGISTER(Selector, PqCache, "pq_cache", "tokens by attention looked up in product codes of their keys; K and V in CPU memory",
+               "PQCache: Zhang et al. 2024, arXiv:2407.12820");
+
+}  // namespace
+
+}  // namespace kvlab
