@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "kernels/select/guess_queries/guess_queries.h"
 #include "policies/kv/shape_run.h"
 #include "tests/error_of.h"
 #include "tests/kv/tier_fixture.h"
@@ -100,6 +101,26 @@ TEST(InfiniGen, GuessesTheQueryFromTheLayerBefore) {
       }
     }
   }
+}
+
+// Two heads of two channels, two inputs: W h + b = (2, 4, 2, -1), each head normed to a root mean square of 1, times the norm's weights.
+TEST(GuessQueries, BiasNormAndRope) {
+  const std::vector<float> w{1, 0, 0, 1, 1, 1, -1, 0}, bias{1, 1, -2, 0}, norm{1, 3}, h{1, 3};
+  const float* const hidden = h.data();
+  std::vector<float> out(4);
+  GuessQueries op{1, 2, 2, 2, &hidden, {w.data(), bias.data()}, nullptr, nullptr, out.data()};
+  run_cpu(op);
+  EXPECT_EQ(out, (std::vector<float>{2, 4, 2, -1}));
+  op.weights.norm = norm.data();
+  run_cpu(op);
+  const float first = std::sqrt(10.0F), second = std::sqrt(2.5F);
+  const float normed[] = {2 / first, 12 / first, 2 / second, -3 / second};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(out[i], normed[i], 1e-6);
+  const float cos = 0, sin = 1;  // a quarter turn: (a, b) becomes (-b, a)
+  op.cos = &cos, op.sin = &sin;
+  run_cpu(op);
+  const float turned[] = {-normed[1], normed[0], -normed[3], normed[2]};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(out[i], turned[i], 1e-6);
 }
 
 TEST(InfiniGen, AGuessNeedsALayerBefore) {

@@ -153,11 +153,17 @@ TEST(TextFirst, AllTextOutranksAllImages) {
   for (std::size_t r = 0; r < 4; ++r) {
     for (std::size_t i = 0; i < 40; ++i) {
       const bool image = ids[r / 2][i] == 9;
-      if (!image) EXPECT_EQ(got[r * 40 + i], raw[r * 40 + i]);
+      if (!image) {
+        EXPECT_EQ(got[r * 40 + i], raw[r * 40 + i]);
+      }
       for (std::size_t j = 0; j < 40; ++j) {
         const bool other_image = ids[r / 2][j] == 9;
-        if (image && !other_image) EXPECT_LT(got[r * 40 + i], got[r * 40 + j]);
-        if (image && other_image && raw[r * 40 + i] < raw[r * 40 + j]) EXPECT_LE(got[r * 40 + i], got[r * 40 + j]);
+        if (image && !other_image) {
+          EXPECT_LT(got[r * 40 + i], got[r * 40 + j]);
+        }
+        if (image && other_image && raw[r * 40 + i] < raw[r * 40 + j]) {
+          EXPECT_LE(got[r * 40 + i], got[r * 40 + j]);
+        }
       }
     }
   }

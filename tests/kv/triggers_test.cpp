@@ -92,9 +92,9 @@ TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
 TEST(PrefillEnd, WithoutBudgetOffersThePromptOnce) {
   auto trigger = make_part<TriggerRegistry>("prefill_end", "{budgeted: false}");
   EXPECT_FALSE(trigger->needs_budget());
-  EXPECT_EQ(trigger->target(at(20, 30), 20, {}), std::nullopt);
+  EXPECT_EQ(trigger->target(at(20, 30), 20, {}), Target());
   EXPECT_EQ(trigger->target(at(30, 30), 30, {}), Target(30));
-  EXPECT_EQ(trigger->target(at(31, 30), 31, {}), std::nullopt);
+  EXPECT_EQ(trigger->target(at(31, 30), 31, {}), Target());
   EXPECT_FALSE(trigger->bound(at(31, 30), {}));
 }
 
