@@ -93,6 +93,7 @@ std::vector<float> scores_of(RandomLayer& layer, Scorer& scorer, std::int32_t la
   step.layer = layer_index;
   step.in.pre_rope_queries = layer.step_queries;
   std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer.observe(step);
   scorer.score(step, scores.data());
   return scores;
 }
@@ -111,6 +112,26 @@ TEST(TriAttention, IsThePublishedSeries) {
   const std::vector<float> scores = scores_of(layer, *scorer, 0);
   const std::vector<double> expected = scores_by_hand(layer, statistics_of(layer));
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(scores[i], expected[i], 1e-4) << i;
+}
+
+// The prompt comes in two chunks; decoded tokens do not change the statistics.
+TEST(TriAttention, AddsUpTheChunksOfAPrompt) {
+  TurnedLayer whole, layer;
+  const auto once = make_part<ScorerRegistry>("query_centers", "{offsets: 5}"),
+             scorer = make_part<ScorerRegistry>("query_centers", "{offsets: 5}");
+  const std::vector<float> expected = scores_of(whole, *once, 0);
+  const std::vector<Queries> prompt = layer.last_queries(kTokens);
+  std::vector<float> scores(2 * kTokens);
+  for (const auto& [begin, end] : {std::pair{0, 13}, {13, kTokens}, {kTokens, kTokens + 1}}) {
+    layer.seqs[0] = {0, begin, end - begin, kTokens, -1};
+    LayerStep step{layer.ops, layer.model, 0, layer.seqs, layer.store.rows(), {}, 7};
+    const std::vector<Queries> seen = {{prompt[0].data, std::min(end, kTokens), 0}};
+    step.in.pre_rope_queries = seen;
+    scorer->observe(step);
+    layer.seqs[0] = {0, 0, kTokens, kTokens, -1};
+    if (end > kTokens) scorer->score(step, scores.data());
+  }
+  for (std::size_t i = 0; i < scores.size(); ++i) EXPECT_NEAR(scores[i], expected[i], 1e-4) << i;
 }
 
 // Statistics of a file replace those of the prompt, layer by layer.

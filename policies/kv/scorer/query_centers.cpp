@@ -7,6 +7,7 @@
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer/center_scores/center_scores.h"
 #include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/selector/row_state.h"
 #include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
@@ -16,7 +17,7 @@ namespace {
 // Products of keys with the mean query before RoPE at later positions, and what the spread of queries adds: cosines in the distance, one
 // per frequency. TriAttention, Mao et al. 2026. The statistics come from calibration data (tensors q_mean [layers, q_heads, head_dim] and
 // q_abs_mean [layers, q_heads, head_dim / 2], names of ours) or, without `weights`, from the prompt's own queries, which is our definition;
-// they are then computed anew at each cut. Scores are ranked per layer and KV head; the code also takes the mean over layers.
+// they are then kept beside the cache. Scores are ranked per layer and KV head; the code also takes the mean over layers.
 class QueryCenterScore final : public Scorer {
  public:
   explicit QueryCenterScore(Params& p)
@@ -45,36 +46,51 @@ class QueryCenterScore final : public Scorer {
   }
   [[nodiscard]] Protected protects() const override { return {0, recent_, keeps_prompt_}; }
 
+  void forget(std::int32_t index) override { sum_.forget(index), size_.forget(index); }
+
+  void observe(LayerStep& step) override {
+    if (weights_ != nullptr) return;
+    std::vector<Queries> chunk;
+    for (std::size_t s = 0; s < step.seqs.size(); ++s)
+      chunk.push_back(queries_from(step.in.pre_rope_queries[s], step.seqs[s].seen_tokens, step.model));
+    if (std::all_of(chunk.begin(), chunk.end(), [](const Queries& q) { return q.count == 0; })) return;
+    step.ops(QueryCenters{chunk.data(), step.kv.num_sequences(), step.model.q_heads, step.model.head_dim, sums(step), sizes(step)});
+  }
+
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
-    const std::int64_t heads = std::int64_t{kv.num_sequences()} * step.model.q_heads, d = kv.head_dim;
-    QueryCenters centers{step.in.pre_rope_queries.data(), kv.num_sequences(), step.model.q_heads, kv.head_dim};
-    centers.mean = step.ops.floats(heads * d);
-    centers.size = step.ops.floats(heads * (d / 2));
-    if (weights_ == nullptr)
-      step.ops(centers);
-    else
-      fill(step, centers);
+    std::vector<const float*> means, sizes_of;
+    std::int32_t* count = step.ops.host_ints(kv.num_sequences());
+    float *const *sum = weights_ == nullptr ? sums(step) : nullptr, *const *size = weights_ == nullptr ? sizes(step) : nullptr;
+    for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
+      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+      count[s] = weights_ == nullptr ? std::max(1, std::min(seq.end(), seq.prompt_tokens)) : 1;
+      means.push_back(weights_ == nullptr ? sum[s] : trained(step, kMean, step.model.head_dim));
+      sizes_of.push_back(weights_ == nullptr ? size[s] : trained(step, kSize, step.model.head_dim / 2));
+    }
     const std::vector<float> frequencies = rope_frequencies(step, 0);
-    step.ops(CenterScores{kv, centers.mean, centers.size, or_null(frequencies), end_positions(step), offsets_, scores});
+    step.ops(CenterScores{kv, means.data(), sizes_of.data(), count, or_null(frequencies), end_positions(step), offsets_, scores});
   }
 
  private:
   static constexpr const char *kMean = "q_mean", *kSize = "q_abs_mean";
 
-  // The layer's statistics, once per sequence.
-  void fill(LayerStep& step, const QueryCenters& to) const {
-    if (!step.ops.computes()) return;
-    const std::int64_t mean = std::int64_t{to.q_heads} * to.head_dim, size = mean / 2;
-    const float *means = weights_->floats(kMean).data() + step.layer * mean, *sizes = weights_->floats(kSize).data() + step.layer * size;
-    for (std::int32_t s = 0; s < to.num_sequences; ++s) {
-      std::copy_n(means, mean, to.mean + s * mean);
-      std::copy_n(sizes, size, to.size + s * size);
-    }
+  float* const* sums(LayerStep& step) {
+    const std::int64_t floats = std::int64_t{step.model.q_heads} * step.model.head_dim;
+    return sum_.sequences(step, [floats](std::int32_t) { return floats; });
+  }
+  float* const* sizes(LayerStep& step) {
+    const std::int64_t floats = std::int64_t{step.model.q_heads} * (step.model.head_dim / 2);
+    return size_.sequences(step, [floats](std::int32_t) { return floats; });
+  }
+  // The layer's part of a tensor with so many values per query head.
+  const float* trained(const LayerStep& step, const char* tensor, std::int64_t per_head) const {
+    return step.ops.computes() ? weights_->floats(tensor).data() + step.layer * step.model.q_heads * per_head : nullptr;
   }
 
   std::int32_t offsets_, recent_;
   bool keeps_prompt_;
+  RowMemory<float> sum_, size_;                    // of the prompt's queries
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given
 };
 

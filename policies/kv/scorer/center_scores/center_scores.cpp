@@ -26,10 +26,11 @@ struct Center {
 
 Center center_of(const CenterScores& a, std::int32_t sequence, std::int32_t q_head) {
   const std::int32_t d = a.kv.head_dim, half = d / 2;
-  const std::int64_t at = std::int64_t{sequence} * a.kv.kv_heads * a.kv.group + q_head;
+  const float *means = a.mean[sequence] + std::int64_t{q_head} * d, *sizes = a.size[sequence] + std::int64_t{q_head} * half;
+  const double scale = 1.0 / a.count[sequence];
   Center c{std::vector<double>(static_cast<std::size_t>(d)), std::vector<double>(static_cast<std::size_t>(half))};
   for (std::int32_t f = 0; f < half; ++f) {
-    const std::complex<double> mean(double{a.mean[at * d + f]}, double{a.mean[at * d + f + half]});
+    const std::complex<double> mean(scale * double{means[f]}, scale * double{means[f + half]});
     std::complex<double> turn = a.frequencies == nullptr ? 1.0 : 0.0;
     for (std::int32_t j = 0; a.frequencies != nullptr && j < a.num_offsets; ++j) {
       const double position = a.end[sequence] - 1 + std::ldexp(1.0, j);
@@ -37,7 +38,7 @@ Center center_of(const CenterScores& a, std::int32_t sequence, std::int32_t q_he
     }
     const std::complex<double> turned = mean * turn;
     c.query[static_cast<std::size_t>(f)] = turned.real(), c.query[static_cast<std::size_t>(f + half)] = turned.imag();
-    c.spread[static_cast<std::size_t>(f)] = double{a.size[at * half + f]} - std::abs(mean);
+    c.spread[static_cast<std::size_t>(f)] = scale * double{sizes[f]} - std::abs(mean);
   }
   return c;
 }

@@ -13,10 +13,11 @@ namespace kvlab {
 // scaled to deviation 1 (divisor n, at least 1e-6) over the tokens of the row. out[i] = the maximum over the group's query heads.
 struct CenterScores {
   KvRows kv;
-  const float* mean = nullptr;         // [num_sequences, kv_heads * group, head_dim]
-  const float* size = nullptr;         // [num_sequences, kv_heads * group, head_dim / 2]
-  const float* frequencies = nullptr;  // [num_sequences, head_dim / 2] radians per position; null: no RoPE, w = 1
-  const std::int32_t* end = nullptr;   // [num_sequences] one past the newest position
+  const float* const* mean = nullptr;   // [num_sequences] -> [kv_heads * group, head_dim], times `count`
+  const float* const* size = nullptr;   // [num_sequences] -> [kv_heads * group, head_dim / 2], times `count`
+  const std::int32_t* count = nullptr;  // [num_sequences] queries that were added up; at least 1
+  const float* frequencies = nullptr;   // [num_sequences, head_dim / 2] radians per position; null: no RoPE, w = 1
+  const std::int32_t* end = nullptr;    // [num_sequences] one past the newest position
   std::int32_t num_offsets = 17;
   float* out = nullptr;  // [kv.total()]
 };
