@@ -164,7 +164,8 @@ void check_policy_fits(const KvLayout& layout, const PoolPlan& pool) {
   const ModelSpec& m = pool.cost.model;
   if (m.latent.exists())
     throw InputError(
-        fmt::format("recipe '{}' acts on K and V per head, which {} with latent attention does not cache", pool.recipe.name, m.name));
+        fmt::format("recipe '{}' acts on K and V per head, which {} with latent attention does not cache; write 'kv_policy: full'",
+                    pool.recipe.name, m.name));
   if (!layout.is_one_group() || m.linear.exists())
     throw InputError(fmt::format("recipe '{}' takes all layers to be alike, and {} has layers of several kinds{}", pool.recipe.name, m.name,
                                  m.linear.exists() ? "" : "; 'memory: {hybrid: false}' keeps all tokens in every layer"));

@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(All, DecodeRecipe,
                          ::testing::Values("streaming", "sliding_window", "random", "oracle", "h2o", "h2o_decayed", "observed_attention",
                                            "scissorhands", "tova", "sage_kv", "keyformer", "roco", "corm", "lazy_eviction", "scope_slide",
                                            "scope_adaptive", "scope_discontinuous", "attendre_lra", "attendre_lfa", "attendre_fifo",
-                                           "citrus", "evict3r"),
+                                           "citrus", "evict3r", "r_kv"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

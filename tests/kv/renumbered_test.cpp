@@ -347,7 +347,7 @@ TEST_P(RenumberedRecipe, RunsOrSaysWhyNot) {
   EXPECT_TRUE(std::isfinite(result.mean.output_rel_err));
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, RenumberedRecipe, testing::ValuesIn(recipe_names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, RenumberedRecipe, testing::ValuesIn(complete_recipes()), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kvlab::test

@@ -79,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ScorerCase{"compactor", "{sketch_dim: 8, chunk_tokens: 32}"}, ScorerCase{"noncausal_chunk", "{chunk_tokens: 32}"},
                       ScorerCase{"noncausal_chunk", "{chunk_tokens: 48, padded: true}"}, ScorerCase{"expected_attention", "{}"},
                       ScorerCase{"expected_attention", "{covariance: false, value_norm: false}"}, ScorerCase{"value_leverage", "{}"},
-                      ScorerCase{"query_direction", "{window_tokens: 16}"}, ScorerCase{"peak_attention", "{window_tokens: 16}"}));
+                      ScorerCase{"query_direction", "{window_tokens: 16}"}, ScorerCase{"peak_attention", "{window_tokens: 16}"},
+                      ScorerCase{"attention_and_redundancy", "{window_tokens: 16}"}, ScorerCase{"query_centers", "{}"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Wrappers, ScorerLog,

@@ -87,6 +87,7 @@ TEST(LatentAttention, WeightsOfARank) {
   EXPECT_EQ(total_parameters(m), 2 * (down + queries + up + out + mlp + norms) + 16 + 2 * 64 * 16);
   EXPECT_EQ(weight_bytes(m, 2), 2 * 2 * (down + norms + (queries + up + out + mlp) / 2) + (16 + 64 * 16) * 2);
   EXPECT_EQ(kv_bytes_per_token(m), 2 * 10 * 2);
+  EXPECT_EQ(kv_bytes_per_token(tiny(folder, kTinyLatent + "kv_cache_dtype: fp8\n").model), 2 * 10);
 }
 
 TEST(WindowLayers, ADecodeStepByHand) {

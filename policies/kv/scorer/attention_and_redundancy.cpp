@@ -1,0 +1,69 @@
+#include <algorithm>
+
+#include "kernels/score/score_map/score_map.h"
+#include "policies/kv/scorer/keep_queries/keep_queries.h"
+#include "policies/kv/scorer/key_redundancy/key_redundancy.h"
+#include "policies/kv/scorer/ring_attention/ring_attention.h"
+#include "policies/kv/scorer/score_pool.h"
+#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/selector/row_state.h"
+
+namespace kvlab {
+
+namespace {
+
+// lambda * attention - (1 - lambda) * redundancy. Attention is that of the last w queries, in decode too, with the maximum over
+// neighbours; redundancy is the likeness of a key to the others. R-KV, Cai et al. 2025. The queries are kept in a ring beside the cache; a
+// sequence that comes back without it has zeros there, and its attention is then even.
+class AttentionAndRedundancy final : public Scorer {
+ public:
+  explicit AttentionAndRedundancy(Params& p)
+      : window_(p.optional<std::int32_t>("window_tokens", 8, 1, 4096, "latest queries that vote; their tokens stay")),
+        pool_(p, ScorePooling::kMax, 7),
+        share_(p.optional<float>("attention_share", 0.07F, 0.0F, 1.0F, "lambda: weight of attention; redundancy has the rest")),
+        similar_(p.optional<float>("similar_cosine", 0.5F, -1.0F, 1.0F, "cosine above which keys repeat each other")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = needs.cpu_only = true;
+    needs.window_queries = window_;  // of a found prefix these are computed anew
+    return needs;
+  }
+  [[nodiscard]] Protected protects() const override { return {0, window_}; }
+  void forget(std::int32_t index) override { ring_.forget(index); }
+
+  void observe(LayerStep& step) override {
+    const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
+    step.ops(KeepQueries{step.kv.num_sequences(), step.model.q_heads * step.model.head_dim, window_, latest.data(), ring(step)});
+  }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    const std::int32_t* end = end_positions(step);
+    step.ops(RingAttention{kv, window_, end, ring(step), scores});
+    pool_.smooth(
+        step, [&](std::int32_t r) { return std::min(window_, end[kv.sequence(r)]); }, scores);
+    float* redundancy = step.ops.floats(kv.total());
+    step.ops(KeyRedundancy{kv, similar_, redundancy});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, redundancy, share_ - 1.0F, 0.0F, false, nullptr, nullptr, redundancy});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, scores, share_, 0.0F, true, redundancy, nullptr, scores});
+  }
+
+ private:
+  float* const* ring(LayerStep& step) {
+    const std::int64_t floats = std::int64_t{window_} * step.model.q_heads * step.model.head_dim;
+    return ring_.sequences(step, [floats](std::int32_t) { return floats; });
+  }
+
+  std::int32_t window_;
+  ScorePool pool_;
+  float share_, similar_;
+  RowMemory<float> ring_;
+};
+
+KVLAB_REGISTER(Scorer, AttentionAndRedundancy, "attention_and_redundancy",
+               "attention from the latest queries, less the likeness of a key to the others", "R-KV: Cai et al. 2025, arXiv:2505.24133");
+
+}  // namespace
+
+}  // namespace kvlab

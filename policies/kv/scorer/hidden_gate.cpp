@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include "kernels/score/word_scores/word_scores.h"
+#include "policies/kv/part.h"
+#include "policies/kv/scorer/gate_scores/gate_scores.h"
+#include "policies/kv/trained_tensors.h"
+
+namespace kvlab {
+
+namespace {
+
+// A small trained gate per layer predicts a token's KVzip score for each KV head from the attention layer's input: how a key of low rank
+// compares with learned sink keys, under a query of the same token. The score is computed once, when the token is appended, and stays with
+// it. Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Tensors layers.L.NAME with the published names and shapes.
+class HiddenGate final : public Scorer {
+ public:
+  explicit HiddenGate(Params& p)
+      : rank_(p.optional<std::int32_t>("rank", 16, 1, 4096, "width of the gate's query and key that is priced where no weights are given")),
+        gate_sinks_(p.optional<std::int32_t>("gate_sinks", 16, 1, 4096, "learned sink keys that are priced where no weights are given")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, always kept")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 32, 0, 1 << 20, "latest tokens that are never evicted")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.hidden = needs.cpu_only = true;
+    needs.weights = weights_ == nullptr;
+    return needs;
+  }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    weights->require("layers.0.q_norm.weight");
+    weights->require("layers.0.k_base");
+    rank_ = extent(weights->shape("layers.0.q_norm.weight"), 1);
+    gate_sinks_ = extent(weights->shape("layers.0.k_base"), 2);
+    weights_ = weights;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (weights_ == nullptr) return "";
+    if (weights_->has(name(model.num_layers, "q_proj.weight")))
+      return fmt::format("{} has more than the model's {} layers; take the file of this model", weights_->name(), model.num_layers);
+    const std::int64_t heads = model.kv_heads, group = model.group(), r = rank_, d = model.hidden_dim;
+    const std::vector<std::pair<const char*, std::vector<std::int64_t>>> tensors{{"q_proj.weight", {heads * group * r, d}},
+                                                                                 {"q_proj.bias", {heads * group * r}},
+                                                                                 {"k_proj.weight", {heads * r, d}},
+                                                                                 {"q_norm.weight", {r}},
+                                                                                 {"k_norm.weight", {r}},
+                                                                                 {"k_base", {heads, 1, gate_sinks_, r}},
+                                                                                 {"b", {heads, 1, group}}};
+    for (std::int32_t l = 0; l < model.num_layers; ++l)
+      for (const auto& [tensor, shape] : tensors)
+        if (const std::string why = weights_->refuses(name(l, tensor), shape, "as published"); !why.empty()) return why;
+    return "";
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
+
+  void observe(LayerStep& step) override {
+    std::int32_t* news = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
+    GateScores op{step.kv, step.in.hidden.data(), news, step.model.hidden_dim, rank_, gate_sinks_};
+    op.channel = first_word();
+    if (weights_ != nullptr && step.ops.computes()) {
+      const auto data = [&](const char* tensor) { return weights_->floats(name(step.layer, tensor)).data(); };
+      op.wq = data("q_proj.weight"), op.bq = data("q_proj.bias"), op.wk = data("k_proj.weight");
+      op.q_norm = data("q_norm.weight"), op.k_norm = data("k_norm.weight"), op.k_base = data("k_base"), op.b = data("b");
+    }
+    step.ops(op);
+  }
+  void score(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kFloat, scores}); }
+
+ private:
+  static std::string name(std::int32_t layer, const std::string& tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
+  // The extent of the axis that is so far from the end; 1 where there is none, and refuses() then says what the shape should be.
+  static std::int32_t extent(const std::vector<std::int64_t>& shape, std::size_t from_end) {
+    return shape.size() < from_end ? 1 : static_cast<std::int32_t>(shape[shape.size() - from_end]);
+  }
+
+  std::int32_t rank_, gate_sinks_, sinks_, recent_;
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+};
+
+KVLAB_REGISTER(Scorer, HiddenGate, "hidden_gate", "a small trained gate of the attention layer's input predicts the score",
+               "Fast KVzip: Kim et al. 2026, arXiv:2601.17668");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,102 @@
+#include "policies/kv/scorer/query_centers/query_centers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "policies/kv/rope_turns.h"
+#include "policies/kv/scorer/center_scores/center_scores.h"
+#include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/selector/row_state.h"
+#include "policies/kv/trained_tensors.h"
+
+namespace kvlab {
+
+namespace {
+
+// Products of keys with the mean query before RoPE at later positions, and what the spread of queries adds: cosines in the distance, one
+// per frequency. TriAttention, Mao et al. 2026. The statistics come from calibration data (tensors q_mean [layers, q_heads, head_dim] and
+// q_abs_mean [layers, q_heads, head_dim / 2], names of ours) or, without `weights`, from the prompt's own queries, which is our definition;
+// they are then kept beside the cache. Scores are ranked per layer and KV head; the code also takes the mean over layers.
+class QueryCenterScore final : public Scorer {
+ public:
+  explicit QueryCenterScore(Params& p)
+      : offsets_(p.optional<std::int32_t>("offsets", 17, 1, 24, "later positions that count: 1, 2, 4, ... after the newest")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
+        keeps_prompt_(p.flag("keep_prompt", false, "what is left of the prompt is never evicted; it counts against the budget")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.turns = needs.cpu_only = true;
+    needs.pre_rope_queries = weights_ == nullptr;
+    return needs;
+  }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    weights->require(kMean);
+    weights->require(kSize);
+    weights_ = weights;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (model.head_dim % 2 != 0) return fmt::format("scorer 'query_centers' takes channels in pairs; head_dim is {}", model.head_dim);
+    if (weights_ == nullptr) return "";
+    const std::string why = weights_->refuses(kMean, {model.num_layers, model.q_heads, model.head_dim}, "layers, query heads, channels");
+    if (!why.empty()) return why;
+    return weights_->refuses(kSize, {model.num_layers, model.q_heads, model.head_dim / 2}, "layers, query heads, pairs of channels");
+  }
+  [[nodiscard]] Protected protects() const override { return {0, recent_, keeps_prompt_}; }
+
+  void forget(std::int32_t index) override { sum_.forget(index), size_.forget(index); }
+
+  void observe(LayerStep& step) override {
+    if (weights_ != nullptr) return;
+    std::vector<Queries> chunk;
+    for (std::size_t s = 0; s < step.seqs.size(); ++s)
+      chunk.push_back(queries_from(step.in.pre_rope_queries[s], step.seqs[s].seen_tokens, step.model));
+    if (std::all_of(chunk.begin(), chunk.end(), [](const Queries& q) { return q.count == 0; })) return;
+    step.ops(QueryCenters{chunk.data(), step.kv.num_sequences(), step.model.q_heads, step.model.head_dim, sums(step), sizes(step)});
+  }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    std::vector<const float*> means, sizes_of;
+    std::int32_t* count = step.ops.host_ints(kv.num_sequences());
+    float *const *sum = weights_ == nullptr ? sums(step) : nullptr, *const *size = weights_ == nullptr ? sizes(step) : nullptr;
+    for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
+      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+      count[s] = weights_ == nullptr ? std::max(1, std::min(seq.end(), seq.prompt_tokens)) : 1;
+      means.push_back(weights_ == nullptr ? sum[s] : trained(step, kMean, step.model.head_dim));
+      sizes_of.push_back(weights_ == nullptr ? size[s] : trained(step, kSize, step.model.head_dim / 2));
+    }
+    const std::vector<float> frequencies = rope_frequencies(step, 0);
+    step.ops(CenterScores{kv, means.data(), sizes_of.data(), count, or_null(frequencies), end_positions(step), offsets_, scores});
+  }
+
+ private:
+  static constexpr const char *kMean = "q_mean", *kSize = "q_abs_mean";
+
+  float* const* sums(LayerStep& step) {
+    const std::int64_t floats = std::int64_t{step.model.q_heads} * step.model.head_dim;
+    return sum_.sequences(step, [floats](std::int32_t) { return floats; });
+  }
+  float* const* sizes(LayerStep& step) {
+    const std::int64_t floats = std::int64_t{step.model.q_heads} * (step.model.head_dim / 2);
+    return size_.sequences(step, [floats](std::int32_t) { return floats; });
+  }
+  // The layer's part of a tensor with so many values per query head.
+  const float* trained(const LayerStep& step, const char* tensor, std::int64_t per_head) const {
+    return step.ops.computes() ? weights_->floats(tensor).data() + step.layer * step.model.q_heads * per_head : nullptr;
+  }
+
+  std::int32_t offsets_, recent_;
+  bool keeps_prompt_;
+  RowMemory<float> sum_, size_;                    // of the prompt's queries
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
+};
+
+KVLAB_REGISTER(Scorer, QueryCenterScore, "query_centers", "products with the mean query before RoPE at later positions",
+               "TriAttention: Mao et al. 2026, arXiv:2604.04921");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/score/word_scores/word_scores.h"
+#include "policies/kv/part.h"
+#include "policies/kv/scorer/qkv_scores/qkv_scores.h"
+#include "policies/kv/trained_tensors.h"
+
+namespace kvlab {
+
+namespace {
+
+// A small trained model per layer predicts from a prompt token's query, key and value, before RoPE, the largest attention logit that
+// queries of an answer will have for it, per KV head. The score is computed once and stays with the token. Locret, Huang et al. 2024,
+// arXiv:2410.01805: tensors layers.L.fc1.weight and layers.L.fc2.weight. Decoded tokens have a score of 0.
+class RetainingHeads final : public Scorer {
+ public:
+  explicit RetainingHeads(Params& p)
+      : mid_dim_(p.optional<std::int32_t>("middle_dim", 1024, 1, 1 << 16,
+                                          "width between the two layers that is priced where no weights are given")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 2500, 0, 1 << 20, "latest tokens that are never evicted")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.pre_rope_queries = needs.pre_rope_keys = needs.cpu_only = true;
+    needs.weights = weights_ == nullptr;
+    return needs;
+  }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    weights->require(name(0, 1));
+    mid_dim_ = static_cast<std::int32_t>(weights->shape(name(0, 1)).front());
+    weights_ = weights;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (weights_ == nullptr) return "";
+    if (weights_->has(name(model.num_layers, 1)))
+      return fmt::format("{} has more than the model's {} layers; take the file of this model", weights_->name(), model.num_layers);
+    const std::int64_t width = std::int64_t{model.q_heads + 2 * model.kv_heads} * model.head_dim;
+    for (std::int32_t l = 0; l < model.num_layers; ++l) {
+      std::string why = weights_->refuses(name(l, 1), {mid_dim_, width}, "middle, channels of q, k and v");
+      if (why.empty()) why = weights_->refuses(name(l, 2), {model.kv_heads, mid_dim_}, "KV heads, middle");
+      if (!why.empty()) return why;
+    }
+    return "";
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  [[nodiscard]] Protected protects() const override { return {0, recent_}; }
+
+  void observe(LayerStep& step) override {
+    const auto sequences = static_cast<std::int64_t>(step.seqs.size());
+    std::int32_t *begin = step.ops.host_ints(sequences), *news = step.ops.host_ints(sequences), *appended = step.ops.host_ints(sequences);
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+      begin[s] = step.seqs[s].seen_tokens;
+      appended[s] = step.seqs[s].new_tokens;
+      news[s] = std::max(0, std::min(step.seqs[s].end(), step.seqs[s].prompt_tokens) - begin[s]);
+    }
+    if (std::all_of(news, news + sequences, [](std::int32_t n) { return n == 0; })) return;
+    QkvScores op{step.kv, step.in.pre_rope_queries.data(), step.in.pre_rope_keys.data(), begin, news, appended, mid_dim_};
+    op.channel = first_word();
+    if (weights_ != nullptr && step.ops.computes())
+      op.w1 = weights_->floats(name(step.layer, 1)).data(), op.w2 = weights_->floats(name(step.layer, 2)).data();
+    step.ops(op);
+  }
+  void score(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kFloat, scores}); }
+
+ private:
+  static std::string name(std::int32_t layer, std::int32_t linear) { return fmt::format("layers.{}.fc{}.weight", layer, linear); }
+
+  std::int32_t mid_dim_, recent_;
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+};
+
+KVLAB_REGISTER(Scorer, RetainingHeads, "retaining_heads", "a small trained model of a token's query, key and value predicts the score",
+               "Locret: Huang et al. 2024, arXiv:2410.01805");
+
+}  // namespace
+
+}  // namespace kvlab
