@@ -272,7 +272,8 @@ TEST_F(PoolsTest, ShippedSystemsAreReadAndDescribed) {
   EXPECT_EQ(names, (std::vector<std::string>{"distserve", "epd", "flowkv", "mooncake", "splitwise", "tetriinfer"}));
   const std::string listed = call({"list", "systems"}).out;
   for (const std::string& name : names) {
-    const ServingPlan plan = plan_of("system: " + name + "\n");
+    const std::string images = name == "epd" ? "images: {tokens_each: 576, encoder: clip-vit-l-14-336}\n" : "";
+    const ServingPlan plan = plan_of("system: " + name + "\n" + images);
     EXPECT_EQ(plan.system, name);
     EXPECT_EQ(plan.pools.size(), 2U) << name;
     EXPECT_THAT(listed, HasSubstr(name));
