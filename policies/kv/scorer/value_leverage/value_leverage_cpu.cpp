@@ -11,17 +11,17 @@ namespace kvlab {
 
 namespace {
 
-using Matrix = Eigen::MatrixXd;
+using MatrixOfDoubles = Eigen::MatrixXd;
 
 // K or V of a row as columns.
-Matrix columns(const KvRows& kv, const float* data, std::int32_t row, std::int32_t begin) {
-  Matrix x(kv.head_dim, kv.len[row] - begin);
+MatrixOfDoubles columns(const KvRows& kv, const float* data, std::int32_t row, std::int32_t begin) {
+  MatrixOfDoubles x(kv.head_dim, kv.len[row] - begin);
   for (std::int32_t i = begin; i < kv.len[row]; ++i)
     x.col(i - begin) = Eigen::Map<const Eigen::VectorXf>(data + kv.slot(row, i) * kv.head_dim, kv.head_dim).cast<double>();
   return x;
 }
 
-Eigen::ArrayXd weights(const ValueLeverage& a, const Matrix& keys, const Eigen::VectorXd& mean) {
+Eigen::ArrayXd weights(const ValueLeverage& a, const MatrixOfDoubles& keys, const Eigen::VectorXd& mean) {
   const double length = std::max(mean.norm(), 1e-12);
   Eigen::ArrayXd w(keys.cols());
   for (Eigen::Index i = 0; i < keys.cols(); ++i) {
@@ -42,13 +42,13 @@ void run_cpu(const ValueLeverage& a) {
     std::int32_t begin = 0;
     while (begin < a.kv.len[r] && a.kv.position[a.kv.slot(r, begin)] < a.sinks) ++begin;
     if (begin == a.kv.len[r]) return;
-    const Matrix keys = columns(a.kv, a.kv.k, r, begin), values = columns(a.kv, a.kv.v, r, begin);
+    const MatrixOfDoubles keys = columns(a.kv, a.kv.k, r, begin), values = columns(a.kv, a.kv.v, r, begin);
     for (std::int32_t g = 0; g < a.kv.group; ++g) {
       const float* mean = a.mean + (static_cast<std::int64_t>(r) * a.kv.group + g) * d;
       const Eigen::ArrayXd w = weights(a, keys, Eigen::Map<const Eigen::VectorXf>(mean, d).cast<double>());
-      const Matrix weighted = values * (w + static_cast<double>(a.epsilon)).sqrt().matrix().asDiagonal();
-      const Matrix sum = Matrix::Identity(d, d) + weighted * weighted.transpose();
-      const Matrix half = Eigen::LLT<Matrix>(sum).matrixL().solve(values);
+      const MatrixOfDoubles weighted = values * (w + static_cast<double>(a.epsilon)).sqrt().matrix().asDiagonal();
+      const MatrixOfDoubles sum = MatrixOfDoubles::Identity(d, d) + weighted * weighted.transpose();
+      const MatrixOfDoubles half = Eigen::LLT<MatrixOfDoubles>(sum).matrixL().solve(values);
       for (Eigen::Index i = 0; i < w.size(); ++i) out[begin + i] += static_cast<float>(w[i] * half.col(i).squaredNorm() / a.kv.group);
     }
   });
