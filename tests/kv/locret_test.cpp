@@ -66,7 +66,7 @@ std::string recipe_with(const std::string& file, std::int32_t budget) {
          ", scorer: {retaining_heads: {recent_tokens: 10}}, weights: " + file + "}";
 }
 
-ReplayResult kept_by(const std::string& recipe, const AttentionTrace& trace) {
+ReplayResult locret_keeps(const std::string& recipe, const AttentionTrace& trace) {
   ReplayOptions options;
   options.lists_kept = true;
   return replay(trace, full_attention(trace), recipe_of(recipe), options);
@@ -76,7 +76,7 @@ ReplayResult kept_by(const std::string& recipe, const AttentionTrace& trace) {
 TEST(Locret, KeepsTheLargestScoresChunkByChunk) {
   const AttentionTrace trace = sample({});  // 3 layers, 4 query heads and 2 KV heads of 32 channels, 200 tokens
   const Models models(3);
-  const ReplayResult result = kept_by(recipe_with(models.file(), 60), trace);
+  const ReplayResult result = locret_keeps(recipe_with(models.file(), 60), trace);
   for (std::int32_t row = 0; row < 6; ++row) {
     std::vector<std::pair<double, std::int32_t>> held;
     std::int32_t seen = 0;
@@ -99,7 +99,7 @@ TEST(Locret, KeepsTheLargestScoresChunkByChunk) {
 
 TEST(Locret, WithRoomForThePromptNothingGoes) {
   const AttentionTrace trace = sample({});
-  EXPECT_EQ(kept_by(recipe_with(Models(3).file(), 200), trace).kept_tokens, 200);
+  EXPECT_EQ(locret_keeps(recipe_with(Models(3).file(), 200), trace).kept_tokens, 200);
 }
 
 TEST(Locret, CostsWhatItComputes) {
@@ -110,7 +110,7 @@ TEST(Locret, CostsWhatItComputes) {
 // Without a file only costs are known, of the published width; decode steps score nothing.
 TEST(Locret, WeightsAreNeededToCompute) {
   const AttentionTrace trace = sample({});
-  const std::string why = error_of([&] { kept_by("{recipe: locret}", trace); });
+  const std::string why = error_of([&] { locret_keeps("{recipe: locret}", trace); });
   EXPECT_TRUE(why.starts_with("recipe 'locret' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
   ShapeRun run(recipe_of("{recipe: locret}"), {2, 8, 2, 64, 100});
   const auto flops = [&](const ShapeRun::Seq& seq) {
@@ -124,7 +124,7 @@ TEST(Locret, WeightsAreNeededToCompute) {
 
 TEST(Locret, RefusesFilesOfAnotherModel) {
   const AttentionTrace trace = sample({});
-  const auto why = [&](const Models& models) { return error_of([&] { kept_by(recipe_with(models.file(), 60), trace); }); };
+  const auto why = [&](const Models& models) { return error_of([&] { locret_keeps(recipe_with(models.file(), 60), trace); }); };
   EXPECT_NE(why(Models(4)).find("more than the model's 3 layers"), std::string::npos) << why(Models(4));
   EXPECT_NE(why(Models(3, 300)).find("has shape [5, 300], the model needs [5, 256]"), std::string::npos) << why(Models(3, 300));
 }
