@@ -83,7 +83,7 @@ std::string recipe_with(const std::string& file, const std::string& more = "") {
   return "{recipe: fast_kvzip, scorer: {hidden_gate: {sinks_tokens: 2, recent_tokens: 8}}, weights: " + file + more + "}";
 }
 
-ReplayResult kept_by(const std::string& recipe, const AttentionTrace& trace) {
+ReplayResult gates_keep(const std::string& recipe, const AttentionTrace& trace) {
   ReplayOptions options;
   options.lists_kept = true;
   return replay(trace, full_attention(trace), recipe_of(recipe), options);
@@ -105,7 +105,7 @@ TEST(FastKvzip, KeepsTheLargestScoresByHand) {
   const std::size_t count = 6 * 40;
   ASSERT_GT(all[count - 1] - all[count], 1e-6);
   const double least = (all[count - 1] + all[count]) / 2;
-  const ReplayResult result = kept_by(recipe_with(gates.file(), ", budget_tokens: 50"), trace);
+  const ReplayResult result = gates_keep(recipe_with(gates.file(), ", budget_tokens: 50"), trace);
   for (std::int32_t row = 0; row < 6; ++row) {
     std::vector<std::int32_t> expected;
     for (std::int32_t t = 0; t < 200; ++t)
@@ -116,7 +116,7 @@ TEST(FastKvzip, KeepsTheLargestScoresByHand) {
 
 TEST(FastKvzip, TokensAreJudgedAlikeInAnyChunks) {
   const std::string recipe = recipe_with(Gates(3).file(), ", budget_tokens: 50");
-  EXPECT_EQ(kept_by(recipe, sample({.chunk = 0})).kept_of_prompt, kept_by(recipe, sample({.chunk = 33})).kept_of_prompt);
+  EXPECT_EQ(gates_keep(recipe, sample({.chunk = 0})).kept_of_prompt, gates_keep(recipe, sample({.chunk = 33})).kept_of_prompt);
 }
 
 TEST(FastKvzip, CostsWhatItComputes) {
@@ -127,7 +127,7 @@ TEST(FastKvzip, CostsWhatItComputes) {
 // Without a file only costs are known, of the published width and sinks.
 TEST(FastKvzip, WeightsAreNeededToCompute) {
   const AttentionTrace trace = sample({});
-  const std::string why = error_of([&] { kept_by("{recipe: fast_kvzip}", trace); });
+  const std::string why = error_of([&] { gates_keep("{recipe: fast_kvzip}", trace); });
   EXPECT_TRUE(why.starts_with("recipe 'fast_kvzip' cannot run: it needs trained tensors, write 'weights: FILE'; to be had: ")) << why;
   ShapeRun run(recipe_of("{recipe: fast_kvzip}"), {2, 8, 2, 64, 100});
   const ShapeRun::Seq seq{0, 300, 300, {0}, {}};
@@ -138,7 +138,7 @@ TEST(FastKvzip, WeightsAreNeededToCompute) {
 
 TEST(FastKvzip, RefusesFilesOfAnotherModel) {
   const AttentionTrace trace = sample({});
-  const auto why = [&](const Gates& gates) { return error_of([&] { kept_by(recipe_with(gates.file()), trace); }); };
+  const auto why = [&](const Gates& gates) { return error_of([&] { gates_keep(recipe_with(gates.file()), trace); }); };
   EXPECT_NE(why(Gates(4)).find("more than the model's 3 layers"), std::string::npos) << why(Gates(4));
   EXPECT_NE(why(Gates(2)).find("has no tensor 'layers.2.q_proj.weight'"), std::string::npos) << why(Gates(2));
   EXPECT_NE(why(Gates(3, 4)).find("has shape [48, 48], the model needs [24, 48]"), std::string::npos) << why(Gates(3, 4));
