@@ -4,6 +4,7 @@
 #include <ctime>
 #include <iterator>
 
+#include "tests/drawn.h"
 #include "tests/short_run.h"
 #include "tests/sim/pools_support.h"
 
@@ -430,10 +431,11 @@ bool is_prefix(const Recorder& records, const TransferRecord& t) {
 // Fast-forward changes nothing, and every request leaves once: with all of its tokens if it was completed. KVLAB_CHECKS adds the
 // conservation of blocks, pages and references after each event.
 TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
-  const std::uint64_t seeds = short_run() ? 40 : 400;
+  const auto [first, count] = test::drawn_seeds(400, 40);
   std::int64_t loaded = 0, evicted = 0;
   int fetched = 0;
-  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE(seed);
     const DrawnPools drawn = drawn_pools(seed);
     ASSERT_EQ(run(drawn.setup, drawn.workload, false), run(drawn.setup, drawn.workload, true)) << "seed " << seed;
     Recorder records;
