@@ -72,10 +72,11 @@ void Replica::refuse_export(RequestId slot, std::uint32_t number, Picoseconds at
   plan_anew(rank(number), at);
 }
 
-// Memory of a rank has come back, or a request.
+// Memory of a rank has come back, or a request. Running ones may wait for it too: a part of a prompt that found no room.
 void Replica::plan_anew(const Rank& rank, Picoseconds at) {
   end_stretch();
-  if (count_ == 0 && !plan_pending_ && rank.state.queues().num_queued() > 0) queue_plan(clock_.now(at));
+  const bool has_work = rank.state.queues().num_queued() > 0 || !rank.state.queues().running().empty();
+  if (count_ == 0 && !plan_pending_ && has_work) queue_plan(clock_.now(at));
 }
 
 void Replica::set_watched(bool is_watched) {
