@@ -31,7 +31,8 @@ class RowParts {
         len_.push_back(part.len), page_begin_.push_back(static_cast<std::int32_t>(page_.size()));
         first_.push_back(first_.back() + part.len);
         to_.push_back(kv.first[r] + part.begin);
-        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i) page_.push_back(static_cast<std::int32_t>(kv.slot(r, i)));
+        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i)  // shapes alone have no pages
+          page_.push_back(step.ops.computes() ? static_cast<std::int32_t>(kv.slot(r, i)) : 0);
       }
       observe(part, kv, positions == Positions::kOwn);
     }
