@@ -139,7 +139,8 @@ void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* s
     before[r / of_one] = ends.first;
     any |= ends.first > 0 || ends.last > 0;
   }
-  Protect protect{view.kv, before, from, scores, false, recipe_.peer_ties};
+  const bool above_max = recipe_.peer_ties && allocator_->scope() != Allocator::Scope::kModel;  // layers have different largest scores
+  Protect protect{view.kv, before, from, scores, false, above_max};
   if (!recipe_.peer_ties) protect.kv.kv_heads = 1;  // each row on its own
   if (any) view.ops(protect);
 }

@@ -11,6 +11,7 @@
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/recipe_positions.h"
 #include "policies/kv/recipe_weights.h"
+#include "policies/kv/fixed_tokens.h"
 
 namespace kvlab {
 
@@ -114,6 +115,13 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   if (allocator->depends_on_data() && !scorer->comparable_across_heads())
     refuse(fmt::format("allocator '{}' ranks heads against each other, and scores of '{}' are not comparable between heads", r.allocator,
                        r.scorer));
+  const auto* fixes = dynamic_cast<const FixesTokens*>(allocator.get());
+  const auto* ranks = dynamic_cast<const RanksAfterCounts*>(scorer.get());
+  if (fixes != nullptr && ranks != nullptr && fixes->fixes_tokens() && ranks->ranks_after_counts())
+    refuse(fmt::format(
+        "allocator '{}' chooses the tokens by the scores, and scorer '{}' ranks them anew once counts are known: give output_aware "
+        "'first_stage: of_budget' (AdaKV over CriticalKV), or ada 'ties: critical_adakv' (CriticalAdaKV) or 'ties: lower_index'",
+        r.allocator, r.scorer));
   const auto disposal = r.make_disposal();
   if (!r.is_native && !disposal->shrinks())
     refuse(fmt::format("disposal '{}' stores tokens in a precision of its own, so the format must be 'native', not '{}'", r.disposal,

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/select/top_k/top_k.h"
+#include "policies/kv/recipe.h"
 #include "tests/kv/allocator_fixture.h"
 
 namespace kvlab::test {
@@ -269,6 +270,17 @@ TEST(ScoreThreshold, TheLastTokensStayWhateverTheirScore) {
   threshold->allocate(m.ops(), m.model, m.layers[0]->seqs, all);
   EXPECT_EQ(m.keep[0], (Ints{8, 8}));
   EXPECT_EQ(m.scores[0][19], kInfinity);
+}
+
+TEST(Ada, RefusesScorersThatRankAnewWhereItChoosesTheTokens) {
+  const auto read = [](const std::string& text) {
+    Params p = Params::from_text(text, "kv_policy");
+    return read_recipe(p);
+  };
+  EXPECT_THAT([&] { read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity}}}"); },
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget")));
+  EXPECT_NO_THROW(read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity, first_stage: of_budget}}}"));
+  EXPECT_NO_THROW(read("{recipe: kvpress_critical_adakv, scorer: {output_aware: {of: key_diversity}}}"));
 }
 
 TEST(PrefillEnd, MayLeaveTheNumberToTheAllocator) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -160,7 +161,9 @@ KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, bool channels) {
   for (std::int32_t l = 0; l < model.num_layers; ++l) {
     const LayerTensors& layer = trace.layers[static_cast<std::size_t>(l)];
     stores[static_cast<std::size_t>(l)].append(0, layer.k.data(), layer.v.data(), trace.prompt_tokens, 0);
+    const std::clock_t start = std::clock();
     policy.after_attention(step, l);
+    sets.cpu_ms += 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   }
   for (KvStore& store : stores) channels ? read_channels(store, sets) : read_tokens(store, trace.prompt_tokens, sets);
   return sets;

@@ -43,6 +43,7 @@ struct KeptSets {
   // [layer * kv_heads + head][tokens] scores that the last selection ranked by, those before the scorer's second stage, and those before
   // tokens were protected or fixed; NaN for tokens that were not ranked. Empty where nothing was cut.
   std::vector<std::vector<float>> ranked, first_stage, scored;
+  double cpu_ms = 0;  // of the policy's own work, all layers and threads
 };
 
 // `channels`: the sets are of the channels of K that are not 0 everywhere.

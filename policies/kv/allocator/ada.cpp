@@ -2,6 +2,7 @@
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/fixed_tokens.h"
 
 namespace kvlab {
 
@@ -9,7 +10,7 @@ namespace {
 
 // Heads of a layer compete: the layer's whole budget goes to the largest scores of all its heads, with a safeguard for each head.
 // AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores and so count in every head alike.
-class Ada final : public Allocator {
+class Ada final : public Allocator, public FixesTokens {
   using Ties = TopKPooled::Ties;
 
  public:
@@ -45,6 +46,7 @@ class Ada final : public Allocator {
   [[nodiscard]] Scope scope() const override { return layers_->scope(); }
   [[nodiscard]] bool depends_on_data() const override { return true; }
   [[nodiscard]] bool splits_heads() const override { return true; }
+  [[nodiscard]] bool fixes_tokens() const override { return ties_ == Ties::kPeerDropped; }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     layers_->allocate(ops, model, seqs, layers);

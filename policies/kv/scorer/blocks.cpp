@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/select/top_k/top_k.h"
+#include "policies/kv/fixed_tokens.h"
 #include "policies/kv/scorer/token_lists/token_lists.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -12,7 +13,7 @@ namespace {
 // The prompt block by block: the tokens that stay so far and the next block are scored together, and the best of them stay, as if each
 // block had been cut when it came. Scores that compare tokens with one another depend on it. KeyDiff, Park et al. 2025, section 4, in the
 // form of kvpress's BlockPress, which cuts once after the prompt.
-class Blocks final : public ScorerWrapper {
+class Blocks final : public ScorerWrapper, public RanksAfterCounts {
  public:
   explicit Blocks(Params& p)
       : ScorerWrapper(p, "key_diversity"),
@@ -32,6 +33,7 @@ class Blocks final : public ScorerWrapper {
   [[nodiscard]] Protected protects() const override { return {}; }
 
   void score(LayerStep& step, float* scores) override { clear_scores(step, scores); }
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
       const std::int32_t row = s * step.kv.kv_heads;

@@ -1,3 +1,4 @@
+#include "policies/kv/fixed_tokens.h"
 #include "policies/kv/scorer/gated_chunks/gated_chunks.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -7,7 +8,7 @@ namespace {
 
 // Chunks by the mean of another score, whole; but of good chunks whose scores are concentrated on few tokens only these, so that the rest
 // of the budget reaches more chunks. As kvpress 0.5.5 has it (EntropyGatedChunkKVPress), over ChunkKV, Liu et al. 2025.
-class EntropyChunks final : public ScorerWrapper {
+class EntropyChunks final : public ScorerWrapper, public RanksAfterCounts {
  public:
   explicit EntropyChunks(Params& p)
       : ScorerWrapper(p, "window_attention"),
@@ -28,6 +29,7 @@ class EntropyChunks final : public ScorerWrapper {
     inner().score(step, scores);
     protect_ends(step, inner().protects(), scores, true);
   }
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     step.ops(GatedChunks{step.kv, chunk_, peaked_, keep, scores});
   }

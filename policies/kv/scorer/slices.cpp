@@ -4,6 +4,7 @@
 #include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/score_map/score_map.h"
+#include "policies/kv/fixed_tokens.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -14,7 +15,7 @@ namespace {
 // Each slice of neighbouring tokens is cut by itself, to the same share and to at least one token, so that no part of the prompt is lost
 // altogether. FINCH's chunks (Corallo and Papotti 2024) as kvpress has them have the scores of the whole prompt; kvpress's ChunkPress
 // scores each slice as if it were the prompt.
-class Slices final : public ScorerWrapper {
+class Slices final : public ScorerWrapper, public RanksAfterCounts {
  public:
   explicit Slices(Params& p)
       : ScorerWrapper(p, "key_norm"),
@@ -56,6 +57,7 @@ class Slices final : public ScorerWrapper {
     parts.put_back(of_parts, scores);
   }
 
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     const KvRows& kv = step.kv;
     inner().refine(step, keep, scores);

@@ -5,7 +5,6 @@ import dataclasses
 import kvpress
 import numpy as np
 
-FINCH_DELIMITER = 259  # an unused row of the vocabulary
 LAZY_THRESHOLD = 0.6
 RATIOS = (0.13, 0.5, 0.77)
 # DMS has a threshold in place of a ratio.
@@ -34,9 +33,7 @@ def expected(r, **arguments):
 
 
 def finch(r, chunk_length=None, **arguments):
-    press = kvpress.FinchPress(r, chunk_length=chunk_length, **arguments)
-    press.delimiter_token_id = FINCH_DELIMITER
-    return press
+    return kvpress.FinchPress(r, chunk_length=chunk_length, **arguments)
 
 
 def simlayer(r, n):

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Records which tokens (or key channels) NVIDIA kvpress keeps on the probe model, for comparison with the kvpress_* recipes.
 
-Every press runs as its users run it: float32 prefill on the CPU inside `with press(model)`. What it kept is read back from the
-compressed cache by matching rows bit for bit with the uncompressed one, never from the press's own bookkeeping.
+Presses get what their hooks would get: each layer's hidden states, cache and attention of one float32 prefill on the CPU, which no press
+changes before a layer's hook runs. Those with a second pass or a hook of their own run as users run them, inside `with press(model)`.
+What a press kept is read back from the compressed cache by matching rows bit for bit with the uncompressed one, never from the press's
+own bookkeeping.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from pathlib import Path
 import kvpress
 import numpy as np
 import torch
-from cases import CASES, FINCH_DELIMITER, HEAD_SCORES, LAZY_THRESHOLD, RATIOS
+from cases import CASES, HEAD_SCORES, LAZY_THRESHOLD, RATIOS
 from kvpress.presses import duo_attention_press, finch_press, kvzip_press, simlayerkv_press
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -255,6 +257,33 @@ def run_kvzip(model, press, ids):
     return keep, boundary(value, keep, np.zeros(keep.shape, dtype=bool))
 
 
+PREFILL = {}  # of the last prompt, by attention
+
+
+def prefill(model, attn, ids):
+    """Per layer what a press's hook gets of this prompt."""
+    if PREFILL.get("ids") is not ids:
+        PREFILL.clear()
+        PREFILL["ids"] = ids
+    if attn in PREFILL:
+        return PREFILL[attn]
+    calls = PREFILL[attn] = []
+
+    def hook(module, _, kwargs, output):
+        cache = kwargs["past_key_values"].layers[module.layer_idx]
+        calls.append((module, kwargs["hidden_states"], cache.keys.clone(), cache.values.clone(), output[1], dict(kwargs)))
+        return output
+
+    hooks = []
+    for layer in model.model.layers:
+        layer.self_attn.rotary_emb = model.model.rotary_emb
+        hooks.append(layer.self_attn.register_forward_hook(hook, with_kwargs=True))
+    model.model(input_ids=ids, past_key_values=DynamicCache())
+    for one in hooks:
+        one.remove()
+    return calls
+
+
 def run_to_the_end(model, press, ids):
     """Presses that act in hooks of their own: what the cache and the masks hold afterwards."""
     plain, cache = DynamicCache(), DynamicCache()
@@ -284,13 +313,15 @@ def run_case(model, name, case, ratio, ids, question):
         keep = run_to_the_end(model, press, ids)
         return {"keep": keep, "edge": np.full((*keep.shape[:2], 2), np.nan, dtype=np.float32)}, arguments
     if name.startswith("finch"):
-        delimiter = torch.tensor([[FINCH_DELIMITER]])
-        ids = torch.cat([ids[:, : n - question], delimiter, ids[:, n - question :]], dim=1)
+        press.window_size = question  # as its hook finds the delimiter, and removes it
     target = press.press if name == "per_layer" else press
     recorder = Recorder(name, target, case, n, question)
     target.compress = recorder
-    with press(model):
-        model.model(input_ids=ids, past_key_values=DynamicCache())
+    press.post_init_from_model(model)
+    for layer, (module, hidden, keys, values, attentions, kwargs) in enumerate(prefill(model, case.attn, ids)):
+        if name == "per_layer":
+            target.compression_ratio = press.compression_ratios[layer]
+        target.compress(module, hidden, keys.clone(), values.clone(), attentions, kwargs)
     assert len(recorder.keep) == model.config.num_hidden_layers
     out = {"keep": np.stack(recorder.keep), "edge": np.stack(recorder.edge)}
     if recorder.edge_first:
@@ -328,7 +359,7 @@ def prompt_ids(text):
     return torch.tensor([[BOS, *raw]], dtype=torch.long), question
 
 
-def record_prompt(model, text, names, with_check):
+def record_prompt(model, text, names, ratios, with_check):
     ids, question = prompt_ids(text)
     n = ids.shape[1]
     tensors = {"ids": ids[0].numpy().astype(np.int32)}
@@ -336,7 +367,7 @@ def record_prompt(model, text, names, with_check):
     for package in ("kvpress", "torch", "transformers"):
         meta[package] = version(package)
     for name in names:
-        for ratio in RATIOS:
+        for ratio in ratios:
             record, arguments = run_case(model, name, CASES[name], ratio, ids, question)
             keep = record.pop("keep")
             tensors[f"{name}.{ratio}.keep"] = np.packbits(keep, axis=-1, bitorder="little")
@@ -371,6 +402,7 @@ def main():
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--only", nargs="*", choices=sorted(CASES), help="presses to record anew (default all)")
     parser.add_argument("--rope", default="", help="a RoPE scaling of rope_scaling.json, in results/prompt_N.ROPE.safetensors")
+    parser.add_argument("--ratios", type=float, nargs="*", default=RATIOS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, nargs="*", help="prompts of these lengths alone")
     args = parser.parse_args()
@@ -384,7 +416,7 @@ def main():
     texts = [json.loads(line)["text"] for line in args.prompts.read_text().splitlines()]
     texts = [text for text in texts if not args.tokens or prompt_ids(text)[0].shape[1] in args.tokens]
     for text in sorted(texts, key=len):
-        n, tensors, meta = record_prompt(model, text, args.only or list(CASES), with_check=text == min(texts, key=len))
+        n, tensors, meta = record_prompt(model, text, args.only or list(CASES), args.ratios, with_check=text == min(texts, key=len))
         path = args.out / (f"prompt_{n}.{args.rope}.safetensors" if args.rope else f"prompt_{n}.safetensors")
         if args.only and path.exists():
             tensors, meta = merged(path, tensors, meta)

@@ -1,0 +1,19 @@
+#pragma once
+
+namespace kvlab {
+
+// An allocator that may choose the tokens themselves, not their numbers alone.
+class FixesTokens {
+ public:
+  virtual ~FixesTokens() = default;
+  [[nodiscard]] virtual bool fixes_tokens() const = 0;
+};
+
+// A scorer that may rank tokens anew once the counts are known, which is too late for such an allocator.
+class RanksAfterCounts {
+ public:
+  virtual ~RanksAfterCounts() = default;
+  [[nodiscard]] virtual bool ranks_after_counts() const = 0;
+};
+
+}  // namespace kvlab
