@@ -9,7 +9,7 @@
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/kv/disposal/merging.h"
-#include "policies/kv/fixed_tokens.h"
+#include "policies/kv/part_traits.h"
 #include "policies/kv/recipe_positions.h"
 #include "policies/kv/recipe_weights.h"
 

@@ -22,7 +22,7 @@ std::vector<std::int32_t> text_ids(std::int32_t n) {
 // With a budget that it has to cut to.
 Recipe cut_recipe(const std::string& name) {
   const Recipe recipe = load_recipe(name);
-  if (!recipe.has_budget && recipe.selector == "all") return recipe;
+  if (!why_no_budget(recipe).empty()) return recipe;
   try {
     PolicyCache fits(probe(), load_recipe(name, 136), {});
     EngineSequence sequence;

@@ -2,7 +2,7 @@
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/fixed_tokens.h"
+#include "policies/kv/part_traits.h"
 
 namespace kvlab {
 

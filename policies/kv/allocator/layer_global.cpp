@@ -2,6 +2,7 @@
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/part_traits.h"
 
 namespace kvlab {
 
@@ -9,7 +10,7 @@ namespace {
 
 // Layers compete for the model's budget, and all heads of a layer keep the same count: entry j of a layer is the mean over its heads of
 // the j-th largest score, and the largest entries of all layers stay. KVCompose, Akulov et al. 2025, arXiv:2509.05165 (composite tokens).
-class LayerGlobal final : public Allocator {
+class LayerGlobal final : public Allocator, public RoundsForModel {
  public:
   explicit LayerGlobal(Params& p)
       : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every layer has for certain")),
@@ -22,6 +23,8 @@ class LayerGlobal final : public Allocator {
 
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
+
+  [[nodiscard]] bool rounds_for_model() const override { return kvpress_ && frac_ > 0; }
 
   void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     const Ops::Frame frame(ops);

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/fixed_tokens.h"
+#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/token_lists/token_lists.h"
 #include "policies/kv/scorer_wrapper.h"
 

@@ -5,7 +5,7 @@
 #include "kernels/score/chunk_pool/chunk_pool.h"
 #include "kernels/score/reduce_heads/reduce_heads.h"
 #include "kernels/score/score_map/score_map.h"
-#include "policies/kv/fixed_tokens.h"
+#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/whole_chunks/whole_chunks.h"
 #include "policies/kv/scorer_wrapper.h"
 

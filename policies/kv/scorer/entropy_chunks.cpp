@@ -1,4 +1,4 @@
-#include "policies/kv/fixed_tokens.h"
+#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/gated_chunks/gated_chunks.h"
 #include "policies/kv/scorer_wrapper.h"
 

@@ -4,7 +4,7 @@
 #include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/score_map/score_map.h"
-#include "policies/kv/fixed_tokens.h"
+#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer_wrapper.h"
 
