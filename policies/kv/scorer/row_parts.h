@@ -31,6 +31,7 @@ class RowParts {
         len_.push_back(part.len), page_begin_.push_back(static_cast<std::int32_t>(page_.size()));
         first_.push_back(first_.back() + part.len);
         to_.push_back(kv.first[r] + part.begin);
+        if (kv.position == nullptr) continue;  // shapes alone: nothing is in pages
         for (std::int32_t i = part.begin; i < part.begin + part.len; ++i) page_.push_back(static_cast<std::int32_t>(kv.slot(r, i)));
       }
       observe(part, kv, positions == Positions::kOwn);
