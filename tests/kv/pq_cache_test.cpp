@@ -80,7 +80,10 @@ TEST(PqCache, AShortPromptIsReadWholeUntilThereAreEnoughTokens) {
   Decode d({4, 2, 1, 8, 16}, 1, 3, 3);
   auto part = make_part<SelectorRegistry>("pq_cache", "{sink_tokens: 3, read_frac: 0.5, centers: 8}");
   d.prefill(*part);
-  for (std::int32_t t = 0; t < 7; ++t) EXPECT_EQ(d.decode(*part)[0].size(), static_cast<std::size_t>(d.tokens()));
+  for (std::int32_t t = 0; t < 7; ++t) {
+    const auto rows = d.decode(*part);
+    EXPECT_EQ(rows[0].size(), static_cast<std::size_t>(d.tokens()));
+  }
   for (std::int32_t t = 0; t < 7; ++t) EXPECT_EQ(d.decode(*part)[0].size(), 3U + 1 + 1);
 }
 

@@ -60,6 +60,7 @@ TEST(Twilight, KeepsTheFewestTokensOfTheMass) {
       Decode d({4, 2 * group, 2, 8, 16}, 2, 60, 3);
       auto part = make_part<SelectorRegistry>("twilight", "{of: all, mass_frac: " + std::to_string(mass) + ", unpruned_layers: 0}");
       d.prefill(*part);
+      std::size_t kept = 0, held = 0;
       for (std::int32_t t = 0; t < 3; ++t) {
         const auto rows = d.decode(*part);
         std::vector<std::int32_t> all(static_cast<std::size_t>(d.tokens()));
@@ -68,9 +69,11 @@ TEST(Twilight, KeepsTheFewestTokensOfTheMass) {
         for (std::int32_t r = 0; r < 4; ++r) {
           const auto at = static_cast<std::size_t>(r);
           EXPECT_EQ(rows[at], pruned(d, r, keys[at], all, mass)) << "row " << r << " step " << t;
-          EXPECT_LT(rows[at].size(), all.size());
+          kept += rows[at].size(), held += all.size();
         }
       }
+      // The union over three heads may be all of one row, not of every row.
+      EXPECT_LT(kept, held);
     }
   }
 }
