@@ -26,6 +26,13 @@ inline const Recipe& shipped_recipe(const std::string& name) {
   return found != known.end() ? found->second : known.emplace(name, load_recipe(name)).first->second;
 }
 
+// The recipe with so many tokens, or with more where it always keeps more; with its own budget where it has no use for one.
+inline Recipe with_budget(const std::string& name, std::int32_t tokens) {
+  const Recipe& own = shipped_recipe(name);
+  if (!why_no_budget(own).empty()) return own;
+  return load_recipe(name, name == "locret" ? std::max(tokens, 2600) : tokens);
+}
+
 // True: only its costs are known without a file of trained tensors.
 inline bool needs_weights(const std::string& name) {
   const Recipe& recipe = shipped_recipe(name);

@@ -65,7 +65,10 @@ TEST(HybridSparse, WithoutACutItReadsEverything) {
   Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
   auto part = make_part<SelectorRegistry>("hybrid_sparse");
   d.prefill(*part);
-  for (std::int32_t t = 0; t < 5; ++t) EXPECT_EQ(d.decode(*part)[0].size(), static_cast<std::size_t>(d.tokens()));
+  for (std::int32_t t = 0; t < 5; ++t) {
+    const auto rows = d.decode(*part);
+    EXPECT_EQ(rows[0].size(), static_cast<std::size_t>(d.tokens()));
+  }
 }
 
 TEST(HybridSparse, AGivenBudgetIsHalfTokens) {

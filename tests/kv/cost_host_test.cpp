@@ -12,8 +12,7 @@ TEST_P(CostHost, ChargesWhatReplayExecutes) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   for (const std::int32_t budget : {130, 1024}) {  // the smaller one is above what any recipe always keeps
     Recipe recipe = load_recipe(GetParam());
-    const bool overridden = recipe.has_budget || recipe.selector != "all";
-    if (overridden) recipe = load_recipe(GetParam(), budget);
+    if (recipe.has_budget || recipe.selector != "all") recipe = with_budget(GetParam(), budget);
     AttentionTrace trace = sample({});
     const Needs needs = KvPolicy(recipe, shape_of(trace, 2)).needs();
     if (!needs.pass.empty()) add_pass(trace, needs.pass);

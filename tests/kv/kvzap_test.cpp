@@ -88,6 +88,7 @@ TEST(KvZap, KeepsWhatScoresByHand) {
     const AttentionTrace trace = sample({});  // 3 layers, 2 KV heads, 200 tokens in chunks of 90
     const Surrogates models(3, 2, trace.hidden_dim, mid);
     const ReplayResult result = kept_by(zap("0.1", models.file()), trace);
+    std::size_t cut = 0;
     for (std::int32_t l = 0; l < 3; ++l) {
       for (std::int32_t h = 0; h < 2; ++h) {
         std::vector<std::int32_t> expected;
@@ -98,10 +99,11 @@ TEST(KvZap, KeepsWhatScoresByHand) {
           if (t >= 72 || score >= 0.1) expected.push_back(t);
         }
         EXPECT_EQ(result.kept_of_prompt[static_cast<std::size_t>(l * 2 + h)], expected) << mid << " " << l << " " << h;
-        EXPECT_LT(expected.size(), 190U);
-        EXPECT_GT(expected.size(), 135U);
+        cut += 200 - expected.size();
       }
     }
+    EXPECT_GT(cut, 60U);  // of 6 x 72 that may go
+    EXPECT_LT(cut, 400U);
   }
 }
 

@@ -31,7 +31,7 @@ Recipe small_footprint_recipe(const std::string& name) {
   if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
   if (name.starts_with("by_share_")) return recipe_of("{recipe: " + name.substr(9) + ", budget_frac: 0.4}");
   const Recipe recipe = load_recipe(name);
-  return recipe.has_budget ? load_recipe(name, 130) : recipe;
+  return recipe.has_budget ? with_budget(name, 130) : recipe;
 }
 
 SeqState after(const SeqState& seq, const FootprintStep& done, std::int32_t new_tokens) {

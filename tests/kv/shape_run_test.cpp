@@ -34,8 +34,7 @@ std::int64_t bytes_of(const std::vector<OpCall>& calls) {
 // A decode step at some length needs no history, and is the one that stepping there gives. Recycled attention drops one ranked token per
 // step since its last full step, which lengths do not tell.
 TEST_P(ShapeRunOf, FreshStateEqualsTheSteppedOne) {
-  const Recipe recipe = load_recipe(GetParam());
-  const Recipe cut = recipe.has_budget || recipe.selector != "all" ? load_recipe(GetParam(), 160) : recipe;
+  const Recipe cut = with_budget(GetParam(), 160);
   ShapeRun stepped(cut, kRunModel), fresh(cut, kRunModel);
   ShapeRun::Seq seq{0, 300, 300, {}, {}};
   if (!stepped.policy().needs().pass.empty()) seq.extras.pass = {{32, 0, 0, 300}};

@@ -14,8 +14,7 @@ constexpr ModelShape kStepModel{4, 8, 2, 64, 128};
 // The recipe with a small_step_recipe budget, where it takes one, above what any recipe always keeps.
 Recipe small_step_recipe(const std::string& name) {
   if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
-  const Recipe recipe = load_recipe(name);
-  return recipe.has_budget || recipe.selector != "all" ? load_recipe(name, 130) : recipe;
+  return with_budget(name, 130);
 }
 
 // Sequences as they stand after a prompt and some decode steps, by their lengths alone.

@@ -211,7 +211,7 @@ TEST(UnpackOps, EveryRecipeThatServes) {
     Recipe recipe = load_recipe(name);
     const KvPolicy policy(recipe, kUnpackModel);
     if (policy.needs().future_queries) continue;
-    if (recipe.has_budget) recipe = load_recipe(name, 300);
+    if (recipe.has_budget) recipe = with_budget(name, 300);
     SCOPED_TRACE(name);
     const bool has_tiers = policy.lower(kUnpackModel.num_layers - 1) != Selector::Lower::kNothing;
     const bool has_codes = name != "cachegen" && recipe.format != "native" && recipe.format != "low_rank_keys";

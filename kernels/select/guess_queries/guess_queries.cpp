@@ -13,7 +13,7 @@ OpCall call(const GuessQueries& a) {
           .rows = n,
           .tokens = 0,
           .outputs = n,
-          .bytes = 2 * width * d + 4 * n * (d + width + a.head_dim),
+          .bytes = n * (2 * width * d + 4 * (d + width + a.head_dim)),
           .flops = n * (2 * width * d + 3 * width)};
 }
 

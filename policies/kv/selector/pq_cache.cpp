@@ -17,7 +17,8 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
       : sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens, on the GPU")),
         read_frac_(p.optional<double>("read_frac", 0.1, 1e-5, 1, "share of the prompt read beside them: half newest tokens, half found")),
         shape_{p.optional<std::int32_t>("parts", 2, 1, 64, "equal parts of a key's channels"),
-               p.optional<std::int32_t>("centers", 64, 2, 4096, "of a part, at most")},
+               p.optional<std::int32_t>("centers", 64, 2, 4096,
+                                        "of a part; a sequence with fewer tokens beside the first ones is read whole")},
         rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
 
   [[nodiscard]] Needs needs() const override {
@@ -105,7 +106,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
       const std::int32_t others = std::max(0, kv.len[r] - size.sinks - size.recent);
       on_gpu += std::min(kv.len[r], size.sinks + size.recent + size.top);
       codes += std::int64_t{others} * shape_.code_bytes();
-      codes += std::int64_t{std::clamp(kv.len[r] - size.sinks, 0, shape_.centers)} * model.head_dim * model.kv_bytes;
+      if (kv.len[r] - size.sinks >= shape_.centers) codes += std::int64_t{shape_.centers} * model.head_dim * model.kv_bytes;
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
     bytes.gpu += codes;
@@ -146,8 +147,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return code_.rows(step, [&](std::int32_t r) { return std::int64_t{step.kv.len[r]} * shape_.parts; });
   }
 
-  // Once, when the prompt is complete; where it had no tokens but first ones, or was not seen, in decode, when there is one for each
-  // center.
+  // Once: when the prompt is complete, or later, as soon as there is a token for each center beside the first ones.
   void train(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* end = step.ops.host_ints(n);
@@ -155,12 +155,10 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
       const SeqStep& seq = seq_of(step, r);
       Row& row = rows_.at(step, r);
       if (seq.seen_tokens == 0) row = {};
-      const std::int32_t tokens = step.kv.len[r] - sizes(step, r).sinks;
-      const std::int32_t of_prompt = std::min(tokens, seq.prompt_tokens - sizes(step, r).sinks);
-      const bool can_train = of_prompt > 0 || (seq.decoding() && tokens >= shape_.centers);
+      const bool can_train = step.kv.len[r] - sizes(step, r).sinks >= shape_.centers;
       const bool trains = can_train && (seq.completes_prompt() || (seq.decoding() && row.centers == 0));
       end[r] = trains ? step.kv.len[r] : 0;
-      if (trains) row = {std::min(of_prompt > 0 ? of_prompt : tokens, shape_.centers), 0};
+      if (trains) row = {shape_.centers, 0};
     }
     if (all_whole(n, end)) return;
     TrainProduct product;
