@@ -32,7 +32,8 @@ const Recordable& recordable(std::uint64_t seed) {
 
 // With a budget that cuts the prompt and is above what the recipe always keeps.
 Recipe budgeted(const std::string& name) {
-  static const std::map<std::string, std::int32_t> kMore{{"citrus", 160}, {"duo", 100}, {"layer_table", 100}, {"lazy_eviction", 140}};
+  static const std::map<std::string, std::int32_t> kMore{
+      {"citrus", 160}, {"duo", 100}, {"layer_table", 100}, {"lazy_eviction", 140}, {"triattention", 140}};
   const Recipe own = load_recipe(name);
   const auto more = kMore.find(name);
   return why_no_budget(own).empty() ? load_recipe(name, more == kMore.end() ? 60 : more->second) : own;
@@ -147,7 +148,11 @@ std::vector<std::string> settling_recipes() {
           "kvpress_adakv_expected",
           "kvpress_adakv_knorm",
           "kvpress_chunkkv",
+          "kvpress_adakv_critical",
           "kvpress_critical_adakv",
+          "kvpress_dms",
+          "kvpress_kvcompose",
+          "kvpress_kvcompose_heads",
           "kvpress_kvzip",
           "kvpress_kvzip_layerwise",
           "kvpress_kvzip_plus",
