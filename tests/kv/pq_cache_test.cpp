@@ -10,7 +10,7 @@ namespace {
 TEST(PqCache, WithoutLossItReadsTheLargestAttentionBetweenFirstAndNewest) {
   for (const std::int32_t group : {1, 3}) {
     Decode d({4, 2 * group, 2, 8, 16}, 2, 60, 3);
-    auto part = make_part<SelectorRegistry>("pq_cache", "{sink_tokens: 3, read_frac: 0.5, centers: 4096}");
+    auto part = make_part<SelectorRegistry>("pq_cache", "{sink_tokens: 3, read_frac: 0.5, centers: 57}");
     d.prefill(*part);
     for (std::int32_t t = 0; t < 3; ++t) {
       const auto rows = d.decode(*part);
