@@ -102,8 +102,8 @@ class Comparison {
 
   // How far the scores of tokens that only we keep are from those of as many tokens that only the peer keeps, in order.
   double exchange_gap(std::size_t row) {
-    const Recipe judge = load_recipe(c_.judge);
-    const std::vector<float> scores = run_prompt(trace_, judge, false).scored[row];
+    if (judged_.empty()) judged_ = run_prompt(trace_, load_recipe(c_.judge), false).scored;
+    const std::vector<float>& scores = judged_[row];
     std::vector<float> ours, theirs;
     for (std::size_t i = 0; i < peer_[row].size(); ++i)
       if (ours_.keep[row][i] != peer_[row][i]) (peer_[row][i] == 0 ? ours : theirs).push_back(scores[i]);
@@ -151,6 +151,7 @@ class Comparison {
   std::string name_;
   AttentionTrace& trace_;
   KeptSets ours_;
+  std::vector<std::vector<float>> judged_;  // scores of the judge
   std::vector<std::vector<std::uint8_t>> peer_;
   std::vector<PeerResults::Edge> edges_;
 };
