@@ -54,8 +54,8 @@ struct Recipe {
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, weights: FILE, PART: ...}`: the recipe's file with the
-// parts, the tensors and the budget that this mapping overrides. Errors with file:line:column: unknown recipe or part, a budget of 0, below 0 or given
-// twice, a budget without use, a combination of parts that cannot work (with the reason).
+// parts, the tensors and the budget that this mapping overrides. Errors with file:line:column: unknown recipe or part, a budget of 0,
+// below 0 or given twice, a budget without use, a combination of parts that cannot work (with the reason).
 Recipe read_recipe(Params& p);
 
 // A remark on `over` of `all` prompts (KvPolicy::exceeds_budget), which are called `of`: "requests". "" where there are none.

@@ -155,8 +155,11 @@ const std::vector<PressCase>& press_cases() {
     add_scored_presses(c);
     add_wrapped_presses(c);
     add_presses_that_split_heads(c);
-    for (PressCase& press : c)
+    for (PressCase& press : c) {
       if (press.recipe.empty()) press.recipe = "kvpress_" + press.press;
+      for (const char* name : {"entropy_knorm", "criticalkv_knorm", "block_knorm"})
+        if (press.press == name) press.judge = "kvpress_knorm";
+    }
     return c;
   }();
   return cases;

@@ -22,6 +22,8 @@ struct PressCase {
   std::int32_t slice_tokens = 0;  // of Pool::kSlice
   bool channels = false;          // the set is of channels
   std::string budget = "compression_ratio: RATIO";
+  // A recipe by whose scores tokens may be exchanged with others of equal score, for presses that choose in several stages.
+  std::string judge = {};
   std::vector<std::string> by_ratio = {};  // in the order of kPressRatios
 };
 

@@ -79,7 +79,8 @@ class Comparison {
       return;
     }
     std::int64_t tokens = 0;
-    const double gap = largest_gap(row, tokens), peer_gap = gap_of_peer(row);
+    const double in_row = largest_gap(row, tokens), gap = c_.judge.empty() ? in_row : exchange_gap(row);
+    const double peer_gap = c_.judge.empty() ? gap_of_peer(row) : 0;
     const bool tied = c_.tie > 0 && std::max(gap, peer_gap) <= c_.tie;
     const std::string where =
         fmt::format("{} layer {} head {}: {} tokens at most {:.1e} from the boundary, which is {:.1e} wide in kvpress", name_,
@@ -97,6 +98,20 @@ class Comparison {
     if (c_.pool == Pool::kModel) return {0, ours_.keep.size()};
     if (c_.pool == Pool::kLayer) return {row / heads() * heads(), (row / heads() + 1) * heads()};
     return {row, row + 1};
+  }
+
+  // How far the scores of tokens that only we keep are from those of as many tokens that only the peer keeps, in order.
+  double exchange_gap(std::size_t row) {
+    if (judged_.empty()) judged_ = run_prompt(trace_, load_recipe(c_.judge), false).scored;
+    const std::vector<float>& scores = judged_[row];
+    std::vector<float> ours, theirs;
+    for (std::size_t i = 0; i < peer_[row].size(); ++i)
+      if (ours_.keep[row][i] != peer_[row][i]) (peer_[row][i] == 0 ? ours : theirs).push_back(scores[i]);
+    if (ours.size() != theirs.size()) return static_cast<double>(kInfinity);
+    std::sort(ours.begin(), ours.end()), std::sort(theirs.begin(), theirs.end());
+    double largest = 0;
+    for (std::size_t i = 0; i < ours.size(); ++i) largest = std::max(largest, relative_gap(ours[i], theirs[i]));
+    return largest;
   }
 
   // How far the tokens in which the sets differ are from the best score that we dropped where they compete.
@@ -129,13 +144,14 @@ class Comparison {
     const auto [begin, end] = pool_rows(row);
     float kept = kInfinity, dropped = -kInfinity;
     for (std::size_t r = begin; r < end; ++r) kept = std::fmin(kept, edges_[r].kept), dropped = std::fmax(dropped, edges_[r].dropped);
-    return kept == kInfinity && dropped == -kInfinity ? 0 : relative_gap(dropped, kept);
+    return kept == kInfinity || dropped == -kInfinity ? 0 : relative_gap(dropped, kept);
   }
 
   const PressCase& c_;
   std::string name_;
   AttentionTrace& trace_;
   KeptSets ours_;
+  std::vector<std::vector<float>> judged_;  // scores of the judge
   std::vector<std::vector<std::uint8_t>> peer_;
   std::vector<PeerResults::Edge> edges_;
 };

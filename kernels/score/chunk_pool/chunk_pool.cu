@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(kThreads) pool_chunks(Chunks a) {
 }  // namespace
 
 void run_cuda(const ChunkPool& a, CudaContext& cuda) {
+  if (a.peer_sums) throw CudaError("chunk_pool: peer_sums, the order of additions of another library, runs on the CPU alone");
   const std::int64_t longest = a.num_rows == 0 ? 0 : *std::max_element(a.len, a.len + a.num_rows);
   if (longest == 0) return;
   const CudaContext::Frame frame(cuda);

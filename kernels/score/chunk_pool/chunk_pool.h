@@ -16,6 +16,7 @@ struct ChunkPool {
   float* scores = nullptr;
   std::int32_t chunk_tokens = 1;
   Kind kind = Kind::kMean;
+  bool peer_sums = false;  // of kMean: sums in the order of torch on a CPU with AVX2, so that equal scores tie as there; on the CPU alone
 };
 OpCall call(const ChunkPool&);
 void run_cpu(const ChunkPool&);

@@ -73,7 +73,7 @@ class Chunks final : public ScorerWrapper, public RanksAfterCounts {
     reduced.len = len;
     if (shared_heads_) step.ops(ReduceHeads{reduced, ReduceHeads::Kind::kSum, scores});
     step.ops(ChunkPool{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
-                       top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean});
+                       top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean, peer_ties_});
     if (shared > 1 && step.layer % shared == 0) {
       saved_len_.assign(kv.len, kv.len + kv.num_rows);
       saved_.settle_in(step.memory);
