@@ -34,7 +34,8 @@ std::vector<SomeRequest> alike_requests() {
 // Small enough to cut and to choose among so few tokens.
 Recipe shared_recipe(const std::string& name) {
   if (lies_lower(load_recipe(name), served_shape(small_model()))) return small_tiered(name);
-  const std::map<std::string, std::int32_t> least{{"duo", 80}, {"layer_table", 64}, {"lazy_eviction", 150}, {"citrus", 200}, {"triattention", 150}};
+  const std::map<std::string, std::int32_t> least{
+      {"duo", 80}, {"layer_table", 64}, {"lazy_eviction", 150}, {"citrus", 200}, {"triattention", 150}};
   const std::int32_t budget = least.contains(name) ? least.at(name) : 48;
   return load_recipe(name, load_recipe(name).has_budget ? budget : 0);
 }

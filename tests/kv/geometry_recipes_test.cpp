@@ -66,7 +66,8 @@ TEST_P(GeometryRecipe, RunsOnShapesAlone) {
 INSTANTIATE_TEST_SUITE_P(All, GeometryRecipe,
                          ::testing::Values("knorm", "keydiff", "lagkv", "expected_attention", "expected_attention_mean", "paged_eviction",
                                            "cur", "leverage", "noncausal_attention", "compactor", "capkv", "q_filters", "quick_prefill",
-                                           "infinipot_v", "chunkkv", "windowkv", "vatp", "criticalkv", "graphkv", "kvcrush", "fair_eviction"),
+                                           "infinipot_v", "chunkkv", "windowkv", "vatp", "criticalkv", "graphkv", "kvcrush",
+                                           "fair_eviction"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
