@@ -18,7 +18,7 @@ struct Pivots {
   __device__ void operator()(int row, std::int64_t at) const {
     const float* const score = scores + kv.first[row];
     const std::uint8_t* const link = linked + kv.first[row];
-    const auto joins = [&](std::int64_t i) { return link[i] != 0 && !isinf(score[i]) && !isinf(score[i - 1]); };
+    const auto joins = [&](std::int64_t i) { return link[i] != 0 && score[i] <= FLT_MAX && score[i - 1] <= FLT_MAX; };
     bool is_pivot = true;
     for (std::int64_t i = at; is_pivot && i > 0 && joins(i); --i) is_pivot = score[i - 1] < score[at];
     for (std::int64_t i = at + 1; is_pivot && i < kv.len[row] && joins(i); ++i) is_pivot = score[i] <= score[at];
