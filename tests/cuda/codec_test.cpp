@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "policies/kv/format/delta_code/delta_code.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
@@ -85,7 +87,9 @@ TEST_F(CodecCuda, ExponentCodeComesBackBitForBit) {
   EXPECT_EQ(device_lengths.to_host(cuda().stream()), lengths);
   const std::vector<float> before = f.rows.device_keys(cuda());
   run_cuda(ExponentDecode{f.device(), device_packed.data(), device_lengths.data(), got_begin.data(), got_end.data()}, cuda());
-  EXPECT_EQ(f.rows.device_keys(cuda()), before);
+  const std::vector<float> after = f.rows.device_keys(cuda());
+  ASSERT_EQ(after.size(), before.size());
+  EXPECT_EQ(std::memcmp(after.data(), before.data(), before.size() * sizeof(float)), 0);  // slots that no row owns are NaN
 }
 
 }  // namespace
