@@ -2,6 +2,7 @@
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/part_traits.h"
 
 namespace kvlab {
 
@@ -9,7 +10,7 @@ namespace {
 
 // All layers and heads of a sequence compete for one budget: the largest scores of the model stay. KVzip, Kim et al. 2025,
 // arXiv:2505.23416.
-class Global final : public Allocator {
+class Global final : public Allocator, public RoundsForModel {
   enum class Rounding : std::uint8_t { kPerRow, kDropped, kKept };
 
  public:
@@ -24,6 +25,7 @@ class Global final : public Allocator {
     frac_ = budget.tokens > 0 ? 0 : budget.frac;
     dropped_ = budget.dropped_frac();
   }
+  [[nodiscard]] bool rounds_for_model() const override { return rounding_ != Rounding::kPerRow && frac_ > 0; }
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
   [[nodiscard]] bool splits_heads() const override { return true; }
