@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "app/claims/claim.h"
@@ -31,10 +32,14 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+// Items of a kind are read for `kvlab list`, or the one called `only` for `kvlab describe`; "": all.
+bool is_asked(const std::string& name, const std::string& only) { return only.empty() || name == only; }
+
 template <class Interface>
-std::vector<Item> policies(const std::string& kind) {
+std::vector<Item> policies(const std::string& kind, const std::string& only) {
   std::vector<Item> items;
   for (const auto& [name, entry] : Registry<Interface>::table_view()) {
+    if (!is_asked(name, only)) continue;
     Item item{kind, name, entry.card.summary, entry.card.source, {}};
     Params p = Params::describing(kind + " '" + name + "'", item.parameters);
     try {
@@ -50,11 +55,12 @@ std::vector<Item> policies(const std::string& kind) {
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-std::vector<Item> hardware() {
+std::vector<Item> hardware(const std::string& only) {
   std::vector<Item> items;
   const std::string folder = profiles_folder() + "/hardware";
   for (const fs::path& file : yaml_files(folder)) {
     const std::string name = file.stem().string();
+    if (!is_asked(name, only)) continue;
     try {
       const HardwareSpec h = load_hardware_spec(file.string(), folder);
       Facts facts;
@@ -78,12 +84,13 @@ std::vector<Item> hardware() {
   return items;
 }
 
-std::vector<Item> models() { return model_items(profiles_folder() + "/models"); }
+std::vector<Item> models(const std::string& only) { return model_items(profiles_folder() + "/models", only); }
 
 // Summary: the comment at the top of the file.
-std::vector<Item> experiments() {
+std::vector<Item> experiments(const std::string& only) {
   std::vector<Item> items;
   for (const fs::path& file : experiment_files()) {
+    if (!is_asked(file.stem().string(), only)) continue;
     const std::string text = read_if_there(file), line = text.substr(0, text.find('\n'));
     const bool is_comment = line.starts_with("# ");
     items.push_back({"experiments", file.stem().string(), is_comment ? line.substr(2) : "", file.string(), {}});
@@ -91,10 +98,11 @@ std::vector<Item> experiments() {
   return items;
 }
 
-std::vector<Item> claims() {
+std::vector<Item> claims(const std::string& only) {
   std::vector<Item> items;
   for (const fs::path& file : claim_files()) {
     const std::string name = file.stem().string();
+    if (!is_asked(name, only)) continue;
     try {
       const Claim claim = load_claim(file.string());
       items.push_back(
@@ -110,9 +118,10 @@ std::vector<Item> claims() {
   return items;
 }
 
-std::vector<Item> systems() {
+std::vector<Item> systems(const std::string& only) {
   std::vector<Item> items;
   for (const std::string& name : system_names()) {
+    if (!is_asked(name, only)) continue;
     try {
       const SystemCard card = load_system_card(name);
       Facts facts = card.parts;
@@ -126,23 +135,30 @@ std::vector<Item> systems() {
   return items;
 }
 
+std::vector<Item> kv(const std::string& only) {
+  std::vector<Item> items;
+  std::copy_if(kv_items().begin(), kv_items().end(), std::back_inserter(items), [&](const Item& i) { return is_asked(i.name, only); });
+  return items;
+}
+
 struct Kind {
   const char* name;
-  std::vector<Item> (*items)();
+  std::vector<Item> (*items)(const std::string& only);
 };
 
-constexpr std::array<Kind, 12> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
-                                          {"orders", [] { return policies<Order>("orders"); }},
-                                          {"predictors", [] { return policies<Predictor>("predictors"); }},
-                                          {"dispatchers", [] { return policies<Dispatcher>("dispatchers"); }},
-                                          {"systems", systems},
-                                          {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
-                                          {"kv", [] { return kv_items(); }},
-                                          {"hardware", hardware},
-                                          {"models", models},
-                                          {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
-                                          {"experiments", experiments},
-                                          {"claims", claims}}};
+constexpr std::array<Kind, 12> kKinds = {
+    {{"schedulers", [](const std::string& only) { return policies<Scheduler>("schedulers", only); }},
+     {"orders", [](const std::string& only) { return policies<Order>("orders", only); }},
+     {"predictors", [](const std::string& only) { return policies<Predictor>("predictors", only); }},
+     {"dispatchers", [](const std::string& only) { return policies<Dispatcher>("dispatchers", only); }},
+     {"systems", systems},
+     {"block_caches", [](const std::string& only) { return policies<BlockCache>("block_caches", only); }},
+     {"kv", kv},
+     {"hardware", hardware},
+     {"models", models},
+     {"trace_formats", [](const std::string& only) { return policies<TraceFormat>("trace_formats", only); }},
+     {"experiments", experiments},
+     {"claims", claims}}};
 
 constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_tokens_per_s", "tokens/s"},
                                                                          {"_bytes_per_s", "bytes/s"},
@@ -173,7 +189,7 @@ std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
 std::vector<Item> list_items(const std::string& kind) {
   const std::string name = kind == "routers" ? "dispatchers" : kind;  // their older name
   for (const Kind& known : kKinds) {
-    if (name == known.name) return known.items();
+    if (name == known.name) return known.items("");
   }
   throw InputError("unknown kind '" + kind + "'" + suggestion(kind, list_kinds()));
 }
@@ -181,15 +197,15 @@ std::vector<Item> list_items(const std::string& kind) {
 std::vector<Item> describe_items(const std::string& name) {
   if (is_model_path(name)) return {model_at_path(name)};
   std::vector<Item> found;
-  std::vector<std::string> names;
   for (const Kind& kind : kKinds) {
-    for (Item& item : kind.items()) {
-      names.push_back(item.name);
-      if (item.name == name) found.push_back(std::move(item));
-    }
+    if (name.empty()) break;  // "" asks for all items
+    for (Item& item : kind.items(name)) found.push_back(std::move(item));
   }
   for (Item& item : found) add_kv_details(item);
   if (!found.empty()) return found;
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds)
+    for (const Item& item : kind.items("")) names.push_back(item.name);
   std::sort(names.begin(), names.end());  // some are of two kinds
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::string meant = did_you_mean(name, names);

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// The models of a folder. A file that cannot be read is an item that says so.
-std::vector<Item> model_items(const std::string& folder);
+// The models of a folder, or the one called `only`; "": all. A file that cannot be read is an item that says so.
+std::vector<Item> model_items(const std::string& folder, const std::string& only);
 
 // `name` is a model's file, or a folder with config.json, as 'model:' takes it.
 bool is_model_path(const std::string& name);
