@@ -314,7 +314,8 @@ TEST(Renumbered, IsRefusedWithAReason) {
           end);
 }
 
-// Each recipe runs with renumbered keys, and costs in simulations what replay executes, or says why not.
+// Each recipe runs with renumbered keys, and is charged in simulations for the operations that replay executes, or is refused with the
+// reason.
 class RenumberedRecipe : public testing::TestWithParam<std::string> {};
 
 TEST_P(RenumberedRecipe, RunsOrSaysWhyNot) {
