@@ -30,8 +30,7 @@ struct LabelOptions {
 //   echo, induction  mean attention on earlier copies of the current token, and on the tokens after them. RazorAttention, Tang et al. 2024,
 //              arXiv:2407.15891
 //   gates      mean attention, while the answer is emitted, on tokens that are neither the first sink_tokens nor the last recent_tokens:
-//   our
-//              untrained stand-in for the gates of DuoAttention, Xiao et al. 2024, arXiv:2410.10819
+//              our untrained replacement for the gates of DuoAttention, Xiao et al. 2024, arXiv:2410.10819
 struct HeadLabelScores {
   std::vector<float> retrieval, semantic, sink, echo, induction;  // [layers * q_heads]
   std::vector<float> gates, kv_retrieval, kv_echo, kv_induction;  // [layers * kv_heads]

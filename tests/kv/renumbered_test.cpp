@@ -222,7 +222,7 @@ void walk(const AttentionTrace& t, const Recipe& recipe, const Look& look) {
   }
 }
 
-// Cuts once, cuts in every chunk and step, and tokens chosen anew in every step: attention is that of a model over the kept tokens' keys
+// Cuts once, cuts in every chunk and step, and tokens chosen again in every step: attention is that of a model over the kept tokens' keys
 // before RoPE at places 0, 1, ..., and the query at the last place.
 TEST(Renumbered, IsAttentionOverPlacesInTheCache) {
   const AttentionTrace trace = llama3_sample({.layers = 2, .prompt = 260, .decode = 24});
