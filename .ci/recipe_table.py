@@ -10,17 +10,17 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "docs/kv-recipes.md"
-HEAD = """# KV recipes: what was read, what is ours, what holds
+HEAD = """# KV recipes: sources, our own definitions, measured results
 
 `python3 .ci/recipe_table.py` writes this page from the recipe files (`policies/kv/recipes/`), the verdicts of [claims](results/claims.md) and
-[kv-recipes-measured.csv](kv-recipes-measured.csv), which is kept by hand and has figures that a page of these docs states. CI compares them.
+[kv-recipes-measured.csv](kv-recipes-measured.csv), which is kept by hand and has figures from other pages of these docs. CI compares this page with its sources.
 
-- *Read*: how sure the description is (`confidence`), and the paper. *From code* and *from paper* were read; *recalled* is from memory.
-- *Ours*: readings, gaps that we filled, and parts of the method that are left out (`notes`).
-- *Holds on the probe*: measured on the shipped model, with the page that has it. *Simulated* figures are of claims: ours of the published one.
-- *Does not*: measured failures, and claims that come out on the right side only (*direction*) or not at all.
+- *Read*: the source of the description (`confidence`), and the paper. *From code* and *from paper*: the source was read; *recalled*: from memory.
+- *Ours*: our interpretations, gaps that we filled, and parts of the method that are left out (`notes`).
+- *Holds on the probe*: measured on the shipped model, with the page that has it. *Simulated* figures come from claims: our figure, then the published one.
+- *Does not*: measured failures, and claims for which only the direction is reproduced (*direction*) or nothing is.
 
-An empty field says that nobody measured it.
+An empty field means that it was not measured.
 
 """
 
@@ -36,7 +36,7 @@ def fields_of(path):
 
 
 def claims_by_recipe():
-    """[(verdict, text)] of each recipe that a claim compares as it is, with no more than a budget of its own."""
+    """[(verdict, text)] of each recipe that a claim compares unchanged, except for its budget."""
     with open(ROOT / "docs/results/claims.csv", encoding="utf-8", newline="") as file:
         verdicts = {row["name"]: row for row in csv.DictReader(file)}
     found = {}
@@ -86,7 +86,7 @@ def main(arguments):
         return 0
     if OUTPUT.exists() and OUTPUT.read_text(encoding="utf-8") == text:
         return 0
-    print("docs/kv-recipes.md is not what the recipe files say: run python3 .ci/recipe_table.py")
+    print("docs/kv-recipes.md is out of date: run python3 .ci/recipe_table.py")
     return 1
 
 

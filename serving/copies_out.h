@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// Copies to CPU memory that run beside steps (SwapSetup::Overlap). Their blocks are free, and whoever writes to one waits for its copy.
+// Copies to CPU memory that run during steps (SwapSetup::Overlap). Their blocks are free, and a write to one waits for its copy.
 class CopiesOut {
  public:
   // A copy of these blocks of r ends at `end`.
@@ -23,7 +23,7 @@ class CopiesOut {
   void forget(RequestId r) {
     if (index(r) < of_request_.size()) of_request_[index(r)] = {};
   }
-  // When the latest copy of r has ended: it cannot come back before. Zero: none ran beside steps.
+  // When the latest copy of r has ended: it cannot come back before. Zero: none ran during steps.
   [[nodiscard]] Picoseconds end_of(RequestId r) const { return index(r) < of_request_.size() ? of_request_[index(r)] : Picoseconds{}; }
   // When all of these blocks may be written to.
   [[nodiscard]] Picoseconds free_at(std::span<const BlockId> blocks) const {

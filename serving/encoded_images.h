@@ -30,7 +30,7 @@ class EncodedImages {
     encoded = std::max(before, within(ceil_div(std::max<std::int64_t>(0, computed + tokens), image_tokens_)));
     return encoded - before;
   }
-  // The request is computed anew, or has left its slot.
+  // The request is computed again, or has left its slot.
   void forget(RequestId id) {
     if (index(id) < encoded_.size()) encoded_[index(id)] = 0;
   }

@@ -39,7 +39,7 @@ struct ImageSetup {
   std::vector<EncodePoolSetup> pools;  // none: replicas that prefill encode in the step that computes an image's first token
 };
 
-// What the replicas of one encode pool did.
+// Totals of the replicas of one encode pool.
 struct EncodeTotals {
   Int128 busy = 0, at_peak = 0;  // ps, of replicas
   std::uint64_t passes = 0;
@@ -48,7 +48,7 @@ struct EncodeTotals {
 };
 
 // Encode replicas: each has a queue, first come, first served, and runs passes of up to batch_images. A request is encoded when the last of
-// its images is; its embeddings stay where they are until they are sent.
+// its images is; its embeddings stay on their replicas until they are sent.
 class Encoders {
  public:
   // first_rank: the number of the first encode replica, after all ranks.

@@ -22,7 +22,7 @@ void Fleet::ask_for_prefill(std::uint32_t number, Picoseconds at) {
   if (const auto held_for = place(asked, at)) hold(asked, *held_for, at);
 }
 
-// From each encode replica that has some, in one call. The request is received when the last of them are there.
+// Sends the embeddings of each encode replica that has some, in one call. The request is received when the last of them have arrived.
 void Fleet::send_embeddings(std::uint32_t number, ReplicaId to, bool prefill_only, Picoseconds at) {
   Encoders::Job& job = encoders_.job(number);
   job.is_held = false;

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// The first tokens of the prompt that stores have and the rank's block cache has not: those of the replica's own store, then those of
+// The first tokens of the prompt that are in stores but not in the rank's block cache: those of the replica's own store, then those of
 // placement.fetch_from. Their blocks stay in the stores until the copy has ended.
 std::optional<KvOffer> Fleet::offer_prefix(const TraceRequest& prompt, const Placement& placement, std::uint32_t rank, Picoseconds at) {
   NodeStore* const own = replicas_.store(placement.replica);

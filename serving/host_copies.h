@@ -34,7 +34,7 @@ class HostCopies {
   // r ends: the copies of its first blocks, with the content of `keys`, stay for the session's next turn, in place of those of the turn
   // before. Returns the blocks of CPU memory that come free.
   std::int64_t keep_turn(RequestId r, std::int64_t session, std::span<const std::uint64_t> keys);
-  // Gives the oldest copy up; returns its blocks, 0: there is none.
+  // Drops the oldest copy; returns its blocks, 0: there is none.
   std::int64_t give_up_oldest();
 
  private:

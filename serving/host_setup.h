@@ -38,7 +38,7 @@ struct MemorySetup {
   bool prefix_caching = true;
   bool is_derived = false;  // from memory size and reserve, not given: the result says so
 
-  // Of a block on the link to CPU memory, and there.
+  // Bytes of a block on the link to CPU memory, and in that memory.
   [[nodiscard]] std::int64_t copy_bytes() const { return swap.codec.is_on() ? swap.codec.block_bytes : block_bytes; }
 };
 

@@ -19,7 +19,7 @@ inline void require_facts(std::uint64_t number, const RequestFacts* facts, std::
   }
 }
 
-// InputError: a request is of no session, by which copies of the turn before are found.
+// InputError: a request has no session; copies of the turn before are found by it.
 inline void require_session(const TraceRequest& request) {
   if (request.session >= 0) return;
   throw InputError(

@@ -14,7 +14,7 @@ namespace kvlab {
 // The store of prompts in CPU memory, of all replicas (Mooncake, Qin et al. 2024, arXiv:2407.00079).
 struct StoreSetup {
   std::int32_t block_tokens = 0;                               // of a block of the store, a multiple of a pool's; 0: there is none
-  std::function<std::unique_ptr<BlockCache>()> make_eviction;  // which block without a reader is given up
+  std::function<std::unique_ptr<BlockCache>()> make_eviction;  // chooses the block to evict, among those without a reader
   [[nodiscard]] bool is_on() const { return block_tokens > 0; }
 };
 
@@ -34,7 +34,7 @@ class NodeStore {
   std::vector<BlockId> pin(const TraceRequest& prompt, std::int64_t first, std::int64_t end);
   void unpin(const std::vector<BlockId>& blocks);
 
-  // The prompt's blocks on their way here. Those that are here already are referenced, which makes them the last to be given up.
+  // The prompt's blocks on their way here. Those that are here already are referenced, which makes them the last to be evicted.
   struct Write {
     struct Fresh {
       BlockId block{};
@@ -44,9 +44,9 @@ class NodeStore {
     std::vector<Fresh> fresh;     // that come from GPU memory
     std::vector<BlockId> blocks;  // these and the others, in order, with a reference each
   };
-  // Takes room, as far as there is any, for the first `most` blocks.
+  // Allocates room for the first `most` blocks, or for as many of them as fit.
   Write begin_write(const TraceRequest& prompt, std::int64_t most);
-  // They are here: others find them.
+  // The copy has ended: other requests find the blocks.
   void end_write(const Write& write);
 
   struct Use {

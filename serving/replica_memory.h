@@ -54,7 +54,7 @@ class ReplicaMemory {
   // Tokens of the request's prompt that are cached, in whole blocks; 0 unless it starts anew.
   std::int32_t lookup(RequestId r);
   [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
-  // Tokens of the prompt that a cache can ever spare it here; 0 without prefix caching.
+  // The most tokens of the prompt that a cache can provide here; 0 without prefix caching.
   [[nodiscard]] std::int32_t most_cached_tokens(const TraceRequest& request) const;
   // The hits of the latest lookup may have changed.
   void forget_hits() { hits_valid_ = false; }
@@ -88,7 +88,7 @@ class ReplicaMemory {
   void drop_host_copy(RequestId id);
   // r has ended: with SwapSetup::keeps_turns its copy stays for the session's next turn, as far as the trace names its content.
   void keep_turn_copy(RequestId id);
-  // Copies out run beside steps.
+  // Copies out run during steps.
   [[nodiscard]] bool copies_beside_steps() const { return keeps_everything_ && limits_.swap.overlap != SwapSetup::Overlap::kNone; }
   // With them: the blocks that the plan took for tokens to compute. The host clears it.
   [[nodiscard]] std::vector<BlockId>& taken() { return taken_; }

@@ -112,9 +112,9 @@ class ReplicaState final : public ReplicaView {
   // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
   std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
-  // Of prompts to the store, that outputs asked for; ReplicaMemory::end_write() follows.
+  // Copies of prompts to the store that outputs asked for; ReplicaMemory::end_write() follows.
   std::vector<SwapCopy>& store_copies() { return store_copies_; }
-  // Those that run beside steps; the host begins them.
+  // Copies that run during steps; the host begins them.
   CopiesOut& copies_out() { return copies_out_; }
   [[nodiscard]] const CopiesOut& copies_out() const { return copies_out_; }
   std::vector<RequestEventRecord>* events = nullptr;  // null: not recorded

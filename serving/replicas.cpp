@@ -22,7 +22,7 @@ Replicas::Replicas(const FleetContext& fleet, const MakeDevice& make_device) {
   }
 }
 
-// Of the latest replica, if its pool has one and prompts are shared there.
+// The store of the latest replica, if its pool has one and prompts are shared there.
 void Replicas::add_store(const StoreSetup& setup, const PoolSetup& pool) {
   const Place& its = places_.back();
   const bool has_one = setup.is_on() && pool.store_blocks > 0 && state(its.first_rank).memory().limits().prefix_caching;

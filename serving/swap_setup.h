@@ -19,8 +19,8 @@ struct SwapCodec {
 
 // How KV is swapped between GPU and CPU memory, beyond the link and its calls.
 struct SwapSetup {
-  // kNone: the next step waits for copies out; copies in run beside steps. kOut: copies out run beside steps as well, and a step waits for
-  // those whose blocks it writes. kAdaptive: kOut, and a step waits for a copy in where that costs fewer tokens (FastSwitch, Shen et al.
+  // kNone: the next step waits for copies out; copies in run during steps. kOut: copies out run during steps as well, and a step waits for
+  // those whose blocks it writes. kAdaptive: kOut, and a step waits for a copy in if that costs fewer tokens (FastSwitch, Shen et al.
   // 2024, arXiv:2411.18424, section 3.2).
   enum class Overlap : std::uint8_t { kNone, kOut, kAdaptive };
   Overlap overlap = Overlap::kNone;
@@ -28,10 +28,10 @@ struct SwapSetup {
   SwapCodec codec;
 };
 
-// A request comes back from CPU memory and its copy ends in `end`. Beside the steps, it misses a token in each step that begins before
-// that. If the step waits instead, which it does for `waited` already, all of its `rows` requests and this one come later by the
-// difference: counted in tokens, that many steps' shares. True: waiting costs no more. step: time of a step with this request; 0: not
-// known.
+// A request comes back from CPU memory and its copy ends in `end`. If the steps go on, it misses a token in each step that begins before
+// that. If the step waits instead (it already waits for `waited`), all of its `rows` requests and this one are delayed by the
+// difference; the cost in tokens is the delay over the time of a step, for each of them. True: waiting costs no more. step: time of a step
+// with this request; 0: not known.
 inline bool waits_for_copy_in(std::int64_t rows, Span step, Span waited, Span end) {
   if (step <= Span{0}) return false;
   const Int128 missed = ceil_div(ns(end), ns(step)) * Int128{ns(step)};

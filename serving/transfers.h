@@ -27,7 +27,7 @@ struct KvFetch {
   std::uint32_t from = 0, to = 0;  // replicas
   std::int64_t blocks = 0, bytes = 0, runs = 0;
   Picoseconds begun{}, ready{};  // when the prompt was begun, and done, on `from`
-  std::int64_t calls = 0;        // 0: by blocks or runs, as the setup says
+  std::int64_t calls = 0;        // 0: by blocks or runs, as set in the setup
 };
 
 // The number of runs of blocks that are adjacent on both sides. Both lists have the same length.

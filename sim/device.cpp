@@ -51,7 +51,7 @@ Span SimDevice::estimate(const StepOutline& outline) {
   return to_span(cost_->step(shape).total + cost_->host_time(shape));
 }
 
-// Until the last of them that goes to the GPU is there, if all are asked for now.
+// Time until the last copy to the GPU has ended, if all are asked for at this moment.
 Span SimDevice::time_in(std::span<const SwapCopy> copies, Time now) const {
   const Picoseconds at = to_ps(now - kStart);
   Picoseconds end = at;

@@ -26,7 +26,7 @@ inline const Recipe& shipped_recipe(const std::string& name) {
   return found != known.end() ? found->second : known.emplace(name, load_recipe(name)).first->second;
 }
 
-// The recipe with so many tokens, or with more where it always keeps more; with its own budget where it has no use for one.
+// The recipe with this budget in tokens, or a larger one if it always keeps more; unchanged if it does not use a budget.
 inline Recipe with_budget(const std::string& name, std::int32_t tokens) {
   const Recipe& own = shipped_recipe(name);
   if (!why_no_budget(own).empty()) return own;
@@ -46,7 +46,7 @@ inline std::vector<std::string> complete_recipes() {
   return names;
 }
 
-// Names of the recipes that run in each of these hosts; where one of them computes, without those that need trained tensors.
+// Names of the recipes that run in each of these hosts; if one of them computes, without those that need trained tensors.
 inline std::vector<std::string> recipes_in(std::initializer_list<const char*> hosts) {
   const bool computes = std::any_of(hosts.begin(), hosts.end(), [](const std::string& host) { return host != "cost"; });
   std::vector<std::string> names = computes ? complete_recipes() : recipe_names();

@@ -15,7 +15,7 @@ inline std::int32_t images_of(const TraceRequest& request) { return request.fact
 // in it; images have none, so that no token after the text is shared.
 class ImageTokens final : public TraceSource {
  public:
-  // tokens_each: of an image; 0: nobody has said, so that a request with images is refused (InputError).
+  // tokens_each: of an image; 0: not given, so a request with images is refused (InputError).
   ImageTokens(std::unique_ptr<TraceSource> source, std::int32_t tokens_each) : source_(std::move(source)), tokens_each_(tokens_each) {}
 
   // InputError: a prompt longer than a trace may have.

@@ -17,7 +17,7 @@ namespace kvlab {
 
 namespace {
 
-// Found out before the model runs.
+// Checked before the model runs.
 void check_output(const LabelCommand& c) {
   std::error_code error;
   if (std::filesystem::path(c.output).extension() != ".safetensors")

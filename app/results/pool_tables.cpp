@@ -26,7 +26,7 @@ const PoolRow& pool_of(const std::vector<PoolRow>& pools, std::uint32_t replica)
   throw InternalError("there is no such replica");
 }
 
-// What a pool did, as text: busy_frac, steps, output_tokens, kv_used_mean_frac, kv_used_peak_frac, mfu_frac, mbu_frac.
+// Totals of a pool, as text: busy_frac, steps, output_tokens, kv_used_mean_frac, kv_used_peak_frac, mfu_frac, mbu_frac.
 std::vector<std::string> work_of(const PoolRow& pool, const PoolTotals& totals, const PoolCosts& costs, double rank_s) {
   const bool has_steps = totals.steps > 0;
   return {share(static_cast<double>(totals.busy) * 1e-12, rank_s),
@@ -38,7 +38,7 @@ std::vector<std::string> work_of(const PoolRow& pool, const PoolTotals& totals, 
           fixed_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac)};
 }
 
-// An encode pool as the others are.
+// The totals of an encode pool, in the form of the other pools' totals.
 PoolTotals totals_of(const EncodeTotals& own) {
   PoolTotals totals;
   totals.busy = own.busy;

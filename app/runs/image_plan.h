@@ -26,7 +26,7 @@ struct EncodePoolPlan : EncodePoolSetup {
   std::string link_name;
 };
 
-// Reads the keys of an encode pool but for its role and replicas. first: of a pool with the model. images: null where the experiment has
+// Reads the keys of an encode pool except its role and replicas. first: of a pool with the model. images: null if the experiment has
 // none, which is refused.
 EncodePoolPlan read_encode_pool(Params& pool, const std::string& name, const ImagePlan* images, const CostSetup& first);
 

@@ -26,7 +26,7 @@ struct PoolPlan : PoolSetup, SimCosts {
 // prefix_caching and kv_policy. Every policy and the cost model are made once, so that their errors appear here. p: the experiment, or a
 // pool of it that falls back on the experiment. InputError with file:line:column.
 // seed: of the run. is_only: there is no other pool, so that no dispatcher between pools asks for the predictor's estimates. remarks: what
-// looks odd in the input is added. encoder_bytes: of a vision encoder on each of its GPUs, beside the weights; 0: none.
+// looks odd in the input is added. encoder_bytes: of a vision encoder on each of its GPUs, in addition to the weights; 0: none.
 PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std::string>& remarks, std::int64_t encoder_bytes = 0);
 
 // The order or the scheduler asks for output lengths.

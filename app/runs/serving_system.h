@@ -26,7 +26,7 @@ struct ServingSystem {
 // Keys at the top of a system file, and in its pools.
 const std::set<std::string>& system_keys();
 const std::set<std::string>& system_pool_keys();
-// Of its encode pool.
+// Keys of its encode pool.
 const std::set<std::string>& system_encode_pool_keys();
 
 // Reads `system` of an experiment, if there is one. InputError with file:line:column: unknown system, unknown key.

@@ -71,7 +71,7 @@ class Labelling {
       throw InputError(fmt::format("{} of {} tokens is longer than the context of model '{}', {} tokens: ask for less", what, tokens,
                                    config_.name, config_.max_tokens));
   }
-  // Of the sequence's newest token.
+  // For the sequence's newest token.
   std::vector<float> next_logits(std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder) const {
     const std::vector<float> hidden = forward(model_, ids, kv, recorder);
     return model_.logits(std::span(hidden).last(static_cast<std::size_t>(config_.hidden_dim)));

@@ -20,9 +20,9 @@ struct LabelOptions {
   double sink_threshold = 0.3;
 };
 
-// What heads do, measured by running the model on generated prompts. Per query head [layers * q_heads], per KV head [layers * kv_heads] the
-// largest of its group.
-//   retrieval  share of a needle's tokens that the model emits while the head's largest attention is on that very token; mean over prompts.
+// Measures of attention heads, from running the model on generated prompts. Per query head [layers * q_heads], per KV head [layers *
+// kv_heads] the largest of its group.
+//   retrieval  share of a needle's tokens that the model emits while the head's largest attention is on the same token; mean over prompts.
 //              Wu et al. 2024, arXiv:2404.15574; a retrieval head has 0.1 or more
 //   semantic   the head's attention on the needle, summed over its tokens, while the model emits one of these, over their number.
 //              CompressKV, Lin et al. 2025, arXiv:2508.02401
@@ -30,8 +30,7 @@ struct LabelOptions {
 //   echo, induction  mean attention on earlier copies of the current token, and on the tokens after them. RazorAttention, Tang et al. 2024,
 //              arXiv:2407.15891
 //   gates      mean attention, while the answer is emitted, on tokens that are neither the first sink_tokens nor the last recent_tokens:
-//   our
-//              untrained stand-in for the gates of DuoAttention, Xiao et al. 2024, arXiv:2410.10819
+//              our untrained replacement for the gates of DuoAttention, Xiao et al. 2024, arXiv:2410.10819
 struct HeadLabelScores {
   std::vector<float> retrieval, semantic, sink, echo, induction;  // [layers * q_heads]
   std::vector<float> gates, kv_retrieval, kv_echo, kv_induction;  // [layers * kv_heads]

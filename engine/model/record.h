@@ -25,7 +25,7 @@ struct RecordOptions {
   std::int32_t decode_tokens = 0;                      // decoded greedily after the continuation, one at a time
   std::int32_t chunk_tokens = 0;                       // of the prefill; 0: the prompt in one piece
   bool pre_rope = false, hidden = false, w_o = false;  // hidden: of the extra passes too
-  bool w_q = false;                                    // left out where the model norms its queries, which a trace cannot say
+  bool w_q = false;                                    // left out if the model norms its queries, which a trace cannot store
   std::vector<std::string> passes;                     // of extra_pass_names()
   RepeatPrompt repeat = byte_repeat_prompt();
   std::int32_t lookahead_tokens = 8;

@@ -86,7 +86,7 @@ struct Placement {
   // To any replica, `among` or not. kDecode on `from` itself moves nothing.
   static Placement send(ReplicaId replica) { return {Kind::kSend, replica, false, nullptr, kNoReplica}; }
   static Placement send_whole(ReplicaId replica) { return {Kind::kSend, replica, true, nullptr, kNoReplica}; }
-  // At kPrefill; the request waits for the tokens as for memory, and other requests go on meanwhile.
+  // At kPrefill; the request waits for the tokens as for memory, while other requests continue.
   static Placement send_fetching(ReplicaId replica, ReplicaId from) { return {Kind::kSend, replica, false, nullptr, from}; }
   // Asked again after the next step of `replica`, first come, first served; kNoReplica: of any replica that takes the stage. A request held
   // at kDecode keeps its memory on `from`.
@@ -115,8 +115,8 @@ class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
   virtual Placement place(const Ask& ask, const FleetView& fleet) = 0;
-  // Where there are encode replicas: gives each a number of the request's images. `share` has a 0 for each. By default the replica with the
-  // fewest images gets all of them; of equals the first.
+  // If there are encode replicas: gives each a number of the request's images. `share` has a 0 for each. By default the replica with the
+  // fewest images gets all of them, the first of these if there are several.
   virtual void place_images(const ImageAsk& ask, std::vector<std::int32_t>& share) {
     std::size_t best = 0;
     for (std::size_t i = 1; i < ask.waiting.size(); ++i)

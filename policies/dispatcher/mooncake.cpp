@@ -11,8 +11,9 @@ namespace {
 
 // Mooncake (Qin et al. 2024), its conductor (algorithm 1) and early rejection (section 7). A prompt goes to the prefill instance that is
 // expected to end it first: its queue, and the prompt less the prefix that it caches. A request goes on to the decode instance with the
-// shortest expected step. Requests that are expected to break a limit are rejected. Where the experiment has a store, an instance fetches
-// the longest prefix of all stores if it is long enough beside its own. Left out: long prompts are not spread over several instances.
+// shortest expected step. Requests that are expected to break a limit are rejected. If the experiment has a store, an instance fetches
+// the longest prefix of all stores if it is long enough compared with its own. Left out: long prompts are not spread over several
+// instances.
 class MooncakeConductor final : public Dispatcher {
  public:
   explicit MooncakeConductor(Params& p)

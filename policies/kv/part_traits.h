@@ -10,7 +10,7 @@ class FixesTokens {
   [[nodiscard]] virtual bool fixes_tokens() const = 0;
 };
 
-// A scorer that may rank tokens anew once the counts are known, which is too late for such an allocator.
+// A scorer that may rank tokens again once the counts are known, which is too late for such an allocator.
 class RanksAfterCounts {
  public:
   virtual ~RanksAfterCounts() = default;

@@ -12,10 +12,10 @@ namespace kvlab {
 // Reads the key from the experiment, else from the recipe's file.
 void read_positions(Params& experiment, Params& file, Recipe& recipe);
 
-// Why the parts cannot work with renumbered keys, and what to write instead; "" where they can, or nothing is renumbered.
+// The reason why the parts cannot work with renumbered keys, and the alternative; "" if they can, or if nothing is renumbered.
 std::string why_not_renumbered(const Recipe& recipe);
 
-// Why cached keys of a model cannot be turned; "" where they can.
+// The reason why cached keys of a model cannot be turned; "" if they can.
 std::string why_rope_stays(const RopeForm& rope);
 
 // True: keys are turned in decode too, up to once in each step. Each time they must not be rounded to 16 bits.

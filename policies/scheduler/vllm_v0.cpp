@@ -82,7 +82,7 @@ class VllmV0 final : public Scheduler {
     }
   }
 
-  // Of a prompt whose first tokens came from a store; it has its blocks.
+  // A prompt whose first tokens came from a store has its blocks already.
   static void add_rest(StepBuilder& step, RequestId r) {
     const std::int32_t m = step.view.info(r).known_tokens() - step.view.info(r).computed_tokens;
     if (!step.view.try_allocate(r, m)) throw InternalError("vllm_v0: a prompt from a store lost its blocks");

@@ -26,9 +26,9 @@ struct VisionEncoder {
 // Reads an encoder: a name in profiles/encoders, a file, or its keys. InputError with file:line:column.
 VisionEncoder read_vision_encoder(Params& p, const std::string& key);
 
-// The time of one pass over `images`, which `gpus` share evenly, each with all weights. On each, by the roofline of its hardware file: of
-// each product the longer of its FLOPs and its bytes, and the floor of a product; attention over all patches of a tile; norms, sums and
-// activation by their bytes.
+// The time of one pass over `images`, which `gpus` share evenly, each with all weights. Each GPU is priced by the roofline of its hardware
+// file: for each product the longer time of its FLOPs and its bytes, and the floor of a product; attention over all patches of a tile;
+// norms, sums and activation by their bytes.
 StepCost encode_cost(const VisionEncoder& encoder, const HardwareSpec& hardware, std::int64_t images, int gpus = 1);
 
 // The same of one GPU, as encode replicas need it.

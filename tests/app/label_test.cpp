@@ -41,7 +41,7 @@ TEST_F(Label, HeadsAreWrittenAndRead) {
   replay("\n  - {recipe: [duo, razor, razor_compensation, compresskv], budget_tokens: 96, weights: heads.safetensors}");
   const CsvTable table = read_csv("out/summary.csv");
   ASSERT_EQ(table.rows.size(), 4U);
-  // Half of 16 rows keep all 514 tokens, the others 96; of razor 2 rows, and the others a fifth of the prompt beside the sinks.
+  // Half of 16 rows keep all 514 tokens, the others 96; of razor 2 rows, and the others a fifth of the prompt in addition to the sinks.
   EXPECT_EQ(table.rows[0][table.at("kept_tokens")], "305.00");
   EXPECT_EQ(table.rows[3][table.at("kept_tokens")], "96.00");
 }

@@ -1,4 +1,4 @@
-// The keys of `memory` that say how KV is swapped.
+// The keys of `memory` that set how KV is swapped.
 #include "app/runs/swap_plan.h"
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ TEST_F(SwapPlan, NothingChangesByDefault) {
   EXPECT_FALSE(swap.codec.is_on());
 }
 
-// Requests under `alise` that swap: the steps hold the work of the copies, and remarks say what a policy makes useless.
+// Requests under `alise` that swap: the steps hold the work of the copies, and remarks name the settings that a policy makes useless.
 TEST_F(SwapPlan, RunsChargeTheCopies) {
   write("a.yaml", R"(
 model: llama-3.1-8b

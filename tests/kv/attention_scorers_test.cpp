@@ -44,7 +44,7 @@ TEST(PeakAttention, IsTheMostThatOneOfTheLateQueriesPays) {
   }
 }
 
-// MPCache's static half deletes what no late query looks at, and nothing else.
+// MPCache's static half deletes the tokens that no late query attends to, and no others.
 TEST(PeakAttention, ATokenGoesWhereNoLateQueryLooks) {
   RandomLayer layer({1, 4, 2, 8, 16}, 1, 65, 3);
   auto scorer = make_part<ScorerRegistry>("peak_attention", "{}");

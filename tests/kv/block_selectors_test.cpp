@@ -1,4 +1,4 @@
-// Selectors of blocks and pages by what is kept of their keys: RocketKV's second stage, MoBA.
+// Selectors of blocks and pages by summaries of their keys: RocketKV's second stage, MoBA.
 #include <gtest/gtest.h>
 
 #include <set>

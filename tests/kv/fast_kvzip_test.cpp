@@ -89,7 +89,8 @@ ReplayResult gates_keep(const std::string& recipe, const AttentionTrace& trace) 
   return replay(trace, full_attention(trace), recipe_of(recipe), options);
 }
 
-// Of all layers and heads together the largest scores stay, beside 2 first and 8 last tokens per row: 6 rows of 50 tokens on average.
+// The largest scores of all layers and heads together stay, in addition to 2 first and 8 last tokens per row: 6 rows of 50 tokens on
+// average.
 TEST(FastKvzip, KeepsTheLargestScoresByHand) {
   const AttentionTrace trace = sample({});  // 3 layers, 2 KV heads, 200 tokens in chunks of 90
   const Gates gates(3);

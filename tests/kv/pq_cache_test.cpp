@@ -58,7 +58,7 @@ TEST(ProductCodes, AreTheNearestCentersOfEachPart) {
       for (std::int32_t to = 0; to < kCenters; ++to) EXPECT_LE(own, distance(to) + 1e-4);
       spread += own, whole += distance(-1);
     }
-  EXPECT_LT(spread, 0.7 * whole);  // centers stand for their keys
+  EXPECT_LT(spread, 0.7 * whole);  // centers are near their keys
 }
 
 TEST(PqCache, ResidentIsCodesCentersAndWhatAStepReads) {

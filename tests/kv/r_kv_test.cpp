@@ -87,7 +87,7 @@ TEST(RKv, ScoresByHand) {
   }
 }
 
-// Of equal keys the newest is the least redundant, and a key unlike all others less than any of the older ones.
+// The newest of equal keys is the least redundant; a key unlike all others is less redundant than any of the older ones.
 TEST(RKv, TheNewestOfSimilarKeysIsSpared) {
   RandomLayer layer({1, 1, 1, 4}, 1, 5, 3);
   const KvRows kv = layer.store.rows();
@@ -100,7 +100,7 @@ TEST(RKv, TheNewestOfSimilarKeysIsSpared) {
   for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(out[i], expected[i], 1e-6) << i;
 }
 
-// A line without a similar key leaves out token 0, as the code does: the likeness of 0.4 counts for token 1 and not for token 0.
+// A line without a similar key leaves out token 0, as the code does: the similarity of 0.4 counts for token 1 and not for token 0.
 TEST(RKv, WithoutASimilarKeyTokenZeroIsSpared) {
   RandomLayer layer({1, 1, 1, 2}, 1, 2, 3);
   const KvRows kv = layer.store.rows();

@@ -257,7 +257,7 @@ void expect_sound(const AttentionTrace& trace, const Recipe& recipe) {
 
 // A budget that is never reached changes nothing, to the last bit.
 bool loses_nothing_at_full_budget(const Recipe& r) {
-  // These read what a threshold or a share of the attention wants.
+  // For these, a threshold or a share of the attention decides how much is read.
   return r.has_budget && r.format == "native" && r.selector != "infinigen" && r.selector != "twilight";
 }
 

@@ -222,7 +222,7 @@ void walk(const AttentionTrace& t, const Recipe& recipe, const Look& look) {
   }
 }
 
-// Cuts once, cuts in every chunk and step, and tokens chosen anew in every step: attention is that of a model over the kept tokens' keys
+// Cuts once, cuts in every chunk and step, and tokens chosen again in every step: attention is that of a model over the kept tokens' keys
 // before RoPE at places 0, 1, ..., and the query at the last place.
 TEST(Renumbered, IsAttentionOverPlacesInTheCache) {
   const AttentionTrace trace = llama3_sample({.layers = 2, .prompt = 260, .decode = 24});
@@ -314,7 +314,8 @@ TEST(Renumbered, IsRefusedWithAReason) {
           end);
 }
 
-// Each recipe runs with renumbered keys, and costs in simulations what replay executes, or says why not.
+// Each recipe runs with renumbered keys, and is charged in simulations for the operations that replay executes, or is refused with the
+// reason.
 class RenumberedRecipe : public testing::TestWithParam<std::string> {};
 
 TEST_P(RenumberedRecipe, RunsOrSaysWhyNot) {

@@ -142,7 +142,7 @@ std::vector<std::pair<int, int>> places(const HeadLabels& labels) {
 TEST_F(WeightFile, RetrievalHeadsByGates) {
   const auto weights = TrainedTensors::open(text("g.tsv", "0.5 0.9\n0.5 0.1\n0.5 0.95\n"));
   using Places = std::vector<std::pair<int, int>>;
-  EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kGates, 0.5, 0)), (Places{{0, 0}, {0, 1}, {2, 1}}));  // of equals the first
+  EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kGates, 0.5, 0)), (Places{{0, 0}, {0, 1}, {2, 1}}));  // the first of equal values
   EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kGates, 0.17, 0)), (Places{{2, 1}}));
   EXPECT_TRUE(HeadLabels(weights, HeadLabel::kGates, 0, 0).are_given());
   EXPECT_EQ(places(HeadLabels(weights, HeadLabel::kGates, 1, 0)).size(), 6U);
@@ -163,7 +163,7 @@ std::vector<std::size_t> whole_rows(const ReplayResult& result, std::size_t toke
   return rows;
 }
 
-// Online the heads depend on what is seen of the prompt when the first token must go; by a file they do not.
+// Without a file the heads depend on the tokens seen when the first token must be dropped; with a file they do not.
 TEST_F(WeightFile, HeadsOfDuoDoNotDependOnChunks) {
   const std::string recipe = "{recipe: duo, budget_tokens: 80, weights: " + text("g.tsv", "0.5 0.9\n0.4 0.1\n0.7 0.2\n") + "}";
   for (const std::vector<std::int32_t>& chunks : {std::vector<std::int32_t>{}, {100, 200}, {30, 60, 90, 120, 150, 180, 200}}) {

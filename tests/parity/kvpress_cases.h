@@ -16,7 +16,7 @@ enum class Pool : std::uint8_t { kRow, kSlice, kLayer, kModel };
 struct PressCase {
   std::string press;           // as the result files name it
   std::string recipe = {};     // "" is kvpress_ and the press's name
-  std::string overrides = {};  // of the recipe, beside the budget; RATIO is replaced by the ratio, BY_RATIO by a text of `by_ratio`
+  std::string overrides = {};  // of the recipe, in addition to the budget; RATIO is replaced by the ratio, BY_RATIO by a text of `by_ratio`
   Pool pool = Pool::kRow;
   double tie = 1e-6;  // relative distance from the boundary up to which a token may fall on the other side; 0: not even equal ones
   std::int32_t slice_tokens = 0;  // of Pool::kSlice

@@ -140,7 +140,7 @@ class Comparison {
     return best;
   }
 
-  // Between what the peer kept and dropped, by its own scores; 0 where these were not recorded.
+  // Between the tokens that the peer kept and dropped, by its own scores; 0 if these were not recorded.
   [[nodiscard]] double gap_of_peer(std::size_t row) const {
     const auto [begin, end] = pool_rows(row);
     float kept = kInfinity, dropped = -kInfinity;
@@ -173,7 +173,7 @@ void expect_same_keys_and_values(const PeerResults& prompt, const AttentionTrace
   }
 }
 
-// What kvpress kept on a prompt is recorded by hand, and takes it up to half an hour.
+// The tokens that kvpress kept on a prompt are recorded by hand; a recording takes up to half an hour.
 constexpr const char* kNotRecorded = "not recorded yet: tests/parity/kvpress/README.md has the command";
 
 bool is_recorded(std::int32_t tokens, const std::string& rope) {

@@ -60,7 +60,7 @@ TEST(Mooncake, APrefixThatIsLittleLongerIsComputed) {
   EXPECT_EQ(ask_prefill(*dispatcher, fleet, 3, 1000), "1");
 }
 
-// Of stores with an equal prefix the one whose link is free; a shorter prefix is no choice.
+// The store whose link is free is chosen among those with an equal prefix; a shorter prefix is never chosen.
 TEST(Mooncake, TheNearestOfTheLongestPrefixesIsFetched) {
   FakeFleet fleet = fleet_with_store();
   fleet.stored = {600, 0, 600, 500};

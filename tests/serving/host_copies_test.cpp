@@ -162,7 +162,7 @@ TEST(TurnCopies, TheNextTurnCopiesTheRest) {
   EXPECT_EQ(d.copies_out().size(), before) << "the third turn has nothing that the second had not";
 }
 
-// Content that differs from the second block on makes the rest of the copy worthless.
+// Content that differs from the second block on makes the rest of the copy invalid.
 TEST(TurnCopies, OtherContentIsCopiedAnew) {
   ReplicaDriver d("vllm_v1", "{}", turns_memory());
   serve_first_turn(d, 7, {1, 2, 3});
@@ -187,7 +187,7 @@ TEST(TurnCopies, AreGivenUpUnderPressure) {
   EXPECT_EQ(blocks_out(d, 7, {1, 2, 3, 4, 5}), 5);
 }
 
-// Without names nobody knows that the next turn begins as this one; without swap_keeps_turns nobody asks.
+// Without hashes the next turn cannot be matched with this one; without swap_keeps_turns no copy is kept.
 TEST(TurnCopies, NeedNamesAndTheSetting) {
   ReplicaDriver unnamed("vllm_v1", "{}", turns_memory());
   serve_first_turn(unnamed, 7, {});
@@ -199,7 +199,7 @@ TEST(TurnCopies, NeedNamesAndTheSetting) {
   EXPECT_EQ(d.state().memory().host_used(), 0);
 }
 
-// Of a prompt that is swapped out after its first chunk of 4 tokens the copy has all.
+// A prompt is swapped out after its first chunk of 4 tokens: the copy has all of these.
 TEST(TurnCopies, CountUpToTheComputedTokens) {
   ReplicaDriver d("vllm_v1", "{budget_tokens: 4}", turns_memory());
   d.in_session(7).arrive(12, 3, {1, 2, 3});

@@ -83,7 +83,7 @@ TEST(NodeStore, PinnedBlocksStay) {
   EXPECT_EQ(store.leading_blocks(a.request), 0);
 }
 
-// The slower of two writes of one content leaves nothing.
+// The slower of two writes of one content stores nothing.
 TEST(NodeStore, ContentIsKeptOnce) {
   NodeStore store = store_of(6);
   const Prompt a(1, 3);

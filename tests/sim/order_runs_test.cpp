@@ -76,7 +76,7 @@ struct DrawnRun {
   Workload workload;
 };
 
-// Copies beside steps, over turns of seven sessions, and in a form of their own.
+// Copies during steps, over turns of seven sessions, and in a form of their own.
 void draw_swap(Drawn& draw, SimSetup& setup, Workload& workload) {
   using Overlap = SwapSetup::Overlap;
   SwapSetup& swap = setup.memory.swap;

@@ -457,7 +457,7 @@ TEST(Pools, DrawnRunsConserveRequestsWithFastForwardOnAndOff) {
     for (const StoreUse& store : summary.stores) {
       loaded += store.use.loaded_bytes;
       evicted += store.evicted_blocks;
-      if (drawn.setup.stop.after_time.count() == 0) {  // nobody reads or writes
+      if (drawn.setup.stop.after_time.count() == 0) {  // no reads or writes are under way
         ASSERT_EQ(store.kept_blocks, store.use.written_blocks - store.evicted_blocks) << "seed " << seed << " store " << store.replica;
       }
     }

@@ -1,4 +1,4 @@
-// Copies to CPU memory beside steps, to the nanosecond. A step takes 1 ms, a block 2 ms on the link.
+// Copies to CPU memory during steps, to the nanosecond. A step takes 1 ms, a block 2 ms on the link.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_support.h"
@@ -61,7 +61,7 @@ TEST(SwapOverlap, CopiesOutRunBesideSteps) {
   }
 }
 
-// Its first step has a block to itself; its second one wants a block that is copied until 17 ms.
+// Its first step has its own block; its second one needs a block that is copied until 17 ms.
 TEST(SwapOverlap, AStepWaitsForABlockThatItWritesTo) {
   const Ends some = run_two(overlap_setup(Overlap::kOut, 4), 33);
   EXPECT_NEAR(some.short_first, 12, 1e-3);

@@ -24,7 +24,7 @@ TEST(VisionEncoder, ClipHasThePublishedSizeAndWork) {
   EXPECT_NEAR(flops / 2 - 576.0 * 20971520, 191.1e9, 0.01 * 191.1e9);
 }
 
-// Of a card without floors whose kernels reach 100 TFLOP/s and so many bytes that FLOPs decide: 2 layers of 8 wide over 4 patches.
+// A card without floors whose kernels reach 100 TFLOP/s, with enough bandwidth that FLOPs decide: 2 layers of 8 wide over 4 patches.
 TEST(VisionEncoder, TimeIsThatOfItsOperations) {
   HardwareSpec h;
   h.fp16_flops = 1e6;

@@ -5,8 +5,8 @@ namespace kvlab {
 namespace {
 
 // Azure LLM inference traces (github.com/Azure/AzurePublicDataset): 2023 writes seven digits of a second and no zone, 2024
-// at most six digits, none where they are zero, and +00:00. 2025 has requests with images, whose tokens no column gives: an experiment says
-// how many an image has.
+// at most six digits, none where they are zero, and +00:00. 2025 has requests with images, whose tokens no column gives: an experiment
+// states how many an image has.
 class Azure final : public CsvReader {
  public:
   struct Options {

@@ -15,7 +15,8 @@ struct QueryWeights {
 };
 
 // The query that a layer would have if its input h were that of another layer: RoPE(norm(W_q h + bias)), one token per sequence. Inputs of
-// neighbouring layers are much alike, so that a layer's query is known before its own input is: InfiniGen, Lee et al. 2024, section 4.3.
+// neighbouring layers are similar, so a layer's query can be estimated before its own input is known: InfiniGen, Lee et al. 2024,
+// section 4.3.
 struct GuessQueries {
   std::int32_t num_sequences = 0, q_heads = 0, head_dim = 0, hidden_dim = 0;
   const float* const* hidden = nullptr;  // [num_sequences], each [hidden_dim]

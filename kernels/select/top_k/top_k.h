@@ -34,8 +34,8 @@ struct TopKPooled {
   const std::int64_t* budget = nullptr;        // [num_pools] tokens over all rows of the pool
   const std::int32_t* floor_tokens = nullptr;  // [num_pools * rows_per_pool], null: none
   std::int32_t* keep = nullptr;                // [num_pools * rows_per_pool] out
-  // kPeerDropped, kPeerKept: ties fall as in NVIDIA kvpress's calls of torch.topk on a CPU: each row's floor, whose tokens then have the
-  // largest score, and of the pool all but the worst, or the best `budget`. On the CPU alone.
+  // kPeerDropped, kPeerKept: ties are broken as in NVIDIA kvpress's calls of torch.topk on a CPU: each row's floor, whose tokens then have
+  // the largest score, and of the pool all but the worst, or the best `budget`. On the CPU alone.
   enum class Ties : std::uint8_t { kLowerIndex, kPeerDropped, kPeerKept };
   Ties ties = Ties::kLowerIndex;
   // [first[...]] may be `scores`; null: not written. With kPeerDropped tokens that go get -infinity, with kPeerKept those of the floors

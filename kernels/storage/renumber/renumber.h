@@ -6,7 +6,7 @@
 #include "kernels/ops.h"
 
 // Keys turned to new places. A place is the position whose RoPE angle a key has. The tokens of a row are at consecutive places that end
-// with the last position of its sequence: token i of n is at place end - n + i. Of m listed tokens, entry j gets place end - m + j.
+// with the last position of its sequence: token i of n is at place end - n + i. Entry j of m listed tokens gets place end - m + j.
 // Queries and later keys keep their positions: attention depends on differences of places alone, so this is the same as places 0 .. m - 1
 // for the listed tokens and m, m + 1, ... for the following ones (StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2).
 namespace kvlab {
@@ -18,7 +18,7 @@ struct Places {
   const float* frequencies = nullptr;         // [num_sequences, head_dim / 2] radians per position, in CPU memory; null: no RoPE
 };
 
-// Turns the keys of listed tokens that were moved to the front of their rows already. The lengths are those from before the move.
+// Turns the keys of listed tokens, which are already at the front of their rows. The lengths are those from before the move.
 struct RenumberKeys {
   KvRows kv;
   Places places;

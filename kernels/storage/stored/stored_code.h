@@ -11,10 +11,10 @@
 #include "kernels/storage/stored/row_numbers.h"
 #include "kernels/storage/stored/rows_view.h"
 
-// The one interface of stored K and V. A format calls an operation that encodes listed vectors, and gives the operation that decodes them
-// to LayerStep::decode(). From there hosts see a DecodeOp alone: its tokens, the cost of one decoding, and the codes of a sequence's rows,
-// which they hold as a StoredCode: bytes, decode, append, move. An operation Op that decodes needs, beside call(), run_cpu() and perhaps
-// run_cuda(),
+// The one interface of stored K and V. A format calls an operation that encodes listed vectors, and passes the operation that decodes them
+// to LayerStep::decode(). From then on hosts only see a DecodeOp: its tokens, the cost of one decoding, and the codes of a sequence's rows,
+// which they hold as a StoredCode: bytes, decode, append, move. An operation Op that decodes needs, in addition to call(), run_cpu() and
+// perhaps run_cuda(),
 //   void stored_arrays(Op&, StoredArrays&)       names its arrays of codes and of parameters (StoredArrays)
 // and, where the defaults below do not fit, in its own header
 //   ListedTokens& tokens_of(Op&)                 the tokens that it decodes; default: op.tokens
@@ -39,7 +39,8 @@ class StoredCode {
   StoredCode& operator=(const StoredCode&) = delete;
   virtual ~StoredCode() = default;
 
-  // Bytes of the codes and of the parameters to decode them. The lists of tokens are not counted, as marks and positions tell them too.
+  // Bytes of the codes and of the parameters to decode them. The lists of tokens are not counted, because marks and positions contain them
+  // too.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
   // Fills the vectors of `listed`: its rows are rows [first_row, first_row + listed.kv.num_rows) of the code, with their lists.
   virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
@@ -134,7 +135,7 @@ template <class Op>
 const Op& unpacking(const Op& op) {
   return op;
 }
-// True: codes of the same parameters, whose numbers follow one another as if all tokens had come at once. `lists`: the rows' so far.
+// True: codes of the same parameters, whose numbers can be joined as if all tokens had been encoded together. `lists`: the rows' so far.
 template <class Op>
 bool goes_on(const Op&, const Op&, std::span<const RowList>) {
   return false;
@@ -162,7 +163,7 @@ class ArrayCode final : public StoredCode {
   }
   void move_numbers(const TensorMemory& memory) override { copies_.move_to(memory); }
 
-  Op op_;  // with the pointers of the step that encoded; only null or not matters
+  Op op_;  // with the pointers of the step that encoded; only used to see which are null
   ArrayCopies copies_;
 };
 
@@ -177,7 +178,7 @@ class DecodeOp {
  public:
   virtual ~DecodeOp() = default;
   [[nodiscard]] virtual const ListedTokens& tokens() const = 0;
-  // Of one decoding.
+  // The cost of one decoding.
   [[nodiscard]] virtual OpCall unpack_cost() const = 0;
   [[nodiscard]] virtual std::unique_ptr<StoredCode> stored(const EncodedRows& rows) const = 0;
 };

@@ -16,7 +16,7 @@ struct RowList;
 // A code of K or V vector by vector, with as many bytes for each. Codes are pure: the same vector in the same place has the same bytes.
 class VectorCode {
  public:
-  // The vector's row and token, as a code may need them.
+  // Data of the vector's row and token that a code may need.
   struct Place {
     const float* parameters = nullptr;   // [num_parameters()] of the row, as fit() left them
     const float* frequencies = nullptr;  // [head_dim / 2] radians per position of RoPE; null: no RoPE
@@ -26,7 +26,7 @@ class VectorCode {
   // Names of the operations, string literals.
   [[nodiscard]] virtual std::string_view encode_name() const = 0;
   [[nodiscard]] virtual std::string_view decode_name() const = 0;
-  // Of one vector.
+  // Bytes and FLOPs of one vector.
   [[nodiscard]] virtual std::int64_t bytes(std::int32_t head_dim) const = 0;
   [[nodiscard]] virtual std::int64_t encode_flops(std::int32_t head_dim) const = 0;
   [[nodiscard]] virtual std::int64_t decode_flops(std::int32_t head_dim) const = 0;

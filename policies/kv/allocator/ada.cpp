@@ -108,7 +108,7 @@ class Ada final : public Allocator, public FixesTokens {
     ops.settle("ada", l.layer, all_counts(l));
   }
 
-  // Of a head's mean budget; kvpress 0.5.5 takes at least one token.
+  // The share of a head's mean budget; kvpress 0.5.5 takes at least one token.
   [[nodiscard]] std::int32_t safe_tokens(std::int64_t mean) const {
     return alpha_ > 0 && mean > 0 ? std::max(1, static_cast<std::int32_t>(static_cast<double>(mean) * alpha_)) : 0;
   }

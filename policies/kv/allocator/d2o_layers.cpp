@@ -20,7 +20,7 @@ std::int64_t equal_part(std::int64_t total, std::int32_t count, std::int32_t ind
 // in the paper, are paid from the model's budget and take at most half of it together, or what the others have no room for; what a layer
 // has no room for goes to the others; protected tokens do not count in the variance. A sequence is shared out when its prompt is complete,
 // or in decode when it first exceeds the budget; every later step leaves its rows as long as they were. By entropy in place of variance,
-// and without dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650, where flat attention gets more.
+// and without dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650, in which layers with flat attention get more.
 class D2oLayers final : public Allocator {
  public:
   explicit D2oLayers(Params& p)

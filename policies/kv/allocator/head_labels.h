@@ -20,8 +20,9 @@ inline constexpr std::initializer_list<Named<HeadLabel>> kLabels{{"gates", HeadL
 class HeadLabels {
  public:
   HeadLabels() = default;  // none given
-  // Of the model's KV heads the share `frac` retrieves, rounded to whole heads: of kInduction first those of largest echo, echo_frac of all
-  // heads, then by induction. Of equals the first. InputError: a tensor is missing or no table.
+  // The share `frac` of the model's KV heads retrieves, rounded to whole heads. With kInduction these are first the heads of largest echo,
+  // echo_frac of all heads, then the heads of largest induction. The first of equal values is taken. InputError: a tensor is missing or no
+  // table.
   HeadLabels(std::shared_ptr<const TrainedTensors> weights, HeadLabel label, double frac, double echo_frac);
   [[nodiscard]] bool are_given() const { return weights_ != nullptr; }
   [[nodiscard]] const std::vector<TableEntry>& retrieval_heads() const { return heads_; }
@@ -34,7 +35,7 @@ class HeadLabels {
   std::vector<TableEntry> heads_;
 };
 
-// Indices of the `count` largest values, ascending; of equals the first.
+// Indices of the `count` largest values, ascending; the first of equal values is taken.
 std::vector<std::int32_t> largest(std::span<const float> values, std::size_t count);
 
 }  // namespace kvlab

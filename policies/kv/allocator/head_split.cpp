@@ -48,9 +48,9 @@ class Picked {
 
 // Retrieval heads keep everything, the others what their scores say (meant: first and latest tokens). RazorAttention, Tang et al. 2024,
 // arXiv:2407.15891; DuoAttention, Xiao et al. 2024, arXiv:2410.10819. Which heads retrieve is labelled offline, by a file (`weights`) or a
-// list, or found online: the share of the model's KV heads whose last prompt queries pay least to the first and latest tokens, which is
-// our definition and depends on where the prompt's chunks end. They are found when first something must go; in later steps they are the
-// heads that lost nothing.
+// list, or found online: the share of the model's KV heads whose last prompt queries attend least to the first and latest tokens, which is
+// our definition and depends on where the prompt's chunks end. They are found when tokens must be dropped for the first time; in later
+// steps they are the heads that lost nothing.
 class HeadSplit final : public Allocator {
  public:
   explicit HeadSplit(Params& p)

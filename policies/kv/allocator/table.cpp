@@ -51,7 +51,7 @@ class Table final : public Allocator {
     return static_cast<std::int32_t>(std::min<double>(unit_ == Unit::kBudget ? entry->value * target : entry->value, 1 << 30));
   }
 
-  // The layer's rounded sum; what is left after rounding down goes to the heads with the largest remainders, one token each. In float32.
+  // The layer's rounded sum; the tokens left after rounding down go to the heads with the largest remainders, one token each. In float32.
   [[nodiscard]] std::int32_t by_remainder(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                           std::int32_t n) const {
     std::vector<float> ideal;

@@ -8,13 +8,13 @@
 
 namespace kvlab {
 
-// A format of two codes of single vectors, of K and of V. A derived class gives the codes, and says what is special about them.
+// A format of two codes of single vectors, of K and of V. A derived class provides the codes and their options.
 class CodedVectors : public Format {
  public:
   struct Codes {
     std::shared_ptr<const VectorCode> k, v;  // null: the side is not encoded
   };
-  // `exact_sinks`: the first tokens of each row when its prompt is complete stay in fp16 beside their codes.
+  // `exact_sinks`: the first tokens of each row when its prompt is complete stay in fp16 in addition to their codes.
   CodedVectors(Codes codes, DueRule rule, std::int32_t exact_sinks = 0) : codes_(std::move(codes)), exact_sinks_(exact_sinks), due_(rule) {}
 
   [[nodiscard]] Needs needs() const override;

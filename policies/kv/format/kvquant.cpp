@@ -57,7 +57,7 @@ class PointFit {
   std::vector<Bin> bins_ = std::vector<Bin>(kBins);
 };
 
-// What K and V share: numbers apart at the front of a code, [slots] of place and fp16, then codes of the points.
+// The part that K and V share: outliers at the front of a code, [slots] of place and fp16, then codes of the points.
 class NonUniformCode : public VectorCode {
  public:
   explicit NonUniformCode(const KvquantParameters& p) : p_(p) {}
@@ -69,7 +69,7 @@ class NonUniformCode : public VectorCode {
   [[nodiscard]] std::int32_t slots(std::int32_t d) const { return static_cast<std::int32_t>(std::ceil(p_.outliers_frac * d - 1e-9)); }
   [[nodiscard]] std::int64_t slot_bytes(std::int32_t d) const { return slots(d) * (2 + place_bytes(d)); }
   [[nodiscard]] std::int64_t code_bytes(std::int32_t d) const { return slot_bytes(d) + field_bytes(d, p_.bits); }
-  // Channels with the largest `size`, as many as there is room for; of those above `least` alone.
+  // Channels with the largest `size`, as many as there is room for, and only those above `least`.
   [[nodiscard]] std::vector<std::int32_t> largest(const std::vector<float>& size, float least) const {
     std::vector<std::int32_t> channels;
     for (std::size_t c = 0; c < size.size(); ++c)

@@ -115,7 +115,7 @@ class RotatedCode final : public VectorCode {
     SquareMatrix rotation, sketch;
     std::vector<float> centroids;
   };
-  // Of the one head_dim that a model has, drawn when a vector comes. Seed and generator are stored instead of the matrices.
+  // The matrices of the model's only head_dim, drawn at the first vector. Seed and generator are stored instead of the matrices.
   const Tables& tables(std::int32_t d) const {
     std::call_once(drawn_, [&] {
       tables_.rotation = orthonormal(gaussian(d, seed_, 0), d);

@@ -13,8 +13,8 @@ namespace kvlab {
 namespace {
 
 // lambda * attention - (1 - lambda) * redundancy. Attention is that of the last w queries, in decode too, with the maximum over
-// neighbours; redundancy is the likeness of a key to the others. R-KV, Cai et al. 2025. The queries are kept in a ring beside the cache; a
-// sequence that comes back without it has zeros there, and its attention is then even.
+// neighbours; redundancy is the similarity of a key to the others. R-KV, Cai et al. 2025. The queries are kept in a ring outside the cache;
+// a sequence that returns without it has zeros there, and its attention is then uniform.
 class AttentionAndRedundancy final : public Scorer {
  public:
   explicit AttentionAndRedundancy(Params& p)
@@ -26,7 +26,7 @@ class AttentionAndRedundancy final : public Scorer {
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = needs.cpu_only = true;
-    needs.window_queries = window_;  // of a found prefix these are computed anew
+    needs.window_queries = window_;  // for a cached prefix these are computed again
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }

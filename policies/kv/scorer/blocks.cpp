@@ -10,9 +10,9 @@ namespace kvlab {
 
 namespace {
 
-// The prompt block by block: the tokens that stay so far and the next block are scored together, and the best of them stay, as if each
-// block had been cut when it came. Scores that compare tokens with one another depend on it. KeyDiff, Park et al. 2025, section 4, in the
-// form of kvpress's BlockPress, which cuts once after the prompt.
+// The prompt block by block: the tokens that stay so far and the next block are scored together, and the best of them stay, as if the
+// prompt had been cut after each block. Scores that compare tokens with one another depend on it. KeyDiff, Park et al. 2025, section 4, in
+// the form of kvpress's BlockPress, which cuts once after the prompt.
 class Blocks final : public ScorerWrapper, public RanksAfterCounts {
  public:
   explicit Blocks(Params& p)

@@ -6,8 +6,8 @@ namespace kvlab {
 
 namespace {
 
-// Chunks by the mean of another score, whole; but of good chunks whose scores are concentrated on few tokens only these, so that the rest
-// of the budget reaches more chunks. As kvpress 0.5.5 has it (EntropyGatedChunkKVPress), over ChunkKV, Liu et al. 2025.
+// Chunks by the mean of another score, whole. If the scores of a good chunk are concentrated on few tokens, only these stay, so that the
+// budget covers more chunks. As in kvpress 0.5.5 (EntropyGatedChunkKVPress), over ChunkKV, Liu et al. 2025.
 class EntropyChunks final : public ScorerWrapper, public RanksAfterCounts {
  public:
   explicit EntropyChunks(Params& p)

@@ -9,9 +9,9 @@ namespace kvlab {
 
 namespace {
 
-// A small trained gate per layer predicts a token's KVzip score for each KV head from the attention layer's input: how a key of low rank
-// compares with learned sink keys, under a query of the same token. The score is computed once, when the token is appended, and stays with
-// it. Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Tensors layers.L.NAME with the published names and shapes.
+// A small trained gate per layer predicts a token's KVzip score for each KV head from the attention layer's input: it
+// compares a key of low rank with learned sink keys, by a query of the same token. The score is computed once, when the token is appended,
+// and stays with it. Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Tensors layers.L.NAME with the published names and shapes.
 class HiddenGate final : public Scorer {
  public:
   explicit HiddenGate(Params& p)
@@ -70,7 +70,7 @@ class HiddenGate final : public Scorer {
 
  private:
   static std::string name(std::int32_t layer, const std::string& tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
-  // The extent of the axis that is so far from the end; 1 where there is none, and refuses() then says what the shape should be.
+  // The extent of the axis at this distance from the end; 1 if there is none, and refuses() then states the required shape.
   static std::int32_t extent(const std::vector<std::int64_t>& shape, std::size_t from_end) {
     return shape.size() < from_end ? 1 : static_cast<std::int32_t>(shape[shape.size() - from_end]);
   }

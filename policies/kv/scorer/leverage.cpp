@@ -84,7 +84,7 @@ class Compactor final : public Scorer {
   }
 
  private:
-  // What is neither of the first nor of the last tokens, in rows that hold all tokens so far.
+  // All tokens except the first and the last ones, in rows that hold all tokens so far.
   [[nodiscard]] std::vector<RowPart> middles(const LayerStep& step) const {
     std::vector<RowPart> middle;
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {

@@ -7,8 +7,9 @@ namespace kvlab {
 
 namespace {
 
-// The most attention that one of the prompt's last queries pays to a token, mean over the group: a token that none of them looks at can go.
-// MPCache, Zeng et al. 2025, arXiv:2501.06807, static half. Ours: a set per KV head in place of one per layer, and a limit on the queries.
+// The most attention that one of the prompt's last queries pays to a token, mean over the group: a token that none of them attends to can
+// be dropped. MPCache, Zeng et al. 2025, arXiv:2501.06807, static half. Ours: a set per KV head in place of one per layer, and a limit on
+// the queries.
 class PeakAttention final : public Scorer {
  public:
   explicit PeakAttention(Params& p)
@@ -20,7 +21,7 @@ class PeakAttention final : public Scorer {
     needs.window_queries = window_;
     return needs;
   }
-  // The newest token, so that no row becomes empty.
+  // The newest token always stays, so that no row becomes empty.
   [[nodiscard]] Protected protects() const override { return {0, 1}; }
 
   void score(LayerStep& step, float* scores) override {

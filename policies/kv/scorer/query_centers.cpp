@@ -14,10 +14,10 @@ namespace kvlab {
 
 namespace {
 
-// Products of keys with the mean query before RoPE at later positions, and what the spread of queries adds: cosines in the distance, one
+// Products of keys with the mean query before RoPE at later positions, plus a term for the spread of queries: cosines in the distance, one
 // per frequency. TriAttention, Mao et al. 2026. The statistics come from calibration data (tensors q_mean [layers, q_heads, head_dim] and
-// q_abs_mean [layers, q_heads, head_dim / 2], names of ours) or, without `weights`, from the prompt's own queries, which is our definition;
-// they are then kept beside the cache. Scores are ranked per layer and KV head; the code also takes the mean over layers.
+// q_abs_mean [layers, q_heads, head_dim / 2], our names) or, without `weights`, from the prompt's own queries, which is our definition;
+// they are then kept outside the cache. Scores are ranked per layer and KV head; the code also takes the mean over layers.
 class QueryCenterScore final : public Scorer {
  public:
   explicit QueryCenterScore(Params& p)

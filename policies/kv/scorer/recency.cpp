@@ -6,7 +6,7 @@ namespace kvlab {
 namespace {
 
 // The newest tokens stay, and the first ones, which draw attention whatever they say (StreamingLLM, Xiao et al. 2023, section 3.1).
-// The recipe says whether their keys take positions inside the cache, as in the paper.
+// The recipe sets whether their keys take positions inside the cache, as in the paper.
 class Recency final : public Scorer {
  public:
   explicit Recency(Params& p)

@@ -12,8 +12,8 @@ namespace {
 
 // Attention that the prompt's last queries pay in a few retrieval heads of the layer, the same for all KV heads, smoothed over
 // neighbours. CompressKV, Lin et al. 2025, arXiv:2508.02401. Which query heads retrieve is labelled offline, by a file (`weights`:
-// tensor semantic [layers, q_heads], the largest of each layer) or a list, or found online: those whose window pays most to tokens that are
-// neither first nor last, which is our definition.
+// tensor semantic [layers, q_heads], the largest of each layer) or a list, or found online: those whose window attends most to tokens that
+// are neither first nor last, which is our definition.
 class RetrievalHeadWindow final : public Scorer {
  public:
   explicit RetrievalHeadWindow(Params& p)

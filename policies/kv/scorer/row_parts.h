@@ -15,7 +15,7 @@ struct RowPart {
 };
 
 // Parts of a layer's rows as sequences of their own, so that a scorer sees each part alone. On the CPU alone: positions and pages are
-// written anew. A view, valid while the step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
+// written again. A view, valid while the step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
 class RowParts {
  public:
   enum class Positions : std::uint8_t { kOwn, kOfSequence };

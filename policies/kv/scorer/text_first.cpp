@@ -5,8 +5,9 @@ namespace kvlab {
 
 namespace {
 
-// Another score by which all text outranks all images: image tokens go first. LOOK-M, Wan et al. 2024, section 3.2 (text prior). Image
-// tokens are those of one id, the placeholder that a model's tokenizer writes for each; without it the other score is passed on as it is.
+// Another score, changed so that all text outranks all images: image tokens are dropped first. LOOK-M, Wan et al. 2024, section 3.2 (text
+// prior). Image tokens are those of one id, the token id that a tokenizer writes for each image; without it the other score is passed on
+// unchanged.
 class TextFirst final : public ScorerWrapper {
  public:
   explicit TextFirst(Params& p)

@@ -10,8 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// Tokens of largest attention, estimated by one value per page and channel in the channels of largest query. Half of the budget is what
-// the estimate reads, the other half the tokens. After an eviction at the prompt's end the budget follows from what was kept.
+// Tokens of largest attention, estimated by one value per page and channel in the channels of largest query. The estimate reads half of
+// the budget, the tokens are the other half. After an eviction at the prompt's end the budget follows from the number of kept tokens.
 // RocketKV's stage 2, Behnam et al. 2025, arXiv:2502.14051.
 class HybridSparse final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
@@ -93,13 +93,13 @@ class HybridSparse final : public QuerySelector<UnitTraffic>, public TakesShare 
     const double bits = (std::sqrt(0.04 + 0.24 * evicted) - 0.2) / 0.12;  // log2 c: r log2 c = evicted
     return std::max(2, static_cast<std::int32_t>(std::lround(n / std::exp2(bits <= 10 ? bits : evicted / 0.8))));
   }
-  // Of the tokens before `end`; those from there on are read in any case and count.
+  // The number of tokens before `end`; those from there on are always read and count.
   [[nodiscard]] std::int32_t chosen_tokens(const LayerStep& step, std::int32_t r, std::int32_t end) const {
     const std::int32_t all = budget(step, r);
     if (all >= (is_given(own_) ? step.kv.len[r] : kept_tokens(step, r))) return end;
     return std::min(end, std::max(1, all / 2 - (step.kv.len[r] - end)));
   }
-  // So many that the estimate reads as much as half of the budget's tokens, keys and values.
+  // The number of channels for which the estimate reads as much as half of the budget's tokens, keys and values.
   [[nodiscard]] std::int32_t channels(const LayerStep& step, std::int32_t r) const {
     const double ratio = static_cast<double>(kept_tokens(step, r)) / budget(step, r);
     return std::clamp(static_cast<std::int32_t>(step.kv.head_dim * page_ / ratio), 1, step.kv.head_dim);

@@ -10,7 +10,7 @@ namespace {
 
 // The cache lies on the host; keys reduced to the directions in which queries are large stay on the GPU and tell beforehand which
 // tokens are worth bringing. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. A layer's query is guessed from the input
-// of the layer before; `previous` has the same layer's query of the step before in its place, for recordings without inputs.
+// of the layer before; `previous` uses the same layer's query of the step before instead, for recordings without inputs.
 class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit InfiniGen(Params& p)

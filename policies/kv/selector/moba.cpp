@@ -18,7 +18,7 @@ class Moba final : public QuerySelector<UnitTraffic>, public TakesShare {
         dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  // Of each query head, in whole chunks, at least two.
+  // The budget of each query head, in whole chunks, at least two.
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

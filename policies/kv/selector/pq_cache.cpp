@@ -8,9 +8,9 @@ namespace kvlab {
 
 namespace {
 
-// First and newest tokens on the GPU, K and V of the others in CPU memory; on the GPU each of these is a few numbers of centers, by which
-// a step looks up approximate attention and brings the largest. PQCache, Zhang et al. 2024, arXiv:2407.12820. The GPU keeps what the last
-// step read, where the paper has a cache of blocks.
+// First and newest tokens on the GPU, K and V of the others in CPU memory; on the GPU each of these is a few numbers of centers, with
+// which a step looks up approximate attention; the tokens of largest attention are fetched. PQCache, Zhang et al. 2024, arXiv:2407.12820.
+// The GPU keeps the tokens that the last step read; the paper has a cache of blocks.
 class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit PqCache(Params& p)
@@ -31,7 +31,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return "selector 'pq_cache' cuts the " + std::to_string(model.head_dim) + " channels of a head into " + std::to_string(shape_.parts) +
            " equal parts: give 'parts' that divide them";
   }
-  // First tokens give way where they would fill more than a quarter of it.
+  // There are fewer first tokens if they would fill more than a quarter of it.
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;
@@ -98,7 +98,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // What a step reads, and of the others the numbers; centers.
+  // Tokens that a step reads, the numbers of the others, and the centers.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -132,7 +132,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
   [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
     return sizes(tokens_of(budget_, step, r), seq_of(step, r).prompt_tokens);
   }
-  // Tokens without numbers stay, and all of a row that is read whole.
+  // Tokens without numbers stay, and all tokens of a row that is read whole.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
     const std::int32_t coded = rows_.at(step, r).coded;
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
@@ -147,7 +147,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return code_.rows(step, [&](std::int32_t r) { return std::int64_t{step.kv.len[r]} * shape_.parts; });
   }
 
-  // Once: when the prompt is complete, or later, as soon as there is a token for each center beside the first ones.
+  // Once: when the prompt is complete, or later, as soon as there is a token for each center in addition to the first ones.
   void train(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* end = step.ops.host_ints(n);

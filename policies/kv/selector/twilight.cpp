@@ -96,7 +96,7 @@ class Twilight final : public QuerySelector<UnitTraffic>, public TakesShare {
     return tokens_and_tail(step, lists, nullptr, step.kv.len);
   }
 
-  // Beside the candidates' own: the copy of the keys.
+  // In addition to the candidates' own: the copy of the keys.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     TierBytes bytes = inner_->resident_in_layer(layer, model, kv, held);

@@ -42,7 +42,7 @@ def simlayer(r, n):
 
 
 def layer_ratios(r):
-    """Of PerLayerCompressionPress: the first layers keep more than the last ones, about r on average."""
+    """Ratios of PerLayerCompressionPress: the first layers keep more than the last ones, about r on average."""
     return [min(0.95, r * (0.6 + 0.1 * layer)) for layer in range(8)]
 
 

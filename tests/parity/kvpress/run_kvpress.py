@@ -3,7 +3,7 @@
 
 Presses get what their hooks would get: each layer's hidden states, cache and attention of one float32 prefill on the CPU, which no press
 changes before a layer's hook runs. Those with a second pass or a hook of their own run as users run them, inside `with press(model)`.
-What a press kept is read back from the compressed cache by matching rows bit for bit with the uncompressed one, never from the press's
+The kept tokens are read back from the compressed cache by matching rows bit for bit with the uncompressed one, never from the press's
 own bookkeeping.
 """
 
@@ -30,7 +30,7 @@ FORCED = 1e30  # scores above this were raised to the float32 maximum by the pre
 
 
 class ByteTokenizer:
-    """The probe's tokens are bytes; stands in for AutoTokenizer inside KVzip."""
+    """The probe's tokens are bytes; used in place of AutoTokenizer inside KVzip."""
 
     chat_template = None
 
@@ -261,7 +261,7 @@ PREFILL = {}  # of the last prompt, by attention
 
 
 def prefill(model, attn, ids):
-    """Per layer what a press's hook gets of this prompt."""
+    """The arguments of a press's hook for this prompt, per layer."""
     if PREFILL.get("ids") is not ids:
         PREFILL.clear()
         PREFILL["ids"] = ids
@@ -285,7 +285,7 @@ def prefill(model, attn, ids):
 
 
 def run_to_the_end(model, press, ids):
-    """Presses that act in hooks of their own: what the cache and the masks hold afterwards."""
+    """Presses that act in hooks of their own: the tokens that the cache and the masks hold afterwards."""
     plain, cache = DynamicCache(), DynamicCache()
     model.model(input_ids=ids, past_key_values=plain)
     with press(model):

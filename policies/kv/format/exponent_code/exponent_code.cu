@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kRowThreads)
   });
 }
 
-// Where blocks are in their rows and rows in `packed`, from the bytes of blocks [num_rows, chunks], each with its offset.
+// Offsets of blocks in their rows and of rows in `packed`, from the bytes of blocks [num_rows, chunks], each with its offset.
 std::vector<std::int32_t> lay_out(const ExponentCode& a, const std::vector<std::int32_t>& taken, std::int64_t chunks) {
   std::vector<std::int32_t> offset(taken.size());
   std::int64_t at = 0;

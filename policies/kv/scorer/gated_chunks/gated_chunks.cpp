@@ -12,14 +12,14 @@ namespace kvlab {
 
 namespace {
 
-constexpr float kEpsilon = 1e-8F;  // beside shares, as kvpress has it
+constexpr float kEpsilon = 1e-8F;  // added to shares, as in kvpress
 
 struct Chunk {
   std::int32_t begin = 0, count = 0;
   float mean = 0, entropy = 0;
 };
 
-// Of the scores, shifted up where one is negative, in [0, 1].
+// Entropy of the scores in [0, 1]; they are shifted up if one is negative.
 float entropy(std::span<const float> scores) {
   if (scores.size() == 1) return 0;
   const float shift = std::min(0.0F, *std::min_element(scores.begin(), scores.end()));

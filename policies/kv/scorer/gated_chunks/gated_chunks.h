@@ -6,10 +6,10 @@
 namespace kvlab {
 
 // One set of tokens for all KV heads of a sequence, chunk by chunk, by scores summed over the heads. Chunks are taken in the order of their
-// mean scores until `budget` tokens are kept: whole, but of a chunk whose mean is at least the median and whose entropy is below the median
-// of entropies the best `peaked_tokens` alone. The entropy is that of a chunk's scores as shares, over the logarithm of their number. What
-// is left of the budget goes to the best of the other tokens. Scores of tokens that go become -infinity. On the CPU alone, with ties as in
-// torch.topk; all rows of a sequence have one length.
+// mean scores until `budget` tokens are kept. They are kept whole, except that a chunk whose mean is at least the median and whose entropy
+// is below the median of entropies only keeps its best `peaked_tokens`. The entropy is that of a chunk's scores as shares, over the
+// logarithm of their number. The rest of the budget goes to the best of the other tokens. Scores of dropped tokens become -infinity. On the
+// CPU alone, with ties as in torch.topk; all rows of a sequence have one length.
 struct GatedChunks {
   KvRows kv;
   std::int32_t chunk_tokens = 10, peaked_tokens = 4;

@@ -10,8 +10,8 @@ namespace kvlab {
 // A score for the newest tokens of each row by a small model of the attention layer's input h, kept as a float in word `channel`:
 //   mid_dim == 0  W1 h + b1,                W1 [kv_heads, hidden_dim]
 //   else          W2 gelu(W1 h + b1) + b2,  W1 [mid_dim, hidden_dim], W2 [kv_heads, mid_dim]; gelu(x) = x (1 + erf(x / sqrt 2)) / 2
-// KVzap, Jegou and Jeblick 2026, arXiv:2601.07891. Of a sequence's new tokens those count that its rows still hold, all of them right after
-// they were appended.
+// KVzap, Jegou and Jeblick 2026, arXiv:2601.07891. A sequence's new tokens are scored if its rows still hold them; right after they were
+// appended, all are.
 struct HiddenScores {
   KvRows kv;
   const float* const* hidden = nullptr;      // [kv.num_sequences()], each [new_tokens, hidden_dim]

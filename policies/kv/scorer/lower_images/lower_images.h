@@ -7,8 +7,9 @@
 
 namespace kvlab {
 
-// Tokens of one id, the placeholder of images, rank below all others of their row: their scores fall by the range of the row's finite
-// scores and 1. The order among them stays. LOOK-M, Wan et al. 2024, section 3.2, which adds a large negative number.
+// Tokens of one id, the token id that a tokenizer writes for each image, rank below all others of their row: their scores are lowered by
+// the range of the row's finite scores and 1. The order among them stays. LOOK-M, Wan et al. 2024, section 3.2, which adds a large negative
+// number.
 struct LowerImages {
   KvRows kv;
   const std::int32_t* const* ids = nullptr;  // [kv.num_sequences()], each by position

@@ -6,7 +6,7 @@
 namespace kvlab {
 
 // Adds up a sequence's queries before RoPE, per query head: the sum [head_dim], and for each pair of channels (f, f + head_dim / 2) that
-// RoPE turns together, as a complex number, the sum of its sizes. Queries from position 0 on begin the sums anew. TriAttention, Mao et al.
+// RoPE turns together, as a complex number, the sum of its sizes. Queries from position 0 on start the sums at 0. TriAttention, Mao et al.
 // 2026.
 struct QueryCenters {
   const Queries* queries = nullptr;  // [num_sequences] before RoPE, those to be added

@@ -23,7 +23,7 @@ OpCall call(const EstimateKeys&);
 void run_cpu(const EstimateKeys&);
 
 // Per query head the fewest of a row's candidates whose estimated attention, the softmax over the candidates alone, sums up to at least
-// `mass`; a row gets the union over its query heads and its last candidate. Of equal weights the earlier candidate goes first.
+// `mass`; a row gets the union over its query heads and its last candidate. The earlier of candidates with equal weights is kept first.
 struct TopMass {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, bits = 4;
   const Queries* queries = nullptr;         // [num_rows / kv_heads], the last one of each counts
