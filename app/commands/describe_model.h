@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// The models of a folder, or the one called `only`; "": all. A file that cannot be read is an item that says so.
+// The models of a folder, or the one called `only`; "": all. A file that cannot be read is an item with the reason.
 std::vector<Item> model_items(const std::string& folder, const std::string& only);
 
 // `name` is a model's file, or a folder with config.json, as 'model:' takes it.
