@@ -32,7 +32,7 @@ std::shared_ptr<const TrainedTensors> TrainedTensors::open(const std::string& pa
 }
 
 void TrainedTensors::read_safetensors(const std::string& path) {
-  file_ = std::make_shared<Source>(SafetensorsFile::open(path));
+  file_ = std::make_shared<Source>(Source{SafetensorsFile::open(path)});
   for (const auto& [tensor, info] : file_->file.tensors()) tensors_[tensor] = info.shape;
 }
 
