@@ -178,11 +178,11 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   now_ = to_time(at);
   memory_.forget_hits();
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
-  const bool watches = watches_tokens_;
+  const bool watches = watches_tokens_, stores = memory_.store != nullptr;
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
-    if (memory_.store != nullptr && entry.emits && !r.has_emitted()) store_prompt(r);
+    if (stores && entry.emits && !r.has_emitted()) store_prompt(r);
     if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
     if (watches) note_token(entry.request, at);
