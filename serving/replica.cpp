@@ -161,7 +161,7 @@ void Replica::process_oldest(Picoseconds at) {
   ++num_outputs_;
   for (const auto& rank : ranks_) {
     rank->state.process_output(in_flight(*rank, 0), at, itl_);
-    start_writes(*rank, at);
+    if (!rank->state.store_copies().empty()) start_writes(*rank, at);
     tell_scheduler(*rank);
     if (wants_events_) forward_events(*rank);
   }
@@ -287,9 +287,10 @@ Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
       queue_.push(end, Phase::kComplete, EventKind::kSwapEnd, rank.state.memory().limits().replica, index(copy.request));
   }
   rank.state.swap_copies().clear();
-  std::vector<BlockId>& taken = rank.state.memory().taken();
-  out_end = std::max(out_end, beside.free_at(taken));
-  taken.clear();
+  if (std::vector<BlockId>& taken = rank.state.memory().taken(); !taken.empty()) {
+    out_end = std::max(out_end, beside.free_at(taken));
+    taken.clear();
+  }
   return out_end;
 }
 

@@ -89,7 +89,7 @@ class ReplicaMemory {
   // r has ended: with SwapSetup::keeps_turns its copy stays for the session's next turn, as far as the trace names its content.
   void keep_turn_copy(RequestId id);
   // Copies out run beside steps.
-  [[nodiscard]] bool copies_beside_steps() const { return keeps_everything_ && limits_.swap.overlap != SwapSetup::Overlap::kNone; }
+  [[nodiscard]] bool copies_beside_steps() const { return copies_beside_steps_; }
   // With them: the blocks that the plan took for tokens to compute. The host clears it.
   [[nodiscard]] std::vector<BlockId>& taken() { return taken_; }
   // Blocks' worth of CPU memory in use, copies of running requests included.
@@ -169,6 +169,7 @@ class ReplicaMemory {
   std::unique_ptr<Footprint> footprint_;
   RequestTable& table_;
   bool keeps_everything_, returns_pages_;
+  const bool copies_beside_steps_;
   std::int32_t fresh_tokens_;  // Footprint::fresh_tokens
   std::optional<ContiguousAllocator> contiguous_;
   std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_

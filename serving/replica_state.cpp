@@ -164,13 +164,16 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
 }
 
 void ReplicaState::commit(InFlightStep& step) {
-  for (const StepEntry& entry : step.entries)
-    if (images_.is_on() && entry.ends()) step.images += images_.take(entry.request, table_[entry.request], entry.tokens);
+  if (images_.is_on()) {
+    for (const StepEntry& entry : step.entries)
+      if (entry.ends()) step.images += images_.take(entry.request, table_[entry.request], entry.tokens);
+  }
   bool uniform =
       memory_.is_steady_in_decode() && step.idle_rows == 0 && step.entries.size() == queues_.running().size() && step.images == 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
-  step.is_uniform = !charge_copies(step) && uniform;
+  if (memory_.limits().swap.codec.is_on()) uniform = !charge_copies(step) && uniform;
+  step.is_uniform = uniform;
   step.running_version = queues_.running_version();
 }
 
