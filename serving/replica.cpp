@@ -42,7 +42,7 @@ Replica::Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t
 }
 
 void Replica::receive(const TraceRequest& request, Time arrival, std::uint32_t number, Picoseconds at, bool prefill_only,
-                      std::optional<KvOffer> prefix) {
+                      std::optional<KvOffer>&& prefix) {
   Rank& its = rank(number);
   const std::size_t before = its.state.outbox().size();
   its.state.receive(request, arrival, prefill_only, std::move(prefix));
@@ -97,23 +97,23 @@ void Replica::begin_anew(const Rank& rank, Picoseconds at) {
   if (count_ == 0 && !plan_pending_ && !rank.state.queues().input().empty()) queue_plan(clock_.now(at));
 }
 
-void Replica::handle(const Event& event, Picoseconds next_arrival) {
+// kSwapEnd, kImportEnd or kStoreEnd.
+void Replica::end_copy(const Event& event) {
+  catch_up(event.at, false);
+  Rank& its = rank(event.replica);
   if (event.kind == EventKind::kStoreEnd) {
-    catch_up(event.at, false);
-    Rank& its = rank(event.replica);
     its.state.memory().end_write(RequestId{event.subject});
     return plan_anew(its, event.at);
   }
-  if (event.kind == EventKind::kSwapEnd || event.kind == EventKind::kImportEnd) {
-    catch_up(event.at, false);
-    stretch_.iterations = 0;
-    ranks_[event.replica - first_rank_]->state.finish_swap_in(RequestId{event.subject}, to_time(event.at));
-    if (count_ > 0)
-      schedule_next();
-    else if (!plan_pending_)
-      queue_plan(clock_.now(event.at));
-    return;
-  }
+  stretch_.iterations = 0;
+  its.state.finish_swap_in(RequestId{event.subject}, to_time(event.at));
+  if (count_ > 0)
+    schedule_next();
+  else if (!plan_pending_)
+    queue_plan(clock_.now(event.at));
+}
+
+void Replica::handle(const Event& event, Picoseconds next_arrival) {
   if (event.kind == EventKind::kPlan) {
     const bool is_wake = event.subject != 0;
     if (is_wake && (event.subject != wake_generation_ || count_ > 0 || plan_pending_)) return;
@@ -121,6 +121,7 @@ void Replica::handle(const Event& event, Picoseconds next_arrival) {
     plan(event.at);
     return;
   }
+  if (event.kind != EventKind::kOutput) return end_copy(event);
   if (event.subject != generation_) return;
   if (stretch_.iterations > 0) carry_out(stretch_.iterations);
   process_oldest(event.at);

@@ -85,8 +85,11 @@ class ReplicaMemory {
   // CPU memory goes back.
   void end_swap(Request& r);
   // Gives back the CPU memory that a running request's copy takes.
-  void drop_host_copy(RequestId id);
-  // r has ended: with SwapSetup::keeps_turns its copy stays for the session's next turn, as far as the trace names its content.
+  void drop_host_copy(RequestId id) {
+    if (copies_.all().empty()) return;
+    if (const auto copy = copies_.take(id)) host_used_ -= copy->blocks;
+  }
+  // With SwapSetup::keeps_turns, r has ended: its copy stays for the session's next turn, as far as the trace names its content.
   void keep_turn_copy(RequestId id);
   // Copies out run beside steps.
   [[nodiscard]] bool copies_beside_steps() const { return copies_beside_steps_; }

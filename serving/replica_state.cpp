@@ -56,7 +56,7 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
-void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer> prefix) {
+void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer>&& prefix) {
   const ReplicaLimits& limits = memory_.limits();
   check_facts(from.number, from.facts);
   if (limits.prefix_caching || limits.swap.keeps_turns) check_block_tokens(from, limits.block_tokens);
@@ -277,7 +277,7 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
   }
   handover_.settle(id);
   memory_.release(r);
-  if (outcome == Outcome::kCompleted) memory_.keep_turn_copy(id);
+  if (outcome == Outcome::kCompleted && memory_.limits().swap.keeps_turns) memory_.keep_turn_copy(id);
   memory_.drop_host_copy(id);
   images_.forget(id);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
