@@ -298,9 +298,9 @@ Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
 // Returns when the request's KV is here.
 Picoseconds Replica::start_import(Rank& rank, const SwapCopy& copy, Picoseconds at) {
   const KvOffer& offer = *rank.state.handover().offer(copy.request);
-  if (offer.is_prefix) return start_prefix(rank, copy, offer, at);
   const Request& r = rank.state.table()[copy.request];
   const Picoseconds start = std::max(at, rank.state.copies_out().free_at(r.blocks));
+  if (offer.is_prefix) return start_prefix(rank, copy, offer, start);
   const bool has_waited = offer.has_waited || start > at;
   KvFetch fetch{
       offer.replica, offer.to_replica, copy.blocks, copy.blocks * pool_.memory.block_bytes, copy.blocks, has_waited ? start : offer.begun,
