@@ -43,8 +43,9 @@ class Fleet final {
 
   // ---- arrivals and stages (fleet_stages.cpp) ----
   void arrive(const TraceRequest& request, Picoseconds at);
-  void receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only,
-               std::optional<KvOffer> prefix = {});
+  // At `rank`, which is of the replica that the request is sent to.
+  void receive(const TraceRequest& request, Time arrival, const Placement& placement, std::uint32_t rank, Picoseconds at,
+               bool prefill_only);
   void ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at);
   [[nodiscard]] std::optional<ReplicaId> place(const HeldRequests::Held& request, Picoseconds at);
   void send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at);

@@ -44,7 +44,7 @@ void Fleet::receive_encoded(std::uint32_t number, Picoseconds at) {
   const Encoders::Job job = encoders_.take(number);
   encoders_.release_embeddings(job);
   const Placement here = Placement::send(replicas_.replica_of(job.rank));
-  receive(job.content, job.record.arrival, job.rank, at, job.prefill_only, offer_prefix(job.content, here, job.rank, at));
+  receive(job.content, job.record.arrival, here, job.rank, at, job.prefill_only);
 }
 
 }  // namespace kvlab

@@ -31,8 +31,7 @@ TraceRequest content_of(const Request& r) {
 void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
   if (!encoders_.is_empty() && images_of(request) > 0) return encode(request, at);
   if (dispatch_ == nullptr) {
-    const std::uint32_t rank = choose_rank(ReplicaId{0}, at);
-    return receive(request, to_time(at), rank, at, false, offer_prefix(request, Placement::send(ReplicaId{0}), rank, at));
+    return receive(request, to_time(at), Placement::send(ReplicaId{0}), choose_rank(ReplicaId{0}, at), at, false);
   }
   if (dispatch_->reads_load()) catch_up_all(at);
   HeldRequests::Held asked{
@@ -40,8 +39,10 @@ void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
   if (const auto held_for = place(asked, at)) hold(asked, *held_for, at);
 }
 
-void Fleet::receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only,
-                    std::optional<KvOffer> prefix) {
+void Fleet::receive(const TraceRequest& request, Time arrival, const Placement& placement, std::uint32_t rank, Picoseconds at,
+                    bool prefill_only) {
+  std::optional<KvOffer> prefix;
+  if (setup_.store.is_on()) prefix = offer_prefix(request, placement, rank, at);
   Replica& replica = replicas_.unit(rank);
   replica.catch_up(at, false);
   replica.receive(request, arrival, rank, at, prefill_only, std::move(prefix));
@@ -76,8 +77,7 @@ void Fleet::send(const HeldRequests::Held& request, const Placement& placement, 
   const bool is_whole = placement.is_whole || dispatch_->roles(placement.replica).decode;
   if (request.job != HeldRequests::Held::kNoJob) return send_embeddings(request.job, placement.replica, !is_whole, at);
   const std::uint32_t rank = choose_rank(placement.replica, at);
-  const TraceRequest& content = request.question.content;
-  receive(content, request.question.record.arrival, rank, at, !is_whole, offer_prefix(content, placement, rank, at));
+  receive(request.question.content, request.question.record.arrival, placement, rank, at, !is_whole);
 }
 
 // To its decode stage.

@@ -42,7 +42,7 @@ Replica::Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t
 }
 
 void Replica::receive(const TraceRequest& request, Time arrival, std::uint32_t number, Picoseconds at, bool prefill_only,
-                      std::optional<KvOffer> prefix) {
+                      std::optional<KvOffer>&& prefix) {
   Rank& its = rank(number);
   const std::size_t before = its.state.outbox().size();
   its.state.receive(request, arrival, prefill_only, std::move(prefix));
@@ -97,23 +97,23 @@ void Replica::begin_anew(const Rank& rank, Picoseconds at) {
   if (count_ == 0 && !plan_pending_ && !rank.state.queues().input().empty()) queue_plan(clock_.now(at));
 }
 
-void Replica::handle(const Event& event, Picoseconds next_arrival) {
+// kSwapEnd, kImportEnd or kStoreEnd.
+void Replica::end_copy(const Event& event) {
+  catch_up(event.at, false);
+  Rank& its = rank(event.replica);
   if (event.kind == EventKind::kStoreEnd) {
-    catch_up(event.at, false);
-    Rank& its = rank(event.replica);
     its.state.memory().end_write(RequestId{event.subject});
     return plan_anew(its, event.at);
   }
-  if (event.kind == EventKind::kSwapEnd || event.kind == EventKind::kImportEnd) {
-    catch_up(event.at, false);
-    stretch_.iterations = 0;
-    ranks_[event.replica - first_rank_]->state.finish_swap_in(RequestId{event.subject}, to_time(event.at));
-    if (count_ > 0)
-      schedule_next();
-    else if (!plan_pending_)
-      queue_plan(clock_.now(event.at));
-    return;
-  }
+  stretch_.iterations = 0;
+  its.state.finish_swap_in(RequestId{event.subject}, to_time(event.at));
+  if (count_ > 0)
+    schedule_next();
+  else if (!plan_pending_)
+    queue_plan(clock_.now(event.at));
+}
+
+void Replica::handle(const Event& event, Picoseconds next_arrival) {
   if (event.kind == EventKind::kPlan) {
     const bool is_wake = event.subject != 0;
     if (is_wake && (event.subject != wake_generation_ || count_ > 0 || plan_pending_)) return;
@@ -121,6 +121,7 @@ void Replica::handle(const Event& event, Picoseconds next_arrival) {
     plan(event.at);
     return;
   }
+  if (event.kind != EventKind::kOutput) return end_copy(event);
   if (event.subject != generation_) return;
   if (stretch_.iterations > 0) carry_out(stretch_.iterations);
   process_oldest(event.at);
@@ -161,7 +162,7 @@ void Replica::process_oldest(Picoseconds at) {
   ++num_outputs_;
   for (const auto& rank : ranks_) {
     rank->state.process_output(in_flight(*rank, 0), at, itl_);
-    start_writes(*rank, at);
+    if (!rank->state.store_copies().empty()) start_writes(*rank, at);
     tell_scheduler(*rank);
     if (wants_events_) forward_events(*rank);
   }
@@ -287,18 +288,19 @@ Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
       queue_.push(end, Phase::kComplete, EventKind::kSwapEnd, rank.state.memory().limits().replica, index(copy.request));
   }
   rank.state.swap_copies().clear();
-  std::vector<BlockId>& taken = rank.state.memory().taken();
-  out_end = std::max(out_end, beside.free_at(taken));
-  taken.clear();
+  if (std::vector<BlockId>& taken = rank.state.memory().taken(); !taken.empty()) {
+    out_end = std::max(out_end, beside.free_at(taken));
+    taken.clear();
+  }
   return out_end;
 }
 
 // Returns when the request's KV is here.
 Picoseconds Replica::start_import(Rank& rank, const SwapCopy& copy, Picoseconds at) {
   const KvOffer& offer = *rank.state.handover().offer(copy.request);
-  if (offer.is_prefix) return start_prefix(rank, copy, offer, at);
   const Request& r = rank.state.table()[copy.request];
   const Picoseconds start = std::max(at, rank.state.copies_out().free_at(r.blocks));
+  if (offer.is_prefix) return start_prefix(rank, copy, offer, start);
   const bool has_waited = offer.has_waited || start > at;
   KvFetch fetch{
       offer.replica, offer.to_replica, copy.blocks, copy.blocks * pool_.memory.block_bytes, copy.blocks, has_waited ? start : offer.begun,

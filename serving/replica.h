@@ -37,7 +37,7 @@ class Replica {
   // A request for the rank of that number among all; catch_up(at) came before. arrival: it may have been held back since then.
   // prefix: as of ReplicaState::receive().
   void receive(const TraceRequest& request, Time arrival, std::uint32_t rank, Picoseconds at, bool prefill_only = false,
-               std::optional<KvOffer> prefix = {});
+               std::optional<KvOffer>&& prefix = {});
   // A request whose KV another rank offers; likewise.
   void receive_import(const Request& from, KvOffer offer, std::uint32_t rank, Picoseconds at);
   // An export of that rank goes on here.
@@ -80,6 +80,7 @@ class Replica {
   Picoseconds start_import(Rank& rank, const SwapCopy& copy, Picoseconds at);
   Picoseconds start_prefix(Rank& rank, const SwapCopy& copy, const KvOffer& offer, Picoseconds at);
   void start_writes(Rank& rank, Picoseconds at);
+  void end_copy(const Event& event);
   void begin_anew(const Rank& rank, Picoseconds at);
   void end_stretch();
   void plan_anew(const Rank& rank, Picoseconds at);

@@ -24,6 +24,7 @@ ReplicaMemory::ReplicaMemory(const ReplicaLimits& limits, std::unique_ptr<BlockP
       table_(table),
       keeps_everything_(footprint_->keeps_everything()),
       returns_pages_(footprint_->returns_pages()),
+      copies_beside_steps_(keeps_everything_ && limits_.swap.overlap != SwapSetup::Overlap::kNone),
       fresh_tokens_(footprint_->fresh_tokens()) {
   limits_.prefix_caching = limits_.prefix_caching && footprint_->shares_prefixes();
   limits_.unnamed_rest = limits_.unnamed_rest || footprint_->unnamed_rest();

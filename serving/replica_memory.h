@@ -85,11 +85,14 @@ class ReplicaMemory {
   // CPU memory goes back.
   void end_swap(Request& r);
   // Gives back the CPU memory that a running request's copy takes.
-  void drop_host_copy(RequestId id);
-  // r has ended: with SwapSetup::keeps_turns its copy stays for the session's next turn, as far as the trace names its content.
+  void drop_host_copy(RequestId id) {
+    if (copies_.all().empty()) return;
+    if (const auto copy = copies_.take(id)) host_used_ -= copy->blocks;
+  }
+  // With SwapSetup::keeps_turns, r has ended: its copy stays for the session's next turn, as far as the trace names its content.
   void keep_turn_copy(RequestId id);
   // Copies out run during steps.
-  [[nodiscard]] bool copies_beside_steps() const { return keeps_everything_ && limits_.swap.overlap != SwapSetup::Overlap::kNone; }
+  [[nodiscard]] bool copies_beside_steps() const { return copies_beside_steps_; }
   // With them: the blocks that the plan took for tokens to compute. The host clears it.
   [[nodiscard]] std::vector<BlockId>& taken() { return taken_; }
   // Blocks' worth of CPU memory in use, copies of running requests included.
@@ -169,6 +172,7 @@ class ReplicaMemory {
   std::unique_ptr<Footprint> footprint_;
   RequestTable& table_;
   bool keeps_everything_, returns_pages_;
+  const bool copies_beside_steps_;
   std::int32_t fresh_tokens_;  // Footprint::fresh_tokens
   std::optional<ContiguousAllocator> contiguous_;
   std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_

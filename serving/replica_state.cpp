@@ -56,7 +56,7 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
-void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer> prefix) {
+void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer>&& prefix) {
   const ReplicaLimits& limits = memory_.limits();
   check_facts(from.number, from.facts);
   if (limits.prefix_caching || limits.swap.keeps_turns) check_block_tokens(from, limits.block_tokens);
@@ -164,13 +164,16 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
 }
 
 void ReplicaState::commit(InFlightStep& step) {
-  for (const StepEntry& entry : step.entries)
-    if (images_.is_on() && entry.ends()) step.images += images_.take(entry.request, table_[entry.request], entry.tokens);
+  if (images_.is_on()) {
+    for (const StepEntry& entry : step.entries)
+      if (entry.ends()) step.images += images_.take(entry.request, table_[entry.request], entry.tokens);
+  }
   bool uniform =
       memory_.is_steady_in_decode() && step.idle_rows == 0 && step.entries.size() == queues_.running().size() && step.images == 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
-  step.is_uniform = !charge_copies(step) && uniform;
+  if (memory_.limits().swap.codec.is_on()) uniform = !charge_copies(step) && uniform;
+  step.is_uniform = uniform;
   step.running_version = queues_.running_version();
 }
 
@@ -178,11 +181,11 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   now_ = to_time(at);
   memory_.forget_hits();
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
-  const bool watches = watches_tokens_;
+  const bool watches = watches_tokens_, stores = memory_.store != nullptr;
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
-    if (memory_.store != nullptr && entry.emits && !r.has_emitted()) store_prompt(r);
+    if (stores && entry.emits && !r.has_emitted()) store_prompt(r);
     if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
     if (watches) note_token(entry.request, at);
@@ -274,7 +277,7 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
   }
   handover_.settle(id);
   memory_.release(r);
-  if (outcome == Outcome::kCompleted) memory_.keep_turn_copy(id);
+  if (outcome == Outcome::kCompleted && memory_.limits().swap.keeps_turns) memory_.keep_turn_copy(id);
   memory_.drop_host_copy(id);
   images_.forget(id);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);

@@ -83,7 +83,7 @@ class ReplicaState final : public ReplicaView {
   // it lacks a fact that the order or the predictor needs.
   // prefill_only: it leaves after its first token, if it has more to emit, and becomes an export.
   // prefix: the first tokens of its prompt in stores; it waits for them as if swapped out.
-  void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, std::optional<KvOffer> prefix = {});
+  void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, std::optional<KvOffer>&& prefix = {});
   // Before plan(): sets the clock and moves the input queue into the waiting queue.
   void begin_plan(Time now);
   // After plan(): advances computed tokens by the step's entries and completes them.

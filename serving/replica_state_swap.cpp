@@ -124,10 +124,10 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
   if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
 }
 
-// The work of swaps since the step before on KV that CPU memory has in another form. Returns true if there was any.
+// With a codec: the work of swaps since the step before. Returns true if there was any.
 bool ReplicaState::charge_copies(InFlightStep& step) {
   const SwapCodec& codec = memory_.limits().swap.codec;
-  if (!codec.is_on() || step.is_empty() || encoded_blocks_ + decoded_blocks_ == 0) return false;
+  if (step.is_empty() || encoded_blocks_ + decoded_blocks_ == 0) return false;
   const auto add = [&](PolicyOp op, std::int64_t blocks) {
     op.bytes *= blocks;
     op.flops *= blocks;

@@ -120,13 +120,9 @@ void ReplicaMemory::finish_swap_in(RequestId id) {
   host_used_ += blocks;
 }
 
-void ReplicaMemory::drop_host_copy(RequestId id) {
-  if (const auto copy = copies_.take(id)) host_used_ -= copy->blocks;
-}
-
 void ReplicaMemory::keep_turn_copy(RequestId id) {
   const Request& r = table_[id];
-  if (limits_.swap.keeps_turns && keeps_everything_) host_used_ -= copies_.keep_turn(id, r.session, content_of(r));
+  if (keeps_everything_) host_used_ -= copies_.keep_turn(id, r.session, content_of(r));
 }
 
 void ReplicaMemory::end_swap(Request& r) {

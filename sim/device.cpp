@@ -39,9 +39,8 @@ void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
 
 // Decode rows count as alike.
 Span SimDevice::estimate(const StepOutline& outline) {
-  StepShape shape;
   const auto kv = static_cast<std::int32_t>(outline.decode_kv_tokens / std::max(1, outline.decodes));
-  add_decode_rows(shape, outline.decodes, kv, cost_->windows());
+  StepShape shape = equal_decode_rows(outline.decodes, kv, cost_->windows());
   const PrefillPiece piece{outline.prompt_tokens, outline.prompt_kv_before};
   if (outline.prompt_tokens > 0) shape.prefills = {&piece, 1};
   const auto rows = static_cast<std::int32_t>(shape.tokens());
@@ -102,8 +101,7 @@ double SimDevice::prefill_seconds(std::int64_t tokens, std::int64_t kv_before) {
 // Rows of equal length.
 double SimDevice::decode_seconds(std::int64_t rows, std::int64_t kv_tokens) {
   if (rows <= 0) return 0;
-  StepShape shape;
-  add_decode_rows(shape, static_cast<std::int32_t>(rows), static_cast<std::int32_t>(kv_tokens / rows), cost_->windows());
+  StepShape shape = equal_decode_rows(static_cast<std::int32_t>(rows), static_cast<std::int32_t>(kv_tokens / rows), cost_->windows());
   shape.head_rows = shape.decodes;
   return to_s(cost_->step(shape).total);
 }

@@ -60,7 +60,8 @@ StepCost StepPricer::price(const InFlightStep& step) {
   if (!in_parts) collect(step, nullptr);
   StepCost cost = in_parts ? price_layers(step) : cost_.step(shape_);
   add_passes(step, cost);
-  add_images(step, cost);
+  images_time_ = {};
+  if (step.images > 0) add_images(step, cost);
   return cost;
 }
 
@@ -75,13 +76,12 @@ StepCost StepPricer::price_rank(const InFlightStep& step, const GroupTokens& gro
   shape_.group = &group;
   StepCost cost = cost_.step(shape_);
   add_passes(step, cost);
-  add_images(step, cost);
+  images_time_ = {};
+  if (step.images > 0) add_images(step, cost);
   return cost;
 }
 
 void StepPricer::add_images(const InFlightStep& step, StepCost& sum) {
-  images_time_ = {};
-  if (step.images == 0) return;
   if (encode_ == nullptr) throw InternalError("a step encodes images and nothing says how long that takes");
   const StepCost cost = encode_(step.images);
   images_time_ = cost.total;

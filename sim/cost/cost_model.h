@@ -74,13 +74,12 @@ struct StepShape {
   }
 };
 
-// `rows` decode rows more, each of `kv` cached tokens.
-inline void add_decode_rows(StepShape& shape, std::int32_t rows, std::int32_t kv, const AttentionWindows& windows) {
-  if (rows <= 0) return;
+// One decode row more, of `kv` cached tokens.
+inline void add_decode_row(StepShape& shape, std::int32_t kv, const AttentionWindows& windows) {
   if (const std::int32_t window = windows.some_layers; window > 0) {
     const bool is_full = kv >= window - 1;
-    shape.in_window.kv_tokens += std::int64_t{rows} * (is_full ? window - 1 : kv);
-    shape.in_window.full += is_full ? rows : 0;
+    shape.in_window.kv_tokens += is_full ? window - 1 : kv;
+    shape.in_window.full += is_full ? 1 : 0;
     if (!is_full) shape.in_window.open_max = std::max(shape.in_window.open_max, kv);
   }
   const std::int32_t window = windows.every_layer;
@@ -88,13 +87,26 @@ inline void add_decode_rows(StepShape& shape, std::int32_t rows, std::int32_t kv
   if (is_full) kv = window - 1;
   shape.decode_kv_min = shape.decodes == 0 ? kv : std::min(shape.decode_kv_min, kv);
   shape.decode_kv_max = std::max(shape.decode_kv_max, kv);
-  shape.decodes += rows;
-  shape.decode_kv_tokens += std::int64_t{rows} * kv;
-  shape.decode_kv_squares += std::int64_t{rows} * kv * kv;
-  shape.decode_full += is_full ? rows : 0;
+  ++shape.decodes;
+  shape.decode_kv_tokens += kv;
+  shape.decode_kv_squares += std::int64_t{kv} * kv;
+  shape.decode_full += is_full ? 1 : 0;
   if (window > 0 && !is_full) shape.decode_open_max = std::max(shape.decode_open_max, kv);
 }
-inline void add_decode_row(StepShape& shape, std::int32_t kv, const AttentionWindows& windows) { add_decode_rows(shape, 1, kv, windows); }
+
+// A step of `rows` decode rows, each of `kv` cached tokens.
+inline StepShape equal_decode_rows(std::int32_t rows, std::int32_t kv, const AttentionWindows& windows) {
+  StepShape shape;
+  if (rows <= 0) return shape;
+  add_decode_row(shape, kv, windows);
+  shape.decodes = rows;
+  shape.decode_kv_tokens *= rows;
+  shape.decode_kv_squares *= rows;
+  shape.decode_full *= rows;
+  shape.in_window.kv_tokens *= rows;
+  shape.in_window.full *= rows;
+  return shape;
+}
 
 // kExperts: feed-forward part of layers with experts: router, experts and shared experts. kLinear: the other operations over tokens.
 enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy, kExperts };

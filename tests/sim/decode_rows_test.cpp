@@ -17,20 +17,18 @@ TEST(DecodeRows, RowsAlikeAreThoseOneByOne) {
     const auto draw = [&](std::uint64_t step, std::uint64_t n) { return Draw{seed, Purpose::kTest, 0, step, 0}.below(n); };
     AttentionWindows windows;
     if (const auto kind = draw(0, 3); kind > 0) (kind == 1 ? windows.every_layer : windows.some_layers) = 100;
-    StepShape bulk, single;
     for (std::uint64_t group = 0; group < 3; ++group) {
       const auto rows = static_cast<std::int32_t>(draw(1 + 2 * group, 5)), kv = static_cast<std::int32_t>(draw(2 + 2 * group, 200));
-      add_decode_rows(bulk, rows, kv, windows);
+      StepShape single;
       for (std::int32_t i = 0; i < rows; ++i) add_decode_row(single, kv, windows);
+      ASSERT_EQ(fields_of(equal_decode_rows(rows, kv, windows)), fields_of(single)) << "seed " << seed;
     }
-    ASSERT_EQ(fields_of(bulk), fields_of(single)) << "seed " << seed;
   }
 }
 
 // As many rows as a loop would take seconds for.
 TEST(DecodeRows, ManyRowsCostNoMoreThanOne) {
-  StepShape shape;
-  add_decode_rows(shape, 1 << 30, 3, {});
+  const StepShape shape = equal_decode_rows(1 << 30, 3, {});
   EXPECT_EQ(shape.decodes, 1 << 30);
   EXPECT_EQ(shape.decode_kv_tokens, std::int64_t{3} << 30);
   EXPECT_EQ(shape.decode_kv_squares, std::int64_t{9} << 30);

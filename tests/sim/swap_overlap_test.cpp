@@ -115,5 +115,30 @@ TEST(SwapCodec, TakesLinkMemoryAndSteps) {
   EXPECT_NEAR(coded.long_last, 17.506 + 1.5 + 89 + 0.06, 1e-3);
 }
 
+// At 30 ms request 2 overtakes request 1, which has 11 of the 12 blocks, and takes its first 2 from the store: their copies, of 2 ms each,
+// begin when those out have ended, 22 ms later.
+TEST(SwapOverlap, APrefixFromTheStoreWaitsForCopiesOutOfItsBlocks) {
+  const std::vector<std::uint64_t> hashes{101, 102};
+  const auto named = [&](double ms, std::int32_t prompt) {
+    TraceRequest request = request_at(ms, prompt, 5);
+    request.hash_tokens = 16;
+    request.hashes = hashes;
+    return request;
+  };
+  SimSetup setup = overlap_setup(Overlap::kOut, 12);
+  setup.memory.prefix_caching = true;
+  setup.store.block_tokens = 16;
+  setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", "lru", "{}");
+  setup.store_blocks = 10;
+  VectorTrace trace({named(0, 32), request_at(15, 176, 17), named(29.5, 40)});
+  Recorder records;
+  const RunSummary summary = simulate(setup, trace, records);
+  EXPECT_EQ(summary.swaps, 1U);
+  const auto last = std::find_if(records.requests.begin(), records.requests.end(), [](const RequestRecord& r) { return r.number == 2; });
+  ASSERT_NE(last, records.requests.end());
+  EXPECT_EQ(last->hit_tokens, 32);
+  EXPECT_NEAR(to_s(last->scheduled - kStart) * 1e3, 30 + 22 + 2 * 2, 1e-3);
+}
+
 }  // namespace
 }  // namespace kvlab::testing
