@@ -282,5 +282,34 @@ TEST(Compactor, LeverageWeighsAsMuchAsIsDropped) {
   for (std::size_t i = 0; i < 80; ++i) EXPECT_NEAR(a[i], b[i] + (i < 40 ? 0.25 : 0.75) * static_cast<double>(c[i]), 1e-5);
 }
 
+// After the cut rows are shorter than the prompt: decoded tokens leave the words of those that stay, and no part of a row is asked for that
+// it does not hold.
+TEST(Compactor, WithEndsLeftOutDecodesAfterTheCut) {
+  RandomLayer layer({1, 4, 2, 8, 16, 2, 1e4}, 2, 40, 23, 1);
+  auto scorer = make_part<ScorerRegistry>("compactor", "{ends: left_out, sketch_dim: 6}");
+  scorer->bind(0);
+  LayerStep prompt = layer.prompt_step(0);
+  scorer->observe(prompt);
+  for (std::int32_t r = 0; r < 4; ++r) layer.store.shrink(r, 14);
+  for (std::int32_t s = 0; s < 2; ++s) {
+    layer.store.append(s, layer.k[0].data(), layer.v[0].data(), 1, 40);
+    layer.seqs[static_cast<std::size_t>(s)] = {s, 40, 1, 40};
+  }
+  const std::vector<Queries> queries(2, Queries{layer.q[0].data(), 1, 40});
+  LayerStep decode{layer.ops, layer.model, 0, layer.seqs, layer.store.rows(), {}, 7};
+  decode.in.step = queries;
+  const auto all_words = [&] {
+    std::vector<std::uint32_t> all;
+    for (std::int32_t r = 0; r < 4; ++r)
+      for (std::int32_t i = 0; i < decode.kv.len[r]; ++i) all.push_back(decode.kv.word(0, r, i));
+    return all;
+  };
+  const std::vector<std::uint32_t> before = all_words();
+  EXPECT_EQ(before.size(), 4U * 15U);
+  scorer->observe(decode);
+  EXPECT_EQ(all_words(), before);
+  EXPECT_NE(before[8], 0U) << "the first token after the first eight has received attention";
+}
+
 }  // namespace
 }  // namespace kvlab::test

@@ -31,6 +31,8 @@ class Blocks final : public ScorerWrapper, public RanksAfterCounts {
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {}; }
+  // The lists are as long in all heads.
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
   void score(LayerStep& step, float* scores) override { clear_scores(step, scores); }
   [[nodiscard]] bool ranks_after_counts() const override { return true; }

@@ -84,12 +84,14 @@ class Compactor final : public Scorer {
   }
 
  private:
-  // All tokens except the first and the last ones, in rows that hold all tokens so far.
+  // During prefill: the tokens that are neither among the first nor among the last. Rows hold all tokens so far.
   [[nodiscard]] std::vector<RowPart> middles(const LayerStep& step) const {
     std::vector<RowPart> middle;
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
       const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
-      const std::int32_t begin = std::min(sinks_, seq.end()), end = std::min(seq.end(), seq.prompt_tokens - recent_);
+      const std::int32_t* len = step.kv.len + s * step.kv.kv_heads;
+      const std::int32_t held = seq.decoding() ? 0 : std::min(seq.end(), *std::min_element(len, len + step.kv.kv_heads));
+      const std::int32_t begin = std::min(sinks_, held), end = std::min(held, seq.prompt_tokens - recent_);
       middle.push_back({s, begin, std::max(0, end - begin)});
     }
     return middle;

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "base/error.h"
 #include "policies/kv/part.h"
 #include "policies/kv/scorer/local_positions/local_positions.h"
 #include "policies/kv/scorer/part_scores/part_scores.h"
@@ -28,6 +29,7 @@ class RowParts {
       seq.seen_tokens = 0, seq.new_tokens = seq.prompt_tokens = part.len, seq.question_begin = -1;
       seqs_.push_back(seq);
       for (std::int32_t r = part.sequence * kv.kv_heads; r < (part.sequence + 1) * kv.kv_heads; ++r) {
+        if (part.begin + part.len > kv.len[r]) throw InternalError("a part of a row reaches past its end");
         len_.push_back(part.len), page_begin_.push_back(static_cast<std::int32_t>(page_.size()));
         first_.push_back(first_.back() + part.len);
         to_.push_back(kv.first[r] + part.begin);

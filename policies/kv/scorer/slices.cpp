@@ -37,6 +37,10 @@ class Slices final : public ScorerWrapper, public RanksAfterCounts {
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return alone_ ? Protected{} : inner().protects(); }
+  // A slice that is scored alone has the same tokens in all heads.
+  [[nodiscard]] EqualHeads equal_heads() const override {
+    return alone_ ? std::max(EqualHeads::kFound, ScorerWrapper::equal_heads()) : ScorerWrapper::equal_heads();
+  }
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);
     frac_ = budget.tokens > 0 ? 0 : budget.frac;
