@@ -21,13 +21,14 @@ TEST(UnequalHeads, AreRefusedWhereAPartTakesThemTogether) {
     EXPECT_THAT(why("{recipe: snapkv, format: low_rank_keys, allocator: " + part + "}"), EndsWith("format 'low_rank_keys'" + of));
     EXPECT_THAT(why("{recipe: snapkv, selector: token_select, allocator: " + part + "}"), EndsWith("selector 'token_select'" + of));
     EXPECT_THAT(why("{recipe: kvcrush, allocator: " + part + "}"), EndsWith("scorer 'representatives'" + of));
-    EXPECT_THAT(why("{recipe: snapkv, scorer: {blocks: {of: key_norm}}, allocator: " + part + "}"), EndsWith("scorer 'blocks'" + of));
     if (allocator == "global") continue;  // not in decode
-    EXPECT_THAT(why("{recipe: snapkv, trigger: every_step, scorer: {slices: {of: key_norm, scored: alone}}, allocator: " + part + "}"),
-                EndsWith("scorer 'slices'" + of + ", and trigger 'every_step' acts on them again"));
     EXPECT_THAT(why("{recipe: compresskv, trigger: lagged, allocator: " + part + "}"),
                 EndsWith("scorer 'retrieval_head_window'" + of + ", and trigger 'lagged' acts on them again"));
   }
+  const std::string table = "allocator: {table: {values: 0=40 0.1=48}}}", of = together + "allocator 'table'" + cuts;
+  EXPECT_THAT(why("{recipe: snapkv, scorer: {blocks: {of: key_norm}}, " + table), EndsWith("scorer 'blocks'" + of));
+  EXPECT_THAT(why("{recipe: snapkv, trigger: every_step, scorer: {slices: {of: key_norm, scored: alone}}, " + table),
+              EndsWith("scorer 'slices'" + of + ", and trigger 'every_step' acts on them again"));
   EXPECT_THAT(why("{recipe: snapkv, format: low_rank_keys, scorer: {chunks: {heads: own}}}"),
               EndsWith("format 'low_rank_keys'" + together + "scorer 'chunks'" + cuts));
 }

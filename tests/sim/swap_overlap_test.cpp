@@ -115,8 +115,8 @@ TEST(SwapCodec, TakesLinkMemoryAndSteps) {
   EXPECT_NEAR(coded.long_last, 17.506 + 1.5 + 89 + 0.06, 1e-3);
 }
 
-// At 30 ms request 2 overtakes request 1, which has 11 of the 12 blocks, and takes its first 2 from the store: their copies, of 2 ms each,
-// begin when those out have ended, 22 ms later.
+// At 30 ms request 2 overtakes request 1, which has 11 of the 12 blocks and 15 tokens to go, and takes its first 2 blocks from the store. The
+// later one of these is the tenth that request 1 copies out: copies in, of 2 ms each, begin after 20 ms.
 TEST(SwapOverlap, APrefixFromTheStoreWaitsForCopiesOutOfItsBlocks) {
   const std::vector<std::uint64_t> hashes{101, 102};
   const auto named = [&](double ms, std::int32_t prompt) {
@@ -130,14 +130,14 @@ TEST(SwapOverlap, APrefixFromTheStoreWaitsForCopiesOutOfItsBlocks) {
   setup.store.block_tokens = 16;
   setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", "lru", "{}");
   setup.store_blocks = 10;
-  VectorTrace trace({named(0, 32), request_at(15, 176, 17), named(29.5, 40)});
+  VectorTrace trace({named(0, 32), request_at(15, 160, 30), named(29.5, 40)});
   Recorder records;
   const RunSummary summary = simulate(setup, trace, records);
   EXPECT_EQ(summary.swaps, 1U);
   const auto last = std::find_if(records.requests.begin(), records.requests.end(), [](const RequestRecord& r) { return r.number == 2; });
   ASSERT_NE(last, records.requests.end());
   EXPECT_EQ(last->hit_tokens, 32);
-  EXPECT_NEAR(to_s(last->scheduled - kStart) * 1e3, 30 + 22 + 2 * 2, 1e-3);
+  EXPECT_NEAR(to_s(last->scheduled - kStart) * 1e3, 30 + 20 + 2 * 2, 1e-3);
 }
 
 }  // namespace
