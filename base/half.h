@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -33,6 +34,9 @@ constexpr std::uint16_t float_to_half(float value) {
   rest += 0xfffU + (rest >> 13U & 1U);
   return static_cast<std::uint16_t>(sign | (rest - 0x38000000U) >> 13U);
 }
+
+// x as binary16 stores it; beyond its range its largest finite value.
+constexpr float round_to_half(float x) { return half_to_float(float_to_half(std::clamp(x, -65504.0F, 65504.0F))); }
 
 constexpr float bfloat16_to_float(std::uint16_t bfloat) { return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat) << 16U); }
 

@@ -36,6 +36,12 @@ std::string find_spec_file(const std::string& name_or_path, const std::string& f
                    (meant_names(name_or_path, known).empty() ? way_to_own(kind) : "") + download_advice(name_or_path));
 }
 
+std::string file_or_name(const Params& p, const std::string& text) {
+  const std::string file = p.resolve_file(text);
+  std::error_code error;
+  return fs::exists(file, error) ? file : text;
+}
+
 std::string download_advice(const std::string& name) {
   const std::size_t slash = name.find('/');
   const bool is_id = slash != std::string::npos && slash > 0 && slash + 1 < name.size() && name.find('/', slash + 1) == std::string::npos &&

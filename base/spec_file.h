@@ -13,6 +13,9 @@ namespace kvlab {
 // the names that may be meant when there is neither, or with the way to bring one's own; `kind` is the word for it in the message.
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
 
+// The file that a text read from `p` names, relative to its YAML, if it exists; else the text: a name for find_spec_file().
+std::string file_or_name(const Params& p, const std::string& text);
+
 // "; for a model of Hugging Face type 'hf download ID --local-dir DIR', and name DIR" for a text that looks like an id ("org/name") and
 // names no folder here; "" for any other.
 std::string download_advice(const std::string& name);

@@ -20,6 +20,7 @@ struct OpCall {
   std::int64_t outputs = 0;  // tokens (or pages, clusters) written, over all rows
   std::int64_t bytes = 0;    // moved through memory
   std::int64_t flops = 0;
+  std::int64_t shared_bytes = 0;  // of `bytes`: weights, which a batch moves as often as one of its sequences, once
   friend bool operator==(const OpCall&, const OpCall&) = default;
 };
 

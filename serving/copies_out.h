@@ -10,7 +10,8 @@
 
 namespace kvlab {
 
-// Copies to CPU memory that run during steps (SwapSetup::Overlap). Their blocks are free, and a write to one waits for its copy.
+// Copies to CPU memory that run during steps (SwapSetup::Overlap). The pool has taken their blocks back already, so a later step may be
+// given one; that step waits until the block's copy has ended.
 class CopiesOut {
  public:
   // A copy of these blocks of r ends at `end`.

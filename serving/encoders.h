@@ -27,16 +27,16 @@ struct EncodeWork {
 struct EncodePoolSetup {
   std::string name;
   std::uint32_t num_replicas = 1;
-  std::int32_t batch_images = 1;  // most of one pass
+  std::int32_t batch_images = 1;  // most images in one pass
   LinkSetup link;                 // to other replicas, one direction
   std::function<EncodeWork(std::int64_t images)> work;
 };
 
-// Images of a run.
+// How a run treats images in prompts.
 struct ImageSetup {
-  std::int32_t tokens_each = 0;        // the last tokens of a prompt; 0: images are not counted
-  std::int64_t bytes_each = 0;         // of the embeddings
-  std::vector<EncodePoolSetup> pools;  // none: replicas that prefill encode in the step that computes an image's first token
+  std::int32_t tokens_each = 0;        // prompt tokens per image, after those of the text; 0: images are ignored
+  std::int64_t bytes_each = 0;         // embeddings of one image
+  std::vector<EncodePoolSetup> pools;  // empty: a prefill replica encodes an image in the step that computes its first token
 };
 
 // Totals of the replicas of one encode pool.
@@ -66,9 +66,11 @@ class Encoders {
     std::vector<std::int32_t> share;  // images of each replica
     std::int64_t left = 0;            // images not encoded
     Picoseconds encoded{};
-    bool is_held = false;       // encoded, and the dispatcher holds it
-    std::uint32_t rank = 0;     // that its embeddings are sent to,
-    bool prefill_only = false;  // and how it is received there
+    bool is_held = false;  // encoded, and the dispatcher holds it
+    // Once its embeddings are sent: the dispatcher's choice, the rank of that replica, and if it leaves after its first token.
+    Placement placement;
+    std::uint32_t rank = 0;
+    bool prefill_only = false;
   };
   // Images of a request come in: share[i] for replica i.
   void add(const RequestRecord& record, const TraceRequest& content, std::span<const std::int32_t> share, Picoseconds at);

@@ -75,7 +75,7 @@ class Fleet final {
   // ---- images (fleet_images.cpp) ----
   void encode(const TraceRequest& request, Picoseconds at);
   void ask_for_prefill(std::uint32_t job, Picoseconds at);
-  void send_embeddings(std::uint32_t job, ReplicaId to, bool prefill_only, Picoseconds at);
+  void send_embeddings(std::uint32_t job, const Placement& placement, bool prefill_only, Picoseconds at);
   void receive_encoded(std::uint32_t job, Picoseconds at);
 
   // ---- records ----

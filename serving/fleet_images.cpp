@@ -23,16 +23,17 @@ void Fleet::ask_for_prefill(std::uint32_t number, Picoseconds at) {
 }
 
 // Sends the embeddings of each encode replica that has some, in one call. The request is received when the last of them have arrived.
-void Fleet::send_embeddings(std::uint32_t number, ReplicaId to, bool prefill_only, Picoseconds at) {
+void Fleet::send_embeddings(std::uint32_t number, const Placement& placement, bool prefill_only, Picoseconds at) {
   Encoders::Job& job = encoders_.job(number);
   job.is_held = false;
-  job.rank = choose_rank(to, at);
+  job.placement = placement;
+  job.rank = choose_rank(placement.replica, at);
   job.prefill_only = prefill_only;
   Picoseconds last = at;
   for (std::uint32_t i = 0; i < encoders_.size(); ++i) {
     if (job.share[i] == 0) continue;
     const std::int64_t bytes = job.share[i] * setup_.images.bytes_each;
-    const Transfers::Times times = transfers_.send(replicas_.num_replicas() + i, index(to), bytes, at);
+    const Transfers::Times times = transfers_.begin({replicas_.num_replicas() + i, index(placement.replica), 1, bytes, 1, at, at, 1}, at);
     sink_.transfer({job.record.number, replicas_.num_ranks() + i, job.rank, job.share[i] * setup_.images.tokens_each, bytes, times.calls,
                     to_time(job.encoded), to_time(at), to_time(times.end)});
     last = std::max(last, times.end);
@@ -43,8 +44,7 @@ void Fleet::send_embeddings(std::uint32_t number, ReplicaId to, bool prefill_onl
 void Fleet::receive_encoded(std::uint32_t number, Picoseconds at) {
   const Encoders::Job job = encoders_.take(number);
   encoders_.release_embeddings(job);
-  const Placement here = Placement::send(replicas_.replica_of(job.rank));
-  receive(job.content, job.record.arrival, here, job.rank, at, job.prefill_only);
+  receive(job.content, job.record.arrival, job.placement, job.rank, at, job.prefill_only);
 }
 
 }  // namespace kvlab

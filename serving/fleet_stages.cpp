@@ -13,19 +13,6 @@ namespace {
 // Requests that are held with nothing else under way may still be released by a timer; after so many they wait forever.
 constexpr std::uint32_t kMostIdleTimers = 1000;
 
-// Lengths and hashes of a request that was received.
-TraceRequest content_of(const Request& r) {
-  TraceRequest content;
-  content.number = r.number;
-  content.session = r.session;
-  content.prompt_tokens = r.prompt_tokens;
-  content.output_tokens = r.output_limit;
-  content.hash_tokens = r.hash_tokens;
-  content.hashes = r.hashes;
-  content.facts = r.facts;
-  return content;
-}
-
 }  // namespace
 
 void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
@@ -54,7 +41,7 @@ void Fleet::receive(const TraceRequest& request, Time arrival, const Placement& 
 void Fleet::ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at) {
   if (dispatch_->reads_load()) catch_up_all(at);
   const Request& r = state(rank).table()[slot];
-  HeldRequests::Held asked{{Stage::kDecode, static_cast<const RequestRecord&>(r), content_of(r), replicas_.replica_of(rank),
+  HeldRequests::Held asked{{Stage::kDecode, static_cast<const RequestRecord&>(r), trace_request_of(r), replicas_.replica_of(rank),
                             dispatch_->next_key(Stage::kDecode)},
                            rank,
                            slot};
@@ -75,7 +62,7 @@ std::optional<ReplicaId> Fleet::place(const HeldRequests::Held& request, Picosec
 void Fleet::send(const HeldRequests::Held& request, const Placement& placement, Picoseconds at) {
   if (request.question.stage == Stage::kDecode) return send_on(request, placement.replica, at);
   const bool is_whole = placement.is_whole || dispatch_->roles(placement.replica).decode;
-  if (request.job != HeldRequests::Held::kNoJob) return send_embeddings(request.job, placement.replica, !is_whole, at);
+  if (request.job != HeldRequests::Held::kNoJob) return send_embeddings(request.job, placement, !is_whole, at);
   const std::uint32_t rank = choose_rank(placement.replica, at);
   receive(request.question.content, request.question.record.arrival, placement, rank, at, !is_whole);
 }

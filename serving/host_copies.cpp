@@ -1,19 +1,17 @@
 #include "serving/host_copies.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace kvlab {
 
-void HostCopies::add(const Copy& copy) {
-  copies_.push_back(copy);
+void HostCopies::add(Copy copy) {
   blocks_ += copy.blocks;
-  const Place at = std::prev(copies_.end());
-  if (copy.request != kNoRequest)
-    by_request_[index(copy.request)] = at;
+  const Place at = copies_.insert(copies_.end(), std::move(copy));
+  if (at->request != kNoRequest)
+    by_request_[index(at->request)] = at;
   else
-    by_session_[copy.session] = at;
+    by_session_[at->session] = at;
 }
 
 HostCopies::Copy HostCopies::take_out(Place at) {

@@ -25,7 +25,7 @@ class HostCopies {
 
   [[nodiscard]] std::int64_t blocks() const { return blocks_; }
   [[nodiscard]] const std::list<Copy>& all() const { return copies_; }
-  void add(const Copy& copy);
+  void add(Copy copy);
   // Takes the copy of request r out.
   std::optional<Copy> take(RequestId r);
   // Takes the copy of the session's latest turn out. Valid are the blocks whose content is that of `keys`, the first blocks of the new

@@ -11,15 +11,16 @@
 
 namespace kvlab {
 
-// The store of prompts in CPU memory, of all replicas (Mooncake, Qin et al. 2024, arXiv:2407.00079).
+// Keeping the KV of prompts in CPU memory (Mooncake, Qin et al. 2024, arXiv:2407.00079). Each prefill replica has a NodeStore, and
+// replicas fetch prefixes from each other's.
 struct StoreSetup {
-  std::int32_t block_tokens = 0;                               // of a block of the store, a multiple of a pool's; 0: there is none
+  std::int32_t block_tokens = 0;                               // of a stored block, a multiple of every pool's block_tokens; 0: no stores
   std::function<std::unique_ptr<BlockCache>()> make_eviction;  // chooses the block to evict, among those without a reader
   [[nodiscard]] bool is_on() const { return block_tokens > 0; }
 };
 
-// The CPU memory of one replica that keeps the KV of prompts, in blocks that are named by all tokens up to their end. A block that is read
-// or written has a reference, and stays until it has none.
+// The part of a store in the CPU memory of one replica. The key of a block is the hash of all tokens of the prompt up to the block's end.
+// Readers and writers hold a reference to a block; only blocks without references are evicted.
 class NodeStore {
  public:
   NodeStore(std::int64_t num_blocks, std::int32_t block_tokens, std::unique_ptr<BlockCache> eviction);

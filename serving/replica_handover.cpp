@@ -8,21 +8,9 @@
 
 namespace kvlab {
 
-namespace {
-
-std::int32_t hashes_of(const Request& r, std::int32_t block_tokens) {
-  TraceRequest content;
-  content.prompt_tokens = r.prompt_tokens;
-  content.hash_tokens = r.hash_tokens;
-  content.hashes = r.hashes;
-  check_block_tokens(content, block_tokens);
-  return static_cast<std::int32_t>(num_block_hashes(content, block_tokens));
-}
-
-}  // namespace
-
 bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
-  check_facts(from.number, from.facts);
+  const TraceRequest content = trace_request_of(from);
+  check_content(content);
   const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
   static_cast<RequestRecord&>(r) = static_cast<const RequestRecord&>(from);
@@ -31,7 +19,7 @@ bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
   r.output_limit = from.output_limit;
   r.hash_tokens = from.hash_tokens;
   r.hashes = from.hashes;
-  r.num_hashes = limits.prefix_caching ? hashes_of(from, limits.block_tokens) : 0;
+  r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(content, limits.block_tokens)) : 0;
   r.last_emitted = from.last_emitted;
   r.was_admitted = true;
   r.left_hashed = from.left_hashed;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 
 #include "base/error.h"
@@ -300,9 +299,9 @@ std::int64_t ReplicaMemory::external_fragmentation_ppm() const {
 }
 
 void ReplicaMemory::check() const {
-  std::int64_t references = 0, pages = 0, live = 0, held = 0, on_host = 0;
+  std::int64_t references = 0, pages = 0, live = 0, held = 0, copied = 0, swapped = 0;
   for (const HostCopies::Copy& copy : copies_.all()) {
-    on_host += copy.blocks;
+    copied += copy.blocks;
     if (copy.full > copy.blocks || (copy.request != kNoRequest && !table_[copy.request].in_use))
       throw InternalError("a copy in CPU memory is nobody's");
   }
@@ -310,7 +309,7 @@ void ReplicaMemory::check() const {
     if (!r.in_use) continue;
     references += static_cast<std::int64_t>(r.blocks.size());
     pages += r.pages;
-    on_host += r.swapped_blocks;
+    swapped += r.swapped_blocks;
     if (allocated(r) > 0) live += r.held_tokens();
     held += allocated(r);
     if (!contiguous_ && !r.left_hashed && r.is_running && blocks_for(r.computed_tokens) > static_cast<std::int64_t>(r.blocks.size()))
@@ -324,9 +323,7 @@ void ReplicaMemory::check() const {
   if (live != live_tokens_)
     throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
   if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
-  const auto copied = std::accumulate(copies_.all().begin(), copies_.all().end(), std::int64_t{0},
-                                      [](std::int64_t sum, const HostCopies::Copy& copy) { return sum + copy.blocks; });
-  if (copied != copies_.blocks() || on_host != host_used_ || host_used_ > limits_.host_blocks)
+  if (copied != copies_.blocks() || copied + swapped != host_used_ || host_used_ > limits_.host_blocks)
     throw InternalError("blocks in CPU memory are not conserved");
   pool_->check();
 }

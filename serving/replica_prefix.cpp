@@ -20,7 +20,9 @@ Picoseconds Replica::start_prefix(Rank& rank, const SwapCopy& copy, const KvOffe
   Picoseconds end = at;
   if (own_end > cached) {
     memory.store->use().loaded_bytes += (own_end - cached) * pool_.memory.block_bytes;
-    end = rank.device->copy({copy.request, own_end - cached, false, calls(cached, own_end)}, at);
+    SwapCopy own{copy.request, own_end - cached, false, calls(cached, own_end)};
+    own.is_stored = true;
+    end = rank.device->copy(own, at);
   }
   const std::int64_t blocks = all - other_begin;
   if (blocks <= 0) return end;

@@ -56,11 +56,17 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
+// InputError: it lacks a fact that this replica needs, or its hashes do not fit the blocks.
+void ReplicaState::check_content(const TraceRequest& request) const {
+  const ReplicaLimits& limits = memory_.limits();
+  if (!needed_facts_.empty()) require_facts(request.number, request.facts, needed_facts_, "its order or predictor");
+  if (limits.prefix_caching || limits.swap.keeps_turns) check_block_tokens(request, limits.block_tokens);
+  if (limits.swap.keeps_turns) require_session(request);
+}
+
 void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer>&& prefix) {
   const ReplicaLimits& limits = memory_.limits();
-  check_facts(from.number, from.facts);
-  if (limits.prefix_caching || limits.swap.keeps_turns) check_block_tokens(from, limits.block_tokens);
-  if (limits.swap.keeps_turns) require_session(from);
+  check_content(from);
   const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
   static_cast<RequestRecord&>(r) = arrival_record(from, arrival);

@@ -173,9 +173,7 @@ class ReplicaState final : public ReplicaView {
   void bring_in(RequestId id, Time at);
   bool charge_copies(InFlightStep& step);
   [[nodiscard]] bool can_leave_later(RequestId id) const;
-  void check_facts(std::uint64_t number, const RequestFacts* facts) const {
-    if (!needed_facts_.empty()) require_facts(number, facts, needed_facts_, "its order or predictor");
-  }
+  void check_content(const TraceRequest& request) const;
 
   RequestTable table_;
   std::unique_ptr<Order> order_;

@@ -7,21 +7,9 @@
 
 namespace kvlab {
 
-namespace {
-
-TraceRequest prompt_of(const Request& r) {
-  TraceRequest prompt;
-  prompt.prompt_tokens = r.prompt_tokens;
-  prompt.hash_tokens = r.hash_tokens;
-  prompt.hashes = r.hashes;
-  return prompt;
-}
-
-}  // namespace
-
 bool ReplicaMemory::begin_write(const Request& r, SwapCopy& copy) {
   const std::int64_t ratio = store->block_tokens() / limits_.block_tokens;
-  StoreWrite write{store->begin_write(prompt_of(r), std::ssize(r.blocks) / ratio), {}};
+  StoreWrite write{store->begin_write(trace_request_of(r), std::ssize(r.blocks) / ratio), {}};
   if (write.write.fresh.empty()) {
     store->end_write(write.write);
     return false;
@@ -34,6 +22,7 @@ bool ReplicaMemory::begin_write(const Request& r, SwapCopy& copy) {
   auto at = std::find_if(writes_.begin(), writes_.end(), [](const StoreWrite& w) { return w.from.empty(); });
   if (at == writes_.end()) at = writes_.emplace(writes_.end());
   copy = {RequestId{static_cast<std::uint32_t>(at - writes_.begin())}, std::ssize(write.from), true, std::ssize(write.write.fresh)};
+  copy.is_stored = true;
   *at = std::move(write);
   return true;
 }

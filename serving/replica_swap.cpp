@@ -34,11 +34,7 @@ std::int64_t ReplicaMemory::valid_copy(RequestId id) {
 
 // Names of its first blocks, as far as the trace has them; with or without a prefix cache.
 std::vector<std::uint64_t> ReplicaMemory::content_of(const Request& r) const {
-  TraceRequest content;
-  content.prompt_tokens = r.prompt_tokens;
-  content.hash_tokens = r.hash_tokens;
-  content.hashes = r.hashes;
-  std::vector<std::uint64_t> keys(num_block_hashes(content, limits_.block_tokens));
+  std::vector<std::uint64_t> keys(num_block_hashes(trace_request_of(r), limits_.block_tokens));
   for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = key_of(r, static_cast<std::int32_t>(i));
   return keys;
 }

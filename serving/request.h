@@ -7,8 +7,22 @@
 
 #include "base/ids.h"
 #include "policies/request.h"
+#include "traces/trace.h"
 
 namespace kvlab {
+
+// The request as the trace gave it, without its times.
+inline TraceRequest trace_request_of(const Request& r) {
+  TraceRequest content;
+  content.number = r.number;
+  content.session = r.session;
+  content.prompt_tokens = r.prompt_tokens;
+  content.output_tokens = r.output_limit;
+  content.hash_tokens = r.hash_tokens;
+  content.hashes = r.hashes;
+  content.facts = r.facts;
+  return content;
+}
 
 // Requests by slot; slots and the memory of their block lists are reused.
 class RequestTable {

@@ -43,6 +43,7 @@ struct SwapCopy {
   bool to_host = false;
   std::int64_t calls = 0;  // copies of one range each
   bool is_import = false;
+  bool is_stored = false;         // to or from the store of prompts, whose blocks are as on the GPU, also with a SwapCodec
   bool is_ahead = false;          // Preemption::kSwapAhead
   bool joins = false;             // a copy in that the step being planned waits for, since its request takes part in it
   std::vector<BlockId> beside{};  // a copy out of these blocks that no step waits for, though they are free; empty: as usual

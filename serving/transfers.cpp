@@ -45,13 +45,6 @@ void Transfers::occupy(std::uint32_t from, std::uint32_t to, std::int64_t bytes,
   }
 }
 
-Transfers::Times Transfers::send(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds at) {
-  const Picoseconds time = transfer_time(between(from, to), bytes, 1, kLongTransfer);
-  const Picoseconds end = add_time(std::max({sides_[from].out_free, sides_[to].in_free, at}), time, kLongTransfer);
-  occupy(from, to, bytes, time, end);
-  return {1, end};
-}
-
 Transfers::Times Transfers::begin(const KvFetch& fetch, Picoseconds at) {
   if (fetch.blocks == 0) return {0, at};
   const std::int64_t calls = fetch.calls > 0 ? fetch.calls : (setup_.merges_blocks ? fetch.runs : fetch.blocks) * setup_.places_per_block;

@@ -22,7 +22,7 @@ struct TransferSetup {
   bool is_layerwise = false;
 };
 
-// Blocks of KV that a replica fetches.
+// Blocks of KV that a replica fetches; or embeddings of images, as one block in one call.
 struct KvFetch {
   std::uint32_t from = 0, to = 0;  // replicas
   std::int64_t blocks = 0, bytes = 0, runs = 0;
@@ -48,8 +48,6 @@ class Transfers {
   Times begin(const KvFetch& fetch, Picoseconds at);
   // Seconds from `at` to the end of a transfer in so many calls that would begin then.
   [[nodiscard]] double seconds(std::uint32_t from, std::uint32_t to, std::int64_t bytes, std::int64_t calls, Picoseconds at) const;
-  // Sends `bytes` that are ready at `at`, in one call.
-  Times send(std::uint32_t from, std::uint32_t to, std::int64_t bytes, Picoseconds at);
 
   struct Use {
     std::uint64_t transfers = 0;

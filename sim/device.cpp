@@ -8,10 +8,11 @@
 
 namespace kvlab {
 
-SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group,
-                     EncodeCost encode)
+SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
+                     std::shared_ptr<LockStep> group, EncodeCost encode)
     : cost_(std::move(cost)),
-      block_bytes_(block_bytes),
+      block_bytes_(memory.block_bytes),
+      swapped_bytes_(memory.copy_bytes()),
       group_(std::move(group)),
       encode_(std::move(encode)),
       to_host_(swap_link),
@@ -55,12 +56,13 @@ Span SimDevice::time_in(std::span<const SwapCopy> copies, Time now) const {
   const Picoseconds at = to_ps(now - kStart);
   Picoseconds end = at;
   for (const SwapCopy& copy : copies)
-    if (!copy.to_host && !copy.is_import) end = from_host_.end_of(end, copy.blocks * block_bytes_, copy.calls);
+    if (!copy.to_host && !copy.is_import) end = from_host_.end_of(end, copy.blocks * swapped_bytes_, copy.calls);
   return to_span(end - at);
 }
 
 Picoseconds SimDevice::copy(const SwapCopy& copy, Picoseconds at) {
-  return (copy.to_host ? to_host_ : from_host_).transfer(at, copy.blocks * block_bytes_, copy.calls);
+  const std::int64_t bytes = copy.blocks * (copy.is_stored ? block_bytes_ : swapped_bytes_);
+  return (copy.to_host ? to_host_ : from_host_).transfer(at, bytes, copy.calls);
 }
 
 bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
@@ -88,8 +90,7 @@ void SimDevice::finish(InFlightStep& step) {
 }
 
 void SimDevice::time_stages(InFlightStep& step, Picoseconds ready) {
-  cost_->stage_times(pricer_->shape(), stage_times_);
-  stage_times_[0] += pricer_->images_time();
+  pricer_->stage_times(stage_times_);
   step.start = std::max(stage_free_[0], ready);
   step.end = pass_stages(ready, stage_times_, stage_free_);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "serving/device.h"
+#include "serving/host_setup.h"
 #include "serving/link.h"
 #include "sim/cost_totals.h"
 #include "sim/lock_step.h"
@@ -15,9 +16,8 @@ namespace kvlab {
 // A simulated GPU, or a group of them that runs one model: steps and copies take the time that the cost model says.
 class SimDevice final : public Device {
  public:
-  // block_bytes: of one block on the way to CPU memory. group: of ranks that step together; null: this one steps alone. encode: null
-  // where no images come.
-  SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
+  // group: of ranks that step together; null: this one steps alone. encode: null where no images come.
+  SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
             std::shared_ptr<LockStep> group = nullptr, EncodeCost encode = nullptr);
 
   [[nodiscard]] Traits traits() const override;
@@ -40,7 +40,7 @@ class SimDevice final : public Device {
   void time_stages(InFlightStep& step, Picoseconds ready);
 
   std::unique_ptr<CostModel> cost_;
-  std::int64_t block_bytes_;
+  std::int64_t block_bytes_, swapped_bytes_;  // of a block on the link to CPU memory: of the store, and of a swap
   std::shared_ptr<LockStep> group_;
   EncodeCost encode_;
   Link to_host_, from_host_;

@@ -13,7 +13,7 @@ void LockStep::begin(StepPricer& pricer, CostModel& cost, const InFlightStep& st
   pricer.collect_rank(step);
   planned_ = std::max(planned_, ready);
   ready_ = std::max(ready_, add_time(ready, cost.host_time(pricer.shape()), kLateStep));
-  parts_.push_back({&pricer, &cost, &step, &totals});
+  parts_.push_back({&pricer, &step, &totals});
   if (parts_.size() == ranks_) time_step();
 }
 
@@ -44,8 +44,7 @@ void LockStep::time_step() {
     const StepCost cost = part.pricer->price_rank(*part.step, group);
     part.totals->add(cost);
     if (longest_.size() > 1) {
-      part.cost->stage_times(part.pricer->shape(), stage_times_);
-      stage_times_[0] += part.pricer->images_time();
+      part.pricer->stage_times(stage_times_);
     } else {
       stage_times_ = {cost.total};
     }

@@ -25,7 +25,6 @@ class LockStep {
  private:
   struct Part {
     StepPricer* pricer;
-    CostModel* cost;
     const InFlightStep* step;
     CostTotals* totals;
   };

@@ -82,7 +82,7 @@ StepCost StepPricer::price_rank(const InFlightStep& step, const GroupTokens& gro
 }
 
 void StepPricer::add_images(const InFlightStep& step, StepCost& sum) {
-  if (encode_ == nullptr) throw InternalError("a step encodes images and nothing says how long that takes");
+  if (encode_ == nullptr) throw InternalError("a step encodes images without a cost of encoding");
   const StepCost cost = encode_(step.images);
   images_time_ = cost.total;
   sum.add(cost);

@@ -32,8 +32,11 @@ class StepPricer {
   [[nodiscard]] std::int32_t largest_graph_rows() const { return scheduler_.largest_graph_tokens(); }
   void pad_to(std::int32_t rows) { shape_.padding_rows = rows - useful_rows_; }
 
-  // The part of the step last priced in which images are encoded, which comes first.
-  [[nodiscard]] Picoseconds images_time() const { return images_time_; }
+  // The step last priced, by pipeline stage; several stages only.
+  void stage_times(std::vector<Picoseconds>& times) const {
+    cost_.stage_times(shape_, times);
+    times[0] += images_time_;
+  }
   // All rows of the step last priced, whatever layers they pass; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
 
@@ -54,7 +57,7 @@ class StepPricer {
   CostModel& cost_;
   const Scheduler& scheduler_;
   EncodeCost encode_;
-  Picoseconds images_time_{};
+  Picoseconds images_time_{};  // of the step last priced, before its first layer
   StepShape shape_;
   std::int32_t useful_rows_ = 0;
   std::vector<PrefillPiece> prefills_;

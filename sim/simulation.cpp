@@ -79,8 +79,7 @@ RunSummary simulate(const SimSetup& setup, TraceSource& trace, RunSink& sink) {
     auto cost = setup.costs(p).make_cost_model();
     const bool has_group = pool.ranks > 1 && pool.steps_together;
     if (has_group && made.devices.size() % pool.ranks == 0) made.group = std::make_shared<LockStep>(pool.ranks, cost->num_stages());
-    auto device =
-        std::make_unique<SimDevice>(std::move(cost), setup.costs(p).swap_link, pool.memory.copy_bytes(), made.group, setup.costs(p).encode);
+    auto device = std::make_unique<SimDevice>(std::move(cost), setup.costs(p).swap_link, pool.memory, made.group, setup.costs(p).encode);
     made.devices.push_back(device.get());
     return device;
   };

@@ -16,7 +16,6 @@ namespace {
 constexpr std::int64_t kMsNs = 1'000'000;
 constexpr std::int64_t kMostPriority = 1'000'000'000;
 constexpr std::int64_t kMostTurns = 1'000'000'000;
-constexpr std::int64_t kMostImages = 1'000'000;
 
 // At `fail`: a function of a message that stops with the place.
 template <class Fail>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "base/request_facts.h"
@@ -11,6 +12,9 @@ namespace kvlab {
 
 // The optional columns of our own formats (base/request_facts.h), read and written. Times are decimal milliseconds; a client or program is
 // a number or any other text; a class is a text of at most ClassName::kMaxBytes bytes without comma, quote or line end.
+
+// Images of a request.
+inline constexpr std::int64_t kMostImages = 1'000'000;
 
 // Reads those that the row gives; column `first` of `rows` is the first of kFactColumns. InputError with file:line and column.
 void read_facts(const CsvRows& rows, std::size_t first, RequestFacts& facts);

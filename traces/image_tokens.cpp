@@ -14,8 +14,8 @@ bool ImageTokens::next(TraceRequest& request) {
   if (images == 0) return true;
   if (tokens_each_ == 0)
     throw InputError(
-        fmt::format("request {} of the trace (counted from 0) has {} images, and nothing says what an image is: give the experiment "
-                    "'images: {{tokens_each: 576, encoder: clip-vit-l-14-336}}' with the figures of its model (docs/pools.md)",
+        fmt::format("request {} of the trace (counted from 0) has {} images, but the experiment has no key 'images': add 'images: "
+                    "{{tokens_each: 576, encoder: clip-vit-l-14-336}}' with the figures of its model (docs/pools.md)",
                     number, images));
   const std::int64_t tokens = request.prompt_tokens + images * tokens_each_;
   if (tokens > kMaxTokens)

@@ -8,11 +8,11 @@
 
 namespace kvlab {
 
-// Images of a request that a trace gives.
+// The number of images of a request; 0 if the trace has no such column.
 inline std::int32_t images_of(const TraceRequest& request) { return request.facts == nullptr ? 0 : request.facts->images; }
 
-// A stream over another stream: the tokens of a request's images come after those of its text. The text keeps its hashes as far as they end
-// in it; images have none, so that no token after the text is shared.
+// Adds the tokens of images to the prompts of another source, after the text. Hashes that end within the text are kept and all others are
+// dropped, so images and generated tokens are never shared.
 class ImageTokens final : public TraceSource {
  public:
   // tokens_each: of an image; 0: not given, so a request with images is refused (InputError).

@@ -38,7 +38,7 @@ std::vector<std::string> work_of(const PoolRow& pool, const PoolTotals& totals, 
           fixed_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac)};
 }
 
-// The totals of an encode pool, in the form of the other pools' totals.
+// Totals of an encode pool for the same table; columns of KV and tokens stay at 0.
 PoolTotals totals_of(const EncodeTotals& own) {
   PoolTotals totals;
   totals.busy = own.busy;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <utility>
 
 #include "base/spec_file.h"
@@ -23,7 +22,7 @@ std::optional<ImagePlan> read_images(Params& p) {
 EncodePoolPlan read_encode_pool(Params& pool, const std::string& name, const ImagePlan* images, const CostSetup& first) {
   if (images == nullptr)
     pool.fail(
-        fmt::format("pool '{}' encodes images, and nothing says what an image is: add 'images: {{tokens_each: 576, encoder: "
+        fmt::format("pool '{}' encodes images, but the experiment has no key 'images': add 'images: {{tokens_each: 576, encoder: "
                     "clip-vit-l-14-336}}' with the figures of the model at the top level, or leave the pool out",
                     name));
   EncodePoolPlan plan;
@@ -32,11 +31,8 @@ EncodePoolPlan read_encode_pool(Params& pool, const std::string& name, const Ima
   plan.cost.hardware = first.hardware;
   if (pool.has("hardware")) {
     const std::string card = pool.text("hardware", "GPU of its replicas: a name in profiles/hardware, or a file");
-    std::error_code error;
-    const std::string file = pool.resolve_file(card);
-    plan.cost.hardware = pool.reading("hardware", [&] {
-      return load_hardware_spec(std::filesystem::exists(file, error) ? file : card, profiles_folder() + "/hardware");
-    });
+    plan.cost.hardware =
+        pool.reading("hardware", [&] { return load_hardware_spec(file_or_name(pool, card), profiles_folder() + "/hardware"); });
   }
   plan.work = [encoder = images->encoder, hardware = plan.cost.hardware](std::int64_t count) {
     return encode_work(encoder, hardware, count);

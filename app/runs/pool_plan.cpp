@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "app/runs/kv_memory.h"
 #include "app/runs/policy_factory.h"
 #include "app/runs/swap_plan.h"
+#include "base/spec_file.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
@@ -22,9 +21,7 @@ std::string lint_command(const Params& p, const std::string& folder) {
   std::string command = "kvlab profile lint " + folder;
   for (const char* key : {"model", "hardware"}) {
     if (!p.has(key)) continue;
-    const std::string named = p.inline_text(key, ""), file = p.resolve_file(named);
-    std::error_code error;
-    command += fmt::format(" --{} {}", key, std::filesystem::exists(file, error) ? file : named);
+    command += fmt::format(" --{} {}", key, file_or_name(p, p.inline_text(key, "")));
   }
   return command;
 }

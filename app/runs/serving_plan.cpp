@@ -104,7 +104,7 @@ void read_first_facts(Params& p, ServingPlan& plan) {
     for (const Fact fact : facts_for(plan.setup.pool(i), has_pools)) needed.push_back(fact);
   const std::unique_ptr<TraceSource> trace = plan.trace.open();
   TraceRequest first;
-  if (!p.reading("trace", [&] { return trace->next(first); })) return;  // an image without a description
+  if (!p.reading("trace", [&] { return trace->next(first); })) return;  // the trace is empty
   plan.has_facts = first.facts != nullptr;
   refuse_without_session(p, plan, first);
   for (const Fact fact : needed) {

@@ -11,11 +11,12 @@ namespace kvlab {
 // Returns true if CPU memory has KV in 8 bits.
 bool read_swap(Params& memory, MemorySetup& setup);
 
-// Sets the form and the cost of copies in 8 bits (ALISE): each channel of a block's K or V of one head is one group of codes, with zero and
-// scale. Error with file:line:column: the model or the recipe stores KV in another form. After read_kv_policy().
+// Sets size and cost of swapped KV in 8 bits (ALISE). Each channel of a block, per head and for K and V apart, is one quantization group
+// with its own zero point and scale. Call it after read_kv_policy(). Error with file:line:column: the model or the recipe does not store
+// 16-bit KV.
 void set_eight_bit_copies(Params& p, PoolPlan& pool);
 
-// Notes settings without effect, since a KV policy changes sequences. After read_kv_policy().
+// Adds remarks on swap settings that have no effect because the KV policy evicts or rewrites tokens. Call it after read_kv_policy().
 void note_unused_swaps(const PoolPlan& pool, std::vector<std::string>& remarks);
 
 }  // namespace kvlab

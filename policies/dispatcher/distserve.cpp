@@ -15,7 +15,7 @@ class DistServe final : public Dispatcher {
                                    "blocks; an idle one always does")) {}
 
   Placement place(const Ask& ask, const FleetView& fleet) override {
-    if (ask.stage == Stage::kDecode) return decode_.place(ask, fleet, ask.request.prompt_tokens + ask.request.output_tokens);
+    if (ask.stage == Stage::kDecode) return decode_.place(ask, fleet);
     return Placement::send(least_of(ask.among, [&](ReplicaId replica) { return outstanding(fleet, replica); }));
   }
 

@@ -23,7 +23,7 @@ class Epd final : public Dispatcher {
 
   Placement place(const Ask& ask, const FleetView& fleet) override {
     PullQueue& stage = ask.stage == Stage::kDecode ? decode_ : prefill_;
-    return stage.place(ask, fleet, ask.request.prompt_tokens + ask.request.output_tokens);
+    return stage.place(ask, fleet);
   }
 
   void place_images(const ImageAsk& ask, std::vector<std::int32_t>& share) override {

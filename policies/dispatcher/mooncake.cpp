@@ -55,16 +55,7 @@ class MooncakeConductor final : public Dispatcher {
     prompt_tokens_ += ask.request.prompt_tokens;
     ++num_prompts_;
     find_stored(fleet);
-    FirstToken best;
-    std::int64_t best_load = 0;
-    for (const ReplicaId replica : ask.among) {
-      const FirstToken mine = first_token_on(ask, fleet, replica);
-      const std::int64_t load = fleet.load(replica).outstanding_tokens;
-      if (best.replica != kNoReplica && std::pair(mine.seconds, load) >= std::pair(best.seconds, best_load)) continue;
-      best = mine;
-      best_load = load;
-    }
-    const ReplicaId prefill = best.replica;
+    const auto [prefill, best] = least_with(ask.among, [&](ReplicaId replica) { return first_token_on(ask, fleet, replica); });
     const double ttft = best.seconds;
     if (ttft_limit_ > 0 && ttft > ttft_limit_) return Placement::reject(kTtft);
     if (tbt_limit_ > 0 && early_rejection_ != EarlyRejection::kNone) {
@@ -75,14 +66,9 @@ class MooncakeConductor final : public Dispatcher {
   }
 
   Placement go_on(const Ask& ask, const FleetView& fleet) const {
-    ReplicaId decode = kNoReplica;
-    std::pair<double, std::int64_t> least;  // seconds of a step, and requests
-    for (const ReplicaId replica : ask.among) {
-      const std::pair mine(step_seconds(ask, fleet, replica, load_now(fleet, replica)), outstanding(fleet, replica));
-      if (decode != kNoReplica && mine >= least) continue;
-      decode = replica;
-      least = mine;
-    }
+    const auto [decode, least] = least_with(ask.among, [&](ReplicaId replica) {  // seconds of a step, and requests
+      return std::pair(step_seconds(ask, fleet, replica, load_now(fleet, replica)), outstanding(fleet, replica));
+    });
     const bool is_checked = tbt_limit_ > 0 && early_rejection_ != EarlyRejection::kByPredictedLoad;
     return is_checked && least.first > tbt_limit_ ? Placement::reject(kTbt) : Placement::send(decode);
   }
@@ -114,17 +100,20 @@ class MooncakeConductor final : public Dispatcher {
     return static_cast<double>(fleet.load(replica).outstanding_tokens) * pace / fleet.num_ranks(replica);
   }
 
-  // The choice of an instance for a prompt, with the instance whose store it fetches from.
+  // The first token of a prompt on an instance: the expected time, the instance's outstanding tokens, and the instance whose store it
+  // fetches from.
   struct FirstToken {
-    ReplicaId replica = kNoReplica, from = kNoReplica;
     double seconds = 0;
+    std::int64_t load = 0;
+    ReplicaId from = kNoReplica;
+    bool operator<(const FirstToken& o) const { return std::pair(seconds, load) < std::pair(o.seconds, o.load); }
   };
 
   // Algorithm 1: queue, prompt, and the transfer of the prefix beyond its own, if that is worth it by fetch_ratio.
   [[nodiscard]] FirstToken first_token_on(const Ask& ask, const FleetView& fleet, ReplicaId replica) const {
     const std::int64_t own = local_prefix(ask, fleet, replica), all = ask.request.prompt_tokens;
     const std::int64_t best = std::min(longest_, std::max<std::int64_t>(0, all - 1));
-    FirstToken choice{replica, kNoReplica, queue_seconds(fleet, replica)};
+    FirstToken choice{queue_seconds(fleet, replica), fleet.load(replica).outstanding_tokens};
     if (!fleet.has_store(replica) || static_cast<double>(best) <= fetch_ratio_ * static_cast<double>(own)) {
       choice.seconds += fleet.prefill_seconds(replica, all - own, own);
       return choice;
@@ -202,13 +191,12 @@ class MooncakeConductor final : public Dispatcher {
     if (fleet.roles(prefill).decode) decode_ = {prefill};
     if (decode_.empty()) return 0;
     const double arriving = ahead > 0 ? arriving_in(fleet, ahead) : 0;
-    double least = -1;
-    for (const ReplicaId replica : decode_) {
-      const DecodeLoad load = ahead > 0 ? load_in(fleet, replica, ahead, arriving) : load_now(fleet, replica);
-      const double seconds = step_seconds(ask, fleet, replica, load);
-      if (least < 0 || seconds < least) least = seconds;
-    }
-    return least;
+    return least_with(decode_,
+                      [&](ReplicaId replica) {
+                        return step_seconds(ask, fleet, replica,
+                                            ahead > 0 ? load_in(fleet, replica, ahead, arriving) : load_now(fleet, replica));
+                      })
+        .second;
   }
 
   double ttft_limit_, tbt_limit_;  // s

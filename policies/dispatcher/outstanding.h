@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <utility>
 
 #include "policies/dispatcher/dispatcher.h"
 
@@ -12,18 +14,19 @@ inline std::int64_t outstanding(const FleetView& fleet, ReplicaId replica) {
   return load.waiting + load.running;
 }
 
-// The replica with the smallest key(replica); of equals the first.
+// The replica with the smallest key(replica), and that key; of equals the first.
+template <class Key>
+auto least_with(std::span<const ReplicaId> among, Key&& key) {
+  std::pair best(among.front(), key(among.front()));
+  for (const ReplicaId replica : among.subspan(1))
+    if (auto mine = key(replica); mine < best.second) best = {replica, mine};
+  return best;
+}
+
+// That replica alone.
 template <class Key>
 ReplicaId least_of(std::span<const ReplicaId> among, Key&& key) {
-  ReplicaId best = among.front();
-  auto least = key(best);
-  for (const ReplicaId replica : among.subspan(1)) {
-    const auto mine = key(replica);
-    if (!(mine < least)) continue;
-    best = replica;
-    least = mine;
-  }
-  return best;
+  return least_with(among, key).first;
 }
 
 }  // namespace kvlab

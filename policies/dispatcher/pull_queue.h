@@ -17,14 +17,13 @@ class PullQueue {
   // (0: any number); an idle one always does.
   explicit PullQueue(double waiting_frac, std::int64_t most_waiting = 0) : waiting_frac_(waiting_frac), most_waiting_(most_waiting) {}
 
-  // tokens: that the request holds at the start of its stage.
-  Placement place(const Ask& ask, const FleetView& fleet, std::int32_t tokens) {
+  Placement place(const Ask& ask, const FleetView& fleet) {
     unaccepted_.resize(fleet.num_replicas());
     const std::optional<ReplicaId> waits_for = held_first(ask.request.number);
     const ReplicaId chosen = waits_for ? *waits_for : least_loaded(ask, fleet);
     std::deque<std::uint64_t>& queue = unaccepted_[index(chosen)];
     const bool is_next = waits_for || queue.empty();
-    if (is_idle(fleet, chosen) || (is_next && accepts(fleet, chosen, tokens))) {
+    if (is_idle(fleet, chosen) || (is_next && accepts(fleet, chosen, ask.request))) {
       if (waits_for) queue.pop_front();
       return Placement::send(chosen);
     }
@@ -49,12 +48,12 @@ class PullQueue {
 
   // In DistServe accepted requests take their blocks at once; here they take them when the scheduler begins with them, so that those of the
   // queue are not free.
-  [[nodiscard]] bool accepts(const FleetView& fleet, ReplicaId replica, std::int32_t tokens) const {
+  [[nodiscard]] bool accepts(const FleetView& fleet, ReplicaId replica, const RequestRecord& request) const {
     const ReplicaLoad load = fleet.load(replica);
     const std::int64_t queued = fleet.queued_blocks(replica);
     if (static_cast<double>(queued) >= waiting_frac_ * static_cast<double>(load.num_blocks)) return false;
     if (most_waiting_ > 0 && load.waiting > most_waiting_) return false;
-    return load.used_blocks + queued + fleet.blocks_for(replica, tokens) <= load.num_blocks;
+    return load.used_blocks + queued + fleet.blocks_for(replica, request.prompt_tokens + request.output_tokens) <= load.num_blocks;
   }
 
   double waiting_frac_;

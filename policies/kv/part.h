@@ -173,6 +173,8 @@ class Scorer : public KvPart {
   [[nodiscard]] virtual Protected protects() const { return {}; }
   // True: scores of different heads and layers can be ranked together.
   [[nodiscard]] virtual bool comparable_across_heads() const { return true; }
+  // True: refine() ranks tokens anew, so an allocator must not have chosen all of them before.
+  [[nodiscard]] virtual bool ranks_after_counts() const { return false; }
 };
 
 // One layer with scores, waiting for counts.
@@ -185,7 +187,7 @@ struct ScoredLayer {
   const std::int32_t* full = nullptr;    // [num_sequences] to which rows cut to the target may fill up again; null: to the target
   std::int32_t* keep = nullptr;          // [num_rows] out, at most the row's length
   const Observed* in = nullptr;          // of the layer, for the same sequences
-  float* marks = nullptr;                // the array `scores`, where an allocator may fix tokens by their scores, else null
+  float* marks = nullptr;                // the array `scores` for an allocator that fixes tokens; null: the scorer protects a share
 };
 
 // How many tokens each layer and head keeps.
@@ -207,6 +209,11 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                               std::int32_t n) const = 0;
   [[nodiscard]] virtual bool depends_on_data() const { return false; }
+  // kSome, kAll: allocate() chooses some of the tokens that stay, or all of them, and writes this to ScoredLayer::marks.
+  enum class FixesTokens : std::uint8_t { kNone, kSome, kAll };
+  [[nodiscard]] virtual FixesTokens fixes_tokens() const { return FixesTokens::kNone; }
+  // True: a share of the prompt is rounded once for the whole model, so a row holds up to one token more than its own share.
+  [[nodiscard]] virtual bool rounds_for_model() const { return false; }
   // expected() of rows that lose a part of their shares at once: the share of `full` in proportion, so that rows that are alike before stay
   // alike. full <= target: the share of the target.
   [[nodiscard]] std::int32_t expected_part(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,

@@ -196,8 +196,8 @@ void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {
 
 void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
   if (needs_.weights && step.ops.computes())
-    throw InputError(fmt::format("recipe '{}' cannot run: it needs trained tensors, write 'weights: FILE'{}", recipe_.name,
-                                 recipe_.weights_from.empty() ? "" : "; to be had: " + recipe_.weights_from));
+    throw InputError(
+        fmt::format("recipe '{}' cannot run: it needs trained tensors, write 'weights: FILE'{}", recipe_.name, weights_advice(recipe_)));
   const Ops::Frame frame(step.ops);
   LayerStep view = layer_step(step, layer);
   if (scorer_) scorer_->observe(view);

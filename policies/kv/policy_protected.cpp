@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "kernels/score/protect/protect.h"
 #include "kernels/score/score_map/score_map.h"
-#include "policies/kv/part_traits.h"
 #include "policies/kv/policy.h"
 
 namespace kvlab {
@@ -89,8 +88,7 @@ std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
   SeqStep cut = seq;  // the last one
   if (bound->end < seq.end()) cut = {seq.index, 0, bound->end, bound->end, seq.question_begin};
   // Some peers round a share of the prompt up, for a layer or the whole model.
-  const auto* of_model = dynamic_cast<const RoundsForModel*>(allocator_.get());
-  const bool rounds = recipe_.peer_ties || (of_model != nullptr && of_model->rounds_for_model());
+  const bool rounds = recipe_.peer_ties || allocator_->rounds_for_model();
   const std::int32_t more = rounds && recipe_.budget.tokens == 0 ? 1 : 0;
   const std::int32_t tokens = raised(cut, bound->tokens);
   std::int64_t all = 0;

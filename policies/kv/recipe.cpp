@@ -9,7 +9,6 @@
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/kv/disposal/merging.h"
-#include "policies/kv/part_traits.h"
 #include "policies/kv/recipe_positions.h"
 #include "policies/kv/recipe_weights.h"
 
@@ -115,13 +114,17 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   if (allocator->depends_on_data() && !scorer->comparable_across_heads())
     refuse(fmt::format("allocator '{}' ranks heads against each other, and scores of '{}' are not comparable between heads", r.allocator,
                        r.scorer));
-  const auto* fixes = dynamic_cast<const FixesTokens*>(allocator.get());
-  const auto* ranks = dynamic_cast<const RanksAfterCounts*>(scorer.get());
-  if (fixes != nullptr && ranks != nullptr && fixes->fixes_tokens() && ranks->ranks_after_counts())
+  const auto fixes = allocator->fixes_tokens();
+  if (fixes == Allocator::FixesTokens::kAll && scorer->ranks_after_counts())
     refuse(fmt::format(
         "allocator '{}' chooses the tokens by the scores, and scorer '{}' ranks them anew once counts are known: give output_aware "
         "'first_stage: of_budget' (AdaKV over CriticalKV), or ada 'ties: critical_adakv' (CriticalAdaKV) or 'ties: lower_index'",
         r.allocator, r.scorer));
+  if (fixes != Allocator::FixesTokens::kNone && scorer->protects().recent_frac > 0 && !r.peer_ties)
+    refuse(fmt::format(
+        "allocator '{}' fixes tokens that stay, and scorer '{}' protects a share of what a row keeps, which is known only after "
+        "that: give scorer '{}' 'recent_frac: 0'",
+        r.allocator, r.scorer, r.scorer));
   const auto disposal = r.make_disposal();
   if (!r.is_native && !disposal->shrinks())
     refuse(fmt::format("disposal '{}' stores tokens in a precision of its own, so the format must be 'native', not '{}'", r.disposal,

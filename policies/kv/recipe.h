@@ -61,6 +61,9 @@ Recipe read_recipe(Params& p);
 // A remark on `over` of `all` prompts (KvPolicy::exceeds_budget), which are called `of`: "requests". "" where there are none.
 std::string remark_on_budget(std::uint64_t over, std::uint64_t all, const std::string& of);
 
+// "; to be had: " with the recipe's weights_from, for errors about trained tensors; "" if it states none.
+std::string weights_advice(const Recipe& recipe);
+
 // Why a budget would change nothing: no part of the recipe asks for it. "" where one does.
 std::string why_no_budget(const Recipe& recipe);
 

@@ -41,8 +41,8 @@ std::string why_not_renumbered(const Recipe& r) {
   if (!r.renumbers()) return "";
   const auto because = [](const std::string& why) { return "keys cannot be renumbered, because " + why + kInstead; };
   if (!r.acts && r.selects_all) return because("no token is dropped or left out");
-  if (r.make_disposal()->adds_segments()) return because(fmt::format("disposal '{}' keeps keys beside the rows", r.disposal));
-  if (r.make_selector()->adds_segments()) return because(fmt::format("selector '{}' keeps keys beside the rows", r.selector));
+  if (r.make_disposal()->adds_segments()) return because(fmt::format("disposal '{}' keeps keys outside the cache", r.disposal));
+  if (r.make_selector()->adds_segments()) return because(fmt::format("selector '{}' keeps keys outside the cache", r.selector));
   if (!r.acts) return "";
   const std::string why = r.scorer.empty() ? "" : why_cuts_stay(r);
   return why.empty() ? "" : because(why);

@@ -34,6 +34,8 @@ bool give_all(Recipe& recipe, const Weights& weights) {
 
 }  // namespace
 
+std::string weights_advice(const Recipe& recipe) { return recipe.weights_from.empty() ? "" : "; to be had: " + recipe.weights_from; }
+
 void read_weights(Params& experiment, Params& file, Recipe& recipe) {
   recipe.weights_from = file.text("weights_from", "", "where trained or calibrated tensors for it can be had");
   constexpr const char* kMeaning = "safetensors file with the recipe's trained or calibrated tensors";
@@ -41,8 +43,7 @@ void read_weights(Params& experiment, Params& file, Recipe& recipe) {
   if (own.empty() && given.empty()) return;
   Params& from = given.empty() ? file : experiment;
   const std::string name = given.empty() ? own : given, path = from.resolve_file(name);
-  const std::string advice = recipe.weights_from.empty() ? "" : "; to be had: " + recipe.weights_from;
-  if (!std::filesystem::is_regular_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", name, advice));
+  if (!std::filesystem::is_regular_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", name, weights_advice(recipe)));
   from.reading("weights", [&] {
     if (!give_all(recipe, TrainedTensors::open(path)))
       throw InputError(fmt::format("no part of recipe '{}' takes weights: delete the line", recipe.name));

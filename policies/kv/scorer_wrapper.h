@@ -29,6 +29,7 @@ class ScorerWrapper : public Scorer {
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override { inner_->refine(step, keep, scores); }
   [[nodiscard]] Protected protects() const override { return inner_->protects(); }
   [[nodiscard]] bool comparable_across_heads() const override { return inner_->comparable_across_heads(); }
+  [[nodiscard]] bool ranks_after_counts() const override { return inner_->ranks_after_counts(); }
 
  protected:
   ScorerWrapper(Params& p, const std::string& fallback) {

@@ -9,9 +9,11 @@ namespace kvlab {
 
 namespace {
 
+// f on each count, but shared bytes are counted once.
 template <class F>
 OpCall combined(const OpCall& a, const OpCall& b, F&& f) {
-  return {a.op, f(a.rows, b.rows), f(a.tokens, b.tokens), f(a.outputs, b.outputs), f(a.bytes, b.bytes), f(a.flops, b.flops)};
+  const std::int64_t shared = std::max(a.shared_bytes, b.shared_bytes), own = f(a.bytes - a.shared_bytes, b.bytes - b.shared_bytes);
+  return {a.op, f(a.rows, b.rows), f(a.tokens, b.tokens), f(a.outputs, b.outputs), own + shared, f(a.flops, b.flops), shared};
 }
 
 bool same_operations(const std::vector<std::vector<OpCall>>& a, const std::vector<std::vector<OpCall>>& b) {

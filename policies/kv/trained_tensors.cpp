@@ -96,4 +96,8 @@ std::string TrainedTensors::refuses(const std::string& tensor, const std::vector
                      shape_text(found), shape_text(wanted), of);
 }
 
+std::string TrainedTensors::refuses_more_layers(const std::string& tensor, std::int32_t num_layers) const {
+  return has(tensor) ? fmt::format("{} has more than the model's {} layers; take the file of this model", name_, num_layers) : "";
+}
+
 }  // namespace kvlab

@@ -28,6 +28,8 @@ class TrainedTensors {
   [[nodiscard]] std::span<const float> floats(const std::string& tensor) const;
   // "" or why the tensor does not fit the model, which needs `shape`; an extent of -1 is any.
   [[nodiscard]] std::string refuses(const std::string& tensor, const std::vector<std::int64_t>& shape, const std::string& of) const;
+  // "" or an error text for a file with tensors of more layers: it has `tensor`, which belongs to the layer after the model's last.
+  [[nodiscard]] std::string refuses_more_layers(const std::string& tensor, std::int32_t num_layers) const;
 
   TrainedTensors(const TrainedTensors&) = delete;
   TrainedTensors& operator=(const TrainedTensors&) = delete;

@@ -245,13 +245,6 @@ int tp_of(Params& experiment) {
   return p.optional<int>("tp", 1, 1, 1024, "GPUs that share each layer");
 }
 
-// A file where there is one of that name, else the name as it is.
-std::string file_or_name(const Params& p, const std::string& name) {
-  std::error_code error;
-  const std::string file = p.resolve_file(name);
-  return std::filesystem::exists(file, error) ? file : name;
-}
-
 }  // namespace
 
 CostSetup read_cost_setup(Params& experiment) {

@@ -101,9 +101,7 @@ VisionEncoder read_vision_encoder(Params& p, const std::string& key) {
   if (own.has("name")) {
     const std::string name = own.text("name", "a vision encoder in profiles/encoders, or a file");
     own.reject_unread();
-    std::error_code error;
-    const std::string file = own.resolve_file(name);
-    return own.reading("name", [&] { return load_encoder(std::filesystem::exists(file, error) ? file : name); });
+    return own.reading("name", [&] { return load_encoder(file_or_name(own, name)); });
   }
   VisionEncoder encoder = read_keys(own);
   own.reject_unread();

@@ -2,6 +2,7 @@
 
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "policies/kv/shape_run.h"
+#include "policies/kv/step_ops.h"
 #include "tests/error_of.h"
 #include "tests/kv/tier_fixture.h"
 
@@ -138,6 +139,23 @@ TEST(InfiniGen, TheGuessCostsAProjectionPerStepAndLayer) {
   EXPECT_EQ(calls, 3);  // layer 0 is read whole
   EXPECT_EQ(bytes, 3 * (2 * 8 * 16 * 96 + 4 * (96 + 8 * 16 + 16)));
   EXPECT_EQ(flops, 3 * (2 * 8 * 16 * 96 + 3 * 8 * 16));
+}
+
+// In the batch's own call and in the sum over its sequences.
+TEST(InfiniGen, ABatchReadsTheProjectionOnce) {
+  const ModelShape model{4, 8, 2, 16, 96, 2};
+  const Recipe recipe = load_recipe("infinigen");
+  const std::vector<ShapeRun::Seq> batch{{200, 1, 200, {200}, {}}, {230, 1, 200, {230}, {}}, {200, 1, 180, {200}, {}}};
+  const auto bytes_of = [](const std::vector<OpCall>& calls) {
+    std::int64_t bytes = 0;
+    for (const OpCall& c : calls) bytes += c.op == "guess_queries" ? c.bytes : 0;
+    return bytes;
+  };
+  const std::int64_t once = 2 * 8 * 16 * 96 + 3 * 4 * (96 + 8 * 16 + 16);
+  ShapeRun run(recipe, model);
+  EXPECT_EQ(bytes_of(run.step(batch).calls), 3 * once);
+  StepOps sums(recipe, model);
+  EXPECT_EQ(bytes_of(sums.decode(batch).of_layer(1)), once);
 }
 
 TEST(InfiniGen, KeepsTheLargestChannelsOfThePrompt) {

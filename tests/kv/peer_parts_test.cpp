@@ -272,12 +272,27 @@ TEST(ScoreThreshold, TheLastTokensStayWhateverTheirScore) {
   EXPECT_EQ(m.scores[0][19], kInfinity);
 }
 
+Recipe read(const std::string& text) {
+  Params p = Params::from_text(text, "kv_policy");
+  return read_recipe(p);
+}
+
+// The scorer's share follows from the counts, so no scores are there to mark when the allocator runs.
+TEST(FixedTokens, AreRefusedWhereTheScorerProtectsAShare) {
+  const std::string h2o = "{recipe: h2o, budget_tokens: 64, scorer: {accumulated_attention: {recent_frac: ";
+  const auto refused = testing::ThrowsMessage<InputError>(testing::HasSubstr("give scorer 'accumulated_attention' 'recent_frac: 0'"));
+  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 4}}}"); }, refused);
+  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {ada: {ties: critical_adakv}}}"); }, refused);
+  EXPECT_THAT([&] { read(h2o + "0.5}}, allocator: {ada: {layers: {score_threshold: {recent_tokens: 4}}}}}"); }, refused);
+  EXPECT_NO_THROW(read(h2o + "0}}, allocator: {score_threshold: {recent_tokens: 4}}}"));
+  EXPECT_NO_THROW(read(h2o + "0.5}}, allocator: {score_threshold: {recent_tokens: 0}}}"));
+  EXPECT_NO_THROW(read(h2o + "0.5}}, allocator: ada}"));
+}
+
 TEST(Ada, RefusesScorersThatRankAnewWhereItChoosesTheTokens) {
-  const auto read = [](const std::string& text) {
-    Params p = Params::from_text(text, "kv_policy");
-    return read_recipe(p);
-  };
   EXPECT_THAT([&] { read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity}}}"); },
+              testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget")));
+  EXPECT_THAT([&] { read("{recipe: kvpress_adakv, scorer: {composite: {of: {output_aware: {of: key_diversity}}}}}"); },
               testing::ThrowsMessage<InputError>(testing::HasSubstr("first_stage: of_budget")));
   EXPECT_NO_THROW(read("{recipe: kvpress_adakv, scorer: {output_aware: {of: key_diversity, first_stage: of_budget}}}"));
   EXPECT_NO_THROW(read("{recipe: kvpress_critical_adakv, scorer: {output_aware: {of: key_diversity}}}"));

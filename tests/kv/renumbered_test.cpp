@@ -296,9 +296,9 @@ TEST(Renumbered, IsRefusedWithAReason) {
   expect("full", "", "no token is dropped or left out");
   expect("kivi2", "", "no token is dropped or left out");
   expect("snapkv_kivi2", "", "format 'kivi' encodes keys at their old places");
-  expect("razor_compensation", "", "disposal 'compensation' keeps keys beside the rows");
-  expect("mikv", "", "disposal 'low_precision' keeps keys beside the rows");
-  expect("spe_cache", "", "selector 'spe_cache' keeps keys beside the rows");
+  expect("razor_compensation", "", "disposal 'compensation' keeps keys outside the cache");
+  expect("mikv", "", "disposal 'low_precision' keeps keys outside the cache");
+  expect("spe_cache", "", "selector 'spe_cache' keeps keys outside the cache");
   expect("snapkv", ", selector: a2ats", "selector 'a2ats' turns keys back by their original positions");
   expect("snapkv", ", trigger: every_step",
          "scorer 'window_attention' asks with queries from before earlier cuts of trigger 'every_step' (trigger 'prefill_end' cuts once)");

@@ -131,6 +131,7 @@ TEST_F(WeightFile, ErrorsSayWhatToType) {
   EXPECT_NE(error("{recipe: duo, allocator: {head_split: {retrieval_heads: 0.1}}, weights: " + other + "}").find("exclude each other"),
             std::string::npos);
   EXPECT_EQ(error("{recipe: duo, weights: " + other + "}"), "no error");
+  EXPECT_EQ(error("{recipe: snapkv, allocator: {ada: {layers: head_split}}, weights: " + other + "}"), "no error") << "ada passes them on";
 }
 
 std::vector<std::pair<int, int>> places(const HeadLabels& labels) {

@@ -108,6 +108,21 @@ TEST(PoolsStore, AReplicaReadsItsOwnStore) {
   EXPECT_EQ(summary.stores[0].kept_blocks, 4 + 5);
 }
 
+// Swaps in 8 bits halve the bytes of swapped blocks alone.
+TEST(PoolsStore, IsReadAsItIsOnTheGpuWithSwapsInEightBits) {
+  const Family family(1, 300), other(2, 380);
+  const auto scheduled = [&](std::int64_t swapped_bytes) {
+    SimSetup setup = store_setup({{0, 0}, {0, 0}, {0, 0}});
+    setup.pools[0].memory.num_blocks = 24;
+    setup.pools[0].memory.swap.codec.block_bytes = swapped_bytes;
+    Recorder records;
+    run_into(records, setup, {family.at(0, 300), other.at(50, 380), family.at(100, 300)});
+    EXPECT_EQ(record_of(records, 2).hit_tokens, 256);
+    return ns(record_of(records, 2).scheduled);
+  };
+  EXPECT_EQ(scheduled(1 << 19), scheduled(0));
+}
+
 // Half of what is fetched is in the own store already: 2 blocks come from there, at the same time.
 TEST(PoolsStore, AFetchTakesWhatIsMissing) {
   const Family family(1, 300);
@@ -135,6 +150,27 @@ TEST(PoolsStore, OtherPromptsGoOnMeanwhile) {
   run_into(records, store_setup({{0, 0}, {1, 0}, {1, 1}}), {family.at(0, 300), family.at(50, 300), request_at(51, 100, 3)});
   EXPECT_EQ(ns(record_of(records, 2).first_token), 51'000'000 + 7'080);
   EXPECT_GT(ns(record_of(records, 1).first_token), 70'000'000);
+}
+
+// A prompt with an image goes to the encode replica first, and then to the replica that the dispatcher chose, with the prefix that it
+// named.
+TEST(PoolsStore, APrefixIsFetchedAfterImagesAreEncoded) {
+  const Family family(1, 300);
+  SimSetup setup = store_setup({{0, 0}, {1, 0}});
+  const auto pass = [](std::int64_t) { return EncodeWork{to_ps(Span(1'000'000)), {}, 1, 1}; };
+  setup.images = {50, 1'000'000, {{"encode", 1, 1, setup.link, pass}}};
+  RequestFacts facts;
+  facts.images = 1;
+  TraceRequest with_image = family.at(50, 350);
+  with_image.facts = &facts;
+  Recorder records;
+  run_into(records, setup, {family.at(0, 300), with_image});
+  const RequestRecord& r = record_of(records, 1);
+  EXPECT_EQ(r.replica, 2U) << "its decode replica";
+  EXPECT_EQ(r.hit_tokens, 256);
+  const auto fetched = std::count_if(records.transfers.begin(), records.transfers.end(),
+                                     [](const TransferRecord& t) { return t.request == 1 && t.from == 0 && t.to == 1; });
+  EXPECT_EQ(fetched, 1);
 }
 
 // A request that is refused gives its references back; the store would not be able to take the next prompt otherwise.

@@ -43,6 +43,25 @@ TEST(Pools, ARequestPassesBothStages) {
   EXPECT_EQ(summary.links[1].busy.count(), (ns(t.end) - ns(t.asked)) * 1000);
 }
 
+// A decode replica that keeps copies of turns needs sessions and hashes of its block size, as a replica that prefills does.
+TEST(Pools, TheDecodeReplicaChecksItsRequests) {
+  SimSetup setup = pools_setup(1, 1);
+  for (PoolSetup& pool : setup.pools) pool.memory.prefix_caching = false;
+  setup.pools[1].memory.swap.keeps_turns = true;
+  const std::vector<std::uint64_t> hashes = {1, 2, 3, 4};
+  const auto serve = [&](std::int64_t session, std::int32_t hash_tokens) {
+    TraceRequest request = request_at(0, 100, 3);
+    request.session = session;
+    request.hash_tokens = hash_tokens;
+    request.hashes = hashes;
+    Recorder records;
+    run_into(records, setup, {request});
+  };
+  EXPECT_NO_THROW(serve(1, 16));
+  EXPECT_THROW(serve(-1, 16), InputError);
+  EXPECT_THROW(serve(1, 24), InputError);
+}
+
 TEST(Pools, OneTokenNeedsNoTransfer) {
   Recorder records;
   run_into(records, pools_setup(1, 1), {request_at(0, 100, 1)});

@@ -1,3 +1,4 @@
+#include "traces/fact_columns.h"
 #include "traces/readers/readers.h"
 
 namespace kvlab {
@@ -24,7 +25,6 @@ class Azure final : public CsvReader {
       : CsvReader(std::move(lines), options, kColumns, 0), own_(own) {}
 
  private:
-  static constexpr std::int64_t kMostImages = 1'000'000;
   bool read_row(TraceRequest& request) override {
     while (rows_.next()) {
       if (rows_.has(kTime)) request.arrival = since_first(instant());

@@ -325,12 +325,12 @@ PoolRow row_of(const EncodePoolPlan& pool, const VisionEncoder& encoder) {
           card.memory_bytes_per_s};
 }
 
-// A pool that had nothing to do.
+// Remark on an encode pool that received no image; "" if one did.
 std::string remark_on_images(const ServingPlan& plan, const RunSummary& summary) {
   std::int64_t images = 0;
   for (const EncodeTotals& pool : summary.encode_pools) images += pool.images;
   if (plan.encode_pools.empty() || images > 0) return "";
-  return fmt::format("no request has images, so that pool '{}' did nothing", plan.encode_pools.front().name);
+  return fmt::format("no request has images, so pool '{}' had nothing to encode", plan.encode_pools.front().name);
 }
 
 }  // namespace

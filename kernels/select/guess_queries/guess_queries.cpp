@@ -9,12 +9,14 @@ namespace kvlab {
 
 OpCall call(const GuessQueries& a) {
   const std::int64_t n = a.num_sequences, width = std::int64_t{a.q_heads} * a.head_dim, d = a.hidden_dim;
+  const std::int64_t weights = n > 0 ? 2 * width * d : 0;
   return {.op = "guess_queries",
           .rows = n,
           .tokens = 0,
           .outputs = n,
-          .bytes = n * (2 * width * d + 4 * (d + width + a.head_dim)),
-          .flops = n * (2 * width * d + 3 * width)};
+          .bytes = weights + n * 4 * (d + width + a.head_dim),
+          .flops = n * (2 * width * d + 3 * width),
+          .shared_bytes = weights};
 }
 
 namespace {

@@ -24,8 +24,8 @@ struct GuessQueries {
   const float *cos = nullptr, *sin = nullptr;  // [num_sequences, head_dim / 2]; null: no RoPE
   float* out = nullptr;                        // [num_sequences, q_heads, head_dim]
 };
-// W_q (2 bytes per element) is read once per sequence, a bound: counts of a batch are sums over its sequences. Angles, inputs and queries
-// once each; a multiply and an add per element of W_q, and RoPE.
+// W_q (2 bytes per element) is read once; angles, inputs and queries once per sequence. Per sequence a multiply and an add per element of
+// W_q, and RoPE.
 OpCall call(const GuessQueries&);
 void run_cpu(const GuessQueries&);
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "base/half.h"
 
@@ -26,6 +28,13 @@ inline std::uint32_t field_at(const std::uint8_t* from, std::int32_t i, int bits
   std::uint32_t value = 0;
   for (std::int32_t b = 0, at = i * bits; b < bits; ++b, ++at) value |= (std::uint32_t{from[at / 8]} >> (at % 8) & 1U) << b;
   return value;
+}
+// The index of the point nearest to x; of equals the first.
+inline std::uint32_t nearest_point(std::span<const float> points, float x) {
+  std::uint32_t best = 0;
+  for (std::uint32_t i = 1; i < points.size(); ++i)
+    if (std::fabs(points[i] - x) < std::fabs(points[best] - x)) best = i;
+  return best;
 }
 
 }  // namespace kvlab

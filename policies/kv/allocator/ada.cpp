@@ -2,7 +2,6 @@
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/part_traits.h"
 
 namespace kvlab {
 
@@ -10,7 +9,7 @@ namespace {
 
 // Heads of a layer compete: the layer's whole budget goes to the largest scores of all its heads, with a safeguard for each head.
 // AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores and so count in every head alike.
-class Ada final : public Allocator, public FixesTokens {
+class Ada final : public Allocator {
   using Ties = TopKPooled::Ties;
 
  public:
@@ -38,6 +37,8 @@ class Ada final : public Allocator, public FixesTokens {
     return needs;
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return layers_->refuses(model); }
+  [[nodiscard]] TakesWeights takes_weights() const override { return layers_->takes_weights(); }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override { layers_->set_weights(weights); }
   void forget(std::int32_t index) override { layers_->forget(index); }
   void set_budget(const Budget& budget) override {
     dropped_ = budget.tokens > 0 ? 0 : budget.dropped_frac();
@@ -46,7 +47,11 @@ class Ada final : public Allocator, public FixesTokens {
   [[nodiscard]] Scope scope() const override { return layers_->scope(); }
   [[nodiscard]] bool depends_on_data() const override { return true; }
   [[nodiscard]] bool splits_heads() const override { return true; }
-  [[nodiscard]] bool fixes_tokens() const override { return ties_ == Ties::kPeerDropped; }
+  [[nodiscard]] FixesTokens fixes_tokens() const override {
+    if (ties_ == Ties::kPeerDropped) return FixesTokens::kAll;
+    return ties_ == Ties::kPeerKept ? FixesTokens::kSome : layers_->fixes_tokens();
+  }
+  [[nodiscard]] bool rounds_for_model() const override { return layers_->rounds_for_model(); }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     layers_->allocate(ops, model, seqs, layers);
@@ -80,7 +85,7 @@ class Ada final : public Allocator, public FixesTokens {
                    ? l.keep[row + h]
                    : layers_->expected_part(model, l.layer, h, l.target[s], l.full == nullptr ? 0 : l.full[s], seq.end());
     }
-    if (whole_ && dropped_ > 0) return held - static_cast<std::int64_t>(static_cast<double>(held) * dropped_);
+    if (whole_ && dropped_ > 0) return left_of(held, dropped_);
     return std::min(held, total);
   }
 

@@ -29,6 +29,15 @@ inline std::span<std::int32_t> all_counts(const ScoredLayer& layer) { return {la
 // Tokens that some rows could not take go to rows with room, in equal parts, until the counts sum to `total` or all rows are full.
 void pass_on(std::span<std::int32_t> counts, std::span<const std::int32_t> len, std::int64_t total);
 
+// A share of `held` tokens of several rows, rounded once as in kvpress: the share that goes rounded down, or the share that stays, at least
+// one token.
+inline std::int64_t left_of(std::int64_t held, double dropped_frac) {
+  return held - static_cast<std::int64_t>(static_cast<double>(held) * dropped_frac);
+}
+inline std::int64_t kept_of(std::int64_t held, double frac) {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(held) * frac));
+}
+
 // A value for a layer, or for one of its KV heads.
 struct TableEntry {
   std::int32_t layer = 0, head = -1;  // -1: all heads

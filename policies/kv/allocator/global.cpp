@@ -2,7 +2,6 @@
 
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/part_traits.h"
 
 namespace kvlab {
 
@@ -10,7 +9,7 @@ namespace {
 
 // All layers and heads of a sequence compete for one budget: the largest scores of the model stay. KVzip, Kim et al. 2025,
 // arXiv:2505.23416.
-class Global final : public Allocator, public RoundsForModel {
+class Global final : public Allocator {
   enum class Rounding : std::uint8_t { kPerRow, kDropped, kKept };
 
  public:
@@ -70,9 +69,7 @@ class Global final : public Allocator, public RoundsForModel {
 
  private:
   [[nodiscard]] std::int64_t whole(std::int64_t held) const {
-    const auto tokens = static_cast<double>(held);
-    if (rounding_ == Rounding::kDropped) return held - static_cast<std::int64_t>(tokens * dropped_);
-    return std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens * frac_));
+    return rounding_ == Rounding::kDropped ? left_of(held, dropped_) : kept_of(held, frac_);
   }
 
   double safeguard_;

@@ -23,13 +23,12 @@ std::vector<std::int32_t> largest(std::span<const float> values, std::size_t cou
 
 HeadLabels::HeadLabels(std::shared_ptr<const TrainedTensors> weights, HeadLabel label, double frac, double echo_frac)
     : weights_(std::move(weights)), label_(label) {
-  const std::vector<std::int64_t> shape = weights_->shape(tensors().front());
-  if (shape.size() != 2)
-    throw InputError(fmt::format("{}: tensor '{}' is no table [layers, KV heads]", weights_->name(), tensors().front()));
+  const std::vector<std::int64_t> shape = weights_->shape(tensor());
+  if (shape.size() != 2) throw InputError(fmt::format("{}: tensor '{}' is no table [layers, KV heads]", weights_->name(), tensor()));
   const double rows = static_cast<double>(shape[0] * shape[1]);
   const auto count = static_cast<std::size_t>(std::lround(frac * rows));
   std::vector<float> ranks;
-  for (const float x : weights_->floats(tensors().front())) ranks.push_back(x);
+  for (const float x : weights_->floats(tensor())) ranks.push_back(x);
   if (label_ == HeadLabel::kInduction) {
     if (weights_->shape("kv_echo") != shape)
       throw InputError(weights_->name() + ": tensors 'kv_induction' and 'kv_echo' have different shapes");
@@ -41,13 +40,8 @@ HeadLabels::HeadLabels(std::shared_ptr<const TrainedTensors> weights, HeadLabel 
     heads_.push_back({row / static_cast<std::int32_t>(shape[1]), row % static_cast<std::int32_t>(shape[1]), 0});
 }
 
-std::vector<std::string> HeadLabels::tensors() const {
-  if (label_ == HeadLabel::kGates) return {"gates"};
-  return {"kv_induction", "kv_echo"};
-}
-
 std::string HeadLabels::refuses(const ModelShape& model) const {
-  return weights_->refuses(tensors().front(), {model.num_layers, model.kv_heads}, "layers, KV heads");
+  return weights_->refuses(tensor(), {model.num_layers, model.kv_heads}, "layers, KV heads");
 }
 
 }  // namespace kvlab

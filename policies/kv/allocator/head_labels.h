@@ -29,7 +29,7 @@ class HeadLabels {
   [[nodiscard]] std::string refuses(const ModelShape& model) const;
 
  private:
-  [[nodiscard]] std::vector<std::string> tensors() const;
+  [[nodiscard]] const char* tensor() const { return label_ == HeadLabel::kGates ? "gates" : "kv_induction"; }
   std::shared_ptr<const TrainedTensors> weights_;
   HeadLabel label_ = HeadLabel::kGates;
   std::vector<TableEntry> heads_;

@@ -2,7 +2,6 @@
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/part_traits.h"
 
 namespace kvlab {
 
@@ -10,7 +9,7 @@ namespace {
 
 // Layers compete for the model's budget, and all heads of a layer keep the same count: entry j of a layer is the mean over its heads of
 // the j-th largest score, and the largest entries of all layers stay. KVCompose, Akulov et al. 2025, arXiv:2509.05165 (composite tokens).
-class LayerGlobal final : public Allocator, public RoundsForModel {
+class LayerGlobal final : public Allocator {
  public:
   explicit LayerGlobal(Params& p)
       : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every layer has for certain")),
@@ -45,7 +44,7 @@ class LayerGlobal final : public Allocator, public RoundsForModel {
         budget[s] += std::min(layer.target[s], n);
       }
       const std::int64_t all = first[at] - first[at - members];
-      if (kvpress_ && frac_ > 0) budget[s] = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(all) * frac_));
+      if (kvpress_ && frac_ > 0) budget[s] = kept_of(all, frac_);
       for (std::int32_t i = at - members; i < at; ++i) keep[i] = static_cast<std::int32_t>(std::min(first[i + 1] - first[i], budget[s]));
     }
     if (kvpress_) ops(LargestEntries{sequences, members, first, entries.data()});

@@ -36,6 +36,7 @@ class ScoreThreshold final : public Allocator {
     return n;
   }
   [[nodiscard]] bool depends_on_data() const override { return true; }
+  [[nodiscard]] FixesTokens fixes_tokens() const override { return recent_ > 0 ? FixesTokens::kSome : FixesTokens::kNone; }
   [[nodiscard]] bool splits_heads() const override { return true; }
 
  private:

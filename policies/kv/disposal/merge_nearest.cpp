@@ -43,10 +43,10 @@ class MergeNearest final : public Merging {
       if (static_cast<std::size_t>(index) < layer.size()) layer[static_cast<std::size_t>(index)] = kNoThreshold;
   }
 
-  [[nodiscard]] Needs needs() const override { return weighs_attention() ? mass_.needs() : Needs{}; }
+  [[nodiscard]] Needs needs() const override { return weighs_attention() ? attention_mass::needs() : Needs{}; }
   [[nodiscard]] std::int32_t num_words() const override { return weighs_attention() ? 1 : 0; }
   void observe(LayerStep& step) override {
-    if (weighs_attention()) mass_.observe(step, first_word());
+    if (weighs_attention()) attention_mass::observe(step, first_word());
   }
 
   void dispose(LayerStep& step, const Kept& kept) override {
@@ -63,7 +63,7 @@ class MergeNearest final : public Merging {
     merge.combine = combine_;
     merge.weight = weight_;
     merge.keys = merges_keys_;
-    if (weighs_attention()) merge.mass = mass_.per_query(step, first_word());
+    if (weighs_attention()) merge.mass = attention_mass::per_query(step, first_word());
     step.ops(merge);
     compact(step, kept);
   }
@@ -82,7 +82,6 @@ class MergeNearest final : public Merging {
     gate.thresholds = thresholds_[layer].data();
   }
 
-  AttentionMass mass_;
   bool merges_keys_;
   Combine combine_;
   Weight weight_;

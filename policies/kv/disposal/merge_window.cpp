@@ -16,13 +16,13 @@ class MergeIntoWindow final : public Merging {
         per_query_(p.choice("mass", {{"sum", false}, {"per_query", true}}, false,
                             "attention of a token: its sum, or its mean over the queries that saw it")) {}
 
-  [[nodiscard]] Needs needs() const override { return AttentionMass::needs(); }
+  [[nodiscard]] Needs needs() const override { return attention_mass::needs(); }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void observe(LayerStep& step) override { AttentionMass::observe(step, first_word()); }
+  void observe(LayerStep& step) override { attention_mass::observe(step, first_word()); }
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
-    const float* const mass = per_query_ ? AttentionMass::per_query(step, first_word()) : AttentionMass::sum(step, first_word());
+    const float* const mass = per_query_ ? attention_mass::per_query(step, first_word()) : attention_mass::sum(step, first_word());
     step.ops(MergeWindow{rows, window_, mass, sequence_seeds(step)});
     compact(step, kept);
   }

@@ -33,13 +33,13 @@ PartedRows part_rows(LayerStep& step, const Kept& kept) {
 
 void compact(LayerStep& step, const Kept& kept) { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
 
-Needs AttentionMass::needs() {
+Needs attention_mass::needs() {
   Needs needs;
   needs.step_queries = true;
   return needs;
 }
 
-void AttentionMass::observe(LayerStep& step, std::int32_t first_word) {
+void attention_mass::observe(LayerStep& step, std::int32_t first_word) {
   TokenStats stats;
   stats.kv = step.kv;
   stats.queries = step.in.step.data();
@@ -47,11 +47,11 @@ void AttentionMass::observe(LayerStep& step, std::int32_t first_word) {
   step.ops(stats);
 }
 
-const float* AttentionMass::sum(LayerStep& step, std::int32_t first_word) {
+const float* attention_mass::sum(LayerStep& step, std::int32_t first_word) {
   return token_scores(step, TokenScores::Kind::kSum, first_word);
 }
 
-const float* AttentionMass::per_query(LayerStep& step, std::int32_t first_word) {
+const float* attention_mass::per_query(LayerStep& step, std::int32_t first_word) {
   return token_scores(step, TokenScores::Kind::kMean, first_word);
 }
 

@@ -16,11 +16,11 @@ void compact(LayerStep& step, const Kept& kept);
 
 // Attention that each token received from every query since it was cached, in one word per token from `first_word` on, the mean over the
 // query heads of a KV head. The user asks for needs() and calls observe() in every step. Results [kv.total()] are scratch of step.ops.
-struct AttentionMass {
-  [[nodiscard]] static Needs needs();
-  static void observe(LayerStep& step, std::int32_t first_word);
-  [[nodiscard]] static const float* sum(LayerStep& step, std::int32_t first_word);
-  [[nodiscard]] static const float* per_query(LayerStep& step, std::int32_t first_word);  // the sum over the queries that saw the token
-};
+namespace attention_mass {
+[[nodiscard]] Needs needs();
+void observe(LayerStep& step, std::int32_t first_word);
+[[nodiscard]] const float* sum(LayerStep& step, std::int32_t first_word);
+[[nodiscard]] const float* per_query(LayerStep& step, std::int32_t first_word);  // the sum over the number of queries that saw the token
+}  // namespace attention_mass
 
 }  // namespace kvlab

@@ -91,12 +91,8 @@ class NonUniformCode : public VectorCode {
       put_half(slot, is_used ? x[static_cast<std::size_t>(apart[i])] : 0.0F);
       put_field(slot + 2, 0, width, is_used ? static_cast<std::uint32_t>(apart[i]) : none(d));
     }
-    for (std::int32_t c = 0; c < d; ++c) {
-      std::uint32_t best = 0;
-      for (std::uint32_t i = 1; i < 1U << p_.bits; ++i)
-        if (std::fabs(points[i] - z[static_cast<std::size_t>(c)]) < std::fabs(points[best] - z[static_cast<std::size_t>(c)])) best = i;
-      put_field(code + slot_bytes(d), c, p_.bits, best);
-    }
+    for (std::int32_t c = 0; c < d; ++c)
+      put_field(code + slot_bytes(d), c, p_.bits, nearest_point({points, std::size_t{1} << p_.bits}, z[static_cast<std::size_t>(c)]));
   }
   [[nodiscard]] float point_at(const std::uint8_t* code, std::int32_t d, std::int32_t c, const float* points) const {
     return points[field_at(code + slot_bytes(d), c, p_.bits)];

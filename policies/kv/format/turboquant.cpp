@@ -86,7 +86,7 @@ class RotatedCode final : public VectorCode {
     const float length = half_at(code), scale = std::sqrt(static_cast<float>(d));
     for (std::int32_t c = 0; c < d; ++c) {
       const auto y = length > 0 ? static_cast<float>(product(m.rotation.data() + std::int64_t{c} * d, x, d)) / length * scale : 0.0F;
-      put_field(code + 2, c, bits_, nearest(m.centroids, y));
+      put_field(code + 2, c, bits_, nearest_point(m.centroids, y));
     }
     if (!sketches_) return;
     std::vector<float> rest(static_cast<std::size_t>(d));
@@ -125,12 +125,6 @@ class RotatedCode final : public VectorCode {
     return tables_;
   }
 
-  static std::uint32_t nearest(const std::vector<float>& centroids, float y) {
-    std::uint32_t best = 0;
-    for (std::uint32_t i = 1; i < centroids.size(); ++i)
-      if (std::fabs(centroids[i] - y) < std::fabs(centroids[best] - y)) best = i;
-    return best;
-  }
   // x = n R^T centroids / sqrt(d).
   void decode_rotated(const std::uint8_t* code, std::int32_t d, const Tables& m, float* x) const {
     std::fill_n(x, d, 0.0F);

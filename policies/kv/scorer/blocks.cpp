@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/token_lists/token_lists.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -13,7 +12,7 @@ namespace {
 // The prompt block by block: the tokens that stay so far and the next block are scored together, and the best of them stay, as if the
 // prompt had been cut after each block. Scores that compare tokens with one another depend on it. KeyDiff, Park et al. 2025, section 4, in
 // the form of kvpress's BlockPress, which cuts once after the prompt.
-class Blocks final : public ScorerWrapper, public RanksAfterCounts {
+class Blocks final : public ScorerWrapper {
  public:
   explicit Blocks(Params& p)
       : ScorerWrapper(p, "key_diversity"),

@@ -5,7 +5,6 @@
 #include "kernels/score/chunk_pool/chunk_pool.h"
 #include "kernels/score/reduce_heads/reduce_heads.h"
 #include "kernels/score/score_map/score_map.h"
-#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/whole_chunks/whole_chunks.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -15,7 +14,7 @@ namespace {
 
 // Neighbouring tokens stay or go together: whole chunks by the mean of another score, summed over the KV heads so that all heads keep
 // one set. ChunkKV, Liu et al. 2025, algorithm 1. With a set per head and layers that share scores: WindowKV, Zuo et al. 2025.
-class Chunks final : public ScorerWrapper, public RanksAfterCounts {
+class Chunks final : public ScorerWrapper {
  public:
   explicit Chunks(Params& p)
       : ScorerWrapper(p, "window_attention"),

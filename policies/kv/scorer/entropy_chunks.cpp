@@ -1,4 +1,3 @@
-#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/gated_chunks/gated_chunks.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -8,7 +7,7 @@ namespace {
 
 // Chunks by the mean of another score, whole. If the scores of a good chunk are concentrated on few tokens, only these stay, so that the
 // budget covers more chunks. As in kvpress 0.5.5 (EntropyGatedChunkKVPress), over ChunkKV, Liu et al. 2025.
-class EntropyChunks final : public ScorerWrapper, public RanksAfterCounts {
+class EntropyChunks final : public ScorerWrapper {
  public:
   explicit EntropyChunks(Params& p)
       : ScorerWrapper(p, "window_attention"),

@@ -36,8 +36,8 @@ class HiddenGate final : public Scorer {
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
     if (weights_ == nullptr) return "";
-    if (weights_->has(name(model.num_layers, "q_proj.weight")))
-      return fmt::format("{} has more than the model's {} layers; take the file of this model", weights_->name(), model.num_layers);
+    if (std::string why = weights_->refuses_more_layers(name(model.num_layers, "q_proj.weight"), model.num_layers); !why.empty())
+      return why;
     const std::int64_t heads = model.kv_heads, group = model.group(), r = rank_, d = model.hidden_dim;
     const std::vector<std::pair<const char*, std::vector<std::int64_t>>> tensors{{"q_proj.weight", {heads * group * r, d}},
                                                                                  {"q_proj.bias", {heads * group * r}},

@@ -37,8 +37,9 @@ class HiddenSurrogate final : public Scorer {
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
     if (weights_ == nullptr) return "";
-    if (weights_->has(name(model.num_layers, mid_dim_ == 0 ? "weight" : "0.weight")))
-      return fmt::format("{} has more than the model's {} layers; take the file of this model", weights_->name(), model.num_layers);
+    if (std::string why = weights_->refuses_more_layers(name(model.num_layers, mid_dim_ == 0 ? "weight" : "0.weight"), model.num_layers);
+        !why.empty())
+      return why;
     for (std::int32_t l = 0; l < model.num_layers; ++l) {
       const std::int64_t first = mid_dim_ == 0 ? model.kv_heads : mid_dim_;
       for (const auto& [tensor, shape] : tensors(l, first, model))

@@ -36,6 +36,9 @@ class Leverage final : public Scorer {
   std::int32_t sketch_dim_;
 };
 
+// kvpress 0.5.5's weight of the leverage where the budget is no share of the prompt.
+constexpr double kWeightOfCount = 0.35;
+
 // Non-causal attention inside chunks plus leverage, which weighs more the more is dropped.
 class Compactor final : public Scorer {
  public:
@@ -112,7 +115,7 @@ class Compactor final : public Scorer {
     float *attention = step.ops.floats(kv.total()), *leverage = step.ops.floats(kv.total());
     attention_.score(part, first_word(), attention);
     standardised_leverage(part, sketch_dim_, leverage);
-    const double weight = weight_ > 0 ? weight_ : budget_.tokens > 0 ? 0.35 : budget_.dropped_frac();
+    const double weight = weight_ > 0 ? weight_ : budget_.tokens > 0 ? kWeightOfCount : budget_.dropped_frac();
     weights_.assign(static_cast<std::size_t>(kv.num_rows), static_cast<float>(weight));
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, attention, 1.0F, 0.0F, true, leverage, weights_.data(), attention});
     parts.put_back(attention, scores);

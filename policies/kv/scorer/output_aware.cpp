@@ -4,7 +4,6 @@
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/projected_norms/projected_norms.h"
 #include "kernels/score/score_map/score_map.h"
-#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {
@@ -13,7 +12,7 @@ namespace {
 
 // Half of what is kept goes to the best scores, the rest to score times the size of what the value adds to the layer's output, which
 // bounds the output's change. CriticalKV, Feng et al. 2025, arXiv:2502.03805, algorithm 1.
-class OutputAware final : public ScorerWrapper, public RanksAfterCounts {
+class OutputAware final : public ScorerWrapper {
  public:
   explicit OutputAware(Params& p)
       : ScorerWrapper(p, "window_attention"),
@@ -54,7 +53,7 @@ class OutputAware final : public ScorerWrapper, public RanksAfterCounts {
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, marked, 1.0F, 0.0F, true, scores, nullptr, scores});
   }
 
-  [[nodiscard]] bool ranks_after_counts() const override { return !before_counts_; }
+  [[nodiscard]] bool ranks_after_counts() const override { return !before_counts_ || inner().ranks_after_counts(); }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     inner().refine(step, keep, scores);
     if (before_counts_) return;

@@ -35,8 +35,7 @@ class RetainingHeads final : public Scorer {
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
     if (weights_ == nullptr) return "";
-    if (weights_->has(name(model.num_layers, 1)))
-      return fmt::format("{} has more than the model's {} layers; take the file of this model", weights_->name(), model.num_layers);
+    if (std::string why = weights_->refuses_more_layers(name(model.num_layers, 1), model.num_layers); !why.empty()) return why;
     const std::int64_t width = std::int64_t{model.q_heads + 2 * model.kv_heads} * model.head_dim;
     for (std::int32_t l = 0; l < model.num_layers; ++l) {
       std::string why = weights_->refuses(name(l, 1), {mid_dim_, width}, "middle, channels of q, k and v");

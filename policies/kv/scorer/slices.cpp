@@ -4,7 +4,6 @@
 #include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/score_map/score_map.h"
-#include "policies/kv/part_traits.h"
 #include "policies/kv/scorer/row_parts.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -15,7 +14,7 @@ namespace {
 // Each slice of neighbouring tokens is cut by itself, to the same share and to at least one token, so that no part of the prompt is lost
 // altogether. FINCH's chunks (Corallo and Papotti 2024) as kvpress has them have the scores of the whole prompt; kvpress's ChunkPress
 // scores each slice as if it were the prompt.
-class Slices final : public ScorerWrapper, public RanksAfterCounts {
+class Slices final : public ScorerWrapper {
  public:
   explicit Slices(Params& p)
       : ScorerWrapper(p, "key_norm"),

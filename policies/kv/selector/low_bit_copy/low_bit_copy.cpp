@@ -11,16 +11,13 @@ namespace kvlab {
 
 namespace {
 
-// What fp16 stores of it.
-float half(float x) { return half_to_float(float_to_half(std::clamp(x, -65504.0F, 65504.0F))); }
-
 // x[0], x[stride], ... of one group become what decoding gives.
 void code_group(const LowBitCode& code, float* x, std::int64_t n, std::int64_t stride) {
   float low = x[0], high = x[0];
   for (std::int64_t i = 1; i < n; ++i) low = std::min(low, x[i * stride]), high = std::max(high, x[i * stride]);
   const float levels = static_cast<float>((1 << code.bits) - 1);
-  const float zero = half(code.bits == 1 ? 0.75F * low + 0.25F * high : low);
-  const float scale = half(code.bits == 1 ? 0.5F * (high - low) : (high - low) / levels);
+  const float zero = round_to_half(code.bits == 1 ? 0.75F * low + 0.25F * high : low);
+  const float scale = round_to_half(code.bits == 1 ? 0.5F * (high - low) : (high - low) / levels);
   for (std::int64_t i = 0; i < n; ++i) {
     const float c = scale > 0 ? std::clamp(std::nearbyint((x[i * stride] - zero) / scale), 0.0F, levels) : 0.0F;
     x[i * stride] = zero + scale * c;

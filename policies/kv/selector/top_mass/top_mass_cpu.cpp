@@ -12,12 +12,10 @@ namespace kvlab {
 
 namespace {
 
-float as_half(float x) { return half_to_float(float_to_half(std::clamp(x, -65504.0F, 65504.0F))); }
-
 void estimate_key(const float* key, std::int32_t d, std::int32_t bits, float* out) {
   const auto [low, high] = std::minmax_element(key, key + d);
   const auto levels = static_cast<float>((1 << bits) - 1);
-  const float zero = as_half(*low), scale = as_half((*high - *low) / levels);
+  const float zero = round_to_half(*low), scale = round_to_half((*high - *low) / levels);
   for (std::int32_t c = 0; c < d; ++c)
     out[c] = zero + scale * (scale > 0 ? std::clamp(std::nearbyint((key[c] - zero) / scale), 0.0F, levels) : 0.0F);
 }
