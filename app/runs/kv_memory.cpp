@@ -82,6 +82,19 @@ double token_share_bytes(const RecipePages& pages, const CostSetup& cost, double
                    share(pages.disk_token_bytes, cost.hardware.disk_bytes)});
 }
 
+// InputError: a given number of blocks needs more of a place than the card has.
+void check_place(const MemorySetup& memory, const CostSetup& cost, const char* place, const char* key, double token_bytes,
+                 std::int64_t place_bytes) {
+  const double per_block = token_bytes * memory.block_tokens, has = static_cast<double>(place_bytes) * cost.parallel.gpus_of_rank();
+  const double needs = per_block * static_cast<double>(memory.num_blocks);
+  if (memory.is_derived || needs <= has) return;
+  throw InputError(
+      fmt::format("the policy keeps {:.0f} bytes of a token {}, so {} blocks need {:.4g} bytes there, and {} has {:.4g}: {} blocks fit; "
+                  "lower 'memory: {{num_blocks: N}}', leave it out, or raise '{}' in {}",
+                  token_bytes, place, memory.num_blocks, needs, cost.hardware.name, has, static_cast<std::int64_t>(has / per_block), key,
+                  cost.hardware.file));
+}
+
 // The number of blocks of the policy's own size. A given number stays.
 std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double share_bytes) {
   if (!memory.is_derived) return memory.num_blocks;
@@ -192,6 +205,8 @@ void read_kv_policy(Params& p, PoolPlan& pool, std::vector<std::string>& remarks
     pool.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(pool), share_bytes] {
       return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest, share_bytes);
     };
+    check_place(memory, pool.cost, "in CPU memory", "cpu_memory_bytes", pages.host_token_bytes, pool.cost.hardware.cpu_memory_bytes);
+    check_place(memory, pool.cost, "on disk", "disk_bytes", pages.disk_token_bytes, pool.cost.hardware.disk_bytes);
     pool.make_footprint();
     memory.num_blocks = policy_blocks(memory, gpu_bytes, share_bytes);
     memory.block_bytes = std::llround(pages.token_bytes * memory.block_tokens);

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "policies/kv/fetch_beside.h"
+
 namespace kvlab {
 
 // The form in which attention reads a packed token: its codes, decoded on the way; K and V in the model's own type, which stay decoded
@@ -51,7 +53,10 @@ struct PolicyOp {
   std::string_view name;      // the folder in kernels/, or a footprint's own text
   std::int64_t launches = 0;  // one per batched call
   std::int64_t bytes = 0, flops = 0;
-  bool over_host_link = false;  // bytes come from CPU memory
+  bool over_host_link = false;                 // bytes come from CPU memory
+  bool from_disk = false;                      // or from disk
+  FetchBeside beside = FetchBeside::kNothing;  // of transfers
+  [[nodiscard]] bool is_transfer() const { return over_host_link || from_disk; }
 };
 
 // Tokens of an extra forward pass, each chunk over `kv_tokens` cached ones.

@@ -13,6 +13,7 @@
 #include "kernels/ops.h"
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "kernels/storage/stored/stored_code.h"
+#include "policies/kv/fetch_beside.h"
 #include "policies/kv/kv_keeper.h"
 #include "policies/kv/kv_store.h"
 
@@ -335,9 +336,11 @@ struct Traffic {
   std::int64_t fetched_bytes = 0;               // from a lower tier
   std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted, and how many were on the GPU already
   std::int64_t stored_bytes = 0;                // to a lower tier
+  std::int64_t disk_bytes = 0;                  // read from disk for what was fetched, in the form in which it is stored there
+  std::int64_t in_place_bytes = 0;              // of fetched_bytes: used where they are stored, so that they cross no link
   Traffic& operator+=(const Traffic& o) {
     fetched_bytes += o.fetched_bytes, asked_units += o.asked_units, hit_units += o.hit_units;
-    stored_bytes += o.stored_bytes;
+    stored_bytes += o.stored_bytes, disk_bytes += o.disk_bytes, in_place_bytes += o.in_place_bytes;
     return *this;
   }
 };
@@ -394,6 +397,8 @@ class Selector : public KvPart {
   // above.
   virtual Selection select(LayerStep& step) = 0;
   virtual Traffic take_traffic() { return {}; }  // since the last call
+  // What a layer's transfer from lower tiers runs beside, as the method's paper states it.
+  [[nodiscard]] virtual FetchBeside fetches_beside() const { return FetchBeside::kNothing; }
   // Bytes beside K and V, and of K and V by tier: moves some of `kv` (all on the GPU) to the tier where it is stored.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }
   // The same where layers differ.

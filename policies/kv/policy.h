@@ -95,6 +95,7 @@ class KvPolicy {
   // The sequence at this place of the batch is gone, or another one takes its place.
   void forget(std::int32_t index);
   Traffic take_traffic();
+  [[nodiscard]] FetchBeside fetches_beside() const { return selector_->fetches_beside(); }
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
 
  private:

@@ -341,7 +341,8 @@ void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work
   for (std::size_t c = 0; c < calls.calls.size(); ++c) {
     const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
     for (const OpCall& call : calls.calls[c])
-      if (call.op != kFetch || !unpacking_ || !unpacking_->has_fetches()) add_calls(work.ops, call, layers);
+      if (!is_fetch(call) || !unpacking_ || !unpacking_->has_fetches())
+        add_calls(work.ops, call, layers, shapes_.policy().fetches_beside());
   }
   if (unpacking_) unpacking_->take(work.ops);
 }

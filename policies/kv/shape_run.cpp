@@ -118,6 +118,7 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     result.first_call.push_back(ops_.log().size());
     result.fetched.push_back(0);
+    result.disk.push_back(0);
     if (!runs(l)) continue;
     for (Group& g : groups)
       for (std::size_t s = 0; s < g.seqs.size(); ++s)
@@ -129,7 +130,8 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
     for (Group& g : groups)
       if (!g.seqs.empty()) run_layer(g, l, keeper, result);
     const Traffic traffic = policy_.take_traffic();
-    result.fetched.back() = traffic.fetched_bytes;
+    result.fetched.back() = traffic.fetched_bytes - traffic.in_place_bytes;
+    result.disk.back() = traffic.disk_bytes;
     result.traffic += traffic;
     for (std::int32_t e = shares_layers_ ? 0 : l; e <= l; ++e) bytes[static_cast<std::size_t>(e)] = layer_bytes(groups, e);
   }

@@ -35,7 +35,8 @@ class ShapeRun {
       std::int64_t before = 0, appended = 0, after = 0;  // on the GPU, of the whole batch
     };
     std::vector<LayerBytes> layers;
-    std::vector<std::int64_t> fetched;  // [num_layers] bytes that decode brought from lower tiers
+    std::vector<std::int64_t> fetched;  // [num_layers] bytes that decode brought from lower tiers over the host link
+    std::vector<std::int64_t> disk;     // [num_layers] bytes that decode read from disk
   };
   // One step. A sequence whose numbers continue the last step at its place goes on; any other gets the state that the step before would
   // have left. `keeper` is called for the tokens that this step encodes and reads. Errors (InputError): `extras` lacks a size that the

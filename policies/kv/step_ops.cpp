@@ -59,6 +59,11 @@ std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t by, bo
 
 }  // namespace
 
+void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<OpCall>& calls) {
+  calls.push_back({kFetch, 0, 0, 0, result.fetched[layer], 0});
+  calls.push_back({kReadDisk, 0, 0, 0, result.disk[layer], 0});
+}
+
 StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
     : model_(model),
       budget_(recipe.budget),
@@ -78,7 +83,7 @@ StepOps::PerLayer StepOps::run(std::span<const Seq> batch, std::span<const std::
   for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l) {
     calls.emplace_back(result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l]),
                        result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l + 1]));
-    if (fetches_) calls.back().push_back({kFetch, 0, 0, 0, result.fetched[l], 0});
+    if (fetches_) add_fetches(result, l, calls.back());
   }
   return calls;
 }

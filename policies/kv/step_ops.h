@@ -15,8 +15,8 @@
 
 namespace kvlab {
 
-// Calls of a step by layer; layers that make the same calls are one class. With any selector but `all`, each layer's last call is named
-// kFetch and has the bytes that come from lower tiers.
+// Calls of a step by layer; layers that make the same calls are one class. With any selector but `all`, each layer's last calls are those
+// of add_fetches().
 struct LayerCalls {
   std::vector<std::int32_t> class_of_layer;  // [num_layers]
   std::vector<std::vector<OpCall>> calls;    // [classes], each in order
@@ -25,7 +25,10 @@ struct LayerCalls {
   }
 };
 
-inline constexpr std::string_view kFetch = "fetch";
+inline constexpr std::string_view kFetch = "fetch", kReadDisk = "read_disk";
+inline bool is_fetch(const OpCall& call) { return call.op == kFetch || call.op == kReadDisk; }
+// Appends two calls for the layer's transfers from lower tiers: kFetch has the bytes over the host link, kReadDisk those read from disk.
+void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<OpCall>& calls);
 
 // Finds the calls of decode steps without running the parts in each of them. Every count of a call adds up over the sequences of a batch
 // and is affine in the tokens that a sequence holds, as long as no page or block is completed. So the parts run on single sequences of a

@@ -21,6 +21,7 @@ namespace {
 // Defaults of ours, not of a datasheet; docs/cost-model.md says where they come from.
 constexpr double kFlopsFrac = 0.7, kBandwidthFrac = 0.8, kLaunchNs = 2000, kLinkLatencyNs = 5000;
 constexpr std::int64_t kCpuMemoryPerByte = 2, kDiskBytes = 1'000'000'000'000;
+constexpr double kDiskReadBytesPerS = 7e9, kCpuCallNs = 10'000, kDiskCallNs = 45'000;
 constexpr double kMinRate = 1e9, kMaxRate = 1e18;
 constexpr const char* kYaml = "a YAML file";
 
@@ -166,6 +167,10 @@ ReadCard read_card(const std::string& file, std::string text) {
   h.cpu_memory_bytes = p.optional<std::int64_t>("cpu_memory_bytes", kCpuMemoryPerByte * h.memory_bytes, 1 << 20, kMaxBytes,
                                                 "a GPU's share of CPU memory, for KV that policies keep there");
   h.disk_bytes = p.optional<std::int64_t>("disk_bytes", kDiskBytes, 1 << 20, kMaxBytes, "a GPU's share of the disks, for KV kept there");
+  h.disk_read_bytes_per_s =
+      p.optional<double>("disk_read_bytes_per_s", kDiskReadBytesPerS, 1e6, kMaxRate, "a GPU's share of the disks' read bandwidth");
+  h.cpu_call_ns = p.optional<double>("cpu_call_ns", kCpuCallNs, 0, 1e9, "fixed time of a KV policy's copy from CPU memory");
+  h.disk_call_ns = p.optional<double>("disk_call_ns", kDiskCallNs, 0, 1e9, "fixed time of a KV policy's read from disk");
   h.memory_bytes_per_s = p.required<double>("memory_bandwidth_bytes_per_s", kMinRate, kMaxRate, "peak memory bandwidth");
   h.l2_bytes = p.optional<std::int64_t>("l2_bytes", 0, 0, std::int64_t{1} << 40, "size of the L2 cache");
   h.sms = p.optional<std::int64_t>("sms", 0, 0, 1 << 16, "streaming multiprocessors; 0: not known");

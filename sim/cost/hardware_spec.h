@@ -22,7 +22,10 @@ struct PowerSpec {
 struct HardwareSpec {
   std::string name, file, source;  // source: the datasheet the figures come from
   std::int64_t memory_bytes = 0;
-  std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;  // a GPU's share of its machine's
+  // Places below the GPU's memory: a GPU's share of its machine's CPU memory and disks, and the fixed time of one transfer. CPU memory is
+  // reached at pcie_bytes_per_s.
+  std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;
+  double disk_read_bytes_per_s = 0, cpu_call_ns = 0, disk_call_ns = 0;
   double memory_bytes_per_s = 0;
   std::int64_t l2_bytes = 0;
   std::int64_t sms = 0;  // streaming multiprocessors (compute units); 0: not known

@@ -240,6 +240,7 @@ Price ProfilePrices::policy(const PolicyOp& op) const {
   const double launches = static_cast<double>(std::max<std::int64_t>(1, op.launches));
   const double bytes = static_cast<double>(op.bytes) * policy_share(model_, parallel_) / launches;
   const double flops = static_cast<double>(op.flops) * policy_share(model_, parallel_) / launches;
+  if (op.from_disk) return roofline_->policy(op);
   const std::optional<Value> value = profile_->policy.at(op.over_host_link ? name_of(OpId::kHostToDevice) : op.name, bytes, flops);
   if (!value) return roofline_->policy(op);
   Price price;

@@ -11,8 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// A link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
-constexpr double kHostLinkBytesPerS = 25e9, kHostCallPs = 10e6;
+// A link to host memory whose card says nothing: PCIe 4.0 x16, the default of `memory`.
+constexpr double kHostLinkBytesPerS = 25e9;
 
 Price price_of(double ps, Footing footing = Footing::kRoofline) {
   Price price;
@@ -197,10 +197,12 @@ Price RooflinePrices::mixed_attention(const StepShape& shape) const {
 Price RooflinePrices::policy(const PolicyOp& op) const {
   const double share = policy_share(model_, parallel_), launches = static_cast<double>(op.launches);
   const double body = body_ps(static_cast<double>(op.flops) * share, static_cast<double>(op.bytes) * share);
-  if (!op.over_host_link) return price_of(body + launches * launch_ps());
-  // Each rank fetches its heads over its own link, after the selection is known and before attention: nothing hides it.
-  const double rate = hardware_.pcie_bytes_per_s > 0 ? hardware_.pcie_bytes_per_s : kHostLinkBytesPerS;
-  return price_of(static_cast<double>(op.bytes) * share / rate * kPsPerSecond + launches * kHostCallPs, Footing::kDatasheet);
+  if (!op.is_transfer()) return price_of(body + launches * launch_ps());
+  // Each rank fetches its heads over its own link, and has its share of the disks.
+  const double link_rate = hardware_.pcie_bytes_per_s > 0 ? hardware_.pcie_bytes_per_s : kHostLinkBytesPerS;
+  const double rate = op.from_disk ? hardware_.disk_read_bytes_per_s : link_rate;
+  const double call_ps = (op.from_disk ? hardware_.disk_call_ns : hardware_.cpu_call_ns) * 1e3;
+  return price_of(static_cast<double>(op.bytes) * share / rate * kPsPerSecond + launches * call_ps, Footing::kDatasheet);
 }
 
 Price RooflinePrices::send(std::int64_t tokens) const {

@@ -268,7 +268,7 @@ void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCo
   if (shape.layers == 0) add(cost, useful.once_work);
   for (const Attention& attention : attention_) add_attention_work(attention, shape, layers, cost);
   for (const PolicyOp& op : shape.ops)
-    if (!op.over_host_link) add(cost, {op.flops, op.bytes});
+    if (!op.is_transfer()) add(cost, {op.flops, op.bytes});
 }
 
 // The ranks' tokens meet at the experts: every rank takes the same time there.
@@ -299,7 +299,7 @@ StepCost StepCostModel::step(const StepShape& shape) {
   charge_share(cost, {{CostPart::kCollective, &entry.collectives}}, layers, model_.layers);
   if (has_group_) add_experts(shape, layers, cost);
   add_attention(shape, layers, cost);
-  for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
+  add_policy(shape.ops, cost);
   if (!is_whole) return cost;
   const HeadEntry& head = head_at(shape.head_rows);
   charge(cost, CostPart::kLinear, entry.once);
@@ -359,6 +359,8 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
     return span;
   }
   for (std::size_t at = 0; at < attention_.size(); ++at) add_growth(shape, at, span);
+  const bool hides = std::any_of(shape.ops.begin(), shape.ops.end(), [](const PolicyOp& op) { return op.beside != FetchBeside::kNothing; });
+  if (hides && span.slope.total != Picoseconds{}) span.valid_steps = 1;  // longer layers hide more of the transfers
   return span;
 }
 

@@ -91,6 +91,7 @@ class StepCostModel final : public CostModel {
   void add_work(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const;
   void add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost);
+  void add_policy(std::span<const PolicyOp> ops, StepCost& cost) const;
   void add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const;
   void check_work(const StepShape& shape) const;
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;

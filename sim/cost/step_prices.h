@@ -18,6 +18,13 @@ struct Price {
     if (footing >= Footing::kExtrapolated) beyond += picoseconds;
   }
   [[nodiscard]] double total() const { return ps[0] + ps[1] + beyond; }
+  // Leaves what takes longer than `picoseconds` of other work at the same time.
+  void hide(double picoseconds) {
+    if (picoseconds <= 0) return;
+    const double left = total() > picoseconds ? 1 - picoseconds / total() : 0;
+    for (double& own : ps) own *= left;
+    beyond *= left;
+  }
 };
 
 // The cost of a step's tokens outside attention: of one layer of each class, and once per step.

@@ -7,6 +7,7 @@
 #include "app/runs/serving_plan.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -100,14 +101,14 @@ TEST_F(CapacityTest, LimitsInForceAreInTheSummary) {
               testing::HasSubstr("#   scheduler.vllm_v1.budget_tokens: 2048\n"));
 }
 
-// Recipes that keep (nearly) nothing on the GPU: CPU memory or disk has a size, and a given number stays.
+// Recipes that keep (nearly) nothing on the GPU: CPU memory or disk has a size, and a given number that fits stays.
 TEST_F(CapacityTest, BlocksOfRecipesThatKeepNothingOnTheGpu) {
   for (const char* recipe : {"instinfer", "retrieval_attention", "retrieval_attention_hnsw", "sentencekv", "kivi2", "full"}) {
     const std::string policy = std::string("kv_policy: ") + recipe + "\n";
     const std::int64_t derived = plan_of("h100", "vllm_v1", policy).setup.memory.num_blocks;
     EXPECT_GT(derived, 20'000) << recipe;
     EXPECT_LT(derived, 1'000'000) << recipe;
-    for (const std::int64_t given : {200, 32'768, 1 << 30})
+    for (const std::int64_t given : {200, 32'768})
       EXPECT_EQ(plan_of("h100", "vllm_v1", policy + "memory: {num_blocks: " + std::to_string(given) + "}\n").setup.memory.num_blocks, given)
           << recipe;
   }
@@ -118,6 +119,18 @@ TEST_F(CapacityTest, BlocksOfRecipesThatKeepNothingOnTheGpu) {
   const std::int64_t block = 16 * 131'072;
   EXPECT_NEAR(static_cast<double>(in_cpu("100000000000")), 1e11 / block, 1e11 / block * 0.01);
   EXPECT_NEAR(static_cast<double>(in_cpu("200000000000")), 2e11 / block, 2e11 / block * 0.01);
+}
+
+TEST_F(CapacityTest, MoreBlocksThanAPlaceHoldsAreRefused) {
+  const auto error = [](const std::string& recipe) {
+    return error_of([&] { plan_of("h100", "vllm_v1", "kv_policy: " + recipe + "\nmemory: {num_blocks: 1000000}\n"); });
+  };
+  EXPECT_THAT(
+      error("full_offload"),
+      testing::AllOf(testing::HasSubstr("keeps 131072 bytes of a token in CPU memory, so 1000000 blocks need 2.097e+12 bytes there"),
+                     testing::HasSubstr("blocks fit; lower 'memory: {num_blocks: N}', leave it out, or raise 'cpu_memory_bytes' in")));
+  EXPECT_THAT(error("instinfer"), testing::HasSubstr("on disk, so 1000000 blocks need 3.146e+12 bytes there"));
+  EXPECT_EQ(error("kivi2"), "no error");
 }
 
 TEST_F(CapacityTest, RequestsOfThoseRecipesAreServed) {

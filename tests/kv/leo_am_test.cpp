@@ -78,6 +78,17 @@ TEST(LeoAm, ThreeTiers) {
   EXPECT_EQ(part->resident(d.model, d.store.rows(), {1024 * 32, 0, 0}), (TierBytes{72 * 32 + (256 - 2) * 32, (512 - 72) * 32, 512 * 8}));
 }
 
+// Of the leaves that come, half were on disk, with a quarter of the bits.
+TEST(LeoAm, ReadsItsShareFromDisk) {
+  Decode d({4, 2, 1, 8, 16}, 1, 1024, 3);
+  auto part = make_part<SelectorRegistry>("leo_am", "{budget_frac: 0.0625}");
+  d.prefill(*part);
+  d.decode(*part);
+  const Traffic traffic = part->take_traffic();
+  EXPECT_GT(traffic.fetched_bytes, 0);
+  EXPECT_EQ(traffic.disk_bytes, traffic.fetched_bytes / 8);
+}
+
 TEST(LeoAm, KeepsTheContract) {
   EXPECT_TRUE(large_budget_selects_everything("leo_am", "{}"));
   EXPECT_TRUE(deterministic_and_well_formed("leo_am", "{}", 200, 5));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 
 #include "base/ceil_div.h"
 #include "base/error.h"
@@ -46,7 +47,10 @@ SeqState after(const SeqState& seq, const FootprintStep& done, std::int32_t new_
 using OpTotals = std::map<std::string, std::array<std::int64_t, 3>>;
 OpTotals by_name(const std::vector<PolicyOp>& ops) {
   OpTotals all;
-  for (const PolicyOp& o : ops) all[std::string(o.name)] = {o.launches, o.bytes, o.flops};
+  for (const PolicyOp& o : ops) {
+    auto& sum = all[std::string(o.name)];
+    sum[0] += o.launches, sum[1] += o.bytes, sum[2] += o.flops;
+  }
   return all;
 }
 
@@ -83,11 +87,12 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
       auto& sum = expected[std::string(c.op)];
       ++sum[0], sum[1] += c.bytes, sum[2] += c.flops;
     }
-    std::int64_t fetched = 0;
-    for (const std::int64_t bytes : result.fetched) fetched += bytes;
     OpTotals charged = by_name(work.ops);
-    EXPECT_EQ(charged.contains("fetch") ? charged["fetch"][1] : 0, fetched) << "batch " << draw;
-    charged.erase("fetch");
+    for (const auto& [name, layers] : {std::pair("fetch", &result.fetched), std::pair("read_disk", &result.disk)}) {
+      EXPECT_EQ(charged.contains(name) ? charged[name][1] : 0, std::accumulate(layers->begin(), layers->end(), std::int64_t{0}))
+          << name << ", batch " << draw;
+      charged.erase(name);
+    }
     EXPECT_EQ(charged, expected) << "batch " << draw;
     if (recipe.format == "native" && recipe.disposal == "drop" && recipe.selector == "all") {
       for (const SeqState& s : batch)

@@ -92,6 +92,8 @@ TEST(SparF, CountsWholeFlashPages) {
     EXPECT_EQ(traffic.asked_units, pages);
     EXPECT_EQ(traffic.hit_units, 0);
     EXPECT_EQ(traffic.fetched_bytes, pages * 512);
+    EXPECT_EQ(traffic.disk_bytes, pages * 512);
+    EXPECT_EQ(traffic.in_place_bytes, pages * 512) << "attention is computed where the pages are";
   }
 }
 

@@ -58,8 +58,7 @@ LayerCalls run_parts(ShapeRun& run, const std::vector<ShapeRun::Seq>& batch) {
     };
     calls.class_of_layer.push_back(l);
     calls.calls.emplace_back(at(l), at(l + 1));
-    if (run.policy().recipe().selector != "all")
-      calls.calls.back().push_back({kFetch, 0, 0, 0, result.fetched[static_cast<std::size_t>(l)], 0});
+    if (run.policy().recipe().selector != "all") add_fetches(result, static_cast<std::size_t>(l), calls.calls.back());
   }
   return calls;
 }

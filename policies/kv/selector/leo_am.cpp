@@ -1,4 +1,5 @@
 #include <bit>
+#include <cmath>
 
 #include "base/ceil_div.h"
 #include "kernels/select/page_bounds/page_bounds.h"
@@ -90,7 +91,8 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
     UnitLists chosen;
     chosen.first = tree.index_first;
     chosen.unit = tree.index;
-    traffic_.track(step, chosen, chosen, 2LL * leaf_ * step.kv.head_dim * step.kv.kv_bytes);
+    const std::int64_t leaf_numbers = 2LL * leaf_ * step.kv.head_dim;
+    traffic_.track(step, chosen, chosen, leaf_numbers * step.kv.kv_bytes, from_disk(leaf_numbers));
     for (std::int32_t r = 0; r < n; ++r) traffic_.hold_from(step, r, leaves[r]);  // the open leaf was read too
     ExpandUnits tokens;
     tokens.num_rows = n;
@@ -130,6 +132,10 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t leaves = step.kv.len[r] / leaf_;
     return leaves_of(step.kv.len[r], tokens_of(budget_, step, r)) >= leaves ? 0 : leaves;
+  }
+  // Bytes read from disk for a leaf, on average: leaves that are brought are on disk as often as leaves of the row are.
+  [[nodiscard]] std::int64_t from_disk(std::int64_t leaf_numbers) const {
+    return std::llround((1 - host_frac_) * static_cast<double>(leaf_numbers * disk_bits_) / 8);
   }
   float* const* level(const LayerStep& step, std::int32_t j) {
     return bounds_[static_cast<std::size_t>(j)].rows(

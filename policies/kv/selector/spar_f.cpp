@@ -88,7 +88,7 @@ class SparF final : public Selector, public TakesShare {
     segments.push_back(mean);
   }
 
-  // Flash pages read, none of which is kept.
+  // Flash pages read by the device that computes with them, none of which is kept.
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
   // Everything on flash, keys twice; sums of the values on the device's own memory count as the host's.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
@@ -128,6 +128,8 @@ class SparF final : public Selector, public TakesShare {
       const std::int64_t read = pages.count[r] * token_pages + channels(step.kv.head_dim) * channel_pages;
       traffic_.asked_units += read;
       traffic_.fetched_bytes += read * page_bytes_;
+      traffic_.disk_bytes += read * page_bytes_;
+      traffic_.in_place_bytes += read * page_bytes_;
     }
   }
 

@@ -61,6 +61,9 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection_;
   }
 
+  // Section 3.3: the guess chooses for the next step, and what it chose is brought while this step computes.
+  [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
+
   // Tokens that were not brought are read from the copy.
   [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {

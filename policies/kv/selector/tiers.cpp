@@ -6,7 +6,8 @@
 
 namespace kvlab {
 
-void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes) {
+void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes,
+                        std::int64_t disk_unit_bytes) {
   const std::int32_t rows = step.kv.num_rows;
   const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
   TrackReuse reuse;
@@ -24,6 +25,7 @@ void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists
   step.ops.settle("fetched_units", step.layer, {fetched, static_cast<std::size_t>(rows)});
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.fetched_bytes += fetched[r] * unit_bytes;
+    traffic_.disk_bytes += fetched[r] * disk_unit_bytes;
     traffic_.asked_units += asked.size(r);
     traffic_.hit_units += asked.size(r) - fetched[r];
     last_count_.at(step, r) = static_cast<std::int32_t>(now.size(r));

@@ -24,8 +24,8 @@ class TierTraffic {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) hold_from(step, r, 0);
   }
   // `asked` are units that may have to be fetched, `now` all that the step reads, this step's token among them. unit_bytes: of one
-  // unit of one row, as far as it must come (keys, values or both).
-  void track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes);
+  // unit of one row, as far as it must come (keys, values or both); disk_unit_bytes: on average read from disk for one that comes.
+  void track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes, std::int64_t disk_unit_bytes = 0);
   Traffic take();
   void forget(std::int32_t index);
 
