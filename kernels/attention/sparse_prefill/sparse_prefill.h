@@ -58,8 +58,8 @@ inline std::span<const std::int32_t> listed_columns(const SparseKeys& k, std::in
 // AttentionPrefill.
 OpCall call(const SparsePrefill&);
 void run_cpu(const SparsePrefill&);
-// block_first and column_first are in CPU memory, blocks, columns and all else in device memory. Rounds q, k and v to the 16-bit type of
-// the kernel; models on a GPU use DeviceSparsePrefill.
+// block_first and column_first are in CPU memory, blocks, columns and all else in device memory; block is a multiple of 16, head_dim 64,
+// 128 or 256. Rounds q, k, v and out to f16, so that magnitudes must stay below 65,504: for models on a GPU prefer DeviceSparsePrefill.
 void run_cuda(const SparsePrefill&, CudaContext&);
 
 }  // namespace kvlab
