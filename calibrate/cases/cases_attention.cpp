@@ -6,6 +6,7 @@
 #include "calibrate/cases/policy_family.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
+#include "calibrate/cases/sparse_lists.h"
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/append_kv/append_rows.h"
 #include "kernels/attention/attend/attend.h"
@@ -122,12 +123,54 @@ KernelFamily append_kv() {
           preparing(recipe)};
 }
 
+bool sparse_prefill_matches(TimedDevice& device, const SparsePrefill& a, const Run& run) {
+  run();
+  const std::int64_t d = a.head_dim;
+  RelativeError error;
+  for (const std::int64_t t : sampled(a.new_tokens, 3)) {
+    for (const std::int64_t h : sampled(a.q_heads, 2)) {
+      std::vector<float> k, v;
+      const std::vector<std::int64_t> seen = seen_positions(a.keys, query_blocks(a), a.kv_before, h, t);
+      for (const std::int64_t i : seen) {
+        const std::int64_t at = (i * a.kv_heads + h * a.kv_heads / a.q_heads) * d;
+        const std::vector<float> key = read_floats(device, a.k + at, d), value = read_floats(device, a.v + at, d);
+        k.insert(k.end(), key.begin(), key.end()), v.insert(v.end(), value.begin(), value.end());
+      }
+      const std::int64_t at = (t * a.q_heads + h) * d;
+      add_attention_error(read_floats(device, a.q + at, d), k, v, static_cast<std::int64_t>(seen.size()), wide(a.scale),
+                          read_floats(device, a.out + at, d), error);
+    }
+  }
+  return error.below(tolerance_of(ElementType::kF32));
+}
+
+KernelFamily sparse_prefill() {
+  OpRecipe<SparsePrefill> recipe;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    SparsePrefill a;
+    a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = s.at("q_heads"), a.kv_heads = s.at("kv_heads"),
+    a.head_dim = s.at("head_dim");
+    const std::int64_t q = a.new_tokens * a.q_heads * a.head_dim, kv = (a.kv_before + a.new_tokens) * a.kv_heads * a.head_dim;
+    Buffers& p = b.activations();
+    a.q = p.floats(q), a.k = p.floats(kv), a.v = p.floats(kv), a.out = p.room<float>(q);
+    a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
+    a.keys = draw_sparse_lists(b, a.new_tokens, a.kv_before, a.q_heads, s.at("percent"));
+    return a;
+  };
+  recipe.work = work_of_call<SparsePrefill>;
+  recipe.matches = sparse_prefill_matches;
+  KernelFamily f{"sparse_prefill", "f32", DeviceKind::kCpu, sparse_axes(), {}, {sparse_shape(70, 40, 4, 2, 16, 40)}, preparing(recipe)};
+  for (const std::int64_t percent : {100, 50, 10}) f.shapes.push_back(sparse_shape(4096, 0, 8, 2, 64, percent));
+  return f;
+}
+
 }  // namespace
 
 void add_attention_cases(std::vector<KernelFamily>& families) {
   families.push_back(decode_attention());
   add_attend(families);
   families.push_back(append_kv());
+  families.push_back(sparse_prefill());
 }
 
 }  // namespace kvlab

@@ -5,9 +5,11 @@
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
+#include "calibrate/cases/sparse_lists.h"
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/attention/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
 
 namespace kvlab {
 
@@ -282,6 +284,64 @@ KernelFamily attention_prefill(ElementType type) {
           preparing(recipe)};
 }
 
+// One prompt, with lists in device memory and in host memory.
+struct SparsePrefillOp {
+  PrefillOp dense;
+  DeviceSparsePrefill sparse;
+  SparseKeys host;
+};
+void run_cuda(const SparsePrefillOp& a, CudaContext& cuda) { run_cuda(a.sparse, cuda); }
+
+SparsePrefillOp build_sparse(Buffers& b, const Shape& s) {
+  SparsePrefillOp op{build_prefill(b, s), {}, {}};
+  op.host = draw_sparse_lists(b, s.at("new"), s.at("before"), s.at("q_heads"), s.at("percent"));
+  const std::int64_t lists = s.at("q_heads") * query_blocks(s.at("new"), s.at("before"), op.host.block);
+  op.sparse = {op.dense.prefill, op.host};
+  op.sparse.keys.block_first = b.put(std::vector<std::int64_t>(op.host.block_first, op.host.block_first + lists + 1));
+  op.sparse.keys.blocks = b.put(std::vector<std::int32_t>(op.host.blocks, op.host.blocks + op.host.block_first[lists]));
+  return op;
+}
+
+CaseWork sparse_work(const SparsePrefillOp& op, const Shape& s) {
+  const DevicePrefill& p = op.dense.prefill;
+  SparsePrefill a;
+  a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = p.q_heads, a.kv_heads = p.kv_heads, a.head_dim = p.head_dim;
+  a.keys = op.host, a.activation_bytes = a.kv_bytes = element_bytes(p.type);
+  return work_of_call(a, s);
+}
+
+bool sparse_prefill_matches(TimedDevice& device, const SparsePrefillOp& op, const Run& run) {
+  run();
+  const DevicePrefill& a = op.dense.prefill;
+  const std::int64_t d = a.head_dim, blocks = query_blocks(a.tokens, op.dense.before, op.host.block);
+  RelativeError error;
+  for (const std::int64_t h : sampled(a.q_heads, 2)) {
+    const std::int64_t row = h * a.kv_heads / a.q_heads;
+    for (const std::int64_t t : sampled(a.tokens, 3)) {
+      const std::vector<std::int64_t> seen = seen_positions(op.host, blocks, op.dense.before, h, t);
+      std::vector<float> k, v;
+      for (const std::int64_t i : seen) {
+        const std::int64_t page = op.dense.host_page[row * op.dense.pages_per_row + i / a.page_tokens];
+        const std::int64_t slot = (page * a.page_tokens + i % a.page_tokens) * d;
+        const std::vector<float> key = read_at(device, a.k, slot, d, a.type), value = read_at(device, a.v, slot, d, a.type);
+        k.insert(k.end(), key.begin(), key.end()), v.insert(v.end(), value.begin(), value.end());
+      }
+      const std::int64_t at = (t * a.q_heads + h) * d;
+      add_attention_error(read_at(device, a.q, at, d, a.type), k, v, static_cast<std::int64_t>(seen.size()), wide(a.scale),
+                          read_at(device, a.out, at, d, a.type), error);
+    }
+  }
+  return error.below(2 * tolerance_of(a.type));
+}
+
+KernelFamily sparse_prefill(ElementType type) {
+  OpRecipe<SparsePrefillOp> recipe{type, build_sparse, sparse_work, sparse_prefill_matches};
+  KernelFamily f = gpu_family("sparse_prefill", type, sparse_axes(), {}, {sparse_shape(70, 40, 4, 2, 64, 40)});
+  for (const std::int64_t percent : {100, 50, 10}) f.shapes.push_back(sparse_shape(8192, 0, 32, 8, 128, percent));
+  f.prepare = preparing(recipe);
+  return f;
+}
+
 }  // namespace
 
 void add_attention_cuda_cases(std::vector<KernelFamily>& families) {
@@ -292,6 +352,7 @@ void add_attention_cuda_cases(std::vector<KernelFamily>& families) {
   for (const ElementType type : {ElementType::kBf16, ElementType::kF16}) {
     families.push_back(append_kv(type));
     families.push_back(attention_prefill(type));
+    families.push_back(sparse_prefill(type));
   }
 }
 

@@ -10,10 +10,10 @@ cd "$(dirname "$0")/../.." || exit 2
 programs=build/cuda out=results/gpu_checks
 large=${KVLAB_GPU_MODEL:-llama-3.1-8b}  # whose shape is served with random weights
 minutes=${KVLAB_GPU_MINUTES:-8}         # of its calibration
-steps=(golden tests decode kernels accuracy calibrate_probe swap sim_vs_real_probe calibrate_large sim_vs_real_large record memcheck racecheck initcheck)
+steps=(golden tests decode sparse kernels accuracy calibrate_probe swap sim_vs_real_probe calibrate_large sim_vs_real_large record memcheck racecheck initcheck)
 export KVLAB_REQUIRE_GPU=1 KVLAB_NO_FIGURES=1
 
-declare -A limit=([golden]=120 [tests]=420 [decode]=120 [kernels]=480 [accuracy]=420 [calibrate_probe]=240 [swap]=120 [sim_vs_real_probe]=420
+declare -A limit=([golden]=120 [tests]=420 [decode]=120 [sparse]=120 [kernels]=480 [accuracy]=420 [calibrate_probe]=240 [swap]=120 [sim_vs_real_probe]=420
                   [calibrate_large]=600 [sim_vs_real_large]=540 [record]=120 [memcheck]=420 [racecheck]=420 [initcheck]=420)
 
 kvlab() { "$programs/kvlab" "$@"; }
@@ -29,6 +29,24 @@ step_decode() { "$programs/bench/decode_bench"; }
 
 # Kernels one by one, cold, against their goals (bench/README.md).
 step_kernels() { "$programs/bench/kernel_bench" --benchmark_min_time=0.1 --benchmark_out="$out/kernels.json" --benchmark_out_format=json; }
+
+# Block-sparse prefill of 8,192 tokens: lists of all blocks take at most 1.5 times as long as dense prefill, of half and a tenth of them at most
+# 0.65 and 0.2 times as long as lists of all.
+step_sparse() {
+  "$programs/bench/kernel_bench" --benchmark_min_time=0.1 --benchmark_filter='(sparse|attention)_prefill/bf16/m8192_n0' --benchmark_out="$out/sparse.json" \
+    --benchmark_out_format=json || return 1
+  python3 - "$out/sparse.json" <<'EOF'
+import json, sys
+times = {"/".join(b["name"].split("/")[:3]): b["real_time"] for b in json.load(open(sys.argv[1]))["benchmarks"] if "real_time" in b and not b.get("error_occurred")}
+shape = "m8192_n0_q32_kv8_d128"
+try:
+    dense, all_, half, tenth = (times[n] for n in [f"attention_prefill/bf16/{shape}"] + [f"sparse_prefill/bf16/{shape}_s{s}" for s in (100, 50, 10)])
+except KeyError as name:
+    sys.exit(f"no time of {name}")
+print(f"all blocks {all_ / dense:.2f} times dense prefill; half of them {half / all_:.2f}, a tenth {tenth / all_:.2f} times all blocks")
+sys.exit(not (all_ <= 1.5 * dense and half <= 0.65 * all_ and tenth <= 0.2 * all_))
+EOF
+}
 
 # Answers of the probe in bf16: the full cache gives as many right answers as on the CPU.
 step_accuracy() {
@@ -84,7 +102,7 @@ step_record() {
 # Reads and writes beside arrays, races on shared memory, what is not initialised.
 sanitize() {
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 42; }
-  compute-sanitizer --tool "$1" --error-exitcode 1 "$programs/tests/cuda_tests" --gtest_brief=1 --gtest_filter='Engine*:AttentionDecode*:AttentionPrefill*:AppendKv*'
+  compute-sanitizer --tool "$1" --error-exitcode 1 "$programs/tests/cuda_tests" --gtest_brief=1 --gtest_filter='Engine*:AttentionDecode*:AttentionPrefill*:SparsePrefill*:AppendKv*'
 }
 step_memcheck() { sanitize memcheck; }
 step_racecheck() { sanitize racecheck; }
@@ -96,6 +114,7 @@ figures_of() {
     golden) grep 'positions: mean KL' "$2" ;;
     tests | *check) grep -E '\[  (PASSED|FAILED)  \]|ERROR SUMMARY' "$2" ;;
     decode) grep -E 'decode_step|sum of kernels|graph|GB per step' "$2" ;;
+    sparse) grep 'times dense prefill' "$2" ;;
     kernels) grep -E 'b64_n4096|b32_n4096|b1_n4096_|b1_n32768|m8192_n0|r64_n32768|ERROR|wrong result' "$2" ;;
     accuracy) grep 'the full cache' "$2" ;;
     calibrate_*) grep -E '^all ' "$2" ;;

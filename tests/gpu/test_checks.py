@@ -1,5 +1,6 @@
 """Tests of checks.sh with made-up programs. Run: python3 tests/gpu/test_checks.py"""
 
+import json
 import subprocess
 import tempfile
 import unittest
@@ -44,6 +45,18 @@ class Checks(unittest.TestCase):
         self.assertEqual(verdicts, [["golden", "passed"], ["swap", "passed"], ["accuracy", "passed"]])
         for figure in ("mean KL 3e-05", "3 swaps", "the full cache: 1 tasks and lengths graded alike"):
             self.assertIn(figure, report)
+
+    def test_sparse_prefill_must_be_faster_the_fewer_blocks_are_listed(self):
+        (self.folder / "bench").mkdir()
+        for tenth, status in ((10, 0), (30, 1)):
+            times = {"attention_prefill/bf16/SHAPE": 80, "sparse_prefill/bf16/SHAPE_s100": 100, "sparse_prefill/bf16/SHAPE_s50": 55}
+            times["sparse_prefill/bf16/SHAPE_s10"] = tenth
+            entries = [{"name": n.replace("SHAPE", "m8192_n0_q32_kv8_d128") + "/iterations:1/manual_time", "real_time": t} for n, t in times.items()]
+            text = json.dumps({"benchmarks": entries})
+            self.program("bench/kernel_bench", f"#!/bin/sh\nfor w; do case $w in --benchmark_out=*) echo '{text}' >\"${{w#*=}}\" ;; esac; done\n")
+            done, report = self.run_steps("sparse")
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            self.assertIn("all blocks 1.25 times dense prefill; half of them 0.55", report)
 
     def test_a_failed_step_ends_in_status_1_and_the_next_one_runs(self):
         (self.folder / "broken").touch()

@@ -36,7 +36,8 @@ __device__ __forceinline__ int seen(const PrefillArgs<T>& a, const Work& w, int 
 template <int Rows, int Keys, class T>
 __device__ __forceinline__ bool find_work(const PrefillArgs<T>& a, Work& w) {
   const int number = static_cast<int>(blockIdx.x) / a.kv_heads, tiles = static_cast<int>(gridDim.x) / a.kv_heads;
-  const Place at = find_tile(a.query_first, a.prompts, a.group, Rows, tiles - 1 - number);
+  const auto tiles_of = [&](int prompt) { return ((a.query_first[prompt + 1] - a.query_first[prompt]) * a.group + Rows - 1) / Rows; };
+  const Place at = find_tile(a.prompts, tiles - 1 - number, tiles_of);
   if (at.prompt == a.prompts) return false;
   w.head = static_cast<int>(blockIdx.x) - number * a.kv_heads;
   const int row = at.prompt * a.kv_heads + w.head;

@@ -35,12 +35,13 @@ struct Place {
   int prompt = 0, tile = 0;
 };
 
-// Which prompt's which tile is the number'th of all; tiles are as many rows long as said and rows are tokens times `group`. A prompt
-// beyond the last: there are fewer. The same for all lanes of the calling warp.
-__device__ __forceinline__ Place find_tile(const std::int32_t* query_first, int prompts, int group, int rows_per_tile, int number) {
+// Which prompt's which tile is the number'th of all; tiles_of(prompt) is how many it has. A prompt beyond the last: there are fewer. The
+// same for all lanes of the calling warp.
+template <class TilesOf>
+__device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& tiles_of) {
   for (int base = 0; base < prompts; base += kWarpSize) {
     const int prompt = base + lane_index();
-    const int tiles = prompt < prompts ? ((query_first[prompt + 1] - query_first[prompt]) * group + rows_per_tile - 1) / rows_per_tile : 0;
+    const int tiles = prompt < prompts ? tiles_of(prompt) : 0;
     int end = tiles;
 #pragma unroll
     for (int offset = 1; offset < kWarpSize; offset *= 2) {

@@ -7,6 +7,7 @@
 #include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
 #include "kernels/attention/attention_prefill/prefill_scores_cuda.h"
 #include "kernels/attention/merge_partials/merge_partials.h"
+#include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
 #include "kernels/model/convert/convert_cuda.h"
 #include "kernels/model/embedding/embedding_cuda.h"
 #include "kernels/model/linear/linear_cuda.h"
@@ -33,6 +34,7 @@ KVLAB_WITHOUT_CUDA(DeviceRmsNorm)
 KVLAB_WITHOUT_CUDA(DeviceRope)
 KVLAB_WITHOUT_CUDA(DeviceSampling)
 KVLAB_WITHOUT_CUDA(DeviceScatter)
+KVLAB_WITHOUT_CUDA(DeviceSparsePrefill)
 KVLAB_WITHOUT_CUDA(DeviceSiluMul)
 KVLAB_WITHOUT_CUDA(PageCopy)
 

@@ -1,0 +1,140 @@
+#include <algorithm>
+
+#include "kernels/attention/sparse_prefill/sparse_kernel.cuh"
+#include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
+#include "kernels/model/convert/convert_cuda.h"
+
+namespace kvlab {
+
+namespace {
+
+using namespace prefill;  // NOLINT
+
+struct CompiledSparse {
+  PrefillVariant tiles;
+  void (*for_f16)(SparseArgs<f16>);
+  void (*for_bf16)(SparseArgs<bf16>);
+};
+
+template <int D, int RowTiles, int Warps, int Keys, int Blocks>
+constexpr CompiledSparse compiled_sparse() {
+  return {
+      {D, RowTiles, Warps, Keys}, sparse_tile<f16, D, RowTiles, Warps, Keys, Blocks>, sparse_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
+}
+
+// Preferred ones first. 128 rows use every operand out of shared memory twice, and need query blocks of as many tokens.
+std::vector<CompiledSparse> sparse_kernels(std::int32_t head_dim) {
+  if (head_dim == 64) return {compiled_sparse<64, 2, 4, 64, 2>(), compiled_sparse<64, 1, 4, 64, 3>()};
+  if (head_dim == 128)
+    return {compiled_sparse<128, 2, 4, 64, 2>(), compiled_sparse<128, 1, 4, 64, 2>(), compiled_sparse<128, 1, 4, 32, 3>()};
+  if (head_dim == 256) return {compiled_sparse<256, 1, 4, 32, 2>()};
+  return {};
+}
+
+CompiledSparse choose_sparse(const DeviceSparsePrefill& a, const GpuInfo& gpu) {
+  const std::vector<CompiledSparse> all = sparse_kernels(a.prefill.head_dim);
+  if (a.prefill.tuning >= static_cast<int>(all.size()))
+    throw CudaError("sparse_prefill: no tuning " + std::to_string(a.prefill.tuning) + " for head_dim " +
+                    std::to_string(a.prefill.head_dim));
+  if (a.prefill.tuning >= 0) return all[static_cast<std::size_t>(a.prefill.tuning)];
+  for (const CompiledSparse& c : all) {
+    const auto fixed =
+        static_cast<std::int64_t>(sizeof(SparseWork) + sizeof(std::int32_t) * static_cast<std::size_t>(2 * kListed + 2 * c.tiles.keys));
+    if (c.tiles.rows() <= std::max(64, a.keys.block) && c.tiles.shared_bytes() + fixed <= gpu.shared_bytes_per_block) return c;
+  }
+  throw CudaError("sparse_prefill: head_dim " + std::to_string(a.prefill.head_dim) + " needs more shared memory than " + gpu.name + " has");
+}
+
+template <class T>
+SparseArgs<T> sparse_args(const DeviceSparsePrefill& a) {
+  const DevicePrefill& p = a.prefill;
+  SparseArgs<T> args{};
+  PrefillArgs<T>& rows = args.prefill;
+  rows.q = static_cast<const T*>(p.q), rows.k = static_cast<const T*>(p.k), rows.v = static_cast<const T*>(p.v);
+  rows.out = static_cast<T*>(p.out), rows.log_sum = p.log_sum;
+  rows.query_first = p.query_first, rows.kv_before = p.kv_before, rows.page_begin = p.page_begin, rows.page = p.page;
+  rows.q_stride = p.q_stride == 0 ? static_cast<std::int64_t>(p.q_heads) * p.head_dim : p.q_stride;
+  rows.tokens = p.tokens, rows.prompts = p.prompts, rows.kv_heads = p.q_heads, rows.group = 1;
+  rows.page_units = p.page_tokens / kPageUnit, rows.window = p.window, rows.splits = 1, rows.causal = true;
+  rows.scale = p.scale * kLog2E;
+  args.block_first = a.keys.block_first, args.column_first = a.keys.column_first;
+  args.blocks = a.keys.blocks, args.columns = a.keys.columns;
+  args.sharing = p.q_heads / p.kv_heads, args.block = a.keys.block;
+  return args;
+}
+
+template <class T>
+void run_sparse(const DeviceSparsePrefill& a, const CompiledSparse& c, CudaContext& cuda) {
+  // A prompt's first and last query block may be parts.
+  const std::int64_t blocks = a.prefill.tokens / a.keys.block + 2LL * a.prefill.prompts;
+  const std::int64_t tiles = blocks * ceil_div(a.keys.block, c.tiles.rows());
+  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * a.prefill.q_heads)), dim3(static_cast<unsigned>(c.tiles.warps * kWarpSize)),
+                          static_cast<std::size_t>(c.tiles.shared_bytes())};
+  if constexpr (std::is_same_v<T, f16>)
+    launch("sparse_prefill", cuda, shape, c.for_f16, sparse_args<T>(a));
+  else
+    launch("sparse_prefill", cuda, shape, c.for_bf16, sparse_args<T>(a));
+}
+
+// Rounds [tokens, heads, head_dim] to f16, with the tokens of each head together.
+f16* round_heads(const float* x, std::int64_t tokens, std::int64_t heads, std::int64_t head_dim, std::int64_t room, CudaContext& cuda) {
+  f16* const rounded = cuda.scratch<f16>(heads * room * head_dim);
+  for (std::int64_t h = 0; h < heads; ++h)
+    run_cuda(DeviceConvert{x + h * head_dim, rounded + h * room * head_dim, tokens, head_dim, heads * head_dim, head_dim, ElementType::kF32,
+                           ElementType::kF16},
+             cuda);
+  return rounded;
+}
+
+}  // namespace
+
+std::vector<PrefillVariant> sparse_prefill_variants(std::int32_t head_dim) {
+  std::vector<PrefillVariant> variants;
+  for (const CompiledSparse& c : sparse_kernels(head_dim)) variants.push_back(c.tiles);
+  return variants;
+}
+
+void run_cuda(const DeviceSparsePrefill& a, CudaContext& cuda) {
+  if (a.prefill.tokens == 0 || a.prefill.prompts == 0) return;
+  check(a.prefill, cuda.gpu());
+  if (!a.prefill.causal) throw CudaError("sparse_prefill: queries outside of the cache are not supported");
+  if (a.prefill.parts != nullptr || a.prefill.splits > 1)
+    throw CudaError("sparse_prefill: keys are not split; leave splits and parts unset");
+  if (a.keys.block < kPageUnit || a.keys.block % kPageUnit != 0)
+    throw CudaError("sparse_prefill: blocks of " + std::to_string(a.keys.block) + " tokens; a multiple of 16 is needed");
+  const CompiledSparse c = choose_sparse(a, cuda.gpu());
+  if (a.prefill.type == ElementType::kF16)
+    run_sparse<f16>(a, c, cuda);
+  else
+    run_sparse<bf16>(a, c, cuda);
+}
+
+void run_cuda(const SparsePrefill& a, CudaContext& cuda) {
+  if (a.new_tokens == 0) return;
+  const CudaContext::Frame frame(cuda);
+  const std::int64_t total = a.kv_before + a.new_tokens, room = ceil_div<std::int64_t>(total, kPageUnit) * kPageUnit;
+  const std::int64_t width = a.q_heads * a.head_dim, lists = a.q_heads * query_blocks(a);
+  std::vector<std::int32_t> query_first{0, static_cast<std::int32_t>(a.new_tokens)}, page, before;
+  for (std::int64_t h = 0; h < a.kv_heads; ++h) {
+    page.push_back(static_cast<std::int32_t>(h));  // one of all tokens
+    before.push_back(static_cast<std::int32_t>(a.kv_before));
+  }
+  DeviceSparsePrefill op;
+  DevicePrefill& p = op.prefill;
+  f16 *const q = cuda.scratch<f16>(a.new_tokens * width), *const out = cuda.scratch<f16>(a.new_tokens * width);
+  run_cuda(DeviceConvert{a.q, q, a.new_tokens, width, 0, 0, ElementType::kF32, ElementType::kF16}, cuda);
+  p.q = q, p.out = out, p.log_sum = a.log_sum, p.type = ElementType::kF16;
+  p.k = round_heads(a.k, total, a.kv_heads, a.head_dim, room, cuda), p.v = round_heads(a.v, total, a.kv_heads, a.head_dim, room, cuda);
+  p.query_first = cuda.upload(query_first.data(), 2), p.kv_before = cuda.upload(before.data(), a.kv_heads);
+  p.page = p.page_begin = cuda.upload(page.data(), a.kv_heads);
+  p.prompts = 1, p.tokens = query_first[1], p.longest_kv = static_cast<std::int32_t>(total);
+  p.q_heads = static_cast<std::int32_t>(a.q_heads), p.kv_heads = static_cast<std::int32_t>(a.kv_heads);
+  p.head_dim = static_cast<std::int32_t>(a.head_dim), p.page_tokens = static_cast<std::int32_t>(room);
+  p.window = static_cast<std::int32_t>(a.window), p.scale = a.scale;
+  op.keys = a.keys;
+  op.keys.block_first = cuda.upload(a.keys.block_first, lists + 1), op.keys.column_first = cuda.upload(a.keys.column_first, lists + 1);
+  run_cuda(op, cuda);
+  run_cuda(DeviceConvert{out, a.out, a.new_tokens, width, 0, 0, ElementType::kF16, ElementType::kF32}, cuda);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,205 @@
+#include "kernels/attention/sparse_prefill/sparse_prefill_cuda.h"
+#include "tests/cuda/paged_prompts.h"
+#include "tests/drawn_sparse_keys.h"
+
+namespace kvlab {
+namespace {
+
+// Lists of several prompts, one after another, in host memory and in device memory.
+template <class T>
+struct SparsePrompts {
+  SparsePrompts(const PagedPrompts<T>& p, std::int32_t block, const DrawnSparseKeys::Chances& chances, std::uint64_t seed)
+      : all({0, 0, 0, block}, chances, seed) {
+    for (std::int32_t i = 0; i < p.prompts(); ++i) {
+      const auto s = static_cast<std::size_t>(i);
+      of_prompt.emplace_back(DrawnSparseKeys::Shape{p.query_first[s + 1] - p.query_first[s], p.kv_before[p.row_of(i, 0)], p.q_heads, block},
+                             chances, seed + s);
+      all.append(of_prompt.back());
+    }
+    block_first = DeviceBuffer<std::int64_t>(all.block_first), column_first = DeviceBuffer<std::int64_t>(all.column_first);
+    blocks = DeviceBuffer<std::int32_t>(all.blocks), columns = DeviceBuffer<std::int32_t>(all.columns);
+  }
+  [[nodiscard]] SparseKeys on_device() const {
+    const bool has_columns = !all.columns.empty();
+    return {all.block, block_first.data(), blocks.data(), has_columns ? column_first.data() : nullptr,
+            has_columns ? columns.data() : nullptr};
+  }
+
+  std::vector<DrawnSparseKeys> of_prompt;
+  DrawnSparseKeys all;
+  DeviceBuffer<std::int64_t> block_first, column_first;
+  DeviceBuffer<std::int32_t> blocks, columns;
+};
+
+struct SparseRows {
+  std::vector<float> out, log_sum;
+};
+
+// The formula in double precision.
+template <class T>
+SparseRows sparse_reference(const PagedPrompts<T>& p, const SparsePrompts<T>& lists, const DevicePrefill& a) {
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  SparseRows result;
+  for (std::int32_t prompt = 0; prompt < p.prompts(); ++prompt) {
+    const auto s = static_cast<std::size_t>(prompt);
+    const DrawnSparseKeys& of = lists.of_prompt[s];
+    for (std::int32_t t = 0; t < p.query_first[s + 1] - p.query_first[s]; ++t) {
+      for (std::int32_t h = 0; h < p.q_heads; ++h) {
+        const std::size_t row = p.row_of(prompt, h);
+        const std::int32_t own = p.kv_before[row] + t;
+        const std::vector<double> z = p.logits(prompt, t, h, own + 1, a.scale);
+        std::vector<double> out(d, 0.0);
+        double sum = 0, top = -INFINITY;
+        std::vector<std::int32_t> seen;
+        for (std::int32_t i = 0; i <= own; ++i)
+          if (sees(of.keys(), of.list_of(h, t), i, own, a.window)) seen.push_back(i), top = std::max(top, z[static_cast<std::size_t>(i)]);
+        for (const std::int32_t i : seen) {
+          const double e = std::exp(z[static_cast<std::size_t>(i)] - top);
+          sum += e;
+          for (std::size_t c = 0; c < d; ++c) out[c] += e * static_cast<double>(to_float(p.v[p.slot(row, i) * d + c]));
+        }
+        for (const double x : out) result.out.push_back(static_cast<float>(sum > 0 ? x / sum : 0.0));
+        result.log_sum.push_back(static_cast<float>(sum > 0 ? top + std::log(sum) : -INFINITY));
+      }
+    }
+  }
+  return result;
+}
+
+// As of attention_prefill: probabilities and the result are rounded to T.
+template <class T>
+constexpr double kSparseTolerance = kElementType<T> == ElementType::kBf16 ? 0x1p-7 : 0x1p-10;
+
+struct SparseOptions {
+  std::int32_t block = 64, window = 0;
+  DrawnSparseKeys::Chances chances{.block = 0.5};
+  int tuning = -1;
+};
+
+class SparsePrefillCuda : public CudaTest {
+ protected:
+  template <class T>
+  void check(const PagedPrompts<T>& p, const SparseOptions& options, std::uint64_t seed) {
+    SCOPED_TRACE(testing::Message() << name_of(kElementType<T>) << ", " << p.q_heads << " on " << p.kv_heads << " heads of " << p.head_dim
+                                    << ", block " << options.block << ", window " << options.window << ", tuning " << options.tuning);
+    const DevicePrompts<T> device(p);
+    const SparsePrompts<T> lists(p, options.block, options.chances, seed);
+    DeviceSparsePrefill a{device.prefill(), lists.on_device()};
+    a.prefill.window = options.window, a.prefill.tuning = options.tuning;
+    const std::int64_t lines = static_cast<std::int64_t>(p.tokens()) * p.q_heads;
+    std::vector<float> log_sum;
+    const auto out = same_in_every_order([&] {
+      const DeviceBuffer<T> device_out(lines * p.head_dim);
+      const DeviceBuffer<float> device_log_sum(lines);
+      a.prefill.out = device_out.data(), a.prefill.log_sum = device_log_sum.data();
+      run_cuda(a, cuda());
+      log_sum = device_log_sum.to_host(cuda().stream());
+      return device_out.to_host(cuda().stream());
+    });
+    const SparseRows expected = sparse_reference(p, lists, a.prefill);
+    EXPECT_TRUE(all_near(floats(out), expected.out, kSparseTolerance<T>, kSparseTolerance<T>));
+    for (std::size_t i = 0; i < log_sum.size(); ++i)  // sums of head_dim products in fp32
+      ASSERT_TRUE(log_sum[i] == expected.log_sum[i] || std::abs(log_sum[i] - expected.log_sum[i]) <= 1e-4 * (1 + std::abs(log_sum[i])))
+          << i << ": " << log_sum[i] << ", expected " << expected.log_sum[i];
+  }
+};
+
+class SparsePrefillVariants : public SparsePrefillCuda, public testing::WithParamInterface<int> {};
+
+// Three prompts: parts of query blocks at both ends, one token, less than a block.
+TEST_P(SparsePrefillVariants, EqualsTheFormula) {
+  for (const std::int32_t head_dim : {64, 128}) {
+    if (GetParam() >= static_cast<int>(sparse_prefill_variants(head_dim).size())) continue;
+    SparseOptions options{.chances = {.block = 0.6, .column = 0.1}, .tuning = GetParam()};
+    check(PagedPrompts<bf16>(4, 2, head_dim, 16, {140, 1, 9}, {5, 5, 100, 100, 64, 64}, 1), options, 1);
+    options.block = 128;
+    check(PagedPrompts<f16>(2, 1, head_dim, 48, {70}, {200}, 2), options, 2);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Tiles, SparsePrefillVariants, testing::Range(0, 3));
+
+TEST_F(SparsePrefillCuda, WideHeads) {
+  check(PagedPrompts<bf16>(2, 1, 256, 16, {34, 3}, {40, 64}, 5), {.chances = {.block = 0.7, .column = 0.1}}, 5);
+}
+
+// Blocks smaller than a tile of rows, no multiple of it, and as large as several; pages larger and smaller than blocks.
+TEST_F(SparsePrefillCuda, TakesBlocksOfAnySize) {
+  for (const std::int32_t block : {16, 48, 80, 192})
+    check(PagedPrompts<f16>(2, 1, 64, 32, {150}, {block == 48 ? 100 : 33}, 10), {.block = block, .chances = {.block = 0.5, .column = 0.05}},
+          10);
+  check(PagedPrompts<bf16>(2, 2, 64, 16, {0, 5, 0}, {7, 7, 63, 63, 0, 0}, 11), {.block = 32}, 11);
+}
+
+TEST_F(SparsePrefillCuda, WindowHidesOlderKeys) {
+  for (const std::int32_t window : {1, 63, 64, 150, 1000})
+    check(PagedPrompts<f16>(2, 1, 64, 16, {90}, {130}, 30), {.window = window, .chances = {.block = 0.8, .column = 0.2}}, 30);
+  check(PagedPrompts<bf16>(1, 1, 64, 16, {140}, {130}, 31), {.block = 128, .window = 70, .chances = {.block = 1.0}}, 31);
+}
+
+TEST_F(SparsePrefillCuda, ListsOfAllBlocksAndOfNone) {
+  check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 40), {.chances = {.block = 1.0}}, 40);
+  check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 41), {.chances = {.block = 0.0, .own = 0.0}}, 41);
+  check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 42), {.chances = {.block = 0.0, .own = 0.0, .column = 0.03}}, 42);
+  check(PagedPrompts<bf16>(2, 1, 64, 16, {70}, {90}, 43), {.chances = {.block = 0.3, .own = 0.5, .column = 0.1, .later = 0.5}}, 43);
+}
+
+// A block holds 256 units of 16 keys, or 256 columns, at a time.
+TEST_F(SparsePrefillCuda, LongListsAreReadInPieces) {
+  check(PagedPrompts<f16>(1, 1, 64, 16, {2}, {4700}, 60), {.chances = {.block = 0.95, .column = 0.9}}, 60);
+  check(PagedPrompts<f16>(1, 1, 64, 16, {2}, {1300}, 61), {.chances = {.block = 0.2, .column = 0.5}}, 61);
+}
+
+// Float32 operands, one after another as the contract has them, against the CPU's version.
+TEST_F(SparsePrefillCuda, RoundedOperandsEqualTheCpuVersion) {
+  const DrawnSparseKeys lists({60, 70, 4, 64}, {.block = 0.5, .column = 0.2}, 70);
+  const std::vector<float> q = floats(random_elements<f16>(60 * 4 * 64, 71)), k = floats(random_elements<f16>(130 * 2 * 64, 72)),
+                           v = floats(random_elements<f16>(130 * 2 * 64, 73));
+  std::vector<float> expected(q.size()), expected_log_sum(60 * 4);
+  SparsePrefill a{q.data(), k.data(), v.data(), expected.data(), expected_log_sum.data(), 60, 70, 4, 2, 64, 0.125F, 0, lists.keys()};
+  run_cpu(a);
+  const DeviceBuffer<float> device_q(q), device_k(k), device_v(v), out(60 * 4 * 64), log_sum(60 * 4);
+  const DeviceBuffer<std::int32_t> blocks(lists.blocks), columns(lists.columns);
+  a.q = device_q.data(), a.k = device_k.data(), a.v = device_v.data(), a.out = out.data(), a.log_sum = log_sum.data();
+  a.keys.blocks = blocks.data(), a.keys.columns = columns.data();
+  Ops ops(cuda());
+  ops(a);
+  EXPECT_TRUE(all_near(out.to_host(cuda().stream()), expected, kSparseTolerance<f16>, kSparseTolerance<f16>));
+  EXPECT_TRUE(all_near(log_sum.to_host(cuda().stream()), expected_log_sum, 1e-4, 1e-4));
+}
+
+// What is no number in a block that is not listed does not reach the result.
+TEST_F(SparsePrefillCuda, KeysThatAreNotListedAreNotRead) {
+  PagedPrompts<bf16> p(1, 1, 64, 16, {30}, {98}, 80);
+  for (std::int32_t i = 0; i < 64; ++i)
+    for (std::size_t c = 0; c < 64; ++c) p.k[p.slot(0, i) * 64 + c] = p.v[p.slot(0, i) * 64 + c] = from_float<bf16>(NAN);
+  check(p, {.chances = {.block = 0.0}}, 80);
+}
+
+TEST_F(SparsePrefillCuda, RefusesWhatItDoesNotTake) {
+  const PagedPrompts<bf16> p(2, 1, 64, 16, {4}, {0}, 95);
+  const DevicePrompts<bf16> device(p);
+  const SparsePrompts<bf16> lists(p, 16, {}, 95);
+  const DeviceBuffer<bf16> out(4 * 128);
+  const auto refuses = [&](auto change, const char* word) {
+    DeviceSparsePrefill a{device.prefill(), lists.on_device()};
+    a.prefill.out = out.data();
+    change(a);
+    try {
+      run_cuda(a, cuda());
+      FAIL() << "took " << word;
+    } catch (const CudaError& e) {
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+    }
+  };
+  refuses([](DeviceSparsePrefill& a) { a.keys.block = 40; }, "blocks of 40 tokens");
+  refuses([](DeviceSparsePrefill& a) { a.prefill.head_dim = 96; }, "head_dim 96");
+  refuses([](DeviceSparsePrefill& a) { a.prefill.causal = false; }, "outside of the cache");
+  refuses([](DeviceSparsePrefill& a) { a.prefill.splits = 2; }, "splits");
+  refuses([](DeviceSparsePrefill& a) { a.prefill.tuning = 9; }, "tuning 9");
+  DeviceSparsePrefill empty{device.prefill(), lists.on_device()};
+  empty.prefill.tokens = 0;
+  run_cuda(empty, cuda());
+}
+
+}  // namespace
+}  // namespace kvlab
