@@ -132,7 +132,8 @@ void add_parts(const std::string& kind, const Uses& uses, std::vector<Item>& ite
 }  // namespace
 
 const std::set<std::string>& kv_kinds() {
-  static const std::set<std::string> kinds{"recipe", "scorer", "allocator", "trigger", "disposal", "format", "selector"};
+  static const std::set<std::string> kinds{"recipe",   "scorer", "allocator", "trigger",
+                                           "disposal", "format", "selector",  "prefill_selector"};
   return kinds;
 }
 
@@ -166,6 +167,7 @@ std::vector<Item> read_kv_items() {
   add_parts<Disposal>("disposal", uses, items);
   add_parts<Format>("format", uses, items);
   add_parts<Selector>("selector", uses, items);
+  add_parts<PrefillSelector>("prefill_selector", uses, items);
   return items;
 }
 

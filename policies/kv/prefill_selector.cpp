@@ -19,8 +19,7 @@ const std::int64_t* first_of_lists(Ops& ops, std::int64_t lists, const std::int3
 }  // namespace
 
 PromptBlocks PromptChunk::blocks(std::int32_t block) const {
-  return {q,           k, seq.new_tokens, seq.seen_tokens, model.q_heads, model.kv_heads, model.head_dim, model.kv_bytes, model.kv_bytes,
-          block};
+  return {q, k, seq.new_tokens, seq.seen_tokens, model.q_heads, model.kv_heads, model.head_dim, model.kv_bytes, model.kv_bytes, block};
 }
 
 BlockSelector::BlockSelector(Params& p, std::int32_t block_tokens)
@@ -34,8 +33,7 @@ BlockSelector::Counts BlockSelector::count(const PromptChunk& chunk, const Promp
   for (std::int64_t i = 0; i < lists; ++i) {
     const auto before = static_cast<std::int32_t>(prompt.first_block() + i % prompt.num_query_blocks()) + 1;
     counts.blocks[i] = std::clamp(expected_blocks(prompt, i, before), 1, before);
-    if (has_columns())
-      counts.columns[i] = std::clamp(expected_columns(prompt, i, before), 0, (before - counts.blocks[i]) * prompt.block);
+    if (has_columns()) counts.columns[i] = std::clamp(expected_columns(prompt, i, before), 0, (before - counts.blocks[i]) * prompt.block);
   }
   if (!depends_on_data()) return counts;
   chunk.ops(CountMarked{prompt, marks.blocks, marks.columns, has_columns(), counts.blocks, counts.columns});

@@ -59,7 +59,9 @@ class BlockSelector : public PrefillSelector {
   [[nodiscard]] virtual bool has_columns() const { return false; }
   // Blocks of a list, its own included, and columns that costs assume. `before` is the number of blocks up to the own one.
   [[nodiscard]] virtual std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t list, std::int32_t before) const = 0;
-  [[nodiscard]] virtual std::int32_t expected_columns(const PromptBlocks&, std::int64_t /*list*/, std::int32_t /*before*/) const { return 0; }
+  [[nodiscard]] virtual std::int32_t expected_columns(const PromptBlocks&, std::int64_t /*list*/, std::int32_t /*before*/) const {
+    return 0;
+  }
   // False: the lists' lengths follow from those of the prompt.
   [[nodiscard]] virtual bool depends_on_data() const { return true; }
   [[nodiscard]] std::int32_t block_tokens() const { return block_; }

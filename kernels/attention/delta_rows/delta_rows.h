@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Corrects sparse attention of a chunk by some dense rows. `out` holds sparse outputs S and is changed in place. The last tail() queries get
-// dense outputs D. Of the others every `stride`-th row r, from the chunk's first on, is computed densely, and the difference D[r] - S[r] is
-// added to rows r .. r + stride - 1 in every query head. Delta Attention, Willette et al. 2025, arXiv:2505.11254.
+// Corrects sparse attention of a chunk by some dense rows. `out` holds sparse outputs S and is changed in place. The last tail() queries
+// get dense outputs D. Of the others every `stride`-th row r, from the chunk's first on, is computed densely, and the difference D[r] -
+// S[r] is added to rows r .. r + stride - 1 in every query head. Delta Attention, Willette et al. 2025, arXiv:2505.11254.
 struct DeltaRows {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
@@ -23,14 +23,10 @@ struct DeltaRows {
   std::int64_t activation_bytes = 2, kv_bytes = 2;  // of one element, in call()
 
   // As many that a whole number of strides comes before them; a chunk no longer than that is computed densely.
-  [[nodiscard]] std::int64_t tail() const {
-    return std::min(new_tokens, new_tokens % stride + std::max<std::int64_t>(128, stride));
-  }
+  [[nodiscard]] std::int64_t tail() const { return std::min(new_tokens, new_tokens % stride + std::max<std::int64_t>(128, stride)); }
   [[nodiscard]] std::int64_t corrected() const { return new_tokens - tail(); }  // rows
   // Keys that the chunk's row i sees.
-  [[nodiscard]] std::int64_t visible(std::int64_t i) const {
-    return window == 0 ? kv_before + i + 1 : std::min(window, kv_before + i + 1);
-  }
+  [[nodiscard]] std::int64_t visible(std::int64_t i) const { return window == 0 ? kv_before + i + 1 : std::min(window, kv_before + i + 1); }
 };
 // Pairs of a dense row and a key that it sees.
 std::int64_t dense_pairs(const DeltaRows&);

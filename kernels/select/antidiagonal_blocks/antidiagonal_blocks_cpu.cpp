@@ -20,7 +20,8 @@ GroupMatrix folded(const float* x, std::int64_t tokens, std::int64_t row_stride,
   GroupMatrix lines = GroupMatrix::Zero((first_position + tokens - 1) / stride - first + 1, stride * head_dim);
   for (std::int64_t i = 0; i < tokens; ++i) {
     const std::int64_t position = first_position + i, u = reverse ? stride - 1 - position % stride : position % stride;
-    lines.row(position / stride - first).segment(u * head_dim, head_dim) = Eigen::Map<const Eigen::RowVectorXf>(x + i * row_stride, head_dim);
+    lines.row(position / stride - first).segment(u * head_dim, head_dim) =
+        Eigen::Map<const Eigen::RowVectorXf>(x + i * row_stride, head_dim);
   }
   return lines;
 }

@@ -7,12 +7,12 @@ namespace kvlab {
 // Counts what CountMarked finds and lists it: blocks of each list, the query block's own included whether it is marked or not, and columns
 // that are marked for the list's head, before the end of the query block, and in none of the list's blocks.
 struct CountMarked {
-  PromptBlocks prompt;                          // q and k are not read
-  const std::int32_t* marks = nullptr;          // [num_lists, mark_words]
-  const std::int32_t* column_marks = nullptr;   // [q_heads, column_words]; null: no columns
-  bool has_columns = false;                     // also known on shapes
-  std::int32_t* num_blocks = nullptr;           // [num_lists] out
-  std::int32_t* num_columns = nullptr;          // [num_lists] out, if has_columns
+  PromptBlocks prompt;                         // q and k are not read
+  const std::int32_t* marks = nullptr;         // [num_lists, mark_words]
+  const std::int32_t* column_marks = nullptr;  // [q_heads, column_words]; null: no columns
+  bool has_columns = false;                    // also known on shapes
+  std::int32_t* num_blocks = nullptr;          // [num_lists] out
+  std::int32_t* num_columns = nullptr;         // [num_lists] out, if has_columns
 };
 // Marks are read, a count is written for each list.
 OpCall call(const CountMarked&);

@@ -15,8 +15,8 @@ OpCall call(const PooledBlocks& a) {
   const std::int64_t keys = ceil_div(c.rows, p.group()) * p.end();
   c.tokens = c.rows * p.end();
   c.flops = (c.rows * p.new_tokens + keys) * p.head_dim + c.rows * p.causal_blocks() * (2 * p.head_dim + 1);
-  c.bytes = (c.rows * p.new_tokens * p.activation_bytes + keys * p.kv_bytes) * p.head_dim +
-            4 * c.rows * p.num_query_blocks() * p.mark_words();
+  c.bytes =
+      (c.rows * p.new_tokens * p.activation_bytes + keys * p.kv_bytes) * p.head_dim + 4 * c.rows * p.num_query_blocks() * p.mark_words();
   return c;
 }
 

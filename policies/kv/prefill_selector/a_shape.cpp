@@ -16,7 +16,8 @@ class AShape final : public BlockSelector {
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
-    chunk.ops(LocalBlocks{prompt, for_heads(chunk.ops, prompt.q_heads, sinks_), for_heads(chunk.ops, prompt.q_heads, recent_), marks.blocks});
+    chunk.ops(
+        LocalBlocks{prompt, for_heads(chunk.ops, prompt.q_heads, sinks_), for_heads(chunk.ops, prompt.q_heads, recent_), marks.blocks});
   }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t, std::int32_t before) const override {
     const std::int32_t own = before - 1, recent = std::max(0, own - ceil_div(recent_, prompt.block));

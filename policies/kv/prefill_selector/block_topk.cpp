@@ -9,7 +9,8 @@ namespace {
 class BlockTopK final : public BlockSelector {
  public:
   explicit BlockTopK(Params& p)
-      : BlockSelector(p, 64), top_(p.optional<std::int32_t>("top_blocks", 100, 1, 1 << 26, "key blocks of a query block, its own included")) {}
+      : BlockSelector(p, 64),
+        top_(p.optional<std::int32_t>("top_blocks", 100, 1, 1 << 26, "key blocks of a query block, its own included")) {}
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {

@@ -1,4 +1,5 @@
 #include "kernels/select/vertical_slash/vertical_slash.h"
+
 #include "policies/kv/prefill_selector.h"
 
 namespace kvlab {
@@ -37,8 +38,8 @@ class VerticalSlashSelector final : public BlockSelector {
   std::int32_t columns_, diagonals_, window_, first_columns_, near_diagonals_, cost_blocks_;
 };
 
-KVLAB_REGISTER(PrefillSelector, VerticalSlashSelector, "vertical_slash", "columns and diagonals that the chunk's last queries attend to most",
-               "MInference: Jiang et al. 2024");
+KVLAB_REGISTER(PrefillSelector, VerticalSlashSelector, "vertical_slash",
+               "columns and diagonals that the chunk's last queries attend to most", "MInference: Jiang et al. 2024");
 
 }  // namespace
 
