@@ -241,11 +241,8 @@ void StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, S
     }
     return;
   }
-  const std::int64_t dense = model_.layers - shape.sparse_layers;
-  if (dense > 0) {
-    const ByFooting price = round(prices_->mixed_attention(shape));
-    charge_share(cost, {{CostPart::kAttention, &price}}, layers * dense, model_.layers * model_.layers);
-  }
+  const ByFooting price = round(prices_->mixed_attention(shape));
+  charge_share(cost, {{CostPart::kAttention, &price}}, layers * (model_.layers - shape.sparse_layers), model_.layers * model_.layers);
   for (std::size_t at = 0; at < attention_.size() && shape.decodes > 0 && shape.sparse_layers > 0; ++at) {
     const Decode d = decode_at(at, shape);
     charge(cost, CostPart::kAttention, share_of(d.time, layers * shape.sparse_layers, model_.layers * model_.layers), d.footing);
