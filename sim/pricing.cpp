@@ -53,6 +53,7 @@ void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
   useful_rows_ = static_cast<std::int32_t>(shape_.tokens());
   pad_to(scheduler_.padded_tokens(useful_rows_));
   shape_.ops = step.policy.ops;
+  shape_.sparse_layers = step.policy.sparse_layers;
 }
 
 StepCost StepPricer::price(const InFlightStep& step) {

@@ -56,6 +56,16 @@ std::string cost_of(const std::vector<SummedCall>& calls) {
                      launches, fmt::join(names, ", "));
 }
 
+// Of a prefill selector; the calls include attention itself.
+std::string pairs_of(const std::vector<OpCall>& calls) {
+  double flops = 0;
+  for (const OpCall& c : calls)
+    if (c.op == "sparse_prefill" || c.op == "delta_rows") flops += static_cast<double>(c.flops);
+  const double causal = 2.0 * kPromptTokens * (kPromptTokens + 1.0) * kShape.head_dim * kShape.q_heads * kShape.num_layers;
+  return fmt::format("{:.1f} % of the query-key pairs, as costs assume (sparse_prefill, which takes the place of attention)",
+                     100 * flops / causal);
+}
+
 void add_costs(const Recipe& recipe, Item& item) {
   try {
     ExpectedRun run(recipe, kShape);
@@ -64,6 +74,7 @@ void add_costs(const Recipe& recipe, Item& item) {
     seq.seen_tokens = kPromptTokens, seq.new_tokens = 1, seq.held = prompt.held;
     const ShapeRun::Result decode = run.step(seq);
     item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
+    if (recipe.selects_in_prompts()) item.facts.emplace_back("computes of its attention", pairs_of(prompt.calls));
     item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));
     const double full = 2.0 * kPromptTokens * kShape.num_layers * kShape.kv_heads * kShape.head_dim * kShape.kv_bytes;
     const char* const bound = recipe.make_allocator()->depends_on_data() ? "at most " : "";  // where data may leave less
@@ -132,7 +143,8 @@ void add_parts(const std::string& kind, const Uses& uses, std::vector<Item>& ite
 }  // namespace
 
 const std::set<std::string>& kv_kinds() {
-  static const std::set<std::string> kinds{"recipe", "scorer", "allocator", "trigger", "disposal", "format", "selector"};
+  static const std::set<std::string> kinds{"recipe",   "scorer", "allocator", "trigger",
+                                           "disposal", "format", "selector",  "prefill_selector"};
   return kinds;
 }
 
@@ -166,6 +178,7 @@ std::vector<Item> read_kv_items() {
   add_parts<Disposal>("disposal", uses, items);
   add_parts<Format>("format", uses, items);
   add_parts<Selector>("selector", uses, items);
+  add_parts<PrefillSelector>("prefill_selector", uses, items);
   return items;
 }
 

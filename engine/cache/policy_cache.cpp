@@ -291,6 +291,10 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
     gather(g, s, layer);
     op.k = whole_k_.data(), op.v = whole_v_.data();
   }
+  if (policy_.selects_in_prompts(layer) && seq.new_tokens > 1) {
+    policy_.attend_prompt({ops_, shape_, layer, seq, op.q, op.k, op.v, op.out, nullptr, op.window});
+    return;
+  }
   op.scratch = room_in(scratch_, static_cast<std::size_t>(scratch_floats(op)));
   run_cpu(op);
 }

@@ -56,6 +56,8 @@ void PolicyCache::release(EngineSequence& sequence) {
 void PolicyCache::adopt(EngineSequence& sequence, const PromptTensors& prompt) {
   if (sequence.seen_tokens != 0 || prompt.tokens() != sequence.prompt_tokens)
     throw InternalError("a sequence that adopts a prompt is fresh and has a prompt of that length");
+  if (policy_.recipe().selects_in_prompts())
+    throw InternalError("a prompt computed over all tokens is not what a prefill selector computes");
   const Needs& needs = policy_.needs();
   if (!needs.pass.empty()) sequence.pass = prompt.passes.at(needs.pass);
   const StepPiece piece{&sequence, prompt.tokens()};

@@ -68,7 +68,8 @@ struct ForwardPass {
 struct PolicyWork {
   std::vector<PolicyOp> ops;
   std::vector<ForwardPass> passes;
-  void clear() { ops.clear(), passes.clear(); }
+  std::int32_t sparse_layers = 0;  // in which the attention of prompts is among `ops`
+  void clear() { ops.clear(), passes.clear(), sparse_layers = 0; }
   [[nodiscard]] bool empty() const { return ops.empty() && passes.empty(); }
 };
 

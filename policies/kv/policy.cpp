@@ -90,9 +90,10 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
       disposal_(recipe.make_disposal()),
       format_(recipe.make_format()),
       selector_(recipe.make_selector()),
+      prefill_selector_(recipe.make_prefill_selector ? recipe.make_prefill_selector() : nullptr),
       held_scores_(static_cast<std::size_t>(model.num_layers)) {
-  for (KvPart* part :
-       std::initializer_list<KvPart*>{scorer_.get(), allocator_.get(), trigger_.get(), disposal_.get(), format_.get(), selector_.get()}) {
+  for (KvPart* part : std::initializer_list<KvPart*>{scorer_.get(), allocator_.get(), trigger_.get(), disposal_.get(), format_.get(),
+                                                     selector_.get(), prefill_selector_.get()}) {
     if (part == nullptr) continue;
     if (const std::string why = part->refuses(model); !why.empty())
       throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
@@ -173,6 +174,11 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
   segments.push_back(rows);
   if (selects) selector_->add_segments(view, segments);
   disposal_->add_segments(view, segments);
+}
+
+std::int64_t KvPolicy::attend_prompt(const PromptChunk& chunk) {
+  const Ops::Frame frame(chunk.ops);
+  return prefill_selector_->attend(chunk);
 }
 
 // The bytes that attention reads of encoded rows: of each row the share that it attends to.

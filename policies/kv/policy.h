@@ -78,6 +78,14 @@ class KvPolicy {
     return recipe_.prefix_reuse != Recipe::PrefixReuse::kNone && fresh_tokens() != kWholePrompt;
   }
 
+  // True: the policy computes the attention of prompts in this layer: attend_prompt() in place of attention over all tokens, for chunks of
+  // more than one token of whose sequence nothing was cut.
+  [[nodiscard]] bool selects_in_prompts(std::int32_t layer) const {
+    return prefill_selector_ != nullptr && !prefill_selector_->is_dense(layer);
+  }
+  // PrefillSelector::attend(): returns the query-key pairs computed.
+  std::int64_t attend_prompt(const PromptChunk& chunk);
+
   // Sets `segments` to the tokens that this step attends to in `layer`: all rows in prefill, the selector's choice in decode, plus
   // compensation tokens. They point into ops' scratch and the parts, and are valid until after_attention.
   void before_attention(const PolicyStep& step, std::int32_t layer, std::vector<Segment>& segments);
@@ -133,7 +141,8 @@ class KvPolicy {
   std::unique_ptr<Disposal> disposal_;
   std::unique_ptr<Format> format_;
   std::unique_ptr<Selector> selector_;
-  std::vector<KvPart*> parts_;  // all of them
+  std::unique_ptr<PrefillSelector> prefill_selector_;  // null: prompts attend to every token
+  std::vector<KvPart*> parts_;                         // all of them
   Needs needs_;
   std::int32_t num_words_ = 0, resident_words_ = 0;
   struct Raised {

@@ -108,6 +108,9 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
     refuse(fmt::format("allocator '{}' has nothing to share out, because the trigger is 'never'", r.allocator));
   if (const std::string why = why_not_renumbered(r); !why.empty()) refuse(why);
   if (!r.acts) return;
+  if (r.selects_in_prompts() && r.make_trigger()->inside_prefill())
+    refuse(fmt::format("prefill selector '{}' needs all tokens of the prompt, and trigger '{}' cuts the cache inside it",
+                       r.prefill_selector, r.trigger));
   const auto allocator = r.make_allocator();
   const auto trigger = r.make_trigger();
   const auto scorer = r.make_scorer();
@@ -164,6 +167,17 @@ void refuse_unequal_heads(const Params& p, const Recipe& r) {
   if (cuts_rows && r.make_selector()->equal_heads() != KvPart::EqualHeads::kNotNeeded) refuse("selector", r.selector, "");
 }
 
+// The part exists only where the recipe or the experiment names one. K and V of later layers then depend on the queries that chose, so an
+// experiment's own selector shares no blocks.
+void read_prefill_selector(Params& p, Params& file, Recipe& recipe) {
+  const std::string kind = "prefill_selector";
+  if (!p.has(kind) && !file.has(kind)) return;
+  auto [name, make] = read_part<PrefillSelector>(p, file, kind, "all");
+  if (make()->selects_all()) return;
+  recipe.prefill_selector = name, recipe.make_prefill_selector = std::move(make);
+  if (p.has(kind)) recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
+}
+
 Recipe read_from(Params& p, Params& file, const std::string& name) {
   Recipe recipe;
   recipe.name = name;
@@ -177,6 +191,7 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   std::tie(recipe.disposal, recipe.make_disposal) = read_part<Disposal>(p, file, "disposal", "drop");
   std::tie(recipe.format, recipe.make_format) = read_part<Format>(p, file, "format", "native");
   std::tie(recipe.selector, recipe.make_selector) = read_part<Selector>(p, file, "selector", "all");
+  read_prefill_selector(p, file, recipe);
   read_weights(p, file, recipe);
   recipe.acts = recipe.make_trigger()->acts();
   recipe.only_drops = recipe.make_disposal()->only_drops();
@@ -208,8 +223,13 @@ std::string why_no_budget(const Recipe& r) {
 bool Recipe::runs_in(const std::string& host) const { return std::find(hosts.begin(), hosts.end(), host) != hosts.end(); }
 
 std::vector<std::pair<std::string, std::string>> Recipe::part_names() const {
-  return {{"scorer", scorer},     {"allocator", allocator}, {"trigger", trigger},
-          {"disposal", disposal}, {"format", format},       {"selector", selector}};
+  return {{"scorer", scorer},
+          {"allocator", allocator},
+          {"trigger", trigger},
+          {"disposal", disposal},
+          {"format", format},
+          {"selector", selector},
+          {"prefill_selector", prefill_selector}};
 }
 
 Recipe read_recipe(Params& p) {

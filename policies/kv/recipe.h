@@ -7,6 +7,7 @@
 
 #include "base/params.h"
 #include "policies/kv/part.h"
+#include "policies/kv/prefill_selector.h"
 
 namespace kvlab {
 
@@ -34,14 +35,15 @@ struct Recipe {
   [[nodiscard]] bool renumbers() const { return positions == Positions::kRenumbered; }
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
-  // The parts by name ("" for no scorer), and makers of fresh ones: parts have state, so every run takes its own.
-  std::string scorer, allocator, trigger, disposal, format, selector;
+  // The parts by name ("" for no scorer and no prefill selector), and makers of fresh ones: parts have state, so every run takes its own.
+  std::string scorer, allocator, trigger, disposal, format, selector, prefill_selector;
   std::function<std::unique_ptr<Scorer>()> make_scorer;  // empty: no scorer
   std::function<std::unique_ptr<Allocator>()> make_allocator;
   std::function<std::unique_ptr<Trigger>()> make_trigger;
   std::function<std::unique_ptr<Disposal>()> make_disposal;
   std::function<std::unique_ptr<Format>()> make_format;
   std::function<std::unique_ptr<Selector>()> make_selector;
+  std::function<std::unique_ptr<PrefillSelector>()> make_prefill_selector;  // empty: prompts attend to every token
 
   std::vector<std::pair<std::string, std::string>> parts;  // kind and what was chosen, as YAML on one line
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;
@@ -49,8 +51,9 @@ struct Recipe {
   [[nodiscard]] bool runs_in(const std::string& host) const;
   // Properties of the parts.
   bool acts = false, only_drops = true, is_native = true, selects_all = true;
+  [[nodiscard]] bool selects_in_prompts() const { return make_prefill_selector != nullptr; }
   // Plain KV in the model's own type, all of it attended to.
-  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all; }
+  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all && !selects_in_prompts(); }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, weights: FILE, PART: ...}`: the recipe's file with the

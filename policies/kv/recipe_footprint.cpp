@@ -377,6 +377,7 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
     add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
   }
   if (rows.empty()) return;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) work.sparse_layers += shapes_.policy().selects_in_prompts(l) ? 1 : 0;
   shapes_.forget();
   for (const OpCall& call : expected_.step_at_bounds(rows).calls) add_calls(work.ops, call, 1);
 }

@@ -76,6 +76,8 @@ void ShapeRun::run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, Res
     for (const Segment& s : segments_)
       for (std::int32_t r = 0; r < s.kv.num_rows; ++r) result.attended_tokens += static_cast<double>(s.tokens(r));
   }
+  for (std::size_t s = 0; !decoding && s < group.seqs.size() && policy_.selects_in_prompts(layer); ++s)
+    if (group.seqs[s].new_tokens > 1) policy_.attend_prompt({ops_, model_, layer, group.seqs[s]});
   policy_.after_attention(step, layer);
 }
 

@@ -63,6 +63,7 @@ struct StepShape {
   std::int32_t padding_rows = 0;       // the same, whose work is of no use
   std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
   std::span<const PolicyOp> ops;
+  std::int32_t sparse_layers = 0;      // of all layers, those in which the attention of `prefills` is among `ops`
   std::int32_t layers = 0;             // 0: all layers, embedding and head; else this many layers and nothing else
   const GroupTokens* group = nullptr;  // of a rank in a group: the tokens at the experts, its own included; null: the other ranks are idle
 

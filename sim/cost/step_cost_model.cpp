@@ -242,24 +242,28 @@ void StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, S
     return;
   }
   const ByFooting price = round(prices_->mixed_attention(shape));
-  charge_share(cost, {{CostPart::kAttention, &price}}, layers, model_.layers);
+  charge_share(cost, {{CostPart::kAttention, &price}}, layers * (model_.layers - shape.sparse_layers), model_.layers * model_.layers);
+  for (std::size_t at = 0; at < attention_.size() && shape.decodes > 0 && shape.sparse_layers > 0; ++at) {
+    const Decode d = decode_at(at, shape);
+    charge(cost, CostPart::kAttention, share_of(d.time, layers * shape.sparse_layers, model_.layers * model_.layers), d.footing);
+  }
 }
 
 void StepCostModel::add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const {
   const AttentionWork& work = attention.work;
-  const auto add_one = [&](const Work& one) {
+  const auto add_one = [&](const Work& one, std::int64_t among) {
     const std::int64_t count = attention.layers.count;
-    add_share(cost, {one.flops * count, one.bytes * count}, layers, model_.layers);
+    add_share(cost, {one.flops * count, one.bytes * count}, layers * among, model_.layers * model_.layers);
   };
   std::int64_t prompt_tokens = 0;
   for (const PrefillPiece& piece : shape.prefills) {
-    add_one(work.prefill(piece));
+    add_one(work.prefill(piece), model_.layers - shape.sparse_layers);
     prompt_tokens += std::int64_t{piece.new_tokens} + piece.kv_before;
   }
-  if (shape.decodes > 0) add_one(work.decode(shape.decodes, kv_tokens_in(attention.layers, model_, shape)));
+  if (shape.decodes > 0) add_one(work.decode(shape.decodes, kv_tokens_in(attention.layers, model_, shape)), model_.layers);
   if (!work.has_ops()) return;
-  if (const OpWork up = work.prefill_op(prompt_tokens); prompt_tokens > 0) add_one({up.flops, up.bytes});
-  for (const OpWork& op : work.decode_ops(shape.decodes)) add_one({op.flops, op.bytes});
+  if (const OpWork up = work.prefill_op(prompt_tokens); prompt_tokens > 0) add_one({up.flops, up.bytes}, model_.layers);
+  for (const OpWork& op : work.decode_ops(shape.decodes)) add_one({op.flops, op.bytes}, model_.layers);
 }
 
 void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCost& cost) {

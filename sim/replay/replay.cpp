@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "sim/replay/fidelity.h"
+#include "sim/replay/prompt_fidelity.h"
 #include "sim/replay/trace_observer.h"
 
 namespace kvlab {
@@ -43,6 +44,7 @@ class Walk {
   ReplayResult run() {
     std::int32_t begin = 0;
     for (const std::int32_t end : trace_.chunk_ends) prefill(begin, end), begin = end;
+    if (prompts_.queries() > 0) result_.prompt = prompts_.mean();
     for (const KvStore& store : stores_)
       for (std::int32_t r = 0; r < store.num_rows(); ++r) result_.kept_tokens += store.len(r);
     result_.kept_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
@@ -101,6 +103,7 @@ class Walk {
       append(l, begin, end);
       count_bytes(l);
       peak_ = std::max(peak_, all_bytes().gpu);
+      if (seq.new_tokens > 1 && policy_.selects_in_prompts(l)) prompts_.add(policy_, ops_, trace_, model_, l, seq);
       policy_.after_attention(step, l);
       for (std::int32_t e = 0; e <= l; ++e) count_bytes(e);
     }
@@ -187,6 +190,7 @@ class Walk {
   std::vector<Segment> segments_;
   SeqStep seq_;  // of the step that runs
   std::int64_t peak_ = 0;
+  PromptFidelity prompts_;
   ReplayResult result_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,6 +43,13 @@ struct ReplayResult {
   double peak_prefill_frac = 0;  // most GPU bytes while the prompt ran, relative to the full prompt's
   Traffic traffic;               // over all decode steps
   std::int32_t num_steps = 0;
+  // Attention of the prompt's queries, where the recipe has a prefill selector; means over queries, query heads and layers.
+  struct Prompt {
+    double mass = 0;            // share of attention over all tokens that falls on the chosen keys
+    double output_rel_err = 0;  // |o - o_full| / |o_full|
+    double pairs_frac = 0;      // query-key pairs computed, of the causal ones
+  };
+  std::optional<Prompt> prompt;
   std::vector<TierBytes> resident;              // after each step, prefill chunks included
   std::vector<std::vector<std::int32_t>> kept;  // [num_layers * kv_heads] positions held at the end
   // [num_layers * kv_heads] positions held when the prompt is complete, ascending; empty unless options.lists_kept.

@@ -20,6 +20,7 @@ namespace kvlab {
 namespace {
 
 constexpr const char* kKeptFile = "kept.jsonl";
+constexpr const char* kPromptsFile = "prompts.csv";
 
 std::string share(double x) { return fmt::format("{:.6f}", x); }
 
@@ -142,7 +143,9 @@ class ReplayRun final : public PreparedRun {
   Findings run(RunFiles& files, const RunOptions& options) override;
 
  private:
-  [[nodiscard]] bool writes(const std::string& table) const override { return table != kKeptFile || lists_kept_; }
+  [[nodiscard]] bool writes(const std::string& table) const override {
+    return table == kPromptsFile ? recipe_.selects_in_prompts() : table != kKeptFile || lists_kept_;
+  }
 
   Params p_;
   std::uint64_t seed_;
@@ -158,7 +161,7 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
   p_.reject_unread();
   std::string heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
   std::string steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
-  std::string kept;
+  std::string kept, prompts_csv = "run,sample,mass_kept,output_rel_err,pairs_frac\n";
   Means means;
   std::uint64_t over_budget = 0;
   for (const auto& sample : all) {
@@ -172,11 +175,15 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
     }
     for (std::size_t i = 0; i < r.by_step.size(); ++i)
       steps_csv += fmt::format("{},{},{},{}\n", files.id(), name, i, fidelity_text(r.by_step[i]));
+    if (r.prompt)
+      prompts_csv +=
+          fmt::format("{},{},{:.6f},{:.6g},{:.6f}\n", files.id(), name, r.prompt->mass, r.prompt->output_rel_err, r.prompt->pairs_frac);
     kept += kept_lines(files.id(), sample->name, recipe_.name, r, sample->trace.kv_heads);
   }
   files.add_file("heads.csv", heads_csv);
   files.add_file("steps.csv", steps_csv);
   if (lists_kept_) files.add_file(kKeptFile, kept);
+  if (recipe_.selects_in_prompts()) files.add_file(kPromptsFile, prompts_csv);
   Findings findings;
   findings.rows = {fields_of(recipe_, means, static_cast<double>(all.size()))};
   findings.note = remark_on_budget(over_budget, all.size(), "samples");
@@ -186,13 +193,14 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
 }  // namespace
 
 // A KV policy on recorded attention: `host: replay`. heads.csv has a row per sample, layer and KV head, steps.csv one per sample and decode
-// step, kept.jsonl a line per sample, layer and KV head where the experiment asks for it.
+// step, kept.jsonl a line per sample, layer and KV head where the experiment asks for it; prompts.csv a row per sample where the recipe has
+// a prefill selector.
 class Replay final : public RunKind {
  public:
   using RunKind::RunKind;
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<ReplayRun>(*this, p, seed); }
   [[nodiscard]] std::set<std::string> tables() const override {
-    return {"requests.csv", "timeline.csv", "heads.csv", "steps.csv", kKeptFile};
+    return {"requests.csv", "timeline.csv", "heads.csv", "steps.csv", kKeptFile, kPromptsFile};
   }
 
  private:

@@ -1,0 +1,36 @@
+#include "kernels/select/local_blocks/local_blocks.h"
+#include "policies/kv/prefill_selector.h"
+
+namespace kvlab {
+
+namespace {
+
+// The first tokens and the newest before each query, rounded up to blocks. The A-shape of MInference, Jiang et al. 2024, arXiv:2407.02490;
+// StreamingLLM, Xiao et al. 2024, arXiv:2309.17453.
+class AShape final : public BlockSelector {
+ public:
+  explicit AShape(Params& p)
+      : BlockSelector(p, 64),
+        sinks_(p.optional<std::int32_t>("sink_tokens", 100, 0, 1 << 26, "first tokens of the prompt")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 800, 1, 1 << 26, "newest tokens before a query")) {}
+
+ protected:
+  void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
+    chunk.ops(
+        LocalBlocks{prompt, for_heads(chunk.ops, prompt.q_heads, sinks_), for_heads(chunk.ops, prompt.q_heads, recent_), marks.blocks});
+  }
+  [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t, std::int32_t before) const override {
+    const std::int32_t own = before - 1, recent = std::max(0, own - ceil_div(recent_, prompt.block));
+    return own + 1 - std::max(0, recent - ceil_div(sinks_, prompt.block));
+  }
+  [[nodiscard]] bool depends_on_data() const override { return false; }
+
+ private:
+  std::int32_t sinks_, recent_;
+};
+
+KVLAB_REGISTER(PrefillSelector, AShape, "a_shape", "first tokens and the newest before each query", "MInference: Jiang et al. 2024");
+
+}  // namespace
+
+}  // namespace kvlab

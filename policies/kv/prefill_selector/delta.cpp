@@ -1,0 +1,51 @@
+#include <cmath>
+
+#include "kernels/attention/delta_rows/delta_rows.h"
+#include "policies/kv/prefill_selector.h"
+
+namespace kvlab {
+
+namespace {
+
+// Corrects another selector's attention: every stride-th query is computed densely, and its difference is added to its successors. Delta
+// Attention, Willette et al. 2025, arXiv:2505.11254.
+class DeltaCorrection final : public PrefillSelector {
+ public:
+  explicit DeltaCorrection(Params& p)
+      : stride_(p.optional<std::int32_t>("stride_tokens", 64, 1, 1 << 16, "distance of the queries that are computed densely")) {
+    auto [name, inner] = p.named("of", "a_shape", "the prefill selector that it corrects; `kvlab list prefill_selectors`");
+    if (!p.is_describing()) inner_ = PrefillSelectorRegistry::make(name, inner, "prefill_selector");
+  }
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = inner_->needs();
+    needs.cpu_only = true;
+    return needs;
+  }
+  [[nodiscard]] bool is_dense(std::int32_t layer) const override { return inner_->is_dense(layer); }
+  [[nodiscard]] bool selects_all() const override { return inner_->selects_all(); }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override { return inner_->refuses(model); }
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return inner_->layer_kind(layer); }
+  void forget(std::int32_t index) override { inner_->forget(index); }
+
+  std::int64_t attend(const PromptChunk& chunk) override {
+    const std::int64_t pairs = inner_->attend(chunk);
+    const ModelShape& m = chunk.model;
+    DeltaRows rows{chunk.q, chunk.k, chunk.v, chunk.out, chunk.seq.new_tokens, chunk.seq.seen_tokens, m.q_heads, m.kv_heads, m.head_dim};
+    rows.scale = 1.0F / std::sqrt(static_cast<float>(m.head_dim));
+    rows.window = chunk.window, rows.stride = stride_;
+    rows.activation_bytes = rows.kv_bytes = m.kv_bytes;
+    chunk.ops(rows);
+    return pairs + m.q_heads * dense_pairs(rows);
+  }
+
+ private:
+  std::int32_t stride_;
+  std::unique_ptr<PrefillSelector> inner_;  // null only while parameters are described
+};
+
+KVLAB_REGISTER(PrefillSelector, DeltaCorrection, "delta", "another selector's attention, corrected by every n-th query's dense attention",
+               "Delta Attention: Willette et al. 2025");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,99 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/select/local_blocks/local_blocks.h"
+#include "kernels/select/pooled_blocks/pooled_blocks.h"
+#include "kernels/select/vertical_slash/vertical_slash.h"
+#include "policies/kv/prefill_selector.h"
+#include "policies/kv/prefill_selector/head_patterns.h"
+
+namespace kvlab {
+
+namespace {
+
+// Each query head by its own pattern, found offline: columns and diagonals, first and newest tokens, or blocks by their means. MInference,
+// Jiang et al. 2024, arXiv:2407.02490.
+class MInference final : public BlockSelector {
+ public:
+  explicit MInference(Params& p)
+      : BlockSelector(p, 64),
+        others_{HeadPattern::Kind::kVerticalSlash,
+                p.optional<std::int32_t>("columns", 1000, 0, 1 << 26, "of heads without a pattern: columns"),
+                p.optional<std::int32_t>("diagonals", 6096, 1, 1 << 26, "of heads without a pattern: diagonals")},
+        cost_spread_(
+            p.optional<double>("cost_spread", 1, 1, 128,
+                               "key blocks that costs assume for 64 diagonals, where no tensors are read; 1: adjacent, the fewest")) {
+    const std::string file = p.text("file", "", "patterns per layer and query head, as the authors' JSON files have them");
+    const std::string heads =
+        p.text("heads", "", "patterns as LAYER.HEAD=PATTERN:NUMBER:NUMBER, separated by spaces; go before the file's");
+    if (p.is_describing()) return;
+    if (!heads.empty()) patterns_ = p.reading("heads", [&] { return parse_head_patterns(heads); });
+    if (!file.empty()) patterns_.merge(p.reading("file", [&] { return read_head_patterns(p.resolve_file(file)); }));
+  }
+
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
+    return patterns_.empty() || is_dense(layer) ? BlockSelector::layer_kind(layer) : layer + 2;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    for (const auto& [place, pattern] : patterns_)
+      if (place.first >= model.num_layers || place.second >= model.q_heads)
+        return "prefill selector 'minference' has a pattern for layer " + std::to_string(place.first) + ", query head " +
+               std::to_string(place.second) + ", and the model has " + std::to_string(model.num_layers) + " layers of " +
+               std::to_string(model.q_heads) + " query heads";
+    return "";
+  }
+
+ protected:
+  void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
+    layer_ = chunk.layer;
+    const auto of = [&](HeadPattern::Kind kind, bool second) {
+      std::int32_t* const counts = for_heads(chunk.ops, prompt.q_heads, 0);
+      for (std::int32_t h = 0; h < prompt.q_heads; ++h)
+        if (const HeadPattern& p = pattern(h); p.kind == kind) counts[h] = second ? p.second : p.first;
+      return counts;
+    };
+    const auto any = [&](HeadPattern::Kind kind) {
+      for (std::int32_t h = 0; h < prompt.q_heads; ++h)
+        if (pattern(h).kind == kind) return true;
+      return false;
+    };
+    using Kind = HeadPattern::Kind;
+    if (any(Kind::kVerticalSlash)) {
+      VerticalSlash op{prompt};
+      op.columns = of(Kind::kVerticalSlash, false), op.diagonals = of(Kind::kVerticalSlash, true);
+      op.marks = marks.blocks, op.column_marks = marks.columns;
+      chunk.ops(op);
+    }
+    if (any(Kind::kAShape)) chunk.ops(LocalBlocks{prompt, of(Kind::kAShape, false), of(Kind::kAShape, true), marks.blocks});
+    if (any(Kind::kBlocks)) chunk.ops(PooledBlocks{prompt, of(Kind::kBlocks, false), marks.blocks});
+  }
+  [[nodiscard]] bool has_columns() const override { return true; }
+  [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t list, std::int32_t) const override {
+    const HeadPattern& p = pattern(static_cast<std::int32_t>(list / prompt.num_query_blocks()));
+    if (p.kind == HeadPattern::Kind::kBlocks) return p.first;
+    if (p.kind == HeadPattern::Kind::kAShape) return ceil_div(p.first, prompt.block) + ceil_div(p.second, prompt.block) + 1;
+    return static_cast<std::int32_t>(cost_spread_ * ceil_div(p.second, prompt.block)) + 1;
+  }
+  [[nodiscard]] std::int32_t expected_columns(const PromptBlocks& prompt, std::int64_t list, std::int32_t) const override {
+    const HeadPattern& p = pattern(static_cast<std::int32_t>(list / prompt.num_query_blocks()));
+    return p.kind == HeadPattern::Kind::kVerticalSlash ? p.first : 0;
+  }
+
+ private:
+  [[nodiscard]] const HeadPattern& pattern(std::int32_t head) const {
+    const auto at = patterns_.find({layer_, head});
+    return at == patterns_.end() ? others_ : at->second;
+  }
+
+  HeadPattern others_;
+  double cost_spread_;
+  HeadPatterns patterns_;
+  std::int32_t layer_ = 0;  // of the chunk that is chosen for
+};
+
+KVLAB_REGISTER(PrefillSelector, MInference, "minference", "each query head by its own pattern, found offline",
+               "MInference: Jiang et al. 2024");
+
+}  // namespace
+
+}  // namespace kvlab

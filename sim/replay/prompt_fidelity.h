@@ -1,0 +1,22 @@
+#pragma once
+
+#include "policies/kv/policy.h"
+#include "sim/replay/replay.h"
+
+namespace kvlab {
+
+// Compares a prefill selector's attention with attention over all tokens, chunk by chunk and layer by layer. Layers that it leaves
+// dense are not counted.
+class PromptFidelity {
+ public:
+  // Attention of the recorded prompt's tokens [seq.seen_tokens, seq.end()) in a layer.
+  void add(KvPolicy& policy, Ops& ops, const AttentionTrace& trace, const ModelShape& model, std::int32_t layer, const SeqStep& seq);
+  [[nodiscard]] std::int64_t queries() const { return queries_; }
+  [[nodiscard]] ReplayResult::Prompt mean() const;
+
+ private:
+  std::int64_t queries_ = 0;  // times query heads
+  double mass_ = 0, rel_err_ = 0, pairs_ = 0, causal_ = 0;
+};
+
+}  // namespace kvlab

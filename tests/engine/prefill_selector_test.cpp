@@ -1,0 +1,53 @@
+// Prompts in the engine under prefill selectors: what later layers and decode steps see of them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/backend/policy_record.h"
+#include "tests/engine/probe.h"
+#include "tests/recipes_in.h"
+
+namespace kvlab {
+namespace {
+
+constexpr std::int32_t kTokens = 300;
+
+AttentionTrace recorded(const std::string& recipe, std::int32_t chunk) {
+  std::vector<std::int32_t> ids{256};
+  for (std::int32_t i = 1; i < kTokens; ++i) ids.push_back(32 + (i * i * 11 + i * 5 + i / 7) % 90);
+  RecordOptions options;
+  options.chunk_tokens = chunk;
+  options.decode_tokens = 2;
+  return record_with_policy(probe_engine(), ids, options, recipe_of(recipe), {}, kTokens - 20).trace;
+}
+
+// The largest difference of the last layer's keys, relative to the largest key.
+double apart(const AttentionTrace& a, const AttentionTrace& b) {
+  const std::vector<float>&x = a.layers.back().k, &y = b.layers.back().k;
+  double most = 0, largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    most = std::max<double>(most, std::abs(x[i] - y[i]));
+    largest = std::max<double>(largest, std::abs(x[i]));
+  }
+  return most / largest;
+}
+
+TEST(PrefillSelector, AllBlocksAreTheModelsOwnAttention) {
+  for (const std::int32_t chunk : {0, 77}) {
+    const AttentionTrace full = recorded("{recipe: full}", chunk);
+    const AttentionTrace all = recorded("{recipe: full, prefill_selector: {block_topk: {top_blocks: 64, block_tokens: 32}}}", chunk);
+    EXPECT_EQ(full.ids, all.ids) << chunk;
+    EXPECT_LE(apart(full, all), 1e-4) << chunk;  // eight layers of sums in another order
+  }
+}
+
+TEST(PrefillSelector, FewBlocksChangeLaterLayers) {
+  const AttentionTrace full = recorded("{recipe: full}", 0);
+  const AttentionTrace few = recorded("{recipe: full, prefill_selector: {a_shape: {sink_tokens: 16, recent_tokens: 16, block_tokens: 16}}}", 0);
+  EXPECT_EQ(few.layers.front().k, full.layers.front().k);  // before any attention
+  EXPECT_GT(apart(full, few), 0.01);
+}
+
+}  // namespace
+}  // namespace kvlab

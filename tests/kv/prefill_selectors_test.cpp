@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include "kernels/select/vertical_slash/vertical_slash.h"
+#include "policies/kv/prefill_selector/head_patterns.h"
+#include "tests/kv/prefill_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+struct NamedSelector {
+  std::string label, name, parameters;
+};
+
+// Small budgets, so that something is left out.
+std::vector<NamedSelector> small_selectors() {
+  return {{"a_shape", "a_shape", "{sink_tokens: 8, recent_tokens: 16, block_tokens: 16}"},
+          {"vertical_slash", "vertical_slash",
+           "{columns: 12, diagonals: 24, first_columns: 4, near_diagonals: 8, window_queries: 16, block_tokens: 16}"},
+          {"block_topk", "block_topk", "{top_blocks: 4, block_tokens: 16}"},
+          {"xattention", "xattention", "{stride_tokens: 4, threshold: 0.5, block_tokens: 16}"},
+          {"flex_prefill", "flex_prefill", "{gamma: 0.5, min_budget_tokens: 16, block_tokens: 16}"},
+          {"minference", "minference", "{columns: 12, diagonals: 24, block_tokens: 16, heads: '0.1=stream_llm:8:16 0.2=block_sparse:4:0'}"},
+          {"delta", "delta", "{stride_tokens: 8, of: {a_shape: {sink_tokens: 8, recent_tokens: 16, block_tokens: 16}}}"}};
+}
+
+// The same with budgets of at least the prompt.
+std::vector<NamedSelector> whole_selectors() {
+  return {{"a_shape_sinks", "a_shape", "{sink_tokens: 4096}"},
+          {"a_shape_recent", "a_shape", "{sink_tokens: 0, recent_tokens: 4096}"},
+          {"columns", "vertical_slash", "{columns: 4096, diagonals: 1}"},
+          {"diagonals", "vertical_slash", "{columns: 0, diagonals: 4096}"},
+          {"block_topk", "block_topk", "{top_blocks: 4096, block_tokens: 16}"},
+          {"xattention", "xattention", "{threshold: 1, block_tokens: 32, stride_tokens: 8}"},
+          {"flex_prefill", "flex_prefill", "{min_budget_tokens: 4096, block_tokens: 32}"},
+          {"minference", "minference", "{heads: '0.0=stream_llm:4096:64 0.1=block_sparse:4096:0 0.2=vertical_and_slash:4096:1'}"},
+          {"delta", "delta", "{of: {a_shape: {sink_tokens: 4096}}, stride_tokens: 16}"},
+          {"delta_every_row", "delta", "{of: {a_shape: {sink_tokens: 8, recent_tokens: 16, block_tokens: 16}}, stride_tokens: 1}"}};
+}
+
+class WholeBudget : public testing::TestWithParam<NamedSelector> {};
+
+TEST_P(WholeBudget, EqualsDenseAttention) {
+  const PromptLayer layer(333);
+  const std::vector<float> dense = layer.dense();
+  const auto part = prefill_part(GetParam().name, GetParam().parameters);
+  for (const std::vector<std::int32_t>& ends : std::vector<std::vector<std::int32_t>>{{}, {128, 256}, {37, 90, 200}})
+    EXPECT_LE(most_apart(layer.sparse(*part, ends), dense), 1e-5) << ends.size() << " chunks before the last";
+}
+
+class SmallBudget : public testing::TestWithParam<NamedSelector> {};
+
+// Values do not take part in any choice: a later one changes no earlier output, a query's own one changes its output.
+TEST_P(SmallBudget, LaterTokensAreNotSeen) {
+  PromptLayer layer(333);
+  const auto part = prefill_part(GetParam().name, GetParam().parameters);
+  const std::vector<float> before = layer.sparse(*part, {100});
+  constexpr std::size_t kChanged = 210;
+  for (std::size_t i = kChanged * 32; i < (kChanged + 1) * 32; ++i) layer.v[i] += 100;
+  const std::vector<float> after = layer.sparse(*part, {100});
+  EXPECT_EQ(most_apart(before, after, kChanged * 64), 0);
+  for (std::size_t c = kChanged * 64; c < (kChanged + 1) * 64; c += 16) EXPECT_NE(before[c], after[c]) << c;
+}
+
+TEST_P(SmallBudget, LeavesTokensOut) {
+  const PromptLayer layer(333);
+  const auto part = prefill_part(GetParam().name, GetParam().parameters);
+  EXPECT_GT(most_apart(layer.sparse(*part), layer.dense()), 1e-3);
+}
+
+// On shapes the calls are those on data with the recorded counts; without counts those that the part states.
+TEST_P(SmallBudget, CostsWhatRuns) {
+  const PromptLayer layer(333);
+  const auto part = prefill_part(GetParam().name, GetParam().parameters);
+  Ops data(Ops::Backend::kCpu), shapes(Ops::Backend::kShapes);
+  RecordedCounts recorded;
+  data.take_counts_from(&recorded);
+  std::vector<float> out(layer.q.size());
+  part->attend({data, layer.model, 0, {0, 0, 333, 333, -1}, layer.q.data(), layer.k.data(), layer.v.data(), out.data()});
+  ScriptedCounts script(recorded.entries());
+  shapes.take_counts_from(&script);
+  part->attend({shapes, layer.model, 0, {0, 0, 333, 333, -1}});
+  expect_same_calls(shapes.log(), data.log());
+  EXPECT_TRUE(script.used_up());
+}
+
+INSTANTIATE_TEST_SUITE_P(PrefillSelectors, WholeBudget, testing::ValuesIn(whole_selectors()),
+                         [](const auto& info) { return info.param.label; });
+INSTANTIATE_TEST_SUITE_P(PrefillSelectors, SmallBudget, testing::ValuesIn(small_selectors()),
+                         [](const auto& info) { return info.param.label; });
+
+// A chunk's end changes nothing where lists follow from positions; where the chunk's last queries choose, it does.
+TEST(PrefillSelectors, ChunksMatterToThoseThatAsk) {
+  const PromptLayer layer(333);
+  const auto fixed = prefill_part("a_shape", "{sink_tokens: 8, recent_tokens: 16, block_tokens: 16}");
+  EXPECT_LE(most_apart(layer.sparse(*fixed), layer.sparse(*fixed, {37, 150})), 1e-5);
+  const auto pooled = prefill_part("block_topk", "{top_blocks: 4, block_tokens: 16}");
+  EXPECT_LE(most_apart(layer.sparse(*pooled), layer.sparse(*pooled, {160})), 1e-5);  // whole blocks
+  const auto asks = prefill_part("vertical_slash", "{columns: 12, diagonals: 24, first_columns: 4, near_diagonals: 8, block_tokens: 16}");
+  const std::vector<float> whole = layer.sparse(*asks), chunked = layer.sparse(*asks, {160});
+  EXPECT_GT(most_apart(whole, chunked, std::size_t{160} * 64), 1e-3);
+}
+
+// Every causal pair on a chosen column or diagonal is attended to: marks against sums in double precision.
+TEST(PrefillSelectors, MarksCoverColumnsAndDiagonals) {
+  const PromptLayer layer(150);
+  Ops ops(Ops::Backend::kCpu);
+  const PromptChunk chunk{ops, layer.model, 0, {0, 40, 110, 150, -1}, layer.q.data() + std::ptrdiff_t{40} * 64, layer.k.data()};
+  const PromptBlocks prompt = chunk.blocks(16);
+  std::vector<std::int32_t> marks(static_cast<std::size_t>(prompt.num_lists() * prompt.mark_words())),
+      column_marks(static_cast<std::size_t>(4 * prompt.column_words()));
+  const std::vector<std::int32_t> columns{3, 0, 5, 2}, diagonals{4, 0, 1, 6};
+  VerticalSlash op{prompt, 8, 0, 0, columns.data(), diagonals.data(), marks.data(), column_marks.data()};
+  run_cpu(op);
+  for (std::int64_t h = 0; h < 4; ++h) {
+    std::vector<double> of_column(150), of_diagonal(150);
+    for (std::int64_t i = 102; i < 110; ++i) {
+      std::vector<double> row;
+      double sum = 0;
+      for (std::int64_t j = 0; j <= 40 + i; ++j) {
+        double dot = 0;
+        for (std::int64_t c = 0; c < 16; ++c) dot += static_cast<double>(prompt.query(i, h)[c]) * prompt.key(j, h)[c];
+        row.push_back(std::exp(dot / 4)), sum += row.back();
+      }
+      for (std::size_t j = 0; j < row.size(); ++j) of_column[j] += row[j] / sum, of_diagonal[row.size() - 1 - j] += row[j] / sum;
+    }
+    const auto best = [](const std::vector<double>& x, std::int32_t k) {
+      std::vector<std::int32_t> order(x.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::sort(order.begin(), order.end(),
+                [&](auto a, auto b) { return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)]; });
+      order.resize(static_cast<std::size_t>(k));
+      return order;
+    };
+    std::int64_t marked_columns = 0;
+    for (std::int64_t c = 0; c < 150; ++c) marked_columns += is_marked(column_marks.data() + h * prompt.column_words(), c) ? 1 : 0;
+    EXPECT_EQ(marked_columns, columns[static_cast<std::size_t>(h)]);
+    for (const std::int32_t c : best(of_column, columns[static_cast<std::size_t>(h)]))
+      EXPECT_TRUE(is_marked(column_marks.data() + h * prompt.column_words(), c)) << h << " column " << c;
+    for (const std::int32_t o : best(of_diagonal, diagonals[static_cast<std::size_t>(h)]))
+      for (std::int64_t position = std::max(40, o); position < 150; ++position) {
+        const std::int64_t list = h * prompt.num_query_blocks() + position / 16 - prompt.first_block();
+        EXPECT_TRUE(is_marked(marks.data() + list * prompt.mark_words(), (position - o) / 16)) << h << " distance " << o;
+      }
+  }
+  const std::int64_t second = prompt.num_query_blocks() * prompt.mark_words();
+  EXPECT_TRUE(std::all_of(marks.begin() + second, marks.begin() + 2 * second, [](std::int32_t w) { return w == 0; }));
+}
+
+// XAttention, threshold 0: the forced blocks alone, the first and the own one. Attention over these two is the a_shape's of no newer ones.
+TEST(PrefillSelectors, ForcedBlocksStay) {
+  const PromptLayer layer(100);
+  const auto forced = prefill_part("xattention", "{stride_tokens: 4, threshold: 0, block_tokens: 16}");
+  Ops ops(Ops::Backend::kCpu);
+  RecordedCounts counts;
+  ops.take_counts_from(&counts);
+  std::vector<float> out(layer.q.size());
+  forced->attend({ops, layer.model, 0, {0, 0, 100, 100, -1}, layer.q.data(), layer.k.data(), layer.v.data(), out.data()});
+  ASSERT_EQ(counts.entries().size(), 1U);
+  for (std::size_t i = 0; i < 28; ++i) EXPECT_EQ(counts.entries()[0].counts[i], i % 7 == 0 ? 1 : 2) << i;
+}
+
+TEST(PrefillSelectors, PatternFiles) {
+  const HeadPatterns inline_ones = parse_head_patterns("0.1=stream_llm:100:800 3.7=block_sparse:100:0");
+  EXPECT_EQ(inline_ones.size(), 2U);
+  EXPECT_EQ(inline_ones.at({0, 1}).kind, HeadPattern::Kind::kAShape);
+  EXPECT_EQ(inline_ones.at({3, 7}).first, 100);
+  const std::string file = testing::TempDir() + "/patterns.json";
+  std::ofstream(file)
+      << R"([{"0": ["vertical_and_slash", 30, 800, 0.1], "5": ["stream_llm", 100, 750, 1]}, {"2": ["block_sparse", 100, 0, 2]}])";
+  const HeadPatterns patterns = read_head_patterns(file);
+  EXPECT_EQ(patterns.size(), 3U);
+  EXPECT_EQ(patterns.at({0, 5}).second, 750);
+  EXPECT_EQ(patterns.at({1, 2}).kind, HeadPattern::Kind::kBlocks);
+  std::ofstream(file) << R"([{"0": ["diagonal", 30, 800, 0.1]}])";
+  EXPECT_THROW(read_head_patterns(file), InputError);
+  EXPECT_THROW(parse_head_patterns("0=stream_llm:1:2"), InputError);
+  EXPECT_THROW(parse_head_patterns("0.1=stream_llm:1:0"), InputError);
+}
+
+}  // namespace
+}  // namespace kvlab::test
