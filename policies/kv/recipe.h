@@ -7,6 +7,7 @@
 
 #include "base/params.h"
 #include "policies/kv/part.h"
+#include "policies/kv/prompt_pruner.h"
 
 namespace kvlab {
 
@@ -34,14 +35,15 @@ struct Recipe {
   [[nodiscard]] bool renumbers() const { return positions == Positions::kRenumbered; }
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
-  // The parts by name ("" for no scorer), and makers of fresh ones: parts have state, so every run takes its own.
-  std::string scorer, allocator, trigger, disposal, format, selector;
+  // The parts by name ("" for no scorer or pruner), and makers of fresh ones: parts have state, so every run takes its own.
+  std::string scorer, allocator, trigger, disposal, format, selector, prompt_pruner;
   std::function<std::unique_ptr<Scorer>()> make_scorer;  // empty: no scorer
   std::function<std::unique_ptr<Allocator>()> make_allocator;
   std::function<std::unique_ptr<Trigger>()> make_trigger;
   std::function<std::unique_ptr<Disposal>()> make_disposal;
   std::function<std::unique_ptr<Format>()> make_format;
   std::function<std::unique_ptr<Selector>()> make_selector;
+  std::function<std::unique_ptr<PromptPruner>()> make_prompt_pruner;  // empty: no pruner
 
   std::vector<std::pair<std::string, std::string>> parts;  // kind and what was chosen, as YAML on one line
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;
@@ -50,7 +52,9 @@ struct Recipe {
   // Properties of the parts.
   bool acts = false, only_drops = true, is_native = true, selects_all = true;
   // Plain KV in the model's own type, all of it attended to.
-  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all; }
+  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all && !prunes(); }
+  // Tokens of a prompt leave between the layers that compute it.
+  [[nodiscard]] bool prunes() const { return static_cast<bool>(make_prompt_pruner); }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, weights: FILE, PART: ...}`: the recipe's file with the
