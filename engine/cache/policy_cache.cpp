@@ -100,7 +100,7 @@ void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   if (!needs.cpu_only) return;
   if (recipe.prunes())
-    throw InputError(fmt::format("recipe '{}' prunes prompts between layers, which backend cpu alone does", recipe.name));
+    throw InputError(fmt::format("recipe '{}' prunes prompts between layers; it runs with backend cpu alone", recipe.name));
   if (turns_in_decode(recipe))
     throw InputError(
         fmt::format("recipe '{}' turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up; "
