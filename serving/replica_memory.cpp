@@ -274,6 +274,7 @@ void ReplicaMemory::charge_policy(InFlightStep& step) {
   if (charged_.empty()) return;
   footprint_->charge(charged_, step.policy);
   for (std::size_t i = 0; i < charged_.size(); ++i) step.entries[charged_places_[i]].kv_before = charged_[i].attended_tokens;
+  for (PrunedPrompt& prompt : step.policy.pruned) prompt.place = charged_places_[prompt.place];
   charged_.clear();
   charged_places_.clear();
 }

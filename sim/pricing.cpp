@@ -1,5 +1,7 @@
 #include "sim/pricing.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -22,9 +24,16 @@ bool passes_weights(const StepPlan& plan, const StepEntry& entry, int layer, int
   return times == 1;
 }
 
-bool has_parts(const StepPlan& plan) {
-  return plan.loop_layers > 0 ||
-         std::any_of(plan.entries.begin(), plan.entries.end(), [](const StepEntry& e) { return !e.passes_all_layers(); });
+std::int32_t rows_of(const StepEntry& entry) { return std::max(entry.tokens, entry.padded_tokens); }
+
+bool has_parts(const InFlightStep& step) {
+  return step.loop_layers > 0 || !step.policy.pruned.empty() ||
+         std::any_of(step.entries.begin(), step.entries.end(), [](const StepEntry& e) { return !e.passes_all_layers(); });
+}
+
+// The cause of has_parts(), as the subject of an error.
+const char* maker_of_parts(const InFlightStep& step) {
+  return step.policy.pruned.empty() ? "a scheduler that plans some of the layers" : "a kv_policy with a prompt_pruner";
 }
 
 }  // namespace
@@ -42,9 +51,9 @@ void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
     }
   };
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
-    if (rows != nullptr && !(*rows)[i]) continue;
+    if (rows != nullptr && (*rows)[i] == 0) continue;
     const StepEntry& entry = step.entries[i];
-    add_row(std::max(entry.tokens, entry.padded_tokens), entry.kv_before);
+    add_row(rows != nullptr ? (*rows)[i] : rows_of(entry), entry.kv_before);
     if (entry.ends()) ++shape_.head_rows;
   }
   shape_.idle_rows = step.idle_rows;
@@ -68,7 +77,7 @@ StepCost StepPricer::price(const InFlightStep& step) {
 
 void StepPricer::collect_rank(const InFlightStep& step) {
   if (has_parts(step))
-    throw InputError("ranks that step together compute whole steps: a scheduler that plans some of the layers needs 'parallel' without dp");
+    throw InputError(fmt::format("ranks that step together compute whole steps: {} needs 'parallel' without dp", maker_of_parts(step)));
   collect(step, nullptr);
   if (useful_rows_ == 0) pad_to(scheduler_.padded_tokens(1));
 }
@@ -108,14 +117,23 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
   }
 }
 
+StepPricer::Rows StepPricer::rows_of_layer(const InFlightStep& step, int layer) const {
+  Rows rows;
+  for (const StepEntry& entry : step.entries) rows.push_back(passes_weights(step, entry, layer, cost_.num_layers()) ? rows_of(entry) : 0);
+  for (const PrunedPrompt& prompt : step.policy.pruned) {
+    std::int32_t& of_prompt = rows[prompt.place];
+    of_prompt = std::min(of_prompt, prompt.tokens[static_cast<std::size_t>(layer)]);
+  }
+  return rows;
+}
+
 // Layers that the same rows pass, next to each other or not. Layers that none passes are left out.
 void StepPricer::group_layers(const InFlightStep& step) {
   const int num_layers = cost_.num_layers(), own_weights = step.loop_layers > 0 ? step.loop_layers : num_layers;
   groups_.clear();
   for (int layer = 0; layer < own_weights; ++layer) {
-    rows_.clear();
-    for (const StepEntry& entry : step.entries) rows_.push_back(passes_weights(step, entry, layer, num_layers));
-    if (std::find(rows_.begin(), rows_.end(), true) == rows_.end()) continue;
+    rows_ = rows_of_layer(step, layer);
+    if (std::all_of(rows_.begin(), rows_.end(), [](std::int32_t rows) { return rows == 0; })) continue;
     const auto same = std::find_if(groups_.rbegin(), groups_.rend(), [&](const LayerGroup& group) { return group.rows == rows_; });
     if (same == groups_.rend())
       groups_.push_back({rows_, 1});
@@ -127,7 +145,7 @@ void StepPricer::group_layers(const InFlightStep& step) {
 // Embedding, head and the policy's operations: what a whole step of the rows that end costs beyond its layers.
 StepCost StepPricer::price_ends(const InFlightStep& step) {
   rows_.clear();
-  for (const StepEntry& entry : step.entries) rows_.push_back(entry.ends());
+  for (const StepEntry& entry : step.entries) rows_.push_back(entry.ends() ? rows_of(entry) : 0);
   collect(step, &rows_);
   if (useful_rows_ == 0) pad_to(1);
   StepCost cost = cost_.step(shape_);
@@ -139,7 +157,7 @@ StepCost StepPricer::price_ends(const InFlightStep& step) {
 
 StepCost StepPricer::price_layers(const InFlightStep& step) {
   if (cost_.num_stages() > 1)
-    throw InputError("stages of a pipeline compute whole steps: a scheduler that plans some of the layers needs 'parallel' without pp");
+    throw InputError(fmt::format("stages of a pipeline compute whole steps: {} needs 'parallel' without pp", maker_of_parts(step)));
   group_layers(step);
   StepCost sum = price_ends(step);
   for (const LayerGroup& group : groups_) {

@@ -12,10 +12,10 @@ namespace kvlab {
 // The cost of encoding images on a replica, before the step that needs them.
 using EncodeCost = std::function<StepCost(std::int64_t images)>;
 
-// Turns a step in flight into the shapes of the cost model, reusing its memory. If entries pass some of the layers, layers that the same
-// rows pass are priced together: rows share a layer's weights, and a layer takes the mean time of the model's layers. Embedding, head and
-// the engine's own time are priced for the rows that end in the step, so that each token pays for them once; a step in which none ends pays
-// for one row of padding.
+// Turns a step in flight into the shapes of the cost model, reusing its memory. If entries pass some of the layers, or a
+// policy prunes prompts between layers, layers that the same rows pass are priced together: rows share a layer's weights, and a layer takes
+// the mean time of the model's layers. Embedding, head and the engine's own time are priced for the rows that end in the step, so that each
+// token pays for them once; a step in which none ends pays for one row of padding.
 class StepPricer {
  public:
   // encode: null where no images come.
@@ -41,13 +41,14 @@ class StepPricer {
   [[nodiscard]] const StepShape& shape() const { return shape_; }
 
  private:
-  using Rows = std::vector<bool>;  // for each entry of the step: it takes part
+  using Rows = std::vector<std::int32_t>;  // rows of each entry of the step that take part
   struct LayerGroup {
     Rows rows;
     std::int32_t layers = 0;
   };
 
   void collect(const InFlightStep& step, const Rows* rows);
+  [[nodiscard]] Rows rows_of_layer(const InFlightStep& step, int layer) const;
   void group_layers(const InFlightStep& step);
   StepCost price_layers(const InFlightStep& step);
   StepCost price_ends(const InFlightStep& step);

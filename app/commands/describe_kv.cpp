@@ -66,6 +66,14 @@ std::string pairs_of(const std::vector<OpCall>& calls) {
                      100 * flops / causal);
 }
 
+// Of a policy that prunes prompts.
+std::string computed_share(const KvPolicy& policy) {
+  std::int64_t tokens = 0;
+  for (std::int32_t l = 0; l < kShape.num_layers; ++l) tokens += policy.step_tokens({0, 0, kPromptTokens, kPromptTokens, -1}, l);
+  return fmt::format("{:.1f} % of a prompt of 8,192 tokens, mean over layers",
+                     100 * static_cast<double>(tokens) / (double{kPromptTokens} * kShape.num_layers));
+}
+
 void add_costs(const Recipe& recipe, Item& item) {
   try {
     ExpectedRun run(recipe, kShape);
@@ -73,6 +81,7 @@ void add_costs(const Recipe& recipe, Item& item) {
     const ShapeRun::Result prompt = run.step(seq);
     seq.seen_tokens = kPromptTokens, seq.new_tokens = 1, seq.held = prompt.held;
     const ShapeRun::Result decode = run.step(seq);
+    if (recipe.prunes()) item.facts.emplace_back("computes in prefill", computed_share(run.shapes().policy()));
     item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
     if (recipe.selects_in_prompts()) item.facts.emplace_back("computes of its attention", pairs_of(prompt.calls));
     item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));
@@ -143,8 +152,8 @@ void add_parts(const std::string& kind, const Uses& uses, std::vector<Item>& ite
 }  // namespace
 
 const std::set<std::string>& kv_kinds() {
-  static const std::set<std::string> kinds{"recipe",   "scorer", "allocator", "trigger",
-                                           "disposal", "format", "selector",  "prefill_selector"};
+  static const std::set<std::string> kinds{"recipe", "scorer",   "allocator",        "trigger",      "disposal",
+                                           "format", "selector", "prefill_selector", "prompt_pruner"};
   return kinds;
 }
 
@@ -179,6 +188,7 @@ std::vector<Item> read_kv_items() {
   add_parts<Format>("format", uses, items);
   add_parts<Selector>("selector", uses, items);
   add_parts<PrefillSelector>("prefill_selector", uses, items);
+  add_parts<PromptPruner>("prompt_pruner", uses, items);
   return items;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
 #include "engine/model/plain_cache.h"
 
 namespace kvlab {
@@ -56,6 +57,10 @@ PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::i
     record.trace.layers[static_cast<std::size_t>(l)].w_o = model.output_weights(l);
   if (model.transformer() != nullptr) add_query_weights(*model.transformer(), options, record.trace);
   require_recipe(model.backend(), recipe, needs);
+  if (recipe.prunes())
+    throw InputError("recipe '" + recipe.name +
+                     "' prunes prompts, and later layers have no tensors of pruned tokens to be recorded; record "
+                     "with recipe 'full'");
   cache->ops().keep_log(true);
   EngineSequence sequence;
   sequence.prompt_tokens = record.trace.prompt_tokens;

@@ -37,7 +37,8 @@ Observed EngineObserver::observe(std::int32_t layer) {
     const LayerTensorsOfStep& tensors = at(layer, s);
     const std::int32_t prompt_end = std::min(seq.end(), seq.prompt_tokens);
     const EngineSequence::Memory none, &memory = sequence.memory.empty() ? none : sequence.memory[static_cast<std::size_t>(layer)];
-    if (needs_.step_queries) a.step.push_back({tensors.q, seq.new_tokens, seq.seen_tokens});
+    const std::int32_t rows = tensors.rows < 0 ? seq.new_tokens : tensors.rows;
+    if (needs_.step_queries) a.step.push_back({tensors.q, rows, seq.end() - rows});
     if (needs_.window_queries > 0) {
       const auto count = static_cast<std::int32_t>(memory.window.size() / q_width);
       a.window.push_back({memory.window.data(), count, prompt_end - count});

@@ -11,9 +11,10 @@ namespace kvlab {
 
 // Tensors of a step in one layer for one sequence, valid during the step, in the model's memory.
 struct LayerTensorsOfStep {
-  const float* q = nullptr;              // [new_tokens, q_heads, head_dim]
+  const float* q = nullptr;              // [new_tokens, q_heads, head_dim], or [rows, ...] of a prompt that lost tokens
   const float* hidden = nullptr;         // [new_tokens, hidden_dim]
   const float* hidden_before = nullptr;  // of the layer before
+  std::int32_t rows = -1;                // -1: new_tokens
 };
 
 // Meets a policy's needs from a running model.

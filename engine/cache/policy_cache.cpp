@@ -64,6 +64,7 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
   if (!model_->memory().on_host()) refuse_cpu_only(recipe, policy_.needs());
   refuse_renumbering(recipe, model_->config());
+  refuse_pruning(recipe, model_->config());
   keeper_ = std::make_unique<Keeper>(groups_, options.packs && policy_.encodes());
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
@@ -81,6 +82,15 @@ void refuse_renumbering(const Recipe& recipe, const ModelConfig& model) {
                       recipe.name, l));
 }
 
+void refuse_pruning(const Recipe& recipe, const ModelConfig& model) {
+  for (std::int32_t l = 0; recipe.prunes() && l < model.layers; ++l)
+    if (model.window(l) > 0)
+      throw InputError(fmt::format(
+          "recipe '{}' cannot run: prompts cannot be pruned, because layer {} of the model attends to a window of its own; write "
+          "'prompt_pruner: none'",
+          recipe.name, l));
+}
+
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
   if (needs.pass.empty()) return;
   throw InputError(
@@ -89,6 +99,8 @@ void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
 
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   if (!needs.cpu_only) return;
+  if (recipe.prunes())
+    throw InputError(fmt::format("recipe '{}' prunes prompts between layers; it runs with backend cpu alone", recipe.name));
   if (turns_in_decode(recipe))
     throw InputError(
         fmt::format("recipe '{}' turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up; "
@@ -133,15 +145,18 @@ void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
     for (const StepPiece& piece : pieces) {
       EngineSequence& s = *piece.sequence;
       const SeqStep seq{s.index, s.seen_tokens, piece.new_tokens, s.prompt_tokens, s.question_begin, s.draws};
+      policy_.refuse_part_of_prompt(seq);
       if (seq.decoding() != is_prompt) {
         if (piece.unshares) group->unshared.push_back(group->seqs.size());
         group->seqs.push_back(seq);
         group->sequences.push_back(&s);
         group->first.push_back(first);
+        group->rows.push_back(piece.new_tokens);
       }
       first += piece.new_tokens;
     }
     if (group->seqs.empty()) continue;
+    group->positions.resize(group->seqs.size());
     group->is_prompt = is_prompt;
     group->defers = is_prompt && (shares_layers_ || !policy_.needs().pass.empty());
     if (group->defers) group->kept.resize(at(shape_.num_layers));
@@ -186,8 +201,10 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   };
   std::vector<AppendedTokens> news;
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
-    news.push_back({static_cast<std::int32_t>(s), g.seqs[s].new_tokens, g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
+    news.push_back({static_cast<std::int32_t>(s), g.rows[s], g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
+  for (std::size_t s = 0; s < g.seqs.size(); ++s)
+    if (!g.positions[s].empty()) place_pruned(g, s, layer);
   ops_.timed(kAtRest, [&] { wake(g, layer), raise(g, layer); });
 }
 
@@ -217,6 +234,7 @@ void PolicyCache::attend_layer(std::int32_t layer, LayerInput in) {
     for (std::size_t s = 0; s < g.seqs.size(); ++s) {
       const float* const own_q = in.q == nullptr ? nullptr : in.q + g.first[s] * q_width;
       g.observer->at(layer, s).q = own_q;
+      g.observer->at(layer, s).rows = g.rows[s];
       remember(g, s, layer, own_q);
       is_cut |= g.is_prompt && !is_whole(g, s, layer);
     }
@@ -231,6 +249,7 @@ void PolicyCache::attend_layer(std::int32_t layer, LayerInput in) {
     } else {
       unshare(g, layer);
       policy_.after_attention(step_of(g), layer);
+      if (policy_.prunes()) g.going_on.assign(policy_.going_on().begin(), policy_.going_on().end());
       rest(g, layer);
       lower(g, layer);
     }
@@ -243,7 +262,7 @@ void PolicyCache::unshare(Group& g, std::int32_t layer) {
 
 bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {
   for (std::int32_t h = 0; h < shape_.kv_heads; ++h)
-    if (g.layers[at(layer)].len(static_cast<std::int32_t>(s) * shape_.kv_heads + h) != g.seqs[s].end()) return false;
+    if (g.layers[at(layer)].len(static_cast<std::int32_t>(s) * shape_.kv_heads + h) != g.seqs[s].seen_tokens + g.rows[s]) return false;
   return true;
 }
 
@@ -271,7 +290,7 @@ void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) 
   if (in.native != nullptr) return_outputs(g, in);
 }
 
-// A prompt of which nothing is cut.
+// A prompt of which nothing is cut. One that lost tokens is seen in order of those that are left.
 void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in) {
   const SeqStep& seq = g.seqs[s];
   const std::int64_t d = shape_.head_dim, q_width = shape_.q_heads * d, kv_width = shape_.kv_heads * d;
@@ -280,7 +299,7 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
                       static_cast<const float*>(in.v) + g.first[s] * kv_width,
                       in.out + g.first[s] * q_width,
                       nullptr,
-                      seq.new_tokens,
+                      g.rows[s],
                       seq.seen_tokens,
                       shape_.q_heads,
                       shape_.kv_heads,

@@ -58,6 +58,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void begin_step(std::span<const StepPiece> pieces);
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override;
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override;
+  [[nodiscard]] std::span<const std::int32_t> going_on(std::int32_t layer) override;
   void before_rope(std::int32_t layer, const DeviceLayer& in) override;
   void attend(std::int32_t layer, const DeviceLayer& in, void* out) override;
   // `hidden`: the result of Transformer::forward(); empty for a model on a GPU.
@@ -111,6 +112,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in);
   void gather(Group& g, std::size_t s, std::int32_t layer);
   [[nodiscard]] bool is_whole(Group& g, std::size_t s, std::int32_t layer) const;
+  void place_pruned(Group& g, std::size_t s, std::int32_t layer);
   void remember(Group& g, std::size_t s, std::int32_t layer, const float* q);
   void keep(Group& g, std::int32_t layer);
   void run_pass(Group& g, std::size_t s, std::span<const float> hidden);
@@ -134,6 +136,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<KvPages> pages_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts
   std::vector<Segment> segments_;
+  std::vector<std::int32_t> going_on_;  // rows of the pass after the latest layer that pruned
   BigArray<float> scratch_, whole_k_, whole_v_;
   TensorArray<float> q_, k_, hidden_, out_;        // of the layer, where a model on a GPU computes in another type
   std::vector<float> hidden_before_, hidden_now_;  // inputs of the last two layers, where queries are guessed
@@ -144,6 +147,8 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
 
 // Error (InputError): the recipe renumbers keys, and the model has layers with windows.
 void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
+// The same: it prunes prompts.
+void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
 // Error (InputError): the recipe needs an extra pass. For models that run none inside a step (an adopted prompt brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
 // Error (InputError) where some operation of the recipe has no CUDA kernel, or 16 bits are too few for what it does.

@@ -14,7 +14,12 @@ inline std::size_t place(std::int32_t i) { return static_cast<std::size_t>(i); }
 struct PolicyCache::Group {
   std::vector<SeqStep> seqs;
   std::vector<EngineSequence*> sequences;
-  std::vector<std::int64_t> first;  // of each sequence's tokens in the batch
+  // Of the layer: where each sequence's tokens begin among the rows of the pass, and their number. Of a prompt that lost tokens also the
+  // positions of those that are left; empty: consecutive ones.
+  std::vector<std::int64_t> first;
+  std::vector<std::int32_t> rows;
+  std::vector<std::vector<std::int32_t>> positions;
+  std::vector<std::vector<std::int32_t>> going_on;  // [sequences] KvPolicy::going_on() of the layer
   std::vector<std::size_t> unshared;
   std::vector<KvStore> layers;
   std::unique_ptr<EngineObserver> observer;

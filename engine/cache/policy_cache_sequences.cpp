@@ -54,6 +54,7 @@ void PolicyCache::release(EngineSequence& sequence) {
 }
 
 void PolicyCache::adopt(EngineSequence& sequence, const PromptTensors& prompt) {
+  if (policy_.prunes()) throw InternalError("a prompt that is pruned is computed by a step, not adopted");
   if (sequence.seen_tokens != 0 || prompt.tokens() != sequence.prompt_tokens)
     throw InternalError("a sequence that adopts a prompt is fresh and has a prompt of that length");
   if (policy_.recipe().selects_in_prompts())

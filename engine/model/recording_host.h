@@ -27,6 +27,7 @@ class RecordingHost final : public AttentionHost {
     add(to.q, q, q_width()), add(to.k, k, kv_width()), add(to.v, v, kv_width());
     inner_.attend(layer, q, k, v, out);
   }
+  [[nodiscard]] std::span<const std::int32_t> going_on(std::int32_t layer) override { return inner_.going_on(layer); }
 
  private:
   [[nodiscard]] std::int64_t q_width() const { return std::int64_t{config_.q_heads} * config_.head_dim; }

@@ -67,12 +67,38 @@ struct Transformer::Activations {
     }
     std::fill(residual.begin(), residual.end(), 0.0F);
   }
+  // Hidden states of all n tokens of the batch, 0 of those that left.
+  [[nodiscard]] std::vector<float> spread(std::int64_t n, std::int64_t width) const {
+    std::vector<float> all(static_cast<std::size_t>(n * width));
+    for (std::size_t i = 0; i < place.size(); ++i)
+      std::copy_n(hidden.begin() + static_cast<std::int64_t>(i) * width, width, all.begin() + place[i] * width);
+    return all;
+  }
   void norm(Weight weight, float epsilon) {
     const auto width = static_cast<std::int64_t>(weight.size());
     run_cpu(RmsNorm{branch.data(), residual.data(), weight.data(), hidden.data(), tokens, width, epsilon});
   }
 
+  // Rows that go on, ascending; the others leave the pass.
+  void keep_rows(std::span<const std::int32_t> rows, const ModelConfig& c) {
+    for (const auto& [part, each] : parts(c)) {
+      std::span<float>& all = this->*part;
+      if (part == &Activations::residual || part == &Activations::branch || part == &Activations::cos || part == &Activations::sin)
+        for (std::size_t i = 0; i < rows.size(); ++i)
+          std::copy_n(all.begin() + rows[i] * each, each, all.begin() + static_cast<std::int64_t>(i) * each);
+      all = all.first(rows.size() * static_cast<std::size_t>(each));
+    }
+    if (place.empty()) {
+      place.assign(rows.begin(), rows.end());
+    } else {
+      for (std::size_t i = 0; i < rows.size(); ++i) place[i] = place[static_cast<std::size_t>(rows[i])];
+      place.resize(rows.size());
+    }
+    tokens = std::ssize(rows);
+  }
+
   std::int64_t tokens;
+  std::vector<std::int32_t> place;            // of each row in the batch; empty: none has left
   std::span<float> residual, branch, hidden;  // [tokens, hidden_dim]
   std::span<float> q, attended;               // [tokens, q_heads, head_dim]
   std::span<float> k, v;                      // [tokens, kv_heads, head_dim]
@@ -131,9 +157,12 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
     attention(layer, host, a);
     a.norm(w.mlp_norm, config_.norm_epsilon);
     mlp(w, a);
+    if (layer + 1 == config_.layers) break;
+    if (const std::span<const std::int32_t> rows = host.going_on(layer); !rows.empty()) a.keep_rows(rows, config_);
   }
   a.norm(weights_.final_norm, config_.norm_epsilon);
-  return {a.hidden.data(), a.hidden.data() + a.hidden.size()};
+  if (a.place.empty()) return {a.hidden.data(), a.hidden.data() + a.hidden.size()};
+  return a.spread(n, config_.hidden_dim);
 }
 
 std::size_t Transformer::pass_floats(std::int64_t tokens) const { return Activations::floats(config_, tokens); }

@@ -26,6 +26,8 @@ class AttentionHost {
   virtual void before_rope(std::int32_t /*layer*/, const float* /*hidden*/, const float* /*q*/, const float* /*k*/) {}
   // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim].
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
+  // After a layer: the rows of the pass, ascending, that go on to the next layer; empty: all. Valid until the next call.
+  [[nodiscard]] virtual std::span<const std::int32_t> going_on(std::int32_t /*layer*/) { return {}; }
   // Room for n floats of a pass, the same for the next one: the first touch of fresh memory takes as long as a layer.
   [[nodiscard]] std::span<float> pass_memory(std::size_t n) { return {room_in(pass_memory_, n), n}; }
 
@@ -41,8 +43,8 @@ class Transformer {
   // Reads config.json and the safetensors files of a folder in Hugging Face layout.
   static Transformer load(const std::string& dir);
 
-  // Hidden states [n, hidden_dim] after the last norm. Error (InputError): an id outside the vocabulary. Positions beyond max_tokens are
-  // computed like any other.
+  // Hidden states [n, hidden_dim] after the last norm; 0 in rows that did not go on to the last layer. Error (InputError): an id outside
+  // the vocabulary. Positions beyond max_tokens are computed like any other.
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
   // The floats that such a pass takes from pass_memory().
   [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;

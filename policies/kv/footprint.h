@@ -64,13 +64,20 @@ struct ForwardPass {
   std::int32_t new_tokens = 0, kv_tokens = 0;
 };
 
-// The work that a policy adds to a step.
+// A prompt of which some layers compute fewer tokens than the step has.
+struct PrunedPrompt {
+  std::size_t place = 0;             // in the batch of charge(); in a step, of its entry
+  std::vector<std::int32_t> tokens;  // [layers]
+};
+
+// The work that a policy adds to a step, and prompts whose work it makes less.
 struct PolicyWork {
   std::vector<PolicyOp> ops;
   std::vector<ForwardPass> passes;
+  std::vector<PrunedPrompt> pruned;
   std::int32_t sparse_layers = 0;  // in which the attention of prompts is among `ops`
-  void clear() { ops.clear(), passes.clear(), sparse_layers = 0; }
-  [[nodiscard]] bool empty() const { return ops.empty() && passes.empty(); }
+  void clear() { ops.clear(), passes.clear(), pruned.clear(), sparse_layers = 0; }
+  [[nodiscard]] bool empty() const { return ops.empty() && passes.empty() && pruned.empty(); }
 };
 
 // A KV policy in serving: the memory of a sequence step by step, and the cost of a step of a batch. Sizes only, no tensors. Equal arguments

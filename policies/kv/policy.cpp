@@ -1,5 +1,3 @@
-#include "policies/kv/policy.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/select/gather_scores/gather_scores.h"
 #include "kernels/select/top_k/top_k.h"
+#include "policies/kv/policy_acting.h"
 #include "policies/kv/recipe_positions.h"
 #include "policies/kv/renumber_rows.h"
 #include "policies/kv/selector/budget_share.h"
@@ -16,14 +15,6 @@ namespace kvlab {
 
 namespace {
 
-template <class T, class Index>
-std::vector<T> pick(std::span<const T> all, const std::vector<Index>& which) {
-  std::vector<T> some;
-  if (!all.empty())
-    for (const Index i : which) some.push_back(all[static_cast<std::size_t>(i)]);
-  return some;
-}
-
 bool all_decode(const PolicyStep& step) {
   return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.decoding(); });
 }
@@ -31,55 +22,6 @@ bool all_decode(const PolicyStep& step) {
 constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget
 
 }  // namespace
-
-// The sequences for which the trigger fired in a layer, and views of them alone.
-struct KvPolicy::Acting {
-  std::vector<std::int32_t> which;  // places in PolicyStep::seqs
-  std::vector<std::int32_t> target;
-  std::vector<SeqStep> seqs;
-
-  // The arrays that a view() points to.
-  struct View {
-    std::vector<std::int32_t> len, page_begin;
-    std::vector<std::int64_t> first;
-    std::vector<Queries> step, window, pre_rope_queries, future;
-    std::vector<const float*> pre_rope_keys, hidden, hidden_before;
-    std::vector<const std::int32_t*> ids;
-    std::vector<std::span<const PassQueries>> pass;
-  };
-  std::vector<std::unique_ptr<View>> views;
-
-  // A view of one layer with these sequences alone.
-  LayerStep view(const LayerStep& all) {
-    views.push_back(std::make_unique<View>());
-    View& v = *views.back();
-    LayerStep some{all.ops, all.model, all.layer, seqs, all.kv, {}, all.seed, all.memory, all.keeper};
-    const std::size_t rows = which.size() * static_cast<std::size_t>(all.kv.kv_heads);
-    v.len.reserve(rows), v.page_begin.reserve(rows), v.first.reserve(rows + 1);
-    v.first.push_back(0);
-    for (const std::int32_t s : which) {
-      for (std::int32_t h = 0; h < all.kv.kv_heads; ++h) {
-        const std::int32_t row = s * all.kv.kv_heads + h;
-        v.len.push_back(all.kv.len[row]);
-        v.page_begin.push_back(all.kv.page_begin[row]);
-        v.first.push_back(v.first.back() + all.kv.len[row]);
-      }
-    }
-    some.kv.num_rows = static_cast<std::int32_t>(v.len.size());
-    some.kv.len = v.len.data(), some.kv.page_begin = v.page_begin.data(), some.kv.first = v.first.data();
-    some.in.step = v.step = pick(all.in.step, which);
-    some.in.window = v.window = pick(all.in.window, which);
-    some.in.pre_rope_queries = v.pre_rope_queries = pick(all.in.pre_rope_queries, which);
-    some.in.future = v.future = pick(all.in.future, which);
-    some.in.pre_rope_keys = v.pre_rope_keys = pick(all.in.pre_rope_keys, which);
-    some.in.hidden = v.hidden = pick(all.in.hidden, which);
-    some.in.hidden_before = v.hidden_before = pick(all.in.hidden_before, which);
-    some.in.ids = v.ids = pick(all.in.ids, which);
-    some.in.pass = v.pass = pick(all.in.pass, which);
-    some.in.w_o = all.in.w_o, some.in.w_q = all.in.w_q;
-    return some;
-  }
-};
 
 KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     : recipe_(recipe),
@@ -90,10 +32,11 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
       disposal_(recipe.make_disposal()),
       format_(recipe.make_format()),
       selector_(recipe.make_selector()),
-      prefill_selector_(recipe.make_prefill_selector ? recipe.make_prefill_selector() : nullptr),
+      prefill_selector_(recipe.selects_in_prompts() ? recipe.make_prefill_selector() : nullptr),
+      pruner_(recipe.prunes() ? recipe.make_prompt_pruner() : nullptr),
       held_scores_(static_cast<std::size_t>(model.num_layers)) {
   for (KvPart* part : std::initializer_list<KvPart*>{scorer_.get(), allocator_.get(), trigger_.get(), disposal_.get(), format_.get(),
-                                                     selector_.get(), prefill_selector_.get()}) {
+                                                     selector_.get(), prefill_selector_.get(), pruner_.get()}) {
     if (part == nullptr) continue;
     if (const std::string why = part->refuses(model); !why.empty())
       throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
@@ -191,6 +134,7 @@ std::int64_t KvPolicy::stored_bytes(std::int32_t layer, const Segment& rows) con
 
 void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {
   evict(step, layer);
+  if (pruner_ != nullptr) prune(step, layer);
   const Ops::Frame frame(step.ops);
   LayerStep view = layer_step(step, layer);
   if (!selector_->selects_all() && !all_decode(step)) {
@@ -344,7 +288,7 @@ TierBytes KvPolicy::resident(std::int32_t layer, std::span<const SeqStep> seqs, 
   TierBytes rows;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) rows.gpu += format_->row_bytes(model_, layer, kv.len[r]);
   rows = disposal_->resident(model_, layer, seqs, kv, *format_, rows);
-  const bool needs_positions = trigger_->acts() && disposal_->shrinks();
+  const bool needs_positions = (trigger_->acts() && disposal_->shrinks()) || prunes();
   TierBytes all = selector_->resident_in_layer(layer, model_, kv, rows);
   all.gpu += kv.total() * 4 * (resident_words_ + (needs_positions ? 1 : 0));
   return all;

@@ -63,6 +63,16 @@ class KvPolicy {
   // [num_layers] the first layer that all parts treat as they treat this one (KvPart::layer_kind).
   [[nodiscard]] std::vector<std::int32_t> alike_layers() const;
 
+  // True: tokens of a prompt leave between the layers that compute it, which the three functions below describe.
+  [[nodiscard]] bool prunes() const { return pruner_ != nullptr; }
+  // Tokens of the sequence's step that `layer` computes: all, or of a prompt in one piece those that the layers before it let go on.
+  [[nodiscard]] std::int32_t step_tokens(const SeqStep& seq, std::int32_t layer) const;
+  // InputError: the step has a part of a prompt that is pruned, and not all of it.
+  void refuse_part_of_prompt(const SeqStep& seq) const;
+  // After after_attention() of such a recipe, with data: for each sequence of the step the places among its tokens in the layer, ascending,
+  // of those that the next layer computes; empty: all go on. Valid until the next call of after_attention().
+  [[nodiscard]] std::span<const std::vector<std::int32_t>> going_on() const { return going_on_; }
+
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have
   // True: a part stores tokens otherwise than the model computes them.
@@ -121,6 +131,8 @@ class KvPolicy {
   [[nodiscard]] std::int64_t stored_bytes(std::int32_t layer, const Segment& rows) const;
   LayerStep layer_step(const PolicyStep& step, std::int32_t layer) const;
   void evict(const PolicyStep& step, std::int32_t layer);
+  void prune(const PolicyStep& step, std::int32_t layer);
+  void choose_going_on(LayerStep& view, Acting& acting);
   void act(const PolicyStep& step, LayerStep& view, Acting& acting);
   void score(LayerStep& view, const std::int32_t* target, float* scores);
   static const std::int32_t* of_rows(const LayerStep& view, const std::int32_t* target);
@@ -142,7 +154,9 @@ class KvPolicy {
   std::unique_ptr<Format> format_;
   std::unique_ptr<Selector> selector_;
   std::unique_ptr<PrefillSelector> prefill_selector_;  // null: prompts attend to every token
-  std::vector<KvPart*> parts_;                         // all of them
+  std::unique_ptr<PromptPruner> pruner_;               // null: none
+  std::vector<std::vector<std::int32_t>> going_on_;
+  std::vector<KvPart*> parts_;  // all of them
   Needs needs_;
   std::int32_t num_words_ = 0, resident_words_ = 0;
   struct Raised {

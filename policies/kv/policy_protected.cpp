@@ -83,6 +83,12 @@ std::optional<std::int32_t> KvPolicy::target(const SeqStep& seq, const Held& hel
 }
 
 std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
+  if (prunes() && seq.end() >= seq.prompt_tokens) {
+    const SeqStep whole{seq.index, 0, seq.prompt_tokens, seq.prompt_tokens, seq.question_begin};
+    std::int64_t tokens = 0;
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) tokens += step_tokens(whole, l) + seq.end() - seq.prompt_tokens;
+    return tokens * model_.kv_heads;
+  }
   const std::optional<Trigger::Bound> bound = disposal_->shrinks() ? trigger_->bound(seq, recipe_.budget) : std::nullopt;
   if (!bound) return std::int64_t{model_.num_layers} * model_.kv_heads * seq.end();
   SeqStep cut = seq;  // the last one

@@ -145,6 +145,18 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
         fmt::format("trigger '{}' cuts the cache inside the prompt, so its blocks cannot be shared: prefix_reuse must be none", r.trigger));
 }
 
+// Later layers hold other tokens than earlier ones, and no block holds them all.
+void refuse_bad_pruning(const Params& p, const Recipe& r) {
+  const auto refuse = [&](const std::string& why) {
+    p.fail(fmt::format("recipe '{}' cannot run: prompt_pruner '{}' {}", r.name, r.prompt_pruner, why));
+  };
+  if (r.acts || !r.only_drops || !r.is_native || !r.selects_all)
+    refuse(
+        "goes with trigger 'never', disposal 'drop', format 'native' and selector 'all' alone; write {recipe: full, prompt_pruner: ...}");
+  if (r.prefix_reuse != Recipe::PrefixReuse::kNone) refuse("leaves no whole blocks to be shared: prefix_reuse must be none");
+  if (r.on_preempt != Recipe::OnPreempt::kSwap) refuse("takes prompts in one piece: on_preempt must be swap");
+}
+
 // Parts that compute over the KV heads of a layer together need rows of one length, which others may cut unequally.
 void refuse_unequal_heads(const Params& p, const Recipe& r) {
   if (!r.acts) return;
@@ -192,17 +204,23 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   std::tie(recipe.format, recipe.make_format) = read_part<Format>(p, file, "format", "native");
   std::tie(recipe.selector, recipe.make_selector) = read_part<Selector>(p, file, "selector", "all");
   read_prefill_selector(p, file, recipe);
+  std::tie(recipe.prompt_pruner, recipe.make_prompt_pruner) = read_part<PromptPruner>(p, file, "prompt_pruner", "");
   read_weights(p, file, recipe);
   recipe.acts = recipe.make_trigger()->acts();
   recipe.only_drops = recipe.make_disposal()->only_drops();
   recipe.is_native = recipe.make_format()->is_native();
   recipe.selects_all = recipe.make_selector()->selects_all();
   if (p.has("trigger") && recipe.make_trigger()->inside_prefill()) recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
+  if (p.has("prompt_pruner") && recipe.prunes()) {
+    recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
+    std::erase(recipe.hosts, "replay");
+  }
   for (const auto& [kind, part] : recipe.part_names())
     if (!part.empty()) recipe.parts.emplace_back(kind, (p.has(kind) ? p : file).inline_text(kind, part));
   file.reject_unread();
   p.add_asked(file);
   refuse_bad_combinations(p, recipe);
+  if (recipe.prunes()) refuse_bad_pruning(p, recipe);
   refuse_unequal_heads(p, recipe);
   return recipe;
 }
@@ -229,7 +247,8 @@ std::vector<std::pair<std::string, std::string>> Recipe::part_names() const {
           {"disposal", disposal},
           {"format", format},
           {"selector", selector},
-          {"prefill_selector", prefill_selector}};
+          {"prefill_selector", prefill_selector},
+          {"prompt_pruner", prompt_pruner}};
 }
 
 Recipe read_recipe(Params& p) {

@@ -8,6 +8,7 @@
 #include "base/params.h"
 #include "policies/kv/part.h"
 #include "policies/kv/prefill_selector.h"
+#include "policies/kv/prompt_pruner.h"
 
 namespace kvlab {
 
@@ -35,8 +36,8 @@ struct Recipe {
   [[nodiscard]] bool renumbers() const { return positions == Positions::kRenumbered; }
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
-  // The parts by name ("" for no scorer and no prefill selector), and makers of fresh ones: parts have state, so every run takes its own.
-  std::string scorer, allocator, trigger, disposal, format, selector, prefill_selector;
+  // The parts by name ("" for no scorer, prefill selector or pruner), and makers of fresh ones: parts have state, so every run takes its own.
+  std::string scorer, allocator, trigger, disposal, format, selector, prefill_selector, prompt_pruner;
   std::function<std::unique_ptr<Scorer>()> make_scorer;  // empty: no scorer
   std::function<std::unique_ptr<Allocator>()> make_allocator;
   std::function<std::unique_ptr<Trigger>()> make_trigger;
@@ -44,6 +45,7 @@ struct Recipe {
   std::function<std::unique_ptr<Format>()> make_format;
   std::function<std::unique_ptr<Selector>()> make_selector;
   std::function<std::unique_ptr<PrefillSelector>()> make_prefill_selector;  // empty: prompts attend to every token
+  std::function<std::unique_ptr<PromptPruner>()> make_prompt_pruner;  // empty: no pruner
 
   std::vector<std::pair<std::string, std::string>> parts;  // kind and what was chosen, as YAML on one line
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;
@@ -53,7 +55,12 @@ struct Recipe {
   bool acts = false, only_drops = true, is_native = true, selects_all = true;
   [[nodiscard]] bool selects_in_prompts() const { return make_prefill_selector != nullptr; }
   // Plain KV in the model's own type, all of it attended to.
-  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all && !selects_in_prompts(); }
+  // Tokens of a prompt leave between the layers that compute it.
+  [[nodiscard]] bool prunes() const { return make_prompt_pruner != nullptr; }
+  // Plain KV in the model's own type, all of it attended to.
+  [[nodiscard]] bool keeps_everything() const {
+    return !acts && only_drops && is_native && selects_all && !selects_in_prompts() && !prunes();
+  }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, weights: FILE, PART: ...}`: the recipe's file with the

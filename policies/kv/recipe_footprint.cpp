@@ -33,6 +33,10 @@ RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens, double least_t
   return {gpu, block_tokens, per_token(twice.host - once.host), per_token(twice.disk - once.disk)};
 }
 
+SeqStep shape_step_of(const ShapeRun::Seq& seq) {
+  return {0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, seq.extras.question_begin};
+}
+
 // The sequence after its step.
 SeqState after(SeqState seq, const FootprintStep& done) {
   seq.seen_tokens += seq.new_tokens;
@@ -191,6 +195,7 @@ RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq) const {
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq) {
+  if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_step_of(shape_of(seq)));
   const Key key = key_of(seq);
   const auto at = known_.find(key);
   FootprintStep done = at != known_.end() ? at->second : run(seq);
@@ -366,6 +371,13 @@ void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t
   }
 }
 
+// The sequence at this place of the batch, if its layers compute fewer and fewer tokens.
+void RecipeFootprint::add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const {
+  PrunedPrompt prompt{place, {}};
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) prompt.tokens.push_back(shapes_.policy().step_tokens(shape_step_of(shape), l));
+  if (prompt.tokens.back() < shape.new_tokens) work.pruned.push_back(std::move(prompt));
+}
+
 void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<ShapeRun::Seq> rows;
   for (SeqState& s : batch) {
@@ -375,6 +387,7 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
     for (const std::int32_t h : rows.back().held) held += h;
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
     add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
+    if (recipe_.prunes()) add_pruned(rows.back(), static_cast<std::size_t>(&s - batch.data()), work);
   }
   if (rows.empty()) return;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) work.sparse_layers += shapes_.policy().selects_in_prompts(l) ? 1 : 0;

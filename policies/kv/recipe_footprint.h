@@ -67,6 +67,7 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] bool has_whole_rows(const SeqState& seq) const;
   void note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done);
   void charge_prompts(std::span<SeqState> batch, PolicyWork& work);
+  void add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const;
   void charge_decodes(std::span<SeqState> batch, PolicyWork& work);
   void unpack(const SeqState& seq, const ShapeRun::Seq& shape);
   [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;

@@ -124,7 +124,7 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
     if (!runs(l)) continue;
     for (Group& g : groups)
       for (std::size_t s = 0; s < g.seqs.size(); ++s)
-        g.layers[static_cast<std::size_t>(l)].append(static_cast<std::int32_t>(s), nullptr, nullptr, g.seqs[s].new_tokens,
+        g.layers[static_cast<std::size_t>(l)].append(static_cast<std::int32_t>(s), nullptr, nullptr, policy_.step_tokens(g.seqs[s], l),
                                                      g.seqs[s].seen_tokens);
     bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
     result.layers[static_cast<std::size_t>(l)].appended = bytes[static_cast<std::size_t>(l)].gpu;
@@ -230,7 +230,7 @@ bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, st
   bool leads_here = true;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     if (!runs(l)) continue;
-    group.layers[static_cast<std::size_t>(l)].append(0, nullptr, nullptr, earlier.new_tokens, seen);
+    group.layers[static_cast<std::size_t>(l)].append(0, nullptr, nullptr, policy_.step_tokens(group.seqs.front(), l), seen);
     run_layer(group, l, nullptr, unused);
   }
   for (std::int32_t l = 0; l < model_.num_layers; ++l)

@@ -54,9 +54,11 @@ std::int64_t tokens_in_rows(const EngineSequence& s) {
   return held;
 }
 
-void decode_one(PolicyCache& cache, EngineSequence& s) {
-  const StepPiece piece{&s, 1};
-  const std::vector<std::int32_t> ids{s.ids[static_cast<std::size_t>(s.seen_tokens)]}, positions{s.seen_tokens};
+void run_tokens(PolicyCache& cache, EngineSequence& s, std::int32_t tokens) {
+  const StepPiece piece{&s, tokens};
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
+  std::iota(positions.begin(), positions.end(), s.seen_tokens);
+  const auto ids = std::span(s.ids).subspan(static_cast<std::size_t>(s.seen_tokens), positions.size());
   cache.begin_step({&piece, 1});
   const std::vector<float> hidden = tiny_model().forward({ids, positions}, cache);
   cache.end_step(hidden);
@@ -75,10 +77,10 @@ bool expect_held_bounds(const Recipe& recipe, std::int32_t prompt) {
   }
   for (std::int32_t decoded = 0; decoded <= kBoundDecoded; ++decoded) {
     const SeqStep step{0, s.seen_tokens, decoded == 0 ? prompt : 1, prompt, s.question_begin};
-    if (decoded == 0)
+    if (decoded == 0 && !recipe.prunes())
       cache->adopt(s, bound_prompt(prompt, cache->policy().needs().pass));
     else
-      decode_one(*cache, s);
+      run_tokens(*cache, s, step.new_tokens);
     EXPECT_LE(tokens_in_rows(s), cache->policy().most_tokens(step)) << "after " << s.seen_tokens << " tokens";
   }
   cache->release(s);

@@ -77,9 +77,16 @@ std::string add_order(Drawn& draw, DrawnRun& run) {
   return fmt::format("{} {}, {} {}", order.order, order.options, order.predictor, order.predictor_options);
 }
 
+// Recipes that prune prompts need them in one piece, and the simulator prices their layers apart, which this clock does not.
+std::vector<std::string> drawn_recipes() {
+  std::vector<std::string> names = recipes_in({"engine", "cost"});
+  std::erase_if(names, [](const std::string& name) { return shipped_recipe(name).prunes(); });
+  return names;
+}
+
 void draw(std::uint64_t seed, const EngineModel& model, DrawnRun& run) {
   Drawn draw(seed);
-  const std::string name = draw.one_in(6) ? "full" : draw.of(recipes_in({"engine", "cost"}));
+  const std::string name = draw.one_in(6) ? "full" : draw.of(drawn_recipes());
   const bool has_budget = load_recipe(name).has_budget;
   run.recipe = load_recipe(name, has_budget ? draw.of<std::int32_t>({0, 32, 48, 96}) : 0);
   const auto [scheduler, options] = drawn_scheduler(draw, run.whole_prompts);

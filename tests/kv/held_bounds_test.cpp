@@ -23,8 +23,9 @@ std::int64_t tokens_in_rows(const RecipeFootprint& footprint, const SeqState& se
 // Prompt and decode steps of one sequence.
 void expect_held_bounds(RecipeFootprint& footprint, const KvPolicy& policy, std::int32_t prompt) {
   SeqState seq{0, prompt, 0, 0, false, false};
+  const std::int32_t chunk = policy.prunes() ? prompt : kBoundChunk;
   while (seq.seen_tokens < prompt + kBoundDecoded) {
-    const std::int32_t tokens = seq.seen_tokens < prompt ? std::min(kBoundChunk, prompt - seq.seen_tokens) : 1;
+    const std::int32_t tokens = seq.seen_tokens < prompt ? std::min(chunk, prompt - seq.seen_tokens) : 1;
     const FootprintStep done = footprint.step(seq.taking(tokens));
     const std::int64_t most = policy.most_tokens({0, seq.seen_tokens, tokens, prompt, policy.needs().assumed_question(prompt)});
     seq.seen_tokens += tokens;

@@ -132,6 +132,25 @@ TEST(LayerPricing, LoopsOfARecursiveModelShareWeights) {
   EXPECT_THROW(p.price(step), InternalError);
 }
 
+// A prompt of 100 tokens of which layers from 20 on compute 30, and those from 40 on 10, beside a decode row over 50: the weights of a
+// layer are read once for all of its rows, embedding and head take the whole prompt.
+TEST(LayerPricing, PrunedPromptsPassLaterLayersWithFewerRows) {
+  Pricer p;
+  InFlightStep step;
+  step.entries = {entry(1, 50), entry(100, 0)};
+  std::vector<std::int32_t> tokens(48, 100);
+  std::fill(tokens.begin() + 20, tokens.begin() + 40, 30);
+  std::fill(tokens.begin() + 40, tokens.end(), 10);
+  step.policy.pruned = {{1, tokens}};
+  step.policy.ops = {{"top_k", 1, 77, 0}};
+  const auto layer = [](std::int64_t rows) { return 1000 + 10 * rows + 3 * 50; };
+  EXPECT_EQ(p.price(step), 20 * layer(101) + 20 * layer(31) + 8 * layer(11) + 500 + 4 * 101 + 7 * 2 + 77);
+  EXPECT_EQ(p.pricer.shape().prefills.front().new_tokens, 100);
+  Pricer staged(2);
+  EXPECT_EQ(error_of([&] { staged.price(step); }),
+            "stages of a pipeline compute whole steps: a kv_policy with a prompt_pruner needs 'parallel' without pp");
+}
+
 TEST(LayerPricing, OperationsOfAPolicyCountOnce) {
   Pricer p;
   InFlightStep step;

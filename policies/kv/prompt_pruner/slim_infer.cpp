@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "policies/kv/prompt_pruner/head_logits/head_logits.h"
+#include "policies/kv/prompt_pruner/prune_stages.h"
+#include "policies/kv/prompt_pruner/unit_scores/unit_scores.h"
+
+namespace kvlab {
+
+namespace {
+
+// A few middle layers drop whole blocks of tokens. A block's score is the largest of its units': the product of the prompt's last query
+// with the mean key of the unit, mean over the heads. The first block and the last tokens always go on. After SlimInfer, 2025; the sizes,
+// the stages and the score are our definition.
+class SlimInfer final : public PromptPruner {
+ public:
+  explicit SlimInfer(Params& p)
+      : stages_(p, "0.3334=0.6 0.5=0.4 0.6667=0.25"),
+        unit_(p.optional<std::int32_t>("unit_tokens", 16, 1, 1 << 12, "tokens whose mean key is compared with the query")),
+        units_(p.optional<std::int32_t>("units_per_block", 4, 1, 1 << 10, "units that are dropped together")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 256, 1, 1 << 20, "last tokens that always go on")) {}
+
+  [[nodiscard]] Ends ends(std::int32_t prompt_tokens) const override {
+    return {std::min(prompt_tokens, block()), prompt_tokens - std::min(prompt_tokens, block()) - blocks(prompt_tokens) * block()};
+  }
+  // Whole blocks, as many as fit into the stage's number of tokens beside those that always go on.
+  [[nodiscard]] std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
+                                  std::int32_t prompt_tokens) const override {
+    const std::int32_t left = stages_.after(model, layer, prompt_tokens);
+    if (left == prompt_tokens) return tokens;
+    const Ends always = ends(prompt_tokens);
+    const std::int32_t ends_tokens = always.first + always.last;
+    return std::min(tokens, ends_tokens + std::max(0, left - ends_tokens) / block() * block());
+  }
+
+  void score(LayerStep& step, const std::int64_t* first, float* scores) override {
+    const std::int32_t sequences = step.kv.num_sequences();
+    step.ops(HeadLogits{step.kv, step.in.step.data(), first, scores});
+    std::int32_t *begin = step.ops.host_ints(sequences), *len = step.ops.host_ints(sequences);
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      const Ends always = ends(step.seqs[static_cast<std::size_t>(s)].end());
+      begin[s] = always.first;
+      len[s] = static_cast<std::int32_t>(first[s + 1] - first[s]) - always.first - always.last;
+    }
+    step.ops(UnitScores{sequences, first, begin, len, unit_, units_, scores});
+  }
+
+ private:
+  [[nodiscard]] std::int32_t block() const { return unit_ * units_; }
+  // Of the prompt, between the first block and the last tokens.
+  [[nodiscard]] std::int32_t blocks(std::int32_t prompt_tokens) const { return std::max(0, prompt_tokens - block() - recent_) / block(); }
+
+  PruneStages stages_;
+  std::int32_t unit_, units_, recent_;
+};
+
+KVLAB_REGISTER(PromptPruner, SlimInfer, "slim_infer",
+               "a few layers drop blocks of tokens whose units' mean keys match the last query least",
+               "SlimInfer (2025), from its abstract; the rest is our definition");
+
+}  // namespace
+
+}  // namespace kvlab
