@@ -78,6 +78,9 @@ struct Observed {
 struct Selection {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;
+  // Of a selection to attend to: Segment::token_log_weight and Segment::weighs_tokens.
+  const float* log_weight = nullptr;
+  bool weighs = false;
 };
 
 // One layer in one step, with the sequences that take part.
