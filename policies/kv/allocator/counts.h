@@ -29,6 +29,10 @@ inline std::span<std::int32_t> all_counts(const ScoredLayer& layer) { return {la
 // Tokens that some rows could not take go to rows with room, in equal parts, until the counts sum to `total` or all rows are full.
 void pass_on(std::span<std::int32_t> counts, std::span<const std::int32_t> len, std::int64_t total);
 
+// Tokens of head `head` in a layer whose KV heads keep these shares of n tokens, as LU-KV rounds them, in float32: the layer keeps its
+// rounded sum, and what is left after rounding down goes to the heads with the largest remainders, one token each. At least one token.
+std::int32_t tokens_by_remainder(std::span<const float> shares, std::int32_t head, std::int32_t n);
+
 // A value for a layer, or for one of its KV heads.
 struct TableEntry {
   std::int32_t layer = 0, head = -1;  // -1: all heads
