@@ -78,9 +78,6 @@ struct Observed {
 struct Selection {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;
-  // Of a selection to attend to: Segment::token_log_weight and Segment::weighs_tokens.
-  const float* log_weight = nullptr;
-  bool weighs = false;
 };
 
 // One layer in one step, with the sequences that take part.
@@ -398,7 +395,7 @@ class Selector : public KvPart {
     return resident(model, rows, kv);
   }
   // After select(), more to attend to than tokens of the rows: low-bit copies, compensation tokens. Kept alive by the part until the
-  // next step.
+  // next step. The first segment is the selection, whose tokens may get weights here.
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
   [[nodiscard]] virtual bool selects_all() const { return false; }
 };

@@ -167,7 +167,6 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
     view.fetch(selection);
     rows.index_first = selection.index_first;
     rows.index = selection.index;
-    rows.token_log_weight = selection.log_weight, rows.weighs_tokens = selection.weighs;
   }
   if (!format_->is_native()) rows.read_bytes = stored_bytes(layer, rows);
   if (recipe_.renumbers() && rows.index_first != nullptr) place_selected(view, rows);

@@ -44,7 +44,10 @@ class LshPrompt {
     part->update(step);
     const Selection chosen = part->select(step);
     const std::int64_t n = chosen.index_first[1];
-    return {{chosen.index, chosen.index + n}, {chosen.log_weight, chosen.log_weight + n * step.kv.group}};
+    std::vector<Segment> segments(1);
+    part->add_segments(step, segments);
+    const float* weights = segments[0].token_log_weight;
+    return {{chosen.index, chosen.index + n}, {weights, weights + n * step.kv.group}};
   }
   Decode d;
 

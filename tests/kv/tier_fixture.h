@@ -60,7 +60,6 @@ inline std::vector<float> attended_output(Decode& d, Selector& selector) {
   std::vector<Segment> segments(1);
   segments[0].kv = s.kv;
   segments[0].index_first = chosen.index_first, segments[0].index = chosen.index;
-  segments[0].token_log_weight = chosen.log_weight, segments[0].weighs_tokens = chosen.weighs;
   selector.add_segments(s, segments);
   const auto width = static_cast<std::size_t>(d.model.q_heads * d.model.head_dim);
   std::vector<float> out(d.k.size() * width);

@@ -72,6 +72,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* keys = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).keys(); });
+    weights_ = nullptr, weighs_ = false;
     if (all_whole(n, keys)) {
       traffic_.read_all(step);
       return {};
@@ -83,7 +84,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     tokens.base = tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).begin; });
     tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).end; });
     tokens.len = step.kv.len;
-    Selection selection = expand(step.ops, tokens);
+    const Selection selection = expand(step.ops, tokens);
     step.fetch(selection);
     LshWeights weights;
     weights.kv = step.kv, weights.shape = shape_, weights.queries = step.in.step.data();
@@ -92,10 +93,14 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     weights.index_first = selection.index_first, weights.index = selection.index, weights.head = tokens.head;
     weights.log_weight = step.ops.floats(selection.index_first[n] * step.kv.group);
     step.ops(weights);
-    selection.log_weight = weights.log_weight, selection.weighs = true;
+    weights_ = weights.log_weight, weighs_ = true;
     traffic_.track(step, in_row(step, selection, tokens.head, sample.count), lists_of(selection),
                    2LL * step.kv.head_dim * step.kv.kv_bytes);
     return selection;
+  }
+
+  void add_segments(LayerStep&, std::vector<Segment>& segments) override {
+    segments.front().token_log_weight = weights_, segments.front().weighs_tokens = weighs_;
   }
 
   // K, V and tables of the prompt's keys in CPU memory. The projections are the same for all layers and requests, and not counted.
@@ -171,6 +176,9 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   RowMemory<std::int32_t> tables_;
   PerRow<Row> rows_;
   RowProgress progress_;
+  // Of this step.
+  const float* weights_ = nullptr;
+  bool weighs_ = false;
 };
 
 KVLAB_REGISTER(Selector, LshSampling, "lsh_sampling",
