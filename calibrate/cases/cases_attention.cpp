@@ -131,3 +131,4 @@ void add_attention_cases(std::vector<KernelFamily>& families) {
 }
 
 }  // namespace kvlab
+// q

@@ -253,3 +253,4 @@ std::vector<SummedCall> summed(std::span<const OpCall> calls) {
 }
 
 }  // namespace kvlab
+// q

@@ -199,3 +199,4 @@ ReplayResult replay(const AttentionTrace& trace, const AttentionReference& refer
 }
 
 }  // namespace kvlab
+// q

@@ -110,3 +110,4 @@ TEST(SparF, KeepsTheContract) {
 
 }  // namespace
 }  // namespace kvlab::test
+// q

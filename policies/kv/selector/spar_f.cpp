@@ -149,3 +149,4 @@ KVLAB_REGISTER(Selector, SparF, "spar_f",
 }  // namespace
 
 }  // namespace kvlab
+// q

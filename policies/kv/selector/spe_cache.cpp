@@ -164,3 +164,4 @@ KVLAB_REGISTER(Selector, SpeCache, "spe_cache",
 }  // namespace
 
 }  // namespace kvlab
+// q
