@@ -174,3 +174,4 @@ void add_attention_cases(std::vector<KernelFamily>& families) {
 }
 
 }  // namespace kvlab
+// q

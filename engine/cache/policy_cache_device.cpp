@@ -136,3 +136,4 @@ void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
 }
 
 }  // namespace kvlab
+// q

@@ -407,7 +407,7 @@ class Selector : public KvPart {
     return resident(model, rows, kv);
   }
   // After select(), more to attend to than tokens of the rows: low-bit copies, compensation tokens. Kept alive by the part until the
-  // next step.
+  // next step. The first segment is the selection, whose tokens may get weights here.
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
   [[nodiscard]] virtual bool selects_all() const { return false; }
 };

@@ -295,3 +295,4 @@ TierBytes KvPolicy::resident(std::int32_t layer, std::span<const SeqStep> seqs, 
 }
 
 }  // namespace kvlab
+// q

@@ -52,3 +52,4 @@ void place_selected(const LayerStep& step, Segment& rows) {
 }
 
 }  // namespace kvlab
+// q

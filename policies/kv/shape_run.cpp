@@ -257,3 +257,4 @@ std::vector<SummedCall> summed(std::span<const OpCall> calls) {
 }
 
 }  // namespace kvlab
+// q

@@ -116,3 +116,4 @@ bool finds_needles(std::span<const Fidelity> steps) {
 }
 
 }  // namespace kvlab
+// q

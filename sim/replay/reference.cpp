@@ -61,3 +61,4 @@ AttentionReference full_attention(const AttentionTrace& trace, std::int32_t top_
 }
 
 }  // namespace kvlab
+// q

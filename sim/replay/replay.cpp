@@ -203,3 +203,4 @@ ReplayResult replay(const AttentionTrace& trace, const AttentionReference& refer
 }
 
 }  // namespace kvlab
+// q

@@ -31,6 +31,10 @@ class AttendCuda : public CudaTest {
       host.back().index_first = device.back().index_first = first.data();
       host.back().index = index.data(), device.back().index = indices.back().data();
     }
+    void weigh_tokens(const std::vector<float>& x) {
+      weights.emplace_back(x);
+      host.back().token_log_weight = x.data(), device.back().token_log_weight = weights.back().data();
+    }
     void weigh_heads(const std::vector<float>& x) {
       weights.emplace_back(x);
       host.back().head_log_weight = x.data(), device.back().head_log_weight = weights.back().data();
@@ -130,6 +134,28 @@ TEST_F(AttendCuda, SegmentsOfSeveralKinds) {
   segments.add(stand_in.host(), stand_in.device());
   segments.host.back().log_weight = segments.device.back().log_weight = log_weight.data();
   segments.add(listed.host(), listed.device());  // shares its rows with the first
+  check(c, segments, kError);
+}
+
+// A number for each token and query head, some -infinity: of listed tokens and of whole rows.
+TEST_F(AttendCuda, WeighsTokensForEachHead) {
+  const Case c{{2, 4, 64}, {50, 30, 9, 300}, {1, 2}, 15};
+  RowsFixture<bf16> listed(c.shape, c.lengths, 16);
+  RowsFixture<float> whole({2, 4, 64, 8}, {5, 0, 70, 33}, 17);
+  std::vector<std::int64_t> first{0};
+  std::vector<std::int32_t> index;
+  for (const std::int32_t n : c.lengths) {
+    for (std::int32_t i = 0; i < n; i += 1 + i % 3) index.push_back(i);
+    first.push_back(static_cast<std::int64_t>(index.size()));
+  }
+  std::vector<float> of_listed = random_elements<float>(index.size() * 4, 18), of_whole = random_elements<float>(108 * 4, 19);
+  for (std::size_t i = 0; i < of_listed.size(); i += 3) of_listed[i] = -INFINITY;
+  Segments segments;
+  segments.add(listed.host(), listed.device());
+  segments.list(first, index);
+  segments.weigh_tokens(of_listed);
+  segments.add(whole.host(), whole.device());
+  segments.weigh_tokens(of_whole);
   check(c, segments, kError);
 }
 

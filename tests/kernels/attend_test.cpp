@@ -99,5 +99,45 @@ TEST(AttendCpu, TilesAreTheSumsWhateverTheShape) {
         for (const std::int32_t queries : {1, 3}) AttendRow(tokens, queries, group, dim, tokens % 2 == 0 ? 16 : 1).check(2 * tokens - 1, 0);
 }
 
+// A weight for each token and query head multiplies the token's exponential; -infinity hides it from that head. Twice: a list that leaves
+// out every third token, then whole rows.
+TEST(AttendCpu, WeighsTokensForEachHead) {
+  AttendRow row(37, 1, 3, 16, 8);
+  std::vector<std::int32_t> listed, all(37);
+  std::iota(all.begin(), all.end(), 0);
+  for (std::int32_t i = 0; i < 37; ++i)
+    if (i % 3 != 1) listed.push_back(i);
+  for (const std::vector<std::int32_t>& tokens : {listed, all}) {
+    const auto n = static_cast<std::int64_t>(tokens.size());
+    std::vector<float> weight = noise(static_cast<std::size_t>(3 * n), 9);
+    for (std::size_t i = 0; i < weight.size(); i += 5) weight[i] = -INFINITY;
+    const std::int64_t first[2] = {0, n};
+    Segment segment;
+    segment.kv = row.rows(), segment.token_log_weight = weight.data(), segment.weighs_tokens = true;
+    if (n < 37) segment.index_first = first, segment.index = tokens.data();
+    const Queries asked{row.q.data(), 1, 80};
+    std::vector<float> out(row.q.size()), plain(row.q.size());
+    float *outs = out.data(), *plains = plain.data();
+    run_cpu(Attend{&segment, 1, &asked, &outs});
+    EXPECT_EQ(call(Attend{&segment, 1, &asked, &outs}).bytes, (2 * n * 16 * 2) + (n < 37 ? 4 * n : 0) + 4 * n * 3 + 2 * 3 * 16 * 2);
+    for (std::size_t head = 0; head < 3; ++head) {
+      double weights = 0;
+      std::vector<double> sum(16, 0.0);
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const std::size_t at = row.slot(tokens[i]) * 16;
+        double dot = 0;
+        for (std::size_t c = 0; c < 16; ++c) dot += double{row.q[head * 16 + c]} * row.k[at + c];
+        const double w = std::exp(dot / 4 + static_cast<double>(weight[i * 3 + head]));
+        weights += w;
+        for (std::size_t c = 0; c < 16; ++c) sum[c] += w * row.v[at + c];
+      }
+      for (std::size_t c = 0; c < 16; ++c) EXPECT_NEAR(out[head * 16 + c], sum[c] / weights, 2e-6);
+    }
+    segment.token_log_weight = nullptr;
+    run_cpu(Attend{&segment, 1, &asked, &plains});
+    EXPECT_NE(out, plain);
+  }
+}
+
 }  // namespace
 }  // namespace kvlab

@@ -112,3 +112,4 @@ TEST(Compensation, TakesTheMemoryOfOneTokenPerHead) {
 
 }  // namespace
 }  // namespace kvlab::test
+// q

@@ -177,3 +177,4 @@ INSTANTIATE_TEST_SUITE_P(All, DecodeRecipe,
 
 }  // namespace
 }  // namespace kvlab::test
+// q

@@ -121,3 +121,4 @@ TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {
 
 }  // namespace
 }  // namespace kvlab::test
+// q

@@ -162,6 +162,7 @@ std::vector<std::string> settling_recipes() {
           "kvzip_uniform",
           "leoam",
           "lserve_pages",
+          "magicpig",
           "mpcache",
           "mpcache_dynamic",
           "nsa",

@@ -74,7 +74,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "moba: {chunk_tokens: 8, top_chunks: 4}", "mpcache: {large_tokens: 16, small_tokens: 8, dense_layers: 0}",
                     "shadow_kv: {chunk_tokens: 4, budget_tokens: 24, outlier_chunks: 4, local_chunks: 2}", "infinigen: {dense_layers: 0}",
                     "retrieval_chunks: {chunk_tokens: 8, budget_tokens: 48}", "rekv: {frame_tokens: 8, top_frames: 6, question_tokens: 16}",
-                    "squeezed: {}", "twilight: {of: all, mass_frac: 0.8, unpruned_layers: 0}"),
+                    "window_choice: {window_tokens: 8, budget_tokens: 40}",
+                    "lsh_sampling: {bits: 4, tables: 10, sink_tokens: 2, local_tokens: 8, dense_every: 0}", "squeezed: {}",
+                    "twilight: {of: all, mass_frac: 0.8, unpruned_layers: 0}"),
     [](const auto& info) {
       const std::string text = info.param;
       return text.substr(0, text.find(':'));

@@ -116,3 +116,4 @@ TEST(LowPrecision, TakesTheMemoryThatThePaperSays) {
 
 }  // namespace
 }  // namespace kvlab::test
+// q

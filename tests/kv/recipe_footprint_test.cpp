@@ -181,6 +181,7 @@ std::vector<std::string> by_share_names() {
                            "lserve_pages",
                            "recycled_attention",
                            "triforce_cache",
+                           "magicdec_cache",
                            "twilight",
                            "squeezed_attention",
                            "kcache",

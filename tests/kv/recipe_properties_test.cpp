@@ -352,3 +352,4 @@ INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::ValuesIn(complete_recipe
 
 }  // namespace
 }  // namespace kvlab::test
+// q

@@ -352,3 +352,4 @@ INSTANTIATE_TEST_SUITE_P(Recipes, RenumberedRecipe, testing::ValuesIn(complete_r
 
 }  // namespace
 }  // namespace kvlab::test
+// q

@@ -112,3 +112,4 @@ TEST(SparF, KeepsTheContract) {
 
 }  // namespace
 }  // namespace kvlab::test
+// q

@@ -144,3 +144,4 @@ TEST(SpeCache, KeepsTheContract) {
 
 }  // namespace
 }  // namespace kvlab::test
+// q

@@ -27,6 +27,7 @@ const std::vector<Tiered> kTiered = {
      8},
     {"a2ats", "{sink_tokens: 3, local_tokens: 8, top_frac: 0.1}", 1, 2, 3, [](auto n) { return n - 8; }, 4 * 12, 8},
     {"pq_cache", "{sink_tokens: 4, read_frac: 0.2}", 1, 2, 4, [](auto n) { return n - 9; }, 9, 9},
+    {"lsh_sampling", "{sink_tokens: 4, local_tokens: 8, bits: 4, tables: 8}", 1, 2, 4, [](auto) { return 92; }, 88, 8},
     {"spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}", 1, 2, 0, [](auto n) { return (n - 6) / 4 * 4; }, 5},
     {"leo_am", "{leaf_tokens: 4, root_tokens: 32}", 4, 2, 0, [](auto n) { return (n - 1) / 4 * 4; }, 3},
 };

@@ -17,12 +17,10 @@ constexpr double kAmplified = 1e-5;
 constexpr int kLayers = 8, kHeads = 2;
 const char* const kWindow = "{window_attention: {window_tokens: 64, pool: avg, pool_tokens: 5, queries: mean}}";
 
-// Values of allocator `table`, one for each place.
-std::string table(bool of_heads, const std::function<double(int layer, int head)>& kept) {
+// Values of allocator `table`, one for each layer.
+std::string table(const std::function<double(int layer)>& kept) {
   std::string text;
-  for (int l = 0; l < kLayers; ++l)
-    for (int h = 0; h < (of_heads ? kHeads : 1); ++h)
-      text += fmt::format("{}{}{}={:.17g}", text.empty() ? "" : " ", l, of_heads ? fmt::format(".{}", h) : "", kept(l, h));
+  for (int l = 0; l < kLayers; ++l) text += fmt::format("{}{}={:.17g}", text.empty() ? "" : " ", l, kept(l));
   return text;
 }
 
@@ -34,16 +32,7 @@ std::vector<std::string> for_each_ratio(const std::function<std::string(double r
 
 // layer_ratios() of cases.py.
 std::string layer_shares(double ratio) {
-  return table(false, [&](int l, int) { return 1 - std::min(0.95, ratio * (0.6 + 0.1 * l)); });
-}
-
-// budget_curves() of cases.py, in float32 as LU-KV reads them.
-std::string curve_shares(double ratio) {
-  const double line = std::nearbyint(ratio * 100);
-  return table(true, [&](int l, int h) {
-    const double dropped = std::min(0.97, line / 100 * (h == 0 ? 0.8 + 0.05 * l : 1.1 - 0.03 * l));
-    return static_cast<double>(1.0F - static_cast<float>(dropped));
-  });
+  return table([&](int l) { return 1 - std::min(0.95, ratio * (0.6 + 0.1 * l)); });
 }
 
 // The heads that keep everything, of HEAD_SCORES of cases.py.
@@ -140,11 +129,7 @@ void add_presses_that_split_heads(std::vector<PressCase>& c) {
   c.push_back(
       {"dms_keydiff", "kvpress_dms", "scorer: key_diversity, allocator: {score_threshold: {min_score: BY_RATIO, recent_tokens: 128}}"});
   c.back().budget = "", c.back().by_ratio = {"-0.9", "-0.7", "-0.5"};
-  c.push_back({"lukv", "kvpress_expected_attention",
-               "scorer: {expected_attention: {future_tokens: 512, sinks_tokens: 4, recent_tokens: 1, epsilon: 0.02}}, "
-               "allocator: {table: {unit: prompt_frac, rounding: largest_remainder, values: \"BY_RATIO\"}}",
-               Pool::kRow, kAmplified});
-  c.back().by_ratio = for_each_ratio(curve_shares);
+  c.push_back({"lukv", "lukv", "weights: \"" KVLAB_SOURCE_DIR "/tests/parity/kvpress/lukv_curves.safetensors\"", Pool::kRow, kAmplified});
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ OpCall call(const Attend& a) {
     c.tokens += tokens;
     c.bytes += segment.read_bytes >= 0 ? segment.read_bytes : 2 * tokens * kv.head_dim * kv.kv_bytes;
     if (segment.index != nullptr || segment.index_first != nullptr) c.bytes += 4 * tokens;
+    if (segment.weighs_tokens) c.bytes += 4 * tokens * kv.group;
   }
   for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
     c.outputs += a.queries[s].count;

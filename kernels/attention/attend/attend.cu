@@ -25,6 +25,7 @@ const DeviceSegment* upload_segments(const Attend& a, CudaContext& cuda) {
     d.index = s.index;
     d.log_weight = cuda.upload(s.log_weight, s.kv.num_rows);
     d.head_log_weight = s.head_log_weight;
+    d.token_log_weight = s.token_log_weight;
     segments.push_back(d);
   }
   return cuda.upload(segments.data(), a.num_segments);

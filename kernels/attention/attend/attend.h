@@ -16,11 +16,17 @@ struct Segment {
   const std::int32_t* index = nullptr;
   const float* log_weight = nullptr;       // [kv.num_rows] known without data
   const float* head_log_weight = nullptr;  // [kv.num_rows * kv.group] the same for each query head, added to log_weight; null: 0
-  std::int64_t read_bytes = -1;            // K and V bytes read in their stored format; -1: tokens * 2 * head_dim * kv_bytes
+  // [tokens of all rows * kv.group] added to the logit of each token and query head, -infinity: the head does not see the token. A row's
+  // numbers begin at token index_first[r], those of whole rows at kv.first[r]. Null: 0. With it weighs_tokens is true, on shapes too.
+  const float* token_log_weight = nullptr;
+  bool weighs_tokens = false;
+  std::int64_t read_bytes = -1;  // K and V bytes read in their stored format; -1: tokens * 2 * head_dim * kv_bytes
 
   [[nodiscard]] std::int64_t tokens(std::int32_t row) const {
     return index_first != nullptr ? index_first[row + 1] - index_first[row] : kv.len[row];
   }
+  // The row's first token among those of all rows.
+  [[nodiscard]] std::int64_t begin(std::int32_t row) const { return index_first != nullptr ? index_first[row] : kv.first[row]; }
 };
 
 // Exact attention of each query over the union of its segments, merged by log-sum-exp (accumulated in fp32):
@@ -40,9 +46,9 @@ struct Attend {
 // 2 multiply-adds per channel, query head and token attended to; K and V are read once per row, q and out once.
 OpCall call(const Attend&);
 void run_cpu(const Attend&);
-// Arrays of structs and of pointers, index_first and log_weight are in CPU memory; index, head_log_weight, queries (float32), out, log_sum
-// and probabilities are in device memory. Segments may differ in type and page_tokens. head_dim is at most 256. Runs without tensor cores,
-// because positions, types and lists are general: prefer PagedDecode and DevicePrefill where they apply.
+// Arrays of structs and of pointers, index_first and log_weight are in CPU memory; index, head_log_weight, token_log_weight, queries
+// (float32), out, log_sum and probabilities are in device memory. Segments may differ in type and page_tokens. head_dim is at most 256.
+// Runs without tensor cores, because positions, types and lists are general: prefer PagedDecode and DevicePrefill where they apply.
 void run_cuda(const Attend&, CudaContext&);
 
 }  // namespace kvlab

@@ -48,11 +48,13 @@ struct Columns {
   }
 };
 
-bool weighs_tokens(const Segment& s) { return s.log_weight != nullptr || s.head_log_weight != nullptr; }
+bool has_weights(const Segment& s) { return s.log_weight != nullptr || s.head_log_weight != nullptr || s.token_log_weight != nullptr; }
 
-float log_weight(const Segment& s, std::int32_t row, std::int32_t head) {
+// For token i of the segment's part of the row.
+float log_weight(const Segment& s, std::int32_t row, std::int64_t i, std::int32_t head) {
   return (s.log_weight == nullptr ? 0.0F : s.log_weight[row]) +
-         (s.head_log_weight == nullptr ? 0.0F : s.head_log_weight[static_cast<std::int64_t>(row) * s.kv.group + head]);
+         (s.head_log_weight == nullptr ? 0.0F : s.head_log_weight[static_cast<std::int64_t>(row) * s.kv.group + head]) +
+         (s.token_log_weight == nullptr ? 0.0F : s.token_log_weight[(s.begin(row) + i) * s.kv.group + head]);
 }
 
 // Positions below it are outside of the query's window.
@@ -64,7 +66,7 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
   const std::int32_t last_begin = window_begin(a, q.first_position + q.count - 1);
   std::int64_t n = 0;
   bool weighs = false;
-  for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row), weighs |= weighs_tokens(a.segments[s]);
+  for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row), weighs |= has_weights(a.segments[s]);
   Tokens tokens;
   tokens.places.resize(n);
   if (weighs) tokens.log_weight.assign(static_cast<std::size_t>(n * a.segments[0].kv.group), 0.0F);
@@ -72,19 +74,19 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
   for (std::int32_t s = 0; s < a.num_segments; ++s) {
     const Segment& segment = a.segments[s];
     const KvRows& kv = segment.kv;
-    const auto add = [&](std::int64_t slot) {
+    const auto add = [&](std::int64_t slot, std::int64_t i) {
       const std::int64_t at = columns.next();
       tokens.places[at] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim};
       if (kv.position[slot] > q.first_position || kv.position[slot] < last_begin) tokens.hidden.push_back({at, kv.position[slot]});
       for (std::int32_t g = 0; weighs && g < kv.group; ++g)
-        tokens.log_weight[static_cast<std::size_t>(at * kv.group + g)] = log_weight(segment, row, g);
+        tokens.log_weight[static_cast<std::size_t>(at * kv.group + g)] = log_weight(segment, row, i, g);
     };
     if (segment.index_first != nullptr) {
       const std::int32_t* index = segment.index + segment.index_first[row];
-      for (std::int64_t i = 0; i < segment.tokens(row); ++i) add(kv.slot(row, index[i]));
+      for (std::int64_t i = 0; i < segment.tokens(row); ++i) add(kv.slot(row, index[i]), i);
     } else {
       for_each_run(kv, row, [&](const KvRun& run) {
-        for (std::int64_t i = 0; i < run.count; ++i) add(run.slot + i);
+        for (std::int64_t i = 0; i < run.count; ++i) add(run.slot + i, run.begin + i);
       });
     }
   }

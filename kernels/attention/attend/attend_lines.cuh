@@ -17,11 +17,12 @@ struct DeviceSegment {
   ElementType type;
   const std::int64_t* index_first;  // null: all tokens
   const std::int32_t* index;
-  const float *log_weight, *head_log_weight;
+  const float *log_weight, *head_log_weight, *token_log_weight;
 
   __device__ __forceinline__ int tokens(int row) const {
     return index_first != nullptr ? static_cast<int>(index_first[row + 1] - index_first[row]) : kv.len[row];
   }
+  __device__ __forceinline__ std::int64_t begin(int row) const { return index_first != nullptr ? index_first[row] : kv.first[row]; }
 };
 
 // Line t * group + g of a row is query head g of the KV head's group in query t; of all lines, [tokens of all sequences, q_heads].
@@ -87,10 +88,10 @@ __device__ __forceinline__ void find_slots(const DeviceSegment& s, int row, int 
   }
 }
 
-// Logits, in units of log 2, of the tokens with the lines; -inf where a line does not see a token.
+// Logits, in units of log 2, of the segment's tokens from `token` on with the lines; -inf where a line does not see a token.
 template <class T, int Width, int Count>
 __device__ __forceinline__ void find_logits(const AttendArgs& a, const DeviceSegment& s, const Lines& lines,
-                                            const LineState<Width, Count>& x, const std::int64_t (&slot)[kTogether],
+                                            const LineState<Width, Count>& x, int token, const std::int64_t (&slot)[kTogether],
                                             float (&z)[kTogether][Count]) {
   const int channel = lane_index() % Width * kEach;
 #pragma unroll
@@ -117,7 +118,10 @@ __device__ __forceinline__ void find_logits(const AttendArgs& a, const DeviceSeg
 #pragma unroll
       for (int lanes = 1; lanes < Width; lanes *= 2) z[u][l] += __shfl_xor_sync(kAllLanes, z[u][l], lanes);
       const bool sees = position[u] <= x.position[l] && position[u] > x.position[l] - a.window;
-      z[u][l] = slot[u] >= 0 && sees && lines.begin + l < lines.end ? fmaf(weight, kLog2E, z[u][l]) : kNothing;
+      float own = weight;
+      if (s.token_log_weight != nullptr && slot[u] >= 0)
+        own += s.token_log_weight[(s.begin(lines.row) + token + u) * a.group + (lines.begin + l) % a.group];
+      z[u][l] = slot[u] >= 0 && sees && lines.begin + l < lines.end ? fmaf(own, kLog2E, z[u][l]) : kNothing;
     }
   }
 }
@@ -125,10 +129,10 @@ __device__ __forceinline__ void find_logits(const AttendArgs& a, const DeviceSeg
 // Online softmax (Milakov and Gimelshein 2018) over the tokens, which a group of lanes shares.
 template <class T, int Width, int Count>
 __device__ __forceinline__ void take_tokens(const AttendArgs& a, const DeviceSegment& s, const Lines& lines, LineState<Width, Count>& x,
-                                            const std::int64_t (&slot)[kTogether]) {
+                                            int token, const std::int64_t (&slot)[kTogether]) {
   const int channel = lane_index() % Width * kEach;
   float z[kTogether][Count];
-  find_logits<T>(a, s, lines, x, slot, z);
+  find_logits<T>(a, s, lines, x, token, slot, z);
 #pragma unroll
   for (int l = 0; l < Count; ++l) {
     float top = x.top[l];
@@ -166,8 +170,8 @@ __device__ __forceinline__ void start_lines(const AttendArgs& a, const Lines& li
   }
 }
 
-// Calls f(type, segment, place in the row's columns, slots) for all tokens among the columns [begin, end) of the row, the segments' tokens
-// one after the other. All lanes of a warp call it together.
+// Calls f(type, segment, place in the row's columns, first token, slots) for all tokens among the columns [begin, end) of the row, the
+// segments' tokens one after the other. All lanes of a warp call it together.
 template <int Width, class F>
 __device__ __forceinline__ void for_columns(const AttendArgs& a, int row, int begin, int end, F&& f) {
   constexpr int kGroups = kThreads / Width;
@@ -180,11 +184,11 @@ __device__ __forceinline__ void for_columns(const AttendArgs& a, int row, int be
       std::int64_t slot[kTogether];
       find_slots(s, row, first + mine, last, slot);
       if (s.type == ElementType::kF32)
-        f(float{}, s, before + first + mine, slot);
+        f(float{}, s, before + first + mine, first + mine, slot);
       else if (s.type == ElementType::kF16)
-        f(f16{}, s, before + first + mine, slot);
+        f(f16{}, s, before + first + mine, first + mine, slot);
       else
-        f(bf16{}, s, before + first + mine, slot);
+        f(bf16{}, s, before + first + mine, first + mine, slot);
     }
     before += n;
   }
@@ -236,8 +240,9 @@ __global__ void __launch_bounds__(kThreads, Count == 1   ? 6
   LineState<Width, Count> x;
   start_lines(a, lines, x);
   const int n = row_columns(a, lines.row), each = (n + a.splits - 1) / a.splits, begin = static_cast<int>(blockIdx.y) * each;
-  for_columns<Width>(a, lines.row, begin, min(begin + each, n),
-                     [&](auto zero, const DeviceSegment& s, int, const auto& slot) { take_tokens<decltype(zero)>(a, s, lines, x, slot); });
+  for_columns<Width>(a, lines.row, begin, min(begin + each, n), [&](auto zero, const DeviceSegment& s, int, int token, const auto& slot) {
+    take_tokens<decltype(zero)>(a, s, lines, x, token, slot);
+  });
   join_groups(x);
   if (lane_index() < Width) {
 #pragma unroll
@@ -293,21 +298,22 @@ __global__ void __launch_bounds__(kThreads, Count == 1   ? 6
   LineState<Width, Count> x;
   start_lines(a, lines, x);
   const int n = row_columns(a, lines.row), begin = static_cast<int>(blockIdx.y) * columns;
-  for_columns<Width>(a, lines.row, begin, min(begin + columns, n), [&](auto zero, const DeviceSegment& s, int column, const auto& slot) {
-    float z[kTogether][Count];
-    find_logits<decltype(zero)>(a, s, lines, x, slot, z);
-    if (lane_index() % Width != 0) return;
+  for_columns<Width>(a, lines.row, begin, min(begin + columns, n),
+                     [&](auto zero, const DeviceSegment& s, int column, int token, const auto& slot) {
+                       float z[kTogether][Count];
+                       find_logits<decltype(zero)>(a, s, lines, x, token, slot, z);
+                       if (lane_index() % Width != 0) return;
 #pragma unroll
-    for (int l = 0; l < Count; ++l) {
-      if (lines.begin + l >= lines.end) continue;
-      const float log_sum = line_sums[lines.global(a, lines.begin + l)] * kLog2E;
+                       for (int l = 0; l < Count; ++l) {
+                         if (lines.begin + l >= lines.end) continue;
+                         const float log_sum = line_sums[lines.global(a, lines.begin + l)] * kLog2E;
 #pragma unroll
-      for (int u = 0; u < kTogether; ++u)
-        if (slot[u] >= 0)
-          a.probabilities[lines.row][static_cast<std::int64_t>(lines.begin + l) * n + column + u] =
-              z[u][l] == kNothing ? 0.0F : fast_exp2(z[u][l] - log_sum);
-    }
-  });
+                         for (int u = 0; u < kTogether; ++u)
+                           if (slot[u] >= 0)
+                             a.probabilities[lines.row][static_cast<std::int64_t>(lines.begin + l) * n + column + u] =
+                                 z[u][l] == kNothing ? 0.0F : fast_exp2(z[u][l] - log_sum);
+                       }
+                     });
 }
 
 }  // namespace kvlab::attending

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <sstream>
 
 #include "base/text.h"
@@ -34,6 +35,23 @@ void pass_on(std::span<std::int32_t> counts, std::span<const std::int32_t> len, 
   if (left <= 0) return;
   split_total(equal, left, none, room, Excess::kEven, more);
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += more[i];
+}
+
+std::int32_t tokens_by_remainder(std::span<const float> shares, std::int32_t head, std::int32_t n) {
+  std::vector<float> ideal;
+  float sum = 0;
+  std::int64_t down = 0;
+  for (const float share : shares) {
+    ideal.push_back(std::clamp(share, 0.0F, 1.0F) * static_cast<float>(n));
+    sum += ideal.back(), down += static_cast<std::int64_t>(ideal.back());
+  }
+  const auto rest = [&](std::int32_t h) { return ideal[static_cast<std::size_t>(h)] - std::floor(ideal[static_cast<std::size_t>(h)]); };
+  const auto heads = static_cast<std::int32_t>(shares.size());
+  std::int64_t before = 0;  // heads with a larger remainder
+  for (std::int32_t h = 0; h < heads; ++h) before += rest(h) > rest(head) || (rest(h) == rest(head) && h < head) ? 1 : 0;
+  const std::int64_t left = std::max<std::int64_t>(heads, std::llround(std::nearbyint(sum))) - down;
+  const auto whole = static_cast<std::int32_t>(ideal[static_cast<std::size_t>(head)]) + (before < left ? 1 : 0);
+  return std::clamp(whole, 1, n);
 }
 
 std::vector<TableEntry> read_table(Params& p, const std::string& key, bool with_values, double min, double max,

@@ -38,6 +38,10 @@ inline std::int64_t kept_of(std::int64_t held, double frac) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(held) * frac));
 }
 
+// Tokens of head `head` in a layer whose KV heads keep these shares of n tokens, as LU-KV rounds them, in float32: the layer keeps its
+// rounded sum, and what is left after rounding down goes to the heads with the largest remainders, one token each. At least one token.
+std::int32_t tokens_by_remainder(std::span<const float> shares, std::int32_t head, std::int32_t n);
+
 // A value for a layer, or for one of its KV heads.
 struct TableEntry {
   std::int32_t layer = 0, head = -1;  // -1: all heads

@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "policies/kv/allocator/counts.h"
 
 namespace kvlab {
@@ -51,24 +49,14 @@ class Table final : public Allocator {
     return static_cast<std::int32_t>(std::min<double>(unit_ == Unit::kBudget ? entry->value * target : entry->value, 1 << 30));
   }
 
-  // The layer's rounded sum; the tokens left after rounding down go to the heads with the largest remainders, one token each. In float32.
   [[nodiscard]] std::int32_t by_remainder(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                           std::int32_t n) const {
-    std::vector<float> ideal;
-    float sum = 0;
-    std::int64_t down = 0;
+    std::vector<float> shares;
     for (std::int32_t h = 0; h < model.kv_heads; ++h) {
       const TableEntry* entry = find_entry(table_, layer, h);
-      const float share = entry == nullptr ? static_cast<float>(target) / static_cast<float>(n) : static_cast<float>(entry->value);
-      ideal.push_back(std::clamp(share, 0.0F, 1.0F) * static_cast<float>(n));
-      sum += ideal.back(), down += static_cast<std::int64_t>(ideal.back());
+      shares.push_back(entry == nullptr ? static_cast<float>(target) / static_cast<float>(n) : static_cast<float>(entry->value));
     }
-    const auto rest = [&](std::int32_t h) { return ideal[static_cast<std::size_t>(h)] - std::floor(ideal[static_cast<std::size_t>(h)]); };
-    std::int64_t before = 0;  // heads with a larger remainder
-    for (std::int32_t h = 0; h < model.kv_heads; ++h) before += rest(h) > rest(head) || (rest(h) == rest(head) && h < head) ? 1 : 0;
-    const std::int64_t left = std::max<std::int64_t>(model.kv_heads, std::llround(std::nearbyint(sum))) - down;
-    const auto whole = static_cast<std::int32_t>(ideal[static_cast<std::size_t>(head)]) + (before < left ? 1 : 0);
-    return std::clamp(whole, 1, n);
+    return tokens_by_remainder(shares, head, n);
   }
 
   Unit unit_;

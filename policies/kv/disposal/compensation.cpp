@@ -101,3 +101,4 @@ KVLAB_REGISTER(Disposal, Compensation, "compensation", "one token per KV head st
 }  // namespace
 
 }  // namespace kvlab
+// q

@@ -132,3 +132,4 @@ KVLAB_REGISTER(Disposal, LowPrecision, "low_precision", "tokens that are not kep
 }  // namespace
 
 }  // namespace kvlab
+// q

@@ -151,3 +151,4 @@ KVLAB_REGISTER(Selector, SparF, "spar_f",
 }  // namespace
 
 }  // namespace kvlab
+// q

@@ -167,3 +167,4 @@ KVLAB_REGISTER(Selector, SpeCache, "spe_cache",
 }  // namespace
 
 }  // namespace kvlab
+// q

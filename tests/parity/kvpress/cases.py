@@ -4,6 +4,7 @@ import dataclasses
 
 import kvpress
 import numpy as np
+import safetensors.numpy
 
 LAZY_THRESHOLD = 0.6
 RATIOS = (0.13, 0.5, 0.77)
@@ -123,3 +124,8 @@ CASES = {
     "chunk_expected": Case(lambda r, n, w: kvpress.ChunkPress(expected(r), chunk_length=300), attn="sdpa"),
     "capkv": Case(lambda r, n, w: kvpress.CapPress(r), head=4),
 }
+
+
+if __name__ == "__main__":
+    curves = np.ascontiguousarray(budget_curves(0), dtype=np.float32)
+    safetensors.numpy.save_file({"prune_ratios": curves}, "lukv_curves.safetensors")
