@@ -85,8 +85,7 @@ std::string file_of_bases(std::int32_t layers, std::int32_t heads, std::int32_t 
     for (const bool values : {false, true}) {
       std::vector<float>& basis = data.emplace_back(static_cast<std::size_t>(heads * 2 * d), 0.0F);
       for (std::int32_t h = 0; h < heads; ++h)
-        for (std::int32_t i = 0; i < 2; ++i)
-          basis[static_cast<std::size_t>((h * 2 + i) * d + (values ? 7 : 3) + i * (2 + h))] = 1.0F;
+        for (std::int32_t i = 0; i < 2; ++i) basis[static_cast<std::size_t>((h * 2 + i) * d + (values ? 7 : 3) + i * (2 + h))] = 1.0F;
       all.push_back({"layers." + std::to_string(l) + (values ? ".v.basis" : ".k.basis"), "F32", {heads, 2, d}, basis.data()});
     }
   write_safetensors(path.string(), all, {});
@@ -128,7 +127,8 @@ TEST(Palu, RefusesWhatDoesNotFit) {
   const auto why = [&](const std::string& rest) {
     return error_of([&] { replay(trace, full_attention(trace), recipe_of("{recipe: palu, " + rest + "}"), {}); });
   };
-  EXPECT_NE(why("format: {palu: {rank_frac: 1}}").find("rank 32 of format 'palu' saves nothing on heads of 32 channels"), std::string::npos);
+  EXPECT_NE(why("format: {palu: {rank_frac: 1}}").find("rank 32 of format 'palu' saves nothing on heads of 32 channels"),
+            std::string::npos);
   EXPECT_NE(why("weights: " + file_of_bases(4, 2, 32)).find("more than the model's 3 layers"), std::string::npos);
   EXPECT_NE(why("weights: " + file_of_bases(3, 2, 16)).find("the model needs [2, any, 32]"), std::string::npos)
       << why("weights: " + file_of_bases(3, 2, 16));
