@@ -21,12 +21,13 @@ constexpr std::int32_t kBlock = 4, kSteps = 6, kSinks = 8, kRecent = 8, kTop = 1
 const char* const kParameters = "{block_tokens: 4, history_steps: 6, sink_tokens: 8, recent_tokens: 8, top_tokens: 16, dense_every: 5}";
 
 using History = std::deque<std::vector<double>>;  // the oldest step first; [blocks] each
-using Score = std::function<double(const History&, std::size_t block)>;
+// Of a block, of which those before `end` are predicted.
+using Score = std::function<double(const History&, std::size_t block, std::size_t end)>;
 
 double of_step(const std::vector<double>& step, std::size_t block) { return block < step.size() ? step[block] : 0; }
 
 // Our sum without weights.
-double decayed(const History& history, std::size_t block) {
+double decayed(const History& history, std::size_t block, std::size_t) {
   double sum = 0;
   for (const std::vector<double>& step : history) sum = 0.9 * sum + of_step(step, block);
   return sum;
@@ -59,7 +60,8 @@ std::vector<std::int32_t> expected_tokens(const History& history, std::int32_t n
   const std::int32_t end = std::min(n - kRecent, n - 1) / kBlock, begin = kSinks / kBlock;
   const std::int32_t keep = (kSinks + kRecent + kTop - kSinks - (n - end * kBlock)) / kBlock;
   std::vector<std::pair<double, std::int32_t>> ranked;
-  for (std::int32_t b = begin; b < end; ++b) ranked.emplace_back(-score(history, static_cast<std::size_t>(b)), b);
+  for (std::int32_t b = begin; b < end; ++b)
+    ranked.emplace_back(-score(history, static_cast<std::size_t>(b), static_cast<std::size_t>(end)), b);
   std::sort(ranked.begin(), ranked.end());
   EXPECT_GT(ranked[static_cast<std::size_t>(keep)].first - ranked[static_cast<std::size_t>(keep - 1)].first, 1e-7);
   std::vector<bool> is_chosen(static_cast<std::size_t>(end), false);
@@ -119,9 +121,9 @@ TEST(AttentionPredictor, NetworkReadsTheHistory) {
   for (const std::size_t shift : {0U, 1U}) {
     const auto part = make_part<SelectorRegistry>("attention_predictor", kParameters);
     part->set_weights(TrainedTensors::open(file_of_network(shift)));
-    expect_predicted(*part, [&](const History& history, std::size_t block) {
+    expect_predicted(*part, [&](const History& history, std::size_t block, std::size_t end) {
       double sum = 0;
-      for (const std::vector<double>& h : history) sum += of_step(h, block + shift);
+      for (const std::vector<double>& h : history) sum += block + shift < end ? of_step(h, block + shift) : 0;
       return sum;
     });
     if (HasFailure()) return;

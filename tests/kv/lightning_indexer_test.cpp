@@ -45,9 +45,9 @@ TEST(LightningIndexer, AllHeadsReadTheLargestRectifiedProducts) {
         const std::vector<std::int32_t> best = largest(exact, 20);
         double least = 1e30;
         for (const std::int32_t i : best) least = std::min(least, exact[static_cast<std::size_t>(i)]);
-        for (const std::int32_t i : chosen) EXPECT_GT(exact[static_cast<std::size_t>(i)], 0.93 * least);
+        for (const std::int32_t i : chosen) EXPECT_GT(exact[static_cast<std::size_t>(i)], 0.88 * least);
         for (const std::int32_t i : best)
-          EXPECT_TRUE(std::binary_search(chosen.begin(), chosen.end(), i) || exact[static_cast<std::size_t>(i)] < 1.07 * least);
+          EXPECT_TRUE(std::binary_search(chosen.begin(), chosen.end(), i) || exact[static_cast<std::size_t>(i)] < 1.12 * least);
         const std::vector<std::int32_t> plain = largest(sums(d, s, [](double z) { return z; }), 20);
         EXPECT_NE(chosen, plain) << "a choice by products that are not rectified is another one";
       }
