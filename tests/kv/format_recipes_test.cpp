@@ -35,7 +35,9 @@ TEST(FormatRecipes, SaveWhatTheirPapersSay) {
         Expected{"dfloat11", 0.55, 0.75, 1e-2},
         // 2 + 32 bytes of 128; with the sketch 4 more for K. KVQuant: one outlier of 3 bytes, and the first token.
         Expected{"turboquant4", 0.26, 0.27, 0.4}, Expected{"turboquant3", 0.2, 0.21, 0.8}, Expected{"turboquant4_qjl", 0.26, 0.28, 1.5},
-        Expected{"kvquant4", 0.27, 0.31, 0.4}, Expected{"kvquant3", 0.21, 0.25, 0.8}}) {
+        Expected{"kvquant4", 0.27, 0.31, 0.4}, Expected{"kvquant3", 0.21, 0.25, 0.8},
+        // Half the numbers, and a basis of 4 x 32 x 64 bytes for each side.
+        Expected{"palu", 0.6, 0.62, 1.5}}) {
     const ReplayResult result = replay(trace, reference, load_recipe(e.name));
     EXPECT_GE(result.resident_bytes_frac, e.least_bytes) << e.name;
     EXPECT_LE(result.resident_bytes_frac, e.most_bytes) << e.name;
@@ -72,7 +74,7 @@ TEST(FormatRecipes, ShapesAloneMakeTheSameCalls) {
   const AttentionTrace trace = trace_of(300);
   const AttentionReference reference = full_attention(trace);
   for (const std::string name : {"fp8", "int8_per_token", "kivi2", "qserve_kv4", "fireq", "mustafar70", "think", "gear", "zipcache",
-                                 "cachegen", "dfloat11", "snapkv_kivi2", "turboquant4_qjl", "kvquant3"}) {
+                                 "cachegen", "dfloat11", "snapkv_kivi2", "turboquant4_qjl", "kvquant3", "palu"}) {
     const Recipe recipe = load_recipe(name, name == "snapkv_kivi2" ? 128 : 0);
     Ops ops(Ops::Backend::kCpu);
     ReplayOptions options;

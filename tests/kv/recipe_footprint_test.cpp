@@ -187,6 +187,8 @@ std::vector<std::string> by_share_names() {
                            "kcache",
                            "instinfer",
                            "alisa",
+                           "attention_predictor",
+                           "dsa",
                            "leoam",
                            "infinigen",
                            "mpcache_dynamic",

@@ -12,6 +12,7 @@ namespace {
 
 VectorCode::Place place_of(const KvRows& kv, std::int32_t row, std::int32_t num_parameters, const VectorTables& tables) {
   VectorCode::Place place;
+  place.head = row % kv.kv_heads;
   if (num_parameters > 0) place.parameters = tables.parameters + std::int64_t{tables.line[row]} * num_parameters;
   if (tables.frequencies != nullptr) place.frequencies = tables.frequencies + std::int64_t{kv.sequence(row)} * (kv.head_dim / 2);
   return place;

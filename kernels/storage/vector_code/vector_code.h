@@ -21,6 +21,7 @@ class VectorCode {
     const float* parameters = nullptr;   // [num_parameters()] of the row, as fit() left them
     const float* frequencies = nullptr;  // [head_dim / 2] radians per position of RoPE; null: no RoPE
     std::int32_t position = 0;           // of the token
+    std::int32_t head = 0;               // KV head
   };
   virtual ~VectorCode() = default;
   // Names of the operations, string literals.

@@ -1,6 +1,7 @@
 #include "policies/kv/format/coded_vectors.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/storage/cast/cast.h"
 #include "policies/kv/rope_turns.h"
@@ -37,6 +38,18 @@ class ExactTokens {
 
 }  // namespace
 
+std::vector<float> turned_vector(const float* x, std::int32_t d, const VectorCode::Place& place, float direction) {
+  std::vector<float> y(x, x + d);
+  if (place.frequencies == nullptr) return y;
+  for (std::int32_t c = 0; c < d / 2; ++c) {
+    const float angle = static_cast<float>(place.position) * place.frequencies[c];
+    const float cos = std::cos(angle), sin = direction * std::sin(angle);
+    y[static_cast<std::size_t>(c)] = x[c] * cos - x[c + d / 2] * sin;
+    y[static_cast<std::size_t>(c + d / 2)] = x[c + d / 2] * cos + x[c] * sin;
+  }
+  return y;
+}
+
 Needs CodedVectors::needs() const {
   Needs needs;
   needs.turns = keys_turn();
@@ -51,7 +64,7 @@ void CodedVectors::forget(std::int32_t index) {
 }
 
 void CodedVectors::encode(LayerStep& step, const ListedTokens& tokens, const float* frequencies) {
-  const std::shared_ptr<const VectorCode>& code = this->code(tokens.values);
+  const std::shared_ptr<const VectorCode>& code = this->code(step.layer, tokens.values);
   if (code == nullptr) return;
   const std::int32_t* const completed = prompt_rows(step);
   VectorTables tables{nullptr, nullptr, tokens.values ? nullptr : frequencies};
@@ -76,16 +89,16 @@ void CodedVectors::store(LayerStep& step) {
   encode(step, keys.of_values(), nullptr);
 }
 
-std::int64_t CodedVectors::row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const {
+std::int64_t CodedVectors::row_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const {
   const std::int64_t d = m.head_dim, encoded = due_.rule().encoded(tokens);
   std::int64_t bytes = 0;
   for (const bool values : {false, true}) {
-    if (code(values) == nullptr || encoded == 0) {
+    if (code(layer, values) == nullptr || encoded == 0) {
       bytes += tokens * d * m.kv_bytes;
       continue;
     }
-    bytes += encoded * code(values)->bytes(m.head_dim) + (tokens - encoded) * d * m.kv_bytes;
-    bytes += 4LL * code(values)->num_parameters(m.head_dim) + 2 * std::min<std::int64_t>(exact_sinks_, encoded) * d;
+    bytes += encoded * code(layer, values)->bytes(m.head_dim) + (tokens - encoded) * d * m.kv_bytes;
+    bytes += 4LL * code(layer, values)->num_parameters(m.head_dim) + 2 * std::min<std::int64_t>(exact_sinks_, encoded) * d;
   }
   return bytes;
 }

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "kernels/storage/vector_code/vector_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {
+
+// x [d] with pairs of channels (c, c + d / 2) turned by direction * position * frequency of the place: 1 applies RoPE, -1 undoes it.
+std::vector<float> turned_vector(const float* x, std::int32_t d, const VectorCode::Place& place, float direction);
 
 // A format of two codes of single vectors, of K and of V. A derived class provides the codes and their options.
 class CodedVectors : public Format {
@@ -27,10 +31,13 @@ class CodedVectors : public Format {
  protected:
   // True: the codes of K take a token's rotation into account (VectorCode::Place::frequencies).
   [[nodiscard]] virtual bool keys_turn() const { return false; }
+  // The layer's code of K or V; null: the side is not encoded.
+  [[nodiscard]] virtual const std::shared_ptr<const VectorCode>& code(std::int32_t /*layer*/, bool values) const {
+    return values ? codes_.v : codes_.k;
+  }
 
  private:
   void encode(LayerStep& step, const ListedTokens& tokens, const float* frequencies);
-  [[nodiscard]] const std::shared_ptr<const VectorCode>& code(bool values) const { return values ? codes_.v : codes_.k; }
 
   Codes codes_;
   std::int32_t exact_sinks_;

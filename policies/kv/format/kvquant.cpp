@@ -111,19 +111,6 @@ class NonUniformCode : public VectorCode {
   static std::uint32_t none(std::int32_t d) { return d <= 255 ? 0xFF : 0xFFFF; }
 };
 
-// Pairs of channels (c, c + d / 2) turned by +-position * frequency.
-std::vector<float> turned(const float* x, std::int32_t d, const VectorCode::Place& place, float direction) {
-  std::vector<float> y(x, x + d);
-  if (place.frequencies == nullptr) return y;
-  for (std::int32_t c = 0; c < d / 2; ++c) {
-    const float angle = static_cast<float>(place.position) * place.frequencies[c];
-    const float cos = std::cos(angle), sin = direction * std::sin(angle);
-    y[static_cast<std::size_t>(c)] = x[c] * cos - x[c + d / 2] * sin;
-    y[static_cast<std::size_t>(c + d / 2)] = x[c + d / 2] * cos + x[c] * sin;
-  }
-  return y;
-}
-
 // K before RoPE, with thresholds for each channel. Parameters of a row: centre [d], half range [d], points.
 class KeyCode final : public NonUniformCode {
  public:
@@ -138,7 +125,8 @@ class KeyCode final : public NonUniformCode {
     std::vector<std::vector<float>> channel(static_cast<std::size_t>(d));
     for (std::size_t t = 0; t < positions.size(); ++t) {
       if (positions[t] < p_.sinks_tokens && positions.size() > static_cast<std::size_t>(p_.sinks_tokens)) continue;
-      const std::vector<float> key = turned(x.data() + t * static_cast<std::size_t>(d), d, {nullptr, frequencies, positions[t]}, -1.0F);
+      const std::vector<float> key =
+          turned_vector(x.data() + t * static_cast<std::size_t>(d), d, {nullptr, frequencies, positions[t]}, -1.0F);
       for (std::size_t c = 0; c < key.size(); ++c) channel[c].push_back(key[c]);
     }
     PointFit points;
@@ -153,7 +141,7 @@ class KeyCode final : public NonUniformCode {
     points.write(p_.bits, parameters + 2 * d);
   }
   void encode(const float* x, std::int32_t d, const Place& place, std::uint8_t* code) const override {
-    const std::vector<float> key = turned(x, d, place, -1.0F);
+    const std::vector<float> key = turned_vector(x, d, place, -1.0F);
     std::vector<float> z(key.size()), size(key.size());
     for (std::size_t c = 0; c < key.size(); ++c) {
       z[c] = normal(key[c], place.parameters[c], place.parameters[static_cast<std::size_t>(d) + c]);
@@ -166,7 +154,7 @@ class KeyCode final : public NonUniformCode {
     for (std::int32_t c = 0; c < d; ++c)
       key[static_cast<std::size_t>(c)] = place.parameters[c] + place.parameters[d + c] * point_at(code, d, c, place.parameters + 2 * d);
     put_back(code, d, key.data());
-    key = turned(key.data(), d, place, 1.0F);
+    key = turned_vector(key.data(), d, place, 1.0F);
     std::copy(key.begin(), key.end(), x);
   }
 

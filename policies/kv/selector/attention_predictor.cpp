@@ -1,0 +1,190 @@
+#include <algorithm>
+
+#include "base/ceil_div.h"
+#include "policies/kv/selector/attention_history/attention_history.h"
+#include "policies/kv/selector/budget_share.h"
+#include "policies/kv/trained_tensors.h"
+
+namespace kvlab {
+
+namespace {
+
+// Blocks whose attention in this step is predicted to be largest, from that of the last steps. AttentionPredictor, Yang et al. 2025,
+// arXiv:2502.04077: a small network, the same for all heads, reads the history; tensors conv1, conv2 and conv3, .weight and .bias, as
+// published. Without `weights` recent attention is summed with weights that decay, which is our definition. A step's row of the history is
+// that of the tokens it attended to; every few steps it attends to all.
+class AttentionPredictor final : public QuerySelector<UnitTraffic>, public TakesShare {
+ public:
+  explicit AttentionPredictor(Params& p)
+      : block_(p.optional<std::int32_t>("block_tokens", 16, 1, 4096, "tokens of a block")),
+        rows_(p.optional<std::int32_t>("history_steps", 64, 1, 1024, "last queries in the history")),
+        own_{p.optional<std::int32_t>("sink_tokens", 64, 0, 1 << 20, "first tokens attended to, rounded down to blocks"),
+             p.optional<std::int32_t>("recent_tokens", 64, 1, 1 << 20, "newest tokens attended to, rounded up to blocks"),
+             p.optional<std::int32_t>("top_tokens", 896, 1, 1 << 24, "tokens of predicted blocks between them")},
+        every_(p.optional<std::int32_t>("dense_every", 5, 0, 1 << 20, "steps from one that attends to all tokens to the next; 0: none")),
+        decay_(p.optional<double>("decay", 0.9, 0, 1, "without weights: a query's share of the sum, to that of the query after it")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = QuerySelector::needs();
+    needs.window_queries = rows_;
+    needs.cpu_only = true;
+    return needs;
+  }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    for (const Tensor& t : kTensors) weights->require(t.name);
+    weights_ = weights;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape&) const override {
+    for (const Tensor& t : kTensors)
+      if (weights_ != nullptr)
+        if (const std::string why = weights_->refuses(t.name, t.shape, t.of); !why.empty()) return why;
+    return "";
+  }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = {tokens};
+    return true;
+  }
+  void set_share(const Budget& share) override { budget_ = share; }
+  void forget(std::int32_t index) override {
+    marks_.forget(index), history_.forget(index);
+    QuerySelector::forget(index);
+  }
+
+  // The history begins with the prompt's last queries.
+  void update(LayerStep& step) override {
+    const auto completes = [&](std::int32_t s) { return step.seqs[static_cast<std::size_t>(s)].completes_prompt(); };
+    std::vector<Queries> window;
+    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
+      window.push_back(completes(s) ? step.in.window[static_cast<std::size_t>(s)] : Queries{});
+    if (std::none_of(window.begin(), window.end(), [](const Queries& q) { return q.count > 0; })) return;
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      if (completes(step.kv.sequence(r))) marks_.at(step, r) = {};
+    push(step, window.data(), {});
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return is_dense(step, r) ? 0 : tail_of(step, r); });
+    Selection chosen;
+    if (!all_whole(n, tail)) chosen = predict(step, tail);
+    push(step, step.in.step.data(), chosen);
+    return chosen;
+  }
+
+  [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * rows_ * ceil_div(kv.len[r], block_);
+    return bytes;
+  }
+
+ private:
+  struct Tensor {
+    const char* name;
+    std::vector<std::int64_t> shape;
+    const char* of;
+  };
+  inline static const std::vector<Tensor> kTensors{{"conv1.weight", {16, 1, 3, 3}, "outputs, inputs, steps, blocks"},
+                                                   {"conv1.bias", {16}, "outputs"},
+                                                   {"conv2.weight", {32, 16, 3, 3}, "outputs, inputs, steps, blocks"},
+                                                   {"conv2.bias", {32}, "outputs"},
+                                                   {"conv3.weight", {1, 32, 1}, "outputs, inputs, blocks"},
+                                                   {"conv3.bias", {1}, "outputs"}};
+  struct Mark {
+    RowMark row;
+    std::int32_t queries = 0;  // in the history, all in all
+  };
+
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
+    return parts_of(own_, budget_, tokens_of(budget_, step, r));
+  }
+  // The first token after the predicted blocks; 0: all are attended to, because few are between first and newest ones.
+  [[nodiscard]] std::int32_t tail_of(const LayerStep& step, std::int32_t r) const {
+    const AttendedParts size = sizes(step, r);
+    const std::int32_t blocks = std::min(step.kv.len[r] - size.recent, older_tokens(step, r)) / block_;
+    return blocks - size.sinks / block_ <= std::max(2, chosen_blocks(size, step.kv.len[r], blocks)) ? 0 : blocks * block_;
+  }
+  [[nodiscard]] std::int32_t chosen_blocks(const AttendedParts& size, std::int32_t len, std::int32_t blocks) const {
+    const std::int32_t all = size.sinks + size.recent + size.top;
+    return std::max(1, (all - size.sinks / block_ * block_ - (len - blocks * block_)) / block_);
+  }
+  // Steps are counted from the prompt's end, so that a step's work follows from lengths alone. A row without history begins one.
+  bool is_dense(LayerStep& step, std::int32_t r) {
+    const SeqStep& seq = seq_of(step, r);
+    const Mark& mark = marks_.at(step, r);
+    if (mark.queries == 0 || !mark.row.grew_to(seq, step.kv.len[r])) return true;
+    return every_ > 0 && std::max(0, seq.end() - seq.prompt_tokens) % every_ == 0;
+  }
+
+  float* const* history(const LayerStep& step) {
+    return history_.rows(step, [&](std::int32_t r) { return std::int64_t{rows_} * ceil_div(step.kv.len[r], block_); });
+  }
+
+  Selection predict(LayerStep& step, const std::int32_t* tail) {
+    const std::int32_t n = step.kv.num_rows;
+    PredictBlocks predict;
+    predict.num_rows = n;
+    predict.begin = per_row(step.ops, n, [&](std::int32_t r) { return sizes(step, r).sinks / block_; });
+    predict.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : tail[r] / block_ - predict.begin[r]; });
+    predict.next = per_row(step.ops, n, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
+    predict.rows = rows_;
+    predict.history = history(step);
+    predict.has_network = weights_ != nullptr;
+    predict.decay = static_cast<float>(decay_);
+    if (predict.has_network && step.ops.computes()) {
+      const float** const to[] = {&predict.w1, &predict.b1, &predict.w2, &predict.b2, &predict.w3, &predict.b3};
+      for (std::size_t i = 0; i < kTensors.size(); ++i) *to[i] = weights_->floats(kTensors[i].name).data();
+    }
+    predict.scores = step.ops.floats(predict.first[n]);
+    step.ops(predict);
+    const std::int32_t* keep = per_row(
+        step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : chosen_blocks(sizes(step, r), step.kv.len[r], tail[r] / block_); });
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists = best_units(step.ops, n, 1, predict.first, predict.scores, keep);
+    traffic_.track(step, tokens.lists);
+    tokens.unit_tokens = block_;
+    tokens.base = per_row(step.ops, n, [&](std::int32_t r) { return predict.begin[r] * block_; });
+    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : predict.begin[r] * block_; });
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  // Appends the queries' attention to `chosen`.
+  void push(LayerStep& step, const Queries* queries, const Selection& chosen) {
+    const std::int32_t n = step.kv.num_rows;
+    PushBlockAttention push{step.kv, queries};
+    push.fresh = per_row(step.ops, n, [&](std::int32_t r) {
+      Mark& mark = marks_.at(step, r);
+      const bool goes_on = mark.queries > 0 && mark.row.grew_to(seq_of(step, r), step.kv.len[r]);
+      if (!goes_on) mark.queries = 0;
+      return goes_on ? 0 : 1;
+    });
+    push.start = per_row(step.ops, n, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
+    push.lists_tokens = chosen.index_first != nullptr;
+    push.index_first = chosen.index_first, push.index = chosen.index;
+    push.block_tokens = block_, push.rows = rows_;
+    push.history = history(step);
+    step.ops(push);
+    for (std::int32_t r = 0; r < n; ++r)
+      if (const std::int32_t count = queries[step.kv.sequence(r)].count; count > 0)
+        marks_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, marks_.at(step, r).queries + count};
+  }
+
+  std::int32_t block_, rows_;
+  AttendedParts own_;
+  Budget budget_;
+  std::int32_t every_;
+  double decay_;
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
+  PerRow<Mark> marks_;
+  RowMemory<float> history_;
+};
+
+KVLAB_REGISTER(Selector, AttentionPredictor, "attention_predictor", "blocks whose attention is predicted from that of the last steps",
+               "AttentionPredictor: Yang et al. 2025, arXiv:2502.04077");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,94 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/index_keys/index_keys.h"
+
+namespace kvlab {
+
+namespace {
+
+// One choice of tokens per query for all heads of a layer, by an index of keys in 8 bits: sum over heads of ReLU(q . k). DeepSeek sparse
+// attention, DeepSeek-V3.2-Exp, 2025. There the index has one trained key of 128 channels per token and trained weights of its 64 heads;
+// here the heads are the layer's own, with weights of 1, and the index key has the keys of all KV heads.
+class LightningIndexer final : public QuerySelector<UnitTraffic>, public TakesShare {
+ public:
+  explicit LightningIndexer(Params& p)
+      : budget_{p.optional<std::int32_t>("top_tokens", 2048, 1, 1 << 24, "tokens attended to per query, the same for all heads")} {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = QuerySelector::needs();
+    needs.cpu_only = true;
+    return needs;
+  }
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = {tokens};
+    return true;
+  }
+  void set_share(const Budget& share) override { budget_ = share; }
+  void forget(std::int32_t index) override {
+    progress_.forget(index), codes_.forget(index);
+    QuerySelector::forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    IndexKeys keys{step.kv, progress_.advance(step), codes(step)};
+    if (!std::equal(keys.from, keys.from + step.kv.num_rows, step.kv.len)) step.ops(keys);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows, sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
+    check_lengths(step.kv);
+    const auto is_sparse = [&](std::int32_t s) { return step.kv.len[s * heads] > tokens_of(budget_, step, s * heads); };
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return is_sparse(r / heads) ? step.kv.len[r] : 0; });
+    if (all_whole(n, tail)) return {};
+    IndexScores scores{step.kv, step.in.step.data(), codes(step)};
+    scores.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return is_sparse(s) ? step.kv.len[s * heads] : 0; });
+    scores.out = step.ops.floats(scores.first[sequences]);
+    step.ops(scores);
+    const std::int32_t* keep =
+        per_row(step.ops, sequences, [&](std::int32_t s) { return is_sparse(s) ? tokens_of(budget_, step, s * heads) : 0; });
+    const UnitLists chosen = best_units(step.ops, sequences, 1, scores.first, scores.out, keep);
+    lists_.assign(static_cast<std::size_t>(n), nullptr);
+    for (std::int32_t r = 0; r < n && step.ops.computes(); ++r) lists_[static_cast<std::size_t>(r)] = chosen.row(r / heads);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists.rows = lists_.data();
+    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return keep[r / heads]; });
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    traffic_.track(step, tokens.lists);
+    return expand(step.ops, tokens);
+  }
+
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] * index_key_bytes(model.head_dim);
+    return bytes;
+  }
+
+ private:
+  static void check_lengths(const KvRows& kv) {
+    for (std::int32_t r = 0; r < kv.num_rows; ++r)
+      if (kv.len[r] != kv.len[r / kv.kv_heads * kv.kv_heads])
+        throw InputError(
+            "selector 'lightning_indexer' chooses the same tokens for all heads of a layer, but heads hold different numbers of tokens");
+  }
+  std::uint8_t* const* codes(const LayerStep& step) {
+    return codes_.rows(step, [&](std::int32_t r) { return step.kv.len[r] * index_key_bytes(step.kv.head_dim); });
+  }
+
+  Budget budget_;
+  RowProgress progress_;
+  RowMemory<std::uint8_t> codes_;
+  std::vector<const std::int32_t*> lists_;
+};
+
+KVLAB_REGISTER(Selector, LightningIndexer, "lightning_indexer",
+               "the tokens of the largest rectified products with an 8-bit index, the same for all heads",
+               "DeepSeek sparse attention: DeepSeek-V3.2-Exp, 2025");
+
+}  // namespace
+
+}  // namespace kvlab
