@@ -10,62 +10,47 @@
 
 namespace kvlab {
 
-// A stretch of uniform decode steps that were priced and not yet carried out.
-// Iteration i (from 1) processes the oldest output in flight and plans one more
-// step, whose device time is base + (i - 1) * slope.
+// A stretch of uniform decode steps that were priced and not yet carried out. Iteration i (from 1) processes the oldest
+// output in flight and plans one more step, whose device time is base + (i - 1) * slope.
 struct DecodeStretch {
-  std::int64_t iterations = 0; // 0: none
+  std::int64_t iterations = 0;  // 0: none
   Picoseconds base{}, slope{};
-  Picoseconds gap{};  // host time between device steps, at depth 1
-  bool waits = false; // requests wait while it runs
-  std::vector<Picoseconds> each = {}; // if not empty: device times of its steps
-                                      // in the place of base and slope
+  Picoseconds gap{};                   // host time between device steps, at depth 1
+  bool waits = false;                  // requests wait while it runs
+  std::vector<Picoseconds> each = {};  // if not empty: device times of its steps in the place of base and slope
 
   // Device time of step n, from 0.
-  [[nodiscard]] Picoseconds step_time(std::int64_t n) const {
-    return each.empty() ? base + slope * n : each[static_cast<std::size_t>(n)];
-  }
+  [[nodiscard]] Picoseconds step_time(std::int64_t n) const { return each.empty() ? base + slope * n : each[static_cast<std::size_t>(n)]; }
   // Device time of its first n steps.
   [[nodiscard]] Int128 device_time(std::int64_t n) const {
-    if (each.empty())
-      return progression_sum(base, slope, n);
+    if (each.empty()) return progression_sum(base, slope, n);
     Int128 sum = 0;
-    for (std::int64_t i = 0; i < n; ++i)
-      sum += step_time(i).count();
+    for (std::int64_t i = 0; i < n; ++i) sum += step_time(i).count();
     return sum;
   }
-  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const { // with gaps
+  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {  // with gaps
     return Picoseconds(static_cast<std::int64_t>(device_time(n))) + gap * n;
   }
 
   // Largest n <= most with steps_time(n) < limit (<= limit if inclusive).
-  [[nodiscard]] std::int64_t steps_within(Picoseconds limit, std::int64_t most,
-                                          bool inclusive) const {
-    const auto fits = [&](std::int64_t n) {
-      return inclusive ? steps_time(n) <= limit : steps_time(n) < limit;
-    };
-    if (most <= 0 || !fits(0))
-      return 0;
-    if (fits(most))
-      return most;
+  [[nodiscard]] std::int64_t steps_within(Picoseconds limit, std::int64_t most, bool inclusive) const {
+    const auto fits = [&](std::int64_t n) { return inclusive ? steps_time(n) <= limit : steps_time(n) < limit; };
+    if (most <= 0 || !fits(0)) return 0;
+    if (fits(most)) return most;
     if (!each.empty()) {
       std::int64_t n = 0;
-      while (fits(n + 1))
-        ++n;
+      while (fits(n + 1)) ++n;
       return n;
     }
     // slope n^2 / 2 + first n = limit, then the exact neighbour
     const double half = slope.real() / 2;
     const double first = (base + gap).real() - half;
     const double bound = limit.real();
-    const double root =
-        std::sqrt(std::max(0.0, first * first + 4 * half * bound));
+    const double root = std::sqrt(std::max(0.0, first * first + 4 * half * bound));
     std::int64_t n = static_cast<std::int64_t>(2 * bound / (first + root));
     n = std::clamp<std::int64_t>(n, 0, most);
-    while (n > 0 && !fits(n))
-      --n;
-    while (n < most && fits(n + 1))
-      ++n;
+    while (n > 0 && !fits(n)) --n;
+    while (n < most && fits(n + 1)) ++n;
     return n;
   }
 
@@ -73,9 +58,8 @@ struct DecodeStretch {
   void drop(std::int64_t n) {
     iterations -= n;
     base += n * slope;
-    if (!each.empty())
-      each.erase(each.begin(), each.begin() + n);
+    if (!each.empty()) each.erase(each.begin(), each.begin() + n);
   }
 };
 
-} // namespace kvlab
+}  // namespace kvlab

@@ -11,16 +11,15 @@ namespace kvlab {
 
 namespace {
 
-RequestRecord finished_record(const Request &r) {
-  RequestRecord record = static_cast<const RequestRecord &>(r);
-  if (r.has_emitted())
-    record.last_token = to_time(r.last_emitted);
+RequestRecord finished_record(const Request& r) {
+  RequestRecord record = static_cast<const RequestRecord&>(r);
+  if (r.has_emitted()) record.last_token = to_time(r.last_emitted);
   return record;
 }
 
-} // namespace
+}  // namespace
 
-RequestRecord arrival_record(const TraceRequest &request, Time arrival) {
+RequestRecord arrival_record(const TraceRequest& request, Time arrival) {
   RequestRecord record;
   record.number = request.number;
   record.session = request.session;
@@ -30,80 +29,63 @@ RequestRecord arrival_record(const TraceRequest &request, Time arrival) {
   return record;
 }
 
-ReplicaState::ReplicaState(const ReplicaLimits &limits,
-                           std::unique_ptr<BlockPool> pool,
-                           std::unique_ptr<Footprint> footprint,
-                           std::unique_ptr<Order> order,
-                           std::unique_ptr<Predictor> predictor)
+ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint,
+                           std::unique_ptr<Order> order, std::unique_ptr<Predictor> predictor)
     : order_(order != nullptr ? std::move(order) : std::make_unique<Fcfs>()),
-      predictor_(predictor != nullptr ? std::move(predictor)
-                                      : std::make_unique<ExactPredictor>()),
+      predictor_(predictor != nullptr ? std::move(predictor) : std::make_unique<ExactPredictor>()),
       needed_facts_(order_->needs()),
       order_watches_steps_(order_->watches_steps()),
       uses_predictor_(limits.scheduler_predicts || order_->uses_predictor()),
       queues_(*order_),
       memory_(limits, std::move(pool), std::move(footprint), table_),
-      uniform_(table_, queues_, memory_), qoe_(limits.expected_text),
+      uniform_(table_, queues_, memory_),
+      qoe_(limits.expected_text),
       plans_over_unknown_(limits.plans_over_unknown) {
   if (uses_predictor_) {
-    for (const Fact fact : predictor_->needs())
-      needed_facts_.push_back(fact);
+    for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
   }
   order_->attach(*this, *predictor_);
 }
 
 std::int32_t ReplicaState::needed_tokens(RequestId id) const {
-  const Request &r = table_[id];
-  if (!plans_over_unknown_)
-    return r.known_values() - r.computed_tokens;
-  return r.output_tokens + r.in_flight_tokens >= r.output_limit
-             ? 0
-             : r.known_tokens() - r.computed_tokens;
+  const Request& r = table_[id];
+  if (!plans_over_unknown_) return r.known_values() - r.computed_tokens;
+  return r.output_tokens + r.in_flight_tokens >= r.output_limit ? 0 : r.known_tokens() - r.computed_tokens;
 }
 
 // ---- from arrival to admission ----
 
-void ReplicaState::receive(const TraceRequest &from, Time arrival,
-                           bool prefill_only) {
-  const ReplicaLimits &limits = memory_.limits();
+void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only) {
+  const ReplicaLimits& limits = memory_.limits();
   check_facts(from.number, from.facts);
-  if (limits.prefix_caching)
-    check_block_tokens(from, limits.block_tokens);
+  if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
   const RequestId id = table_.add(from.prompt_tokens);
-  Request &r = table_[id];
-  static_cast<RequestRecord &>(r) = arrival_record(from, arrival);
+  Request& r = table_[id];
+  static_cast<RequestRecord&>(r) = arrival_record(from, arrival);
   r.replica = limits.replica;
   r.is_counted = arrival >= limits.count_from;
   r.output_limit = from.output_tokens;
   r.hash_tokens = from.hash_tokens;
-  r.num_hashes = limits.prefix_caching
-                     ? static_cast<std::int32_t>(
-                           num_block_hashes(from, limits.block_tokens))
-                     : 0;
+  r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.hashes = from.hashes;
   watch(id);
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
-  if (longest > limits.max_model_len)
-    return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
+  if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (prefill_only && r.output_limit > 1) {
     handover_.note_prefill_only(id, r.output_limit);
     r.output_limit = 1;
   }
-  if (memory_.most_blocks(r) > num_blocks())
-    return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
-  if (memory_.exceeds_budget(r.prompt_tokens))
-    ++counters_.over_budget;
+  if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
+  if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
   queues_.add_input(id);
 }
 
 void ReplicaState::watch(RequestId id) {
-  Request &r = table_[id];
-  if (const Slo *slo = memory_.limits().slo; slo != nullptr)
-    gaps_.begin(id, r, targets_of(r, *slo));
+  Request& r = table_[id];
+  if (const Slo* slo = memory_.limits().slo; slo != nullptr) gaps_.begin(id, r, targets_of(r, *slo));
   if (qoe_.is_on()) {
     qoe_.begin(id, r);
-    if (r.has_emitted())
-      qoe_.add(id, r.last_emitted);
+    if (r.has_emitted()) qoe_.add(id, r.last_emitted);
   }
   watches_tokens_ = gaps_.is_on() || qoe_.is_on();
 }
@@ -115,10 +97,8 @@ void ReplicaState::begin_plan(Time now) {
   memory_.forget_hits();
   ++num_plans_;
   for (const RequestId id : queues_.input()) {
-    if (Request &r = table_[id]; r.queued == kNever)
-      r.queued = now;
-    if (KvOffer *offer = handover_.offer(id); offer != nullptr)
-      offer->first_plan = num_plans_;
+    if (Request& r = table_[id]; r.queued == kNever) r.queued = now;
+    if (KvOffer* offer = handover_.offer(id); offer != nullptr) offer->first_plan = num_plans_;
   }
   queues_.input_to_waiting();
   order_->on_plan();
@@ -128,22 +108,19 @@ void ReplicaState::admit(RequestId id) {
   plan_was_quiet_ = false;
   queues_.waiting_to_running(id);
   order_->on_admit(id);
-  Request &r = table_[id];
+  Request& r = table_[id];
   r.is_running = true;
   r.is_paused = false;
-  if (r.was_admitted)
-    return; // it may find its own blocks: computed before its preemption, or
-            // swapped in
+  if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
   r.hit_tokens = r.computed_tokens;
-  if (!memory_.limits().prefix_caching || !r.is_counted)
-    return;
+  if (!memory_.limits().prefix_caching || !r.is_counted) return;
   counters_.lookup_tokens += r.known_values();
   counters_.hit_tokens += r.hit_tokens;
 }
 
-void ReplicaState::reject(RequestId id, const char *reason) {
+void ReplicaState::reject(RequestId id, const char* reason) {
   plan_was_quiet_ = false;
   queues_.remove_waiting(id);
   order_->on_leave(id);
@@ -154,27 +131,22 @@ void ReplicaState::reject(RequestId id, const char *reason) {
 // ---- preemption and swap ----
 
 void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
-  Request &r = table_[id];
-  if (!r.is_running)
-    throw InternalError("preempting a request that does not run");
+  Request& r = table_[id];
+  if (!r.is_running) throw InternalError("preempting a request that does not run");
   plan_was_quiet_ = false;
   plan_preempted_ = true;
   counters_.preemptions += r.is_counted ? 1 : 0;
   ++r.preemptions;
-  if (mode == Preemption::kKeep && !memory_.keeps_everything())
-    mode = Preemption::kSwap;
+  if (mode == Preemption::kKeep && !memory_.keeps_everything()) mode = Preemption::kSwap;
   r.is_paused = mode == Preemption::kKeep;
-  if (!r.is_paused)
-    vacate(id, mode);
+  if (!r.is_paused) vacate(id, mode);
   r.is_running = false;
   queues_.running_to_waiting(id, end == QueueEnd::kFront);
 }
 
 void ReplicaState::put_away(RequestId id, Preemption mode) {
-  Request &r = table_[id];
-  if (!r.is_paused || mode == Preemption::kKeep)
-    throw InternalError(
-        "putting away a request that is not on the GPU and waits");
+  Request& r = table_[id];
+  if (!r.is_paused || mode == Preemption::kKeep) throw InternalError("putting away a request that is not on the GPU and waits");
   plan_was_quiet_ = false;
   r.is_paused = false;
   vacate(id, mode);
@@ -182,23 +154,19 @@ void ReplicaState::put_away(RequestId id, Preemption mode) {
 
 // A preempted request gives up its memory.
 void ReplicaState::vacate(RequestId id, Preemption mode) {
-  Request &r = table_[id];
+  Request& r = table_[id];
   note(RequestEvent::kPreempted, r, now_);
   mode = memory_.preemption_of(r, mode);
   SwapCopy copy;
-  const bool swapped =
-      mode != Preemption::kRecompute && memory_.try_swap_out(id, copy);
-  r.is_leaving = r.is_parked = swapped && mode == Preemption::kSwapAhead &&
-                               copy.blocks > 0 && can_leave_later(id);
+  const bool swapped = mode != Preemption::kRecompute && memory_.try_swap_out(id, copy);
+  r.is_leaving = r.is_parked = swapped && mode == Preemption::kSwapAhead && copy.blocks > 0 && can_leave_later(id);
   if (swapped) {
     counters_.swaps += r.is_counted ? 1 : 0;
     copy.is_ahead = r.is_leaving;
-    if (copy.blocks > 0)
-      swap_copies_.push_back(copy);
+    if (copy.blocks > 0) swap_copies_.push_back(copy);
     note(RequestEvent::kSwappedOut, r, now_);
   } else {
-    if (mode != Preemption::kRecompute && r.is_counted)
-      ++counters_.recompute_fallbacks;
+    if (mode != Preemption::kRecompute && r.is_counted) ++counters_.recompute_fallbacks;
     memory_.drop_host_copy(id);
     memory_.remember_blocks(r);
   }
@@ -206,31 +174,25 @@ void ReplicaState::vacate(RequestId id, Preemption mode) {
     leaving_blocks_ += r.swapped_blocks;
   else
     memory_.release(r);
-  if (!swapped)
-    forget_computed(r);
+  if (!swapped) forget_computed(r);
 }
 
-// Its blocks stay while they are copied: no output under way may end it, or
-// change what it holds.
+// Its blocks stay while they are copied: no output under way may end it, or change what it holds.
 bool ReplicaState::can_leave_later(RequestId id) const {
-  return needed_tokens(id) > 0 &&
-         (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
+  return needed_tokens(id) > 0 && (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
 }
 
-void ReplicaState::forget_computed(Request &r) {
+void ReplicaState::forget_computed(Request& r) {
   r.most_computed = std::max(r.most_computed, r.computed_tokens);
   table_.set_computed(r, 0);
   r.kept_tokens = r.row_tokens = r.pattern = 0;
 }
 
 bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
-  Request &r = table_[id];
-  if (!r.is_swapped || r.is_parked)
-    throw InternalError("swapping in a request that is not swapped out");
-  if (KvOffer *offer = handover_.offer(id); offer != nullptr)
-    return try_import(id, m, *offer);
-  if (!memory_.try_swap_in(r, m))
-    return false;
+  Request& r = table_[id];
+  if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
+  if (KvOffer* offer = handover_.offer(id); offer != nullptr) return try_import(id, m, *offer);
+  if (!memory_.try_swap_in(r, m)) return false;
   r.is_parked = true;
   queues_.note_return(id);
   plan_was_quiet_ = false;
@@ -239,7 +201,7 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
 }
 
 void ReplicaState::finish_swap_in(RequestId id, Time at) {
-  Request &r = table_[id];
+  Request& r = table_[id];
   r.is_parked = false;
   if (r.is_leaving) {
     r.is_leaving = false;
@@ -254,75 +216,58 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
   memory_.end_swap(r);
   handover_.settle(id);
   note(RequestEvent::kImported, r, at);
-  if (!r.left_hashed)
-    memory_.publish_up_to(r, r.computed_tokens);
+  if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
 }
 
 // ---- steps ----
 
 // Returns true for a decode step of one token.
-inline bool ReplicaState::commit_entry(StepEntry &entry, std::size_t place) {
-  Request &r = table_[entry.request];
+inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
+  Request& r = table_[entry.request];
   entry.kv_before = entry.computed_before = r.computed_tokens;
   ++r.in_flight_steps;
-  if (!entry.ends())
-    return false; // its tokens go on through later layers in later steps
+  if (!entry.ends()) return false;  // its tokens go on through later layers in later steps
   const std::int32_t known = r.known_tokens();
   const std::int32_t after = r.computed_tokens + entry.tokens;
-  if (after > known)
-    throw InternalError("a plan computes tokens that are not known");
+  if (after > known) throw InternalError("a plan computes tokens that are not known");
   entry.emits = after == known;
   const std::int32_t held_before = r.held_tokens();
-  if (!memory_.keeps_everything())
-    memory_.apply_policy(r, entry, place);
-  const std::int32_t recomputed =
-      std::min(after, r.most_computed) - r.computed_tokens;
+  if (!memory_.keeps_everything()) memory_.apply_policy(r, entry, place);
+  const std::int32_t recomputed = std::min(after, r.most_computed) - r.computed_tokens;
   if (recomputed > 0) {
     r.recomputed_tokens += recomputed;
-    if (r.is_counted)
-      counters_.recomputed_tokens += recomputed;
+    if (r.is_counted) counters_.recomputed_tokens += recomputed;
   }
-  counters_.prompt_tokens +=
-      std::max(0, std::min(after, r.prompt_tokens) - r.computed_tokens);
+  counters_.prompt_tokens += std::max(0, std::min(after, r.prompt_tokens) - r.computed_tokens);
   table_.set_computed(r, after);
   memory_.add_live(r.held_tokens() - held_before);
-  if (entry.emits)
-    ++r.in_flight_tokens;
-  return entry.tokens == 1 && entry.passes_all_layers() &&
-         entry.padded_tokens == 0 && entry.emits && entry.computed_before > 0 &&
+  if (entry.emits) ++r.in_flight_tokens;
+  return entry.tokens == 1 && entry.passes_all_layers() && entry.padded_tokens == 0 && entry.emits && entry.computed_before > 0 &&
          !entry.leaves_hashed && !entry.ends_prompt;
 }
 
-void ReplicaState::commit(InFlightStep &step) {
-  bool uniform = (memory_.is_steady_in_decode() || memory_.looks_ahead()) &&
-                 step.idle_rows == 0 &&
-                 step.entries.size() == queues_.running().size();
-  for (std::size_t i = 0; i < step.entries.size(); ++i)
-    uniform = commit_entry(step.entries[i], i) && uniform;
+void ReplicaState::commit(InFlightStep& step) {
+  bool uniform =
+      (memory_.is_steady_in_decode() || memory_.looks_ahead()) && step.idle_rows == 0 && step.entries.size() == queues_.running().size();
+  for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
   step.is_uniform = uniform;
   step.running_version = queues_.running_version();
 }
 
-void ReplicaState::process_output(const InFlightStep &step, Picoseconds at,
-                                  LogHistogram &itl) {
+void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {
   now_ = to_time(at);
   memory_.forget_hits();
-  if (order_watches_steps_)
-    order_->on_step_end(step.entries, to_span(step.end - step.start));
+  if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
   const bool watches = watches_tokens_;
-  for (const StepEntry &entry : step.entries) {
-    Request &r = table_[entry.request];
+  for (const StepEntry& entry : step.entries) {
+    Request& r = table_[entry.request];
     --r.in_flight_steps;
-    if (!memory_.keeps_everything() && entry.ends())
-      memory_.end_policy_step(r, entry);
-    if (!entry.emits)
-      continue;
-    if (watches)
-      note_token(entry.request, at);
+    if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
+    if (!entry.emits) continue;
+    if (watches) note_token(entry.request, at);
     deliver(r, at, itl);
-    if (order_watches_steps_ || !r.is_running)
-      order_->on_tokens(entry.request, 1);
+    if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
     if (r.output_tokens == r.output_limit)
       finish(entry.request);
     else if (r.is_running && !r.left_hashed)
@@ -330,7 +275,7 @@ void ReplicaState::process_output(const InFlightStep &step, Picoseconds at,
   }
 }
 
-void ReplicaState::deliver(Request &r, Picoseconds at, LogHistogram &itl) {
+void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
   --r.in_flight_tokens;
   ++r.output_tokens;
   ++counters_.output_tokens;
@@ -342,52 +287,39 @@ void ReplicaState::deliver(Request &r, Picoseconds at, LogHistogram &itl) {
   r.last_emitted = at;
 }
 
-void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at,
-                                Picoseconds last_at, LogHistogram &itl) {
+void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
   uniform_.emit(iterations, first_at, last_at, itl);
-  for (std::size_t i = 0; order_watches_steps_ && i < queues_.running().size();
-       ++i)
-    order_->on_tokens(queues_.running()[i],
-                      static_cast<std::int32_t>(iterations));
-  counters_.output_tokens +=
-      iterations * static_cast<std::int64_t>(queues_.running().size());
+  for (std::size_t i = 0; order_watches_steps_ && i < queues_.running().size(); ++i)
+    order_->on_tokens(queues_.running()[i], static_cast<std::int32_t>(iterations));
+  counters_.output_tokens += iterations * static_cast<std::int64_t>(queues_.running().size());
   now_ = to_time(last_at);
 }
 
-// make_way() lets a waiting request that overtakes another one wait for its
-// turn if it finds room. The running ones may have taken that room since; the
-// next plan preempts then.
+// make_way() lets a waiting request that overtakes another one wait for its turn if it finds room. The running ones may have taken that
+// room since; the next plan preempts then.
 Horizon ReplicaState::order_is_stable_for() const {
-  if (!order_->overtaking() || queues_.running().empty())
-    return order_->stable_for();
+  if (!order_->overtaking() || queues_.running().empty()) return order_->stable_for();
   const RequestId worst = order_->victim(queues_.running().back());
   for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) {
-    const Request &r = table_[queues_.waiting(i)];
-    if (r.is_parked || (r.computed_tokens > 0 && !r.is_swapped && !r.is_paused))
-      continue; // it has its blocks
-    if (order_->overtakes(queues_.waiting(i), worst))
-      return Horizon::none();
+    const Request& r = table_[queues_.waiting(i)];
+    if (r.is_parked || (r.computed_tokens > 0 && !r.is_swapped && !r.is_paused)) continue;  // it has its blocks
+    if (order_->overtakes(queues_.waiting(i), worst)) return Horizon::none();
     break;
   }
   return order_->stable_for();
 }
 
 void ReplicaState::note_token(RequestId id, Picoseconds at) {
-  Request &r = table_[id];
-  if (gaps_.is_on() && r.has_emitted())
-    gaps_.add(id, r, at - r.last_emitted);
-  if (qoe_.is_on())
-    qoe_.add(id, at);
+  Request& r = table_[id];
+  if (gaps_.is_on() && r.has_emitted()) gaps_.add(id, r, at - r.last_emitted);
+  if (qoe_.is_on()) qoe_.add(id, at);
 }
 
-void ReplicaState::note_uniform_tokens(Picoseconds first_at,
-                                       const StretchGaps &gaps) {
+void ReplicaState::note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps) {
   for (const RequestId id : queues_.running()) {
-    Request &r = table_[id];
-    if (gaps_.is_on())
-      gaps_.add(id, r, first_at - r.last_emitted, gaps);
-    if (!qoe_.is_on())
-      continue;
+    Request& r = table_[id];
+    if (gaps_.is_on()) gaps_.add(id, r, first_at - r.last_emitted, gaps);
+    if (!qoe_.is_on()) continue;
     qoe_.add(id, first_at);
     qoe_.add(id, first_at, gaps);
   }
@@ -396,55 +328,44 @@ void ReplicaState::note_uniform_tokens(Picoseconds first_at,
 // ---- leaving ----
 
 void ReplicaState::finish(RequestId id) {
-  Request &r = table_[id];
+  Request& r = table_[id];
   if (r.is_running)
     queues_.remove_running(id);
   else
     queues_.remove_waiting(id);
-  if (r.is_swapped)
-    memory_.end_swap(r);
-  if (handover_.is_prefill_only(id))
-    return hand_over(id);
-  if (uses_predictor_)
-    predictor_->on_finish(r);
+  if (r.is_swapped) memory_.end_swap(r);
+  if (handover_.is_prefill_only(id)) return hand_over(id);
+  if (uses_predictor_) predictor_->on_finish(r);
   order_->on_leave(id);
   left_.push_back(id);
   leave(id, Outcome::kCompleted, now_);
 }
 
-void ReplicaState::note(RequestEvent event, const Request &r, Time at) {
-  if (events != nullptr)
-    events->push_back({memory_.limits().replica, r.number, at, event});
+void ReplicaState::note(RequestEvent event, const Request& r, Time at) {
+  if (events != nullptr) events->push_back({memory_.limits().replica, r.number, at, event});
 }
 
 // The request is in no queue any more; its memory goes back and its record out.
-void ReplicaState::leave(RequestId id, Outcome outcome, Time at,
-                         const char *reason) {
-  Request &r = table_[id];
+void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* reason) {
+  Request& r = table_[id];
   if (outcome == Outcome::kRejected) {
     handover_.forget(id);
-    if (r.is_swapped)
-      memory_.end_swap(r);
+    if (r.is_swapped) memory_.end_swap(r);
   }
   handover_.settle(id);
   memory_.release(r);
   memory_.drop_host_copy(id);
-  note(outcome == Outcome::kCompleted ? RequestEvent::kFinished
-                                      : RequestEvent::kRejected,
-       r, at);
+  note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
   r.outcome = outcome;
   r.reason = reason;
-  outbox_.push_back(
-      {finished_record(r),
-       qoe_.is_on() && outcome == Outcome::kCompleted ? qoe_.qoe(id) : -1});
+  outbox_.push_back({finished_record(r), qoe_.is_on() && outcome == Outcome::kCompleted ? qoe_.qoe(id) : -1});
   table_.remove(id);
 }
 
-void ReplicaState::drain(std::vector<RequestRecord> &unfinished) const {
+void ReplicaState::drain(std::vector<RequestRecord>& unfinished) const {
   for (std::uint32_t i = 0; i < table_.slots().size(); ++i) {
-    const Request &r = table_.slots()[i];
-    if (r.in_use && !handover_.is_taken(RequestId{i}))
-      unfinished.push_back(finished_record(r));
+    const Request& r = table_.slots()[i];
+    if (r.in_use && !handover_.is_taken(RequestId{i})) unfinished.push_back(finished_record(r));
   }
 }
 
@@ -452,18 +373,15 @@ void ReplicaState::check() const {
   std::vector<int> seen(table_.slots().size(), 0);
   const auto mark = [&](RequestId id) { ++seen[index(id)]; };
   std::for_each(queues_.input().begin(), queues_.input().end(), mark);
-  for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i)
-    mark(queues_.waiting(i));
+  for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) mark(queues_.waiting(i));
   std::for_each(queues_.running().begin(), queues_.running().end(), mark);
-  for (const auto &[slot, is_taken] : handover_.exports())
-    mark(RequestId{slot});
+  for (const auto& [slot, is_taken] : handover_.exports()) mark(RequestId{slot});
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    const Request &r = table_.slots()[i];
+    const Request& r = table_.slots()[i];
     if (seen[i] != (r.in_use ? 1 : 0))
-      throw InternalError("request " + std::to_string(r.number) + " is in " +
-                          std::to_string(seen[i]) + " states");
+      throw InternalError("request " + std::to_string(r.number) + " is in " + std::to_string(seen[i]) + " states");
   }
   memory_.check();
 }
 
-} // namespace kvlab
+}  // namespace kvlab

@@ -5,59 +5,41 @@
 
 namespace kvlab {
 
-// The iteration, from 1, whose plan needs another block: the one that computes
-// token number blocks * block_tokens.
-std::int64_t UniformDecode::first_allocation(const Request &r) const {
-  return static_cast<std::int64_t>(r.blocks.size()) * block_tokens() -
-         r.computed_tokens + 1;
+// The iteration, from 1, whose plan needs another block: the one that computes token number blocks * block_tokens.
+std::int64_t UniformDecode::first_allocation(const Request& r) const {
+  return static_cast<std::int64_t>(r.blocks.size()) * block_tokens() - r.computed_tokens + 1;
 }
 
-// The iteration whose plan publishes r's next block: the first with that many
-// tokens both allocated and valued.
-std::int64_t UniformDecode::first_publication(const Request &r) const {
-  return (std::int64_t{r.published} + 1) * block_tokens() -
-         std::min(r.computed_tokens, r.known_values());
+// The iteration whose plan publishes r's next block: the first with that many tokens both allocated and valued.
+std::int64_t UniformDecode::first_publication(const Request& r) const {
+  return (std::int64_t{r.published} + 1) * block_tokens() - std::min(r.computed_tokens, r.known_values());
 }
 
 std::int64_t UniformDecode::allocations_in(std::int64_t iterations) const {
   std::int64_t all = 0;
   for (const RequestId id : queues_.running()) {
-    if (table_[id].left_hashed)
-      continue;
+    if (table_[id].left_hashed) continue;
     const std::int64_t first = first_allocation(table_[id]);
-    if (first <= iterations)
-      all += (iterations - first) / block_tokens() + 1;
+    if (first <= iterations) all += (iterations - first) / block_tokens() + 1;
   }
   return all;
 }
 
-std::int64_t UniformDecode::iterations(const Horizon &horizon, int depth) {
-  const bool others_wait = queues_.num_waiting() >
-                           0; // a publication gives the first of them more hits
+std::int64_t UniformDecode::iterations(const Horizon& horizon, int depth) {
+  const bool others_wait = queues_.num_waiting() > 0;  // a publication gives the first of them more hits
   std::int64_t iterations = horizon.plans;
   for (const RequestId id : queues_.running()) {
-    const Request &r = table_[id];
-    if (!r.has_emitted())
-      iterations = 0;
-    iterations = std::min<std::int64_t>(
-        iterations, r.output_limit - r.output_tokens - r.in_flight_tokens);
-    if (others_wait && !r.left_hashed && r.published < r.num_hashes)
-      iterations = std::min(iterations, first_publication(r) - 1);
+    const Request& r = table_[id];
+    if (!r.has_emitted()) iterations = 0;
+    iterations = std::min<std::int64_t>(iterations, r.output_limit - r.output_tokens - r.in_flight_tokens);
+    if (others_wait && !r.left_hashed && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
   }
-  if (iterations > 1 && memory_.looks_ahead())
-    return iterations_ahead(iterations, depth,
-                            others_wait && horizon.ends_with_hits);
-  if (iterations <= 0 || memory_.is_contiguous())
-    return iterations;
-  const BlockPool &pool = memory_.pool();
-  const std::int64_t free = others_wait && horizon.ends_with_hits
-                                ? pool.takes_before_loss()
-                                : pool.free_blocks();
-  if (allocations_in(iterations) <= free)
-    return iterations;
-  std::int64_t
-      low = 0,
-      high = iterations; // allocations_in(low) <= free < allocations_in(high)
+  if (iterations > 1 && memory_.looks_ahead()) return iterations_ahead(iterations, depth, others_wait && horizon.ends_with_hits);
+  if (iterations <= 0 || memory_.is_contiguous()) return iterations;
+  const BlockPool& pool = memory_.pool();
+  const std::int64_t free = others_wait && horizon.ends_with_hits ? pool.takes_before_loss() : pool.free_blocks();
+  if (allocations_in(iterations) <= free) return iterations;
+  std::int64_t low = 0, high = iterations;  // allocations_in(low) <= free < allocations_in(high)
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
     (allocations_in(middle) <= free ? low : high) = middle;
@@ -65,90 +47,63 @@ std::int64_t UniformDecode::iterations(const Horizon &horizon, int depth) {
   return low;
 }
 
-// The policy's steps ahead. Steps that an event cuts short are looked at in
-// vain: their number follows the stretches before.
-std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth,
-                                             bool ends_with_hits) {
-  const std::vector<RequestId> &running = queues_.running();
-  ahead_ =
-      std::clamp<std::int64_t>(left_ == 0 ? 2 * ahead_ : ahead_ / 2, 4, 256);
+// The policy's steps ahead. Steps that an event cuts short are looked at in vain: their number follows the stretches before.
+std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth, bool ends_with_hits) {
+  const std::vector<RequestId>& running = queues_.running();
+  ahead_ = std::clamp<std::int64_t>(left_ == 0 ? 2 * ahead_ : ahead_ / 2, 4, 256);
   left_ = 0;
-  // What an output gives back is free while the next plan looks at those that
-  // wait.
-  const auto gives_back = [&](RequestId id) {
-    return table_[id].left_hashed && table_[id].pages > table_[id].kept_pages;
-  };
-  if (queues_.num_waiting() > 0 && depth == 1 && !memory_.is_contiguous() &&
-      std::any_of(running.begin(), running.end(), gives_back))
+  // What an output gives back is free while the next plan looks at those that wait.
+  const auto gives_back = [&](RequestId id) { return table_[id].left_hashed && table_[id].pages > table_[id].kept_pages; };
+  if (queues_.num_waiting() > 0 && depth == 1 && !memory_.is_contiguous() && std::any_of(running.begin(), running.end(), gives_back))
     return 0;
-  std::int64_t steps =
-      memory_.look_ahead(running, std::min(iterations, ahead_));
-  const BlockPool &pool = memory_.pool();
+  std::int64_t steps = memory_.look_ahead(running, std::min(iterations, ahead_));
+  const BlockPool& pool = memory_.pool();
   const auto fits = [&](std::int64_t n) {
-    if (memory_.is_contiguous())
-      return true;
+    if (memory_.is_contiguous()) return true;
     const std::int64_t pages = memory_.pages_ahead(running, n);
-    if (!ends_with_hits)
-      return allocations_in(n) <=
-             (pages > 0 ? pool.free_after_pages(pages) : pool.free_blocks());
-    const std::int64_t splits =
-        pages > 0 ? ceil_div<std::int64_t>(pages, pool.pages_per_block()) + 1
-                  : 0;
+    if (!ends_with_hits) return allocations_in(n) <= (pages > 0 ? pool.free_after_pages(pages) : pool.free_blocks());
+    const std::int64_t splits = pages > 0 ? ceil_div<std::int64_t>(pages, pool.pages_per_block()) + 1 : 0;
     return allocations_in(n) + splits <= pool.takes_before_loss();
   };
-  while (steps >= 2 && !fits(steps))
-    --steps;
+  while (steps >= 2 && !fits(steps)) --steps;
   memory_.ahead().steps = left_ = steps < 2 ? 0 : steps;
   return left_;
 }
 
 void UniformDecode::collect(std::int64_t iterations) {
   replays_.clear();
-  if (memory_.is_contiguous())
-    return;
-  const std::vector<RequestId> &running = queues_.running();
+  if (memory_.is_contiguous()) return;
+  const std::vector<RequestId>& running = queues_.running();
   for (std::uint32_t order = 0; order < running.size(); ++order) {
-    const Request &r = table_[running[order]];
+    const Request& r = table_[running[order]];
     const auto add = [&](std::int64_t first, bool publishes) {
-      if (first <= iterations)
-        replays_.push_back(
-            {first, (first - 1) % block_tokens(), order, publishes});
+      if (first <= iterations) replays_.push_back({first, (first - 1) % block_tokens(), order, publishes});
     };
     add(first_allocation(r), false);
-    if (memory_.limits().prefix_caching && r.published < r.num_hashes)
-      add(first_publication(r), true);
+    if (memory_.limits().prefix_caching && r.published < r.num_hashes) add(first_publication(r), true);
   }
-  if (replays_.size() < 2)
-    return;
-  std::sort(replays_.begin(), replays_.end(),
-            [](const Replay &a, const Replay &b) {
-              return std::tie(a.phase, a.order, a.publishes) <
-                     std::tie(b.phase, b.order, b.publishes);
-            });
+  if (replays_.size() < 2) return;
+  std::sort(replays_.begin(), replays_.end(), [](const Replay& a, const Replay& b) {
+    return std::tie(a.phase, a.order, a.publishes) < std::tie(b.phase, b.order, b.publishes);
+  });
 }
 
-void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at,
-                         Picoseconds last_at, LogHistogram &itl) {
+void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
   const auto tokens = static_cast<std::int32_t>(iterations);
   for (const RequestId id : queues_.running()) {
-    Request &r = table_[id];
-    if (r.is_counted)
-      itl.add((first_at - r.last_emitted).count());
-    if (!memory_.looks_ahead())
-      memory_.add_live(tokens); // repeat() did
+    Request& r = table_[id];
+    if (r.is_counted) itl.add((first_at - r.last_emitted).count());
+    if (!memory_.looks_ahead()) memory_.add_live(tokens);  // repeat() did
     table_.set_computed(r, r.computed_tokens + tokens);
     r.output_tokens += tokens;
-    if (!r.left_hashed)
-      r.publishable_tokens = std::max(
-          r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
+    if (!r.left_hashed) r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
     r.last_emitted = last_at;
   }
 }
 
 std::int64_t UniformDecode::counted_rows() const {
-  const std::vector<RequestId> &running = queues_.running();
-  return std::count_if(running.begin(), running.end(),
-                       [&](RequestId id) { return table_[id].is_counted; });
+  const std::vector<RequestId>& running = queues_.running();
+  return std::count_if(running.begin(), running.end(), [&](RequestId id) { return table_[id].is_counted; });
 }
 
-} // namespace kvlab
+}  // namespace kvlab

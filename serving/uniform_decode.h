@@ -10,69 +10,57 @@
 
 namespace kvlab {
 
-// Fast-forward of a replica's requests: `iterations` times (process the oldest
-// output, plan one token for every running request), with the same effects as
-// one by one.
+// Fast-forward of a replica's requests: `iterations` times (process the oldest output, plan one token for every running request), with
+// the same effects as one by one.
 class UniformDecode {
-public:
-  UniformDecode(RequestTable &table, const RequestQueues &queues,
-                ReplicaMemory &memory)
+ public:
+  UniformDecode(RequestTable& table, const RequestQueues& queues, ReplicaMemory& memory)
       : table_(table), queues_(queues), memory_(memory) {}
 
-  // The number of iterations within the horizon without a finish or a failing
-  // allocation, for the running requests as they are now. `depth`: steps in
-  // flight.
-  [[nodiscard]] std::int64_t iterations(const Horizon &horizon, int depth);
-  // Replays the allocations and publications of that many iterations in order;
-  // calls taken(i) for each block that iteration i (from 1) takes.
-  template <class Taken> void advance(std::int64_t iterations, Taken taken);
-  // The same for a policy that looks ahead, iteration by iteration; calls
-  // planned() after each plan.
+  // The number of iterations within the horizon without a finish or a failing allocation, for the running requests as they are now.
+  // `depth`: steps in flight.
+  [[nodiscard]] std::int64_t iterations(const Horizon& horizon, int depth);
+  // Replays the allocations and publications of that many iterations in order; calls taken(i) for each block that iteration i (from 1)
+  // takes.
+  template <class Taken>
+  void advance(std::int64_t iterations, Taken taken);
+  // The same for a policy that looks ahead, iteration by iteration; calls planned() after each plan.
   template <class Planned>
   void repeat(std::int64_t iterations, int depth, Planned planned);
-  // Delivers the tokens of those iterations: `first_at` when the first comes
-  // out, `last_at` the last.
-  void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at,
-            LogHistogram &itl);
+  // Delivers the tokens of those iterations: `first_at` when the first comes out, `last_at` the last.
+  void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
   // Running requests whose gaps between tokens are recorded.
   [[nodiscard]] std::int64_t counted_rows() const;
 
-private:
-  struct Replay { // an allocation or publication of one request
-    std::int64_t first =
-        0; // iteration of the first one, from 1; they repeat every block_tokens
-    std::int64_t phase = 0;  // (first - 1) % block_tokens
-    std::uint32_t order = 0; // position in running
+ private:
+  struct Replay {             // an allocation or publication of one request
+    std::int64_t first = 0;   // iteration of the first one, from 1; they repeat every block_tokens
+    std::int64_t phase = 0;   // (first - 1) % block_tokens
+    std::uint32_t order = 0;  // position in running
     bool publishes = false;
   };
   void collect(std::int64_t iterations);
-  [[nodiscard]] std::int32_t block_tokens() const {
-    return memory_.limits().block_tokens;
-  }
-  [[nodiscard]] std::int64_t first_allocation(const Request &r) const;
-  [[nodiscard]] std::int64_t first_publication(const Request &r) const;
+  [[nodiscard]] std::int32_t block_tokens() const { return memory_.limits().block_tokens; }
+  [[nodiscard]] std::int64_t first_allocation(const Request& r) const;
+  [[nodiscard]] std::int64_t first_publication(const Request& r) const;
   [[nodiscard]] std::int64_t allocations_in(std::int64_t iterations) const;
-  [[nodiscard]] std::int64_t iterations_ahead(std::int64_t iterations,
-                                              int depth, bool ends_with_hits);
+  [[nodiscard]] std::int64_t iterations_ahead(std::int64_t iterations, int depth, bool ends_with_hits);
 
-  RequestTable &table_;
-  const RequestQueues &queues_;
-  ReplicaMemory &memory_;
+  RequestTable& table_;
+  const RequestQueues& queues_;
+  ReplicaMemory& memory_;
   std::vector<Replay> replays_;
-  std::int64_t ahead_ = 4, left_ = 0; // steps of a policy that are looked ahead
-                                      // at: more where they are all carried out
+  std::int64_t ahead_ = 4, left_ = 0;  // steps of a policy that are looked ahead at: more where they are all carried out
 };
 
 template <class Taken>
 void UniformDecode::advance(std::int64_t iterations, Taken taken) {
   collect(iterations);
-  for (std::int64_t base = 0; base < iterations && !replays_.empty();
-       base += block_tokens()) {
-    for (const Replay &replay : replays_) {
+  for (std::int64_t base = 0; base < iterations && !replays_.empty(); base += block_tokens()) {
+    for (const Replay& replay : replays_) {
       const std::int64_t at = base + replay.phase + 1;
-      if (at < replay.first || at > iterations)
-        continue;
-      Request &r = table_[queues_.running()[replay.order]];
+      if (at < replay.first || at > iterations) continue;
+      Request& r = table_[queues_.running()[replay.order]];
       if (replay.publishes) {
         memory_.publish_up_to(r, (r.published + 1) * block_tokens());
       } else {
@@ -85,27 +73,21 @@ void UniformDecode::advance(std::int64_t iterations, Taken taken) {
 }
 
 template <class Planned>
-void UniformDecode::repeat(std::int64_t iterations, int depth,
-                           Planned planned) {
-  const std::vector<RequestId> &running = queues_.running();
+void UniformDecode::repeat(std::int64_t iterations, int depth, Planned planned) {
+  const std::vector<RequestId>& running = queues_.running();
   const bool is_paged = !memory_.is_contiguous();
   for (std::int64_t i = 0; i < iterations; ++i) {
     for (const RequestId id : running)
-      if (depth == 1 && is_paged)
-        memory_.return_surplus(table_[id]);
+      if (depth == 1 && is_paged) memory_.return_surplus(table_[id]);
     for (std::size_t place = 0; place < running.size(); ++place) {
-      Request &r = table_[running[place]];
+      Request& r = table_[running[place]];
       memory_.repeat_pages(r, place, i);
-      if (r.left_hashed || !is_paged)
-        continue;
-      if (first_allocation(r) - 1 <= i)
-        memory_.take_block(r);
-      if (memory_.limits().prefix_caching && r.published < r.num_hashes &&
-          first_publication(r) - 1 <= i)
+      if (r.left_hashed || !is_paged) continue;
+      if (first_allocation(r) - 1 <= i) memory_.take_block(r);
+      if (memory_.limits().prefix_caching && r.published < r.num_hashes && first_publication(r) - 1 <= i)
         memory_.publish_up_to(r, (r.published + 1) * block_tokens());
     }
-    for (std::size_t place = 0; place < running.size(); ++place)
-      memory_.repeat_sizes(table_[running[place]], place, i);
+    for (std::size_t place = 0; place < running.size(); ++place) memory_.repeat_sizes(table_[running[place]], place, i);
     planned(i);
   }
   memory_.drop_ahead(iterations);
@@ -113,4 +95,4 @@ void UniformDecode::repeat(std::int64_t iterations, int depth,
   left_ -= iterations;
 }
 
-} // namespace kvlab
+}  // namespace kvlab

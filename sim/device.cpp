@@ -8,11 +8,12 @@
 
 namespace kvlab {
 
-SimDevice::SimDevice(std::unique_ptr<CostModel> cost,
-                     const LinkSetup &swap_link, std::int64_t block_bytes,
-                     std::shared_ptr<LockStep> group)
-    : cost_(std::move(cost)), block_bytes_(block_bytes),
-      group_(std::move(group)), to_host_(swap_link), from_host_(swap_link),
+SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group)
+    : cost_(std::move(cost)),
+      block_bytes_(block_bytes),
+      group_(std::move(group)),
+      to_host_(swap_link),
+      from_host_(swap_link),
       stage_free_(static_cast<std::size_t>(cost_->num_stages())),
       totals_(*cost_) {}
 
@@ -22,46 +23,37 @@ Device::Traits SimDevice::traits() const {
   return traits;
 }
 
-void SimDevice::attach(ReplicaState &state, const Scheduler &scheduler) {
+void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
   state_ = &state;
   scheduler_ = &scheduler;
   pricer_.emplace(*cost_, scheduler);
-  state.estimate_step = [this](const StepOutline &outline) {
-    return estimate(outline);
+  state.estimate_step = [this](const StepOutline& outline) { return estimate(outline); };
+  if (!state.pool().cache().weighs_cost()) return;
+  state.memory().recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
+    return cost->prefill_seconds(tokens, kv_before);
   };
-  if (!state.pool().cache().weighs_cost())
-    return;
-  state.memory().recompute_seconds =
-      [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
-        return cost->prefill_seconds(tokens, kv_before);
-      };
 }
 
 // Decode rows count as alike.
-Span SimDevice::estimate(const StepOutline &outline) {
+Span SimDevice::estimate(const StepOutline& outline) {
   StepShape shape;
   const AttentionWindows windows = cost_->windows();
-  const auto kv = static_cast<std::int32_t>(outline.decode_kv_tokens /
-                                            std::max(1, outline.decodes));
-  for (std::int32_t i = 0; i < outline.decodes; ++i)
-    add_decode_row(shape, kv, windows);
+  const auto kv = static_cast<std::int32_t>(outline.decode_kv_tokens / std::max(1, outline.decodes));
+  for (std::int32_t i = 0; i < outline.decodes; ++i) add_decode_row(shape, kv, windows);
   const PrefillPiece piece{outline.prompt_tokens, outline.prompt_kv_before};
-  if (outline.prompt_tokens > 0)
-    shape.prefills = {&piece, 1};
+  if (outline.prompt_tokens > 0) shape.prefills = {&piece, 1};
   const auto rows = static_cast<std::int32_t>(shape.tokens());
-  if (rows == 0)
-    return Span{0};
+  if (rows == 0) return Span{0};
   shape.head_rows = shape.decodes + (outline.prompt_tokens > 0 ? 1 : 0);
   shape.padding_rows = scheduler_->padded_tokens(rows) - rows;
   return to_span(cost_->step(shape).total + cost_->host_time(shape));
 }
 
-Picoseconds SimDevice::copy(const SwapCopy &copy, Picoseconds at) {
-  return (copy.to_host ? to_host_ : from_host_)
-      .transfer(at, copy.blocks * block_bytes_, copy.calls);
+Picoseconds SimDevice::copy(const SwapCopy& copy, Picoseconds at) {
+  return (copy.to_host ? to_host_ : from_host_).transfer(at, copy.blocks * block_bytes_, copy.calls);
 }
 
-bool SimDevice::begin(InFlightStep &step, Picoseconds at) {
+bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
   if (group_ != nullptr) {
     group_->begin(*pricer_, *cost_, step, totals_, at);
     return false;
@@ -69,8 +61,7 @@ bool SimDevice::begin(InFlightStep &step, Picoseconds at) {
   const StepCost cost = pricer_->price(step);
   totals_.add(cost);
   const Picoseconds without_host = std::max(stage_free_[0], at);
-  const Picoseconds ready =
-      add_time(at, cost_->host_time(pricer_->shape()), kLateStep);
+  const Picoseconds ready = add_time(at, cost_->host_time(pricer_->shape()), kLateStep);
   if (stage_free_.size() > 1) {
     time_stages(step, ready);
   } else {
@@ -81,79 +72,64 @@ bool SimDevice::begin(InFlightStep &step, Picoseconds at) {
   return true;
 }
 
-void SimDevice::finish(InFlightStep &step) {
-  if (group_ == nullptr)
-    return Device::finish(step);
+void SimDevice::finish(InFlightStep& step) {
+  if (group_ == nullptr) return Device::finish(step);
   group_->finish(step);
 }
 
-void SimDevice::time_stages(InFlightStep &step, Picoseconds ready) {
+void SimDevice::time_stages(InFlightStep& step, Picoseconds ready) {
   cost_->stage_times(pricer_->shape(), stage_times_);
   step.start = std::max(stage_free_[0], ready);
   step.end = pass_stages(ready, stage_times_, stage_free_);
 }
 
 double SimDevice::prefill_seconds(std::int64_t tokens, std::int64_t kv_before) {
-  return cost_->prefill_seconds(static_cast<std::int32_t>(tokens),
-                                static_cast<std::int32_t>(kv_before));
+  return cost_->prefill_seconds(static_cast<std::int32_t>(tokens), static_cast<std::int32_t>(kv_before));
 }
 
 // Rows of equal length.
 double SimDevice::decode_seconds(std::int64_t rows, std::int64_t kv_tokens) {
-  if (rows <= 0)
-    return 0;
+  if (rows <= 0) return 0;
   StepShape shape;
   const AttentionWindows windows = cost_->windows();
-  for (std::int64_t i = 0; i < rows; ++i)
-    add_decode_row(shape, static_cast<std::int32_t>(kv_tokens / rows), windows);
+  for (std::int64_t i = 0; i < rows; ++i) add_decode_row(shape, static_cast<std::int32_t>(kv_tokens / rows), windows);
   shape.head_rows = shape.decodes;
   return to_s(cost_->step(shape).total);
 }
 
 DecodeTimes SimDevice::look_ahead() {
   costs_.clear();
-  if (state_->memory().looks_ahead())
-    return look_ahead_of(state_->memory().ahead());
+  if (state_->memory().looks_ahead()) return look_ahead_of(state_->memory().ahead());
   StepShape shape;
   const AttentionWindows windows = cost_->windows();
-  for (const RequestId id : state_->running())
-    add_decode_row(shape, state_->table()[id].held_tokens(), windows);
+  for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), windows);
   return times_of(shape);
 }
 
 // Of steps whose rows all gain a token, or none.
-DecodeTimes SimDevice::times_of(StepShape &shape) {
+DecodeTimes SimDevice::times_of(StepShape& shape) {
   shape.head_rows = shape.decodes;
   shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
   const DecodeSpan priced = cost_->decode_span(shape);
   base_ = priced.base;
   slope_ = priced.slope;
-  return {base_.total, slope_.total, cost_->host_time(shape),
-          priced.valid_steps};
+  return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps};
 }
 
-// Of a policy: along a line if its operations stay as they are and each row
-// gains a token or none; else step by step.
-DecodeTimes SimDevice::look_ahead_of(const DecodeAhead &ahead) {
+// Of a policy: along a line if its operations stay as they are and each row gains a token or none; else step by step.
+DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
   const AttentionWindows windows = cost_->windows();
-  const auto stays = [](const PolicyOp &op) {
-    return op.bytes == 0 && op.flops == 0;
-  };
-  const auto is_even = [&](const DecodeAhead::Read &read) {
-    return read.more == 0 || read.more == ahead.token;
-  };
-  const bool is_line =
-      windows.every_layer == 0 && windows.some_layers == 0 &&
-      std::all_of(ahead.more.begin(), ahead.more.end(), stays) &&
-      std::all_of(ahead.reads.begin(), ahead.reads.end(), is_even);
+  const auto stays = [](const PolicyOp& op) { return op.bytes == 0 && op.flops == 0; };
+  const auto is_even = [&](const DecodeAhead::Read& read) { return read.more == 0 || read.more == ahead.token; };
+  const bool is_line = windows.every_layer == 0 && windows.some_layers == 0 && std::all_of(ahead.more.begin(), ahead.more.end(), stays) &&
+                       std::all_of(ahead.reads.begin(), ahead.reads.end(), is_even);
   std::vector<PolicyOp> ops = ahead.ops;
   DecodeTimes times;
   for (std::int64_t i = 0; i < (is_line ? 1 : ahead.steps); ++i) {
     StepShape shape;
     for (std::size_t s = 0; s < ahead.reads.size(); ++s) {
       add_decode_row(shape, ahead.attended(s, i), windows);
-      if (is_line && ahead.reads[s].more == 0)
-        ++shape.decode_full;
+      if (is_line && ahead.reads[s].more == 0) ++shape.decode_full;
     }
     shape.ops = ops;
     if (is_line) {
@@ -162,13 +138,11 @@ DecodeTimes SimDevice::look_ahead_of(const DecodeAhead &ahead) {
       return times;
     }
     shape.head_rows = shape.decodes;
-    shape.padding_rows =
-        scheduler_->padded_tokens(shape.decodes) - shape.decodes;
+    shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
     costs_.push_back(cost_->step(shape));
     times.each.push_back(costs_.back().total);
     times.host = cost_->host_time(shape);
-    for (std::size_t o = 0; o < ops.size(); ++o)
-      ops[o].bytes += ahead.more[o].bytes, ops[o].flops += ahead.more[o].flops;
+    for (std::size_t o = 0; o < ops.size(); ++o) ops[o].bytes += ahead.more[o].bytes, ops[o].flops += ahead.more[o].flops;
   }
   times.base = times.each.front();
   times.steps = ahead.steps;
@@ -188,9 +162,8 @@ void SimDevice::advance(std::int64_t n, Picoseconds end) {
     }
     costs_.erase(costs_.begin(), costs_.begin() + n);
   }
-  totals_.host +=
-      (end - stage_free_[0]).count() - device; // nothing else is waited for
+  totals_.host += (end - stage_free_[0]).count() - device;  // nothing else is waited for
   stage_free_[0] = end;
 }
 
-} // namespace kvlab
+}  // namespace kvlab

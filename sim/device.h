@@ -12,51 +12,44 @@
 
 namespace kvlab {
 
-// A simulated GPU, or a group of them that runs one model: steps and copies
-// take the time that the cost model says.
+// A simulated GPU, or a group of them that runs one model: steps and copies take the time that the cost model says.
 class SimDevice final : public Device {
-public:
-  // block_bytes: of one block of the pool. group: of ranks that step together;
-  // null: this one steps alone.
-  SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup &swap_link,
-            std::int64_t block_bytes,
+ public:
+  // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone.
+  SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
             std::shared_ptr<LockStep> group = nullptr);
 
   [[nodiscard]] Traits traits() const override;
-  void attach(ReplicaState &state, const Scheduler &scheduler) override;
-  Picoseconds copy(const SwapCopy &copy, Picoseconds at) override;
-  bool begin(InFlightStep &step, Picoseconds at) override;
-  void finish(InFlightStep &step) override;
+  void attach(ReplicaState& state, const Scheduler& scheduler) override;
+  Picoseconds copy(const SwapCopy& copy, Picoseconds at) override;
+  bool begin(InFlightStep& step, Picoseconds at) override;
+  void finish(InFlightStep& step) override;
   DecodeTimes look_ahead() override;
   void advance(std::int64_t n, Picoseconds end) override;
-  [[nodiscard]] double prefill_seconds(std::int64_t tokens,
-                                       std::int64_t kv_before) override;
-  [[nodiscard]] double decode_seconds(std::int64_t rows,
-                                      std::int64_t kv_tokens) override;
-  [[nodiscard]] std::string likely_cause() const override {
-    return cost_->likely_cause();
-  }
+  [[nodiscard]] double prefill_seconds(std::int64_t tokens, std::int64_t kv_before) override;
+  [[nodiscard]] double decode_seconds(std::int64_t rows, std::int64_t kv_tokens) override;
+  [[nodiscard]] std::string likely_cause() const override { return cost_->likely_cause(); }
 
-  [[nodiscard]] const CostModel &cost() const { return *cost_; }
-  [[nodiscard]] const CostTotals &totals() const { return totals_; }
+  [[nodiscard]] const CostModel& cost() const { return *cost_; }
+  [[nodiscard]] const CostTotals& totals() const { return totals_; }
 
-private:
-  [[nodiscard]] Span estimate(const StepOutline &outline);
-  DecodeTimes times_of(StepShape &shape);
-  DecodeTimes look_ahead_of(const DecodeAhead &ahead);
-  void time_stages(InFlightStep &step, Picoseconds ready);
+ private:
+  [[nodiscard]] Span estimate(const StepOutline& outline);
+  DecodeTimes times_of(StepShape& shape);
+  DecodeTimes look_ahead_of(const DecodeAhead& ahead);
+  void time_stages(InFlightStep& step, Picoseconds ready);
 
   std::unique_ptr<CostModel> cost_;
   std::int64_t block_bytes_;
   std::shared_ptr<LockStep> group_;
   Link to_host_, from_host_;
-  const ReplicaState *state_ = nullptr;
-  const Scheduler *scheduler_ = nullptr;
+  const ReplicaState* state_ = nullptr;
+  const Scheduler* scheduler_ = nullptr;
   std::optional<StepPricer> pricer_;
-  StepCost base_, slope_;       // of the decode steps looked ahead
-  std::vector<StepCost> costs_; // the same where they run along no line
+  StepCost base_, slope_;        // of the decode steps looked ahead
+  std::vector<StepCost> costs_;  // the same where they run along no line
   std::vector<Picoseconds> stage_free_, stage_times_;
   CostTotals totals_;
 };
 
-} // namespace kvlab
+}  // namespace kvlab

@@ -17,29 +17,22 @@ namespace {
 constexpr std::int32_t kManyTokens = 8192, kSideStep = 16, kSideSteps = 160;
 constexpr std::size_t kMostKnown = 1 << 16;
 
-// Bytes of a sequence that holds all of its first `tokens` tokens, its prompt
-// not complete.
-ShapeRun::Result untouched(ShapeRun &shapes, std::int32_t tokens) {
+// Bytes of a sequence that holds all of its first `tokens` tokens, its prompt not complete.
+ShapeRun::Result untouched(ShapeRun& shapes, std::int32_t tokens) {
   shapes.forget();
   const ShapeRun::Seq seq{tokens, 1, tokens + 2, {tokens}, {}};
   return shapes.step(std::span(&seq, 1));
 }
 
-RecipePages pages_of(ShapeRun &shapes, std::int32_t block_tokens,
-                     double least_token_bytes = 0) {
-  const TierBytes twice = untouched(shapes, 2 * kManyTokens).before,
-                  once = untouched(shapes, kManyTokens).before;
-  const auto per_token = [](std::int64_t more) {
-    return static_cast<double>(std::max<std::int64_t>(0, more)) / kManyTokens;
-  };
-  const double gpu =
-      std::max({1.0, per_token(twice.gpu - once.gpu), least_token_bytes});
-  return {gpu, block_tokens, per_token(twice.host - once.host),
-          per_token(twice.disk - once.disk)};
+RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens, double least_token_bytes = 0) {
+  const TierBytes twice = untouched(shapes, 2 * kManyTokens).before, once = untouched(shapes, kManyTokens).before;
+  const auto per_token = [](std::int64_t more) { return static_cast<double>(std::max<std::int64_t>(0, more)) / kManyTokens; };
+  const double gpu = std::max({1.0, per_token(twice.gpu - once.gpu), least_token_bytes});
+  return {gpu, block_tokens, per_token(twice.host - once.host), per_token(twice.disk - once.disk)};
 }
 
 // The sequence after its step.
-SeqState after(SeqState seq, const FootprintStep &done) {
+SeqState after(SeqState seq, const FootprintStep& done) {
   seq.seen_tokens += seq.new_tokens;
   seq.left_hashed |= done.leaves_hashed;
   seq.held_tokens = seq.left_hashed ? done.held_tokens : seq.seen_tokens;
@@ -47,88 +40,69 @@ SeqState after(SeqState seq, const FootprintStep &done) {
   return seq;
 }
 
-} // namespace
+}  // namespace
 
-RecipePages recipe_pages(const Recipe &recipe, const ModelShape &model,
-                         std::int32_t block_tokens) {
+RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens) {
   ShapeRun shapes(recipe, model);
   return pages_of(shapes, block_tokens);
 }
 
-RecipeFootprint::RecipeFootprint(const Recipe &recipe, const ModelShape &model,
-                                 std::int32_t block_tokens, KvReads reads,
+RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads,
                                  std::string at_rest, double least_token_bytes)
-    : recipe_(recipe), model_(model), trigger_(recipe.make_trigger()),
-      expected_(recipe, model), shapes_(expected_.shapes()),
+    : recipe_(recipe),
+      model_(model),
+      trigger_(recipe.make_trigger()),
+      expected_(recipe, model),
+      shapes_(expected_.shapes()),
       decodes_(recipe, model),
       pages_(pages_of(shapes_, block_tokens, least_token_bytes)),
-      page_bytes_(pages_.token_bytes * block_tokens /
-                  (model.num_layers * model.kv_heads)),
-      reads_(reads), unpacking_(reads == KvReads::kUnpacked
-                                    ? std::make_unique<UnpackOps>(
-                                          recipe, model, std::move(at_rest))
-                                    : nullptr),
+      page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
+      reads_(reads),
+      unpacking_(reads == KvReads::kUnpacked ? std::make_unique<UnpackOps>(recipe, model, std::move(at_rest)) : nullptr),
       kinds_(shapes_.policy().layer_kinds(false)),
       times_(kinds_.first.size(), 0),
-      shares_layers_(recipe.make_allocator()->scope() !=
-                     Allocator::Scope::kLayer),
+      shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
       merges_alone_(recipe.make_disposal()->acts_alone()),
       may_cut_(recipe.make_allocator()->depends_on_data()) {
-  const Needs &needs = shapes_.policy().needs();
+  const Needs& needs = shapes_.policy().needs();
   if (needs.future_queries)
-    throw InputError(
-        fmt::format("recipe '{}' cannot serve: it asks for queries of the "
-                    "future, which only a recording has",
-                    recipe.name));
-  if (!needs.pass.empty())
-    pass_shapes(needs.pass, 1);
-  for (const std::int32_t kind : kinds_.of_layer)
-    ++times_[static_cast<std::size_t>(kind)];
+    throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
+  if (!needs.pass.empty()) pass_shapes(needs.pass, 1);
+  for (const std::int32_t kind : kinds_.of_layer) ++times_[static_cast<std::size_t>(kind)];
   find_side_bytes();
 }
 
 // One layer of each kind runs, or all of them where rows differ between layers.
 void RecipeFootprint::use_layers(bool all) {
-  if (all == uses_all_ || kinds_.run_together())
-    return;
+  if (all == uses_all_ || kinds_.run_together()) return;
   std::vector<std::int32_t> every;
-  for (std::int32_t l = 0; l < model_.num_layers; ++l)
-    every.push_back(l);
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) every.push_back(l);
   shapes_.run_only(all ? every : kinds_.first);
   uses_all_ = all;
 }
 
 // Layers that did not run are as the first of their kind.
-void RecipeFootprint::expand(ShapeRun::Result &result) const {
-  if (uses_all_)
-    return;
+void RecipeFootprint::expand(ShapeRun::Result& result) const {
+  if (uses_all_) return;
   const auto heads = static_cast<std::ptrdiff_t>(model_.kv_heads);
   result.before.gpu = result.after.gpu = 0;
   for (std::size_t l = 0; l < result.layers.size(); ++l) {
-    const std::int32_t first =
-        kinds_.first[static_cast<std::size_t>(kinds_.of_layer[l])];
+    const std::int32_t first = kinds_.first[static_cast<std::size_t>(kinds_.of_layer[l])];
     result.layers[l] = result.layers[static_cast<std::size_t>(first)];
     if (static_cast<std::size_t>(first) != l)
-      std::copy_n(result.held.begin() + first * heads, heads,
-                  result.held.begin() + static_cast<std::ptrdiff_t>(l) * heads);
+      std::copy_n(result.held.begin() + first * heads, heads, result.held.begin() + static_cast<std::ptrdiff_t>(l) * heads);
     result.before.gpu += result.layers[l].before;
     result.after.gpu += result.layers[l].after;
   }
 }
 
-std::int32_t RecipeFootprint::target_of(const SeqState &seq) const {
-  if (!trigger_->in_decode())
-    return ShapeRun::kNoCut;
-  if (shapes_.policy().has_shares())
-    return shapes_.targets(shape_of(seq.taking(1))).common;
-  return shapes_.policy()
-      .target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1},
-              seq.held_tokens + 1)
-      .value_or(ShapeRun::kNoCut);
+std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
+  if (!trigger_->in_decode()) return ShapeRun::kNoCut;
+  if (shapes_.policy().has_shares()) return shapes_.targets(shape_of(seq.taking(1))).common;
+  return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(ShapeRun::kNoCut);
 }
 
-// Where packed tokens wait in full precision or parts keep a fixed amount,
-// short sequences take more than token_bytes each.
+// Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
 void RecipeFootprint::find_side_bytes() {
   std::int64_t most = 0;
   use_layers(false);
@@ -136,8 +110,7 @@ void RecipeFootprint::find_side_bytes() {
     for (const std::int32_t n : {i * kSideStep - 1, i * kSideStep}) {
       ShapeRun::Result result = untouched(shapes_, n);
       expand(result);
-      most = std::max(most, result.before.gpu - static_cast<std::int64_t>(
-                                                    pages_.token_bytes * n));
+      most = std::max(most, result.before.gpu - static_cast<std::int64_t>(pages_.token_bytes * n));
     }
     side_bytes_.push_back(most);
   }
@@ -145,163 +118,116 @@ void RecipeFootprint::find_side_bytes() {
 }
 
 std::int64_t RecipeFootprint::side_pages(std::int32_t tokens) const {
-  if (side_bytes_.back() <= 0 || tokens == 0)
-    return 0;
-  const auto i =
-      std::min<std::size_t>(static_cast<std::size_t>((tokens - 1) / kSideStep),
-                            side_bytes_.size() - 1);
-  return static_cast<std::int64_t>(
-      std::ceil(static_cast<double>(side_bytes_[i]) / page_bytes_));
+  if (side_bytes_.back() <= 0 || tokens == 0) return 0;
+  const auto i = std::min<std::size_t>(static_cast<std::size_t>((tokens - 1) / kSideStep), side_bytes_.size() - 1);
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(side_bytes_[i]) / page_bytes_));
 }
 
-// Each row has pages of its own; the layer's bytes are spread over its rows by
-// their tokens.
-std::int64_t
-RecipeFootprint::layer_pages(std::int64_t gpu_bytes,
-                             std::span<const std::int32_t> len) const {
+// Each row has pages of its own; the layer's bytes are spread over its rows by their tokens.
+std::int64_t RecipeFootprint::layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const {
   std::int64_t tokens = 0, pages = 0;
-  for (const std::int32_t n : len)
-    tokens += n;
+  for (const std::int32_t n : len) tokens += n;
   for (const std::int32_t n : len)
     if (n > 0)
-      pages += static_cast<std::int64_t>(
-          std::ceil(static_cast<double>(gpu_bytes) * n /
-                        (static_cast<double>(tokens) * page_bytes_) -
-                    1e-9));
+      pages +=
+          static_cast<std::int64_t>(std::ceil(static_cast<double>(gpu_bytes) * n / (static_cast<double>(tokens) * page_bytes_) - 1e-9));
   return pages;
 }
 
 // Of a sequence of `end` tokens.
-void RecipeFootprint::note_held(std::span<const std::int32_t> held,
-                                std::int32_t end, FootprintStep &done) {
-  const auto cut = std::find_if(held.begin(), held.end(),
-                                [end](std::int32_t h) { return h < end; });
+void RecipeFootprint::note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done) {
+  const auto cut = std::find_if(held.begin(), held.end(), [end](std::int32_t h) { return h < end; });
   done.held_tokens = cut == held.end() ? end : *cut;
   done.pattern = 0;
-  if (std::all_of(held.begin(), held.end(),
-                  [&](std::int32_t h) { return h == done.held_tokens; }))
-    return;
+  if (std::all_of(held.begin(), held.end(), [&](std::int32_t h) { return h == done.held_tokens; })) return;
   std::vector<std::int32_t> pattern;
-  for (const std::int32_t h : held)
-    pattern.push_back(h == end ? kWhole : h - done.held_tokens);
-  const auto [at, is_new] = pattern_ids_.try_emplace(
-      pattern, static_cast<std::int32_t>(patterns_.size()));
+  for (const std::int32_t h : held) pattern.push_back(h == end ? kWhole : h - done.held_tokens);
+  const auto [at, is_new] = pattern_ids_.try_emplace(pattern, static_cast<std::int32_t>(patterns_.size()));
   if (is_new) {
-    const bool has_whole =
-        std::find(pattern.begin(), pattern.end(), kWhole) != pattern.end();
+    const bool has_whole = std::find(pattern.begin(), pattern.end(), kWhole) != pattern.end();
     patterns_.push_back({std::move(pattern), has_whole});
   }
   done.pattern = at->second;
 }
 
-bool RecipeFootprint::has_whole_rows(const SeqState &seq) const {
-  return patterns_[static_cast<std::size_t>(seq.pattern)].has_whole;
-}
+bool RecipeFootprint::has_whole_rows(const SeqState& seq) const { return patterns_[static_cast<std::size_t>(seq.pattern)].has_whole; }
 
-// A sequence on its way back is cut after each chunk, as if its prompt ended
-// there: it never takes more than the first cut did. Not by recipes whose extra
-// pass runs over the whole prompt, nor where so short a prompt's share is less
-// than what always stays.
-bool RecipeFootprint::ends_prompt(const SeqState &seq) const {
-  if (!seq.recomputes || trigger_->inside_prefill())
-    return false;
+// A sequence on its way back is cut after each chunk, as if its prompt ended there: it never takes more than the first cut did. Not by
+// recipes whose extra pass runs over the whole prompt, nor where so short a prompt's share is less than what always stays.
+bool RecipeFootprint::ends_prompt(const SeqState& seq) const {
+  if (!seq.recomputes || trigger_->inside_prefill()) return false;
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
-  if (!shapes_.policy().needs().pass.empty())
-    return seq.seen_tokens < seq.prompt_tokens && end >= seq.prompt_tokens;
-  return end >= seq.prompt_tokens ||
-         shapes_.policy().keeps_what_stays(
-             {0, seq.seen_tokens, seq.new_tokens, end, -1});
+  if (!shapes_.policy().needs().pass.empty()) return seq.seen_tokens < seq.prompt_tokens && end >= seq.prompt_tokens;
+  return end >= seq.prompt_tokens || shapes_.policy().keeps_what_stays({0, seq.seen_tokens, seq.new_tokens, end, -1});
 }
 
-ShapeRun::Seq RecipeFootprint::shape_of(const SeqState &seq) const {
-  const std::int32_t prompt_tokens =
-      ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
-  ShapeRun::Seq shape{
-      seq.seen_tokens, seq.new_tokens, prompt_tokens, {seq.held_tokens}, {}};
+ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
+  const std::int32_t prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
+  ShapeRun::Seq shape{seq.seen_tokens, seq.new_tokens, prompt_tokens, {seq.held_tokens}, {}};
   if (seq.pattern > 0) {
     shape.held = patterns_[static_cast<std::size_t>(seq.pattern)].held;
-    for (std::int32_t &h : shape.held)
-      h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
+    for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
   }
-  const bool completes =
-      shape.seen_tokens < shape.prompt_tokens &&
-      shape.seen_tokens + shape.new_tokens >= shape.prompt_tokens;
-  shape.extras =
-      extras_of(shapes_.policy().needs(), shape.prompt_tokens, completes);
+  const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + shape.new_tokens >= shape.prompt_tokens;
+  shape.extras = extras_of(shapes_.policy().needs(), shape.prompt_tokens, completes);
   return shape;
 }
 
 // Decode steps depend on what the parts declare and on the rows.
-StepKey RecipeFootprint::key_of(const SeqState &seq) const {
-  const std::int32_t target =
-      decodes(seq) ? target_of(seq) : ShapeRun::kLayersDiffer;
-  const bool is_whole = seq.pattern == 0 && seq.held_tokens == seq.seen_tokens,
-             is_cut = target != ShapeRun::kNoCut;
+StepKey RecipeFootprint::key_of(const SeqState& seq) const {
+  const std::int32_t target = decodes(seq) ? target_of(seq) : ShapeRun::kLayersDiffer;
+  const bool is_whole = seq.pattern == 0 && seq.held_tokens == seq.seen_tokens, is_cut = target != ShapeRun::kNoCut;
   StepKey key;
   if (target != ShapeRun::kLayersDiffer)
-    key = shapes_.policy().step_key(
-        {0, seq.seen_tokens, 1, seq.prompt_tokens, -1},
-        is_cut ? std::optional(target) : std::nullopt, seq.held_tokens + 1,
-        is_whole);
+    key = shapes_.policy().step_key({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, is_cut ? std::optional(target) : std::nullopt,
+                                    seq.held_tokens + 1, is_whole);
   else
     key.add(-3), key.add(seq.new_tokens), key.add(seq.prompt_tokens);
-  key.add(seq.pattern * 4 + (seq.left_hashed ? 2 : 0) +
-          (seq.recomputes ? 1 : 0));
-  key.add(seq.held_tokens);
-  if (target == ShapeRun::kLayersDiffer || has_whole_rows(seq))
-    key.add(seq.seen_tokens);
+  key.add(seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0), StepKey::kForEver);
+  if (target == ShapeRun::kLayersDiffer || has_whole_rows(seq)) key.add(seq.seen_tokens);
+  key.add(seq.held_tokens, StepKey::kForEver);  // the last one: decode_run() counts it up
   return key;
 }
 
-FootprintStep RecipeFootprint::step(const SeqState &seq) {
-  const std::array<std::int32_t, 6> state{
-      seq.seen_tokens,   seq.new_tokens,
-      seq.prompt_tokens, seq.held_tokens,
-      seq.pattern,       (seq.left_hashed ? 1 : 0) + (seq.recomputes ? 2 : 0)};
+FootprintStep RecipeFootprint::step(const SeqState& seq) {
+  const std::array<std::int32_t, 6> state{seq.seen_tokens, seq.new_tokens, seq.prompt_tokens,
+                                          seq.held_tokens, seq.pattern,    (seq.left_hashed ? 1 : 0) + (seq.recomputes ? 2 : 0)};
   std::uint32_t hash = 0;
-  for (const std::int32_t n : state)
-    hash = (hash ^ static_cast<std::uint32_t>(n)) * 0x9E3779B1U;
-  Recent &recent = recent_[(hash >> 16) % recent_.size()];
-  if (recent.state == state)
-    return recent.done;
-  const StepKey key = key_of(seq);
-  const auto at = known_.find(key);
-  FootprintStep done = at != known_.end() ? at->second : run(seq);
-  if (at == known_.end()) {
-    if (known_.size() >= kMostKnown)
-      known_.clear();
-    known_.emplace(key, done);
-  }
-  if (seq.left_hashed)
-    done.leaves_hashed = false;
+  for (const std::int32_t n : state) hash = (hash ^ static_cast<std::uint32_t>(n)) * 0x9E3779B1U;
+  Recent& recent = recent_[(hash >> 16) % recent_.size()];
+  if (recent.state == state) return recent.done;
+  const FootprintStep done = look_up(key_of(seq), seq);
   recent = {state, done};
   return done;
 }
 
-// True where the step lost, merged or marked something, or may have: rows
-// shorter than what was seen, merged layers that take less than whole tokens, a
-// trigger that acted without shortening, or one that acted where data decides
-// how many tokens stay.
-bool RecipeFootprint::is_cut(const ShapeRun::Seq &seq,
-                             const ShapeRun::Result &done) const {
+FootprintStep RecipeFootprint::look_up(const StepKey& key, const SeqState& seq) {
+  const auto at = known_.find(key);
+  FootprintStep done = at != known_.end() ? at->second : run(seq);
+  if (at == known_.end()) {
+    if (known_.size() >= kMostKnown) known_.clear();
+    known_.emplace(key, done);
+  }
+  if (seq.left_hashed) done.leaves_hashed = false;
+  return done;
+}
+
+// True where the step lost, merged or marked something, or may have: rows shorter than what was seen, merged layers that take less than
+// whole tokens, a trigger that acted without shortening, or one that acted where data decides how many tokens stay.
+bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const {
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
-  if (std::any_of(done.held.begin(), done.held.end(),
-                  [end](std::int32_t h) { return h < end; }))
-    return true;
-  if (merges_alone_ &&
-      static_cast<double>(done.after.gpu) < pages_.token_bytes * end)
-    return true;
+  if (std::any_of(done.held.begin(), done.held.end(), [end](std::int32_t h) { return h < end; })) return true;
+  if (merges_alone_ && static_cast<double>(done.after.gpu) < pages_.token_bytes * end) return true;
   const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1};
   const auto target = shapes_.policy().target(step, end);
   return target && (may_cut_ || (*target < end && !recipe_.only_drops));
 }
 
 // A decode step in which nothing is cut: each row has one token more.
-FootprintStep RecipeFootprint::grow(const SeqState &seq) {
+FootprintStep RecipeFootprint::grow(const SeqState& seq) {
   use_layers(seq.pattern > 0);
   ShapeRun::Seq shape = shape_of(seq);
-  for (std::int32_t &h : shape.held)
-    ++h;
+  for (std::int32_t& h : shape.held) ++h;
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   const std::vector<std::int64_t> bytes = shapes_.gpu_bytes(shape);
   std::vector<std::int32_t> rows(heads, shape.held.front());
@@ -312,9 +238,7 @@ FootprintStep RecipeFootprint::grow(const SeqState &seq) {
   for (std::size_t i = 0; i < (uses_all_ ? bytes.size() : times_.size()); ++i) {
     const auto l = uses_all_ ? i : static_cast<std::size_t>(kinds_.first[i]);
     const std::int64_t times = uses_all_ ? 1 : times_[i];
-    if (shape.held.size() > 1)
-      std::copy_n(shape.held.begin() + static_cast<std::ptrdiff_t>(l * heads),
-                  heads, rows.begin());
+    if (shape.held.size() > 1) std::copy_n(shape.held.begin() + static_cast<std::ptrdiff_t>(l * heads), heads, rows.begin());
     done.kept_pages += times * layer_pages(bytes[l], rows);
     gpu += times * bytes[l];
   }
@@ -324,29 +248,20 @@ FootprintStep RecipeFootprint::grow(const SeqState &seq) {
 }
 
 // What holds for any step; `gpu` bytes lie on the GPU after it.
-void RecipeFootprint::finish(const SeqState &seq, std::int64_t gpu,
-                             FootprintStep &done) const {
-  done.kept_tokens =
-      static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
+void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) const {
+  done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
   done.peak_pages = std::max(done.peak_pages, done.kept_pages);
-  if (seq.left_hashed)
-    return;
+  if (seq.left_hashed) return;
   // Its tokens still lie in blocks; what they do not cover stands beside them.
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   const double beside = static_cast<double>(gpu) - pages_.token_bytes * end;
-  const std::int64_t side = std::max(
-      side_pages(end),
-      static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
-  if (!done.leaves_hashed)
-    done.kept_pages = side;
-  done.peak_pages =
-      std::max(merges_alone_ && done.leaves_hashed ? 0 : done.kept_pages,
-               side_pages(end));
+  const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
+  if (!done.leaves_hashed) done.kept_pages = side;
+  done.peak_pages = std::max(merges_alone_ && done.leaves_hashed ? 0 : done.kept_pages, side_pages(end));
 }
 
-FootprintStep RecipeFootprint::run(const SeqState &seq) {
-  if (decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut)
-    return grow(seq);
+FootprintStep RecipeFootprint::run(const SeqState& seq) {
+  if (decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq);
   use_layers(seq.pattern > 0);
   shapes_.forget();
@@ -361,115 +276,86 @@ FootprintStep RecipeFootprint::run(const SeqState &seq) {
   std::vector<std::int64_t> now, appended, after;
   std::vector<std::int32_t> rows(heads);
   for (std::size_t l = 0; l < result.layers.size(); ++l) {
-    const ShapeRun::Result::LayerBytes &bytes = result.layers[l];
-    const auto held = [&](std::size_t h) {
-      return shape.held.size() > 1 ? shape.held[l * heads + h]
-                                   : shape.held.front();
-    };
-    for (std::size_t h = 0; h < heads; ++h)
-      rows[h] = held(h);
+    const ShapeRun::Result::LayerBytes& bytes = result.layers[l];
+    const auto held = [&](std::size_t h) { return shape.held.size() > 1 ? shape.held[l * heads + h] : shape.held.front(); };
+    for (std::size_t h = 0; h < heads; ++h) rows[h] = held(h);
     now.push_back(layer_pages(bytes.before, rows));
-    for (std::size_t h = 0; h < heads; ++h)
-      rows[h] = held(h) + seq.new_tokens;
+    for (std::size_t h = 0; h < heads; ++h) rows[h] = held(h) + seq.new_tokens;
     appended.push_back(layer_pages(bytes.appended, rows));
-    after.push_back(layer_pages(
-        bytes.after, std::span(result.held).subspan(l * heads, heads)));
+    after.push_back(layer_pages(bytes.after, std::span(result.held).subspan(l * heads, heads)));
   }
   std::int64_t sum = 0;
-  for (const std::int64_t n : now)
-    sum += n;
+  for (const std::int64_t n : now) sum += n;
   done.peak_pages = sum;
   for (std::size_t l = 0; l < now.size(); ++l) {
     sum += appended[l] - now[l];
     done.peak_pages = std::max(done.peak_pages, sum);
-    if (!shares_layers_)
-      sum += after[l] - appended[l];
+    if (!shares_layers_) sum += after[l] - appended[l];
   }
-  for (const std::int64_t n : after)
-    done.kept_pages += n;
+  for (const std::int64_t n : after) done.kept_pages += n;
   finish(seq, result.after.gpu, done);
   return done;
 }
 
-std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens,
-                                           std::int32_t seen_tokens) {
+std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) {
   const SeqState seq = SeqState{0, prompt_tokens}.taking(prompt_tokens);
   const FootprintStep prompt = step(seq);
-  if (!prompt.leaves_hashed)
-    return side_pages(seen_tokens);
+  if (!prompt.leaves_hashed) return side_pages(seen_tokens);
   const std::int64_t grown =
-      trigger_->in_decode()
-          ? std::min(trigger_->slack_tokens() + 1, seen_tokens - prompt_tokens)
-          : seen_tokens - prompt_tokens;
+      trigger_->in_decode() ? std::min(trigger_->slack_tokens() + 1, seen_tokens - prompt_tokens) : seen_tokens - prompt_tokens;
   const std::int64_t blocks = ceil_div(grown, pages_.block_tokens);
-  const std::int64_t pages =
-      prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
-  if (!trigger_->in_decode())
-    return pages;
+  const std::int64_t pages = prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
+  if (!trigger_->in_decode()) return pages;
   return std::max(pages, most_pages(after(seq, prompt).taking(1), seen_tokens));
 }
 
-// The most that decode steps keep until the sequence has `seen_tokens`: rows
-// with large shares of the budget fill up for long.
-std::int64_t RecipeFootprint::most_pages(SeqState seq,
-                                         std::int32_t seen_tokens) {
+// The most that decode steps keep until the sequence has `seen_tokens`: rows with large shares of the budget fill up for long.
+std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens) {
   std::int64_t most = 0;
   while (seq.seen_tokens < seen_tokens) {
     const FootprintStep done = step(seq);
     most = std::max(most, done.kept_pages);
     const SeqState next = after(seq, done);
-    if (key_of(next) == key_of(seq))
-      break;
+    if (key_of(next) == key_of(seq)) break;
     seq = next;
   }
   return most;
 }
 
-// What a decode step of one sequence reads of its cache, over all layers:
-// bytes, or where it lies decoded products.
-std::int64_t RecipeFootprint::cache_read(const StepOps::Read &all) const {
-  const std::int64_t others = 4LL * model_.q_heads * model_.head_dim *
-                              model_.num_layers; // queries and outputs
+// What a decode step of one sequence reads of its cache, over all layers: bytes, or where it lies decoded products.
+std::int64_t RecipeFootprint::cache_read(const StepOps::Read& all) const {
+  const std::int64_t others = 4LL * model_.q_heads * model_.head_dim * model_.num_layers;  // queries and outputs
   return reads_ != KvReads::kStored ? all.flops : all.bytes - others;
 }
 
 // The same of a token in the model's own type.
 std::int64_t RecipeFootprint::read_of_token() const {
   const std::int64_t d = model_.head_dim;
-  return model_.num_layers *
-         (reads_ != KvReads::kStored
-              ? 4 * model_.q_heads * d
-              : 2LL * model_.kv_heads * d * model_.kv_bytes);
+  return model_.num_layers * (reads_ != KvReads::kStored ? 4 * model_.q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
 }
 
-// Rows that grow by a token in each step, or that are cut in each to what they
-// were.
-std::int64_t RecipeFootprint::decode_run(const SeqState &seq, std::int64_t most,
-                                         std::vector<FootprintStep> &steps) {
-  if (!decodes(seq))
-    return 0;
+// Rows that grow by a token in each step, or that are cut in each to what they were.
+std::int64_t RecipeFootprint::decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) {
+  if (!decodes(seq)) return 0;
   const FootprintStep first = step(seq);
-  if (first.leaves_hashed || first.ends_prompt ||
-      first.pattern != seq.pattern || has_whole_rows(seq))
-    return 0;
+  if (first.leaves_hashed || first.ends_prompt || first.pattern != seq.pattern || has_whole_rows(seq)) return 0;
   const bool stays = seq.left_hashed && first.held_tokens == seq.held_tokens;
   const bool is_cut = target_of(seq) != ShapeRun::kNoCut;
-  if (!stays && (is_cut || first.held_tokens != seq.held_tokens + 1))
-    return 0;
+  if (!stays && (is_cut || first.held_tokens != seq.held_tokens + 1)) return 0;
   const std::int32_t len = seq.held_tokens + 1;
-  std::int64_t count = std::min(most, key_of(seq).lasts());
+  StepKey key = key_of(seq);
+  std::int64_t count = std::min(most, key.lasts());
   if (stays) {
     steps.insert(steps.end(), static_cast<std::size_t>(count), first);
     return count;
   }
-  count = std::min<std::int64_t>(
-      count, shapes_.policy().affine_lengths(len, false).end - len);
+  count = std::min<std::int64_t>(count, shapes_.policy().affine_lengths(len, false).end - len);
   SeqState now = seq;
   std::int64_t kept = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const FootprintStep done = step(now);
-    if (done.leaves_hashed || done.kept_pages < kept)
-      return i;
+    key.replace_last(now.held_tokens);
+    const FootprintStep done = look_up(key, now);
+    if (done.leaves_hashed || done.kept_pages < kept) return i;
     steps.push_back(done);
     kept = done.kept_pages;
     now = after(now, done);
@@ -477,10 +363,9 @@ std::int64_t RecipeFootprint::decode_run(const SeqState &seq, std::int64_t most,
   return count;
 }
 
-bool RecipeFootprint::charge_ahead(std::span<const SeqState> batch,
-                                   DecodeAhead &ahead) {
+bool RecipeFootprint::charge_ahead(std::span<const SeqState> batch, DecodeAhead& ahead) {
   std::vector<ShapeRun::Seq> now, next;
-  for (const SeqState &s : batch) {
+  for (const SeqState& s : batch) {
     now.push_back(shape_of(s));
     next.push_back(shape_of(after(s, step(s)).taking(1)));
   }
@@ -490,14 +375,11 @@ bool RecipeFootprint::charge_ahead(std::span<const SeqState> batch,
   ahead.ops.clear(), ahead.more.clear(), ahead.reads.clear();
   add_decodes(decodes_.decode(now, first, &on_lines), ahead.ops);
   add_decodes(decodes_.decode(next, second, &on_lines), then);
-  if (!on_lines || then.size() != ahead.ops.size())
-    return false;
+  if (!on_lines || then.size() != ahead.ops.size()) return false;
   for (std::size_t i = 0; i < then.size(); ++i) {
     const PolicyOp &a = ahead.ops[i], &b = then[i];
-    if (a.name != b.name || a.launches != b.launches)
-      return false;
-    ahead.more.push_back(
-        {a.name, 0, b.bytes - a.bytes, b.flops - a.flops, a.over_host_link});
+    if (a.name != b.name || a.launches != b.launches) return false;
+    ahead.more.push_back({a.name, 0, b.bytes - a.bytes, b.flops - a.flops, a.over_host_link});
   }
   ahead.token = read_of_token();
   for (std::size_t s = 0; s < batch.size(); ++s) {
@@ -507,102 +389,73 @@ bool RecipeFootprint::charge_ahead(std::span<const SeqState> batch,
   return true;
 }
 
-void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork &work) {
+void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
   charge_decodes(batch, work);
   charge_prompts(batch, work);
 }
 
-void RecipeFootprint::charge_decodes(std::span<SeqState> batch,
-                                     PolicyWork &work) {
+void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<ShapeRun::Seq> rows;
-  for (const SeqState &s : batch) {
-    if (!decodes(s))
-      continue;
+  for (const SeqState& s : batch) {
+    if (!decodes(s)) continue;
     rows.push_back(shape_of(s));
-    if (unpacking_ && (!s.is_named || s.left_hashed))
-      unpack(s, rows.back());
+    if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, rows.back());
   }
-  if (rows.empty())
-    return;
+  if (rows.empty()) return;
   std::vector<StepOps::Read> reads(rows.size());
   add_decodes(decodes_.decode(rows, reads), work.ops);
   auto read = reads.begin();
-  for (SeqState &s : batch)
-    if (decodes(s))
-      s.attended_tokens =
-          DecodeAhead::attended(cache_read(*read++), read_of_token());
-  if (unpacking_)
-    unpacking_->take(work.ops);
+  for (SeqState& s : batch)
+    if (decodes(s)) s.attended_tokens = DecodeAhead::attended(cache_read(*read++), read_of_token());
+  if (unpacking_) unpacking_->take(work.ops);
 }
 
-void RecipeFootprint::add_decodes(const LayerCalls &calls,
-                                  std::vector<PolicyOp> &ops) const {
+void RecipeFootprint::add_decodes(const LayerCalls& calls, std::vector<PolicyOp>& ops) const {
   for (std::size_t c = 0; c < calls.calls.size(); ++c) {
-    const auto layers =
-        std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(),
-                   static_cast<std::int32_t>(c));
-    for (const OpCall &call : calls.calls[c])
-      if (call.op != kFetch || !unpacking_ || !unpacking_->has_fetches())
-        add_calls(ops, call, layers);
+    const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
+    for (const OpCall& call : calls.calls[c])
+      if (call.op != kFetch || !unpacking_ || !unpacking_->has_fetches()) add_calls(ops, call, layers);
   }
 }
 
-// Of a sequence that rested. One that lost tokens is what is left of its prompt
-// and has grown since; where decode goes on cutting, it lost encoded ones and
-// stays decoded.
-void RecipeFootprint::unpack(const SeqState &seq, const ShapeRun::Seq &shape) {
+// Of a sequence that rested. One that lost tokens is what is left of its prompt and has grown since; where decode goes on cutting, it lost
+// encoded ones and stays decoded.
+void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
   std::int64_t held = 0;
-  for (const std::int32_t h : shape.held)
-    held += h;
-  if (shape.held.size() == 1)
-    held *= std::int64_t{model_.num_layers} * model_.kv_heads;
-  const bool lost =
-      std::any_of(shape.held.begin(), shape.held.end(),
-                  [&](std::int32_t h) { return h < shape.seen_tokens; });
-  if (!lost || !trigger_->in_decode())
-    unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
+  for (const std::int32_t h : shape.held) held += h;
+  if (shape.held.size() == 1) held *= std::int64_t{model_.num_layers} * model_.kv_heads;
+  const bool lost = std::any_of(shape.held.begin(), shape.held.end(), [&](std::int32_t h) { return h < shape.seen_tokens; });
+  if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
 }
 
 // Tokens decoded ahead come one after the other, each in a pass of its own.
-void RecipeFootprint::add_passes(std::span<const PassShape> chunks,
-                                 std::int32_t kv_tokens,
-                                 PolicyWork &work) const {
+void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const {
   const bool decodes = shapes_.policy().needs().pass == "lookahead";
-  for (const PassShape &chunk : chunks) {
-    if (!decodes)
-      work.passes.push_back({chunk.count, kv_tokens});
-    for (std::int32_t i = 0; decodes && i < chunk.count; ++i)
-      work.passes.push_back({1, kv_tokens + i});
+  for (const PassShape& chunk : chunks) {
+    if (!decodes) work.passes.push_back({chunk.count, kv_tokens});
+    for (std::int32_t i = 0; decodes && i < chunk.count; ++i) work.passes.push_back({1, kv_tokens + i});
   }
 }
 
-void RecipeFootprint::charge_prompts(std::span<SeqState> batch,
-                                     PolicyWork &work) {
+void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<ShapeRun::Seq> rows;
   bool differ = false;
-  for (SeqState &s : batch) {
-    if (decodes(s))
-      continue;
+  for (SeqState& s : batch) {
+    if (decodes(s)) continue;
     rows.push_back(shape_of(s));
     differ = differ || s.pattern > 0;
     std::int64_t held = 0;
-    for (const std::int32_t h : rows.back().held)
-      held += h;
-    s.attended_tokens = static_cast<std::int32_t>(
-        held / static_cast<std::int64_t>(rows.back().held.size()));
+    for (const std::int32_t h : rows.back().held) held += h;
+    s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
     add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
   }
-  if (rows.empty())
-    return;
+  if (rows.empty()) return;
   use_layers(differ);
   shapes_.forget();
   const ShapeRun::Result result = expected_.step_at_bounds(rows);
   for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l)
-    for (std::size_t c = result.first_call[l]; c < result.first_call[l + 1];
-         ++c)
-      add_calls(
-          work.ops, result.calls[c],
-          uses_all_ ? 1 : times_[static_cast<std::size_t>(kinds_.of_layer[l])]);
+    for (std::size_t c = result.first_call[l]; c < result.first_call[l + 1]; ++c)
+      add_calls(work.ops, result.calls[c], uses_all_ ? 1 : times_[static_cast<std::size_t>(kinds_.of_layer[l])]);
 }
 
-} // namespace kvlab
+}  // namespace kvlab

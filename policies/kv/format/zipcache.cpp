@@ -38,6 +38,8 @@ class Zipcache final : public Format {
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
   [[nodiscard]] std::int32_t resident_words() const override { return 1; }  // the probes' sums
   void forget(std::int32_t index) override { due_.forget(index); }
+  // The probes among the tokens decoded so far.
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end() - seq.prompt_tokens); }
 
   void store(LayerStep& step) override {
     add_probes(step);
@@ -56,8 +58,6 @@ class Zipcache final : public Format {
 
   // As if all encoded tokens had come with the prompt; each block of decode brings zeros and scales of its own. With mass_frac the
   // number of salient tokens depends on data: the measured share, and before the first prompt all of them.
-  // The probes among the tokens decoded so far.
-  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end() - seq.prompt_tokens); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const override {
     const std::int64_t n = due_.rule().encoded(tokens), d = m.head_dim, dense = 2 * (tokens - n) * d * m.kv_bytes;
     if (n == 0) return dense;

@@ -6,81 +6,51 @@ namespace kvlab {
 
 namespace {
 
-// Down to the budget every n decode steps, counted from the prompt's end.
-// Without a budget of its own the allocator says how many tokens stay (CORM:
-// those some recent query found important), at every cut anew, or once: when a
-// token leaves the window of the latest ones it is deleted or stays forever (in
-// the manner of DMS, Lancucki et al. 2025).
+// Down to the budget every n decode steps, counted from the prompt's end. Without a budget of its own the allocator says how many
+// tokens stay (CORM: those some recent query found important), at every cut anew, or once: when a token leaves the window of the latest
+// ones it is deleted or stays forever (in the manner of DMS, Lancucki et al. 2025).
 class EveryN final : public Trigger {
-public:
-  explicit EveryN(Params &p)
+ public:
+  explicit EveryN(Params& p)
       : from_(start_phase(p)),
-        steps_(p.optional<std::int32_t>("steps", 128, 1, 1 << 20,
-                                        "decode steps between cuts")),
-        has_budget_(p.flag("budgeted", true,
-                           "cut to the budget; false: all tokens may stay, the "
-                           "allocator decides")),
-        window_(p.optional<std::int32_t>(
-            "window_tokens", 0, 0, 1 << 20,
-            "latest tokens that stay; of the others each is looked at in one "
-            "cut alone and then stays. 0: all "
-            "tokens are looked at in every cut")) {
-    if (window_ > 0 && has_budget_)
-      p.fail_at(
-          "window_tokens",
-          "'window_tokens' lets tokens stay forever: 'budgeted' must be false");
+        steps_(p.optional<std::int32_t>("steps", 128, 1, 1 << 20, "decode steps between cuts")),
+        has_budget_(p.flag("budgeted", true, "cut to the budget; false: all tokens may stay, the allocator decides")),
+        window_(p.optional<std::int32_t>("window_tokens", 0, 0, 1 << 20,
+                                         "latest tokens that stay; of the others each is looked at in one cut alone and then stays. 0: all "
+                                         "tokens are looked at in every cut")) {
+    if (window_ > 0 && has_budget_) p.fail_at("window_tokens", "'window_tokens' lets tokens stay forever: 'budgeted' must be false");
   }
-  [[nodiscard]] std::optional<std::int32_t>
-  target(const SeqStep &seq, const Held &held,
-         const Budget &budget) const override {
-    if (!in_phase(from_, seq) ||
-        (seq.decoding() && (seq.end() - seq.prompt_tokens) % steps_ != 0))
-      return std::nullopt;
-    if (!has_budget_)
-      return held.tokens();
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
+    if (!in_phase(from_, seq) || (seq.decoding() && (seq.end() - seq.prompt_tokens) % steps_ != 0)) return std::nullopt;
+    if (!has_budget_) return held.tokens();
     const std::int32_t tokens = budget.of(seq.prompt_tokens);
-    if (!held.exceeds(tokens))
-      return std::nullopt;
+    if (!held.exceeds(tokens)) return std::nullopt;
     return tokens;
   }
-  [[nodiscard]] std::optional<Bound>
-  bound(const SeqStep &seq, const Budget &budget) const override {
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
     const bool cuts_prompt = from_ != StartPhase::kDecodeOnly;
     const std::int32_t decoded = seq.end() - seq.prompt_tokens;
-    if (!has_budget_ || (seq.decoding() ? !cuts_prompt && decoded < steps_
-                                        : !in_phase(from_, seq)))
-      return std::nullopt;
-    return Bound{budget.of(seq.prompt_tokens), seq.end(),
-                 seq.decoding() ? slack_tokens() : 0};
+    if (!has_budget_ || (seq.decoding() ? !cuts_prompt && decoded < steps_ : !in_phase(from_, seq))) return std::nullopt;
+    return Bound{budget.of(seq.prompt_tokens), seq.end(), seq.decoding() ? slack_tokens() : 0};
   }
-  [[nodiscard]] std::int64_t lasts(const SeqStep &seq, std::int32_t,
-                                   const Budget &) const override {
+  [[nodiscard]] std::int64_t lasts(const SeqStep& seq, std::int32_t, const Budget&) const override {
     const std::int32_t since = (seq.end() - seq.prompt_tokens) % steps_;
     return since == 0 ? 1 : steps_ - since;
   }
-  [[nodiscard]] bool inside_prefill() const override {
-    return from_ == StartPhase::kEveryChunk;
-  }
+  [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
   [[nodiscard]] bool in_decode() const override { return true; }
-  [[nodiscard]] std::int32_t slack_tokens() const override {
-    return steps_ - 1;
-  }
+  [[nodiscard]] std::int32_t slack_tokens() const override { return steps_ - 1; }
   [[nodiscard]] bool needs_budget() const override { return has_budget_; }
-  [[nodiscard]] Protected protects(const SeqStep &seq) const override {
-    return {0, window_, false, 0,
-            window_ > 0 ? std::max(0, last_cut(seq) - window_) : 0};
+  [[nodiscard]] Protected protects(const SeqStep& seq) const override {
+    return {0, window_, false, 0, window_ > 0 ? std::max(0, last_cut(seq) - window_) : 0};
   }
 
-private:
+ private:
   // Tokens of the sequence at the cut before this one; 0: this is the first.
-  [[nodiscard]] std::int32_t last_cut(const SeqStep &seq) const {
-    if (!seq.decoding())
-      return from_ == StartPhase::kEveryChunk ? seq.seen_tokens : 0;
+  [[nodiscard]] std::int32_t last_cut(const SeqStep& seq) const {
+    if (!seq.decoding()) return from_ == StartPhase::kEveryChunk ? seq.seen_tokens : 0;
     const std::int32_t end = seq.end() - steps_;
-    return end > seq.prompt_tokens || (end == seq.prompt_tokens &&
-                                       from_ != StartPhase::kDecodeOnly)
-               ? end
-               : 0;
+    return end > seq.prompt_tokens || (end == seq.prompt_tokens && from_ != StartPhase::kDecodeOnly) ? end : 0;
   }
 
   StartPhase from_;
@@ -89,9 +59,8 @@ private:
   std::int32_t window_;
 };
 
-KVLAB_REGISTER(Trigger, EveryN, "every_n", "cuts rows every n decode steps",
-               "LazyEviction: Zhang et al. 2025, arXiv:2506.15969");
+KVLAB_REGISTER(Trigger, EveryN, "every_n", "cuts rows every n decode steps", "LazyEviction: Zhang et al. 2025, arXiv:2506.15969");
 
-} // namespace
+}  // namespace
 
-} // namespace kvlab
+}  // namespace kvlab

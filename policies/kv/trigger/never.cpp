@@ -6,22 +6,15 @@ namespace {
 
 // Never acts: every token is kept.
 class Never final : public Trigger {
-public:
-  explicit Never(Params &) {}
-  [[nodiscard]] std::optional<std::int32_t>
-  target(const SeqStep &, const Held &, const Budget &) const override {
-    return std::nullopt;
-  }
+ public:
+  explicit Never(Params&) {}
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep&, const Held&, const Budget&) const override { return std::nullopt; }
   [[nodiscard]] bool acts() const override { return false; }
-  [[nodiscard]] std::optional<Bound> bound(const SeqStep &,
-                                           const Budget &) const override {
-    return std::nullopt;
-  }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep&, const Budget&) const override { return std::nullopt; }
 };
 
-KVLAB_REGISTER(Trigger, Never, "never", "every token is kept",
-               "Vaswani et al. 2017");
+KVLAB_REGISTER(Trigger, Never, "never", "every token is kept", "Vaswani et al. 2017");
 
-} // namespace
+}  // namespace
 
-} // namespace kvlab
+}  // namespace kvlab

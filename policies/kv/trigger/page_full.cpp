@@ -8,54 +8,38 @@ namespace kvlab {
 
 namespace {
 
-// Cuts a prompt over the budget to whole pages of it; in decode, whenever the
-// newest page is full and rows hold more than their pages, one page goes, never
-// the newest (PagedEviction, Chitty-Venkata et al. 2025).
+// Cuts a prompt over the budget to whole pages of it; in decode, whenever the newest page is full and rows hold more than
+// their pages, one page goes, never the newest (PagedEviction, Chitty-Venkata et al. 2025).
 class PageFull final : public Trigger {
-public:
-  explicit PageFull(Params &p)
-      : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16,
-                                       "tokens of a page")) {}
+ public:
+  explicit PageFull(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page")) {}
 
-  [[nodiscard]] std::optional<std::int32_t>
-  target(const SeqStep &seq, const Held &held,
-         const Budget &budget) const override {
-    const std::int32_t tokens = std::max(page_, budget.of(seq.prompt_tokens)),
-                       whole = tokens / page_ * page_;
-    const bool acts = seq.decoding()
-                          ? held.tokens() % page_ == 0 && held.exceeds(whole)
-                          : seq.completes_prompt() && held.exceeds(tokens);
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
+    const std::int32_t tokens = std::max(page_, budget.of(seq.prompt_tokens)), whole = tokens / page_ * page_;
+    const bool acts = seq.decoding() ? held.tokens() % page_ == 0 && held.exceeds(whole) : seq.completes_prompt() && held.exceeds(tokens);
     return acts ? std::optional(whole) : std::nullopt;
   }
-  [[nodiscard]] std::optional<Bound>
-  bound(const SeqStep &seq, const Budget &budget) const override {
-    if (seq.end() < seq.prompt_tokens)
-      return std::nullopt;
-    return Bound{std::max(page_, budget.of(seq.prompt_tokens)), seq.end(),
-                 seq.decoding() ? slack_tokens() : 0};
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    if (seq.end() < seq.prompt_tokens) return std::nullopt;
+    return Bound{std::max(page_, budget.of(seq.prompt_tokens)), seq.end(), seq.decoding() ? slack_tokens() : 0};
   }
-  [[nodiscard]] std::int64_t lasts(const SeqStep &, std::int32_t held,
-                                   const Budget &) const override {
+  [[nodiscard]] std::int64_t lasts(const SeqStep&, std::int32_t held, const Budget&) const override {
     return held % page_ == 0 ? 1 : page_ - held % page_;
   }
   [[nodiscard]] std::string refuses_budget(std::int32_t tokens) const override {
-    return tokens < page_ ? fmt::format("is below a page of {} tokens", page_)
-                          : "";
+    return tokens < page_ ? fmt::format("is below a page of {} tokens", page_) : "";
   }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return page_ - 1; }
-  [[nodiscard]] Protected protects(const SeqStep &seq) const override {
-    return {0, seq.decoding() ? page_ : 0};
-  }
+  [[nodiscard]] Protected protects(const SeqStep& seq) const override { return {0, seq.decoding() ? page_ : 0}; }
 
-private:
+ private:
   std::int32_t page_;
 };
 
-KVLAB_REGISTER(Trigger, PageFull, "page_full",
-               "frees one page when the newest is full",
+KVLAB_REGISTER(Trigger, PageFull, "page_full", "frees one page when the newest is full",
                "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377");
 
-} // namespace
+}  // namespace
 
-} // namespace kvlab
+}  // namespace kvlab
