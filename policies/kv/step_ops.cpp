@@ -84,7 +84,7 @@ StepOps::PerLayer StepOps::run(const Unit& unit, std::span<const Seq> batch) {
 
 // The sequence as ShapeRun takes it: layers that do not run hold what those that run do.
 StepOps::Seq StepOps::seq_of(const Unit& unit, const Member& m) const {
-  Seq seq{m.seq->seen_tokens, 1, m.seq->prompt_tokens, {m.rows.begin(), m.rows.end()}, {}};
+  Seq seq{m.seq->seen_tokens, 1, m.seq->prompt_tokens, {m.rows.begin(), m.rows.end()}, m.seq->extras};
   if (m.rows.size() == 1 || unit.layers.size() == static_cast<std::size_t>(model_.num_layers)) return seq;
   for (std::int32_t l = 1; l < model_.num_layers; ++l) seq.held.insert(seq.held.end(), m.rows.begin(), m.rows.end());
   return seq;
