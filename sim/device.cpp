@@ -107,9 +107,16 @@ double SimDevice::decode_seconds(std::int64_t rows, std::int64_t kv_tokens) {
 }
 
 DecodeTimes SimDevice::look_ahead() {
+  costs_.clear();
+  if (state_->memory().looks_ahead()) return look_ahead_of(state_->memory().ahead());
   StepShape shape;
   const AttentionWindows windows = cost_->windows();
   for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), windows);
+  return times_of(shape);
+}
+
+// Of steps whose rows all gain a token, or none.
+DecodeTimes SimDevice::times_of(StepShape& shape) {
   shape.head_rows = shape.decodes;
   shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
   const DecodeSpan priced = cost_->decode_span(shape);
@@ -118,11 +125,54 @@ DecodeTimes SimDevice::look_ahead() {
   return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps};
 }
 
+// Of a policy: along a line if its operations stay as they are and each row gains a token or none; else step by step.
+DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
+  const AttentionWindows windows = cost_->windows();
+  const auto stays = [](const PolicyOp& op) { return op.bytes == 0 && op.flops == 0; };
+  const auto is_even = [&](const DecodeAhead::Read& read) { return read.more == 0 || read.more == ahead.token; };
+  const bool is_line = windows.every_layer == 0 && windows.some_layers == 0 && std::all_of(ahead.more.begin(), ahead.more.end(), stays) &&
+                       std::all_of(ahead.reads.begin(), ahead.reads.end(), is_even);
+  std::vector<PolicyOp> ops = ahead.ops;
+  DecodeTimes times;
+  for (std::int64_t i = 0; i < (is_line ? 1 : ahead.steps); ++i) {
+    StepShape shape;
+    for (std::size_t s = 0; s < ahead.reads.size(); ++s) {
+      add_decode_row(shape, ahead.attended(s, i), windows);
+      if (is_line && ahead.reads[s].more == 0) ++shape.decode_full;
+    }
+    shape.ops = ops;
+    if (is_line) {
+      times = times_of(shape);
+      times.steps = std::min(times.steps, ahead.steps);
+      return times;
+    }
+    shape.head_rows = shape.decodes;
+    shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
+    costs_.push_back(cost_->step(shape));
+    times.each.push_back(costs_.back().total);
+    times.host = cost_->host_time(shape);
+    for (std::size_t o = 0; o < ops.size(); ++o) ops[o].bytes += ahead.more[o].bytes, ops[o].flops += ahead.more[o].flops;
+  }
+  times.base = times.each.front();
+  times.steps = ahead.steps;
+  return times;
+}
+
 void SimDevice::advance(std::int64_t n, Picoseconds end) {
-  totals_.add(base_, slope_, n);
-  totals_.host += (end - stage_free_[0]).count() - progression_sum(base_.total, slope_.total, n);  // nothing else is waited for
+  Int128 device = 0;
+  if (costs_.empty()) {
+    totals_.add(base_, slope_, n);
+    device = progression_sum(base_.total, slope_.total, n);
+    base_.add(slope_, n);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) {
+      totals_.add(costs_[static_cast<std::size_t>(i)]);
+      device += costs_[static_cast<std::size_t>(i)].total.count();
+    }
+    costs_.erase(costs_.begin(), costs_.begin() + n);
+  }
+  totals_.host += (end - stage_free_[0]).count() - device;  // nothing else is waited for
   stage_free_[0] = end;
-  base_.add(slope_, n);
 }
 
 }  // namespace kvlab

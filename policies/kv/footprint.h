@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -67,6 +68,23 @@ struct PolicyWork {
   [[nodiscard]] bool empty() const { return ops.empty() && passes.empty(); }
 };
 
+// Costs of the decode steps to come of a batch, from the next one on, along lines.
+struct DecodeAhead {
+  struct Read {
+    std::int64_t first = 0, more = 0;
+  };
+  std::int64_t steps = 0;           // for which this holds; 0: the costs are not known ahead
+  std::vector<PolicyOp> ops, more;  // of the first step, and what each further one adds to the same operations
+  std::vector<Read> reads;          // what attention reads for each sequence, in `token` parts of a token of the model's own KV type
+  std::int64_t token = 1;
+
+  // SeqState::attended_tokens of a sequence in step i, from 0.
+  [[nodiscard]] std::int32_t attended(std::size_t s, std::int64_t i) const { return attended(reads[s].first + i * reads[s].more, token); }
+  static std::int32_t attended(std::int64_t read, std::int64_t token) {
+    return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
+  }
+};
+
 // A KV policy in serving: the memory of a sequence step by step, and the cost of a step of a batch. Sizes only, no tensors. Equal arguments
 // give equal results: the pool calls step() before a step, and the host relies on the result after it.
 class Footprint {
@@ -81,6 +99,13 @@ class Footprint {
   [[nodiscard]] virtual bool keeps_everything() const { return false; }
   // True: a decode step changes neither private pages nor what is charged, so that many of them may be carried out as one.
   [[nodiscard]] virtual bool is_steady_in_decode() const { return keeps_everything(); }
+  // True: decode steps can be looked ahead at, by the two calls that follow.
+  [[nodiscard]] virtual bool looks_ahead() const { return false; }
+  // Appends the results of the sequence's next decode steps, `most` at most, as long as the costs of these run along lines and kept pages
+  // do not become fewer. Returns their number.
+  virtual std::int64_t decode_run(const SeqState& /*seq*/, std::int64_t /*most*/, std::vector<FootprintStep>& /*steps*/) { return 0; }
+  // The costs of these steps, for a batch of sequences that all have a second one. Returns false if they are on no lines together.
+  virtual bool charge_ahead(std::span<const SeqState> /*batch*/, DecodeAhead& /*ahead*/) { return false; }
   // True: a sequence that evicts nothing has private pages beside its blocks for what only some layers keep. Those beyond a step's
   // peak_pages go back before the step; they hold tokens that the blocks hold too.
   [[nodiscard]] virtual bool returns_pages() const { return false; }

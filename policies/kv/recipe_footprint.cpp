@@ -14,21 +14,19 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kProbeTokens = 8192, kSideStep = 16, kSideSteps = 160;
+constexpr std::int32_t kManyTokens = 8192, kSideStep = 16, kSideSteps = 160;
 constexpr std::size_t kMostKnown = 1 << 16;
 
 // Bytes of a sequence that holds all of its first `tokens` tokens, its prompt not complete.
-TierBytes untouched_tiers(ShapeRun& shapes, std::int32_t tokens) {
+ShapeRun::Result untouched(ShapeRun& shapes, std::int32_t tokens) {
   shapes.forget();
   const ShapeRun::Seq seq{tokens, 1, tokens + 2, {tokens}, {}};
-  return shapes.step(std::span(&seq, 1)).before;
+  return shapes.step(std::span(&seq, 1));
 }
 
-std::int64_t untouched_bytes(ShapeRun& shapes, std::int32_t tokens) { return untouched_tiers(shapes, tokens).gpu; }
-
 RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens, double least_token_bytes = 0) {
-  const TierBytes twice = untouched_tiers(shapes, 2 * kProbeTokens), once = untouched_tiers(shapes, kProbeTokens);
-  const auto per_token = [](std::int64_t more) { return static_cast<double>(std::max<std::int64_t>(0, more)) / kProbeTokens; };
+  const TierBytes twice = untouched(shapes, 2 * kManyTokens).before, once = untouched(shapes, kManyTokens).before;
+  const auto per_token = [](std::int64_t more) { return static_cast<double>(std::max<std::int64_t>(0, more)) / kManyTokens; };
   const double gpu = std::max({1.0, per_token(twice.gpu - once.gpu), least_token_bytes});
   return {gpu, block_tokens, per_token(twice.host - once.host), per_token(twice.disk - once.disk)};
 }
@@ -61,6 +59,8 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
       reads_(reads),
       unpacking_(reads == KvReads::kUnpacked ? std::make_unique<UnpackOps>(recipe, model, std::move(at_rest)) : nullptr),
+      kinds_(shapes_.policy().layer_kinds(false)),
+      times_(kinds_.first.size(), 0),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
       merges_alone_(recipe.make_disposal()->acts_alone()),
       may_cut_(recipe.make_allocator()->depends_on_data()) {
@@ -68,46 +68,50 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
   if (needs.future_queries)
     throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
   if (!needs.pass.empty()) pass_shapes(needs.pass, 1);
+  for (const std::int32_t kind : kinds_.of_layer) ++times_[static_cast<std::size_t>(kind)];
   find_side_bytes();
-  history_ = find_history();
 }
 
-RecipeFootprint::History RecipeFootprint::find_history() {
-  const std::int32_t budget = recipe_.budget.tokens > 0 ? recipe_.budget.tokens : 256;
-  History history = History::kNone;
-  std::map<std::array<std::int32_t, 4>, FootprintStep> first;  // by held tokens, target, whether something was lost, seen tokens or -1
-  const auto try_one = [&](const SeqState& seq) {
-    const std::int32_t target = target_of(seq);
-    if (target == ShapeRun::kLayersDiffer) return;  // never taken for one another
-    const FootprintStep done = run(seq);
-    const auto differs_from_first = [&](std::int32_t seen) {
-      const FootprintStep& k = first.try_emplace({seq.held_tokens, target, seq.left_hashed ? 1 : 0, seen}, done).first->second;
-      return k.held_tokens != done.held_tokens || k.pattern != done.pattern || k.kept_tokens != done.kept_tokens;
-    };
-    if (differs_from_first(seq.seen_tokens)) history = History::kPrompt;
-    if (differs_from_first(-1)) history = std::max(history, History::kSeen);
-  };
-  for (const std::int32_t held : {40, 200, budget - 1, budget, budget + 33, 2 * budget + 5})
-    for (const std::int32_t prompt : {held / 2, held, 2 * held, 5 * held})
-      for (const std::int32_t decoded : {1, 30, 100, 513}) {
-        const std::int32_t seen = prompt + decoded;
-        for (const std::int32_t of_prompt : {prompt, seen - seen / 3})
-          if (held >= 2 && seen >= held) try_one({seen, of_prompt, held, 0, seen > held, false, false, 1});
-      }
-  return history;
+// One layer of each kind runs, or all of them where rows differ between layers.
+void RecipeFootprint::use_layers(bool all) {
+  if (all == uses_all_ || kinds_.run_together()) return;
+  std::vector<std::int32_t> every;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) every.push_back(l);
+  shapes_.run_only(all ? every : kinds_.first);
+  uses_all_ = all;
+}
+
+// Layers that did not run are as the first of their kind.
+void RecipeFootprint::expand(ShapeRun::Result& result) const {
+  if (uses_all_) return;
+  const auto heads = static_cast<std::ptrdiff_t>(model_.kv_heads);
+  result.before.gpu = result.after.gpu = 0;
+  for (std::size_t l = 0; l < result.layers.size(); ++l) {
+    const std::int32_t first = kinds_.first[static_cast<std::size_t>(kinds_.of_layer[l])];
+    result.layers[l] = result.layers[static_cast<std::size_t>(first)];
+    if (static_cast<std::size_t>(first) != l)
+      std::copy_n(result.held.begin() + first * heads, heads, result.held.begin() + static_cast<std::ptrdiff_t>(l) * heads);
+    result.before.gpu += result.layers[l].before;
+    result.after.gpu += result.layers[l].after;
+  }
 }
 
 std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
-  if (shapes_.policy().has_shares() && trigger_->in_decode()) return shapes_.targets(shape_of(seq.taking(1))).common;
-  return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(-1);
+  if (!trigger_->in_decode()) return ShapeRun::kNoCut;
+  if (shapes_.policy().has_shares()) return shapes_.targets(shape_of(seq.taking(1))).common;
+  return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(ShapeRun::kNoCut);
 }
 
 // Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
 void RecipeFootprint::find_side_bytes() {
   std::int64_t most = 0;
+  use_layers(false);
   for (std::int32_t i = 1; i <= kSideSteps; ++i) {
-    for (const std::int32_t n : {i * kSideStep - 1, i * kSideStep})
-      most = std::max(most, untouched_bytes(shapes_, n) - static_cast<std::int64_t>(pages_.token_bytes * n));
+    for (const std::int32_t n : {i * kSideStep - 1, i * kSideStep}) {
+      ShapeRun::Result result = untouched(shapes_, n);
+      expand(result);
+      most = std::max(most, result.before.gpu - static_cast<std::int64_t>(pages_.token_bytes * n));
+    }
     side_bytes_.push_back(most);
   }
   shapes_.forget();
@@ -169,29 +173,35 @@ ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
   return shape;
 }
 
-std::size_t RecipeFootprint::KeyHash::operator()(const Key& k) const {
-  std::uint64_t h = 0;
-  for (const std::int32_t x : k) h = (h ^ static_cast<std::uint32_t>(x)) * 0x9E3779B97F4A7C15ULL + (h >> 29);
-  return h;
-}
-
-// Most decode steps depend on what is held and what the trigger wants alone.
-RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq) const {
-  const bool decodes = seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
-  const std::int32_t target = decodes && history_ != History::kPrompt ? target_of(seq) : ShapeRun::kLayersDiffer;
-  if (target == ShapeRun::kLayersDiffer)
-    return {seq.seen_tokens,
-            seq.new_tokens,
-            seq.prompt_tokens,
-            seq.held_tokens,
-            seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0),
-            target};
-  const bool seen_matters = history_ == History::kSeen || has_whole_rows(seq);
-  return {seq.left_hashed ? 1 : 0, 1, seen_matters ? seq.seen_tokens : 0, seq.held_tokens, seq.pattern * 2, target};
+// Decode steps depend on what the parts declare and on the rows.
+StepKey RecipeFootprint::key_of(const SeqState& seq) const {
+  const std::int32_t target = decodes(seq) ? target_of(seq) : ShapeRun::kLayersDiffer;
+  const bool is_whole = seq.pattern == 0 && seq.held_tokens == seq.seen_tokens, is_cut = target != ShapeRun::kNoCut;
+  StepKey key;
+  if (target != ShapeRun::kLayersDiffer)
+    key = shapes_.policy().step_key({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, is_cut ? std::optional(target) : std::nullopt,
+                                    seq.held_tokens + 1, is_whole);
+  else
+    key.add(-3), key.add(seq.new_tokens), key.add(seq.prompt_tokens);
+  key.add(seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0), StepKey::kForEver);
+  if (target == ShapeRun::kLayersDiffer || has_whole_rows(seq)) key.add(seq.seen_tokens);
+  key.add(seq.held_tokens, StepKey::kForEver);  // the last one: decode_run() counts it up
+  return key;
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq) {
-  const Key key = key_of(seq);
+  const std::array<std::int32_t, 6> state{seq.seen_tokens, seq.new_tokens, seq.prompt_tokens,
+                                          seq.held_tokens, seq.pattern,    (seq.left_hashed ? 1 : 0) + (seq.recomputes ? 2 : 0)};
+  std::uint32_t hash = 0;
+  for (const std::int32_t n : state) hash = (hash ^ static_cast<std::uint32_t>(n)) * 0x9E3779B1U;
+  Recent& recent = recent_[(hash >> 16) % recent_.size()];
+  if (recent.state == state) return recent.done;
+  const FootprintStep done = look_up(key_of(seq), seq);
+  recent = {state, done};
+  return done;
+}
+
+FootprintStep RecipeFootprint::look_up(const StepKey& key, const SeqState& seq) {
   const auto at = known_.find(key);
   FootprintStep done = at != known_.end() ? at->second : run(seq);
   if (at == known_.end()) {
@@ -215,6 +225,7 @@ bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& d
 
 // A decode step in which nothing is cut: each row has one token more.
 FootprintStep RecipeFootprint::grow(const SeqState& seq) {
+  use_layers(seq.pattern > 0);
   ShapeRun::Seq shape = shape_of(seq);
   for (std::int32_t& h : shape.held) ++h;
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
@@ -224,10 +235,12 @@ FootprintStep RecipeFootprint::grow(const SeqState& seq) {
   done.held_tokens = seq.held_tokens + 1;
   done.pattern = seq.pattern;
   std::int64_t gpu = 0;
-  for (std::size_t l = 0; l < bytes.size(); ++l) {
+  for (std::size_t i = 0; i < (uses_all_ ? bytes.size() : times_.size()); ++i) {
+    const auto l = uses_all_ ? i : static_cast<std::size_t>(kinds_.first[i]);
+    const std::int64_t times = uses_all_ ? 1 : times_[i];
     if (shape.held.size() > 1) std::copy_n(shape.held.begin() + static_cast<std::ptrdiff_t>(l * heads), heads, rows.begin());
-    done.kept_pages += layer_pages(bytes[l], rows);
-    gpu += bytes[l];
+    done.kept_pages += times * layer_pages(bytes[l], rows);
+    gpu += times * bytes[l];
   }
   done.peak_pages = done.kept_pages;
   finish(seq, gpu, done);
@@ -248,11 +261,12 @@ void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintSte
 }
 
 FootprintStep RecipeFootprint::run(const SeqState& seq) {
-  const bool decodes = seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
-  if (decodes && recipe_.only_drops && !trigger_->in_decode()) return grow(seq);
+  if (decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq);
+  use_layers(seq.pattern > 0);
   shapes_.forget();
-  const ShapeRun::Result result = expected_.step(shape);
+  ShapeRun::Result result = expected_.step(shape);
+  expand(result);
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   FootprintStep done;
   note_held(result.held, shape.seen_tokens + seq.new_tokens, done);
@@ -299,28 +313,80 @@ std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int3
 std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens) {
   std::int64_t most = 0;
   while (seq.seen_tokens < seen_tokens) {
-    // With later steps that find the same.
-    const bool is_alike = history_ == History::kNone && target_of(seq) != ShapeRun::kLayersDiffer && !has_whole_rows(seq);
     const FootprintStep done = step(seq);
     most = std::max(most, done.kept_pages);
     const SeqState next = after(seq, done);
-    if (is_alike && next.held_tokens == seq.held_tokens && next.pattern == seq.pattern && target_of(next) == target_of(seq)) break;
+    if (key_of(next) == key_of(seq)) break;
     seq = next;
   }
   return most;
 }
 
-// Tokens of the model's own type that a decode step of one sequence reads, over its new one: by their bytes, or where they lie decoded by
-// their products.
-std::int32_t RecipeFootprint::attended(const LayerCalls& calls) const {
-  const std::int64_t q_heads = model_.q_heads, d = model_.head_dim;
-  const bool lies_decoded = reads_ != KvReads::kStored;
-  std::int64_t read = 0;
-  for (std::int32_t l = 0; l < model_.num_layers; ++l)
-    for (const OpCall& c : calls.of_layer(l))
-      if (c.op == "attend") read += lies_decoded ? c.flops : c.bytes - 4 * q_heads * d;  // queries and outputs are not cache
-  const std::int64_t token = model_.num_layers * (lies_decoded ? 4 * q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
-  return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
+// What a decode step of one sequence reads of its cache, over all layers: bytes, or where it lies decoded products.
+std::int64_t RecipeFootprint::cache_read(const StepOps::Read& all) const {
+  const std::int64_t others = 4LL * model_.q_heads * model_.head_dim * model_.num_layers;  // queries and outputs
+  return reads_ != KvReads::kStored ? all.flops : all.bytes - others;
+}
+
+// The same of a token in the model's own type.
+std::int64_t RecipeFootprint::read_of_token() const {
+  const std::int64_t d = model_.head_dim;
+  return model_.num_layers * (reads_ != KvReads::kStored ? 4 * model_.q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
+}
+
+// Rows that grow by a token in each step, or that are cut in each to what they were.
+std::int64_t RecipeFootprint::decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) {
+  if (!decodes(seq)) return 0;
+  const FootprintStep first = step(seq);
+  if (first.leaves_hashed || first.ends_prompt || first.pattern != seq.pattern || has_whole_rows(seq)) return 0;
+  const bool stays = seq.left_hashed && first.held_tokens == seq.held_tokens;
+  const bool is_cut = target_of(seq) != ShapeRun::kNoCut;
+  if (!stays && (is_cut || first.held_tokens != seq.held_tokens + 1)) return 0;
+  const std::int32_t len = seq.held_tokens + 1;
+  StepKey key = key_of(seq);
+  std::int64_t count = std::min(most, key.lasts());
+  if (stays) {
+    steps.insert(steps.end(), static_cast<std::size_t>(count), first);
+    return count;
+  }
+  count = std::min<std::int64_t>(count, shapes_.policy().affine_lengths(len, false).end - len);
+  SeqState now = seq;
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    key.replace_last(now.held_tokens);
+    const FootprintStep done = look_up(key, now);
+    if (done.leaves_hashed || done.kept_pages < kept) return i;
+    steps.push_back(done);
+    kept = done.kept_pages;
+    now = after(now, done);
+  }
+  return count;
+}
+
+bool RecipeFootprint::charge_ahead(std::span<const SeqState> batch, DecodeAhead& ahead) {
+  std::vector<ShapeRun::Seq> now, next;
+  for (const SeqState& s : batch) {
+    now.push_back(shape_of(s));
+    next.push_back(shape_of(after(s, step(s)).taking(1)));
+  }
+  std::vector<StepOps::Read> first(batch.size()), second(batch.size());
+  bool on_lines = true;
+  std::vector<PolicyOp> then;
+  ahead.ops.clear(), ahead.more.clear(), ahead.reads.clear();
+  add_decodes(decodes_.decode(now, first, &on_lines), ahead.ops);
+  add_decodes(decodes_.decode(next, second, &on_lines), then);
+  if (!on_lines || then.size() != ahead.ops.size()) return false;
+  for (std::size_t i = 0; i < then.size(); ++i) {
+    const PolicyOp &a = ahead.ops[i], &b = then[i];
+    if (a.name != b.name || a.launches != b.launches) return false;
+    ahead.more.push_back({a.name, 0, b.bytes - a.bytes, b.flops - a.flops, a.over_host_link});
+  }
+  ahead.token = read_of_token();
+  for (std::size_t s = 0; s < batch.size(); ++s) {
+    const std::int64_t read = cache_read(first[s]);
+    ahead.reads.push_back({read, cache_read(second[s]) - read});
+  }
+  return true;
 }
 
 void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
@@ -330,20 +396,26 @@ void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
 
 void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<ShapeRun::Seq> rows;
-  for (SeqState& s : batch) {
-    if (s.new_tokens != 1 || s.seen_tokens < s.prompt_tokens || s.recomputes) continue;
+  for (const SeqState& s : batch) {
+    if (!decodes(s)) continue;
     rows.push_back(shape_of(s));
-    s.attended_tokens = attended(decodes_.decode(std::span(&rows.back(), 1)));
     if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, rows.back());
   }
   if (rows.empty()) return;
-  const LayerCalls calls = decodes_.decode(rows);
+  std::vector<StepOps::Read> reads(rows.size());
+  add_decodes(decodes_.decode(rows, reads), work.ops);
+  auto read = reads.begin();
+  for (SeqState& s : batch)
+    if (decodes(s)) s.attended_tokens = DecodeAhead::attended(cache_read(*read++), read_of_token());
+  if (unpacking_) unpacking_->take(work.ops);
+}
+
+void RecipeFootprint::add_decodes(const LayerCalls& calls, std::vector<PolicyOp>& ops) const {
   for (std::size_t c = 0; c < calls.calls.size(); ++c) {
     const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
     for (const OpCall& call : calls.calls[c])
-      if (call.op != kFetch || !unpacking_ || !unpacking_->has_fetches()) add_calls(work.ops, call, layers);
+      if (call.op != kFetch || !unpacking_ || !unpacking_->has_fetches()) add_calls(ops, call, layers);
   }
-  if (unpacking_) unpacking_->take(work.ops);
 }
 
 // Of a sequence that rested. One that lost tokens is what is left of its prompt and has grown since; where decode goes on cutting, it lost
@@ -367,17 +439,23 @@ void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t
 
 void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<ShapeRun::Seq> rows;
+  bool differ = false;
   for (SeqState& s : batch) {
-    if (s.new_tokens == 1 && s.seen_tokens >= s.prompt_tokens && !s.recomputes) continue;
+    if (decodes(s)) continue;
     rows.push_back(shape_of(s));
+    differ = differ || s.pattern > 0;
     std::int64_t held = 0;
     for (const std::int32_t h : rows.back().held) held += h;
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
     add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
   }
   if (rows.empty()) return;
+  use_layers(differ);
   shapes_.forget();
-  for (const OpCall& call : expected_.step_at_bounds(rows).calls) add_calls(work.ops, call, 1);
+  const ShapeRun::Result result = expected_.step_at_bounds(rows);
+  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l)
+    for (std::size_t c = result.first_call[l]; c < result.first_call[l + 1]; ++c)
+      add_calls(work.ops, result.calls[c], uses_all_ ? 1 : times_[static_cast<std::size_t>(kinds_.of_layer[l])]);
 }
 
 }  // namespace kvlab
