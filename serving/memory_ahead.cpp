@@ -6,18 +6,22 @@
 namespace kvlab {
 
 std::int64_t ReplicaMemory::look_ahead(std::span<const RequestId> of, std::int64_t most) {
-  ahead_.steps = ahead_done_ = 0;
-  runs_ahead_.resize(std::max(runs_ahead_.size(), of.size()));
-  std::vector<SeqState> batch;
+  ahead_done_ = 0;
+  ahead_of_.clear();
+  runs_ahead_.resize(of.size());
   for (std::size_t place = 0; place < of.size() && most >= 2; ++place) {
     const Request& r = table_[of[place]];
     if (r.computed_tokens < r.most_computed || (r.left_hashed && !r.blocks.empty())) return 0;
-    batch.push_back(seq_of(r, r.computed_tokens, 1));
+    ahead_of_.push_back(seq_of(r, r.computed_tokens, 1));
     runs_ahead_[place].clear();
-    most = std::min(most, footprint_->decode_run(batch.back(), most, runs_ahead_[place]));
+    most = std::min(most, footprint_->decode_run(ahead_of_.back(), most, runs_ahead_[place]));
   }
-  if (most < 2 || batch.empty() || !footprint_->charge_ahead(batch, ahead_)) return 0;
-  return ahead_.steps = most;
+  return most < 2 ? 0 : most;
+}
+
+void ReplicaMemory::charge_ahead(std::int64_t steps) {
+  ahead_ = {};
+  if (steps > 0) footprint_->charge_ahead(ahead_of_, runs_ahead_, steps, ahead_);
 }
 
 std::int64_t ReplicaMemory::pages_ahead(std::span<const RequestId> of, std::int64_t steps) const {

@@ -132,9 +132,10 @@ class ReplicaMemory {
   [[nodiscard]] Preemption preemption_of(const Request& r, Preemption wanted) const;
 
   // ---- decode steps ahead, of policies that look ahead (memory_ahead.cpp) ----
-  // The number of next steps, `most` at most, of the running requests `of`, that are known; ahead() then has their costs.
+  // The number of next steps, `most` at most, of the running requests `of`, that are known.
   std::int64_t look_ahead(std::span<const RequestId> of, std::int64_t most);
-  [[nodiscard]] DecodeAhead& ahead() { return ahead_; }
+  // Finds the costs of the first `steps` of these.
+  void charge_ahead(std::int64_t steps);
   [[nodiscard]] const DecodeAhead& ahead() const { return ahead_; }
   // Private pages that they take in their first `steps` steps, as far as they do not hold them.
   [[nodiscard]] std::int64_t pages_ahead(std::span<const RequestId> of, std::int64_t steps) const;
@@ -197,6 +198,7 @@ class ReplicaMemory {
   RequestId hits_for_ = kNoRequest;
   bool hits_valid_ = false;
   DecodeAhead ahead_;
+  std::vector<SeqState> ahead_of_;                      // before these steps
   std::vector<std::vector<FootprintStep>> runs_ahead_;  // by place in running
   std::int64_t ahead_done_ = 0;                         // of their steps
   std::vector<SeqState> charged_;                       // while a step is committed: the policy's sequences,

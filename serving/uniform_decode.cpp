@@ -65,8 +65,16 @@ std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth,
     const std::int64_t splits = pages > 0 ? ceil_div<std::int64_t>(pages, pool.pages_per_block()) + 1 : 0;
     return allocations_in(n) + splits <= pool.takes_before_loss();
   };
-  while (steps >= 2 && !fits(steps)) --steps;
-  memory_.ahead().steps = left_ = steps < 2 ? 0 : steps;
+  std::int64_t low = 0;  // fits(low), and not the one after steps
+  while (low < steps) {
+    const std::int64_t middle = low + (steps - low + 1) / 2;
+    if (fits(middle))
+      low = middle;
+    else
+      steps = middle - 1;
+  }
+  left_ = low < 2 ? 0 : low;
+  memory_.charge_ahead(left_);
   return left_;
 }
 

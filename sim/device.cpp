@@ -8,6 +8,26 @@
 
 namespace kvlab {
 
+namespace {
+
+bool same_work(const PolicyOp& a, const PolicyOp& b) {
+  return a.name == b.name && a.launches == b.launches && a.bytes == b.bytes && a.flops == b.flops;
+}
+
+bool runs_along_line(const DecodeAhead& ahead) {
+  const std::vector<std::vector<std::int32_t>>& rows = ahead.attended;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    if (!std::equal(ahead.ops[0].begin(), ahead.ops[0].end(), ahead.ops[i].begin(), ahead.ops[i].end(), same_work)) return false;
+    for (std::size_t s = 0; s < rows[i].size(); ++s) {
+      const std::int32_t more = rows[1][s] - rows[0][s];
+      if ((more != 0 && more != 1) || rows[i][s] - rows[i - 1][s] != more) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group,
                      EncodeCost encode)
     : cost_(std::move(cost)),
@@ -125,25 +145,22 @@ DecodeTimes SimDevice::times_of(StepShape& shape) {
   return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps};
 }
 
-// Of a policy: along a line if its operations stay as they are and each row gains a token or none; else step by step.
+// Of a policy: along a line if its operations stay as they are and each row gains a token in each step, or none; else step by step.
 DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
-  const AttentionWindows windows = cost_->windows();
-  const auto stays = [](const PolicyOp& op) { return op.bytes == 0 && op.flops == 0; };
-  const auto is_even = [&](const DecodeAhead::Read& read) { return read.more == 0 || read.more == ahead.token; };
-  const bool is_line = windows.every_layer == 0 && windows.some_layers == 0 && std::all_of(ahead.more.begin(), ahead.more.end(), stays) &&
-                       std::all_of(ahead.reads.begin(), ahead.reads.end(), is_even);
-  std::vector<PolicyOp> ops = ahead.ops;
   DecodeTimes times;
-  for (std::int64_t i = 0; i < (is_line ? 1 : ahead.steps); ++i) {
+  if (ahead.steps() == 0) return times;
+  const AttentionWindows windows = cost_->windows();
+  const bool is_line = windows.every_layer == 0 && windows.some_layers == 0 && runs_along_line(ahead);
+  for (std::size_t i = 0; i < (is_line ? 1 : ahead.ops.size()); ++i) {
     StepShape shape;
-    for (std::size_t s = 0; s < ahead.reads.size(); ++s) {
-      add_decode_row(shape, ahead.attended(s, i), windows);
-      if (is_line && ahead.reads[s].more == 0) ++shape.decode_full;
+    for (std::size_t s = 0; s < ahead.attended[i].size(); ++s) {
+      add_decode_row(shape, ahead.attended[i][s], windows);
+      if (is_line && ahead.attended[1][s] == ahead.attended[0][s]) ++shape.decode_full;
     }
-    shape.ops = ops;
+    shape.ops = ahead.ops[i];
     if (is_line) {
       times = times_of(shape);
-      times.steps = std::min(times.steps, ahead.steps);
+      times.steps = std::min(times.steps, ahead.steps());
       return times;
     }
     shape.head_rows = shape.decodes;
@@ -151,10 +168,9 @@ DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
     costs_.push_back(cost_->step(shape));
     times.each.push_back(costs_.back().total);
     times.host = cost_->host_time(shape);
-    for (std::size_t o = 0; o < ops.size(); ++o) ops[o].bytes += ahead.more[o].bytes, ops[o].flops += ahead.more[o].flops;
   }
   times.base = times.each.front();
-  times.steps = ahead.steps;
+  times.steps = ahead.steps();
   return times;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -45,6 +44,15 @@ struct FootprintStep {
   bool leaves_hashed = false;
   // The policy takes the prompt to end with this step; for sequences that are computed again.
   bool ends_prompt = false;
+
+  // The sequence after its step.
+  [[nodiscard]] SeqState after(SeqState seq) const {
+    seq.seen_tokens += seq.new_tokens;
+    seq.left_hashed |= leaves_hashed;
+    seq.held_tokens = seq.left_hashed ? held_tokens : seq.seen_tokens;
+    seq.pattern = seq.left_hashed ? pattern : 0;
+    return seq;
+  }
 };
 
 // Operations of one kind that a policy adds to a step, over all layers and KV heads: the sum of its calls (kernels/ops.h).
@@ -68,21 +76,11 @@ struct PolicyWork {
   [[nodiscard]] bool empty() const { return ops.empty() && passes.empty(); }
 };
 
-// Costs of the decode steps to come of a batch, from the next one on, along lines.
+// The costs of the decode steps to come of a batch, from the next one on.
 struct DecodeAhead {
-  struct Read {
-    std::int64_t first = 0, more = 0;
-  };
-  std::int64_t steps = 0;           // for which this holds; 0: the costs are not known ahead
-  std::vector<PolicyOp> ops, more;  // of the first step, and what each further one adds to the same operations
-  std::vector<Read> reads;          // what attention reads for each sequence, in `token` parts of a token of the model's own KV type
-  std::int64_t token = 1;
-
-  // SeqState::attended_tokens of a sequence in step i, from 0.
-  [[nodiscard]] std::int32_t attended(std::size_t s, std::int64_t i) const { return attended(reads[s].first + i * reads[s].more, token); }
-  static std::int32_t attended(std::int64_t read, std::int64_t token) {
-    return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
-  }
+  std::vector<std::vector<PolicyOp>> ops;           // [steps]
+  std::vector<std::vector<std::int32_t>> attended;  // [steps][batch] SeqState::attended_tokens
+  [[nodiscard]] std::int64_t steps() const { return std::ssize(ops); }
 };
 
 // A KV policy in serving: the memory of a sequence step by step, and the cost of a step of a batch. Sizes only, no tensors. Equal arguments
@@ -101,11 +99,12 @@ class Footprint {
   [[nodiscard]] virtual bool is_steady_in_decode() const { return keeps_everything(); }
   // True: decode steps can be looked ahead at, by the two calls that follow.
   [[nodiscard]] virtual bool looks_ahead() const { return false; }
-  // Appends the results of the sequence's next decode steps, `most` at most, as long as the costs of these run along lines and kept pages
-  // do not become fewer. Returns their number.
+  // Appends the results of the sequence's next decode steps, `most` at most, as long as its rows are cut by none of them for the first time
+  // and kept pages do not become fewer. Returns their number.
   virtual std::int64_t decode_run(const SeqState& /*seq*/, std::int64_t /*most*/, std::vector<FootprintStep>& /*steps*/) { return 0; }
-  // The costs of these steps, for a batch of sequences that all have a second one. Returns false if they are on no lines together.
-  virtual bool charge_ahead(std::span<const SeqState> /*batch*/, DecodeAhead& /*ahead*/) { return false; }
+  // The costs of `steps` decode steps of these sequences, whose results are in `runs` [batch][steps or more].
+  virtual void charge_ahead(std::span<const SeqState> /*batch*/, std::span<const std::vector<FootprintStep>> /*runs*/,
+                            std::int64_t /*steps*/, DecodeAhead& /*ahead*/) {}
   // True: a sequence that evicts nothing has private pages beside its blocks for what only some layers keep. Those beyond a step's
   // peak_pages go back before the step; they hold tokens that the blocks hold too.
   [[nodiscard]] virtual bool returns_pages() const { return false; }

@@ -13,6 +13,7 @@
 #include "kernels/ops.h"
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "kernels/storage/stored/stored_code.h"
+#include "policies/kv/budget.h"
 #include "policies/kv/kv_keeper.h"
 #include "policies/kv/kv_store.h"
 #include "policies/kv/step_key.h"
@@ -106,17 +107,6 @@ struct LayerStep {
   }
 };
 
-// Tokens that always stay: the first ones, and the last before the sequence's end.
-struct Protected {
-  std::int32_t sinks = 0, recent = 0;
-  bool prompt = false;      // all of what is left of the prompt
-  double recent_frac = 0;   // more of the last: this share of what the row keeps, rounded down
-  std::int32_t before = 0;  // all of what is left before this position
-  [[nodiscard]] std::int32_t recent_of(std::int32_t kept_tokens) const {
-    return recent + static_cast<std::int32_t>(recent_frac * kept_tokens);
-  }
-};
-
 class TrainedTensors;
 
 class KvPart {
@@ -162,8 +152,6 @@ class KvPart {
  private:
   std::int32_t first_word_ = 0;
 };
-
-struct Budget;
 
 // Importance of each cached token, per KV head; higher stays.
 class Scorer : public KvPart {
@@ -249,17 +237,6 @@ class Held {
   std::span<const std::int32_t> len_ = {};
   const Allocator* allocator_ = nullptr;
   const ModelShape* model_ = nullptr;
-};
-
-// Tokens that a policy may keep.
-struct Budget {
-  std::int32_t tokens = 0;  // 0: none given
-  double frac = 0;          // of the prompt; 0: none given
-  bool truncates = true;    // tokens of a fraction: int(n * frac), else rounded half to even
-  double dropped = -1;      // the share of the prompt that is removed, as the experiment gives it; below 0: 1 - frac
-  [[nodiscard]] double dropped_frac() const { return dropped < 0 ? 1 - frac : dropped; }
-  // Tokens per KV head of a sequence with this prompt; of a share at least one.
-  [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
 };
 
 // When a policy acts, and down to how many tokens.

@@ -8,7 +8,6 @@
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "policies/kv/forward_passes.h"
-#include "policies/kv/op_sums.h"
 
 namespace kvlab {
 
@@ -29,15 +28,6 @@ RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens, double least_t
   const auto per_token = [](std::int64_t more) { return static_cast<double>(std::max<std::int64_t>(0, more)) / kManyTokens; };
   const double gpu = std::max({1.0, per_token(twice.gpu - once.gpu), least_token_bytes});
   return {gpu, block_tokens, per_token(twice.host - once.host), per_token(twice.disk - once.disk)};
-}
-
-// The sequence after its step.
-SeqState after(SeqState seq, const FootprintStep& done) {
-  seq.seen_tokens += seq.new_tokens;
-  seq.left_hashed |= done.leaves_hashed;
-  seq.held_tokens = seq.left_hashed ? done.held_tokens : seq.seen_tokens;
-  seq.pattern = seq.left_hashed ? done.pattern : 0;
-  return seq;
 }
 
 }  // namespace
@@ -69,7 +59,6 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
     throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
   if (!needs.pass.empty()) pass_shapes(needs.pass, 1);
   for (const std::int32_t kind : kinds_.of_layer) ++times_[static_cast<std::size_t>(kind)];
-  find_side_bytes();
 }
 
 // One layer of each kind runs, or all of them where rows differ between layers.
@@ -102,25 +91,33 @@ std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
   return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(ShapeRun::kNoCut);
 }
 
-// Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
-void RecipeFootprint::find_side_bytes() {
-  std::int64_t most = 0;
-  use_layers(false);
-  for (std::int32_t i = 1; i <= kSideSteps; ++i) {
-    for (const std::int32_t n : {i * kSideStep - 1, i * kSideStep}) {
-      ShapeRun::Result result = untouched(shapes_, n);
-      expand(result);
-      most = std::max(most, result.before.gpu - static_cast<std::int64_t>(pages_.token_bytes * n));
-    }
+// Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each: the most that
+// any of up to `tokens` does, which is looked at as sequences become so long.
+std::int64_t RecipeFootprint::side_pages(std::int32_t tokens) {
+  if (tokens == 0) return 0;
+  const auto i = std::min<std::size_t>(static_cast<std::size_t>((tokens - 1) / kSideStep), kSideSteps - 1);
+  while (side_bytes_.size() <= i) {
+    std::int64_t most = side_bytes_.empty() ? 0 : side_bytes_.back();
+    const auto end = static_cast<std::int32_t>(side_bytes_.size() + 1) * kSideStep;
+    for (const std::int32_t n : {end - 1, end})
+      most = std::max(most, untouched_bytes(n) - static_cast<std::int64_t>(pages_.token_bytes * n));
     side_bytes_.push_back(most);
   }
-  shapes_.forget();
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(side_bytes_[i]) / page_bytes_));
 }
 
-std::int64_t RecipeFootprint::side_pages(std::int32_t tokens) const {
-  if (side_bytes_.back() <= 0 || tokens == 0) return 0;
-  const auto i = std::min<std::size_t>(static_cast<std::size_t>((tokens - 1) / kSideStep), side_bytes_.size() - 1);
-  return static_cast<std::int64_t>(std::ceil(static_cast<double>(side_bytes_[i]) / page_bytes_));
+// GPU bytes of a sequence that holds all of its first `tokens` tokens. Disposals may have merged or marked some.
+std::int64_t RecipeFootprint::untouched_bytes(std::int32_t tokens) {
+  use_layers(false);
+  if (!recipe_.only_drops) {
+    ShapeRun::Result result = untouched(shapes_, tokens);
+    expand(result);
+    return result.before.gpu;
+  }
+  const std::vector<std::int64_t> bytes = shapes_.gpu_bytes({tokens, 1, tokens + 2, {tokens}, {}});
+  std::int64_t gpu = 0;
+  for (std::size_t k = 0; k < times_.size(); ++k) gpu += times_[k] * bytes[static_cast<std::size_t>(kinds_.first[k])];
+  return gpu;
 }
 
 // Each row has pages of its own; the layer's bytes are spread over its rows by their tokens.
@@ -173,12 +170,19 @@ ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
   return shape;
 }
 
+// A decode step in which nothing is cut: the rows alone say what is kept.
+bool RecipeFootprint::only_grows(const SeqState& seq) const {
+  return decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut;
+}
+
 // Decode steps depend on what the parts declare and on the rows.
 StepKey RecipeFootprint::key_of(const SeqState& seq) const {
   const std::int32_t target = decodes(seq) ? target_of(seq) : ShapeRun::kLayersDiffer;
   const bool is_whole = seq.pattern == 0 && seq.held_tokens == seq.seen_tokens, is_cut = target != ShapeRun::kNoCut;
   StepKey key;
-  if (target != ShapeRun::kLayersDiffer)
+  if (!is_cut && recipe_.only_drops)
+    key.add(-4, trigger_->in_decode() ? 1 : StepKey::kForEver);
+  else if (target != ShapeRun::kLayersDiffer)
     key = shapes_.policy().step_key({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, is_cut ? std::optional(target) : std::nullopt,
                                     seq.held_tokens + 1, is_whole);
   else
@@ -248,7 +252,7 @@ FootprintStep RecipeFootprint::grow(const SeqState& seq) {
 }
 
 // What holds for any step; `gpu` bytes lie on the GPU after it.
-void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) const {
+void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) {
   done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
   done.peak_pages = std::max(done.peak_pages, done.kept_pages);
   if (seq.left_hashed) return;
@@ -261,7 +265,7 @@ void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintSte
 }
 
 FootprintStep RecipeFootprint::run(const SeqState& seq) {
-  if (decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut) return grow(seq);
+  if (only_grows(seq)) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq);
   use_layers(seq.pattern > 0);
   shapes_.forget();
@@ -306,7 +310,7 @@ std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int3
   const std::int64_t blocks = ceil_div(grown, pages_.block_tokens);
   const std::int64_t pages = prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
   if (!trigger_->in_decode()) return pages;
-  return std::max(pages, most_pages(after(seq, prompt).taking(1), seen_tokens));
+  return std::max(pages, most_pages(prompt.after(seq).taking(1), seen_tokens));
 }
 
 // The most that decode steps keep until the sequence has `seen_tokens`: rows with large shares of the budget fill up for long.
@@ -315,147 +319,33 @@ std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens)
   while (seq.seen_tokens < seen_tokens) {
     const FootprintStep done = step(seq);
     most = std::max(most, done.kept_pages);
-    const SeqState next = after(seq, done);
+    const SeqState next = done.after(seq);
     if (key_of(next) == key_of(seq)) break;
     seq = next;
   }
   return most;
 }
 
-// What a decode step of one sequence reads of its cache, over all layers: bytes, or where it lies decoded products.
-std::int64_t RecipeFootprint::cache_read(const StepOps::Read& all) const {
-  const std::int64_t others = 4LL * model_.q_heads * model_.head_dim * model_.num_layers;  // queries and outputs
-  return reads_ != KvReads::kStored ? all.flops : all.bytes - others;
-}
-
-// The same of a token in the model's own type.
-std::int64_t RecipeFootprint::read_of_token() const {
-  const std::int64_t d = model_.head_dim;
-  return model_.num_layers * (reads_ != KvReads::kStored ? 4 * model_.q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
-}
-
-// Rows that grow by a token in each step, or that are cut in each to what they were.
 std::int64_t RecipeFootprint::decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) {
   if (!decodes(seq)) return 0;
-  const FootprintStep first = step(seq);
-  if (first.leaves_hashed || first.ends_prompt || first.pattern != seq.pattern || has_whole_rows(seq)) return 0;
-  const bool stays = seq.left_hashed && first.held_tokens == seq.held_tokens;
-  const bool is_cut = target_of(seq) != ShapeRun::kNoCut;
-  if (!stays && (is_cut || first.held_tokens != seq.held_tokens + 1)) return 0;
-  const std::int32_t len = seq.held_tokens + 1;
-  StepKey key = key_of(seq);
-  std::int64_t count = std::min(most, key.lasts());
-  if (stays) {
-    steps.insert(steps.end(), static_cast<std::size_t>(count), first);
-    return count;
-  }
-  count = std::min<std::int64_t>(count, shapes_.policy().affine_lengths(len, false).end - len);
   SeqState now = seq;
+  StepKey key;
   std::int64_t kept = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    key.replace_last(now.held_tokens);
+  for (std::int64_t i = 0, key_until = 0; i < most; ++i) {
+    if (i >= key_until) {
+      key = key_of(now);
+      key_until = i + key.lasts();
+    } else {
+      key.replace_last(now.held_tokens);
+    }
     const FootprintStep done = look_up(key, now);
-    if (done.leaves_hashed || done.kept_pages < kept) return i;
+    if (done.leaves_hashed || done.ends_prompt || done.pattern != now.pattern || done.kept_pages < kept) return i;
+    if (done.held_tokens != now.held_tokens && done.held_tokens != now.held_tokens + 1) key_until = i + 1;
     steps.push_back(done);
     kept = done.kept_pages;
-    now = after(now, done);
+    now = done.after(now);
   }
-  return count;
-}
-
-bool RecipeFootprint::charge_ahead(std::span<const SeqState> batch, DecodeAhead& ahead) {
-  std::vector<ShapeRun::Seq> now, next;
-  for (const SeqState& s : batch) {
-    now.push_back(shape_of(s));
-    next.push_back(shape_of(after(s, step(s)).taking(1)));
-  }
-  std::vector<StepOps::Read> first(batch.size()), second(batch.size());
-  bool on_lines = true;
-  std::vector<PolicyOp> then;
-  ahead.ops.clear(), ahead.more.clear(), ahead.reads.clear();
-  add_decodes(decodes_.decode(now, first, &on_lines), ahead.ops);
-  add_decodes(decodes_.decode(next, second, &on_lines), then);
-  if (!on_lines || then.size() != ahead.ops.size()) return false;
-  for (std::size_t i = 0; i < then.size(); ++i) {
-    const PolicyOp &a = ahead.ops[i], &b = then[i];
-    if (a.name != b.name || a.launches != b.launches) return false;
-    ahead.more.push_back({a.name, 0, b.bytes - a.bytes, b.flops - a.flops, a.over_host_link});
-  }
-  ahead.token = read_of_token();
-  for (std::size_t s = 0; s < batch.size(); ++s) {
-    const std::int64_t read = cache_read(first[s]);
-    ahead.reads.push_back({read, cache_read(second[s]) - read});
-  }
-  return true;
-}
-
-void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
-  charge_decodes(batch, work);
-  charge_prompts(batch, work);
-}
-
-void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work) {
-  std::vector<ShapeRun::Seq> rows;
-  for (const SeqState& s : batch) {
-    if (!decodes(s)) continue;
-    rows.push_back(shape_of(s));
-    if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, rows.back());
-  }
-  if (rows.empty()) return;
-  std::vector<StepOps::Read> reads(rows.size());
-  add_decodes(decodes_.decode(rows, reads), work.ops);
-  auto read = reads.begin();
-  for (SeqState& s : batch)
-    if (decodes(s)) s.attended_tokens = DecodeAhead::attended(cache_read(*read++), read_of_token());
-  if (unpacking_) unpacking_->take(work.ops);
-}
-
-void RecipeFootprint::add_decodes(const LayerCalls& calls, std::vector<PolicyOp>& ops) const {
-  for (std::size_t c = 0; c < calls.calls.size(); ++c) {
-    const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
-    for (const OpCall& call : calls.calls[c])
-      if (call.op != kFetch || !unpacking_ || !unpacking_->has_fetches()) add_calls(ops, call, layers);
-  }
-}
-
-// Of a sequence that rested. One that lost tokens is what is left of its prompt and has grown since; where decode goes on cutting, it lost
-// encoded ones and stays decoded.
-void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
-  std::int64_t held = 0;
-  for (const std::int32_t h : shape.held) held += h;
-  if (shape.held.size() == 1) held *= std::int64_t{model_.num_layers} * model_.kv_heads;
-  const bool lost = std::any_of(shape.held.begin(), shape.held.end(), [&](std::int32_t h) { return h < shape.seen_tokens; });
-  if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
-}
-
-// Tokens decoded ahead come one after the other, each in a pass of its own.
-void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const {
-  const bool decodes = shapes_.policy().needs().pass == "lookahead";
-  for (const PassShape& chunk : chunks) {
-    if (!decodes) work.passes.push_back({chunk.count, kv_tokens});
-    for (std::int32_t i = 0; decodes && i < chunk.count; ++i) work.passes.push_back({1, kv_tokens + i});
-  }
-}
-
-void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work) {
-  std::vector<ShapeRun::Seq> rows;
-  bool differ = false;
-  for (SeqState& s : batch) {
-    if (decodes(s)) continue;
-    rows.push_back(shape_of(s));
-    differ = differ || s.pattern > 0;
-    std::int64_t held = 0;
-    for (const std::int32_t h : rows.back().held) held += h;
-    s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
-    add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
-  }
-  if (rows.empty()) return;
-  use_layers(differ);
-  shapes_.forget();
-  const ShapeRun::Result result = expected_.step_at_bounds(rows);
-  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l)
-    for (std::size_t c = result.first_call[l]; c < result.first_call[l + 1]; ++c)
-      add_calls(work.ops, result.calls[c], uses_all_ ? 1 : times_[static_cast<std::size_t>(kinds_.of_layer[l])]);
+  return most;
 }
 
 }  // namespace kvlab

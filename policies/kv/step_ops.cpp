@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -14,33 +15,42 @@ OpCall combined(const OpCall& a, const OpCall& b, F&& f) {
   return {a.op, f(a.rows, b.rows), f(a.tokens, b.tokens), f(a.outputs, b.outputs), f(a.bytes, b.bytes), f(a.flops, b.flops)};
 }
 
-using PerLayer = std::vector<std::vector<OpCall>>;
+using Calls = std::vector<OpCall>;
 
-bool same_operations(const PerLayer& a, const PerLayer& b) {
-  const auto same_op = [](const OpCall& x, const OpCall& y) { return x.op == y.op; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_op); });
+constexpr std::size_t kMostLines = 1 << 16;
+
+bool same_operations(const Calls& a, const Calls& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const OpCall& x, const OpCall& y) { return x.op == y.op; });
 }
 
-// a - b; both have the same operations.
-PerLayer difference(PerLayer a, const PerLayer& b) {
-  for (std::size_t l = 0; l < a.size(); ++l)
-    for (std::size_t i = 0; i < a[l].size(); ++i) a[l][i] = combined(a[l][i], b[l][i], std::minus<>());
+// a + times * b; both have the same operations.
+Calls plus(Calls a, const Calls& b, std::int64_t times) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = combined(a[i], b[i], [times](std::int64_t x, std::int64_t y) { return x + times * y; });
   return a;
 }
 
-StepOps::Read read_of(const PerLayer& calls) {
+StepOps::Read read_of(const Calls& calls) {
   StepOps::Read read;
-  for (const auto& layer : calls)
-    for (const OpCall& c : layer)
-      if (c.op == "attend") read.bytes += c.bytes, read.flops += c.flops;
+  for (const OpCall& c : calls)
+    if (c.op == "attend") read.bytes += c.bytes, read.flops += c.flops;
   return read;
 }
 
+// Layer by layer, without the calls that begin them.
+std::vector<Calls> split(const Calls& calls) {
+  std::vector<Calls> layers;
+  for (const OpCall& c : calls)
+    if (c.op.empty())
+      layers.emplace_back();
+    else
+      layers.back().push_back(c);
+  return layers;
+}
+
 // Layers with equal calls become one class.
-LayerCalls classes(const PerLayer& calls) {
+LayerCalls classes(const std::vector<Calls>& calls) {
   LayerCalls found;
-  for (const std::vector<OpCall>& layer : calls) {
+  for (const Calls& layer : calls) {
     std::size_t c = 0;
     while (c < found.calls.size() && found.calls[c] != layer) ++c;
     if (c == found.calls.size()) found.calls.push_back(layer);
@@ -66,18 +76,19 @@ StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
   }
 }
 
-StepOps::PerLayer StepOps::run(const Unit& unit, std::span<const Seq> batch) {
+StepOps::Calls StepOps::run(const Unit& unit, std::span<const Seq> batch) {
   ++runs_;
   if (running_ != &unit) shapes_.run_only(unit.layers);
   running_ = &unit;
   const ShapeRun::Result result = shapes_.step(batch);
-  PerLayer calls;
+  Calls calls;
   for (const std::int32_t l : unit.layers) {
     const auto at = [&](std::int32_t i) {
       return result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[static_cast<std::size_t>(i)]);
     };
-    calls.emplace_back(at(l), at(l + 1));
-    if (fetches_) calls.back().push_back({kFetch, 0, 0, 0, result.fetched[static_cast<std::size_t>(l)], 0});
+    calls.push_back({});
+    calls.insert(calls.end(), at(l), at(l + 1));
+    if (fetches_) calls.push_back({kFetch, 0, 0, 0, result.fetched[static_cast<std::size_t>(l)], 0});
   }
   return calls;
 }
@@ -135,12 +146,9 @@ std::optional<StepOps::Seq> StepOps::moved(const Unit& unit, const Member& m, co
 }
 
 // Which operations the layers call. A kind met alone gets the sequence as its member.
-std::int32_t StepOps::kind_of(Unit& unit, const PerLayer& calls, const Seq& seq, std::int32_t company) {
+std::int32_t StepOps::kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company) {
   std::vector<std::string_view> names;
-  for (const auto& layer : calls) {
-    names.emplace_back();
-    for (const OpCall& c : layer) names.push_back(c.op);
-  }
+  for (const OpCall& c : calls) names.push_back(c.op);
   const auto kind =
       static_cast<std::size_t>(unit.kinds.try_emplace(std::move(names), static_cast<std::int32_t>(unit.kinds.size())).first->second);
   if (kind == unit.member.size()) unit.member.emplace_back();
@@ -149,62 +157,56 @@ std::int32_t StepOps::kind_of(Unit& unit, const PerLayer& calls, const Seq& seq,
 }
 
 // What the sequence adds to the calls of its company; nothing where it changes which operations are called.
-std::optional<StepOps::PerLayer> StepOps::added(const Unit& unit, const Seq& seq, std::int32_t company) {
+std::optional<StepOps::Calls> StepOps::added(const Unit& unit, const Seq& seq, std::int32_t company) {
   const Unit::Company& with = unit.companies[static_cast<std::size_t>(company)];
   std::vector<Seq> batch = with.members;
   batch.push_back(seq);
-  PerLayer calls = run(unit, batch);
+  Calls calls = run(unit, batch);
   if (company == 0) return calls;
   if (!same_operations(calls, with.calls)) return std::nullopt;
-  return difference(std::move(calls), with.calls);
+  return plus(std::move(calls), with.calls, -1);
 }
 
 // A line through this length and one beside it, or the one length of `calls`.
-StepOps::Line StepOps::make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, PerLayer calls) {
+StepOps::Line StepOps::make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Calls calls) {
   Line line{at.length, kind_of(unit, calls, seq_of(unit, m), company), std::move(calls), {}, {}, {}};
   line.read = read_of(line.base);
   for (const std::int32_t by : {1, -1}) {
     if (at.length + by >= at.range.end || at.length + by < at.range.begin) continue;
     const std::optional<Seq> beside = moved(unit, m, at, at.length + by);
-    std::optional<PerLayer> there = beside ? added(unit, *beside, company) : std::nullopt;
+    std::optional<Calls> there = beside ? added(unit, *beside, company) : std::nullopt;
     if (!there || !same_operations(*there, line.base)) continue;
-    line.slope = by > 0 ? difference(std::move(*there), line.base) : difference(line.base, *there);
+    line.slope = by > 0 ? plus(std::move(*there), line.base, -1) : plus(line.base, *there, -1);
     line.read_slope = read_of(line.slope);
     break;
   }
   return line;
 }
 
-StepOps::Place StepOps::place(const Line& line, const Standing& at) {
-  on_lines_ = on_lines_ && (!line.slope.empty() || at.range.end - at.range.begin == 1);
-  return {&line, at.length - line.begin};
-}
-
-StepOps::Place StepOps::find(Unit& unit, const Member& m, std::int32_t company) {
-  const Standing at = standing(unit, m);
+StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, std::int32_t company) {
   StepKey key = at.key;
   key.add(company);
   key.add(at.range.begin);
-  const auto known = unit.lines.find(key);
-  if (known != unit.lines.end() && (!known->second.slope.empty() || known->second.begin == at.length)) return place(known->second, at);
-  // Where no other length was found beside the first, every length is a point.
-  StepKey point = key;
-  point.add(at.length);
-  const bool is_point = known != unit.lines.end();
-  if (is_point)
-    if (const auto found = unit.lines.find(point); found != unit.lines.end()) return place(found->second, at);
-  std::optional<PerLayer> calls = added(unit, seq_of(unit, m), company);
-  if (!calls) return {};
-  Standing here = at;
-  if (is_point) here.range = Lengths::only(at.length);
-  Line line = make(unit, m, here, company, std::move(*calls));
-  return place(unit.lines.emplace(is_point ? point : key, std::move(line)).first->second, at);
+  auto known = unit.lines.find(key);
+  const bool is_point = known != unit.lines.end() && known->second.slope.empty() && known->second.begin != at.length;
+  if (is_point) {  // no other length was found beside the first: every length is a point
+    key.add(at.length);
+    known = unit.lines.find(key);
+  }
+  if (known == unit.lines.end()) {
+    std::optional<Calls> calls = added(unit, seq_of(unit, m), company);
+    if (!calls) return {};
+    Standing here = at;
+    if (is_point) here.range = Lengths::only(at.length);
+    known = unit.lines.emplace(key, make(unit, m, here, company, std::move(*calls))).first;
+  }
+  return {&known->second, at.length - known->second.begin};
 }
 
 // The set of kinds in a batch.
-std::int32_t StepOps::company_of(Unit& unit, std::span<const Place> places) {
+std::int32_t StepOps::company_of(Unit& unit, std::span<const Cursor> cursors) {
   std::set<std::int32_t> kinds;
-  for (const Place& p : places) kinds.insert(p.line->kind);
+  for (const Cursor& c : cursors) kinds.insert(c.alone.line->kind);
   if (kinds.size() == 1) return 0;
   const auto [at, is_new] =
       unit.company_ids.try_emplace(std::vector(kinds.begin(), kinds.end()), static_cast<std::int32_t>(unit.companies.size()));
@@ -217,73 +219,142 @@ std::int32_t StepOps::company_of(Unit& unit, std::span<const Place> places) {
   return at->second;
 }
 
-StepOps::PerLayer StepOps::decode(Unit& unit, std::span<const Member> batch, std::int64_t times, std::span<Read> reads) {
-  std::vector<Place> places;
-  for (std::size_t s = 0; s < batch.size(); ++s) {
-    const Place p = places.emplace_back(find(unit, batch[s], 0));
-    if (!reads.empty()) {
-      reads[s].bytes += times * (p.line->read.bytes + p.further * p.line->read_slope.bytes);
-      reads[s].flops += times * (p.line->read.flops + p.further * p.line->read_slope.flops);
-    }
-  }
-  if (const std::int32_t company = company_of(unit, places); company != 0) {
-    for (std::size_t s = 0; s < batch.size(); ++s) {
-      if (places[s] = find(unit, batch[s], company); places[s].line != nullptr) continue;
-      std::vector<Seq> seqs;
-      for (const Member& m : batch) seqs.push_back(seq_of(unit, m));
-      on_lines_ = false;
-      return run(unit, seqs);
-    }
-  }
-  PerLayer total = places.front().line->base;
-  for (std::size_t s = 0; s < places.size(); ++s) {
-    const auto& [line, further] = places[s];
-    for (std::size_t l = 0; l < total.size(); ++l)
-      for (std::size_t i = 0; i < total[l].size(); ++i) {
-        if (s > 0) total[l][i] = combined(total[l][i], line->base[l][i], std::plus<>());
-        if (further != 0)
-          total[l][i] = combined(total[l][i], line->slope[l][i], [&](std::int64_t a, std::int64_t b) { return a + b * further; });
-      }
-  }
-  return total;
+// Moves to the step; the sequence's place alone is looked up there.
+void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
+  const std::vector<std::int32_t>& grown = c.walk->grown;
+  const auto by = static_cast<std::int32_t>(step - c.at);
+  for (std::int32_t& h : c.seq.held) h += h == c.seq.seen_tokens ? by : grown[step] - grown[c.at];
+  c.seq.seen_tokens += by;
+  c.at = step;
+  const Standing at = standing(unit, c.member());
+  c.alone = find(unit, c.member(), at, 0);
+  c.company = 0;
+  c.cut = step + 1 < grown.size() ? grown[step + 1] - grown[step] : 1;
+  c.grows = at.only_whole_grow ? 1 : c.cut;
+  const std::int64_t on_line = c.alone.line->slope.empty() ? 1 : at.range.end - at.length;
+  const std::int64_t holds = c.grows == 0 ? StepKey::kForEver : c.grows == 1 ? on_line : 1;
+  c.until = step + static_cast<std::size_t>(std::min(at.key.lasts(), holds));
 }
 
-LayerCalls StepOps::decode(std::span<const Seq> batch, std::span<Read> reads, bool* on_lines) {
-  on_lines_ = true;
-  if (batch.empty()) return {std::vector<std::int32_t>(static_cast<std::size_t>(model_.num_layers), 0), {{}}};
-  std::vector<Member> members;
-  bool alike = true;
-  for (const Seq& seq : batch) {
-    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
-      throw InternalError(
-          "a decode step has one new token per sequence, and "
-          "tokens held before it");
-    const bool is_even = std::all_of(seq.held.begin(), seq.held.end(), [&](std::int32_t h) { return h == seq.held.front(); });
-    members.push_back({&seq, is_even ? std::span(seq.held).first(1) : std::span(seq.held)});
-    alike = alike && is_even;
+// Looks up what the sequences add to their company in a step; false: their calls are no sum.
+bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
+  const std::int32_t company = company_of(unit, cursors);
+  for (Cursor& c : cursors) {
+    if (company == 0) c.joint = c.alone;
+    if (c.company == company) continue;
+    if (c.at != step) put(unit, c, step);
+    c.joint = find(unit, c.member(), standing(unit, c.member()), company);
+    if (c.joint.line == nullptr) return false;
+    c.company = company;
+    if (c.joint.line->slope.empty() && c.grows != 0) c.until = step + 1;
   }
-  const auto noting = [&](LayerCalls calls) {
-    if (on_lines != nullptr) *on_lines = *on_lines && on_lines_;
-    return calls;
+  return true;
+}
+
+std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::vector<Cursor> cursors, std::size_t steps, std::int64_t times,
+                                            std::span<Read> reads) {
+  std::vector<Calls> totals(steps);
+  Calls slope;
+  bool is_sum = false;
+  for (std::size_t i = 0; i < steps; ++i) {
+    bool goes_on = is_sum;
+    for (std::size_t s = 0; s < cursors.size(); ++s) {
+      Cursor& c = cursors[s];
+      if (i == 0 || i >= c.until || c.walk->grown[i] - c.walk->grown[i - 1] != c.cut) {
+        put(unit, c, i);
+        goes_on = false;
+      } else {
+        c.alone.further += c.grows, c.joint.further += c.grows;
+      }
+      if (reads.empty()) continue;
+      Read& read = reads[i * cursors.size() + s];
+      read.bytes += times * (c.alone.line->read.bytes + c.alone.further * c.alone.line->read_slope.bytes);
+      read.flops += times * (c.alone.line->read.flops + c.alone.further * c.alone.line->read_slope.flops);
+    }
+    if (goes_on) {
+      totals[i] = plus(totals[i - 1], slope, 1);
+      continue;
+    }
+    is_sum = join(unit, cursors, i);
+    if (is_sum) {
+      std::tie(totals[i], slope) = sum(cursors);
+      continue;
+    }
+    std::vector<Seq> seqs;
+    for (Cursor& c : cursors) {
+      if (c.at != i) put(unit, c, i);
+      seqs.push_back(seq_of(unit, c.member()));
+    }
+    totals[i] = run(unit, seqs);
+  }
+  return totals;
+}
+
+// The calls of all sequences, and what a further step adds.
+std::pair<StepOps::Calls, StepOps::Calls> StepOps::sum(std::span<const Cursor> cursors) {
+  Calls total = cursors.front().joint.line->base, slope(total.size());
+  for (std::size_t i = 0; i < total.size(); ++i) slope[i].op = total[i].op;
+  for (const Cursor& c : cursors) {
+    const auto& [line, further] = c.joint;
+    if (&c != &cursors.front()) total = plus(std::move(total), line->base, 1);
+    if (line->slope.empty()) continue;
+    if (further != 0) total = plus(std::move(total), line->slope, further);
+    if (c.grows != 0) slope = plus(std::move(slope), line->slope, c.grows);
+  }
+  return {std::move(total), std::move(slope)};
+}
+
+LayerCalls StepOps::decode(std::span<const Seq> batch) {
+  std::vector<Walk> walks;
+  for (const Seq& seq : batch) walks.push_back({seq});
+  return std::move(decode(walks, 1).front());
+}
+
+std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads) {
+  for (Unit& unit : units_)
+    if (unit.lines.size() > kMostLines) unit.lines.clear();
+  std::vector<LayerCalls> all(steps, {unit_of_layer_, {}});
+  if (batch.empty()) return std::vector<LayerCalls>(steps, {std::vector<std::int32_t>(unit_of_layer_.size(), 0), {{}}});
+  const auto is_even = [](std::span<const std::int32_t> rows) {
+    return std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
   };
-  if (is_joint_) return noting(classes(decode(units_[0], members, 1, reads)));
-  if (alike) {
-    LayerCalls all{unit_of_layer_, {}};
-    for (Unit& unit : units_) all.calls.push_back(decode(unit, members, unit.times, reads).front());
-    return noting(std::move(all));
+  std::vector<Cursor> cursors;
+  bool alike = true;
+  for (const Walk& walk : batch) {
+    const Seq& seq = walk.seq;
+    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
+      throw InternalError("a decode step has one new token per sequence, and tokens held before it");
+    Cursor& c = cursors.emplace_back();
+    c.walk = &walk, c.seq = seq;
+    c.num_rows = is_even(seq.held) ? 1 : seq.held.size();
+    alike = alike && c.num_rows == 1;
   }
-  PerLayer layers;
+  if (is_joint_) {
+    const std::vector<Calls> calls = decode(units_[0], std::move(cursors), steps, 1, reads);
+    for (std::size_t i = 0; i < steps; ++i) all[i] = classes(split(calls[i]));
+    return all;
+  }
+  if (alike) {
+    for (Unit& unit : units_) {
+      const std::vector<Calls> calls = decode(unit, cursors, steps, unit.times, reads);
+      for (std::size_t i = 0; i < steps; ++i) all[i].calls.push_back(std::move(split(calls[i]).front()));
+    }
+    return all;
+  }
+  std::vector<std::vector<Calls>> layers(steps);
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   for (std::size_t l = 0; l < unit_of_layer_.size(); ++l) {
-    std::vector<Member> of_layer = members;
-    for (Member& m : of_layer) {
-      if (m.rows.size() == 1) continue;
-      m.rows = m.rows.subspan(l * heads, heads);
-      if (std::all_of(m.rows.begin(), m.rows.end(), [&](std::int32_t h) { return h == m.rows.front(); })) m.rows = m.rows.first(1);
+    std::vector<Cursor> of_layer = cursors;
+    for (Cursor& c : of_layer) {
+      if (c.num_rows == 1) continue;
+      c.first_row = l * heads;
+      c.num_rows = is_even(std::span(c.seq.held).subspan(c.first_row, heads)) ? 1 : heads;
     }
-    layers.push_back(decode(units_[static_cast<std::size_t>(unit_of_layer_[l])], of_layer, 1, reads).front());
+    const std::vector<Calls> calls = decode(units_[static_cast<std::size_t>(unit_of_layer_[l])], std::move(of_layer), steps, 1, reads);
+    for (std::size_t i = 0; i < steps; ++i) layers[i].push_back(std::move(split(calls[i]).front()));
   }
-  return noting(classes(layers));
+  for (std::size_t i = 0; i < steps; ++i) all[i] = classes(layers[i]);
+  return all;
 }
 
 }  // namespace kvlab

@@ -36,48 +36,66 @@ class StepOps {
   // Errors as ShapeRun's. Counts that depend on data are at their bounds.
   StepOps(const Recipe& recipe, const ModelShape& model);
 
-  // What attention reads for a sequence of the batch, over all layers.
+  // A sequence in successive decode steps. Rows that lost tokens have grown[i] tokens more before step i than before step 0, whole ones i.
+  struct Walk {
+    Seq seq;  // before step 0
+    std::vector<std::int32_t> grown = {0};
+  };
+  // What attention reads for a sequence, over all layers.
   struct Read {
     std::int64_t bytes = 0, flops = 0;
   };
-  // Calls of a step in which each sequence decodes one token; `reads` [batch], if given, is added to. on_lines, if given, becomes false
-  // where a sequence that its parts declare affine is on no line.
-  LayerCalls decode(std::span<const Seq> batch, std::span<Read> reads = {}, bool* on_lines = nullptr);
+  // Calls of the first steps of a batch, `steps` of them, in each of which all sequences decode one token. `reads` [steps * batch], if
+  // given, is added to.
+  std::vector<LayerCalls> decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads = {});
+  LayerCalls decode(std::span<const Seq> batch);  // of one step
   // How often the parts were run so far.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
  private:
-  using PerLayer = std::vector<std::vector<OpCall>>;
-  // Calls of a unit's layers at `begin` tokens of a row that grows, and what each further token adds.
+  using Calls = std::vector<OpCall>;  // of a unit's layers, one after the other; each begins with a call that has no name
+  // Calls at `begin` tokens of a row that grows, and what each further token adds.
   struct Line {
     std::int32_t begin = 0, kind = 0;  // the operations that are called
-    PerLayer base, slope;              // slope empty: one length
+    Calls base, slope;                 // slope empty: one length
     Read read, read_slope;
   };
-  // A sequence's calls: those of a line, `further` tokens after its begin. null: they are no sum.
   struct Place {
-    const Line* line = nullptr;
-    std::int64_t further = 0;
+    const Line* line = nullptr;  // null: the calls are no sum
+    std::int64_t further = 0;    // tokens after its begin
   };
-  // A sequence in a unit: layers that run together.
+  // The part of a sequence that a unit sees: the rows of its layers, or one number where these are alike.
   struct Member {
     const Seq* seq;
-    std::span<const std::int32_t> rows;  // held before the step, of the unit's layers, or one number for all
+    std::span<const std::int32_t> rows;  // held before the step
   };
   struct Standing {
-    StepKey key;                   // without unit and company
+    StepKey key;                   // without company
     Lengths range;                 // of this key's line, around `length`
     std::int32_t length = 0;       // of a row that grows, this step's token included
     bool only_whole_grow = false;  // rows that lost nothing grow, others are cut to what they were
     bool is_first = false;
   };
+  // A walk on its way through a unit.
+  struct Cursor {
+    const Walk* walk = nullptr;
+    std::size_t first_row = 0, num_rows = 0;  // of seq.held
+    Seq seq;                                  // before step `at`
+    std::size_t at = 0;
+    Place alone, joint;               // in company `company`
+    std::size_t until = 0;            // step from which on these hold no longer
+    std::int32_t grows = 0, cut = 0;  // tokens per step of the line's row, and of rows that lost some
+    std::int32_t company = 0;
+    [[nodiscard]] Member member() const { return {&seq, std::span(seq.held).subspan(first_row, num_rows)}; }
+  };
+  // Layers that run together.
   struct Unit {
-    std::vector<std::int32_t> layers;  // that run
-    std::int64_t times = 1;            // layers that one of them stands for, if all rows are alike
+    std::vector<std::int32_t> layers;
+    std::int64_t times = 1;  // layers that one of them stands for, if all rows are alike
     std::map<std::vector<std::int32_t>, std::int32_t> company_ids;
     struct Company {
       std::vector<Seq> members;  // one of each kind
-      PerLayer calls;            // of these together
+      Calls calls;               // of these together
     };
     std::vector<Company> companies = std::vector<Company>(1);  // 0: alone
     std::map<std::vector<std::string_view>, std::int32_t> kinds;
@@ -88,18 +106,19 @@ class StepOps {
   [[nodiscard]] Standing standing(const Unit& unit, const Member& m);
   [[nodiscard]] Seq seq_of(const Unit& unit, const Member& m) const;
   [[nodiscard]] std::optional<Seq> moved(const Unit& unit, const Member& m, const Standing& at, std::int32_t length);
-  Place find(Unit& unit, const Member& m, std::int32_t company);
-  Place place(const Line& line, const Standing& at);
-  Line make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, PerLayer calls);
-  PerLayer run(const Unit& unit, std::span<const Seq> batch);
-  std::optional<PerLayer> added(const Unit& unit, const Seq& seq, std::int32_t company);
-  std::int32_t kind_of(Unit& unit, const PerLayer& calls, const Seq& seq, std::int32_t company);
-  std::int32_t company_of(Unit& unit, std::span<const Place> places);
-  PerLayer decode(Unit& unit, std::span<const Member> batch, std::int64_t times, std::span<Read> reads);
+  Place find(Unit& unit, const Member& m, const Standing& at, std::int32_t company);
+  Line make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Calls calls);
+  Calls run(const Unit& unit, std::span<const Seq> batch);
+  std::optional<Calls> added(const Unit& unit, const Seq& seq, std::int32_t company);
+  std::int32_t kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company);
+  std::int32_t company_of(Unit& unit, std::span<const Cursor> cursors);
+  void put(Unit& unit, Cursor& c, std::size_t step);
+  static std::pair<Calls, Calls> sum(std::span<const Cursor> cursors);
+  bool join(Unit& unit, std::span<Cursor> cursors, std::size_t step);
+  std::vector<Calls> decode(Unit& unit, std::vector<Cursor> cursors, std::size_t steps, std::int64_t times, std::span<Read> reads);
 
   ModelShape model_;
   bool fetches_, acts_in_decode_, is_joint_;
-  bool on_lines_ = true;  // of the batch under way
   ShapeRun shapes_;
   std::vector<std::int32_t> unit_of_layer_;
   std::vector<Unit> units_;  // one of all layers, or one for each kind of layer
