@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "serving/device.h"
 #include "serving/totals.h"
@@ -14,12 +15,21 @@ namespace kvlab {
 struct DecodeStretch {
   std::int64_t iterations = 0;  // 0: none
   Picoseconds base{}, slope{};
-  Picoseconds gap{};   // host time between device steps, at depth 1
-  bool waits = false;  // requests wait while it runs
+  Picoseconds gap{};                   // host time between device steps, at depth 1
+  bool waits = false;                  // requests wait while it runs
+  std::vector<Picoseconds> each = {};  // if not empty: device times of its steps in the place of base and slope
 
-  // Device time (and gaps) of its first n steps.
-  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {
-    return Picoseconds(static_cast<std::int64_t>(progression_sum(base, slope, n))) + gap * n;
+  // Device time of step n, from 0.
+  [[nodiscard]] Picoseconds step_time(std::int64_t n) const { return each.empty() ? base + slope * n : each[static_cast<std::size_t>(n)]; }
+  // Device time of its first n steps.
+  [[nodiscard]] Int128 device_time(std::int64_t n) const {
+    if (each.empty()) return progression_sum(base, slope, n);
+    Int128 sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += step_time(i).count();
+    return sum;
+  }
+  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {  // with gaps
+    return Picoseconds(static_cast<std::int64_t>(device_time(n))) + gap * n;
   }
 
   // Largest n <= most with steps_time(n) < limit (<= limit if inclusive).
@@ -27,6 +37,11 @@ struct DecodeStretch {
     const auto fits = [&](std::int64_t n) { return inclusive ? steps_time(n) <= limit : steps_time(n) < limit; };
     if (most <= 0 || !fits(0)) return 0;
     if (fits(most)) return most;
+    if (!each.empty()) {
+      std::int64_t n = 0;
+      while (fits(n + 1)) ++n;
+      return n;
+    }
     // slope n^2 / 2 + first n = limit, then the exact neighbour
     const double half = slope.real() / 2;
     const double first = (base + gap).real() - half;
@@ -43,6 +58,7 @@ struct DecodeStretch {
   void drop(std::int64_t n) {
     iterations -= n;
     base += n * slope;
+    if (!each.empty()) each.erase(each.begin(), each.begin() + n);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/picoseconds.h"
 #include "policies/scheduler/scheduler.h"
@@ -16,8 +17,9 @@ namespace kvlab {
 // Device times of the decode steps to come, as long as every running request gains one token per step: base, base + slope, ...
 struct DecodeTimes {
   Picoseconds base{}, slope{};
-  Picoseconds host{};      // host time per step
-  std::int64_t steps = 0;  // the times hold for so many steps; 0: the device does not look ahead
+  Picoseconds host{};                  // host time per step
+  std::int64_t steps = 0;              // the times hold for so many steps; 0: the device does not look ahead
+  std::vector<Picoseconds> each = {};  // if not empty: the times of these steps, which run along no line
 };
 
 // The part of a rank that a host of serving supplies: it executes steps and copies. SimDevice (sim/) prices them, EngineDevice

@@ -92,6 +92,9 @@ class Replica {
   // replica_fast_forward.cpp
   void look_ahead();
   void carry_out(std::int64_t iterations);
+  void advance_memory(std::int64_t iterations, Int128 whole);
+  void repeat_memory(std::int64_t iterations);
+  void add_gaps(std::int64_t iterations, std::uint64_t counted);
   void move_steps(std::int64_t iterations);
   [[nodiscard]] Picoseconds iteration_time(std::int64_t i);
   [[nodiscard]] StretchGaps stretch_gaps(std::int64_t iterations);

@@ -19,6 +19,7 @@ bool Replica::waits_for_device(const DecodeTimes& times, std::int64_t iterations
   for (int i = 0; i < depth_; ++i) {
     if (in_flight(i).end - in_flight(i).start < times.host) return false;
   }
+  if (!times.each.empty()) return *std::min_element(times.each.begin(), times.each.begin() + iterations) >= times.host;
   return std::min(times.base, times.base + times.slope * (iterations - 1)) >= times.host;
 }
 
@@ -31,15 +32,17 @@ void Replica::look_ahead() {
   if (horizon.plans <= 0) return;
   horizon = horizon.within(first_.state.order_is_stable_for());
   if (horizon.plans <= 0) return;
-  const std::int64_t uniform = first_.state.uniform().iterations(horizon);
+  const std::int64_t uniform = first_.state.uniform().iterations(horizon, depth_);
   if (uniform < 2) return;
-  const DecodeTimes times = first_.device->look_ahead();
+  DecodeTimes times = first_.device->look_ahead();
   const std::int64_t iterations = std::min(uniform, times.steps);
   if (iterations < 2 || !waits_for_device(times, iterations)) return;
   // Near the end of the clock every step is simulated, and the one that passes it is refused.
-  const Int128 longest = progression_sum(times.base, times.slope, iterations) + Int128{times.host.count()} * iterations;
+  DecodeStretch ahead{
+      iterations, times.base, times.slope, depth_ == 1 ? times.host : Picoseconds{}, first_.state.num_waiting() > 0, std::move(times.each)};
+  const Int128 longest = ahead.device_time(iterations) + Int128{times.host.count()} * iterations;
   if (in_flight(depth_ - 1).end.count() + longest > Picoseconds::max().count()) return;
-  stretch_ = {iterations, times.base, times.slope, depth_ == 1 ? times.host : Picoseconds{}, first_.state.num_waiting() > 0};
+  stretch_ = std::move(ahead);
 }
 
 // Time of iteration i, at which the oldest output then in flight comes out.
@@ -61,30 +64,21 @@ std::int64_t Replica::iterations_before(Picoseconds at, bool inclusive) {
 void Replica::carry_out(std::int64_t n) {
   const Picoseconds first_at = iteration_time(1), last_at = iteration_time(n);
   const std::int64_t rows = static_cast<std::int64_t>(first_.state.running().size());
-  const auto device_time = [&](std::int64_t i) { return progression_sum(stretch_.base, stretch_.slope, i); };
-  const Int128 whole = device_time(n);
+  const Int128 whole = stretch_.device_time(n);
   totals_.steps += static_cast<std::uint64_t>(n);
   totals_.busy += whole;
   totals_.rows += static_cast<Int128>(rows) * n;
   totals_.tokens += static_cast<Int128>(rows) * n;
   if (stretch_.waits) totals_.overload += whole;
   totals_.external_fragmentation += first_.state.memory().external_fragmentation_ppm() * whole;
-  totals_.used_blocks += static_cast<Int128>(first_.state.used_blocks()) * whole;
-  totals_.wasted_tokens += static_cast<Int128>(first_.state.memory().wasted_tokens()) * whole;
-
-  const std::int64_t block_tokens = pool_.memory.block_tokens;
-  first_.state.uniform().advance(n, [&](std::int64_t iteration) {
-    const Int128 rest = whole - device_time(iteration - 1);
-    totals_.used_blocks += rest;
-    totals_.wasted_tokens += block_tokens * rest;
-  });
-  totals_.wasted_tokens -= rows * progression_moment(stretch_.base, stretch_.slope, n);
+  if (first_.state.memory().looks_ahead())
+    repeat_memory(n);
+  else
+    advance_memory(n, whole);
   totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, first_.state.used_blocks());
 
   const auto counted = static_cast<std::uint64_t>(first_.state.uniform().counted_rows());
-  for (std::int64_t i = 2; counted > 0 && i <= std::min<std::int64_t>(n, depth_); ++i)
-    itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
-  if (counted > 0 && n > depth_) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), n - depth_, counted);
+  if (counted > 0) add_gaps(n, counted);
   if (first_.state.watches_tokens()) first_.state.note_uniform_tokens(first_at, stretch_gaps(n));
   first_.state.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
@@ -93,13 +87,49 @@ void Replica::carry_out(std::int64_t n) {
   move_steps(n);
 }
 
+// Blocks that are taken one at a time; each counts from its step on.
+void Replica::advance_memory(std::int64_t n, Int128 whole) {
+  totals_.used_blocks += static_cast<Int128>(first_.state.used_blocks()) * whole;
+  totals_.wasted_tokens += static_cast<Int128>(first_.state.memory().wasted_tokens()) * whole;
+  const std::int64_t block_tokens = pool_.memory.block_tokens;
+  first_.state.uniform().advance(n, [&](std::int64_t iteration) {
+    const Int128 rest = whole - stretch_.device_time(iteration - 1);
+    totals_.used_blocks += rest;
+    totals_.wasted_tokens += block_tokens * rest;
+  });
+  totals_.wasted_tokens -= static_cast<std::int64_t>(first_.state.running().size()) * progression_moment(stretch_.base, stretch_.slope, n);
+}
+
+// Memory of a policy that looks ahead, step by step.
+void Replica::repeat_memory(std::int64_t n) {
+  first_.state.uniform().repeat(n, depth_, [&](std::int64_t i) {
+    const Int128 time = stretch_.step_time(i).count();
+    const std::int64_t used = first_.state.used_blocks();
+    totals_.used_blocks += used * time;
+    totals_.wasted_tokens += first_.state.memory().wasted_tokens() * time;
+    totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, used);
+  });
+}
+
+// Of its first n iterations, for so many requests.
+void Replica::add_gaps(std::int64_t n, std::uint64_t counted) {
+  for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth_); ++i)
+    itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
+  const std::int64_t others = std::max<std::int64_t>(0, n - depth_);
+  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) itl_.add((stretch_.step_time(i) + stretch_.gap).count(), counted);
+  if (stretch_.each.empty()) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), others, counted);
+}
+
 // The gaps between the outputs of its first n iterations.
 StretchGaps Replica::stretch_gaps(std::int64_t n) {
   StretchGaps gaps;
   for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth_); ++i) gaps.single.push_back(iteration_time(i) - iteration_time(i - 1));
+  const std::int64_t others = std::max<std::int64_t>(0, n - depth_);
+  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) gaps.single.push_back(stretch_.step_time(i) + stretch_.gap);
+  if (!stretch_.each.empty()) return gaps;
   gaps.first = stretch_.base + stretch_.gap;
   gaps.step = stretch_.slope;
-  gaps.terms = std::max<std::int64_t>(0, n - depth_);
+  gaps.terms = others;
   return gaps;
 }
 
@@ -115,7 +145,7 @@ void Replica::move_steps(std::int64_t n) {
       mine.end = before.end;
     } else {
       mine.end = tail + stretch_.steps_time(step);
-      mine.start = mine.end - stretch_.base - stretch_.slope * (step - 1);
+      mine.start = mine.end - stretch_.step_time(step - 1);
     }
   }
   next_step_ += static_cast<std::uint64_t>(n);

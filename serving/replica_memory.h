@@ -42,6 +42,8 @@ class ReplicaMemory {
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
   [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }
+  // True: decode steps change pages and costs in ways that can be known ahead.
+  [[nodiscard]] bool looks_ahead() const { return !is_steady_in_decode() && footprint_->looks_ahead(); }
   [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
     return !keeps_everything_ && footprint_->exceeds_budget(prompt_tokens);
   }
@@ -129,6 +131,23 @@ class ReplicaMemory {
   void end_policy_step(Request& r, const StepEntry& entry);
   [[nodiscard]] Preemption preemption_of(const Request& r, Preemption wanted) const;
 
+  // ---- decode steps ahead, of policies that look ahead (memory_ahead.cpp) ----
+  // The number of next steps, `most` at most, of the running requests `of`, that are known.
+  std::int64_t look_ahead(std::span<const RequestId> of, std::int64_t most);
+  // Finds the costs of the first `steps` of these.
+  void charge_ahead(std::int64_t steps);
+  [[nodiscard]] const DecodeAhead& ahead() const { return ahead_; }
+  // Private pages that they take in their first `steps` steps, as far as they do not hold them.
+  [[nodiscard]] std::int64_t pages_ahead(std::span<const RequestId> of, std::int64_t steps) const;
+  // Pages that the output of a step gives back, with no other one in flight.
+  void return_surplus(Request& r);
+  // Step i of them, from 0, of the request at `place` in `of`: pages, and blocks as far as it takes one and publishes.
+  void repeat_pages(Request& r, std::size_t place, std::int64_t i);
+  // Its sizes after that step.
+  void repeat_sizes(Request& r, std::size_t place, std::int64_t i);
+  // The first n of these steps were carried out.
+  void drop_ahead(std::int64_t n) { ahead_done_ += n; }
+
   // r's held tokens changed by `tokens`.
   void add_live(std::int64_t tokens) { live_tokens_ += tokens; }
 
@@ -178,8 +197,12 @@ class ReplicaMemory {
   std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_
   RequestId hits_for_ = kNoRequest;
   bool hits_valid_ = false;
-  std::vector<SeqState> charged_;            // while a step is committed: the policy's sequences,
-  std::vector<std::size_t> charged_places_;  // and their entries
+  DecodeAhead ahead_;
+  std::vector<SeqState> ahead_of_;                      // before these steps
+  std::vector<std::vector<FootprintStep>> runs_ahead_;  // by place in running
+  std::int64_t ahead_done_ = 0;                         // of their steps
+  std::vector<SeqState> charged_;                       // while a step is committed: the policy's sequences,
+  std::vector<std::size_t> charged_places_;             // and their entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
   HostCopies copies_;  // their blocks are part of host_used_ and are given up when the room is needed
   std::vector<BlockId> taken_;

@@ -166,7 +166,8 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
   table_.set_computed(r, after);
   memory_.add_live(r.held_tokens() - held_before);
   if (entry.emits) ++r.in_flight_tokens;
-  return entry.tokens == 1 && entry.passes_all_layers() && entry.padded_tokens == 0 && entry.emits && entry.computed_before > 0;
+  return entry.tokens == 1 && entry.passes_all_layers() && entry.padded_tokens == 0 && entry.emits && entry.computed_before > 0 &&
+         !entry.leaves_hashed && !entry.ends_prompt;
 }
 
 void ReplicaState::commit(InFlightStep& step) {
@@ -174,8 +175,8 @@ void ReplicaState::commit(InFlightStep& step) {
     for (const StepEntry& entry : step.entries)
       if (entry.ends()) step.images += images_.take(entry.request, table_[entry.request], entry.tokens);
   }
-  bool uniform =
-      memory_.is_steady_in_decode() && step.idle_rows == 0 && step.entries.size() == queues_.running().size() && step.images == 0;
+  bool uniform = (memory_.is_steady_in_decode() || memory_.looks_ahead()) && step.idle_rows == 0 &&
+                 step.entries.size() == queues_.running().size() && step.images == 0;
   for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
   if (memory_.limits().swap.codec.is_on()) uniform = !charge_copies(step) && uniform;

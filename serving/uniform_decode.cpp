@@ -18,21 +18,23 @@ std::int64_t UniformDecode::first_publication(const Request& r) const {
 std::int64_t UniformDecode::allocations_in(std::int64_t iterations) const {
   std::int64_t all = 0;
   for (const RequestId id : queues_.running()) {
+    if (table_[id].left_hashed) continue;
     const std::int64_t first = first_allocation(table_[id]);
     if (first <= iterations) all += (iterations - first) / block_tokens() + 1;
   }
   return all;
 }
 
-std::int64_t UniformDecode::iterations(const Horizon& horizon) const {
+std::int64_t UniformDecode::iterations(const Horizon& horizon, int depth) {
   const bool others_wait = queues_.num_waiting() > 0;  // a publication gives the first of them more hits
   std::int64_t iterations = horizon.plans;
   for (const RequestId id : queues_.running()) {
     const Request& r = table_[id];
     if (!r.has_emitted()) iterations = 0;
     iterations = std::min<std::int64_t>(iterations, r.output_limit - r.output_tokens - r.in_flight_tokens);
-    if (others_wait && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
+    if (others_wait && !r.left_hashed && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
   }
+  if (iterations > 1 && memory_.looks_ahead()) return iterations_ahead(iterations, depth, others_wait && horizon.ends_with_hits);
   if (iterations <= 0 || memory_.is_contiguous()) return iterations;
   const BlockPool& pool = memory_.pool();
   const std::int64_t free = others_wait && horizon.ends_with_hits ? pool.takes_before_loss() : pool.free_blocks();
@@ -43,6 +45,37 @@ std::int64_t UniformDecode::iterations(const Horizon& horizon) const {
     (allocations_in(middle) <= free ? low : high) = middle;
   }
   return low;
+}
+
+// The policy's steps ahead. Steps that an event cuts short are looked at in vain: their number follows the stretches before.
+std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth, bool ends_with_hits) {
+  const std::vector<RequestId>& running = queues_.running();
+  ahead_ = std::clamp<std::int64_t>(left_ == 0 ? 2 * ahead_ : ahead_ / 2, 4, 256);
+  left_ = 0;
+  // What an output gives back is free while the next plan looks at those that wait.
+  const auto gives_back = [&](RequestId id) { return table_[id].left_hashed && table_[id].pages > table_[id].kept_pages; };
+  if (queues_.num_waiting() > 0 && depth == 1 && !memory_.is_contiguous() && std::any_of(running.begin(), running.end(), gives_back))
+    return 0;
+  std::int64_t steps = memory_.look_ahead(running, std::min(iterations, ahead_));
+  const BlockPool& pool = memory_.pool();
+  const auto fits = [&](std::int64_t n) {
+    if (memory_.is_contiguous()) return true;
+    const std::int64_t pages = memory_.pages_ahead(running, n);
+    if (!ends_with_hits) return allocations_in(n) <= (pages > 0 ? pool.free_after_pages(pages) : pool.free_blocks());
+    const std::int64_t splits = pages > 0 ? ceil_div<std::int64_t>(pages, pool.pages_per_block()) + 1 : 0;
+    return allocations_in(n) + splits <= pool.takes_before_loss();
+  };
+  std::int64_t low = 0;  // fits(low), and not the one after steps
+  while (low < steps) {
+    const std::int64_t middle = low + (steps - low + 1) / 2;
+    if (fits(middle))
+      low = middle;
+    else
+      steps = middle - 1;
+  }
+  left_ = low < 2 ? 0 : low;
+  memory_.charge_ahead(left_);
+  return left_;
 }
 
 void UniformDecode::collect(std::int64_t iterations) {
@@ -68,10 +101,10 @@ void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseco
   for (const RequestId id : queues_.running()) {
     Request& r = table_[id];
     if (r.is_counted) itl.add((first_at - r.last_emitted).count());
-    memory_.add_live(tokens);
+    if (!memory_.looks_ahead()) memory_.add_live(tokens);  // repeat() did
     table_.set_computed(r, r.computed_tokens + tokens);
     r.output_tokens += tokens;
-    r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
+    if (!r.left_hashed) r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
     r.last_emitted = last_at;
   }
 }

@@ -18,11 +18,15 @@ class UniformDecode {
       : table_(table), queues_(queues), memory_(memory) {}
 
   // The number of iterations within the horizon without a finish or a failing allocation, for the running requests as they are now.
-  [[nodiscard]] std::int64_t iterations(const Horizon& horizon) const;
+  // `depth`: steps in flight.
+  [[nodiscard]] std::int64_t iterations(const Horizon& horizon, int depth);
   // Replays the allocations and publications of that many iterations in order; calls taken(i) for each block that iteration i (from 1)
   // takes.
   template <class Taken>
   void advance(std::int64_t iterations, Taken taken);
+  // The same for a policy that looks ahead, iteration by iteration; calls planned() after each plan.
+  template <class Planned>
+  void repeat(std::int64_t iterations, int depth, Planned planned);
   // Delivers the tokens of those iterations: `first_at` when the first comes out, `last_at` the last.
   void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
   // Running requests whose gaps between tokens are recorded.
@@ -40,11 +44,13 @@ class UniformDecode {
   [[nodiscard]] std::int64_t first_allocation(const Request& r) const;
   [[nodiscard]] std::int64_t first_publication(const Request& r) const;
   [[nodiscard]] std::int64_t allocations_in(std::int64_t iterations) const;
+  [[nodiscard]] std::int64_t iterations_ahead(std::int64_t iterations, int depth, bool ends_with_hits);
 
   RequestTable& table_;
   const RequestQueues& queues_;
   ReplicaMemory& memory_;
   std::vector<Replay> replays_;
+  std::int64_t ahead_ = 4, left_ = 0;  // steps of a policy that are looked ahead at: more where they are all carried out
 };
 
 template <class Taken>
@@ -64,6 +70,29 @@ void UniformDecode::advance(std::int64_t iterations, Taken taken) {
     }
   }
   memory_.forget_hits();
+}
+
+template <class Planned>
+void UniformDecode::repeat(std::int64_t iterations, int depth, Planned planned) {
+  const std::vector<RequestId>& running = queues_.running();
+  const bool is_paged = !memory_.is_contiguous();
+  for (std::int64_t i = 0; i < iterations; ++i) {
+    for (const RequestId id : running)
+      if (depth == 1 && is_paged) memory_.return_surplus(table_[id]);
+    for (std::size_t place = 0; place < running.size(); ++place) {
+      Request& r = table_[running[place]];
+      memory_.repeat_pages(r, place, i);
+      if (r.left_hashed || !is_paged) continue;
+      if (first_allocation(r) - 1 <= i) memory_.take_block(r);
+      if (memory_.limits().prefix_caching && r.published < r.num_hashes && first_publication(r) - 1 <= i)
+        memory_.publish_up_to(r, (r.published + 1) * block_tokens());
+    }
+    for (std::size_t place = 0; place < running.size(); ++place) memory_.repeat_sizes(table_[running[place]], place, i);
+    planned(i);
+  }
+  memory_.drop_ahead(iterations);
+  memory_.forget_hits();
+  left_ -= iterations;
 }
 
 }  // namespace kvlab

@@ -8,6 +8,26 @@
 
 namespace kvlab {
 
+namespace {
+
+bool same_work(const PolicyOp& a, const PolicyOp& b) {
+  return a.name == b.name && a.launches == b.launches && a.bytes == b.bytes && a.flops == b.flops;
+}
+
+bool runs_along_line(const DecodeAhead& ahead) {
+  const std::vector<std::vector<std::int32_t>>& rows = ahead.attended;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    if (!std::equal(ahead.ops[0].begin(), ahead.ops[0].end(), ahead.ops[i].begin(), ahead.ops[i].end(), same_work)) return false;
+    for (std::size_t s = 0; s < rows[i].size(); ++s) {
+      const std::int32_t more = rows[1][s] - rows[0][s];
+      if ((more != 0 && more != 1) || rows[i][s] - rows[i - 1][s] != more) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
                      std::shared_ptr<LockStep> group, EncodeCost encode)
     : cost_(std::move(cost)),
@@ -108,9 +128,16 @@ double SimDevice::decode_seconds(std::int64_t rows, std::int64_t kv_tokens) {
 }
 
 DecodeTimes SimDevice::look_ahead() {
+  costs_.clear();
+  if (state_->memory().looks_ahead()) return look_ahead_of(state_->memory().ahead());
   StepShape shape;
   const AttentionWindows windows = cost_->windows();
   for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), windows);
+  return times_of(shape);
+}
+
+// Of steps whose rows all gain a token, or none.
+DecodeTimes SimDevice::times_of(StepShape& shape) {
   shape.head_rows = shape.decodes;
   shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
   const DecodeSpan priced = cost_->decode_span(shape);
@@ -119,11 +146,50 @@ DecodeTimes SimDevice::look_ahead() {
   return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps};
 }
 
+// Of a policy: along a line if its operations stay as they are and each row gains a token in each step, or none; else step by step.
+DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
+  DecodeTimes times;
+  if (ahead.steps() == 0) return times;
+  const AttentionWindows windows = cost_->windows();
+  const bool is_line = windows.every_layer == 0 && windows.some_layers == 0 && runs_along_line(ahead);
+  for (std::size_t i = 0; i < (is_line ? 1 : ahead.ops.size()); ++i) {
+    StepShape shape;
+    for (std::size_t s = 0; s < ahead.attended[i].size(); ++s) {
+      add_decode_row(shape, ahead.attended[i][s], windows);
+      if (is_line && ahead.attended[1][s] == ahead.attended[0][s]) ++shape.decode_full;
+    }
+    shape.ops = ahead.ops[i];
+    if (is_line) {
+      times = times_of(shape);
+      times.steps = std::min(times.steps, ahead.steps());
+      return times;
+    }
+    shape.head_rows = shape.decodes;
+    shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
+    costs_.push_back(cost_->step(shape));
+    times.each.push_back(costs_.back().total);
+    times.host = cost_->host_time(shape);
+  }
+  times.base = times.each.front();
+  times.steps = ahead.steps();
+  return times;
+}
+
 void SimDevice::advance(std::int64_t n, Picoseconds end) {
-  totals_.add(base_, slope_, n);
-  totals_.host += (end - stage_free_[0]).count() - progression_sum(base_.total, slope_.total, n);  // nothing else is waited for
+  Int128 device = 0;
+  if (costs_.empty()) {
+    totals_.add(base_, slope_, n);
+    device = progression_sum(base_.total, slope_.total, n);
+    base_.add(slope_, n);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) {
+      totals_.add(costs_[static_cast<std::size_t>(i)]);
+      device += costs_[static_cast<std::size_t>(i)].total.count();
+    }
+    costs_.erase(costs_.begin(), costs_.begin() + n);
+  }
+  totals_.host += (end - stage_free_[0]).count() - device;  // nothing else is waited for
   stage_free_[0] = end;
-  base_.add(slope_, n);
 }
 
 }  // namespace kvlab

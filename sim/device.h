@@ -37,6 +37,8 @@ class SimDevice final : public Device {
  private:
   [[nodiscard]] Span estimate(const StepOutline& outline);
   [[nodiscard]] Span time_in(std::span<const SwapCopy> copies, Time now) const;
+  DecodeTimes times_of(StepShape& shape);
+  DecodeTimes look_ahead_of(const DecodeAhead& ahead);
   void time_stages(InFlightStep& step, Picoseconds ready);
 
   std::unique_ptr<CostModel> cost_;
@@ -47,7 +49,8 @@ class SimDevice final : public Device {
   const ReplicaState* state_ = nullptr;
   const Scheduler* scheduler_ = nullptr;
   std::optional<StepPricer> pricer_;
-  StepCost base_, slope_;  // of the decode steps looked ahead
+  StepCost base_, slope_;        // of the decode steps looked ahead
+  std::vector<StepCost> costs_;  // the same where they run along no line
   std::vector<Picoseconds> stage_free_, stage_times_;
   CostTotals totals_;
 };

@@ -46,6 +46,15 @@ struct FootprintStep {
   bool leaves_hashed = false;
   // The policy takes the prompt to end with this step; for sequences that are computed again.
   bool ends_prompt = false;
+
+  // The sequence after its step.
+  [[nodiscard]] SeqState after(SeqState seq) const {
+    seq.seen_tokens += seq.new_tokens;
+    seq.left_hashed |= leaves_hashed;
+    seq.held_tokens = seq.left_hashed ? held_tokens : seq.seen_tokens;
+    seq.pattern = seq.left_hashed ? pattern : 0;
+    return seq;
+  }
 };
 
 // Operations of one kind that a policy adds to a step, over all layers and KV heads: the sum of its calls (kernels/ops.h).
@@ -80,6 +89,13 @@ struct PolicyWork {
   [[nodiscard]] bool empty() const { return ops.empty() && passes.empty() && pruned.empty(); }
 };
 
+// The costs of the decode steps to come of a batch, from the next one on.
+struct DecodeAhead {
+  std::vector<std::vector<PolicyOp>> ops;           // [steps]
+  std::vector<std::vector<std::int32_t>> attended;  // [steps][batch] SeqState::attended_tokens
+  [[nodiscard]] std::int64_t steps() const { return std::ssize(ops); }
+};
+
 // A KV policy in serving: the memory of a sequence step by step, and the cost of a step of a batch. Sizes only, no tensors. Equal arguments
 // give equal results: the pool calls step() before a step, and the host relies on the result after it.
 class Footprint {
@@ -94,6 +110,14 @@ class Footprint {
   [[nodiscard]] virtual bool keeps_everything() const { return false; }
   // True: a decode step changes neither private pages nor what is charged, so that many of them may be carried out as one.
   [[nodiscard]] virtual bool is_steady_in_decode() const { return keeps_everything(); }
+  // True: decode steps can be looked ahead at, by the two calls that follow.
+  [[nodiscard]] virtual bool looks_ahead() const { return false; }
+  // Appends the results of the sequence's next decode steps, `most` at most, as long as its rows are cut by none of them for the first time
+  // and kept pages do not become fewer. Returns their number.
+  virtual std::int64_t decode_run(const SeqState& /*seq*/, std::int64_t /*most*/, std::vector<FootprintStep>& /*steps*/) { return 0; }
+  // The costs of `steps` decode steps of these sequences, whose results are in `runs` [batch][steps or more].
+  virtual void charge_ahead(std::span<const SeqState> /*batch*/, std::span<const std::vector<FootprintStep>> /*runs*/,
+                            std::int64_t /*steps*/, DecodeAhead& /*ahead*/) {}
   // True: a sequence that evicts nothing has private pages beside its blocks for what only some layers keep. Those beyond a step's
   // peak_pages go back before the step; they hold tokens that the blocks hold too.
   [[nodiscard]] virtual bool returns_pages() const { return false; }

@@ -13,9 +13,11 @@
 #include "kernels/ops.h"
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "kernels/storage/stored/stored_code.h"
+#include "policies/kv/budget.h"
 #include "policies/kv/fetch_beside.h"
 #include "policies/kv/kv_keeper.h"
 #include "policies/kv/kv_store.h"
+#include "policies/kv/step_key.h"
 
 // The six parts a KV policy is made of. A part sees one layer of a ragged batch at a time and computes only through Ops, so
 // the same object runs on recorded tensors, in a model, and on shapes alone: it never reads tensor data itself, and where
@@ -106,17 +108,6 @@ struct LayerStep {
   }
 };
 
-// Tokens that always stay: the first ones, and the last before the sequence's end.
-struct Protected {
-  std::int32_t sinks = 0, recent = 0;
-  bool prompt = false;      // all of what is left of the prompt
-  double recent_frac = 0;   // more of the last: this share of what the row keeps, rounded down
-  std::int32_t before = 0;  // all of what is left before this position
-  [[nodiscard]] std::int32_t recent_of(std::int32_t kept_tokens) const {
-    return recent + static_cast<std::int32_t>(recent_frac * kept_tokens);
-  }
-};
-
 class TrainedTensors;
 
 class KvPart {
@@ -132,8 +123,14 @@ class KvPart {
   // Why this part cannot run with these sizes ("" if it can), asked once before the first step.
   [[nodiscard]] virtual std::string refuses(const ModelShape&) const { return ""; }
   // Layers of one kind are treated in the same way and independently: rows of equal length make the same calls in them. If layers depend on
-  // each other, or differ by more than a few kinds, each is a kind of its own: `layer`. Costs are found in one layer of each kind.
+  // each other, or differ by more than a few kinds, each is a kind of its own: `layer`. Costs are taken from one layer of each kind.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
+  // Adds the numbers on which this part's work in a decode step depends beside the lengths of the rows, the trigger's target and whether
+  // the step is the first after the prompt. The costs of decode steps are kept by these.
+  virtual void step_key(const SeqStep&, StepKey&) const {}
+  // Row lengths around `len` over which calls and bytes of a decode step are affine while the step's key is the same: costs between them
+  // follow from two of them. Of steps that cut rows only by scorers with cuts_affinely().
+  [[nodiscard]] virtual Lengths affine_lengths(std::int32_t /*len*/) const { return Lengths::all(); }
   // kFound, kLeft: the part computes over all KV heads of a layer together and needs equal numbers of tokens in them, in the rows that it
   // finds when the policy acts (kFound) or also in those that the policy leaves (kLeft).
   enum class EqualHeads : std::uint8_t { kNotNeeded, kFound, kLeft };
@@ -157,8 +154,6 @@ class KvPart {
   std::int32_t first_word_ = 0;
 };
 
-struct Budget;
-
 // Importance of each cached token, per KV head; higher stays.
 class Scorer : public KvPart {
  public:
@@ -172,6 +167,8 @@ class Scorer : public KvPart {
   // where only whole chunks stay; counts that depend on data pass through ops.settle.
   virtual void refine(LayerStep&, std::int32_t* /*keep*/, float* /*scores*/) {}
   [[nodiscard]] virtual Protected protects() const { return {}; }
+  // True: calls are affine in the lengths of rows that grow while others are cut.
+  [[nodiscard]] virtual bool cuts_affinely() const { return false; }
   // True: scores of different heads and layers can be ranked together.
   [[nodiscard]] virtual bool comparable_across_heads() const { return true; }
   // True: refine() ranks tokens anew, so an allocator must not have chosen all of them before.
@@ -250,17 +247,6 @@ class Held {
   const ModelShape* model_ = nullptr;
 };
 
-// Tokens that a policy may keep.
-struct Budget {
-  std::int32_t tokens = 0;  // 0: none given
-  double frac = 0;          // of the prompt; 0: none given
-  bool truncates = true;    // tokens of a fraction: int(n * frac), else rounded half to even
-  double dropped = -1;      // the share of the prompt that is removed, as the experiment gives it; below 0: 1 - frac
-  [[nodiscard]] double dropped_frac() const { return dropped < 0 ? 1 - frac : dropped; }
-  // Tokens per KV head of a sequence with this prompt; of a share at least one.
-  [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
-};
-
 // When a policy acts, and down to how many tokens.
 class Trigger : public KvPart {
  public:
@@ -282,6 +268,9 @@ class Trigger : public KvPart {
   [[nodiscard]] virtual bool keeps_counts() const { return false; }
   // Decode: how many more tokens a row may hold beyond the budget before the trigger acts again.
   [[nodiscard]] virtual std::int32_t slack_tokens() const { return 0; }
+  // For how many decode steps, this one included, target() stays as it is while uncut rows grow by a token in each. Asked of triggers that
+  // act in decode, where all rows have equal shares.
+  [[nodiscard]] virtual std::int64_t lasts(const SeqStep&, std::int32_t /*held*/, const Budget&) const { return 1; }
   [[nodiscard]] virtual Protected protects(const SeqStep&) const { return {}; }
   // Why no cut leaves so few tokens, as the end of a sentence about the budget; "" where one can.
   [[nodiscard]] virtual std::string refuses_budget(std::int32_t /*tokens*/) const { return ""; }
@@ -329,6 +318,7 @@ class Format : public KvPart {
   }
   // None: marks of encoded tokens follow from where these are stored.
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::only(len); }
 };
 
 // Bytes moved between tiers in a step, and hits on the GPU.
@@ -377,6 +367,7 @@ class Disposal : public KvPart {
 // Chooses the tokens that a decode step attends to. Prefill attends to all held tokens.
 class Selector : public KvPart {
  public:
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::only(len); }
   // Which of a layer's tensors are kept off the GPU between decode steps. Tokens read by the last step and those of stays() remain on the
   // GPU.
   enum class Lower : std::uint8_t { kNothing, kValues, kKeysAndValues };

@@ -74,19 +74,63 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
                     recipe.name, recipe.selector));
 }
 
-std::vector<std::int32_t> KvPolicy::alike_layers() const {
-  // Layers that share a budget differ: those with better scores, or more protected tokens, keep more.
-  const bool are_shared_out = allocator_->has_shares() || allocator_->depends_on_data() || allocator_->scope() != Allocator::Scope::kLayer;
+KvPolicy::LayerKinds KvPolicy::layer_kinds(bool decoding) const {
+  // Layers that share a budget differ when they are cut: those with better scores, or more protected tokens, keep more. Where tokens leave
+  // between layers, each layer of a prompt has its own.
+  const bool share_out = allocator_->has_shares() || allocator_->depends_on_data() || allocator_->scope() != Allocator::Scope::kLayer;
+  const bool are_shared_out = ((!decoding || trigger_->in_decode()) && share_out) || (!decoding && pruner_ != nullptr);
   const auto alike = [&](std::int32_t a, std::int32_t b) {
     return std::all_of(parts_.begin(), parts_.end(), [&](const KvPart* part) { return part->layer_kind(a) == part->layer_kind(b); });
   };
-  std::vector<std::int32_t> first;
+  LayerKinds kinds;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
-    std::int32_t of = are_shared_out ? l : 0;
-    while (!alike(of, l)) ++of;
-    first.push_back(of);
+    std::size_t of = are_shared_out ? kinds.first.size() : 0;
+    while (of < kinds.first.size() && !alike(kinds.first[of], l)) ++of;
+    if (of == kinds.first.size()) kinds.first.push_back(l);
+    kinds.of_layer.push_back(static_cast<std::int32_t>(of));
   }
-  return first;
+  return kinds;
+}
+
+std::int64_t KvPolicy::target_lasts(const SeqStep& seq, std::optional<std::int32_t> target, std::int32_t len) const {
+  if (!trigger_->in_decode()) return StepKey::kForEver;
+  const bool is_raised = target && target != trigger_->target(seq, len, recipe_.budget);
+  return !allocator_->is_uniform() || is_raised ? 1 : trigger_->lasts(seq, len, recipe_.budget);
+}
+
+StepKey KvPolicy::step_key(const SeqStep& seq, std::optional<std::int32_t> target, std::int32_t len, bool is_whole) const {
+  constexpr std::int64_t kForEver = StepKey::kForEver;
+  StepKey key;
+  const bool is_first = seq.seen_tokens == seq.prompt_tokens;
+  key.add((is_first ? 2 : 0) + (is_whole ? 1 : 0), is_first || (is_whole && target) ? 1 : kForEver);
+  key.add(target.value_or(-1), target_lasts(seq, target, len));
+  if (!trigger_->acts() && recipe_.budget.frac > 0) key.add(recipe_.budget.of(seq.prompt_tokens),
+                                                            kForEver);  // a selector's share
+  for (const KvPart* part : parts_) part->step_key(seq, key);
+  // Codes and summaries follow from what was cut when.
+  if (trigger_->in_decode() && !(format_->is_native() && selector_->selects_all())) key.add(seq.seen_tokens), key.add(seq.prompt_tokens);
+  if (!target) return key;
+  // Those of a trigger whose target stays for ever stay too.
+  const Protected stay = trigger_->protects(seq);
+  for (const std::int32_t number : {stay.recent, stay.before, trigger_->full(seq, recipe_.budget)}) key.add(number, kForEver);
+  if (!allocator_->has_shares()) return key;
+  std::vector<std::int32_t> shares;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    for (std::int32_t h = 0; h < model_.kv_heads; ++h) {
+      const std::int32_t share = allocator_->expected(model_, l, h, *target, seq.end());
+      shares.push_back(share >= seq.end() ? -1 : share);
+    }
+  }
+  key.add(share_ids_.try_emplace(std::move(shares), static_cast<std::int32_t>(share_ids_.size())).first->second);
+  return key;
+}
+
+Lengths KvPolicy::affine_lengths(std::int32_t len, bool is_cut) const {
+  // Of encoded rows attention reads a share of the bytes, rounded down.
+  if ((is_cut && !scorer_->cuts_affinely()) || (!format_->is_native() && !selector_->selects_all())) return Lengths::only(len);
+  Lengths all = Lengths::all();
+  for (const KvPart* part : parts_) all = all.within(part->affine_lengths(len));
+  return all;
 }
 
 std::int32_t KvPolicy::fresh_tokens() const {

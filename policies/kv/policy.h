@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,8 +61,19 @@ class KvPolicy {
   // True: of rows of equal length, those of some layers may be cut and others not.
   [[nodiscard]] bool has_shares() const { return allocator_->has_shares(); }
 
-  // [num_layers] the first layer that all parts treat as they treat this one (KvPart::layer_kind).
-  [[nodiscard]] std::vector<std::int32_t> alike_layers() const;
+  // Groups of layers that all parts treat alike (KvPart::layer_kind), in decode or in steps with prompt tokens. If a group's layers depend
+  // on each other, or every layer is a group, all of them must run together.
+  struct LayerKinds {
+    std::vector<std::int32_t> of_layer;  // [num_layers] its group
+    std::vector<std::int32_t> first;     // [groups] the first layer of each
+    [[nodiscard]] bool run_together() const { return first.size() == of_layer.size(); }
+  };
+  [[nodiscard]] LayerKinds layer_kinds(bool decoding) const;
+  // The key of a decode step (KvPart::step_key) of rows of `len` tokens, the step's included, that are cut to `target` on average, if at
+  // all. is_whole: they lost nothing so far.
+  [[nodiscard]] StepKey step_key(const SeqStep& seq, std::optional<std::int32_t> target, std::int32_t len, bool is_whole) const;
+  // KvPart::affine_lengths() of all parts together.
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len, bool is_cut) const;
 
   // True: tokens of a prompt leave between the layers that compute it, which the three functions below describe.
   [[nodiscard]] bool prunes() const { return pruner_ != nullptr; }
@@ -117,6 +129,7 @@ class KvPolicy {
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
 
  private:
+  [[nodiscard]] std::int64_t target_lasts(const SeqStep& seq, std::optional<std::int32_t> target, std::int32_t len) const;
   [[nodiscard]] std::string why_small_budget(const SeqStep& seq) const;
   [[nodiscard]] bool fits(const SeqStep& seq, std::int32_t target) const;
   [[nodiscard]] std::int32_t raised(const SeqStep& seq, std::int32_t target) const;
@@ -164,6 +177,7 @@ class KvPolicy {
   };
   // Results of raised() by a hash of its arguments, which are the same in many layers.
   mutable std::array<Raised, 64> known_raised_;
+  mutable std::map<std::vector<std::int32_t>, std::int32_t> share_ids_;  // of the rows' shares in a cut
   bool protects_share_ = false;                  // the number of protected tokens follows from the counts: held scores have no protection
   std::vector<TensorArray<float>> held_scores_;  // per layer, of allocators that come back to earlier layers
 };

@@ -31,6 +31,7 @@ std::string describe(const Ends& ends) {
 
 KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t full, std::int32_t n) const {
   Least least{target, 0};
+  if (allocator_->is_uniform()) return {std::min(target, allocator_->expected_part(model_, 0, 0, target, full, n)), 0};
   for (std::int32_t l = 0; l < model_.num_layers && !allocator_->depends_on_data(); ++l)
     for (std::int32_t h = 0; h < model_.kv_heads; ++h)
       if (const std::int32_t tokens = allocator_->expected_part(model_, l, h, target, full, n); tokens < least.tokens) least = {tokens, l};

@@ -39,6 +39,11 @@ class RecipeFootprint final : public Footprint {
 
   FootprintStep step(const SeqState& seq) override;
   void charge(std::span<SeqState> batch, PolicyWork& work) override;
+  // Unpacking adds up in fractions of bytes, and is not looked ahead at.
+  [[nodiscard]] bool looks_ahead() const override { return unpacking_ == nullptr; }
+  std::int64_t decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) override;
+  void charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
+                    DecodeAhead& ahead) override;
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
   [[nodiscard]] bool shares_prefixes() const override { return shapes_.policy().shares_prefixes(); }
   [[nodiscard]] std::int32_t fresh_tokens() const override { return shapes_.policy().fresh_tokens(); }
@@ -53,16 +58,22 @@ class RecipeFootprint final : public Footprint {
 
  private:
   [[nodiscard]] bool ends_prompt(const SeqState& seq) const;
-  using Key = std::array<std::int32_t, 6>;
-  struct KeyHash {
-    std::size_t operator()(const Key& k) const;
-  };
   FootprintStep run(const SeqState& seq);
   FootprintStep grow(const SeqState& seq);
-  void finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) const;
-  [[nodiscard]] Key key_of(const SeqState& seq) const;
+  void finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done);
+  [[nodiscard]] static bool decodes(const SeqState& seq) {
+    return seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
+  }
+  // The trigger's target in a decode step: ShapeRun::kNoCut, kLayersDiffer or tokens.
+  [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
+  [[nodiscard]] bool only_grows(const SeqState& seq) const;
+  [[nodiscard]] StepKey key_of(const SeqState& seq) const;
+  FootprintStep look_up(const StepKey& key, const SeqState& seq);
+  void use_layers(bool all);
+  void expand(ShapeRun::Result& result) const;
   [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const;
-  [[nodiscard]] std::int64_t side_pages(std::int32_t tokens) const;
+  [[nodiscard]] std::int64_t side_pages(std::int32_t tokens);
+  [[nodiscard]] std::int64_t untouched_bytes(std::int32_t tokens);
   [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
   [[nodiscard]] bool has_whole_rows(const SeqState& seq) const;
   void note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done);
@@ -70,13 +81,9 @@ class RecipeFootprint final : public Footprint {
   void add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const;
   void charge_decodes(std::span<SeqState> batch, PolicyWork& work);
   void unpack(const SeqState& seq, const ShapeRun::Seq& shape);
-  [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
+  [[nodiscard]] std::int32_t attended(const StepOps::Read& all) const;
+  void add_decodes(const LayerCalls& calls, std::vector<PolicyOp>& ops) const;
   void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
-  void find_side_bytes();
-  // The part of a decoding sequence's history that decides what it holds next, beside the tokens that it holds and the trigger's target.
-  enum class History : std::uint8_t { kNone, kSeen, kPrompt };
-  History find_history();
-  [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   std::int64_t most_pages(SeqState seq, std::int32_t seen_tokens);
 
   Recipe recipe_;
@@ -89,11 +96,13 @@ class RecipeFootprint final : public Footprint {
   double page_bytes_ = 0;
   KvReads reads_ = KvReads::kStored;
   std::unique_ptr<UnpackOps> unpacking_;  // null: nothing is packed between steps
-  History history_ = History::kNone;
+  KvPolicy::LayerKinds kinds_;            // of steps that compute prompts
+  std::vector<std::int64_t> times_;       // [kinds] layers of each
+  bool uses_all_ = true;                  // layers, in shapes_
   bool shares_layers_ = false;            // the allocator comes back to earlier layers
   bool merges_alone_ = false;             // the disposal acts without a trigger: tokens stay and take less memory
   bool may_cut_ = false;                  // whenever the trigger acts: data decides how many tokens stay
-  std::vector<std::int64_t> side_bytes_;  // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each
+  std::vector<std::int64_t> side_bytes_;  // [i]: the most that up to 16 * (i + 1) tokens take beyond token_bytes each
   static constexpr std::int32_t kWhole = -1 << 30;
   // The tokens of each row minus those of the first row that lost something; kWhole for whole rows, so that a pattern lasts while these
   // grow and others are cut. Pattern 0: all rows hold the same.
@@ -103,7 +112,12 @@ class RecipeFootprint final : public Footprint {
   };
   std::vector<Pattern> patterns_{1};
   std::map<std::vector<std::int32_t>, std::int32_t> pattern_ids_;
-  std::unordered_map<Key, FootprintStep, KeyHash> known_;
+  std::unordered_map<StepKey, FootprintStep, StepKey::Hash> known_;
+  struct Recent {
+    std::array<std::int32_t, 6> state{-1};
+    FootprintStep done;
+  };
+  std::vector<Recent> recent_{1024};  // by a hash of the whole state
 };
 
 }  // namespace kvlab

@@ -40,7 +40,7 @@ ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) co
   Group group;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Seq& s = batch[i];
-    const SeqStep step{static_cast<std::int32_t>(i), s.seen_tokens, s.new_tokens, s.prompt_tokens, s.extras.question_begin};
+    const SeqStep step = s.as_step(static_cast<std::int32_t>(i));
     if (step.decoding() != decoding) continue;
     if (!policy_.needs().pass.empty() && step.completes_prompt() && s.extras.pass.empty())
       throw InputError(
@@ -53,12 +53,13 @@ ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) co
   group.observer = std::make_unique<ShapeObserver>(policy_.needs(), group.seqs, group.extras);
   group.layers.reserve(static_cast<std::size_t>(model_.num_layers));
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
-    group.layers.emplace_back(model_, static_cast<std::int32_t>(group.seqs.size()), policy_.num_words(), false);
+    group.layers.emplace_back(model_, runs(l) ? static_cast<std::int32_t>(group.seqs.size()) : 0, policy_.num_words(), false);
   for (std::size_t g = 0; g < group.seqs.size(); ++g) {
     const std::vector<std::int32_t> held = held_of(batch[group.place[g]]);
-    for (std::size_t i = 0; i < held.size(); ++i)
-      group.layers[i / static_cast<std::size_t>(model_.kv_heads)].assume(
-          static_cast<std::int32_t>(g) * model_.kv_heads + static_cast<std::int32_t>(i) % model_.kv_heads, held[i]);
+    for (std::int32_t l = 0; l < model_.num_layers; ++l)
+      for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
+        group.layers[static_cast<std::size_t>(l)].assume(static_cast<std::int32_t>(g) * model_.kv_heads + h,
+                                                         held[static_cast<std::size_t>(l * model_.kv_heads + h)]);
   }
   return group;
 }
@@ -148,7 +149,7 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
 }
 
 ShapeRun::Targets ShapeRun::targets(const Seq& seq) const {
-  const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, seq.extras.question_begin};
+  const SeqStep step = seq.as_step();
   const bool alike = seq.held.size() == 1;
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   std::vector<std::int32_t> len(heads, seq.held.front() + seq.new_tokens);
@@ -187,7 +188,8 @@ void ShapeRun::finish(std::span<Group> groups, Result& result) {
 std::vector<std::int32_t> ShapeRun::lengths(const Group& group, std::size_t s) const {
   std::vector<std::int32_t> held;
   for (const KvStore& store : group.layers)
-    for (std::int32_t h = 0; h < model_.kv_heads; ++h) held.push_back(store.len(static_cast<std::int32_t>(s) * model_.kv_heads + h));
+    for (std::int32_t h = 0; h < model_.kv_heads; ++h)
+      held.push_back(store.num_rows() == 0 ? 0 : store.len(static_cast<std::int32_t>(s) * model_.kv_heads + h));
   return held;
 }
 

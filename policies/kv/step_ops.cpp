@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -16,45 +17,48 @@ OpCall combined(const OpCall& a, const OpCall& b, F&& f) {
   return {a.op, f(a.rows, b.rows), f(a.tokens, b.tokens), f(a.outputs, b.outputs), own + shared, f(a.flops, b.flops), shared};
 }
 
-bool same_operations(const std::vector<std::vector<OpCall>>& a, const std::vector<std::vector<OpCall>>& b) {
-  const auto same_op = [](const OpCall& x, const OpCall& y) { return x.op == y.op; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_op); });
+using Calls = std::vector<OpCall>;
+
+constexpr std::size_t kMostLines = 1 << 16;
+
+bool same_operations(const Calls& a, const Calls& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const OpCall& x, const OpCall& y) { return x.op == y.op; });
 }
 
-// f on each pair of calls; both have the same operations.
-template <class F>
-std::vector<std::vector<OpCall>> each(std::vector<std::vector<OpCall>> a, const std::vector<std::vector<OpCall>>& b, F&& f) {
-  for (std::size_t l = 0; l < a.size(); ++l)
-    for (std::size_t i = 0; i < a[l].size(); ++i) a[l][i] = combined(a[l][i], b[l][i], f);
+// a + times * b; both have the same operations.
+Calls plus(Calls a, const Calls& b, std::int64_t times) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = combined(a[i], b[i], [times](std::int64_t x, std::int64_t y) { return x + times * y; });
   return a;
 }
 
-// Classes of layers in which both `a` and `b` are the same, and the calls of each.
-std::pair<LayerCalls, LayerCalls> classes(const std::vector<std::vector<OpCall>>& a, const std::vector<std::vector<OpCall>>& b) {
-  LayerCalls x, y;
-  for (std::size_t l = 0; l < a.size(); ++l) {
-    std::size_t c = 0;
-    while (c < x.calls.size() && !(x.calls[c] == a[l] && y.calls[c] == b[l])) ++c;
-    if (c == x.calls.size()) x.calls.push_back(a[l]), y.calls.push_back(b[l]);
-    x.class_of_layer.push_back(static_cast<std::int32_t>(c));
-  }
-  y.class_of_layer = x.class_of_layer;
-  return {x, y};
+StepOps::Read read_of(const Calls& calls) {
+  StepOps::Read read;
+  for (const OpCall& c : calls)
+    if (c.op == "attend") read.bytes += c.bytes, read.flops += c.flops;
+  return read;
 }
 
-LayerCalls classes(const std::vector<std::vector<OpCall>>& a) { return classes(a, a).first; }
+// Layer by layer, without the calls that begin them.
+std::vector<Calls> split(const Calls& calls) {
+  std::vector<Calls> layers;
+  for (const OpCall& c : calls)
+    if (c.op.empty())
+      layers.emplace_back();
+    else
+      layers.back().push_back(c);
+  return layers;
+}
 
-// The sequence as it was or will be by so many tokens later, if nothing else happens; nothing where there was no such time.
-std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t by, bool only_whole_grow) {
-  ShapeRun::Seq other = seq;
-  other.seen_tokens += by;
-  if (other.seen_tokens < 2) return std::nullopt;
-  other.prompt_tokens = by == 0 ? seq.prompt_tokens : std::min(seq.prompt_tokens, other.seen_tokens - 1);
-  for (std::int32_t& h : other.held)
-    if (!only_whole_grow || h == seq.seen_tokens)
-      if ((h += by) < 0) return std::nullopt;
-  return other;
+// Layers with equal calls become one class.
+LayerCalls classes(const std::vector<Calls>& calls) {
+  LayerCalls found;
+  for (const Calls& layer : calls) {
+    std::size_t c = 0;
+    while (c < found.calls.size() && found.calls[c] != layer) ++c;
+    if (c == found.calls.size()) found.calls.push_back(layer);
+    found.class_of_layer.push_back(static_cast<std::int32_t>(c));
+  }
+  return found;
 }
 
 }  // namespace
@@ -65,244 +69,299 @@ void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<
 }
 
 StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
-    : model_(model),
-      budget_(recipe.budget),
-      fetches_(!recipe.selects_all),
-      shapes_(recipe, model),
-      alike_(std::size_t{1} << kStages, AlikeLayers(shapes_.policy().alike_layers())),
-      companies_(1) {
-  for (std::int32_t l = 0; l < model.num_layers; ++l) every_layer_.push_back(l);
-  company_ids_[{}] = 0;
-  probe_prompts();
+    : model_(model), fetches_(!recipe.selects_all), acts_in_decode_(recipe.make_trigger()->in_decode()), shapes_(recipe, model) {
+  const KvPolicy::LayerKinds kinds = shapes_.policy().layer_kinds(true);
+  is_joint_ = kinds.run_together();
+  units_.resize(is_joint_ ? 1 : kinds.first.size());
+  for (std::int32_t l = 0; l < model.num_layers; ++l) {
+    unit_of_layer_.push_back(is_joint_ ? 0 : kinds.of_layer[static_cast<std::size_t>(l)]);
+    Unit& unit = units_[static_cast<std::size_t>(unit_of_layer_.back())];
+    if (is_joint_ || unit.layers.empty())
+      unit.layers.push_back(l);
+    else
+      ++unit.times;
+  }
 }
 
-StepOps::PerLayer StepOps::run(std::span<const Seq> batch, std::span<const std::int32_t> layers) {
-  shapes_.run_only(layers);
+StepOps::Calls StepOps::run(const Unit& unit, std::span<const Seq> batch) {
+  ++runs_;
+  if (running_ != &unit) shapes_.run_only(unit.layers);
+  running_ = &unit;
   const ShapeRun::Result result = shapes_.step(batch);
-  PerLayer calls;
-  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l) {
-    calls.emplace_back(result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l]),
-                       result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l + 1]));
-    if (fetches_) add_fetches(result, l, calls.back());
+  Calls calls;
+  for (const std::int32_t l : unit.layers) {
+    const auto at = [&](std::int32_t i) {
+      return result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[static_cast<std::size_t>(i)]);
+    };
+    calls.push_back({});
+    calls.insert(calls.end(), at(l), at(l + 1));
+    if (fetches_) add_fetches(result, static_cast<std::size_t>(l), calls);
   }
   return calls;
 }
 
-StepOps::PerLayer StepOps::run(std::span<const Seq> batch) {
-  ++runs_;
-  const bool rows_alike = std::all_of(batch.begin(), batch.end(), [](const Seq& seq) {
-    return std::all_of(seq.held.begin(), seq.held.end(), [&](std::int32_t h) { return h == seq.held.front(); });
-  });
-  if (!rows_alike) return run(batch, every_layer_);
-  std::size_t stages = 0;
-  for (const Seq& seq : batch) stages |= std::size_t{1} << standing(seq).stage;
-  AlikeLayers& alike = alike_[stages];
-  if (alike.wants_all()) {
-    PerLayer all = run(batch, every_layer_);
-    alike.see(all, [&] { return run(batch, alike.chosen()); });
-    return all;
-  }
-  alike.note_trusted();
-  return alike.spread(run(batch, alike.chosen()));
+// The sequence as ShapeRun takes it: layers that do not run hold what those that run do.
+StepOps::Seq StepOps::seq_of(const Unit& unit, const Member& m) const {
+  Seq seq{m.seq->seen_tokens, 1, m.seq->prompt_tokens, {m.rows.begin(), m.rows.end()}, m.seq->extras};
+  if (m.rows.size() == 1 || unit.layers.size() == static_cast<std::size_t>(model_.num_layers)) return seq;
+  for (std::int32_t l = 1; l < model_.num_layers; ++l) seq.held.insert(seq.held.end(), m.rows.begin(), m.rows.end());
+  return seq;
 }
 
-StepOps::Standing StepOps::standing(const Seq& seq) const {
+StepOps::Standing StepOps::standing(const Unit& unit, const Member& m) {
+  const Seq& seq = *m.seq;
+  const SeqStep step{0, seq.seen_tokens, 1, seq.prompt_tokens, -1};
+  const bool alike = m.rows.size() == 1;
+  std::int32_t target = ShapeRun::kNoCut;
+  if (acts_in_decode_ && alike && !shapes_.policy().has_shares())
+    target = shapes_.policy().target(step, m.rows.front() + 1).value_or(ShapeRun::kNoCut);
+  else if (acts_in_decode_)
+    target = shapes_.targets(seq_of(unit, m)).common;
+  const bool is_cut = target != ShapeRun::kNoCut;
+  const auto whole = std::count(m.rows.begin(), m.rows.end(), seq.seen_tokens), rows = std::ssize(m.rows);
   Standing at;
-  at.target = shapes_.targets(seq).common;
-  const auto whole = std::count(seq.held.begin(), seq.held.end(), seq.seen_tokens), rows = std::ssize(seq.held);
-  const Stage cuts = whole == rows ? kCutsWhole : kCuts;
-  at.stage = seq.seen_tokens == seq.prompt_tokens ? kFirst : at.target == ShapeRun::kNoCut ? kKeeps : cuts;
-  at.only_whole_grow = whole > 0 && whole < rows && at.target != ShapeRun::kNoCut;
-  at.length = at.only_whole_grow ? seq.seen_tokens : seq.held.front();
+  at.is_first = seq.seen_tokens == seq.prompt_tokens;
+  at.only_whole_grow = whole > 0 && whole < rows && is_cut;
+  at.length = (at.only_whole_grow ? seq.seen_tokens : m.rows.front()) + 1;
+  at.key = shapes_.policy().step_key(step, is_cut ? std::optional(target) : std::nullopt, at.length, whole == rows);
+  if (!alike) {  // rows as they differ from the first, and whole ones as such
+    std::vector<std::int32_t> pattern;
+    const std::int32_t from = at.only_whole_grow ? 0 : m.rows.front();
+    for (const std::int32_t h : m.rows) pattern.push_back(at.only_whole_grow && h == seq.seen_tokens ? -1 : h - from);
+    pattern.push_back(whole > 0 && !at.only_whole_grow ? seq.seen_tokens - from : -1);
+    at.key.add(patterns_.try_emplace(std::move(pattern), static_cast<std::int32_t>(patterns_.size())).first->second);
+  }
+  at.range = target == ShapeRun::kLayersDiffer ? Lengths::only(at.length) : shapes_.policy().affine_lengths(at.length, is_cut);
+  if (target == ShapeRun::kLayersDiffer) at.key.add(seq.seen_tokens), at.key.add(seq.prompt_tokens);
   return at;
 }
 
-// Compares a sequence with one of its length that lost other tokens, or as many and has another prompt.
-void StepOps::compare(const Seq& reference, const Seq& other) {
-  const Standing a = standing(reference), b = standing(other);
-  if (a.target != b.target || pattern_of(reference, a) != pattern_of(other, b)) return;
-  if (run(std::span(&reference, 1)) == run(std::span(&other, 1))) return;
-  (reference.seen_tokens == other.seen_tokens ? prompt_matters_ : lost_matters_)[b.stage] = true;
-}
-
-void StepOps::probe_prompts() {
-  const std::int32_t budget = budget_.tokens > 0 ? budget_.tokens : 256;
-  const std::int32_t lengths[] = {8, 40, 200, budget - 1, budget, budget + 1, budget + 33, 2 * budget + 5};
-  const std::int32_t decoded[] = {1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 64, 100, 127, 128, 256, 500, 512, 1000, 1024};
-  std::size_t turn = 0;
-  const auto at = [](std::int32_t held, std::int32_t prompt, std::int32_t t) { return Seq{prompt + t, 1, prompt, {held}, {}}; };
-  for (const std::int32_t t : decoded) {
-    const std::int32_t held = std::max(1, lengths[turn++ % std::size(lengths)]), prompt = held + 11 + t;
-    const Seq reference = at(held, prompt, 9);
-    compare(reference, at(held, prompt, t));
-    compare(reference, at(held, 2 * prompt, t));
-    compare(reference, at(held, prompt + 9 - t, t));
-    compare(reference, at(held, 1, prompt + 8));
-    for (const std::int32_t u : {1, 9})
-      if (std::max(t, u) < held) compare(at(held, held - u, u), at(held, held - t, t));
-  }
-  for (const std::int32_t length : lengths) {
-    const std::int32_t held = std::max(2, length);
-    compare(at(held, held - 1, 1), at(held, held, 0));
-    compare(at(held, held + 50, 9), at(held, held + 50, 0));
-  }
-}
-
-// Rows as they differ from the first, and which length is that of a whole row.
-std::int32_t StepOps::pattern_of(const Seq& seq, const Standing& at) {
-  const std::int32_t from = at.only_whole_grow ? 0 : seq.held.front();
-  std::vector<std::int32_t> pattern;
-  for (const std::int32_t h : seq.held) pattern.push_back(at.only_whole_grow && h == seq.seen_tokens ? -1 : h - from);
-  if (std::all_of(pattern.begin(), pattern.end(), [](std::int32_t d) { return d == 0; })) pattern.clear();
-  const bool any_whole = !at.only_whole_grow && std::find(seq.held.begin(), seq.held.end(), seq.seen_tokens) != seq.held.end();
-  pattern.push_back(any_whole ? seq.seen_tokens - from : -1);
-  return patterns_.try_emplace(std::move(pattern), static_cast<std::int32_t>(patterns_.size())).first->second;
-}
-
-StepOps::Group StepOps::group(const Seq& seq, const Standing& at, std::int32_t company) {
-  Group g;
-  g.company = company;
-  g.target = at.target;
-  g.pattern = pattern_of(seq, at);
-  const bool by_prompt = at.target == ShapeRun::kLayersDiffer || prompt_matters_[at.stage];
-  if (by_prompt) g.prompt = seq.prompt_tokens;
-  if ((by_prompt || lost_matters_[at.stage]) && !at.only_whole_grow) g.lost = seq.seen_tokens - seq.held.front();
-  return g;
+// The sequence at another length, if nothing else happens between; nothing where there is no such state or its key differs.
+std::optional<StepOps::Seq> StepOps::moved(const Unit& unit, const Member& m, const Standing& at, std::int32_t length) {
+  const std::int32_t by = length - at.length;
+  Seq other = *m.seq;
+  other.seen_tokens += by;
+  if (other.seen_tokens < 2) return std::nullopt;
+  other.prompt_tokens = at.is_first ? other.seen_tokens : std::min(other.prompt_tokens, other.seen_tokens - 1);
+  std::vector<std::int32_t> rows(m.rows.begin(), m.rows.end());
+  for (std::int32_t& h : rows)
+    if (!at.only_whole_grow || h == m.seq->seen_tokens)
+      if ((h += by) < 1) return std::nullopt;
+  const Member there{&other, rows};
+  if (standing(unit, there).key != at.key) return std::nullopt;
+  return seq_of(unit, there);
 }
 
 // Which operations the layers call. A kind met alone gets the sequence as its member.
-std::int32_t StepOps::kind_of(const PerLayer& calls, const Seq& seq, std::int32_t company) {
+std::int32_t StepOps::kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company) {
   std::vector<std::string_view> names;
-  for (const auto& layer : calls) {
-    names.emplace_back();
-    for (const OpCall& c : layer) names.push_back(c.op);
-  }
-  const auto kind = static_cast<std::size_t>(kinds_.try_emplace(std::move(names), static_cast<std::int32_t>(kinds_.size())).first->second);
-  if (kind == member_.size()) member_.emplace_back(), proven_.push_back(0);
-  if (company == 0 && !member_[kind]) member_[kind] = seq;
+  for (const OpCall& c : calls) names.push_back(c.op);
+  const auto kind =
+      static_cast<std::size_t>(unit.kinds.try_emplace(std::move(names), static_cast<std::int32_t>(unit.kinds.size())).first->second);
+  if (kind == unit.member.size()) unit.member.emplace_back();
+  if (company == 0 && !unit.member[kind]) unit.member[kind] = seq;
   return static_cast<std::int32_t>(kind);
 }
 
 // What the sequence adds to the calls of its company; nothing where it changes which operations are called.
-std::optional<StepOps::PerLayer> StepOps::added(const Seq& seq, std::int32_t company) {
-  const Company& with = companies_[static_cast<std::size_t>(company)];
+std::optional<StepOps::Calls> StepOps::added(const Unit& unit, const Seq& seq, std::int32_t company) {
+  const Unit::Company& with = unit.companies[static_cast<std::size_t>(company)];
   std::vector<Seq> batch = with.members;
   batch.push_back(seq);
-  PerLayer calls = run(batch);
+  Calls calls = run(unit, batch);
   if (company == 0) return calls;
   if (!same_operations(calls, with.calls)) return std::nullopt;
-  return each(std::move(calls), with.calls, [](std::int64_t a, std::int64_t b) { return a - b; });
+  return plus(std::move(calls), with.calls, -1);
 }
 
-// A line over the lengths of the sequence's block, or over all but the last or the first, where a page is completed or begun.
-std::optional<StepOps::Line> StepOps::fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& of) {
-  const std::int32_t n = now.length, begin = n / kBlockTokens * kBlockTokens, end = begin + kBlockTokens;
-  for (const auto& [from, to] : {std::pair{begin, end}, std::pair{begin, end - 1}, std::pair{begin + 1, end}}) {
-    if (n < from || n >= to) continue;
-    if (std::optional<Line> line = fit(seq, now, company, of, from, to)) return line;
+// A line through this length and one beside it, or the one length of `calls`.
+StepOps::Line StepOps::make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Calls calls) {
+  Line line{at.length, kind_of(unit, calls, seq_of(unit, m), company), std::move(calls), {}, {}, {}};
+  line.read = read_of(line.base);
+  for (const std::int32_t by : {1, -1}) {
+    if (at.length + by >= at.range.end || at.length + by < at.range.begin) continue;
+    const std::optional<Seq> beside = moved(unit, m, at, at.length + by);
+    std::optional<Calls> there = beside ? added(unit, *beside, company) : std::nullopt;
+    if (!there || !same_operations(*there, line.base)) continue;
+    line.slope = by > 0 ? plus(std::move(*there), line.base, -1) : plus(line.base, *there, -1);
+    line.read_slope = read_of(line.slope);
+    break;
   }
-  return std::nullopt;
+  return line;
 }
 
-// A line through the first two lengths that meets the last one, and in the first blocks of a kind every other one.
-std::optional<StepOps::Line> StepOps::fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& of, std::int32_t begin,
-                                          std::int32_t end) {
-  const auto seq_at = [&](std::int32_t offset) { return moved(seq, begin + offset - now.length, now.only_whole_grow); };
-  const auto at = [&](std::int32_t offset) -> std::optional<PerLayer> {
-    const std::optional<Seq> other = seq_at(offset);
-    return other && group(*other, standing(*other), company) == of ? added(*other, company) : std::nullopt;
-  };
-  const std::optional<PerLayer> first = at(0), second = first ? at(1) : std::nullopt;
-  if (!second || !same_operations(*first, *second)) return std::nullopt;
-  const PerLayer slope = each(*second, *first, [](std::int64_t a, std::int64_t b) { return a - b; });
-  const auto meets = [&](std::int32_t offset) {
-    return at(offset) == each(*first, slope, [offset](std::int64_t a, std::int64_t b) { return a + b * offset; });
-  };
-  if (!meets(end - begin - 1)) return std::nullopt;
-  const std::int32_t kind = kind_of(*first, *seq_at(0), company);
-  if (proven_[static_cast<std::size_t>(kind)] < kProvenBlocks) {
-    for (std::int32_t i = 2; i + 1 < end - begin; ++i) lines_hold_ = lines_hold_ && meets(i);
-    ++proven_[static_cast<std::size_t>(kind)];
-    if (!lines_hold_) return std::nullopt;
+StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, std::int32_t company) {
+  StepKey key = at.key;
+  key.add(company);
+  key.add(at.range.begin);
+  auto known = unit.lines.find(key);
+  const bool is_point = known != unit.lines.end() && known->second.slope.empty() && known->second.begin != at.length;
+  if (is_point) {  // no other length was found beside the first: every length is a point
+    key.add(at.length);
+    known = unit.lines.find(key);
   }
-  auto [base, per_token] = classes(*first, slope);
-  return Line{begin, end, kind, std::move(base), std::move(per_token)};
-}
-
-// The line that gives this sequence's calls; none where these are no sum.
-StepOps::Place StepOps::find(const Seq& seq, std::int32_t company) {
-  const Standing at = standing(seq);
-  const Group g = group(seq, at, company);
-  const std::int32_t n = at.length;
-  Block& block = blocks_[{g, n / kBlockTokens}];
-  if (block.tries < kTries && !block.line && lines_hold_ && g.target != ShapeRun::kLayersDiffer && g.prompt < 0) {
-    block.line = fit(seq, at, company, g);
-    ++block.tries;
+  if (known == unit.lines.end()) {
+    std::optional<Calls> calls = added(unit, seq_of(unit, m), company);
+    if (!calls) return {};
+    Standing here = at;
+    if (is_point) here.range = Lengths::only(at.length);
+    known = unit.lines.emplace(key, make(unit, m, here, company, std::move(*calls))).first;
   }
-  if (block.line && n >= block.line->begin && n < block.line->end) return {&*block.line, n - block.line->begin};
-  const auto known = block.exact.find(n);
-  if (known != block.exact.end()) return {&known->second, 0};
-  const std::optional<PerLayer> calls = added(seq, company);
-  if (!calls) return {};
-  Line point{n, n + 1, kind_of(*calls, seq, company), classes(*calls), {}};
-  point.slope = point.base;
-  for (auto& layer : point.slope.calls)
-    for (OpCall& c : layer) c = {c.op};
-  return {&block.exact.emplace(n, std::move(point)).first->second, 0};
+  return {&known->second, at.length - known->second.begin};
 }
 
 // The set of kinds in a batch.
-std::int32_t StepOps::company_of(std::span<const Place> places) {
+std::int32_t StepOps::company_of(Unit& unit, std::span<const Cursor> cursors) {
   std::set<std::int32_t> kinds;
-  for (const Place& p : places) kinds.insert(p.line->kind);
+  for (const Cursor& c : cursors) kinds.insert(c.alone.line->kind);
   if (kinds.size() == 1) return 0;
-  const auto [at, is_new] = company_ids_.try_emplace(std::vector(kinds.begin(), kinds.end()), static_cast<std::int32_t>(companies_.size()));
+  const auto [at, is_new] =
+      unit.company_ids.try_emplace(std::vector(kinds.begin(), kinds.end()), static_cast<std::int32_t>(unit.companies.size()));
   if (is_new) {
-    Company company;
-    for (const std::int32_t kind : kinds) company.members.push_back(*member_[static_cast<std::size_t>(kind)]);
-    company.calls = run(company.members);
-    companies_.push_back(std::move(company));
+    Unit::Company company;
+    for (const std::int32_t kind : kinds) company.members.push_back(*unit.member[static_cast<std::size_t>(kind)]);
+    company.calls = run(unit, company.members);
+    unit.companies.push_back(std::move(company));
   }
   return at->second;
 }
 
-LayerCalls StepOps::decode(std::span<const Seq> batch) {
-  std::vector<Place> places;
-  for (const Seq& seq : batch) {
-    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
-      throw InternalError("a decode step has one new token per sequence, and tokens held before it");
-    places.push_back(find(seq, 0));
-  }
-  if (batch.empty()) return {std::vector<std::int32_t>(static_cast<std::size_t>(model_.num_layers), 0), {{}}};
-  if (const std::int32_t company = company_of(places); company != 0)
-    for (std::size_t s = 0; s < batch.size(); ++s)
-      if (places[s] = find(batch[s], company); places[s].line == nullptr) return classes(run(batch));
-  return sum(places);
+// Moves to the step; the sequence's place alone is looked up there.
+void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
+  const std::vector<std::int32_t>& grown = c.walk->grown;
+  const auto by = static_cast<std::int32_t>(step - c.at);
+  for (std::int32_t& h : c.seq.held) h += h == c.seq.seen_tokens ? by : grown[step] - grown[c.at];
+  c.seq.seen_tokens += by;
+  c.at = step;
+  const Standing at = standing(unit, c.member());
+  c.alone = find(unit, c.member(), at, 0);
+  c.company = 0;
+  c.cut = step + 1 < grown.size() ? grown[step + 1] - grown[step] : 1;
+  c.grows = at.only_whole_grow ? 1 : c.cut;
+  const std::int64_t on_line = c.alone.line->slope.empty() ? 1 : at.range.end - at.length;
+  const std::int64_t holds = c.grows == 0 ? StepKey::kForEver : c.grows == 1 ? on_line : 1;
+  c.until = step + static_cast<std::size_t>(std::min(at.key.lasts(), holds));
 }
 
-LayerCalls StepOps::sum(std::span<const Place> places) const {
-  const auto add = [&](std::size_t s, const std::vector<OpCall>& base, const std::vector<OpCall>& slope, std::vector<OpCall>& to) {
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      const OpCall call = combined(base[i], slope[i], [&](std::int64_t a, std::int64_t b) { return a + b * places[s].further; });
-      to[i] = s == 0 ? call : combined(to[i], call, [](std::int64_t a, std::int64_t b) { return a + b; });
+// Looks up what the sequences add to their company in a step; false: their calls are no sum.
+bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
+  const std::int32_t company = company_of(unit, cursors);
+  for (Cursor& c : cursors) {
+    if (company == 0) c.joint = c.alone;
+    if (c.company == company) continue;
+    if (c.at != step) put(unit, c, step);
+    c.joint = find(unit, c.member(), standing(unit, c.member()), company);
+    if (c.joint.line == nullptr) return false;
+    c.company = company;
+    if (c.joint.line->slope.empty() && c.grows != 0) c.until = step + 1;
+  }
+  return true;
+}
+
+std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::vector<Cursor> cursors, std::size_t steps, std::int64_t times,
+                                            std::span<Read> reads) {
+  std::vector<Calls> totals(steps);
+  Calls slope;
+  bool is_sum = false;
+  for (std::size_t i = 0; i < steps; ++i) {
+    bool goes_on = is_sum;
+    for (std::size_t s = 0; s < cursors.size(); ++s) {
+      Cursor& c = cursors[s];
+      if (i == 0 || i >= c.until || c.walk->grown[i] - c.walk->grown[i - 1] != c.cut) {
+        put(unit, c, i);
+        goes_on = false;
+      } else {
+        c.alone.further += c.grows, c.joint.further += c.grows;
+      }
+      if (reads.empty()) continue;
+      Read& read = reads[i * cursors.size() + s];
+      read.bytes += times * (c.alone.line->read.bytes + c.alone.further * c.alone.line->read_slope.bytes);
+      read.flops += times * (c.alone.line->read.flops + c.alone.further * c.alone.line->read_slope.flops);
     }
+    if (goes_on) {
+      totals[i] = plus(totals[i - 1], slope, 1);
+      continue;
+    }
+    is_sum = join(unit, cursors, i);
+    if (is_sum) {
+      std::tie(totals[i], slope) = sum(cursors);
+      continue;
+    }
+    std::vector<Seq> seqs;
+    for (Cursor& c : cursors) {
+      if (c.at != i) put(unit, c, i);
+      seqs.push_back(seq_of(unit, c.member()));
+    }
+    totals[i] = run(unit, seqs);
+  }
+  return totals;
+}
+
+// The calls of all sequences, and what a further step adds.
+std::pair<StepOps::Calls, StepOps::Calls> StepOps::sum(std::span<const Cursor> cursors) {
+  Calls total = cursors.front().joint.line->base, slope(total.size());
+  for (std::size_t i = 0; i < total.size(); ++i) slope[i].op = total[i].op;
+  for (const Cursor& c : cursors) {
+    const auto& [line, further] = c.joint;
+    if (&c != &cursors.front()) total = plus(std::move(total), line->base, 1);
+    if (line->slope.empty()) continue;
+    if (further != 0) total = plus(std::move(total), line->slope, further);
+    if (c.grows != 0) slope = plus(std::move(slope), line->slope, c.grows);
+  }
+  return {std::move(total), std::move(slope)};
+}
+
+LayerCalls StepOps::decode(std::span<const Seq> batch) {
+  std::vector<Walk> walks;
+  for (const Seq& seq : batch) walks.push_back({seq});
+  return std::move(decode(walks, 1).front());
+}
+
+std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads) {
+  for (Unit& unit : units_)
+    if (unit.lines.size() > kMostLines) unit.lines.clear();
+  std::vector<LayerCalls> all(steps, {unit_of_layer_, {}});
+  if (batch.empty()) return std::vector<LayerCalls>(steps, {std::vector<std::int32_t>(unit_of_layer_.size(), 0), {{}}});
+  const auto is_even = [](std::span<const std::int32_t> rows) {
+    return std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
   };
-  LayerCalls total = places[0].line->base;
-  const bool one_split =
-      std::all_of(places.begin(), places.end(), [&](const Place& p) { return p.line->base.class_of_layer == total.class_of_layer; });
-  if (one_split) {
-    for (std::size_t s = 0; s < places.size(); ++s)
-      for (std::size_t c = 0; c < total.calls.size(); ++c)
-        add(s, places[s].line->base.calls[c], places[s].line->slope.calls[c], total.calls[c]);
-    return total;
+  std::vector<Cursor> cursors;
+  bool alike = true;
+  for (const Walk& walk : batch) {
+    const Seq& seq = walk.seq;
+    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
+      throw InternalError("a decode step has one new token per sequence, and tokens held before it");
+    Cursor& c = cursors.emplace_back();
+    c.walk = &walk, c.seq = seq;
+    c.num_rows = is_even(seq.held) ? 1 : seq.held.size();
+    alike = alike && c.num_rows == 1;
   }
-  PerLayer layers;
-  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
-    layers.push_back(total.of_layer(l));
-    for (std::size_t s = 0; s < places.size(); ++s)
-      add(s, places[s].line->base.of_layer(l), places[s].line->slope.of_layer(l), layers.back());
+  if (is_joint_) {
+    const std::vector<Calls> calls = decode(units_[0], std::move(cursors), steps, 1, reads);
+    for (std::size_t i = 0; i < steps; ++i) all[i] = classes(split(calls[i]));
+    return all;
   }
-  return classes(layers);
+  if (alike) {
+    for (Unit& unit : units_) {
+      const std::vector<Calls> calls = decode(unit, cursors, steps, unit.times, reads);
+      for (std::size_t i = 0; i < steps; ++i) all[i].calls.push_back(std::move(split(calls[i]).front()));
+    }
+    return all;
+  }
+  std::vector<std::vector<Calls>> layers(steps);
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
+  for (std::size_t l = 0; l < unit_of_layer_.size(); ++l) {
+    std::vector<Cursor> of_layer = cursors;
+    for (Cursor& c : of_layer) {
+      if (c.num_rows == 1) continue;
+      c.first_row = l * heads;
+      c.num_rows = is_even(std::span(c.seq.held).subspan(c.first_row, heads)) ? 1 : heads;
+    }
+    const std::vector<Calls> calls = decode(units_[static_cast<std::size_t>(unit_of_layer_[l])], std::move(of_layer), steps, 1, reads);
+    for (std::size_t i = 0; i < steps; ++i) layers[i].push_back(std::move(split(calls[i]).front()));
+  }
+  for (std::size_t i = 0; i < steps; ++i) all[i] = classes(layers[i]);
+  return all;
 }
 
 }  // namespace kvlab

@@ -1,16 +1,14 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "policies/kv/alike_layers.h"
 #include "policies/kv/shape_run.h"
 
 namespace kvlab {
@@ -30,97 +28,106 @@ inline bool is_fetch(const OpCall& call) { return call.op == kFetch || call.op =
 // Appends two calls for the layer's transfers from lower tiers: kFetch has the bytes over the host link, kReadDisk those read from disk.
 void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<OpCall>& calls);
 
-// Finds the calls of decode steps without running the parts in each of them. Every count of a call adds up over the sequences of a batch
-// and is affine in the tokens that a sequence holds, as long as no page or block is completed. So the parts run on single sequences of a
-// few lengths, and a batch is the sum: exactly the result of ShapeRun. If lengths are not on a line, every length is run once and
-// remembered, in one layer of those that are alike (AlikeLayers). In a batch whose sequences alone would call different operations (some
-// are below the budget, some above), the operations of all run over all rows; a sequence then counts what it adds to a small batch of one
-// of each kind. Lengths change by a token in all rows, or, where others are cut in every step, in the rows that are whole.
+// The calls of decode steps, looked up by the keys that the parts declare (KvPart::step_key). The parts run once for each kind of layer and
+// key, or at two lengths where they declare that costs between these are affine. Every count of a call adds up over the sequences of a
+// batch, so a batch is the sum: exactly the result of ShapeRun. In a batch whose sequences alone would call different operations (some are
+// below the budget, some above), the operations of all run over all rows; a sequence then counts what it adds to a small batch of one of
+// each kind.
 class StepOps {
  public:
   using Seq = ShapeRun::Seq;
   // Errors as ShapeRun's. Counts that depend on data are at their bounds.
   StepOps(const Recipe& recipe, const ModelShape& model);
 
-  // Calls of a step in which each sequence decodes one token.
-  LayerCalls decode(std::span<const Seq> batch);
+  // A sequence in successive decode steps. Rows that lost tokens have grown[i] tokens more before step i than before step 0, whole ones i.
+  struct Walk {
+    Seq seq;  // before step 0
+    std::vector<std::int32_t> grown = {0};
+  };
+  // What attention reads for a sequence, over all layers.
+  struct Read {
+    std::int64_t bytes = 0, flops = 0;
+  };
+  // Calls of the first steps of a batch, `steps` of them, in each of which all sequences decode one token. `reads` [steps * batch], if
+  // given, is added to.
+  std::vector<LayerCalls> decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads = {});
+  LayerCalls decode(std::span<const Seq> batch);  // of one step
   // How often the parts were run so far.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
  private:
-  static constexpr std::int32_t kBlockTokens = 16, kProvenBlocks = 16;
-  static constexpr std::int32_t kTries = 2;  // to find a block's line: from its end there may be none
-
-  using PerLayer = AlikeLayers::PerLayer;
-  // Calls at `begin` tokens, and what each further token adds. Both have the same classes.
+  using Calls = std::vector<OpCall>;  // of a unit's layers, one after the other; each begins with a call that has no name
+  // Calls at `begin` tokens of a row that grows, and what each further token adds.
   struct Line {
-    std::int32_t begin = 0, end = 0, kind = 0;  // holds for lengths in [begin, end)
-    LayerCalls base, slope;
+    std::int32_t begin = 0, kind = 0;  // the operations that are called
+    Calls base, slope;                 // slope empty: one length
+    Read read, read_slope;
   };
-  // A sequence's calls: those of a line, `further` tokens after its begin.
   struct Place {
-    const Line* line = nullptr;
-    std::int64_t further = 0;
+    const Line* line = nullptr;  // null: the calls are no sum
+    std::int64_t further = 0;    // tokens after its begin
   };
-  struct Block {
-    std::int32_t tries = 0;
-    std::optional<Line> line;            // over the block, or all of it but one end
-    std::map<std::int32_t, Line> exact;  // else by length
+  // The part of a sequence that a unit sees: the rows of its layers, or one number where these are alike.
+  struct Member {
+    const Seq* seq;
+    std::span<const std::int32_t> rows;  // held before the step
   };
-  // Properties in which two sequences of one length may differ: the set of kinds that they decode with, the pattern of lengths and of whole
-  // rows over layers and heads, the trigger's target now, and, if they matter, the prompt and the lost tokens.
-  struct Group {
-    std::int32_t company = 0, pattern = 0, target = ShapeRun::kNoCut, prompt = -1, lost = -1;
-    auto operator<=>(const Group&) const = default;
-  };
-  // Kinds of steps that are probed separately, to find if the prompt or the number of lost tokens matters: the first after the prompt,
-  // those that keep everything, that cut for the first time, that cut again.
-  enum Stage : std::uint8_t { kFirst, kKeeps, kCutsWhole, kCuts, kStages };
-
-  // The state of a sequence from which its group, and its place in it, follow.
   struct Standing {
-    std::int32_t target = ShapeRun::kNoCut;
-    Stage stage = kKeeps;
-    bool only_whole_grow = false;  // some rows are whole, and the others are cut to what they were
-    std::int32_t length = 0;       // of a row that grows
+    StepKey key;                   // without company
+    Lengths range;                 // of this key's line, around `length`
+    std::int32_t length = 0;       // of a row that grows, this step's token included
+    bool only_whole_grow = false;  // rows that lost nothing grow, others are cut to what they were
+    bool is_first = false;
+  };
+  // A walk on its way through a unit.
+  struct Cursor {
+    const Walk* walk = nullptr;
+    std::size_t first_row = 0, num_rows = 0;  // of seq.held
+    Seq seq;                                  // before step `at`
+    std::size_t at = 0;
+    Place alone, joint;               // in company `company`
+    std::size_t until = 0;            // step from which on these hold no longer
+    std::int32_t grows = 0, cut = 0;  // tokens per step of the line's row, and of rows that lost some
+    std::int32_t company = 0;
+    [[nodiscard]] Member member() const { return {&seq, std::span(seq.held).subspan(first_row, num_rows)}; }
+  };
+  // Layers that run together.
+  struct Unit {
+    std::vector<std::int32_t> layers;
+    std::int64_t times = 1;  // layers that one of them stands for, if all rows are alike
+    std::map<std::vector<std::int32_t>, std::int32_t> company_ids;
+    struct Company {
+      std::vector<Seq> members;  // one of each kind
+      Calls calls;               // of these together
+    };
+    std::vector<Company> companies = std::vector<Company>(1);  // 0: alone
+    std::map<std::vector<std::string_view>, std::int32_t> kinds;
+    std::vector<std::optional<Seq>> member;  // [kinds] a sequence that alone is of this kind
+    std::unordered_map<StepKey, Line, StepKey::Hash> lines;
   };
 
-  [[nodiscard]] Standing standing(const Seq& seq) const;
-  std::int32_t pattern_of(const Seq& seq, const Standing& at);
-  Group group(const Seq& seq, const Standing& at, std::int32_t company);
-  Place find(const Seq& seq, std::int32_t company);
-  std::optional<Line> fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& group);
-  std::optional<Line> fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& group, std::int32_t begin,
-                          std::int32_t end);
-  std::optional<PerLayer> added(const Seq& seq, std::int32_t company);
-  PerLayer run(std::span<const Seq> batch);
-  PerLayer run(std::span<const Seq> batch, std::span<const std::int32_t> layers);
-  std::int32_t kind_of(const PerLayer& calls, const Seq& seq, std::int32_t company);
-  [[nodiscard]] LayerCalls sum(std::span<const Place> places) const;
-  std::int32_t company_of(std::span<const Place> places);
-  void probe_prompts();
-  void compare(const Seq& reference, const Seq& other);
+  [[nodiscard]] Standing standing(const Unit& unit, const Member& m);
+  [[nodiscard]] Seq seq_of(const Unit& unit, const Member& m) const;
+  [[nodiscard]] std::optional<Seq> moved(const Unit& unit, const Member& m, const Standing& at, std::int32_t length);
+  Place find(Unit& unit, const Member& m, const Standing& at, std::int32_t company);
+  Line make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Calls calls);
+  Calls run(const Unit& unit, std::span<const Seq> batch);
+  std::optional<Calls> added(const Unit& unit, const Seq& seq, std::int32_t company);
+  std::int32_t kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company);
+  std::int32_t company_of(Unit& unit, std::span<const Cursor> cursors);
+  void put(Unit& unit, Cursor& c, std::size_t step);
+  static std::pair<Calls, Calls> sum(std::span<const Cursor> cursors);
+  bool join(Unit& unit, std::span<Cursor> cursors, std::size_t step);
+  std::vector<Calls> decode(Unit& unit, std::vector<Cursor> cursors, std::size_t steps, std::int64_t times, std::span<Read> reads);
 
   ModelShape model_;
-  Budget budget_;
-  bool fetches_;
+  bool fetches_, acts_in_decode_, is_joint_;
   ShapeRun shapes_;
-  std::vector<std::int32_t> every_layer_;
-  std::vector<AlikeLayers> alike_;  // [sets of stages in a batch], of sequences whose rows are alike
+  std::vector<std::int32_t> unit_of_layer_;
+  std::vector<Unit> units_;  // one of all layers, or one for each kind of layer
+  const Unit* running_ = nullptr;
   std::int64_t runs_ = 0;
-  bool lines_hold_ = true;  // no checked block had a length off its line
-  std::array<bool, kStages> prompt_matters_{}, lost_matters_{};
   std::map<std::vector<std::int32_t>, std::int32_t> patterns_;
-  std::map<std::vector<std::string_view>, std::int32_t> kinds_;  // by the operations of all layers
-  std::vector<std::optional<Seq>> member_;                       // [kinds] a sequence that alone is of this kind
-  std::vector<std::int32_t> proven_;                             // [kinds] blocks in which every length was checked
-  struct Company {
-    std::vector<Seq> members;  // one of each kind
-    PerLayer calls;            // of these together
-  };
-  std::map<std::vector<std::int32_t>, std::int32_t> company_ids_;
-  std::vector<Company> companies_;  // 0: alone
-  std::map<std::pair<Group, std::int32_t>, Block> blocks_;
 };
 
 }  // namespace kvlab

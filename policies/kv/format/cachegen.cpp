@@ -40,6 +40,7 @@ class Cachegen final : public Format {
     measured_.add(step.layer, std::accumulate(bytes, bytes + step.kv.num_rows, std::int64_t{0}), 2 * keys.dense_bytes());
   }
 
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     return 2LL * tokens * m.head_dim * m.kv_bytes;
   }

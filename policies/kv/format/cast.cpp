@@ -30,6 +30,7 @@ class CastFormat final : public Format {
     step.decode(Cast{keys.of_values(), type_, stored});
   }
 
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     return 2LL * tokens * m.head_dim * bytes_of(type_);
   }

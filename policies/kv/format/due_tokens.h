@@ -20,6 +20,8 @@ struct DueRule {
     const std::int32_t old = n > residual_tokens ? n - residual_tokens : 0;
     return old - old % block_tokens;
   }
+  // Row lengths around `len` over which steps encode the same number of tokens, as long as nothing is evicted.
+  [[nodiscard]] Lengths lengths(std::int32_t len) const { return Lengths::inside_block(len, block_tokens, residual_tokens); }
 };
 
 // Lists the tokens of a layer that are due. A mark in a word of each token, which moves with it, tells if it is encoded already. The

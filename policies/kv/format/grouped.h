@@ -15,6 +15,10 @@ struct GroupedSide {
   // Bytes of a row that lost no token since it was encoded: packed codes and the residual in the model's precision. Tokens that share a
   // group were encoded block by block.
   [[nodiscard]] std::int64_t bytes(const ModelShape& model, std::int32_t tokens) const;
+  // As KvPart::affine_lengths(): single tokens that join a group of several have no line.
+  [[nodiscard]] Lengths lengths(std::int32_t len) const {
+    return codec.axis == GroupCodec::Axis::kChannel && rule.block_tokens == 1 ? Lengths::only(len) : rule.lengths(len);
+  }
 };
 
 // K and V as groups of codes with fp16 zero and scale. Methods differ in the direction of the groups, the number of new tokens that wait,
@@ -29,6 +33,7 @@ class Grouped : public Format {
     v_due_.forget(index);
   }
   void store(LayerStep& step) override;
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return k_.lengths(len).within(v_.lengths(len)); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const override;
 
  protected:

@@ -28,6 +28,7 @@ class Mustafar final : public Format {
   }
 
   // Tiles hold different shares of a token's numbers and are padded one by one; counted as if the shares were even.
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return due_.rule().lengths(len); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     const std::int64_t sparse = due_.rule().encoded(tokens), dense = tokens - sparse;
     return sparse * (even_sparse_bytes(m.head_dim, kept(k_sparsity_, m.head_dim)) +

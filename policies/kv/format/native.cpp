@@ -10,6 +10,7 @@ class Native final : public Format {
   explicit Native(Params&) {}
   [[nodiscard]] bool is_native() const override { return true; }
   [[nodiscard]] bool encodes() const override { return false; }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
   [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }  // nothing at all
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     return 2LL * tokens * m.head_dim * m.kv_bytes;

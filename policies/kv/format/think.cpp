@@ -59,6 +59,7 @@ class Think final : public Format {
 
   // K of kept channels in the model's precision, V, and a bit per channel. With scope prompt, tokens of decode are whole; they are
   // counted like the prompt's, because a row's length alone does not tell them apart.
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return due_.rule().lengths(len); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     if (tokens == 0) return 0;
     const std::int64_t pruned = due_.rule().encoded(tokens), whole = tokens - pruned;

@@ -38,6 +38,8 @@ class Zipcache final : public Format {
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
   [[nodiscard]] std::int32_t resident_words() const override { return 1; }  // the probes' sums
   void forget(std::int32_t index) override { due_.forget(index); }
+  // The probes among the tokens decoded so far.
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end() - seq.prompt_tokens); }
 
   void store(LayerStep& step) override {
     add_probes(step);

@@ -13,6 +13,7 @@ class Recency final : public Scorer {
       : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens that are never evicted; 0: first in, first out")) {}
 
   [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+  [[nodiscard]] bool cuts_affinely() const override { return true; }
   void score(LayerStep& step, float* scores) override {
     TokenScores s{step.kv, TokenScores::Kind::kPosition};
     s.end_position = end_positions(step);

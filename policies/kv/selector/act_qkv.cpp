@@ -27,6 +27,9 @@ class ActQkv final : public QuerySelector<UnitTraffic>, public TakesShare {
     return needs;
   }
   // Sinks and newest tokens leave at least a quarter of the budget to the ranked chunks.
+  void step_key(const SeqStep& seq, StepKey& key) const override {
+    key.add(std::min(window_, seq.end()), seq.end() < window_ ? 1 : StepKey::kForEver);
+  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     is_set_ = true;

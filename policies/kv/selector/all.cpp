@@ -10,6 +10,7 @@ class All final : public Selector {
   explicit All(Params&) {}
   Selection select(LayerStep&) override { return {}; }
   [[nodiscard]] bool selects_all() const override { return true; }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 };
 
 KVLAB_REGISTER(Selector, All, "all", "attends to every token held", "Vaswani et al. 2017");

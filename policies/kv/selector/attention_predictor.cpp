@@ -30,6 +30,10 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
     needs.cpu_only = true;
     return needs;
   }
+  void step_key(const SeqStep& seq, StepKey& key) const override {
+    if (every_ > 0) key.add(std::max(0, seq.end() - seq.prompt_tokens) % every_);
+  }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::only(len); }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
     for (const Tensor& t : kTensors) weights->require(t.name);

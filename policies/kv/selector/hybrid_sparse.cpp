@@ -25,6 +25,7 @@ class HybridSparse final : public QuerySelector<UnitTraffic>, public TakesShare 
     needs.cpu_only = true;
     return needs;
   }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   bool set_budget(std::int32_t tokens) override {
     own_ = {tokens};
     return true;

@@ -25,6 +25,7 @@ class LServe final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(std::max(0, seq.end() - seq.prompt_tokens - 1) % reuse_steps_); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

@@ -32,6 +32,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
            " equal parts: give 'parts' that divide them";
   }
   // There are fewer first tokens if they would fill more than a quarter of it.
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

@@ -21,6 +21,12 @@ class Quest final : public QuerySelector<UnitTraffic>, public TakesShare {
         min_pages_(p.optional<std::int32_t>("min_pages", 3, 1, 4096, "pages read whatever the budget")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override {
+    if (budget_.tokens == 0) return Lengths::only(len);
+    const Lengths fits = len <= budget_.tokens ? Lengths{0, budget_.tokens + 1} : Lengths{budget_.tokens + 1, INT32_MAX};
+    const std::int32_t in_page = (len - 1) % page_;  // a new page, and a full one, are not on the line of those between
+    return in_page == 0 || in_page == page_ - 1 ? Lengths::only(len) : fits.within({len - in_page + 1, len - in_page + page_ - 1});
+  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

@@ -19,6 +19,7 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
                           "full steps where the query has turned, or always when they are due")),
         min_cosine_(p.optional<double>("min_cosine", 0.8, -1, 1, "dynamic: a full step below this cosine to the last full step's query")) {}
 
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(std::max(0, seq.end() - seq.prompt_tokens - 1) % every_steps_); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

@@ -28,6 +28,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
     needs.window_queries = question_;
     return needs;
   }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

@@ -29,6 +29,7 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
     return needs;
   }
   // First and newest tokens give way where they would fill more than three quarters of it.
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

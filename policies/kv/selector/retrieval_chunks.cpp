@@ -16,6 +16,7 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
         budget_{p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")} {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

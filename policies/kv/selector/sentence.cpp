@@ -36,6 +36,7 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     needs.token_ids = !closing_.empty();
     return needs;
   }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     is_set_ = true;

@@ -27,6 +27,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
         keys_fetched_(p.choice("keys", {{"low_rank", false}, {"fetched", true}}, false,
                                "whether keys stay on the GPU in a low-rank format or are brought too")) {}
 
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens / chunk_, StepKey::kForEver); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

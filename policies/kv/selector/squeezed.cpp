@@ -24,6 +24,7 @@ class Squeezed final : public QuerySelector<UnitTraffic>, public TakesShare {
     needs.window_queries = window_;
     return needs;
   }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;

@@ -41,6 +41,7 @@ class Twilight final : public QuerySelector<UnitTraffic>, public TakesShare {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
     return 2 * inner_->layer_kind(layer) + (layer < unpruned_ ? 0 : 1);
   }
+  void step_key(const SeqStep& seq, StepKey& key) const override { inner_->step_key(seq, key); }
   [[nodiscard]] EqualHeads equal_heads() const override { return inner_->equal_heads(); }
   [[nodiscard]] TakesWeights takes_weights() const override { return inner_->takes_weights(); }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override { inner_->set_weights(weights); }

@@ -33,6 +33,10 @@ class EveryN final : public Trigger {
     if (!has_budget_ || (seq.decoding() ? !cuts_prompt && decoded < steps_ : !in_phase(from_, seq))) return std::nullopt;
     return Bound{budget.of(seq.prompt_tokens), seq.end(), seq.decoding() ? slack_tokens() : 0};
   }
+  [[nodiscard]] std::int64_t lasts(const SeqStep& seq, std::int32_t, const Budget&) const override {
+    const std::int32_t since = (seq.end() - seq.prompt_tokens) % steps_;
+    return since == 0 ? 1 : steps_ - since;
+  }
   [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return steps_ - 1; }

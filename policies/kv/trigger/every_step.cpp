@@ -20,6 +20,10 @@ class EveryStep final : public Trigger {
     if (!in_phase(from_, seq)) return std::nullopt;
     return Bound{budget.of(of_sequence_ ? seq.end() : seq.prompt_tokens), seq.end(), 0};
   }
+  [[nodiscard]] std::int64_t lasts(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+    const std::int32_t tokens = budget.of(seq.prompt_tokens);
+    return of_sequence_ ? 1 : held > tokens ? StepKey::kForEver : tokens - held + 1;
+  }
   [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] bool keeps_counts() const override { return !of_sequence_; }

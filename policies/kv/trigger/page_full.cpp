@@ -23,6 +23,9 @@ class PageFull final : public Trigger {
     if (seq.end() < seq.prompt_tokens) return std::nullopt;
     return Bound{std::max(page_, budget.of(seq.prompt_tokens)), seq.end(), seq.decoding() ? slack_tokens() : 0};
   }
+  [[nodiscard]] std::int64_t lasts(const SeqStep&, std::int32_t held, const Budget&) const override {
+    return held % page_ == 0 ? 1 : page_ - held % page_;
+  }
   [[nodiscard]] std::string refuses_budget(std::int32_t tokens) const override {
     return tokens < page_ ? fmt::format("is below a page of {} tokens", page_) : "";
   }

@@ -1,0 +1,116 @@
+// The costs of a recipe's steps in serving.
+#include <algorithm>
+
+#include "policies/kv/op_sums.h"
+#include "policies/kv/recipe_footprint.h"
+
+namespace kvlab {
+
+// Tokens of the model's own type that a decode step of one sequence reads of its cache, over its new one: by their bytes, or where they lie
+// decoded by their products.
+std::int32_t RecipeFootprint::attended(const StepOps::Read& all) const {
+  const std::int64_t q_heads = model_.q_heads, d = model_.head_dim;
+  const bool lies_decoded = reads_ != KvReads::kStored;
+  const std::int64_t read = lies_decoded ? all.flops : all.bytes - 4 * q_heads * d * model_.num_layers;  // less queries and outputs
+  const std::int64_t token = model_.num_layers * (lies_decoded ? 4 * q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
+  return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
+}
+
+void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
+  charge_decodes(batch, work);
+  charge_prompts(batch, work);
+}
+
+void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work) {
+  std::vector<StepOps::Walk> rows;
+  for (const SeqState& s : batch) {
+    if (!decodes(s)) continue;
+    rows.push_back({shape_of(s)});
+    if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, rows.back().seq);
+  }
+  if (rows.empty()) return;
+  std::vector<StepOps::Read> reads(rows.size());
+  add_decodes(decodes_.decode(rows, 1, reads).front(), work.ops);
+  auto read = reads.begin();
+  for (SeqState& s : batch)
+    if (decodes(s)) s.attended_tokens = attended(*read++);
+  if (unpacking_) unpacking_->take(work.ops);
+}
+
+void RecipeFootprint::add_decodes(const LayerCalls& calls, std::vector<PolicyOp>& ops) const {
+  for (std::size_t c = 0; c < calls.calls.size(); ++c) {
+    const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
+    for (const OpCall& call : calls.calls[c])
+      if (!is_fetch(call) || !unpacking_ || !unpacking_->has_fetches()) add_calls(ops, call, layers, shapes_.policy().fetches_beside());
+  }
+}
+
+// Of a sequence that rested. One that lost tokens is what is left of its prompt and has grown since; where decode goes on cutting, it lost
+// encoded ones and stays decoded.
+void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
+  std::int64_t held = 0;
+  for (const std::int32_t h : shape.held) held += h;
+  if (shape.held.size() == 1) held *= std::int64_t{model_.num_layers} * model_.kv_heads;
+  const bool lost = std::any_of(shape.held.begin(), shape.held.end(), [&](std::int32_t h) { return h < shape.seen_tokens; });
+  if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
+}
+
+// Tokens decoded ahead come one after the other, each in a pass of its own.
+void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const {
+  const bool decodes = shapes_.policy().needs().pass == "lookahead";
+  for (const PassShape& chunk : chunks) {
+    if (!decodes) work.passes.push_back({chunk.count, kv_tokens});
+    for (std::int32_t i = 0; decodes && i < chunk.count; ++i) work.passes.push_back({1, kv_tokens + i});
+  }
+}
+
+// The sequence at this place of the batch, if its layers compute fewer and fewer tokens.
+void RecipeFootprint::add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const {
+  PrunedPrompt prompt{place, {}};
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) prompt.tokens.push_back(shapes_.policy().step_tokens(shape.as_step(), l));
+  if (prompt.tokens.back() < shape.new_tokens) work.pruned.push_back(std::move(prompt));
+}
+
+void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work) {
+  std::vector<ShapeRun::Seq> rows;
+  bool differ = false;
+  for (SeqState& s : batch) {
+    if (decodes(s)) continue;
+    rows.push_back(shape_of(s));
+    differ = differ || s.pattern > 0;
+    std::int64_t held = 0;
+    for (const std::int32_t h : rows.back().held) held += h;
+    s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
+    add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
+    if (recipe_.prunes()) add_pruned(rows.back(), static_cast<std::size_t>(&s - batch.data()), work);
+  }
+  if (rows.empty()) return;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) work.sparse_layers += shapes_.policy().selects_in_prompts(l) ? 1 : 0;
+  use_layers(differ);
+  shapes_.forget();
+  const ShapeRun::Result result = expected_.step_at_bounds(rows);
+  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l)
+    for (std::size_t c = result.first_call[l]; c < result.first_call[l + 1]; ++c)
+      add_calls(work.ops, result.calls[c], uses_all_ ? 1 : times_[static_cast<std::size_t>(kinds_.of_layer[l])]);
+}
+
+void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
+                                   DecodeAhead& ahead) {
+  std::vector<StepOps::Walk> rows;
+  for (std::size_t s = 0; s < batch.size(); ++s) {
+    StepOps::Walk& walk = rows.emplace_back();
+    walk.seq = shape_of(batch[s]);
+    for (std::int64_t i = 1; i < steps; ++i)
+      walk.grown.push_back(runs[s][static_cast<std::size_t>(i - 1)].held_tokens - batch[s].held_tokens);
+  }
+  const auto count = static_cast<std::size_t>(steps);
+  std::vector<StepOps::Read> reads(count * batch.size());
+  const std::vector<LayerCalls> calls = decodes_.decode(rows, count, reads);
+  ahead.ops.assign(count, {}), ahead.attended.assign(count, {});
+  for (std::size_t i = 0; i < count; ++i) {
+    add_decodes(calls[i], ahead.ops[i]);
+    for (std::size_t s = 0; s < batch.size(); ++s) ahead.attended[i].push_back(attended(reads[i * batch.size() + s]));
+  }
+}
+
+}  // namespace kvlab
