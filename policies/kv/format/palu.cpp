@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/storage/vector_code/code_bits.h"
 #include "policies/kv/format/coded_vectors.h"
+#include "policies/kv/format/main_directions/main_directions.h"
 #include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
@@ -30,14 +30,12 @@ class LatentCode final : public VectorCode {
   // Eigenvectors of the vectors' second moment, largest first: for K = W_k h this is the SVD of W_k whitened by the hidden states.
   void fit(std::span<const float> x, std::int32_t d, std::span<const std::int32_t> positions, const float* frequencies,
            float* parameters) const override {
-    Eigen::MatrixXd moment = Eigen::MatrixXd::Zero(d, d);
+    std::vector<float> sources;
     for (std::size_t t = 0; t < positions.size(); ++t) {
       const std::vector<float> y = source(x.data() + t * static_cast<std::size_t>(d), d, {nullptr, frequencies, positions[t]});
-      moment.selfadjointView<Eigen::Lower>().rankUpdate(Eigen::Map<const Eigen::VectorXf>(y.data(), d).cast<double>());
+      sources.insert(sources.end(), y.begin(), y.end());
     }
-    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solved(moment);
-    for (std::int32_t i = 0; i < rank(d); ++i)
-      Eigen::Map<Eigen::VectorXf>(parameters + std::int64_t{i} * d, d) = solved.eigenvectors().col(d - 1 - i).cast<float>();
+    main_directions(sources.data(), static_cast<std::int64_t>(positions.size()), d, rank(d), parameters);
   }
   void encode(const float* x, std::int32_t d, const Place& place, std::uint8_t* code) const override {
     const std::vector<float> y = source(x, d, place);
