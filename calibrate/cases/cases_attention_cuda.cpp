@@ -310,7 +310,7 @@ CaseWork sparse_work(const SparsePrefillOp& op, const Shape& s) {
   return work_of_call(a, s);
 }
 
-bool sparse_prefill_matches(TimedDevice& device, const SparsePrefillOp& op, const Run& run) {
+bool sparse_pages_match(TimedDevice& device, const SparsePrefillOp& op, const Run& run) {
   run();
   const DevicePrefill& a = op.dense.prefill;
   const std::int64_t d = a.head_dim, blocks = query_blocks(a.tokens, op.dense.before, op.host.block);
@@ -335,7 +335,7 @@ bool sparse_prefill_matches(TimedDevice& device, const SparsePrefillOp& op, cons
 }
 
 KernelFamily sparse_prefill(ElementType type) {
-  OpRecipe<SparsePrefillOp> recipe{type, build_sparse, sparse_work, sparse_prefill_matches};
+  OpRecipe<SparsePrefillOp> recipe{type, build_sparse, sparse_work, sparse_pages_match};
   KernelFamily f = gpu_family("sparse_prefill", type, sparse_axes(), {}, {sparse_shape(70, 40, 4, 2, 64, 40)});
   for (const std::int64_t percent : {100, 50, 10}) f.shapes.push_back(sparse_shape(8192, 0, 32, 8, 128, percent));
   f.prepare = preparing(recipe);
