@@ -108,8 +108,10 @@ ShapeRun::Seq before_step(const StepOps::Walk& walk, std::size_t step) {
   return seq;
 }
 
-// Many steps at once are those of the parts, over pages, blocks of codes and cuts.
+// Many steps at once are those of the parts, over pages, blocks of codes and cuts. Left out are formats in which one sequence may encode
+// keys alone and another one values alone: alone both make calls of the same names, together twice as many, which are found as one.
 TEST_P(StepOpsOf, StepsAheadAreThoseOfTheParts) {
+  if (GetParam().find("kivi") != std::string::npos) GTEST_SKIP() << "calls for keys and for values have the same names";
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_step_recipe(GetParam());
   ShapeRun run(recipe, kStepModel);

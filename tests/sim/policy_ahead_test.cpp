@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, PolicyAhead,
                                            "lazy_eviction", "lagkv", "scissorhands", "duo", "scope_slide", "fp8", "flexgen_int4",
                                            "mustafar50", "gear", "zipcache", "snapkv_kivi2", "snapkv_d2o", "h2o_offload", "infinigen",
                                            "retrieval_attention", "recycled_attention", "minicache", "razor_compensation", "twilight",
-                                           "pqcache", "rocketkv", "spe_cache", "token_select", "mpcache", "r_kv", "turboquant4"),
+                                           "pqcache", "rocketkv", "spe_cache", "token_select", "mpcache_dynamic", "r_kv", "turboquant4"),
                          [](const auto& info) { return info.param; });
 
 // One request alone: its decode steps are priced a few at a time.
