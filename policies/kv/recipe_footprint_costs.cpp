@@ -23,6 +23,7 @@ void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
 
 void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<StepOps::Walk> rows;
+  rows.reserve(batch.size());
   for (const SeqState& s : batch) {
     if (!decodes(s)) continue;
     rows.push_back({shape_of(s)});
@@ -97,9 +98,11 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
 void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
                                    DecodeAhead& ahead) {
   std::vector<StepOps::Walk> rows;
+  rows.reserve(batch.size());
   for (std::size_t s = 0; s < batch.size(); ++s) {
     StepOps::Walk& walk = rows.emplace_back();
     walk.seq = shape_of(batch[s]);
+    walk.grown.reserve(static_cast<std::size_t>(steps));
     for (std::int64_t i = 1; i < steps; ++i)
       walk.grown.push_back(runs[s][static_cast<std::size_t>(i - 1)].held_tokens - batch[s].held_tokens);
   }
@@ -109,6 +112,7 @@ void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<co
   ahead.ops.assign(count, {}), ahead.attended.assign(count, {});
   for (std::size_t i = 0; i < count; ++i) {
     add_decodes(calls[i], ahead.ops[i]);
+    ahead.attended[i].reserve(batch.size());
     for (std::size_t s = 0; s < batch.size(); ++s) ahead.attended[i].push_back(attended(reads[i * batch.size() + s]));
   }
 }

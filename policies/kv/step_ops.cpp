@@ -85,7 +85,10 @@ StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
 
 StepOps::Calls StepOps::run(const Unit& unit, std::span<const Seq> batch) {
   ++runs_;
-  if (running_ != &unit) shapes_.run_only(unit.layers);
+  if (running_ != &unit)
+    shapes_.run_only(unit.layers);
+  else
+    shapes_.forget();  // a sequence of another prompt is no continuation
   running_ = &unit;
   const ShapeRun::Result result = shapes_.step(batch);
   Calls calls;
@@ -326,6 +329,7 @@ std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t
     return std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
   };
   std::vector<Cursor> cursors;
+  cursors.reserve(batch.size());
   bool alike = true;
   for (const Walk& walk : batch) {
     const Seq& seq = walk.seq;

@@ -23,6 +23,7 @@ class LayerPairs final : public Disposal {
                                         "tokens merged together; the last ones wait until their block is complete")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::inside_block(len, block_); }
   [[nodiscard]] bool acts_alone() const override { return true; }
   [[nodiscard]] bool shrinks() const override { return false; }
   void dispose(LayerStep&, const Kept&) override {}
