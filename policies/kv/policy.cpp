@@ -126,8 +126,8 @@ StepKey KvPolicy::step_key(const SeqStep& seq, std::optional<std::int32_t> targe
 }
 
 Lengths KvPolicy::affine_lengths(std::int32_t len, bool is_cut) const {
-  // Of encoded rows attention reads a share of the bytes, rounded down.
-  if ((is_cut && !scorer_->cuts_affinely()) || (!format_->is_native() && !selector_->selects_all())) return Lengths::only(len);
+  const bool adds_segments = selector_->adds_segments() || disposal_->adds_segments();
+  if ((is_cut && !scorer_->cuts_affinely()) || (reads_shares() && adds_segments)) return Lengths::only(len);
   Lengths all = Lengths::all();
   for (const KvPart* part : parts_) all = all.within(part->affine_lengths(len));
   return all;
@@ -172,7 +172,7 @@ std::int64_t KvPolicy::attend_prompt(const PromptChunk& chunk) {
 std::int64_t KvPolicy::stored_bytes(std::int32_t layer, const Segment& rows) const {
   std::int64_t bytes = 0;
   for (std::int32_t r = 0; r < rows.kv.num_rows; ++r)
-    if (const std::int32_t len = rows.kv.len[r]; len > 0) bytes += format_->row_bytes(model_, layer, len) * rows.tokens(r) / len;
+    if (const std::int32_t len = rows.kv.len[r]; len > 0) bytes += stored_bytes(layer, len, rows.tokens(r));
   return bytes;
 }
 

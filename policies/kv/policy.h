@@ -74,6 +74,12 @@ class KvPolicy {
   [[nodiscard]] StepKey step_key(const SeqStep& seq, std::optional<std::int32_t> target, std::int32_t len, bool is_whole) const;
   // KvPart::affine_lengths() of all parts together.
   [[nodiscard]] Lengths affine_lengths(std::int32_t len, bool is_cut) const;
+  // True: attention reads a share of each encoded row, whose bytes are rounded and therefore not affine: stored_bytes() of a row of `len`
+  // tokens of which `tokens` are read.
+  [[nodiscard]] bool reads_shares() const { return !format_->is_native() && !selector_->selects_all(); }
+  [[nodiscard]] std::int64_t stored_bytes(std::int32_t layer, std::int32_t len, std::int64_t tokens) const {
+    return format_->row_bytes(model_, layer, len) * tokens / len;
+  }
 
   // True: tokens of a prompt leave between the layers that compute it, which the three functions below describe.
   [[nodiscard]] bool prunes() const { return pruner_ != nullptr; }

@@ -134,7 +134,9 @@ StepOps::Standing StepOps::standing(const Unit& unit, const Member& m) {
     pattern.push_back(whole > 0 && !at.only_whole_grow ? seq.seen_tokens - from : -1);
     at.key.add(patterns_.try_emplace(std::move(pattern), static_cast<std::int32_t>(patterns_.size())).first->second);
   }
-  at.range = target == ShapeRun::kLayersDiffer ? Lengths::only(at.length) : shapes_.policy().affine_lengths(at.length, is_cut);
+  const KvPolicy& policy = shapes_.policy();
+  const bool has_lines = target != ShapeRun::kLayersDiffer && (whole == rows || !fetches_) && (alike || !policy.reads_shares());
+  at.range = has_lines ? policy.affine_lengths(at.length, is_cut) : Lengths::only(at.length);
   if (target == ShapeRun::kLayersDiffer) at.key.add(seq.seen_tokens), at.key.add(seq.prompt_tokens);
   return at;
 }
@@ -186,8 +188,10 @@ StepOps::Line StepOps::make(Unit& unit, const Member& m, const Standing& at, std
     const std::optional<Seq> beside = moved(unit, m, at, at.length + by);
     std::optional<Calls> there = beside ? added(unit, *beside, company) : std::nullopt;
     if (!there || !same_operations(*there, line.base)) continue;
-    line.slope = by > 0 ? plus(std::move(*there), line.base, -1) : plus(line.base, *there, -1);
-    line.read_slope = read_of(line.slope);
+    line.base = add_stored(unit, std::move(line.base), at.length, -1);
+    line.slope = plus(add_stored(unit, std::move(*there), at.length + by, -1), line.base, -1);
+    if (by < 0) line.slope = plus(Calls(line.slope), line.slope, -2);
+    line.read = read_of(line.base), line.read_slope = read_of(line.slope);
     break;
   }
   return line;
@@ -211,6 +215,22 @@ StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, st
     known = unit.lines.emplace(key, make(unit, m, here, company, std::move(*calls))).first;
   }
   return {&known->second, at.length - known->second.begin};
+}
+
+// Adds the bytes, so many times, that attention reads of encoded rows of `len` tokens.
+StepOps::Calls StepOps::add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const {
+  if (!shapes_.policy().reads_shares()) return calls;
+  auto layer = unit.layers.begin();
+  for (OpCall& c : calls) {
+    if (c.op.empty() && &c != &calls.front()) ++layer;
+    if (c.op == "attend") c.bytes += times * model_.kv_heads * shapes_.policy().stored_bytes(*layer, len, c.tokens / model_.kv_heads);
+  }
+  return calls;
+}
+
+StepOps::Calls StepOps::calls_of(const Unit& unit, const Place& at) const {
+  if (at.line->slope.empty()) return at.line->base;
+  return add_stored(unit, plus(at.line->base, at.line->slope, at.further), at.line->begin + static_cast<std::int32_t>(at.further), 1);
 }
 
 // The set of kinds in a batch.
@@ -266,8 +286,9 @@ std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::vector<Cursor> curs
   std::vector<Calls> totals(steps);
   Calls slope;
   bool is_sum = false;
+  const bool reads_shares = shapes_.policy().reads_shares();
   for (std::size_t i = 0; i < steps; ++i) {
-    bool goes_on = is_sum;
+    bool goes_on = is_sum && !reads_shares;
     for (std::size_t s = 0; s < cursors.size(); ++s) {
       Cursor& c = cursors[s];
       if (i == 0 || i >= c.until || c.walk->grown[i] - c.walk->grown[i - 1] != c.cut) {
@@ -278,7 +299,10 @@ std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::vector<Cursor> curs
       }
       if (reads.empty()) continue;
       Read& read = reads[i * cursors.size() + s];
-      read.bytes += times * (c.alone.line->read.bytes + c.alone.further * c.alone.line->read_slope.bytes);
+      if (reads_shares)
+        read.bytes += times * read_of(calls_of(unit, c.alone)).bytes;
+      else
+        read.bytes += times * (c.alone.line->read.bytes + c.alone.further * c.alone.line->read_slope.bytes);
       read.flops += times * (c.alone.line->read.flops + c.alone.further * c.alone.line->read_slope.flops);
     }
     if (goes_on) {
@@ -287,7 +311,7 @@ std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::vector<Cursor> curs
     }
     is_sum = join(unit, cursors, i);
     if (is_sum) {
-      std::tie(totals[i], slope) = sum(cursors);
+      std::tie(totals[i], slope) = sum(unit, cursors);
       continue;
     }
     std::vector<Seq> seqs;
@@ -301,12 +325,18 @@ std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::vector<Cursor> curs
 }
 
 // The calls of all sequences, and what a further step adds.
-std::pair<StepOps::Calls, StepOps::Calls> StepOps::sum(std::span<const Cursor> cursors) {
-  Calls total = cursors.front().joint.line->base, slope(total.size());
-  for (std::size_t i = 0; i < total.size(); ++i) slope[i].op = total[i].op;
+std::pair<StepOps::Calls, StepOps::Calls> StepOps::sum(const Unit& unit, std::span<const Cursor> cursors) const {
+  Calls total, slope;
+  for (const OpCall& c : cursors.front().joint.line->base) total.push_back({c.op});
+  slope = total;
+  const bool reads_shares = shapes_.policy().reads_shares();
   for (const Cursor& c : cursors) {
     const auto& [line, further] = c.joint;
-    if (&c != &cursors.front()) total = plus(std::move(total), line->base, 1);
+    if (reads_shares) {
+      total = plus(std::move(total), calls_of(unit, c.joint), 1);
+      continue;
+    }
+    total = plus(std::move(total), line->base, 1);
     if (line->slope.empty()) continue;
     if (further != 0) total = plus(std::move(total), line->slope, further);
     if (c.grows != 0) slope = plus(std::move(slope), line->slope, c.grows);

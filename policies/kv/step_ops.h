@@ -116,7 +116,9 @@ class StepOps {
   std::int32_t kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company);
   std::int32_t company_of(Unit& unit, std::span<const Cursor> cursors);
   void put(Unit& unit, Cursor& c, std::size_t step);
-  static std::pair<Calls, Calls> sum(std::span<const Cursor> cursors);
+  [[nodiscard]] std::pair<Calls, Calls> sum(const Unit& unit, std::span<const Cursor> cursors) const;
+  [[nodiscard]] Calls calls_of(const Unit& unit, const Place& at) const;
+  [[nodiscard]] Calls add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const;
   bool join(Unit& unit, std::span<Cursor> cursors, std::size_t step);
   std::vector<Calls> decode(Unit& unit, std::vector<Cursor> cursors, std::size_t steps, std::int64_t times, std::span<Read> reads);
 

@@ -61,6 +61,7 @@ class LowRankKeys final : public Format {
 
   // V, this head's share of the left factor (rounded up) and its columns of the right one. Tokens of decode are dense; they are
   // counted like the prompt's, because a row's length alone does not tell them apart.
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     if (tokens == 0) return 0;
     const std::int64_t left = 2LL * tokens * rank(m);

@@ -28,6 +28,8 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
                                "whether keys stay on the GPU in a low-rank format or are brought too")) {}
 
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens / chunk_, StepKey::kForEver); }
+  // Chunks are those of the prompt.
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;
