@@ -82,15 +82,6 @@ void refuse_renumbering(const Recipe& recipe, const ModelConfig& model) {
                       recipe.name, l));
 }
 
-void refuse_pruning(const Recipe& recipe, const ModelConfig& model) {
-  for (std::int32_t l = 0; recipe.prunes() && l < model.layers; ++l)
-    if (model.window(l) > 0)
-      throw InputError(fmt::format(
-          "recipe '{}' cannot run: prompts cannot be pruned, because layer {} of the model attends to a window of its own; write "
-          "'prompt_pruner: none'",
-          recipe.name, l));
-}
-
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
   if (needs.pass.empty()) return;
   throw InputError(

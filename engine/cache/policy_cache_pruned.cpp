@@ -1,9 +1,22 @@
 // Prompts of a PolicyCache that lose tokens between layers.
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
 #include "engine/cache/policy_cache_group.h"
 
 namespace kvlab {
+
+void refuse_pruning(const Recipe& recipe, const ModelConfig& model) {
+  for (std::int32_t l = 0; recipe.prunes() && l < model.layers; ++l)
+    if (model.window(l) > 0)
+      throw InputError(fmt::format(
+          "recipe '{}' cannot run: prompts cannot be pruned, because layer {} of the model attends to a window of its own; write "
+          "'prompt_pruner: none'",
+          recipe.name, l));
+}
 
 // Rows that were given pages for the whole prompt give back those that stay empty.
 void PolicyCache::place_pruned(Group& g, std::size_t s, std::int32_t layer) {

@@ -42,7 +42,7 @@ TEST(PromptPruner, PromptDistillSelectsOnce) {
       (std::vector<std::int32_t>{800, 800, 401, 101, 101, 101}));
 }
 
-// Of 800 context tokens layer l of 6 keeps the share 0.9 + 0.1 (cos(pi l / 6) + 1) / 2 of those that reached it; 201 recent ones stay.
+// Of 799 context tokens layer l of 6 keeps the share 0.9 + 0.1 (cos(pi l / 6) + 1) / 2 of those that reached it; 201 recent ones stay.
 TEST(PromptPruner, PyramidInferKeepsAShareInEachLayer) {
   std::vector<std::int32_t> expected{1000};
   for (int l = 0; l < 5; ++l)

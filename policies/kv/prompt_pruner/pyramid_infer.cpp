@@ -28,7 +28,7 @@ class PyramidInfer final : public PromptPruner {
                                   std::int32_t prompt_tokens) const override {
     const std::int32_t recent = ends(prompt_tokens).last, context = tokens - recent;
     const double share = ratio_ + (1 - ratio_) * (std::cos(std::numbers::pi * layer / model.num_layers) + 1) / 2;
-    const auto left = static_cast<std::int32_t>(std::floor(context * share));
+    const auto left = static_cast<std::int32_t>(std::floor(context * share + 1e-9));
     return left > least_ ? left + recent : tokens;
   }
 
