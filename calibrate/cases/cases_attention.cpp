@@ -131,4 +131,3 @@ void add_attention_cases(std::vector<KernelFamily>& families) {
 }
 
 }  // namespace kvlab
-// q

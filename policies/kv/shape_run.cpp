@@ -253,4 +253,3 @@ std::vector<SummedCall> summed(std::span<const OpCall> calls) {
 }
 
 }  // namespace kvlab
-// q

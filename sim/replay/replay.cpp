@@ -199,4 +199,3 @@ ReplayResult replay(const AttentionTrace& trace, const AttentionReference& refer
 }
 
 }  // namespace kvlab
-// q

@@ -110,4 +110,3 @@ TEST(SparF, KeepsTheContract) {
 
 }  // namespace
 }  // namespace kvlab::test
-// q

@@ -164,4 +164,3 @@ KVLAB_REGISTER(Selector, SpeCache, "spe_cache",
 }  // namespace
 
 }  // namespace kvlab
-// q
