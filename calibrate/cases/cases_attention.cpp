@@ -174,4 +174,3 @@ void add_attention_cases(std::vector<KernelFamily>& families) {
 }
 
 }  // namespace kvlab
-// q

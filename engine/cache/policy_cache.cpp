@@ -400,4 +400,3 @@ void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidde
 }
 
 }  // namespace kvlab
-// q

@@ -136,4 +136,3 @@ void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
 }
 
 }  // namespace kvlab
-// q

@@ -339,4 +339,3 @@ TierBytes KvPolicy::resident(std::int32_t layer, std::span<const SeqStep> seqs, 
 }
 
 }  // namespace kvlab
-// q

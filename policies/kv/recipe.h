@@ -36,7 +36,8 @@ struct Recipe {
   [[nodiscard]] bool renumbers() const { return positions == Positions::kRenumbered; }
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
-  // The parts by name ("" for no scorer, prefill selector or pruner), and makers of fresh ones: parts have state, so every run takes its own.
+  // The parts by name ("" for no scorer, prefill selector or pruner), and makers of fresh ones: parts have state, so every run takes its
+  // own.
   std::string scorer, allocator, trigger, disposal, format, selector, prefill_selector, prompt_pruner;
   std::function<std::unique_ptr<Scorer>()> make_scorer;  // empty: no scorer
   std::function<std::unique_ptr<Allocator>()> make_allocator;
@@ -45,7 +46,7 @@ struct Recipe {
   std::function<std::unique_ptr<Format>()> make_format;
   std::function<std::unique_ptr<Selector>()> make_selector;
   std::function<std::unique_ptr<PrefillSelector>()> make_prefill_selector;  // empty: prompts attend to every token
-  std::function<std::unique_ptr<PromptPruner>()> make_prompt_pruner;  // empty: no pruner
+  std::function<std::unique_ptr<PromptPruner>()> make_prompt_pruner;        // empty: no pruner
 
   std::vector<std::pair<std::string, std::string>> parts;  // kind and what was chosen, as YAML on one line
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;

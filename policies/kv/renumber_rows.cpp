@@ -52,4 +52,3 @@ void place_selected(const LayerStep& step, Segment& rows) {
 }
 
 }  // namespace kvlab
-// q

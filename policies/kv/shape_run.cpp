@@ -259,4 +259,3 @@ std::vector<SummedCall> summed(std::span<const OpCall> calls) {
 }
 
 }  // namespace kvlab
-// q

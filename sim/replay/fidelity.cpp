@@ -116,4 +116,3 @@ bool finds_needles(std::span<const Fidelity> steps) {
 }
 
 }  // namespace kvlab
-// q

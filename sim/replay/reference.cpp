@@ -61,4 +61,3 @@ AttentionReference full_attention(const AttentionTrace& trace, std::int32_t top_
 }
 
 }  // namespace kvlab
-// q

@@ -203,4 +203,3 @@ ReplayResult replay(const AttentionTrace& trace, const AttentionReference& refer
 }
 
 }  // namespace kvlab
-// q

@@ -44,7 +44,8 @@ TEST(PrefillSelector, AllBlocksAreTheModelsOwnAttention) {
 
 TEST(PrefillSelector, FewBlocksChangeLaterLayers) {
   const AttentionTrace full = recorded("{recipe: full}", 0);
-  const AttentionTrace few = recorded("{recipe: full, prefill_selector: {a_shape: {sink_tokens: 16, recent_tokens: 16, block_tokens: 16}}}", 0);
+  const AttentionTrace few =
+      recorded("{recipe: full, prefill_selector: {a_shape: {sink_tokens: 16, recent_tokens: 16, block_tokens: 16}}}", 0);
   EXPECT_EQ(few.layers.front().k, full.layers.front().k);  // before any attention
   EXPECT_GT(apart(full, few), 0.01);
 }

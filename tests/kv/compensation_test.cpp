@@ -112,4 +112,3 @@ TEST(Compensation, TakesTheMemoryOfOneTokenPerHead) {
 
 }  // namespace
 }  // namespace kvlab::test
-// q

@@ -177,4 +177,3 @@ INSTANTIATE_TEST_SUITE_P(All, DecodeRecipe,
 
 }  // namespace
 }  // namespace kvlab::test
-// q

@@ -121,4 +121,3 @@ TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {
 
 }  // namespace
 }  // namespace kvlab::test
-// q

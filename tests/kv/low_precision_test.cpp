@@ -116,4 +116,3 @@ TEST(LowPrecision, TakesTheMemoryThatThePaperSays) {
 
 }  // namespace
 }  // namespace kvlab::test
-// q

@@ -352,4 +352,3 @@ INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::ValuesIn(complete_recipe
 
 }  // namespace
 }  // namespace kvlab::test
-// q

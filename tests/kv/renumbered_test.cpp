@@ -352,4 +352,3 @@ INSTANTIATE_TEST_SUITE_P(Recipes, RenumberedRecipe, testing::ValuesIn(complete_r
 
 }  // namespace
 }  // namespace kvlab::test
-// q

@@ -112,4 +112,3 @@ TEST(SparF, KeepsTheContract) {
 
 }  // namespace
 }  // namespace kvlab::test
-// q

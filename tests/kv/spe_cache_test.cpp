@@ -144,4 +144,3 @@ TEST(SpeCache, KeepsTheContract) {
 
 }  // namespace
 }  // namespace kvlab::test
-// q

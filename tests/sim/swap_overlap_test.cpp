@@ -115,8 +115,8 @@ TEST(SwapCodec, TakesLinkMemoryAndSteps) {
   EXPECT_NEAR(coded.long_last, 17.506 + 1.5 + 89 + 0.06, 1e-3);
 }
 
-// At 30 ms request 2 overtakes request 1, which has 11 of the 12 blocks and 15 tokens to go, and takes its first 2 blocks from the store. The
-// later one of these is the tenth that request 1 copies out: copies in, of 2 ms each, begin after 20 ms.
+// At 30 ms request 2 overtakes request 1, which has 11 of the 12 blocks and 15 tokens to go, and takes its first 2 blocks from the store.
+// The later one of these is the tenth that request 1 copies out: copies in, of 2 ms each, begin after 20 ms.
 TEST(SwapOverlap, APrefixFromTheStoreWaitsForCopiesOutOfItsBlocks) {
   const std::vector<std::uint64_t> hashes{101, 102};
   const auto named = [&](double ms, std::int32_t prompt) {

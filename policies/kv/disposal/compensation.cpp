@@ -101,4 +101,3 @@ KVLAB_REGISTER(Disposal, Compensation, "compensation", "one token per KV head st
 }  // namespace
 
 }  // namespace kvlab
-// q

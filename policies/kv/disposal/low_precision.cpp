@@ -132,4 +132,3 @@ KVLAB_REGISTER(Disposal, LowPrecision, "low_precision", "tokens that are not kep
 }  // namespace
 
 }  // namespace kvlab
-// q

@@ -151,4 +151,3 @@ KVLAB_REGISTER(Selector, SparF, "spar_f",
 }  // namespace
 
 }  // namespace kvlab
-// q

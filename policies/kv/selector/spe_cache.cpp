@@ -167,4 +167,3 @@ KVLAB_REGISTER(Selector, SpeCache, "spe_cache",
 }  // namespace
 
 }  // namespace kvlab
-// q
