@@ -51,7 +51,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
         step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
-  // Section 4.3: the tokens of a layer are fetched while the layer before computes. The step's own query comes too late for that.
+  // A layer's tokens are guessed in the layer before and fetched while it computes (abstract); the step's own query comes too late.
   [[nodiscard]] FetchBeside fetches_beside() const override {
     return query_ == Query::kCurrent ? FetchBeside::kNothing : FetchBeside::kLayerBefore;
   }

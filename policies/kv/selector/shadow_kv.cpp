@@ -95,7 +95,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
     return expand(step.ops, tokens);
   }
 
-  // Algorithm 2: values are brought while the chosen chunks' keys are rebuilt.
+  // Values are brought while the chosen chunks' keys are rebuilt, on CUDA streams of their own.
   [[nodiscard]] FetchBeside fetches_beside() const override { return keys_fetched_ ? FetchBeside::kNothing : FetchBeside::kKeyRebuild; }
 
   // Means of all chunks, and exact K and V of what is always read and of the budget's buffer. Rows do not tell how much of them was

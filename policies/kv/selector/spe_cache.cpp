@@ -61,7 +61,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection_;
   }
 
-  // Section 3.3: the guess chooses for the next step, and what it chose is brought while this step computes.
+  // The guess chooses for the next step, and what it chose is brought while this step computes (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
 
   // Tokens that were not brought are read from the copy.
