@@ -61,32 +61,23 @@ def ridge(x, y, alpha=1.0):
     return w, y_mean - w @ x_mean
 
 
-def add_text_arguments(ap):
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("--kvlab", default="./kvlab")
     ap.add_argument("--model", default="engine/probe")
     ap.add_argument("--text", required=True, help="training text, also packed as .gz")
     ap.add_argument("--pieces", type=int, default=30)
     ap.add_argument("--piece-tokens", type=int, default=1000)
     ap.add_argument("--out", required=True)
-
-
-def pieces_of(ap, a):
-    """Evenly spread pieces of the text, valid UTF-8."""
+    a = ap.parse_args()
     data = (gzip.open if a.text.endswith(".gz") else open)(a.text, "rb").read()
     stride = (len(data) - a.piece_tokens) // a.pieces
     if stride <= 0:
         ap.error(f"{a.text}: {len(data)} bytes, fewer than {a.pieces} pieces of {a.piece_tokens} need")
-    return [data[i * stride:i * stride + a.piece_tokens].decode(errors="ignore").encode() for i in range(a.pieces)]
-
-
-def main():
-    ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    add_text_arguments(ap)
-    a = ap.parse_args()
-    pieces = pieces_of(ap, a)
     inputs, targets = {}, {}
     with tempfile.TemporaryDirectory() as name:
-        for piece in pieces:
+        for i in range(a.pieces):
+            piece = data[i * stride:i * stride + a.piece_tokens].decode(errors="ignore").encode()
             tensors, chunks = record(a.kvlab, a.model, piece, pathlib.Path(name))
             for layer in range(sum(key.startswith("W_o.") for key in tensors)):
                 inputs.setdefault(layer, []).append(tensors[f"L{layer}.hidden"][:chunks[-1][3]].astype(np.float64))

@@ -14,23 +14,24 @@
 namespace kvlab::test {
 namespace {
 
-constexpr std::int32_t kWidth = 64, kRank = 8;
+constexpr std::int32_t kPaluWidth = 64, kPaluRank = 8;
 
-// Vectors of one head in a space of kRank dimensions, turned by their positions where `rope` has a base.
+// Vectors of one head in a space of kPaluRank dimensions, turned by their positions where `rope` has a base.
 std::vector<float> vectors_of_low_rank(std::int32_t tokens, const RopeForm& rope) {
-  const std::vector<float> basis = RandomLayer::normals(kRank * kWidth, 31, 0);
-  const std::vector<float> weight = RandomLayer::normals(static_cast<std::size_t>(tokens) * kRank, 31, 1);
-  const std::vector<float> frequencies = rope.base == 0 ? std::vector<float>() : Rotary(rope, kWidth).frequencies(tokens);
+  const std::vector<float> basis = RandomLayer::normals(kPaluRank * kPaluWidth, 31, 0);
+  const std::vector<float> weight = RandomLayer::normals(static_cast<std::size_t>(tokens) * kPaluRank, 31, 1);
+  const std::vector<float> frequencies = rope.base == 0 ? std::vector<float>() : Rotary(rope, kPaluWidth).frequencies(tokens);
   std::vector<float> all;
   for (std::int32_t t = 0; t < tokens; ++t) {
-    std::vector<float> x(kWidth, 0.0F);
-    for (std::int32_t i = 0; i < kRank; ++i)
-      for (std::int32_t c = 0; c < kWidth; ++c)
-        x[static_cast<std::size_t>(c)] += weight[static_cast<std::size_t>(t * kRank + i)] * basis[static_cast<std::size_t>(i * kWidth + c)];
-    for (std::int32_t c = 0; c < kWidth / 2 && !frequencies.empty(); ++c) {
+    std::vector<float> x(kPaluWidth, 0.0F);
+    for (std::int32_t i = 0; i < kPaluRank; ++i)
+      for (std::int32_t c = 0; c < kPaluWidth; ++c)
+        x[static_cast<std::size_t>(c)] +=
+            weight[static_cast<std::size_t>(t * kPaluRank + i)] * basis[static_cast<std::size_t>(i * kPaluWidth + c)];
+    for (std::int32_t c = 0; c < kPaluWidth / 2 && !frequencies.empty(); ++c) {
       const auto at = static_cast<std::size_t>(c);
-      const float angle = static_cast<float>(t) * frequencies[at], low = x[at], high = x[at + kWidth / 2];
-      x[at] = low * std::cos(angle) - high * std::sin(angle), x[at + kWidth / 2] = high * std::cos(angle) + low * std::sin(angle);
+      const float angle = static_cast<float>(t) * frequencies[at], low = x[at], high = x[at + kPaluWidth / 2];
+      x[at] = low * std::cos(angle) - high * std::sin(angle), x[at + kPaluWidth / 2] = high * std::cos(angle) + low * std::sin(angle);
     }
     all.insert(all.end(), x.begin(), x.end());
   }
@@ -40,9 +41,9 @@ std::vector<float> vectors_of_low_rank(std::int32_t tokens, const RopeForm& rope
 // A run of one head whose prompt is all of `k` and `v` but for the last `decode` tokens.
 FormatRun run_of(const std::vector<float>& k, const std::vector<float>& v, const RopeForm& rope, const std::string& parameters,
                  std::int32_t decode) {
-  FormatRun run("palu", parameters, {1, 1, 1, kWidth, kWidth, 2, rope}, 0, 0);
+  FormatRun run("palu", parameters, {1, 1, 1, kPaluWidth, kPaluWidth, 2, rope}, 0, 0);
   run.k = k, run.v = v, run.q.resize(k.size());
-  run.prompt = static_cast<std::int32_t>(k.size()) / kWidth - decode;
+  run.prompt = static_cast<std::int32_t>(k.size()) / kPaluWidth - decode;
   run.step(run.prompt);
   for (std::int32_t t = 0; t < decode; ++t) run.step(1);
   return run;
@@ -63,10 +64,10 @@ TEST(Palu, VectorsOfTheBasisComeBack) {
 
 // The error is what lies outside the main directions: the least of any basis of this rank.
 TEST(Palu, KeepsTheMainDirections) {
-  std::vector<float> v = RandomLayer::normals(400 * kWidth, 8, 1);
+  std::vector<float> v = RandomLayer::normals(400 * kPaluWidth, 8, 1);
   double kept = 0, all = 0;
   for (std::size_t i = 0; i < v.size(); ++i) {
-    const std::size_t c = i % kWidth;
+    const std::size_t c = i % kPaluWidth;
     v[i] *= c >= 40 && c < 56 ? 5.0F : 1.0F;  // 16 large channels
     all += static_cast<double>(v[i]) * v[i], kept += c >= 40 && c < 56 ? static_cast<double>(v[i]) * v[i] : 0;
   }
