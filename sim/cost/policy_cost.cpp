@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <string_view>
+
 #include "sim/cost/step_cost_model.h"
 #include "sim/cost/step_sums.h"
 
