@@ -2,7 +2,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
+#include "base/ceil_div.h"
+#include "kernels/lanes_cpu.h"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
 
 namespace kvlab {
@@ -12,16 +15,31 @@ namespace {
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
 
-// Adds what each of the piece's tokens receives from one query head.
+using LanesOfDoubles = Eigen::Array<double, kLanes, 1>;
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+
+// The row becomes exp(row - top); returns its sum.
+double exponentials(float* row, std::int32_t n, float top) {
+  LanesOfDoubles sum = LanesOfDoubles::Zero();
+  for (std::int32_t i = 0; i < n; i += kLanes) {
+    const Lanes e = (load(row + i, n - i, kLowest) - top).exp();
+    store(e, row + i, n - i);
+    sum += e.cast<double>();
+  }
+  return sum.sum();
+}
+
+// Adds what each of the piece's tokens receives from one query head. received: zeros after the last token, up to whole lanes.
 void add_received(const ChunkAttention& a, const Map& queries, const Matrix& keys, Eigen::ArrayXd& received) {
   const std::int32_t count = static_cast<std::int32_t>(keys.rows()), pads = a.padded ? a.chunk_tokens - count : 0;
   Matrix z = queries * keys.transpose();
   if (a.scaled) z /= std::sqrt(static_cast<float>(a.kv.head_dim));
   for (std::int32_t t = 0; t < count; ++t) {
+    float* const row = z.data() + std::int64_t{t} * count;
     const float top = pads > 0 ? std::max(0.0F, z.row(t).maxCoeff()) : z.row(t).maxCoeff();
-    double sum = pads * std::exp(-static_cast<double>(top));
-    for (std::int32_t i = 0; i < count; ++i) z(t, i) = std::exp(z(t, i) - top), sum += static_cast<double>(z(t, i));
-    for (std::int32_t i = 0; i < count; ++i) received[i] += static_cast<double>(z(t, i)) / sum;
+    const double share = 1 / (exponentials(row, count, top) + pads * std::exp(-static_cast<double>(top)));
+    for (std::int32_t i = 0; i < count; i += kLanes)
+      Eigen::Map<LanesOfDoubles>(received.data() + i) += load(row + i, count - i).cast<double>() * share;
   }
   received += static_cast<double>(pads) / a.chunk_tokens;  // a zero query attends evenly
 }
@@ -37,7 +55,7 @@ void run_cpu(const ChunkAttention& a) {
       count = std::min(a.chunk_tokens - (q.first_position + at) % a.chunk_tokens, q.count - at);
       Matrix keys(count, d);
       for (std::int32_t i = 0; i < count; ++i) keys.row(i) = Eigen::Map<const Eigen::RowVectorXf>(a.kv.key(r, begin + at + i), d);
-      Eigen::ArrayXd received = Eigen::ArrayXd::Zero(count);
+      Eigen::ArrayXd received = Eigen::ArrayXd::Zero(ceil_div(count, std::int32_t{kLanes}) * kLanes);
       for (std::int32_t g = 0; g < a.kv.group; ++g) {
         const std::int64_t head = r % a.kv.kv_heads * a.kv.group + g;
         add_received(a, Map(q.data + (at * heads + head) * d, count, d, Eigen::OuterStride<>(heads * d)), keys, received);
