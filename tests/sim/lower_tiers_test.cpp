@@ -84,7 +84,7 @@ TEST(LowerTiers, StepsThatHideTransfersAreNotExtrapolated) {
 }
 
 // The time of a decode step of Llama-3.1-8B on an A100 with PCIe 4.
-class OffloadedDecode : public testing::Test {
+class OffloadedDecode : public ::testing::Test {
  protected:
   double ms(const std::string& recipe, std::int32_t rows, std::int32_t tokens = 32'768) const {
     const ModelShape shape{32, 32, 8, 128, 4096, 2};
