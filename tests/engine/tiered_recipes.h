@@ -20,6 +20,7 @@ inline bool lies_lower(const Recipe& recipe, const ModelShape& shape) {
 inline Recipe small_tiered(const std::string& name) {
   if (name == "rekv")
     return recipe_of("{recipe: rekv, selector: {rekv: {frame_tokens: 16, top_frames: 3, question_tokens: 16, local_tokens: 40}}}");
+  if (name == "magicpig") return recipe_of("{recipe: magicpig, selector: {lsh_sampling: {local_tokens: 32, bits: 6, tables: 20}}}");
   return load_recipe(name, 64);
 }
 

@@ -53,7 +53,7 @@ Moments moments(std::vector<double> x) {
 void expect_alike(const std::vector<double>& drawn, const std::vector<double>& recorded, const std::string& what) {
   const Moments expected = moments(recorded), got = moments(drawn);
   EXPECT_NEAR(got.mean, expected.mean, 0.02 * expected.mean) << "mean of " << what;
-  EXPECT_NEAR(got.p95, expected.p95, 0.05 * expected.p95) << "95th percentile of " << what;
+  EXPECT_NEAR(got.p95, expected.p95, std::max(1.0, 0.05 * expected.p95)) << "95th percentile of " << what;
 }
 
 // What many sequences settled, by purpose, layer and turn, and the tokens that each held after each step, all rows together.
@@ -224,7 +224,9 @@ INSTANTIATE_TEST_SUITE_P(Recipes, DrawnMode, testing::ValuesIn(settling_recipes(
 TEST(DrawnModeRecipes, AreAllWhoseCountsDependOnData) {
   const std::vector<std::string> names = settling_recipes();
   for (const std::string& name : recipe_names()) {
-    if (!load_recipe(name).runs_in("cost") || needs_weights(name)) continue;
+    const Recipe& recipe = shipped_recipe(name);
+    if (!recipe.runs_in("cost") || !recipe.runs_in("replay") || needs_weights(name)) continue;
+    if (recipe.selects_in_prompts()) continue;  // counts of a prompt's lists differ by place: costs take a stated share instead
     EXPECT_EQ(std::count(names.begin(), names.end(), name), record(recordable(1), budgeted(name)).empty() ? 0 : 1) << name;
   }
 }

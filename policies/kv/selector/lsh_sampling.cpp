@@ -33,6 +33,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
            ": choose another selector";
   }
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return is_dense(layer) ? 0 : 1; }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   void forget(std::int32_t index) override {
     centers_.forget(index), tables_.forget(index), rows_.forget(index), progress_.forget(index), QuerySelector::forget(index);
   }
@@ -59,7 +60,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
       if (seq.seen_tokens == 0) row = {};
       begin[r] = end[r] = 0;
       if (is_dense(step.layer) || (!seq.completes_prompt() && !(seq.decoding() && covered[r] == 0))) continue;
-      const std::int32_t tail = std::max(0, (seq.decoding() ? older_tokens(step, r) : step.kv.len[r]) - local_);
+      const std::int32_t tail = std::max(0, held_prompt_tokens(step, r) - local_);
       row = {std::min(sinks_, tail), tail};
       begin[r] = row.begin, end[r] = row.end;
     }

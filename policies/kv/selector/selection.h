@@ -38,6 +38,12 @@ inline std::int32_t older_tokens(const LayerStep& step, std::int32_t row) {
   return std::max(0, step.kv.len[row] - seq_of(step, row).new_tokens);
 }
 
+// Tokens of the prompt in the row, as far as is known: of a row that lost tokens all count.
+inline std::int32_t held_prompt_tokens(const LayerStep& step, std::int32_t row) {
+  const SeqStep& seq = seq_of(step, row);
+  return step.kv.len[row] == seq.end() ? std::min(seq.end(), seq.prompt_tokens) : step.kv.len[row];
+}
+
 // True when rows keep all of their units.
 inline bool keeps_all(std::int32_t num_rows, const std::int64_t* first, const std::int32_t* keep) {
   for (std::int32_t r = 0; r < num_rows; ++r)

@@ -54,7 +54,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
     });
     if (std::none_of(built, built + n, [](std::int32_t b) { return b == 1; })) return;
     for (std::int32_t r = 0; r < n; ++r)
-      if (built[r] == 1) chunks_.at(step, r) = std::max(0, prompt_tokens(step, r) / chunk_ - local_);
+      if (built[r] == 1) chunks_.at(step, r) = std::max(0, held_prompt_tokens(step, r) / chunk_ - local_);
     const std::int32_t* from = per_row(step.ops, n, [&](std::int32_t r) { return built[r] == 1 ? 0 : step.kv.len[r]; });
     step.ops(PageMeans{step.kv, chunk_, chunk_, from, means(step)});
     ChunkOutliers outliers;
@@ -114,11 +114,6 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
  private:
-  // Of the row, as far as is known: of a row that lost tokens all count.
-  static std::int32_t prompt_tokens(const LayerStep& step, std::int32_t r) {
-    const SeqStep& seq = seq_of(step, r);
-    return step.kv.len[r] == seq.end() ? std::min(seq.end(), seq.prompt_tokens) : step.kv.len[r];
-  }
   [[nodiscard]] std::int32_t num_outliers(const LayerStep& step, std::int32_t r) {
     return std::min(outliers(tokens_of(budget_, step, r)), chunks_.at(step, r));
   }

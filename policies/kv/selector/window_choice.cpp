@@ -29,6 +29,7 @@ class WindowChoice final : public Selector, public TakesShare {
     return true;
   }
   void set_share(const Budget& share) override { budget_ = share; }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   void forget(std::int32_t index) override { progress_.forget(index), rows_.forget(index), chosen_.forget(index); }
 
   void update(LayerStep& step) override {
@@ -40,9 +41,11 @@ class WindowChoice final : public Selector, public TakesShare {
       Row& row = rows_.at(step, r);
       if (covered[r] == 0) row = {};  // a new sequence, or tokens were evicted: all are attended to
       older[r] = keep[r] = 0;
-      const std::int32_t len = step.kv.len[r], budget = tokens_of(budget_, step, r), window = std::min(window_, budget);
-      if (!seq.completes_prompt() || len <= budget) continue;
+      const std::int32_t len = held_prompt_tokens(step, r), budget = tokens_of(budget_, step, r), window = std::min(window_, budget);
+      const bool follows_a_choice = !step.ops.computes() && seq.decoding() && covered[r] == 0;  // the state that a prompt leaves
+      if ((!seq.completes_prompt() && !follows_a_choice) || len <= budget) continue;
       row = {len - window, budget - window};
+      if (follows_a_choice) continue;
       older[r] = row.tail, keep[r] = row.count;
     }
     if (!all_whole(n, older)) choose(step, older, keep);
