@@ -81,7 +81,7 @@ class Labelling {
     const double depth = (index + 0.5) / o_.probes;
     const NeedleProbe probe =
         needle_probe(tokenizer_, config_, o_.seed, kNeedles + static_cast<std::uint64_t>(index), o_.prompt_tokens, depth);
-    const auto [begin, end] = probe.needle;
+    const std::int32_t begin = probe.needle.first, end = probe.needle.second;
     const std::int32_t length = end - begin, steps = length;
     require_context(probe.ids.size() + static_cast<std::size_t>(steps), "a needle prompt");
     KvState kv(config_);
@@ -112,7 +112,7 @@ class Labelling {
 
   // The model emits `token` after these looks.
   void count(const std::vector<Look>& looks, const NeedleProbe& probe, std::int32_t token) {
-    const auto [begin, end] = probe.needle;
+    const std::int32_t begin = probe.needle.first, end = probe.needle.second;
     const double share = 1.0 / (end - begin);
     const bool is_of_needle = std::find(probe.ids.begin() + begin, probe.ids.begin() + end, token) != probe.ids.begin() + end;
     for (std::size_t h = 0; h < num_heads_; ++h) {

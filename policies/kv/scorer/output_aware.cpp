@@ -64,7 +64,8 @@ class OutputAware final : public ScorerWrapper {
       std::int64_t sum = 0;
       std::int32_t largest = 0;
       for (std::int32_t r = row0; r < row_end; ++r) sum += keep[r], largest = std::max(largest, share(keep[r]));
-      auto least = static_cast<std::int32_t>(floor_ * static_cast<double>(sum / kv.kv_heads));
+      const std::int64_t mean = sum / kv.kv_heads;
+      auto least = static_cast<std::int32_t>(floor_ * static_cast<double>(mean));
       if (floor_ > 0 && sum > 0) least = std::max(1, least);
       for (std::int32_t r = row0; r < row_end; ++r) {
         first[r] = std::min(keep[r], std::max(least, share(keep[r])));
