@@ -13,19 +13,18 @@ class EveryRecipeServes : public AppTest, public testing::WithParamInterface<std
 
 constexpr std::array<const char*, 4> kGpus{"l4", "a100-40gb", "h100", "b200"};
 
-// A GPU serves a quarter of the recipes; all of them with KVLAB_FULL, and every ninth of the quarter in a short run.
-std::vector<std::string> recipes_on(std::size_t gpu) {
-  std::vector<std::string> chosen;
+// All of them; every ninth in a short run.
+std::vector<std::string> recipes_to_serve() {
   const std::vector<std::string> all = recipes_in({"cost"});
-  const std::size_t step = full_run() ? 1 : short_run() ? 36 : 4;
-  for (std::size_t i = full_run() ? 0 : gpu; i < all.size(); i += step) chosen.push_back(all[i]);
+  std::vector<std::string> chosen;
+  for (std::size_t i = 0; i < all.size(); i += short_run() ? 9 : 1) chosen.push_back(all[i]);
   if (std::find(chosen.begin(), chosen.end(), "full") == chosen.end()) chosen.emplace_back("full");
   return chosen;
 }
 
 TEST_P(EveryRecipeServes, InMemoryThatBinds) {
   ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
-  const std::vector<std::string> recipes = recipes_on(GetParam());
+  const std::vector<std::string> recipes = recipes_to_serve();
   write("every.yaml",
         fmt::format("name: every\nmodel: llama-3.1-8b\nhardware: {}\nmax_model_len: 4096\nmemory: {{num_blocks: 400}}\n"
                     "trace: {{generate: {{requests: 8, arrival: {{poisson: {{rate_per_s: 50}}}}, prompt_tokens: {{uniform: {{min: "
