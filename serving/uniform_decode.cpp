@@ -52,7 +52,7 @@ std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth,
   const std::vector<RequestId>& running = queues_.running();
   ahead_ = std::clamp<std::int64_t>(left_ == 0 ? 2 * ahead_ : ahead_ / 2, 4, 256);
   left_ = 0;
-  // What an output gives back is free while the next plan looks at those that wait.
+  // Blocks that an output gives back are free when the next plan looks at waiting requests.
   const auto gives_back = [&](RequestId id) { return table_[id].left_hashed && table_[id].pages > table_[id].kept_pages; };
   if (queues_.num_waiting() > 0 && depth == 1 && !memory_.is_contiguous() && std::any_of(running.begin(), running.end(), gives_back))
     return 0;

@@ -146,7 +146,7 @@ DecodeTimes SimDevice::times_of(StepShape& shape) {
   return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps};
 }
 
-// Of a policy: along a line if its operations stay as they are and each row gains a token in each step, or none; else step by step.
+// The steps of a policy run along a line if its operations stay the same and each row gains one token per step or none; else one by one.
 DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
   DecodeTimes times;
   if (ahead.steps() == 0) return times;

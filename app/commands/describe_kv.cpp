@@ -56,7 +56,7 @@ std::string cost_of(const std::vector<SummedCall>& calls) {
                      launches, fmt::join(names, ", "));
 }
 
-// Of a prefill selector; the calls include attention itself.
+// The share of pairs that a prefill selector computes; the calls include attention itself.
 std::string pairs_of(const std::vector<OpCall>& calls) {
   double flops = 0;
   for (const OpCall& c : calls)
@@ -66,7 +66,7 @@ std::string pairs_of(const std::vector<OpCall>& calls) {
                      100 * flops / causal);
 }
 
-// Of a policy that prunes prompts.
+// The share of a prompt that a pruning policy computes.
 std::string computed_share(const KvPolicy& policy) {
   std::int64_t tokens = 0;
   for (std::int32_t l = 0; l < kShape.num_layers; ++l) tokens += policy.step_tokens({0, 0, kPromptTokens, kPromptTokens, -1}, l);

@@ -4,6 +4,7 @@
 
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/policy_family.h"
+#include "calibrate/cases/prefill_case.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
 #include "calibrate/cases/sparse_lists.h"
@@ -125,22 +126,10 @@ KernelFamily append_kv() {
 
 bool sparse_prefill_matches(TimedDevice& device, const SparsePrefill& a, const Run& run) {
   run();
-  const std::int64_t d = a.head_dim;
   RelativeError error;
-  for (const std::int64_t t : sampled(a.new_tokens, 3)) {
-    for (const std::int64_t h : sampled(a.q_heads, 2)) {
-      std::vector<float> k, v;
-      const std::vector<std::int64_t> seen = seen_positions(a.keys, query_blocks(a), a.kv_before, h, t);
-      for (const std::int64_t i : seen) {
-        const std::int64_t at = (i * a.kv_heads + h * a.kv_heads / a.q_heads) * d;
-        const std::vector<float> key = read_floats(device, a.k + at, d), value = read_floats(device, a.v + at, d);
-        k.insert(k.end(), key.begin(), key.end()), v.insert(v.end(), value.begin(), value.end());
-      }
-      const std::int64_t at = (t * a.q_heads + h) * d;
-      add_attention_error(read_floats(device, a.q + at, d), k, v, static_cast<std::int64_t>(seen.size()), wide(a.scale),
-                          read_floats(device, a.out + at, d), error);
-    }
-  }
+  for (const std::int64_t t : sampled(a.new_tokens, 3))
+    for (const std::int64_t h : sampled(a.q_heads, 2))
+      add_prefill_error(device, a, t, h, seen_positions(a.keys, query_blocks(a), a.kv_before, h, t), error);
   return error.below(tolerance_of(ElementType::kF32));
 }
 
@@ -148,12 +137,7 @@ KernelFamily sparse_prefill() {
   OpRecipe<SparsePrefill> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     SparsePrefill a;
-    a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = s.at("q_heads"), a.kv_heads = s.at("kv_heads"),
-    a.head_dim = s.at("head_dim");
-    const std::int64_t q = a.new_tokens * a.q_heads * a.head_dim, kv = (a.kv_before + a.new_tokens) * a.kv_heads * a.head_dim;
-    Buffers& p = b.activations();
-    a.q = p.floats(q), a.k = p.floats(kv), a.v = p.floats(kv), a.out = p.room<float>(q);
-    a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
+    take_prefill_operands(b.activations(), s, a);
     a.keys = draw_sparse_lists(b, a.new_tokens, a.kv_before, a.q_heads, s.at("percent"));
     return a;
   };

@@ -1,7 +1,10 @@
 // Operations of the model on the CPU, float32.
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "calibrate/cases/model_checks.h"
+#include "calibrate/cases/prefill_case.h"
 #include "calibrate/cases/registry.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 
@@ -144,28 +147,12 @@ KernelFamily embedding() {
           preparing(recipe)};
 }
 
-// Query t, head h.
-void check_query(TimedDevice& device, const AttentionPrefill& a, std::int64_t t, std::int64_t h, RelativeError& error) {
-  const std::int64_t d = a.head_dim, g = h * a.kv_heads / a.q_heads, keys = a.kv_before + t + 1, at = (t * a.q_heads + h) * d;
-  std::vector<float> k, v;
-  for (std::int64_t i = 0; i < keys; ++i) {
-    const std::vector<float> key = read_floats(device, a.k + (i * a.kv_heads + g) * d, d),
-                             value = read_floats(device, a.v + (i * a.kv_heads + g) * d, d);
-    k.insert(k.end(), key.begin(), key.end()), v.insert(v.end(), value.begin(), value.end());
-  }
-  add_attention_error(read_floats(device, a.q + at, d), k, v, keys, wide(a.scale), read_floats(device, a.out + at, d), error);
-}
-
 KernelFamily attention_prefill() {
   OpRecipe<AttentionPrefill> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     AttentionPrefill a;
-    a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = s.at("q_heads"), a.kv_heads = s.at("kv_heads"),
-    a.head_dim = s.at("head_dim");
-    const std::int64_t q = a.new_tokens * a.q_heads * a.head_dim, kv = (a.kv_before + a.new_tokens) * a.kv_heads * a.head_dim;
     Buffers& p = b.activations();  // the keys too: those of earlier chunks were gathered just before
-    a.q = p.floats(q), a.k = p.floats(kv), a.v = p.floats(kv), a.out = p.room<float>(q);
-    a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
+    take_prefill_operands(p, s, a);
     a.scratch = p.room<float>(scratch_floats(a));
     return a;
   };
@@ -174,7 +161,11 @@ KernelFamily attention_prefill() {
     run();
     RelativeError error;
     for (const std::int64_t t : sampled(a.new_tokens, 3))
-      for (const std::int64_t h : sampled(a.q_heads, 2)) check_query(device, a, t, h, error);
+      for (const std::int64_t h : sampled(a.q_heads, 2)) {
+        std::vector<std::int64_t> seen(static_cast<std::size_t>(a.kv_before + t + 1));
+        std::iota(seen.begin(), seen.end(), 0);
+        add_prefill_error(device, a, t, h, seen, error);
+      }
     return error.below(tolerance_of(ElementType::kF32));
   };
   return {"attention_prefill",

@@ -14,7 +14,7 @@ inline std::size_t place(std::int32_t i) { return static_cast<std::size_t>(i); }
 struct PolicyCache::Group {
   std::vector<SeqStep> seqs;
   std::vector<EngineSequence*> sequences;
-  // Of the layer: where each sequence's tokens begin among the rows of the pass, and their number. Of a prompt that lost tokens also the
+  // In the layer: the row of the pass at which each sequence's tokens begin, and their number. For a prompt that lost tokens also the
   // positions of those that are left; empty: consecutive ones.
   std::vector<std::int64_t> first;
   std::vector<std::int32_t> rows;

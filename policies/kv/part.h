@@ -388,7 +388,7 @@ class Selector : public KvPart {
   // above.
   virtual Selection select(LayerStep& step) = 0;
   virtual Traffic take_traffic() { return {}; }  // since the last call
-  // What a layer's transfer from lower tiers runs beside, as the method's paper states it.
+  // The computation during which a layer's transfer from lower tiers runs, as the method's paper states it.
   [[nodiscard]] virtual FetchBeside fetches_beside() const { return FetchBeside::kNothing; }
   // Bytes beside K and V, and of K and V by tier: moves some of `kv` (all on the GPU) to the tier where it is stored.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }

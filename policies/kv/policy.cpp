@@ -110,7 +110,7 @@ StepKey KvPolicy::step_key(const SeqStep& seq, std::optional<std::int32_t> targe
   // Codes and summaries follow from what was cut when.
   if (trigger_->in_decode() && !(format_->is_native() && selector_->selects_all())) key.add(seq.seen_tokens), key.add(seq.prompt_tokens);
   if (!target) return key;
-  // Those of a trigger whose target stays for ever stay too.
+  // If the trigger's target stays for ever, these numbers stay too.
   const Protected stay = trigger_->protects(seq);
   for (const std::int32_t number : {stay.recent, stay.before, trigger_->full(seq, recipe_.budget)}) key.add(number, kForEver);
   if (!allocator_->has_shares()) return key;

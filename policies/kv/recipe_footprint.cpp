@@ -91,8 +91,8 @@ std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
   return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(ShapeRun::kNoCut);
 }
 
-// Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each: the most that
-// any of up to `tokens` does, which is looked at as sequences become so long.
+// Short sequences take more than token_bytes per token if packed tokens wait in full precision or parts keep a fixed amount: the most that
+// a sequence of up to `tokens` takes, computed when sequences first become so long.
 std::int64_t RecipeFootprint::side_pages(std::int32_t tokens) {
   if (tokens == 0) return 0;
   const auto i = std::min<std::size_t>(static_cast<std::size_t>((tokens - 1) / kSideStep), kSideSteps - 1);

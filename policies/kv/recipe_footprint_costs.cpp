@@ -46,8 +46,8 @@ void RecipeFootprint::add_decodes(const LayerCalls& calls, std::vector<PolicyOp>
   }
 }
 
-// Of a sequence that rested. One that lost tokens is what is left of its prompt and has grown since; where decode goes on cutting, it lost
-// encoded ones and stays decoded.
+// A sequence that rested is unpacked. If it lost tokens, it holds the rest of its prompt and what was decoded since; a trigger that cuts in
+// decode drops encoded tokens, and the row stays decoded.
 void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
   std::int64_t held = 0;
   for (const std::int32_t h : shape.held) held += h;

@@ -44,7 +44,7 @@ class StepOps {
     Seq seq;  // before step 0
     std::vector<std::int32_t> grown = {0};
   };
-  // What attention reads for a sequence, over all layers.
+  // Attention of a sequence, over all layers.
   struct Read {
     std::int64_t bytes = 0, flops = 0;
   };
@@ -94,7 +94,7 @@ class StepOps {
   // Layers that run together.
   struct Unit {
     std::vector<std::int32_t> layers;
-    std::int64_t times = 1;  // layers that one of them stands for, if all rows are alike
+    std::int64_t times = 1;  // layers that each of them represents, if all rows are alike
     std::map<std::vector<std::int32_t>, std::int32_t> company_ids;
     struct Company {
       std::vector<Seq> members;  // one of each kind

@@ -167,7 +167,7 @@ TEST_F(SparsePrefillCuda, RoundedOperandsEqualTheCpuVersion) {
   EXPECT_TRUE(all_near(log_sum.to_host(cuda().stream()), expected_log_sum, 1e-4, 1e-4));
 }
 
-// What is no number in a block that is not listed does not reach the result.
+// A NaN in a block that is not listed does not reach the result.
 TEST_F(SparsePrefillCuda, KeysThatAreNotListedAreNotRead) {
   PagedPrompts<bf16> p(1, 1, 64, 16, {30}, {98}, 80);
   for (std::int32_t i = 0; i < 64; ++i)

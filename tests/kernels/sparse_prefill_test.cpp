@@ -169,7 +169,7 @@ TEST(SparsePrefillCpuRange, AQueryThatSeesNothingGetsZeros) {
   run_cpu(c.op);
 }
 
-// What is no number in a block that is not listed does not reach the result.
+// A NaN in a block that is not listed does not reach the result.
 TEST(SparsePrefillCpuRange, KeysThatAreNotListedAreNotTouched) {
   SparseCall c({{20, 44, 1, 16}, 1, 4, 0, {.block = 0.0}}, 5);
   c.lists.blocks = {1, 2, 1, 3}, c.lists.block_first = {0, 2, 4}, c.lists.columns = {5}, c.lists.column_first = {0, 1, 1};

@@ -21,7 +21,7 @@ constexpr std::int32_t kBlock = 4, kSteps = 6, kSinks = 8, kRecent = 8, kTop = 1
 const char* const kParameters = "{block_tokens: 4, history_steps: 6, sink_tokens: 8, recent_tokens: 8, top_tokens: 16, dense_every: 5}";
 
 using History = std::deque<std::vector<double>>;  // the oldest step first; [blocks] each
-// Of a block, of which those before `end` are predicted.
+// The score of a block; blocks before `end` are predicted.
 using Score = std::function<double(const History&, std::size_t block, std::size_t end)>;
 
 double of_step(const std::vector<double>& step, std::size_t block) { return block < step.size() ? step[block] : 0; }

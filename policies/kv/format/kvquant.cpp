@@ -69,7 +69,7 @@ class NonUniformCode : public VectorCode {
   [[nodiscard]] std::int32_t slots(std::int32_t d) const { return static_cast<std::int32_t>(std::ceil(p_.outliers_frac * d - 1e-9)); }
   [[nodiscard]] std::int64_t slot_bytes(std::int32_t d) const { return slots(d) * (2 + place_bytes(d)); }
   [[nodiscard]] std::int64_t code_bytes(std::int32_t d) const { return slot_bytes(d) + field_bytes(d, p_.bits); }
-  // Channels with the largest `size`, as many as there is room for, and only those above `least`.
+  // The channels with the largest `size` above `least`, at most as many as a code has room for.
   [[nodiscard]] std::vector<std::int32_t> largest(const std::vector<float>& size, float least) const {
     std::vector<std::int32_t> channels;
     for (std::size_t c = 0; c < size.size(); ++c)

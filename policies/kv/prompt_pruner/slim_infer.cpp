@@ -22,7 +22,7 @@ class SlimInfer final : public PromptPruner {
   [[nodiscard]] Ends ends(std::int32_t prompt_tokens) const override {
     return {std::min(prompt_tokens, block()), prompt_tokens - std::min(prompt_tokens, block()) - blocks(prompt_tokens) * block()};
   }
-  // Whole blocks, as many as fit into the stage's number of tokens beside those that always go on.
+  // Whole blocks that fit into the stage's number of tokens, after those that always go on.
   [[nodiscard]] std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                   std::int32_t prompt_tokens) const override {
     const std::int32_t left = stages_.after(model, layer, prompt_tokens);
