@@ -17,8 +17,10 @@
 #include "app/commands/describe.h"
 #include "app/commands/label.h"
 #include "app/commands/logits.h"
+#include "app/commands/merge.h"
 #include "app/commands/record.h"
 #include "app/commands/reproduce.h"
+#include "app/commands/submit.h"
 #include "app/commands/tokenize.h"
 #include "app/commands/trace.h"
 #include "app/compare/compare.h"
@@ -54,6 +56,9 @@ struct Arguments {
   EstimateCommand estimate;
   CharacterizeCommand characterize;
   ReproduceCommand reproduce;
+  MergeCommand merge;
+  SubmitCommand submit;
+  std::string shard;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -72,6 +77,7 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::Option* const out_folder = run->add_option("--out", a.sweep.out, "results folder; default: results/NAME");
   run->add_flag("--join", a.sweep.join, "keep this experiment's runs in --out beside those of the experiment that it belongs to")
       ->needs(out_folder);
+  run->add_option("--shard", a.shard, "I/N: only the part I of N of the runs, into RESULTS.shards/I-of-N; 'kvlab merge' joins the parts");
   run->add_option("--fast-forward", a.fast_forward, "off: simulate every step; results are the same, byte for byte")
       ->check(CLI::IsMember({"on", "off"}));
   run->add_flag("--quiet", a.sweep.quiet, "print errors only");
@@ -81,8 +87,9 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
       a.sweep.fast_forward = a.fast_forward == "on";
       if (!a.run_model.empty()) a.set.push_back("model=" + a.run_model);
       a.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
+      if (!a.shard.empty()) a.sweep.shard = parse_shard(a.shard);
       Experiment experiment = load_experiment(a.file, a.set);
-      const std::string remark = drop_idle_seeds(experiment);
+      const std::string remark = drop_idle_seeds(experiment, a.sweep.quiet ? nullptr : &err, a.sweep.shows_progress);
       if (!a.sweep.quiet) out << remark;
       return run_sweep(experiment, a.sweep, out, err);
     };
@@ -388,6 +395,8 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   app.require_subcommand(1);
   app.set_version_flag("--version", "kvlab " + program_version());
   add_run(app, a, chosen);
+  add_merge_command(app, a.merge, [&] { chosen = [&a](std::ostream& out, std::ostream& err) { return merge_shards(a.merge, out, err); }; });
+  add_submit_command(app, a.submit, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return submit_sweep(a.submit, out); }; });
   add_trace(app, a, chosen);
   add_list(app, a, chosen);
   add_estimates(app, a, chosen);

@@ -108,6 +108,8 @@ void RunFiles::add_file(const std::string& name, const std::string& text) {
   file.close();
 }
 
+void RunFiles::copy_file(const std::string& name, const fs::path& from) { fs::copy_file(from, make(name)); }
+
 namespace {
 
 // Foreign files in the earlier run's folder go to the new one.

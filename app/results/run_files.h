@@ -34,6 +34,8 @@ class RunFiles final : public RunSink {
 
   // A further file of this run, written at once.
   void add_file(const std::string& name, const std::string& text);
+  // A copy of a file of an earlier run.
+  void copy_file(const std::string& name, const std::filesystem::path& from);
   // Ends the files and puts the folder in place of an earlier one once all of them are on the disk; the sweep syncs the names in `runs`.
   // The manifest is written last, with sizes and fingerprints of the others. Files in the earlier folder that are not the earlier run's
   // stay.
@@ -47,6 +49,9 @@ class RunFiles final : public RunSink {
   std::unique_ptr<TextFile> requests_, timeline_, transfers_;
   std::unique_ptr<PerfettoFile> perfetto_;
 };
+
+// In resolved.yaml of a run, before the comments that list the defaults.
+inline constexpr const char* kDefaultsTitle = "\n# defaults in force:\n";
 
 // Removes the remains of interrupted runs from the folder of all runs. Returns their number.
 std::size_t remove_leftovers(const std::filesystem::path& runs);

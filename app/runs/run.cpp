@@ -29,7 +29,7 @@ Json full_manifest(const RunTask& task, const Findings& findings, double wall_s)
 
 // As comments: some defaults exclude keys that are given, so a config that spelt them out would not run.
 std::string defaults_in_force(const Params& p) {
-  std::string text = "\n# defaults in force:\n";
+  std::string text = kDefaultsTitle;
   for (const auto& [path, value] : p.defaults()) text += "#   " + path + ": " + value + "\n";
   return text;
 }

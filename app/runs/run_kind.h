@@ -80,8 +80,8 @@ class PreparedRun {
   virtual Findings run(RunFiles& files, const RunOptions& options) = 0;
   // The message when memory ran out, with the keys that decide how much a run takes.
   [[nodiscard]] virtual std::string out_of_memory() const { return "out of memory"; }
-  // The requests, if nothing else of the run depends on its seed; null: other parts do, or only the run can tell.
-  [[nodiscard]] virtual std::unique_ptr<TraceSource> only_draws() const { return nullptr; }
+  // The requests of a seed, if nothing else of the run depends on it; null: other parts do, or only the run can tell.
+  [[nodiscard]] virtual std::unique_ptr<TraceSource> only_draws(std::uint64_t /*seed*/) const { return nullptr; }
   [[nodiscard]] virtual Comparisons comparisons() const { return {}; }
 
  private:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/runs/run_kind.h"
+#include "app/runs/slow_count.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -34,15 +35,12 @@ bool are_same(TraceSource& a, TraceSource& b) {
   return true;
 }
 
-std::unique_ptr<TraceSource> only_draws(RunKinds& kinds, const Experiment& experiment, const RunSpec& run, std::uint64_t seed) {
-  Params p = experiment.params(run);
-  return kinds.read(p, seed)->only_draws();
-}
-
 // True where runs with this one's choices and other seeds may differ.
 bool is_random(RunKinds& kinds, const Experiment& experiment, const RunSpec& run) {
-  const auto requests = only_draws(kinds, experiment, run, run.seed);
-  return !requests || !are_same(*requests, *only_draws(kinds, experiment, run, run.seed + 1));
+  Params p = experiment.params(run);
+  const std::unique_ptr<PreparedRun> prepared = kinds.read(p, run.seed);
+  const auto requests = prepared->only_draws(run.seed);
+  return !requests || !are_same(*requests, *prepared->only_draws(run.seed + 1));
 }
 
 bool runs_an_engine(RunKinds& kinds, const Experiment& experiment) {
@@ -72,7 +70,7 @@ std::string remark_on(const Experiment& experiment, const std::vector<std::vecto
 
 }  // namespace
 
-std::string drop_idle_seeds(Experiment& experiment) {
+std::string drop_idle_seeds(Experiment& experiment, std::ostream* err, bool is_terminal) {
   std::map<std::vector<std::string>, std::size_t> counts;
   for (const RunSpec& run : experiment.runs) ++counts[run.labels];
   RunKinds kinds;
@@ -80,7 +78,9 @@ std::string drop_idle_seeds(Experiment& experiment) {
   std::vector<std::vector<std::string>> idle;
   std::map<std::vector<std::string>, bool> is_idle;  // from a configuration's second run on
   std::vector<RunSpec> kept;
+  SlowCount progress(err, is_terminal, "reading", experiment.runs.size());
   for (const RunSpec& run : experiment.runs) {
+    progress.next();
     const auto known = is_idle.find(run.labels);
     if (known == is_idle.end()) {
       const bool here = counts[run.labels] > 1 && !is_random(kinds, experiment, run);

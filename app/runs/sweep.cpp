@@ -1,34 +1,21 @@
 #include "app/runs/sweep.h"
 
-#include <fmt/format.h>
-#include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
-
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <ostream>
-#include <set>
-#include <thread>
 
 #include "app/compare/validate.h"
+#include "app/results/adopt_runs.h"
 #include "app/results/results.h"
-#include "app/results/run_manifest.h"
-#include "app/results/safe_files.h"
-#include "app/results/text_file.h"
 #include "app/results/view.h"
 #include "app/runs/host_pairs.h"
 #include "app/runs/input_files.h"
-#include "app/runs/progress.h"
 #include "app/runs/report.h"
-#include "app/runs/run.h"
 #include "app/runs/stop_signals.h"
 #include "app/runs/sweep_plan.h"
+#include "app/runs/sweep_work.h"
 
 namespace kvlab {
 
@@ -49,261 +36,6 @@ void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
   }
 }
 
-class Sweep {
- public:
-  Sweep(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, const SweepPlan& plan, const InputFiles& inputs,
-        ResultsFolder& folder, std::ostream& out, std::ostream& err)
-      : kinds_(kinds),
-        experiment_(experiment),
-        options_(options),
-        plan_(plan),
-        inputs_(inputs),
-        folder_(folder),
-        out_(out),
-        err_(err),
-        states_(experiment.runs.size()),
-        same_as_(experiment.runs.size()) {}
-
-  void find_finished();
-  void run_all();
-  [[nodiscard]] int status() const;
-  void report_stop(std::size_t complete) const;
-  [[nodiscard]] const std::vector<RunState>& states() const { return states_; }
-  [[nodiscard]] bool has_new_runs() const;
-
- private:
-  [[nodiscard]] RunOrigin origin_of(std::size_t i) const;
-  [[nodiscard]] bool is_finished(std::size_t i);
-  void set_aside(const std::string& id) const;
-  void run_batches();
-  void run_singly();
-  void run_one(std::size_t i);
-  [[nodiscard]] std::function<void(const std::string&)> line_printer();
-  [[nodiscard]] static RunState state_of(const std::exception_ptr& error, double wall_s);
-  void finish(std::size_t i, RunState state);
-  void share_outcomes();
-  void sync_runs(std::chrono::steady_clock::duration after);
-
-  RunKinds& kinds_;
-  const Experiment& experiment_;
-  const SweepOptions& options_;
-  const SweepPlan& plan_;
-  const InputFiles& inputs_;
-  ResultsFolder& folder_;
-  std::ostream &out_, &err_;
-  std::vector<RunState> states_;
-  std::vector<std::size_t> same_as_;          // the first run of the same id
-  std::map<std::string, std::size_t> stale_;  // code that has changed -> runs
-  std::vector<std::size_t> todo_;
-  std::unique_ptr<Progress> progress_;
-  std::mutex report_;
-  std::chrono::steady_clock::time_point synced_;
-};
-
-RunOrigin Sweep::origin_of(std::size_t i) const {
-  RunOrigin origin;
-  origin.code = plan_.codes[i];
-  std::string key = experiment_.runs[i].id;
-  for (const auto& [name, hash] : origin.code) key += " " + name + " " + hash;
-  origin.input_key = hex(fingerprint_of_text(key));
-  for (const InputFile& file : inputs_.of_run(experiment_.runs[i]))
-    if (!file.is_kept) origin.inputs.emplace(file.label, inputs_.all().at(file.path.string()));
-  return origin;
-}
-
-// True where a run is in the folder, made by this code and undamaged.
-bool Sweep::is_finished(std::size_t i) {
-  const std::string& id = experiment_.runs[i].id;
-  const fs::path folder = folder_.runs() / id;
-  const PathKind kind = kind_without_link(folder);
-  if (kind == PathKind::kNothing) return false;
-  const RunManifest manifest = kind == PathKind::kFolder ? read_run_manifest(folder) : RunManifest{};
-  if (!manifest.is_ours() || manifest.is_numbered || !manifest.is_finished) {
-    set_aside(id);
-    return false;
-  }
-  if (options_.force) return false;
-  if (const std::string changed = changed_code(manifest.code, plan_.codes[i]); !changed.empty()) {
-    ++stale_[changed];
-    return false;
-  }
-  const std::string damage = damage_of(folder, manifest);
-  if (!damage.empty()) err_ << fmt::format("kvlab: run {} is damaged ({}) and is done again\n", folder.string(), damage);
-  return damage.empty();
-}
-
-// A folder without a manifest in a run's place is not known to be kvlab's, so it is kept.
-void Sweep::set_aside(const std::string& id) const {
-  const fs::path folder = folder_.runs() / id;
-  for (int n = 1;; ++n) {
-    const fs::path aside = folder_.runs() / fmt::format("{}.aside{}", id, n);
-    if (kind_of(aside) != PathKind::kNothing) continue;
-    fs::rename(folder, aside);
-    err_ << fmt::format("kvlab: {} has no manifest of kvlab: it is kept as {}, and the run is done again\n", folder.string(),
-                        aside.string());
-    return;
-  }
-}
-
-void Sweep::find_finished() {
-  std::map<std::string, std::size_t> first;
-  for (std::size_t i = 0; i < experiment_.runs.size(); ++i) {
-    const auto [known, is_new] = first.emplace(experiment_.runs[i].id, i);
-    same_as_[i] = known->second;
-    if (!is_new) continue;
-    if (is_finished(i))
-      states_[i].outcome = RunState::kUnchanged;
-    else
-      todo_.push_back(i);
-  }
-  share_outcomes();
-  if (options_.quiet) return;
-  for (const auto& [changed, count] : stale_)
-    out_ << fmt::format("{} {} done again, since {} changed\n", count, count == 1 ? "run is" : "runs are", changed);
-}
-
-// A run that several points of the grid share is done once.
-void Sweep::share_outcomes() {
-  for (std::size_t i = 0; i < states_.size(); ++i)
-    if (same_as_[i] != i) states_[i] = states_[same_as_[i]];
-}
-
-bool Sweep::has_new_runs() const {
-  return std::any_of(states_.begin(), states_.end(), [](const RunState& s) { return s.outcome == RunState::kDone; });
-}
-
-// Kinds whose runs share work do theirs together, before the others.
-void Sweep::run_batches() {
-  RunBatch batch{experiment_,
-                 inputs_,
-                 folder_,
-                 stop_requested(),
-                 options_.quiet ? nullptr : &out_,
-                 [this](std::size_t i) { return origin_of(i); },
-                 [this](std::size_t i, const std::exception_ptr& error, double wall_s) { finish(i, state_of(error, wall_s)); }};
-  std::set<RunKind*> asked, together;
-  for (const std::size_t i : todo_) {
-    RunKind* const kind = plan_.kinds[i];
-    if (!asked.insert(kind).second) continue;
-    batch.places.clear();
-    std::copy_if(todo_.begin(), todo_.end(), std::back_inserter(batch.places), [&](std::size_t k) { return plan_.kinds[k] == kind; });
-    if (kind->run_together(batch)) together.insert(kind);
-  }
-  std::erase_if(todo_, [&](std::size_t i) { return together.contains(plan_.kinds[i]); });
-}
-
-void Sweep::run_all() {
-  if (todo_.empty()) return;
-  progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
-  run_batches();
-  if (!todo_.empty()) run_singly();
-  share_outcomes();
-  sync_runs({});
-  progress_.reset();
-}
-
-// Runs that share nothing, some at a time.
-void Sweep::run_singly() {
-  const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  // Where a run measures time, nothing runs beside it.
-  const bool measures = std::any_of(plan_.kinds.begin(), plan_.kinds.end(), [](const RunKind* kind) { return kind->runs_engine(); });
-  const int wanted = measures ? 1 : options_.jobs > 0 ? options_.jobs : cores;
-  const int jobs = std::min(wanted, static_cast<int>(todo_.size()));
-  std::atomic<std::size_t> next{0};  // in grid order, so that what is there after an interruption is the front of the grid
-  const auto work = [&](int) {
-    for (std::size_t k = next++; k < todo_.size() && !stop_requested(); k = next++) run_one(todo_[k]);
-  };
-  if (jobs == 1) {
-    work(0);
-  } else {
-    // A limit of its own, since by default oneTBB has no more threads than the machine has cores.
-    const tbb::global_control threads(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(jobs));
-    tbb::task_arena arena(jobs, 1);
-    arena.execute([&] { tbb::parallel_for(0, jobs, 1, work); });
-  }
-}
-
-RunState Sweep::state_of(const std::exception_ptr& error, double wall_s) {
-  try {
-    if (error) std::rethrow_exception(error);
-  } catch (const Interrupted&) {
-    return {RunState::kNotRun, "", wall_s};
-  } catch (const InputError& e) {
-    return {RunState::kBadInput, e.what(), wall_s};
-  } catch (const std::exception& e) {
-    return {RunState::kFailed, e.what(), wall_s};
-  }
-  return {RunState::kDone, "", wall_s};
-}
-
-std::function<void(const std::string&)> Sweep::line_printer() {
-  if (options_.quiet) return {};
-  return [this](const std::string& line) {
-    const std::lock_guard lock(report_);
-    progress_->clear_line();
-    err_ << "kvlab: " << line << "\n" << std::flush;
-  };
-}
-
-void Sweep::run_one(std::size_t i) {
-  const auto began = std::chrono::steady_clock::now();
-  std::exception_ptr error;
-  try {
-    const auto require_unchanged = [&] { inputs_.require_unchanged(experiment_.runs[i]); };
-    require_unchanged();
-    execute_run(kinds_, {experiment_, experiment_.runs[i], folder_.runs(), origin_of(i), require_unchanged},
-                {options_.fast_forward, &stop_requested(), &progress_->requests(), line_printer(), !options_.shows_progress});
-  } catch (...) {
-    error = std::current_exception();
-  }
-  finish(i, state_of(error, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()));
-}
-
-void Sweep::finish(std::size_t i, RunState state) {
-  const std::lock_guard lock(report_);
-  if (state.outcome == RunState::kBadInput || state.outcome == RunState::kFailed) {
-    progress_->clear_line();
-    err_ << fmt::format("kvlab: run {:04} ({}) failed: {}\n", i + 1, run_title(experiment_, experiment_.runs[i]), state.message);
-  } else if (state.outcome == RunState::kDone && !options_.quiet && !options_.shows_progress && experiment_.runs.size() > 1) {
-    out_ << fmt::format("run {:04} of {}: {} ({:.2f} s)\n", i + 1, experiment_.runs.size(), run_title(experiment_, experiment_.runs[i]),
-                        state.wall_s)
-         << std::flush;
-  }
-  if (state.outcome == RunState::kDone) sync_runs(std::chrono::seconds(1));
-  progress_->run_done();
-  states_[i] = std::move(state);
-}
-
-// Puts the names of finished runs on the disk where that was not done for a while.
-void Sweep::sync_runs(std::chrono::steady_clock::duration after) {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - synced_ < after) return;
-  synced_ = now;
-  sync_path(folder_.runs());
-}
-
-int Sweep::status() const {
-  if (stop_requested()) return 130;
-  const auto count = [&](RunState::Outcome o) {
-    return std::count_if(states_.begin(), states_.end(), [&](const RunState& s) { return s.outcome == o; });
-  };
-  if (count(RunState::kFailed) > 0) return 1;
-  return count(RunState::kBadInput) > 0 ? 2 : 0;
-}
-
-// On one line, what Ctrl-C left. Of a sweep with --force the same command would do all runs again.
-void Sweep::report_stop(std::size_t complete) const {
-  const std::string place = folder_.path().string();
-  bool has_answers = false;
-  for (std::size_t i = 0; i < states_.size(); ++i) has_answers = has_answers || fs::exists(folder_.partial_of(origin_of(i).input_key));
-  if (complete > 0)
-    err_ << fmt::format("kvlab: stopped; {} of {} runs {} done and kept in {}{}\n", complete, states_.size(), complete == 1 ? "is" : "are",
-                        place, options_.force ? "" : ", and the same command does the rest");
-  else
-    err_ << fmt::format("kvlab: stopped before any of {} runs was done{}\n", states_.size(),
-                        has_answers ? fmt::format("; answers are kept in {}, and the same command goes on from them", place) : "");
-}
-
 // The tables of the complete runs.
 void write_view(const Experiment& experiment, const Sweep& sweep, ResultsFolder& folder) {
   const std::vector<std::size_t> complete = complete_runs(sweep.states());
@@ -321,25 +53,58 @@ void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& s
   compare_hosts(complete_part(experiment, sweep.states()), folder, plan.comparisons.max_diff_frac, out);
 }
 
+// Leaves the shard's runs alone, in the experiment and in what is known of its runs.
+void keep_shard(const Shard& shard, Experiment& experiment, SweepPlan& plan, std::vector<std::string>& ids) {
+  const std::vector<std::size_t> places = places_of_shard(ids, shard);
+  const auto keep = [&](auto& all) {
+    auto kept = std::move(all);
+    all.clear();
+    for (const std::size_t i : places) all.push_back(std::move(kept[i]));
+  };
+  keep(experiment.runs), keep(plan.kinds), keep(plan.codes), keep(ids);
+}
+
+void adopt(const Experiment& experiment, const SweepOptions& options, const ResultsFolder& folder) {
+  if (options.shards.empty()) return;
+  std::map<std::string, const RunSpec*> runs;
+  for (const RunSpec& run : experiment.runs) runs.emplace(run.id, &run);
+  std::vector<std::string> ids;
+  for (const auto& [id, run] : runs) ids.push_back(id);
+  adopt_runs(ids, options.shards, folder, [&](const std::string& id) { return experiment.resolved_in(folder.runs() / id, *runs.at(id)); });
+}
+
+fs::path results_folder(const Experiment& experiment, const SweepOptions& options) {
+  const fs::path whole = options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out);
+  return options.shard ? shard_folder(whole, *options.shard) : whole;
+}
+
 }  // namespace
 
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
   const auto began = std::chrono::steady_clock::now();
   InputFiles inputs(experiment);  // before anything reads them
   RunKinds kinds;
-  const SweepPlan plan = check_all(kinds, experiment, options, inputs);
+  SweepPlan plan = check_all(kinds, experiment, options, inputs, err);
   const StopSignals signals;
-  ResultsFolder folder(options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out), experiment,
+  ResultsFolder folder(results_folder(experiment, options), experiment,
                        options.join ? ResultsFolder::Joins::kYes : ResultsFolder::Joins::kNo);
   std::vector<std::string> ids = run_ids(experiment, inputs);
   refuse_own_inputs(inputs, folder.path());
+  if (options.shard) keep_shard(*options.shard, experiment, plan, ids);
+  if (ids.empty()) {
+    folder.remove_if_new();
+    out << "this shard has no runs: there are more shards than runs\n";
+    return 0;
+  }
   folder.begin_sweep(ids, plan.tables);
-  for (std::size_t i = 0; i < ids.size(); ++i) experiment.runs[i].id = std::move(ids[i]);
+  for (std::size_t i = 0; i < ids.size(); ++i) experiment.runs[i].id = ids[i];
+  adopt(experiment, options, folder);
   Sweep sweep(kinds, experiment, options, plan, inputs, folder, out, err);
   sweep.find_finished();
   sweep.run_all();
   const int status = sweep.status();
   const std::vector<std::size_t> complete = complete_runs(sweep.states());
+  if (options.only_finished) sweep.report_missing();
   if (complete.empty()) {
     folder.remove_if_new();
     if (status == 130) sweep.report_stop(0);
@@ -350,7 +115,7 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   write_manifest(experiment, sweep.states(), inputs, folder, wall.count());
   if (!options.quiet) print_report(*plan.kinds[complete.front()], experiment, sweep.states(), folder, out);
   if (status != 130) {
-    compare(experiment, plan, sweep, options, folder, options.quiet ? nullptr : &out);
+    if (!options.shard) compare(experiment, plan, sweep, options, folder, options.quiet ? nullptr : &out);
     report_failures(experiment, sweep.states(), err);
   }
   if (!options.quiet) out << "wrote " << folder.path().string() << "\n" << std::flush;

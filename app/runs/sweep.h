@@ -1,17 +1,23 @@
 #pragma once
 
+#include <filesystem>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/runs/experiment.h"
+#include "app/runs/shard.h"
 
 namespace kvlab {
 
 struct SweepOptions {
-  int jobs = 0;       // runs at a time; 0: the machine's number of cores
-  std::string out;    // results folder; "": results/NAME
-  bool join = false;  // `out` may belong to another experiment
+  int jobs = 0;                               // runs at a time; 0: the machine's number of cores
+  std::string out;                            // results folder; "": results/NAME
+  bool join = false;                          // `out` may belong to another experiment
+  std::optional<Shard> shard;                 // only these runs, into a folder of their own beside the results folder
+  std::vector<std::filesystem::path> shards;  // results folders whose complete runs are copied into the results folder
+  bool only_finished = false;                 // do no run: join the complete ones
   bool fast_forward = true;
   bool quiet = false;           // errors and nothing else
   bool force = false;           // do runs again whose inputs have not changed
@@ -20,7 +26,7 @@ struct SweepOptions {
 };
 
 // Checks every run of an experiment, does those that are not in the results folder yet, and joins their tables at its top. Returns the exit
-// status: 0; 1 or 2 when runs failed (2: all of them by something the user can mend); 130 after Ctrl-C.
+// status: 0; 1 or 2 when runs failed (2: all of them by something the user can mend); 1 where shards lack runs; 130 after Ctrl-C.
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err);
 
 }  // namespace kvlab

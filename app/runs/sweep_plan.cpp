@@ -2,16 +2,19 @@
 
 #include "app/results/results.h"
 #include "app/results/view.h"
+#include "app/runs/slow_count.h"
 #include "base/usage.h"
 #include "traces/logs/real_log.h"
 
 namespace kvlab {
 
-SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, InputFiles& inputs) {
+SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, InputFiles& inputs, std::ostream& err) {
   SweepPlan all;
   all.tables = {"summary.csv", "manifest.json", "resolved.yaml"};
   const Choices* last = nullptr;
+  SlowCount progress(options.quiet ? nullptr : &err, options.shows_progress, "checking", experiment.runs.size());
   for (const RunSpec& run : experiment.runs) {
+    progress.next();
     if (last == run.choices.get()) {
       all.kinds.push_back(all.kinds.back());
       all.codes.push_back(all.codes.back());

@@ -21,6 +21,6 @@ struct SweepPlan {
 
 // Reads and refuses everything that can be wrong with any run, before the first starts. Runs that differ in their seed alone are checked
 // once.
-SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, InputFiles& inputs);
+SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, InputFiles& inputs, std::ostream& err);
 
 }  // namespace kvlab

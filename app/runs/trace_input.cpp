@@ -37,10 +37,11 @@ TraceInput read_trace(Params& p, std::uint64_t seed) {
   output.reject_unread();
   refuse_pipe(trace, "file");
   input.remark = remark_on_sample(trace);
-  input.open = [trace, seed] {
+  input.open_with = [trace](std::uint64_t of_seed) {
     Params own = trace;
-    return make_trace(own, seed);
+    return make_trace(own, of_seed);
   };
+  input.open = [open = input.open_with, seed] { return open(seed); };
   TraceRequest first;
   input.open()->next(first);
   return input;

@@ -62,7 +62,7 @@ class HitRatioRun final : public PreparedRun {
   [[nodiscard]] std::string out_of_memory() const override {
     return "out of memory: lower 'capacity_blocks', or take a part of the trace with limit_requests";
   }
-  [[nodiscard]] std::unique_ptr<TraceSource> only_draws() const override { return trace_.open(); }
+  [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t seed) const override { return trace_.open_with(seed); }
 
  private:
   [[nodiscard]] bool writes(const std::string& table) const override { return table != "trace.json" || trace_.wants_perfetto; }

@@ -112,7 +112,7 @@ class ServingRun final : public SimulationRun {
     return fmt::format("out of memory: the engine holds {} KV blocks beside the weights; lower 'memory.num_blocks'",
                        plan_.setup.memory.num_blocks);
   }
-  [[nodiscard]] std::unique_ptr<TraceSource> only_draws() const override { return nullptr; }  // times are measured
+  [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t /*seed*/) const override { return nullptr; }  // times are measured
 
  private:
   Findings serve(RunFiles& files, const RunOptions& options) override;

@@ -144,14 +144,14 @@ bool SimulationRun::writes(const std::string& table) const {
   return table != "trace.json" || plan_.trace.wants_perfetto;
 }
 
-std::unique_ptr<TraceSource> SimulationRun::only_draws() const {
+std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const {
   const SimSetup& setup = plan_.setup;
   bool draws_more = plan_.has_samples || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
   for (const PoolPlan& pool : plan_.pools) {
     const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // dispatchers between pools may ask, too
     draws_more = draws_more || (may_predict && pool.make_predictor()->is_random());
   }
-  return draws_more ? nullptr : plan_.trace.open();
+  return draws_more ? nullptr : plan_.trace.open_with(seed);
 }
 
 namespace {

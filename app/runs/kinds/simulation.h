@@ -59,7 +59,7 @@ class SimulationRun : public PreparedRun {
   // Serves the trace, and replays the KV policy where the experiment has samples.
   Findings run(RunFiles& files, const RunOptions& options) final;
   [[nodiscard]] std::string out_of_memory() const override;
-  [[nodiscard]] std::unique_ptr<TraceSource> only_draws() const override;
+  [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t seed) const override;
   [[nodiscard]] Comparisons comparisons() const override { return plan_.comparisons; }
 
  protected:

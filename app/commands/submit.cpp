@@ -1,0 +1,127 @@
+#include "app/commands/submit.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <ostream>
+
+#include "app/runs/experiment.h"
+#include "app/runs/seeds.h"
+#include "app/runs/shard.h"
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// As one word of a shell.
+std::string shell_word(const std::string& text) {
+  std::string all = "'";
+  for (const char c : text) all += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return all + "'";
+}
+
+std::string directives(const SubmitCommand& c, const std::string& job, const std::string& log) {
+  std::string text = fmt::format("#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --output={}\n", job, log);
+  for (const std::string& option : c.options) text += "#SBATCH " + option + "\n";
+  return text;
+}
+
+std::string arguments_of(const SubmitCommand& c) {
+  std::string text = shell_word(c.file);
+  for (const std::string& one : c.set) text += " --set " + shell_word(one);
+  return text + " --out " + shell_word(c.out);
+}
+
+// What `command` writes to standard output. InputError where it fails.
+std::string output_of(const std::string& command) {
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) throw InputError("'" + command + "' cannot be started");
+  std::string text;
+  std::array<char, 256> part{};
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
+  const int status = ::pclose(pipe);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw InputError("'" + command + "' failed: its message is above");
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+// Submits a script; returns the job's number.
+std::string send(const std::string& script, const std::string& options) {
+  std::string name = (fs::temp_directory_path() / "kvlab-submit-XXXXXX").string();
+  const int file = ::mkstemp(name.data());
+  const bool is_written = file >= 0 && ::write(file, script.data(), script.size()) == static_cast<ssize_t>(script.size());
+  if (file >= 0) ::close(file);
+  if (!is_written) throw InputError(name + ": cannot be written");
+  const std::string job = output_of("sbatch --parsable " + options + shell_word(name));
+  fs::remove(name);
+  return job.substr(0, job.find(';'));  // "123;cluster"
+}
+
+void require_sbatch() {
+  if (std::system("command -v sbatch >/dev/null 2>&1") != 0)
+    throw InputError("there is no sbatch here: without --send the scripts are printed, for 'sbatch' on the cluster's login node");
+}
+
+std::uint32_t default_shards(const SubmitCommand& c, const Experiment& experiment) {
+  constexpr std::size_t kMost = 16;
+  return c.shards > 0 ? c.shards : static_cast<std::uint32_t>(std::min(kMost, experiment.runs.size()));
+}
+
+}  // namespace
+
+SlurmScripts slurm_scripts(const SubmitCommand& c, const std::string& name, const std::string& working_folder, const std::string& program) {
+  SlurmScripts scripts;
+  const std::string job = "kvlab-" + name, in_folder = fmt::format("cd {} || exit 1\n", shell_word(working_folder));
+  scripts.array =
+      directives(c, job, job + "-%A_%a.log") +
+      fmt::format("#SBATCH --array=1-{}\n#SBATCH --cpus-per-task={}\n#SBATCH --requeue\n", c.shards, c.cpus) + in_folder +
+      fmt::format("exec {} run {} --shard \"$SLURM_ARRAY_TASK_ID/{}\" --jobs {}\n", shell_word(program), arguments_of(c), c.shards, c.cpus);
+  scripts.merge = directives(c, job + "-merge", job + "-merge-%j.log") + in_folder +
+                  fmt::format("exec {} merge {}\n", shell_word(program), arguments_of(c));
+  return scripts;
+}
+
+int submit_sweep(SubmitCommand c, std::ostream& out) {
+  Experiment experiment = load_experiment(c.file, c.set);
+  drop_idle_seeds(experiment);
+  c.file = experiment.file;
+  if (c.out.empty()) c.out = (fs::path("results") / experiment.name).string();
+  c.shards = default_shards(c, experiment);
+  const SlurmScripts scripts = slurm_scripts(c, experiment.name, fs::current_path().string(), fs::read_symlink("/proc/self/exe").string());
+  if (!c.sends) {
+    out << scripts.array << "\n# When the array has ended, by a second script (sbatch --dependency=afterany:JOB):\n"
+        << "# " << scripts.merge.substr(scripts.merge.rfind("exec ") + 5);
+    return 0;
+  }
+  require_sbatch();
+  const std::string array = send(scripts.array, "");
+  out << fmt::format("job {}: {} runs in {} shards\n", array, experiment.runs.size(), c.shards) << std::flush;
+  const std::string merge = send(scripts.merge, fmt::format("--dependency=afterany:{} ", array));
+  out << fmt::format("job {}: merges them into {}\n", merge, c.out);
+  return 0;
+}
+
+void add_submit_command(CLI::App& app, SubmitCommand& c, const std::function<void()>& choose) {
+  CLI::App* const submit = app.add_subcommand("submit", "print or submit a sweep as a job array, a shard for each task");
+  submit->add_option("file", c.file, "experiment (YAML)")->required();
+  submit->add_flag("--slurm", c.slurm, "for Slurm: a script for sbatch")->required();
+  submit->add_flag("--send", c.sends, "submit the scripts instead of printing them, and a job that merges the shards afterwards");
+  submit->add_option("--shards", c.shards, "tasks of the array; default: as many as runs, at most 16")->check(CLI::Range(1, 100'000));
+  submit->add_option("--cpus", c.cpus, "of a task, which does so many runs at a time; default: 1")->check(CLI::Range(1, 4096));
+  submit->add_option("--sbatch", c.options, "a further option of sbatch, --sbatch=--partition=long; may be repeated")
+      ->allow_extra_args(false);
+  submit->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
+  submit->add_option("--out", c.out, "results folder of the whole; default: results/NAME");
+  submit->callback(choose);
+}
+
+}  // namespace kvlab
