@@ -152,8 +152,8 @@ void add_parts(const std::string& kind, const Uses& uses, std::vector<Item>& ite
 }  // namespace
 
 const std::set<std::string>& kv_kinds() {
-  static const std::set<std::string> kinds{"recipe", "scorer",   "allocator",        "trigger",      "disposal",
-                                           "format", "selector", "prefill_selector", "prompt_pruner"};
+  static const std::set<std::string> kinds{"recipe", "scorer",   "allocator",        "trigger",       "disposal",
+                                           "format", "selector", "prefill_selector", "prompt_pruner", "prompt_rewriter"};
   return kinds;
 }
 
@@ -189,6 +189,7 @@ std::vector<Item> read_kv_items() {
   add_parts<Selector>("selector", uses, items);
   add_parts<PrefillSelector>("prefill_selector", uses, items);
   add_parts<PromptPruner>("prompt_pruner", uses, items);
+  add_parts<PromptRewriter>("prompt_rewriter", uses, items);
   return items;
 }
 

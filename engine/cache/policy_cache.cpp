@@ -85,7 +85,8 @@ void refuse_renumbering(const Recipe& recipe, const ModelConfig& model) {
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   if (!needs.cpu_only) return;
   if (recipe.prunes())
-    throw InputError(fmt::format("recipe '{}' prunes prompts between layers; it runs with backend cpu alone", recipe.name));
+    throw InputError(fmt::format("recipe '{}' {}; it runs with backend cpu alone", recipe.name,
+                                 recipe.rewrites() ? "rewrites prompts" : "prunes prompts between layers"));
   if (turns_in_decode(recipe))
     throw InputError(
         fmt::format("recipe '{}' turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up; "
@@ -186,7 +187,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   };
   std::vector<AppendedTokens> news;
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
-    news.push_back({static_cast<std::int32_t>(s), g.rows[s], g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
+    news.push_back({static_cast<std::int32_t>(s), g.rows[s], g.seqs[s].end() - g.rows[s], from(in.k, s), from(in.v, s)});
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     if (!g.positions[s].empty()) place_pruned(g, s, layer);

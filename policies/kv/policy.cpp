@@ -33,10 +33,11 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
       format_(recipe.make_format()),
       selector_(recipe.make_selector()),
       prefill_selector_(recipe.selects_in_prompts() ? recipe.make_prefill_selector() : nullptr),
-      pruner_(recipe.prunes() ? recipe.make_prompt_pruner() : nullptr),
+      pruner_(recipe.make_prompt_pruner ? recipe.make_prompt_pruner() : nullptr),
+      rewriter_(recipe.rewrites() ? recipe.make_prompt_rewriter() : nullptr),
       held_scores_(static_cast<std::size_t>(model.num_layers)) {
   for (KvPart* part : std::initializer_list<KvPart*>{scorer_.get(), allocator_.get(), trigger_.get(), disposal_.get(), format_.get(),
-                                                     selector_.get(), prefill_selector_.get(), pruner_.get()}) {
+                                                     selector_.get(), prefill_selector_.get(), pruner_.get(), rewriter_.get()}) {
     if (part == nullptr) continue;
     if (const std::string why = part->refuses(model); !why.empty())
       throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));

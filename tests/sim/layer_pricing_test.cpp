@@ -148,7 +148,7 @@ TEST(LayerPricing, PrunedPromptsPassLaterLayersWithFewerRows) {
   EXPECT_EQ(p.pricer.shape().prefills.front().new_tokens, 100);
   Pricer staged(2);
   EXPECT_EQ(error_of([&] { staged.price(step); }),
-            "stages of a pipeline compute whole steps: a kv_policy with a prompt_pruner needs 'parallel' without pp");
+            "stages of a pipeline compute whole steps: a kv_policy with a prompt_pruner or prompt_rewriter needs 'parallel' without pp");
 }
 
 TEST(LayerPricing, OperationsOfAPolicyCountOnce) {
