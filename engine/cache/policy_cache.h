@@ -124,8 +124,9 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void remember(Group& g, std::size_t s, std::int32_t layer, const float* q);
   void keep(Group& g, std::int32_t layer);
   void run_pass(Group& g, std::size_t s, std::span<const float> hidden);
-  void run_pass_over_rows(Group& g, std::size_t s);
-  void run_pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden);
+  ExtraPass pass_over_rows(Group& g, std::size_t s, std::span<const std::int32_t> ids, const RecordOptions& options);
+  ExtraPass pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden, std::span<const std::int32_t> ids,
+                             const RecordOptions& options);
 
   // On a GPU.
   [[nodiscard]] bool has_prefill_kernel() const;

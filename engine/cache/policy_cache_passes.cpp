@@ -88,33 +88,32 @@ void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidde
   const bool after_chunks = runs_after_chunks(name);
   if (name.empty() || !(after_chunks || g.seqs[s].completes_prompt())) return;
   if (model_->transformer() == nullptr) refuse_extra_pass(policy_.recipe(), policy_.needs());
-  if (after_chunks)
-    run_pass_over_rows(g, s);
-  else
-    run_pass_over_prompt(g, s, hidden);
+  bool whole = true;
+  for (std::int32_t l = 0; l < shape_.num_layers; ++l) whole &= is_whole(g, s, l);
+  if (!whole && !after_chunks)
+    throw InputError(fmt::format("recipe '{}' cuts the cache before its pass '{}' has run over it", policy_.recipe().name, name));
+  EngineSequence& sequence = *g.sequences[s];
+  RecordOptions options = options_.passes;
+  options.hidden = policy_.needs().pass_hidden;
+  options.question_begin = sequence.question_begin;
+  const std::span<const std::int32_t> ids = std::span(sequence.ids).first(place(sequence.prompt_tokens));
+  sequence.pass = std::make_shared<ExtraPass>(whole ? pass_over_prompt(g, s, hidden, ids, options) : pass_over_rows(g, s, ids, options));
 }
 
 // Over what the cache holds with the step's chunk.
-void PolicyCache::run_pass_over_rows(Group& g, std::size_t s) {
-  EngineSequence& sequence = *g.sequences[s];
+ExtraPass PolicyCache::pass_over_rows(Group& g, std::size_t s, std::span<const std::int32_t> ids, const RecordOptions& options) {
   const Transformer& model = *model_->transformer();
   RowsPassHost host(model, g.layers, static_cast<std::int32_t>(s), g.seqs[s].end());
-  RecordOptions options = options_.passes;
-  options.hidden = policy_.needs().pass_hidden;
-  const std::int32_t text_tokens = sequence.question_begin >= 0 ? sequence.question_begin : sequence.prompt_tokens;
-  sequence.pass = std::make_shared<ExtraPass>(run_extra_pass(policy_.needs().pass, host, model.config(),
-                                                             std::span(sequence.ids).first(place(text_tokens)), options, g.seqs[s].end()));
+  return run_extra_pass(policy_.needs().pass, host, model.config(), ids, options, g.seqs[s].end());
 }
 
-// Over the whole prompt, which is still uncut.
-void PolicyCache::run_pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden) {
+// Over the prompt so far, which is still uncut.
+ExtraPass PolicyCache::pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden, std::span<const std::int32_t> ids,
+                                        const RecordOptions& options) {
   const SeqStep& seq = g.seqs[s];
   KvState kv(model_->config());
   kv.tokens = seq.end();
   for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
-    if (!is_whole(g, s, l))
-      throw InputError(
-          fmt::format("recipe '{}' cuts the cache before its pass '{}' has run over it", policy_.recipe().name, policy_.needs().pass));
     gather(g, s, l);
     const std::int64_t floats = kv.tokens * kv.token_floats;
     kv.k[place(l)].assign(whole_k_.data(), whole_k_.data() + floats);
@@ -123,11 +122,7 @@ void PolicyCache::run_pass_over_prompt(Group& g, std::size_t s, std::span<const 
   const std::int64_t width = shape_.hidden_dim, last = g.first[s] + seq.new_tokens - 1;
   const Transformer& model = *model_->transformer();
   const std::vector<float> logits = model.logits(hidden.subspan(static_cast<std::size_t>(last * width), static_cast<std::size_t>(width)));
-  RecordOptions options = options_.passes;
-  options.hidden = policy_.needs().pass_hidden;
-  EngineSequence& sequence = *g.sequences[s];
-  sequence.pass = std::make_shared<ExtraPass>(
-      run_extra_pass(policy_.needs().pass, model, std::span(sequence.ids).first(place(seq.end())), kv, logits, options));
+  return run_extra_pass(policy_.needs().pass, model, ids, kv, logits, options);
 }
 
 }  // namespace kvlab

@@ -16,15 +16,11 @@ class ScanHost final : public AttentionHost {
 
   void begin(std::int32_t tokens) { tokens_ = tokens; }
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override {
+    add(layer, true, q, k, nullptr);
     if (layer < last_layer_) cache_.before_rope(layer, hidden, q, k);
   }
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override {
-    using Kind = PromptRewriter::Vectors::Kind;
-    for (std::size_t i = 0; i < reads_.size(); ++i) {
-      if (reads_[i].layer != layer) continue;
-      const bool is_query = reads_[i].kind == Kind::kQueries;
-      add(i, is_query ? q : reads_[i].kind == Kind::kKeys ? k : v, is_query ? cache_.shape().q_heads : cache_.shape().kv_heads);
-    }
+    add(layer, false, q, k, v);
     if (layer < last_layer_) cache_.attend(layer, q, k, v, out);
   }
   [[nodiscard]] std::vector<const float*> vectors() const {
@@ -34,12 +30,17 @@ class ScanHost final : public AttentionHost {
   }
 
  private:
-  void add(std::size_t read, const float* from, std::int32_t heads) {
-    const std::int64_t d = cache_.shape().head_dim, head = reads_[read].head;
-    std::vector<float>& to = vectors_[read];
-    for (std::int64_t t = 0; t < tokens_; ++t) {
-      const float* const token = from + t * heads * d;
-      to.insert(to.end(), token + std::max<std::int64_t>(0, head) * d, token + (head < 0 ? heads : head + 1) * d);
+  void add(std::int32_t layer, bool before_rope, const float* q, const float* k, const float* v) {
+    using Kind = PromptRewriter::Vectors::Kind;
+    for (std::size_t i = 0; i < reads_.size(); ++i) {
+      const PromptRewriter::Vectors& read = reads_[i];
+      if (read.layer != layer || read.before_rope != before_rope) continue;
+      const float* const from = read.kind == Kind::kQueries ? q : read.kind == Kind::kKeys ? k : v;
+      const std::int64_t heads = read.kind == Kind::kQueries ? cache_.shape().q_heads : cache_.shape().kv_heads,
+                         d = cache_.shape().head_dim;
+      const std::int64_t first = std::max(0, read.head), end = read.head < 0 ? heads : read.head + 1;
+      for (std::int64_t t = 0; t < tokens_; ++t)
+        vectors_[i].insert(vectors_[i].end(), from + (t * heads + first) * d, from + (t * heads + end) * d);
     }
   }
 

@@ -140,7 +140,8 @@ void answer_template(PassRun& s) { run_appended(s, s.options.answer_template); }
 
 void windows(PassRun& s) {
   std::vector<std::int32_t> ids;
-  const PromptWindows chosen = typical_windows(s.prompt);
+  const std::int32_t question = s.options.question_begin;
+  const PromptWindows chosen = typical_windows(question > 0 ? s.prompt.first(static_cast<std::size_t>(question)) : s.prompt);
   for (const std::int32_t begin : chosen.begin) ids.insert(ids.end(), s.prompt.begin() + begin, s.prompt.begin() + begin + chosen.tokens);
   run_appended(s, std::move(ids));
 }
@@ -215,7 +216,7 @@ std::vector<std::string> extra_pass_names() {
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options) {
   KvPassHost host(model, kv, logits);
-  return run_extra_pass(name, host, model.config(), prompt_ids, options);
+  return run_extra_pass(name, host, model.config(), prompt_ids, options, static_cast<std::int32_t>(kv.tokens));
 }
 
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,

@@ -32,6 +32,7 @@ struct RecordOptions {
   RepeatPrompt repeat = byte_repeat_prompt();
   std::int32_t lookahead_tokens = 8;
   std::vector<std::int32_t> answer_template = byte_answer_template();
+  std::int32_t question_begin = -1;  // in the prompt: the pass "windows" takes tokens before it; -1: of the whole prompt
 };
 
 // "lookahead": queries of tokens decoded greedily over the full cache (LAQ, Wang et al. 2025).
@@ -56,7 +57,8 @@ class PassHost {
 // host has; -1: all.
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
                          const RecordOptions& options, std::int32_t cached = -1);
-// The same after a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
+// The same after a prompt that `kv` holds whole, or of which it holds the first kv.tokens; `logits` are those of the last of them.
+// Afterwards `kv` is as before.
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 

@@ -23,12 +23,13 @@ class PromptRewriter : public KvPart {
     std::string policy;  // of the layers' cache, as an experiment writes it
   };
   [[nodiscard]] virtual Scan scan() const = 0;
-  // Vectors of one layer of the scan, after RoPE, that choose() reads.
+  // Vectors of one layer of the scan that choose() reads.
   struct Vectors {
     enum class Kind : std::uint8_t { kQueries, kKeys, kValues };
     std::int32_t layer = 0;
     Kind kind = Kind::kKeys;
     std::int32_t head = -1;  // -1: all heads
+    bool before_rope = false;
     bool operator==(const Vectors&) const = default;
   };
   [[nodiscard]] virtual std::vector<Vectors> reads() const = 0;
