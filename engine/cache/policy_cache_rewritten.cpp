@@ -72,7 +72,7 @@ void scan_prompt(const Transformer& model, PolicyCache& cache, EngineSequence& s
 // Places of the prompt's tokens that the model computes, ascending.
 std::vector<std::int32_t> PolicyCache::tokens_that_stay(const SeqStep& seq, std::span<const std::int32_t> ids) {
   PromptRewriter& rewriter = *policy_.rewriter();
-  const PromptRewriter::Scan scan = rewriter.scan();
+  const PromptRewriter::Scan scan = rewriter.scan(shape_);
   Params p = Params::from_text(scan.policy, "the scan's kv_policy");
   Options options;
   options.page_tokens = options_.page_tokens, options.kv_bytes = options_.kv_bytes, options.seed = options_.seed;
@@ -80,7 +80,7 @@ std::vector<std::int32_t> PolicyCache::tokens_that_stay(const SeqStep& seq, std:
   EngineSequence sequence;
   sequence.prompt_tokens = seq.end(), sequence.question_begin = seq.question_begin, sequence.draws = seq.draws;
   sequence.ids.assign(ids.begin(), ids.end());
-  ScanHost host(cache, rewriter.reads(), scan.layers - 1);
+  ScanHost host(cache, rewriter.reads(shape_), scan.layers - 1);
   scan_prompt(*model_->transformer(), cache, sequence, scan, host);
   const std::vector<const float*> vectors = host.vectors();
   const Ops::Frame frame(ops_);

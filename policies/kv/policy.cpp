@@ -51,6 +51,11 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   needs_.cpu_only |= recipe.peer_ties;
   if (const std::string why = recipe.renumbers() ? why_rope_stays(model.rope) : ""; !why.empty())
     throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
+  if (recipe.rewrites() && !why_rope_stays(model.rope).empty())
+    throw InputError(fmt::format(
+        "recipe '{}' cannot run: a rewritten prompt takes other positions, and the model's RoPE scaling 'dynamic' changes angles with the "
+        "length; write 'prompt_rewriter: none'",
+        recipe.name));
   needs_.turns |= recipe.renumbers();
   needs_.cpu_only |= turns_in_decode(recipe);
   const bool equal_shares = !allocator_->has_shares() && !allocator_->depends_on_data();

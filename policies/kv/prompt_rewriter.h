@@ -22,7 +22,7 @@ class PromptRewriter : public KvPart {
     std::int32_t chunk_tokens = 0;
     std::string policy;  // of the layers' cache, as an experiment writes it
   };
-  [[nodiscard]] virtual Scan scan() const = 0;
+  [[nodiscard]] virtual Scan scan(const ModelShape& model) const = 0;
   // Vectors of one layer of the scan that choose() reads.
   struct Vectors {
     enum class Kind : std::uint8_t { kQueries, kKeys, kValues };
@@ -32,7 +32,7 @@ class PromptRewriter : public KvPart {
     bool before_rope = false;
     bool operator==(const Vectors&) const = default;
   };
-  [[nodiscard]] virtual std::vector<Vectors> reads() const = 0;
+  [[nodiscard]] virtual std::vector<Vectors> reads(const ModelShape& model) const = 0;
   // The number of a prompt's tokens that stay, those of its question among them.
   [[nodiscard]] virtual std::int32_t kept(std::int32_t prompt_tokens, std::int32_t question_tokens) const = 0;
 

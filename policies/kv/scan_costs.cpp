@@ -11,7 +11,7 @@ void add_scan(PromptRewriter& rewriter, const ModelShape& model, const SeqStep& 
   const std::int32_t n = prompt.end();
   const std::int32_t question_tokens = prompt.question_begin < 0 ? 0 : n - prompt.question_begin;
   if (rewriter.kept(n, question_tokens) >= n) return;
-  const PromptRewriter::Scan scan = rewriter.scan();
+  const PromptRewriter::Scan scan = rewriter.scan(model);
   Params p = Params::from_text(scan.policy, "the scan's kv_policy");
   ModelShape scanning = model;
   scanning.num_layers = std::max(1, scan.layers - 1);
@@ -25,7 +25,7 @@ void add_scan(PromptRewriter& rewriter, const ModelShape& model, const SeqStep& 
     chunk.held = done.held;
   }
   Ops ops(Ops::Backend::kShapes);
-  const std::vector<const float*> vectors(rewriter.reads().size(), nullptr);
+  const std::vector<const float*> vectors(rewriter.reads(model).size(), nullptr);
   rewriter.choose({ops, model, prompt, vectors});
   for (const OpCall& call : ops.log()) add_calls(work.ops, call, 1);
 }

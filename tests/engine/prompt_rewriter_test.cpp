@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 constexpr std::int32_t kRewrittenPrompt = 600, kAsked = 30, kStay = 150, kEnds = 10;
 
 const char* const kIlreText =
-    "{recipe: ilre, prompt_rewriter: {ilre: {layer: 2, tokens: 150, first_tokens: 10, last_tokens: 10, pool_widths: 1 9 33}}}";
+    "{recipe: ilre, prompt_rewriter: {ilre: {depth_frac: 0.25, tokens: 150, first_tokens: 10, last_tokens: 10, pool_widths: 1 9 33}}}";
 const char* const kReformText =
     "{recipe: full, prompt_rewriter: {reform: {vectors: 3.k.1 2.q.5 3.v.0, tokens: 150, first_tokens: 10, last_tokens: 10, pool_width: "
     "9}}}";
@@ -133,7 +133,8 @@ TEST(RewrittenPrompts, AreAFreshPrefillOfTheChosenTokens) {
 // Chunks of 128 that see 40 tokens before them find other tokens than a scan of the whole prompt, and as many.
 TEST(RewrittenPrompts, TheScansCacheIsCut) {
   const Recipe cut = recipe_of(
-      "{recipe: ilre, prompt_rewriter: {ilre: {layer: 3, tokens: 150, first_tokens: 10, last_tokens: 10, chunk_tokens: 128, sinks_tokens: "
+      "{recipe: ilre, prompt_rewriter: {ilre: {depth_frac: 0.375, tokens: 150, first_tokens: 10, last_tokens: 10, chunk_tokens: 128, "
+      "sinks_tokens: "
       "8, "
       "window_tokens: 32}}}");
   PolicyCache cache(probe(), cut, {});

@@ -25,7 +25,7 @@ constexpr ModelShape kRewriterModel{6, 4, 2, 32, 64};
 
 Recipe small_ilre(const std::string& more = "") {
   return recipe_of(
-      "{recipe: ilre, prompt_rewriter: {ilre: {layer: 2, tokens: 200, first_tokens: 8, last_tokens: 20, chunk_tokens: 256, "
+      "{recipe: ilre, prompt_rewriter: {ilre: {depth_frac: 0.35, tokens: 200, first_tokens: 8, last_tokens: 20, chunk_tokens: 256, "
       "sinks_tokens: 16, window_tokens: 64" +
       more + "}}}");
 }
@@ -183,8 +183,7 @@ TEST(PromptRewriter, RefusesWhatItCannotGoWith) {
               HasSubstr("'pool_widths' are odd numbers"));
   EXPECT_THAT(error_of([] { recipe_of("{recipe: full, prompt_rewriter: {reform: {vectors: 1.x.0}}}"); }),
               HasSubstr("'1.x.0' in 'vectors': expected LAYER.KIND.HEAD"));
-  EXPECT_THAT(error_of([] { KvPolicy(recipe_of("{recipe: full, prompt_rewriter: {ilre: {layer: 6}}}"), kRewriterModel); }),
-              HasSubstr("'layer' = 6 is not below the model's 6 layers"));
+  EXPECT_THAT(error_of([] { KvPolicy(load_recipe("ilre"), {1, 4, 2, 32, 64}); }), HasSubstr("the model has one layer"));
   EXPECT_THAT(error_of([] { KvPolicy(recipe_of("{recipe: full, prompt_rewriter: {reform: {vectors: 2.k.2}}}"), kRewriterModel); }),
               HasSubstr("head 2 of layer 2, which the model does not have"));
   EXPECT_TRUE(recipe_of("{recipe: ilre, prompt_rewriter: none}").keeps_everything());

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "policies/kv/prompt_pruner/recent_attention/recent_attention.h"
@@ -15,7 +16,8 @@ namespace {
 class Ilre final : public PromptRewriter {
  public:
   explicit Ilre(Params& p)
-      : layer_(p.optional<std::int32_t>("layer", 3, 1, 1 << 10, "whose keys are compared; those before it compute the whole prompt")),
+      : depth_(
+            p.optional<double>("depth_frac", 0.1, 0, 1, "of the layer whose keys are compared: that times the number of layers, rounded")),
         kept_(p, 8192, 16, 128),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 128, 0, 1 << 20, "first tokens that every chunk of the scan sees")),
         window_(p.optional<std::int32_t>("window_tokens", 4096, 1, 1 << 26, "newest tokens before a chunk of the scan that it sees")),
@@ -27,16 +29,15 @@ class Ilre final : public PromptRewriter {
   }
 
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
-    if (layer_ < model.num_layers) return "";
-    return fmt::format("'layer' = {} is not below the model's {} layers", layer_, model.num_layers);
+    return model.num_layers > 1 ? "" : "the model has one layer, and none before it";
   }
-  [[nodiscard]] Scan scan() const override {
-    return {layer_ + 1, chunk_,
+  [[nodiscard]] Scan scan(const ModelShape& model) const override {
+    return {layer_of(model) + 1, chunk_,
             fmt::format("{{recipe: streaming, budget_tokens: {}, scorer: {{recency: {{sinks_tokens: {}}}}}, trigger: per_chunk}}",
                         sinks_ + window_, sinks_)};
   }
-  [[nodiscard]] std::vector<Vectors> reads() const override {
-    return {{layer_, Vectors::Kind::kKeys, -1}, {layer_, Vectors::Kind::kQueries, -1}};
+  [[nodiscard]] std::vector<Vectors> reads(const ModelShape& model) const override {
+    return {{layer_of(model), Vectors::Kind::kKeys, -1}, {layer_of(model), Vectors::Kind::kQueries, -1}};
   }
   [[nodiscard]] std::int32_t kept(std::int32_t prompt_tokens, std::int32_t question_tokens) const override {
     return kept_.kept(prompt_tokens, question_tokens);
@@ -54,6 +55,9 @@ class Ilre final : public PromptRewriter {
   }
 
  private:
+  [[nodiscard]] std::int32_t layer_of(const ModelShape& model) const {
+    return std::clamp(static_cast<std::int32_t>(std::lround(depth_ * model.num_layers)), 1, model.num_layers - 1);
+  }
   // A view of the keys [n, kv_heads, head_dim] with pages of one token.
   static KvRows rows_over(const Scanned& scanned) {
     const ModelShape& model = scanned.model;
@@ -76,7 +80,7 @@ class Ilre final : public PromptRewriter {
     return kv;
   }
 
-  std::int32_t layer_;
+  double depth_;
   KeptBudget kept_;
   std::int32_t sinks_, window_, chunk_;
   std::vector<std::int32_t> widths_;

@@ -35,15 +35,19 @@ class Reform final : public PromptRewriter {
     }
     return "";
   }
-  [[nodiscard]] Scan scan() const override {
+  [[nodiscard]] Scan scan(const ModelShape& model) const override {
     std::int32_t layers = 0;
-    for (const Vectors& v : vectors_) layers = std::max(layers, v.layer + 1);
+    for (const Vectors& v : reads(model)) layers = std::max(layers, v.layer + 1);
     return {layers, chunk_,
             fmt::format("{{recipe: snapkv, budget_tokens: {}, scorer: {{window_attention: {{window_tokens: {}, pool: none}}}}, "
                         "trigger: per_chunk, positions: renumbered}}",
                         cache_, recent_)};
   }
-  [[nodiscard]] std::vector<Vectors> reads() const override { return vectors_; }
+  [[nodiscard]] std::vector<Vectors> reads(const ModelShape& model) const override {
+    if (!vectors_.empty()) return vectors_;
+    const std::int32_t layer = model.num_layers / 2;
+    return {{layer, Vectors::Kind::kKeys, 0, true}, {layer, Vectors::Kind::kValues, 0, false}};
+  }
   [[nodiscard]] std::int32_t kept(std::int32_t prompt_tokens, std::int32_t question_tokens) const override {
     return kept_.kept(prompt_tokens, question_tokens);
   }
@@ -58,7 +62,8 @@ class Reform final : public PromptRewriter {
  private:
   void read_vectors(Params& p) {
     std::istringstream words(
-        p.text("vectors", "1.k.0", "LAYER.KIND.HEAD, KIND is q, k or v: heads that find needles, separated by spaces"));
+        p.text("vectors", "",
+               "heads that find needles, LAYER.KIND.HEAD with a KIND of q, k or v; empty: keys and values of the first KV head, half way"));
     for (std::string word; words >> word;) {
       Vectors v;
       char kind = 0, dot = 0, other_dot = 0;
@@ -71,7 +76,6 @@ class Reform final : public PromptRewriter {
       v.before_rope = v.kind != Vectors::Kind::kValues;
       vectors_.push_back(v);
     }
-    if (vectors_.empty()) p.fail_at("vectors", "'vectors' is empty: give heads such as '5.k.1 4.v.0'");
   }
 
   KeptBudget kept_;
