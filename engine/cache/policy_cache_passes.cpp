@@ -96,7 +96,7 @@ void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidde
   RecordOptions options = options_.passes;
   options.hidden = policy_.needs().pass_hidden;
   options.question_begin = sequence.question_begin;
-  const std::span<const std::int32_t> ids = std::span(sequence.ids).first(place(sequence.prompt_tokens));
+  const std::span<const std::int32_t> ids = std::span(sequence.ids).first(place(after_chunks ? sequence.prompt_tokens : g.seqs[s].end()));
   sequence.pass = std::make_shared<ExtraPass>(whole ? pass_over_prompt(g, s, hidden, ids, options) : pass_over_rows(g, s, ids, options));
 }
 
