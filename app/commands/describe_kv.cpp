@@ -82,6 +82,11 @@ void add_costs(const Recipe& recipe, Item& item) {
     seq.seen_tokens = kPromptTokens, seq.new_tokens = 1, seq.held = prompt.held;
     const ShapeRun::Result decode = run.step(seq);
     if (recipe.prunes()) item.facts.emplace_back("computes in prefill", computed_share(run.shapes().policy()));
+    if (const PromptRewriter* const rewriter = run.shapes().policy().rewriter()) {
+      const PromptRewriter::Scan scan = rewriter->scan(kShape);
+      item.facts.emplace_back("scans longer prompts", fmt::format("by the first {} of {} layers, in chunks of {} tokens, with {}",
+                                                                  scan.layers, kShape.num_layers, scan.chunk_tokens, scan.policy));
+    }
     item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
     if (recipe.selects_in_prompts()) item.facts.emplace_back("computes of its attention", pairs_of(prompt.calls));
     item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));

@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // The scan ends at the deepest layer of a few heads whose vectors, taken before RoPE, are kept of every token, while its cache is cut after
-// each chunk by the attention of the newest queries. Tokens whose vectors are like those of some token of the question stay, with a wide
+// each chunk by the attention of the chunk's queries. Tokens whose vectors are like those of some token of the question stay, with a wide
 // neighbourhood. REFORM: Song et al. 2025, arXiv:2506.01215.
 class Reform final : public PromptRewriter {
  public:
@@ -20,8 +20,7 @@ class Reform final : public PromptRewriter {
         width_(p.optional<std::int32_t>("pool_width", 129, 1, 1 << 20, "neighbours of which the most similar counts, odd")),
         chunk_(p.optional<std::int32_t>("chunk_tokens", 32768, 1, 1 << 26, "of the scan")),
         cache_(p.optional<std::int32_t>("cache_tokens", 8192, 1, 1 << 26, "per layer that the scan's cache keeps after each chunk")),
-        recent_(
-            p.optional<std::int32_t>("recent_tokens", 128, 1, 1 << 20, "newest tokens, whose queries say what the scan's cache keeps")) {
+        recent_(p.optional<std::int32_t>("recent_tokens", 128, 1, 1 << 20, "newest tokens that the scan's cache always keeps")) {
     if (width_ % 2 == 0) p.fail_at("pool_width", "'pool_width' must be odd, so that the neighbours are centred");
     read_vectors(p);
   }
@@ -39,9 +38,8 @@ class Reform final : public PromptRewriter {
     std::int32_t layers = 0;
     for (const Vectors& v : reads(model)) layers = std::max(layers, v.layer + 1);
     return {layers, chunk_,
-            fmt::format("{{recipe: snapkv, budget_tokens: {}, scorer: {{window_attention: {{window_tokens: {}, pool: none}}}}, "
-                        "trigger: per_chunk, positions: renumbered}}",
-                        cache_, recent_)};
+            fmt::format("{{recipe: citrus, budget_tokens: {}, trigger: {{per_chunk: {{block_tokens: {}, keep_chunk: true}}}}}}", cache_,
+                        recent_)};
   }
   [[nodiscard]] std::vector<Vectors> reads(const ModelShape& model) const override {
     if (!vectors_.empty()) return vectors_;
