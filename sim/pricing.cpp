@@ -33,7 +33,7 @@ bool has_parts(const InFlightStep& step) {
 
 // The cause of has_parts(), as the subject of an error.
 const char* maker_of_parts(const InFlightStep& step) {
-  return step.policy.pruned.empty() ? "a scheduler that plans some of the layers" : "a kv_policy with a prompt_pruner";
+  return step.policy.pruned.empty() ? "a scheduler that plans some of the layers" : "a kv_policy with a prompt_pruner or prompt_rewriter";
 }
 
 }  // namespace
@@ -103,6 +103,7 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
   for (const ForwardPass& pass : step.policy.passes) {
     const PrefillPiece piece{pass.new_tokens, pass.kv_tokens};
     StepShape shape;
+    shape.layers = pass.layers;
     if (pass.new_tokens > 1) {
       shape.prefills = std::span(&piece, 1);
     } else {

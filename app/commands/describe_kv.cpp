@@ -82,6 +82,11 @@ void add_costs(const Recipe& recipe, Item& item) {
     seq.seen_tokens = kPromptTokens, seq.new_tokens = 1, seq.held = prompt.held;
     const ShapeRun::Result decode = run.step(seq);
     if (recipe.prunes()) item.facts.emplace_back("computes in prefill", computed_share(run.shapes().policy()));
+    if (const PromptRewriter* const rewriter = run.shapes().policy().rewriter()) {
+      const PromptRewriter::Scan scan = rewriter->scan(kShape);
+      item.facts.emplace_back("scans longer prompts", fmt::format("by the first {} of {} layers, in chunks of {} tokens, with {}",
+                                                                  scan.layers, kShape.num_layers, scan.chunk_tokens, scan.policy));
+    }
     item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
     if (recipe.selects_in_prompts()) item.facts.emplace_back("computes of its attention", pairs_of(prompt.calls));
     item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));
@@ -152,8 +157,8 @@ void add_parts(const std::string& kind, const Uses& uses, std::vector<Item>& ite
 }  // namespace
 
 const std::set<std::string>& kv_kinds() {
-  static const std::set<std::string> kinds{"recipe", "scorer",   "allocator",        "trigger",      "disposal",
-                                           "format", "selector", "prefill_selector", "prompt_pruner"};
+  static const std::set<std::string> kinds{"recipe", "scorer",   "allocator",        "trigger",       "disposal",
+                                           "format", "selector", "prefill_selector", "prompt_pruner", "prompt_rewriter"};
   return kinds;
 }
 
@@ -189,6 +194,7 @@ std::vector<Item> read_kv_items() {
   add_parts<Selector>("selector", uses, items);
   add_parts<PrefillSelector>("prefill_selector", uses, items);
   add_parts<PromptPruner>("prompt_pruner", uses, items);
+  add_parts<PromptRewriter>("prompt_rewriter", uses, items);
   return items;
 }
 

@@ -58,8 +58,8 @@ PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::i
   if (model.transformer() != nullptr) add_query_weights(*model.transformer(), options, record.trace);
   require_recipe(model.backend(), recipe, needs);
   if (recipe.prunes())
-    throw InputError("recipe '" + recipe.name +
-                     "' prunes prompts, and later layers have no tensors of pruned tokens to be recorded; record "
+    throw InputError("recipe '" + recipe.name + "' " + (recipe.rewrites() ? "rewrites" : "prunes") +
+                     " prompts, and later layers have no tensors of pruned tokens to be recorded; record "
                      "with recipe 'full'");
   cache->ops().keep_log(true);
   EngineSequence sequence;

@@ -82,16 +82,11 @@ void refuse_renumbering(const Recipe& recipe, const ModelConfig& model) {
                       recipe.name, l));
 }
 
-void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
-  if (needs.pass.empty()) return;
-  throw InputError(
-      fmt::format("recipe '{}' needs the extra pass '{}', which runs inside a step with backend cpu alone", recipe.name, needs.pass));
-}
-
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   if (!needs.cpu_only) return;
   if (recipe.prunes())
-    throw InputError(fmt::format("recipe '{}' prunes prompts between layers; it runs with backend cpu alone", recipe.name));
+    throw InputError(fmt::format("recipe '{}' {}; it runs with backend cpu alone", recipe.name,
+                                 recipe.rewrites() ? "rewrites prompts" : "prunes prompts between layers"));
   if (turns_in_decode(recipe))
     throw InputError(
         fmt::format("recipe '{}' turns keys again and again in decode (positions: renumbered), and roundings to 16 bits add up; "
@@ -192,7 +187,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   };
   std::vector<AppendedTokens> news;
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
-    news.push_back({static_cast<std::int32_t>(s), g.rows[s], g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
+    news.push_back({static_cast<std::int32_t>(s), g.rows[s], g.seqs[s].end() - g.rows[s], from(in.k, s), from(in.v, s)});
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     if (!g.positions[s].empty()) place_pruned(g, s, layer);
@@ -363,8 +358,7 @@ void PolicyCache::end_step(std::span<const float> hidden) {
   for (const auto& group : groups_) {
     Group& g = *group;
     if (g.defers) {
-      for (std::size_t s = 0; s < g.seqs.size(); ++s)
-        if (!policy_.needs().pass.empty() && g.seqs[s].completes_prompt()) run_pass(g, s, hidden);
+      for (std::size_t s = 0; s < g.seqs.size(); ++s) run_pass(g, s, hidden);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) unshare(g, l);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) policy_.after_attention(step_of(g), l);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) rest(g, l), lower(g, l);
@@ -372,31 +366,6 @@ void PolicyCache::end_step(std::span<const float> hidden) {
     close(g);
   }
   groups_.clear();
-}
-
-// Over the whole prompt, which is still uncut.
-void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidden) {
-  if (model_->transformer() == nullptr) refuse_extra_pass(policy_.recipe(), policy_.needs());
-  const SeqStep& seq = g.seqs[s];
-  KvState kv(model_->config());
-  kv.tokens = seq.end();
-  for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
-    if (!is_whole(g, s, l))
-      throw InputError(
-          fmt::format("recipe '{}' cuts the cache before its pass '{}' has run over it", policy_.recipe().name, policy_.needs().pass));
-    gather(g, s, l);
-    const std::int64_t floats = kv.tokens * kv.token_floats;
-    kv.k[at(l)].assign(whole_k_.data(), whole_k_.data() + floats);
-    kv.v[at(l)].assign(whole_v_.data(), whole_v_.data() + floats);
-  }
-  const std::int64_t width = shape_.hidden_dim, last = g.first[s] + seq.new_tokens - 1;
-  const Transformer& model = *model_->transformer();
-  const std::vector<float> logits = model.logits(hidden.subspan(static_cast<std::size_t>(last * width), static_cast<std::size_t>(width)));
-  RecordOptions options = options_.passes;
-  options.hidden = policy_.needs().pass_hidden;
-  EngineSequence& sequence = *g.sequences[s];
-  sequence.pass = std::make_shared<ExtraPass>(
-      run_extra_pass(policy_.needs().pass, model, std::span(sequence.ids).first(at(seq.end())), kv, logits, options));
 }
 
 }  // namespace kvlab

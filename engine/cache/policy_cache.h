@@ -59,6 +59,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override;
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override;
   [[nodiscard]] std::span<const std::int32_t> going_on(std::int32_t layer) override;
+  [[nodiscard]] Rewritten rewritten(const TokenBatch& batch) override;
   void before_rope(std::int32_t layer, const DeviceLayer& in) override;
   void attend(std::int32_t layer, const DeviceLayer& in, void* out) override;
   // `hidden`: the result of Transformer::forward(); empty for a model on a GPU.
@@ -112,10 +113,20 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in);
   void gather(Group& g, std::size_t s, std::int32_t layer);
   [[nodiscard]] bool is_whole(Group& g, std::size_t s, std::int32_t layer) const;
+  [[nodiscard]] std::vector<std::int32_t> tokens_that_stay(const SeqStep& seq, std::span<const std::int32_t> ids);
+  struct Piece {
+    Group* group;
+    std::size_t s;
+  };
+  [[nodiscard]] std::vector<Piece> pieces_in_order() const;
+  void take_rows(const Piece& piece, std::span<const std::int32_t> left, std::vector<std::int32_t>& rows);
   void place_pruned(Group& g, std::size_t s, std::int32_t layer);
   void remember(Group& g, std::size_t s, std::int32_t layer, const float* q);
   void keep(Group& g, std::int32_t layer);
   void run_pass(Group& g, std::size_t s, std::span<const float> hidden);
+  ExtraPass pass_over_rows(Group& g, std::size_t s, std::span<const std::int32_t> ids, const RecordOptions& options);
+  ExtraPass pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden, std::span<const std::int32_t> ids,
+                             const RecordOptions& options);
 
   // On a GPU.
   [[nodiscard]] bool has_prefill_kernel() const;
@@ -136,7 +147,8 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<KvPages> pages_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts
   std::vector<Segment> segments_;
-  std::vector<std::int32_t> going_on_;  // rows of the pass after the latest layer that pruned
+  std::vector<std::int32_t> going_on_;                              // rows of the pass after the latest layer that pruned
+  std::vector<std::int32_t> rewritten_rows_, rewritten_positions_;  // of the pass
   BigArray<float> scratch_, whole_k_, whole_v_;
   TensorArray<float> q_, k_, hidden_, out_;        // of the layer, where a model on a GPU computes in another type
   std::vector<float> hidden_before_, hidden_now_;  // inputs of the last two layers, where queries are guessed

@@ -284,6 +284,7 @@ GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, c
   for (const std::int32_t id : s.ids) s.draws = hash_combine(s.draws, static_cast<std::uint64_t>(id));
   RecordOptions record = options.passes;
   record.hidden = needs.pass_hidden;
+  record.question_begin = s.question_begin;
   s.prompt = model.run_prompt(std::span(s.ids).first(place_of(s.prompt_tokens)), needs, passes, record);
   s.full_logits = model.head(hidden_at_places(model, s));
   return s;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/model/plain_cache.h"
+#include "policies/kv/forward_passes.h"
 
 namespace kvlab {
 
@@ -76,6 +77,7 @@ struct PassRun {
   const RecordOptions& options;
   std::span<const std::int32_t> prompt;
   ExtraPass pass;  // with its layers, empty
+  std::int32_t cached = 0;
 
   std::int32_t prompt_tokens() const { return static_cast<std::int32_t>(prompt.size()); }
 };
@@ -124,9 +126,30 @@ void repeat(PassRun& s) {
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
+// Tokens that run in one piece after what is cached.
+void run_appended(PassRun& s, std::vector<std::int32_t> ids) {
+  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
+  s.host.run(ids, recorder);
+  s.host.rewind();
+  s.pass.num_tokens = static_cast<std::int32_t>(ids.size());
+  s.pass.ids = std::move(ids);
+  s.pass.chunks = {{0, s.pass.num_tokens, 0, s.cached}};
+}
+
+void answer_template(PassRun& s) { run_appended(s, s.options.answer_template); }
+
+void windows(PassRun& s) {
+  std::vector<std::int32_t> ids;
+  const std::int32_t question = s.options.question_begin;
+  const PromptWindows chosen = typical_windows(question > 0 ? s.prompt.first(static_cast<std::size_t>(question)) : s.prompt);
+  for (const std::int32_t begin : chosen.begin) ids.insert(ids.end(), s.prompt.begin() + begin, s.prompt.begin() + begin + chosen.tokens);
+  run_appended(s, std::move(ids));
+}
+
 using PassFunction = void (*)(PassRun&);
 const std::map<std::string, PassFunction>& pass_functions() {
-  static const std::map<std::string, PassFunction> functions{{"lookahead", lookahead}, {"reconstruct", reconstruct}, {"repeat", repeat}};
+  static const std::map<std::string, PassFunction> functions{
+      {"lookahead", lookahead}, {"reconstruct", reconstruct}, {"repeat", repeat}, {"template", answer_template}, {"windows", windows}};
   return functions;
 }
 
@@ -181,21 +204,24 @@ RepeatPrompt byte_repeat_prompt() {
           byte_ids("\n\nRepeat the part of the previous context exactly, starting with"), byte_ids("\n")};
 }
 
+std::vector<std::int32_t> byte_answer_template() { return byte_ids("\nQ: my text?\nA: "); }
+
 std::vector<std::string> extra_pass_names() {
   std::vector<std::string> names;
-  for (const auto& [name, function] : pass_functions()) names.push_back(name);
+  for (const auto& [name, function] : pass_functions())
+    if (!runs_after_chunks(name)) names.push_back(name);
   return names;
 }
 
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options) {
   KvPassHost host(model, kv, logits);
-  return run_extra_pass(name, host, model.config(), prompt_ids, options);
+  return run_extra_pass(name, host, model.config(), prompt_ids, options, static_cast<std::int32_t>(kv.tokens));
 }
 
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
-                         const RecordOptions& options) {
-  PassRun run{host, options, prompt_ids, {}};
+                         const RecordOptions& options, std::int32_t cached) {
+  PassRun run{host, options, prompt_ids, {}, cached < 0 ? static_cast<std::int32_t>(prompt_ids.size()) : cached};
   run.pass.layers.resize(static_cast<std::size_t>(model.layers));
   pass_functions().at(name)(run);
   return std::move(run.pass);

@@ -19,6 +19,8 @@ struct RepeatPrompt {
 
 // The method's English wording as bytes, for models whose tokens are bytes.
 RepeatPrompt byte_repeat_prompt();
+// The tokens of the pass "template" as bytes: those that the shipped probe has seen between a text and an answer, without a question.
+std::vector<std::int32_t> byte_answer_template();
 
 struct RecordOptions {
   std::vector<std::int32_t> continuation;              // known tokens after the prompt, run in one piece as if they had been decoded
@@ -29,11 +31,14 @@ struct RecordOptions {
   std::vector<std::string> passes;                     // of extra_pass_names()
   RepeatPrompt repeat = byte_repeat_prompt();
   std::int32_t lookahead_tokens = 8;
+  std::vector<std::int32_t> answer_template = byte_answer_template();
+  std::int32_t question_begin = -1;  // in the prompt: the pass "windows" takes tokens before it; -1: of the whole prompt
 };
 
 // "lookahead": queries of tokens decoded greedily over the full cache (LAQ, Wang et al. 2025).
 // "reconstruct": each chunk of the prompt repeated over the full cache (KVzip, Kim et al. 2025).
 // "repeat": the whole prompt again, without an instruction (KVCompose, Akulov et al. 2025).
+// Those that run after chunks (runs_after_chunks) are not recorded, and are not among the names.
 std::vector<std::string> extra_pass_names();
 
 // The sequence that an extra pass runs on, with its whole prompt cached.
@@ -48,10 +53,12 @@ class PassHost {
   virtual void rewind() = 0;
 };
 
-// One of them; the host is at its prompt before and afterwards.
+// One of them, or of those that run after chunks; the host is at its prompt before and afterwards. `cached`: tokens of the prompt that the
+// host has; -1: all.
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
-                         const RecordOptions& options);
-// The same after a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
+                         const RecordOptions& options, std::int32_t cached = -1);
+// The same after a prompt that `kv` holds whole, or of which it holds the first kv.tokens; `logits` are those of the last of them.
+// Afterwards `kv` is as before.
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 

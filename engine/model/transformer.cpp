@@ -124,14 +124,19 @@ void Transformer::project(const LayerWeights& w, Activations& a) const {
   norm_heads(a.k, w.k_norm, c.norm_epsilon);
 }
 
-void Transformer::attention(std::int32_t layer, AttentionHost& host, Activations& a) const {
+// With RoPE, of which the host hears before and after.
+void Transformer::queries_keys_values(std::int32_t layer, AttentionHost& host, Activations& a) const {
   const ModelConfig& c = config_;
-  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  project(w, a);
+  project(weights_.layers[static_cast<std::size_t>(layer)], a);
   host.before_rope(layer, a.hidden.data(), a.q.data(), a.k.data());
   run_cpu(Rope{a.q.data(), a.cos.data(), a.sin.data(), a.tokens, c.q_heads, c.head_dim});
   run_cpu(Rope{a.k.data(), a.cos.data(), a.sin.data(), a.tokens, c.kv_heads, c.head_dim});
   host.attend(layer, a.q.data(), a.k.data(), a.v.data(), a.attended.data());
+}
+
+void Transformer::attention(std::int32_t layer, AttentionHost& host, Activations& a) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  queries_keys_values(layer, host, a);
   linear(a.attended, a.tokens, {part(w.o, w.o_bias, a.branch, a.tokens)});
 }
 
@@ -141,24 +146,59 @@ void Transformer::mlp(const LayerWeights& w, Activations& a) const {
   linear(a.gate, a.tokens, {part(w.down, w.down_bias, a.branch, a.tokens)});
 }
 
-std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& host) const {
-  const auto n = static_cast<std::int64_t>(batch.ids.size());
+void Transformer::check(const TokenBatch& batch) const {
   for (std::size_t i = 0; i < batch.ids.size(); ++i)
     if (batch.ids[i] < 0 || batch.ids[i] >= config_.vocab_size)
       throw InputError(fmt::format("token {} has id {}, outside [0, {}) of model '{}'", batch.positions[i], batch.ids[i],
                                    config_.vocab_size, config_.name));
-  if (n == 0) return {};
-  Activations a(config_, n, host);
+}
+
+void Transformer::embed(const TokenBatch& batch, Activations& a) const {
   rotary_.fill(batch.positions, a.cos.data(), a.sin.data());
-  run_cpu(Embedding{batch.ids.data(), weights_.embedding.data(), a.branch.data(), n, config_.hidden_dim});
-  for (std::int32_t layer = 0; layer < config_.layers; ++layer) {
-    const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-    a.norm(w.attention_norm, config_.norm_epsilon);
-    attention(layer, host, a);
-    a.norm(w.mlp_norm, config_.norm_epsilon);
-    mlp(w, a);
-    if (layer + 1 == config_.layers) break;
-    if (const std::span<const std::int32_t> rows = host.going_on(layer); !rows.empty()) a.keep_rows(rows, config_);
+  run_cpu(Embedding{batch.ids.data(), weights_.embedding.data(), a.branch.data(), a.tokens, config_.hidden_dim});
+}
+
+void Transformer::layer(std::int32_t layer, AttentionHost& host, Activations& a) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  a.norm(w.attention_norm, config_.norm_epsilon);
+  attention(layer, host, a);
+  a.norm(w.mlp_norm, config_.norm_epsilon);
+  mlp(w, a);
+}
+
+void Transformer::scan(const TokenBatch& batch, AttentionHost& host, std::int32_t layers) const {
+  check(batch);
+  if (batch.ids.empty() || layers == 0) return;
+  Activations a(config_, std::ssize(batch.ids), host);
+  embed(batch, a);
+  for (std::int32_t l = 0; l + 1 < layers; ++l) layer(l, host, a);
+  a.norm(weights_.layers[static_cast<std::size_t>(layers) - 1].attention_norm, config_.norm_epsilon);
+  queries_keys_values(layers - 1, host, a);
+}
+
+std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& host) const {
+  check(batch);
+  if (batch.ids.empty()) return {};
+  const AttentionHost::Rewritten rewritten = host.rewritten(batch);
+  if (rewritten.rows.empty()) return forward_rows(batch, host);
+  std::vector<std::int32_t> ids;
+  for (const std::int32_t row : rewritten.rows) ids.push_back(batch.ids[static_cast<std::size_t>(row)]);
+  const std::vector<float> some = forward_rows({ids, rewritten.positions}, host);
+  const std::int64_t width = config_.hidden_dim;
+  std::vector<float> all(batch.ids.size() * static_cast<std::size_t>(width));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    std::copy_n(some.begin() + static_cast<std::int64_t>(i) * width, width, all.begin() + rewritten.rows[i] * width);
+  return all;
+}
+
+std::vector<float> Transformer::forward_rows(const TokenBatch& batch, AttentionHost& host) const {
+  const auto n = static_cast<std::int64_t>(batch.ids.size());
+  Activations a(config_, n, host);
+  embed(batch, a);
+  for (std::int32_t l = 0; l < config_.layers; ++l) {
+    layer(l, host, a);
+    if (l + 1 == config_.layers) break;
+    if (const std::span<const std::int32_t> rows = host.going_on(l); !rows.empty()) a.keep_rows(rows, config_);
   }
   a.norm(weights_.final_norm, config_.norm_epsilon);
   if (a.place.empty()) return {a.hidden.data(), a.hidden.data() + a.hidden.size()};

@@ -21,6 +21,12 @@ struct TokenBatch {
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;
+  // Before the first layer: the rows of the pass, ascending, that the model computes, and the positions that they take; empty: all, at
+  // their own. Valid until the next call.
+  struct Rewritten {
+    std::span<const std::int32_t> rows, positions;
+  };
+  [[nodiscard]] virtual Rewritten rewritten(const TokenBatch& /*batch*/) { return {}; }
   // hidden [n, hidden_dim]: normed input of the attention; q [n, q_heads, head_dim], k [n, kv_heads, head_dim] without RoPE, but normed
   // where the model norms them.
   virtual void before_rope(std::int32_t /*layer*/, const float* /*hidden*/, const float* /*q*/, const float* /*k*/) {}
@@ -43,9 +49,12 @@ class Transformer {
   // Reads config.json and the safetensors files of a folder in Hugging Face layout.
   static Transformer load(const std::string& dir);
 
-  // Hidden states [n, hidden_dim] after the last norm; 0 in rows that did not go on to the last layer. Error (InputError): an id outside
+  // Hidden states [n, hidden_dim] after the last norm; 0 in rows that the last layer did not compute. Error (InputError): an id outside
   // the vocabulary. Positions beyond max_tokens are computed like any other.
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
+  // The first `layers` layers of such a pass. The last of them ends when host.attend() has its queries, keys and values; what it returns is
+  // not used. Errors as forward().
+  void scan(const TokenBatch& batch, AttentionHost& host, std::int32_t layers) const;
   // The floats that such a pass takes from pass_memory().
   [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;
   // Logits [n, vocab_size] of hidden states [n, hidden_dim].
@@ -56,6 +65,11 @@ class Transformer {
 
  private:
   struct Activations;
+  void check(const TokenBatch& batch) const;
+  void embed(const TokenBatch& batch, Activations& a) const;
+  void layer(std::int32_t layer, AttentionHost& host, Activations& a) const;
+  [[nodiscard]] std::vector<float> forward_rows(const TokenBatch& batch, AttentionHost& host) const;
+  void queries_keys_values(std::int32_t layer, AttentionHost& host, Activations& a) const;
   void attention(std::int32_t layer, AttentionHost& host, Activations& a) const;
   void project(const LayerWeights& w, Activations& a) const;
   void mlp(const LayerWeights& w, Activations& a) const;

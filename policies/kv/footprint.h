@@ -71,6 +71,7 @@ struct PolicyOp {
 // Tokens of an extra forward pass, each chunk over `kv_tokens` cached ones.
 struct ForwardPass {
   std::int32_t new_tokens = 0, kv_tokens = 0;
+  std::int32_t layers = 0;  // that compute them; 0: the whole model
 };
 
 // A prompt of which some layers compute fewer tokens than the step has.

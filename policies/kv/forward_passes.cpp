@@ -1,15 +1,66 @@
 #include "policies/kv/forward_passes.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
 
 #include "base/error.h"
 
 namespace kvlab {
 
-std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, const PassSizes& sizes) {
+namespace {
+
+std::int32_t window_tokens(std::int32_t prompt_tokens, const PassSizes& sizes) { return std::min(prompt_tokens, sizes.window_tokens); }
+
+// Full windows of a prompt; one where it is shorter.
+std::int32_t window_count(std::int32_t prompt_tokens, const PassSizes& sizes) {
+  return prompt_tokens == 0 ? 0 : prompt_tokens / window_tokens(prompt_tokens, sizes);
+}
+
+}  // namespace
+
+bool runs_after_chunks(const std::string& pass) { return pass == "template" || pass == "windows"; }
+
+PromptWindows typical_windows(std::span<const std::int32_t> ids, const PassSizes& sizes) {
+  const auto n = static_cast<std::int32_t>(ids.size()), each = window_tokens(n, sizes), count = window_count(n, sizes);
+  std::vector<std::map<std::int32_t, double>> counts(static_cast<std::size_t>(count));
+  std::map<std::int32_t, double> having;
+  for (std::int32_t w = 0; w < count; ++w) {
+    auto& own = counts[static_cast<std::size_t>(w)];
+    for (std::int32_t i = 0; i < each; ++i) ++own[ids[static_cast<std::size_t>(w * each + i)]];
+    for (const auto& [id, times] : own) ++having[id];
+  }
+  std::map<std::int32_t, double> mean;
+  for (auto& own : counts) {
+    double squares = 0;
+    for (auto& [id, times] : own) times *= std::log(count / having[id]), squares += times * times;
+    for (auto& [id, times] : own) mean[id] += times /= squares > 0 ? std::sqrt(squares) : 1;
+  }
+  std::vector<double> likeness(counts.size(), 0);
+  for (std::size_t w = 0; w < counts.size(); ++w)
+    for (const auto& [id, times] : counts[w]) likeness[w] += times * mean[id];
+  std::vector<std::int32_t> order(counts.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return likeness[static_cast<std::size_t>(a)] > likeness[static_cast<std::size_t>(b)];
+  });
+  order.resize(static_cast<std::size_t>(std::min(count, sizes.windows)));
+  std::sort(order.begin(), order.end());
+  for (std::int32_t& w : order) w *= each;
+  return {order, each};
+}
+
+std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, std::int32_t cached, const PassSizes& sizes) {
+  if (name == "template") return {{sizes.template_tokens, cached, 0, cached}};
+  if (name == "windows") {
+    const std::int32_t windows = std::min(sizes.windows, window_count(prompt_tokens, sizes));
+    return {{windows * window_tokens(prompt_tokens, sizes), cached, 0, cached}};
+  }
   if (name == "lookahead") return {{sizes.lookahead_tokens, prompt_tokens, 0, prompt_tokens}};
   if (name == "repeat") return {{prompt_tokens, prompt_tokens, 0, prompt_tokens}};
-  if (name != "reconstruct") throw InputError("the extra pass '" + name + "' has no cost; known: lookahead, reconstruct, repeat");
+  if (name != "reconstruct")
+    throw InputError("the extra pass '" + name + "' has no cost; known: lookahead, reconstruct, repeat, template, windows");
   std::vector<PassShape> chunks;
   std::int32_t position = prompt_tokens;
   for (std::int32_t begin = 0; begin < prompt_tokens; begin += sizes.chunk_tokens) {
@@ -20,10 +71,11 @@ std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_
   return chunks;
 }
 
-SeqExtras extras_of(const Needs& needs, std::int32_t prompt_tokens, bool completes_prompt) {
+SeqExtras extras_of(const Needs& needs, const SeqStep& seq) {
   SeqExtras extras;
-  extras.question_begin = needs.assumed_question(prompt_tokens);
-  if (completes_prompt && !needs.pass.empty()) extras.pass = pass_shapes(needs.pass, prompt_tokens);
+  extras.question_begin = needs.assumed_question(seq.prompt_tokens);
+  const bool runs = runs_after_chunks(needs.pass) ? !seq.decoding() : seq.completes_prompt();
+  if (runs && !needs.pass.empty()) extras.pass = pass_shapes(needs.pass, seq.prompt_tokens, std::min(seq.end(), seq.prompt_tokens));
   return extras;
 }
 

@@ -33,10 +33,11 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
       format_(recipe.make_format()),
       selector_(recipe.make_selector()),
       prefill_selector_(recipe.selects_in_prompts() ? recipe.make_prefill_selector() : nullptr),
-      pruner_(recipe.prunes() ? recipe.make_prompt_pruner() : nullptr),
+      pruner_(recipe.make_prompt_pruner ? recipe.make_prompt_pruner() : nullptr),
+      rewriter_(recipe.rewrites() ? recipe.make_prompt_rewriter() : nullptr),
       held_scores_(static_cast<std::size_t>(model.num_layers)) {
   for (KvPart* part : std::initializer_list<KvPart*>{scorer_.get(), allocator_.get(), trigger_.get(), disposal_.get(), format_.get(),
-                                                     selector_.get(), prefill_selector_.get(), pruner_.get()}) {
+                                                     selector_.get(), prefill_selector_.get(), pruner_.get(), rewriter_.get()}) {
     if (part == nullptr) continue;
     if (const std::string why = part->refuses(model); !why.empty())
       throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
@@ -50,6 +51,11 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   needs_.cpu_only |= recipe.peer_ties;
   if (const std::string why = recipe.renumbers() ? why_rope_stays(model.rope) : ""; !why.empty())
     throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
+  if (recipe.rewrites() && !why_rope_stays(model.rope).empty())
+    throw InputError(fmt::format(
+        "recipe '{}' cannot run: a rewritten prompt takes other positions, and the model's RoPE scaling 'dynamic' changes angles with the "
+        "length; write 'prompt_rewriter: none'",
+        recipe.name));
   needs_.turns |= recipe.renumbers();
   needs_.cpu_only |= turns_in_decode(recipe);
   const bool equal_shares = !allocator_->has_shares() && !allocator_->depends_on_data();

@@ -81,8 +81,8 @@ class KvPolicy {
     return format_->row_bytes(model_, layer, len) * tokens / len;
   }
 
-  // True: tokens of a prompt leave between the layers that compute it, which the three functions below describe.
-  [[nodiscard]] bool prunes() const { return pruner_ != nullptr; }
+  // True: tokens of a prompt leave before or between the layers that compute it, which the three functions below describe.
+  [[nodiscard]] bool prunes() const { return pruner_ != nullptr || rewriter_ != nullptr; }
   // Tokens of the sequence's step that `layer` computes: all, or of a prompt in one piece those that the layers before it let go on.
   [[nodiscard]] std::int32_t step_tokens(const SeqStep& seq, std::int32_t layer) const;
   // InputError: the step has a part of a prompt that is pruned, and not all of it.
@@ -90,6 +90,9 @@ class KvPolicy {
   // After after_attention() of such a recipe, with data: for each sequence of the step the places among its tokens in the layer, ascending,
   // of those that the next layer computes; empty: all go on. Valid until the next call of after_attention().
   [[nodiscard]] std::span<const std::vector<std::int32_t>> going_on() const { return going_on_; }
+
+  // null: prompts are computed as they are. A host that has step_tokens() of a prompt computed says which by choose().
+  [[nodiscard]] PromptRewriter* rewriter() const { return rewriter_.get(); }
 
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have
@@ -174,6 +177,7 @@ class KvPolicy {
   std::unique_ptr<Selector> selector_;
   std::unique_ptr<PrefillSelector> prefill_selector_;  // null: prompts attend to every token
   std::unique_ptr<PromptPruner> pruner_;               // null: none
+  std::unique_ptr<PromptRewriter> rewriter_;           // null: none
   std::vector<std::vector<std::int32_t>> going_on_;
   std::vector<KvPart*> parts_;  // all of them
   Needs needs_;

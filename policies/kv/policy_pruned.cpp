@@ -19,6 +19,10 @@ bool is_whole_prompt(const SeqStep& seq) { return seq.seen_tokens == 0 && seq.co
 
 std::int32_t KvPolicy::step_tokens(const SeqStep& seq, std::int32_t layer) const {
   if (!prunes() || !is_whole_prompt(seq)) return seq.new_tokens;
+  if (rewriter_ != nullptr) {
+    const std::int32_t question_tokens = seq.question_begin < 0 ? 0 : seq.end() - seq.question_begin;
+    return std::min(seq.new_tokens, rewriter_->kept(seq.end(), question_tokens));
+  }
   const PromptPruner::Ends ends = pruner_->ends(seq.end());
   const std::int32_t always = ends.first + std::max(1, ends.last);
   std::int32_t tokens = seq.new_tokens;
@@ -28,10 +32,10 @@ std::int32_t KvPolicy::step_tokens(const SeqStep& seq, std::int32_t layer) const
 
 void KvPolicy::refuse_part_of_prompt(const SeqStep& seq) const {
   if (!prunes() || seq.decoding() || is_whole_prompt(seq)) return;
-  throw InputError(fmt::format(
-      "recipe '{}' prunes prompts and takes each in one piece, but a step has tokens {} to {} of a prompt of {}: use a scheduler "
-      "that does not cut prompts (vllm_v0), a larger 'budget_tokens', or no 'chunk_tokens'",
-      recipe_.name, seq.seen_tokens, seq.end(), seq.prompt_tokens));
+  throw InputError(
+      fmt::format("recipe '{}' {} prompts and takes each in one piece, but a step has tokens {} to {} of a prompt of {}: use a scheduler "
+                  "that does not cut prompts (vllm_v0), a larger 'budget_tokens', or no 'chunk_tokens'",
+                  recipe_.name, rewriter_ != nullptr ? "rewrites" : "prunes", seq.seen_tokens, seq.end(), seq.prompt_tokens));
 }
 
 void KvPolicy::prune(const PolicyStep& step, std::int32_t layer) {

@@ -148,11 +148,14 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
 // Later layers hold other tokens than earlier ones, and no block holds them all.
 void refuse_bad_pruning(const Params& p, const Recipe& r) {
   const auto refuse = [&](const std::string& why) {
-    p.fail(fmt::format("recipe '{}' cannot run: prompt_pruner '{}' {}", r.name, r.prompt_pruner, why));
+    p.fail(fmt::format("recipe '{}' cannot run: {} '{}' {}", r.name, r.pruning_part(), r.rewrites() ? r.prompt_rewriter : r.prompt_pruner,
+                       why));
   };
+  if (r.make_prompt_pruner && r.rewrites()) refuse("and a prompt_pruner exclude each other: write 'prompt_pruner: none'");
   if (r.acts || !r.only_drops || !r.is_native || !r.selects_all)
     refuse(
-        "goes with trigger 'never', disposal 'drop', format 'native' and selector 'all' alone; write {recipe: full, prompt_pruner: ...}");
+        fmt::format("goes with trigger 'never', disposal 'drop', format 'native' and selector 'all' alone; write {{recipe: full, {}: ...}}",
+                    r.pruning_part()));
   if (r.prefix_reuse != Recipe::PrefixReuse::kNone) refuse("leaves no whole blocks to be shared: prefix_reuse must be none");
   if (r.on_preempt != Recipe::OnPreempt::kSwap) refuse("takes prompts in one piece: on_preempt must be swap");
 }
@@ -205,13 +208,14 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   std::tie(recipe.selector, recipe.make_selector) = read_part<Selector>(p, file, "selector", "all");
   read_prefill_selector(p, file, recipe);
   std::tie(recipe.prompt_pruner, recipe.make_prompt_pruner) = read_part<PromptPruner>(p, file, "prompt_pruner", "");
+  std::tie(recipe.prompt_rewriter, recipe.make_prompt_rewriter) = read_part<PromptRewriter>(p, file, "prompt_rewriter", "");
   read_weights(p, file, recipe);
   recipe.acts = recipe.make_trigger()->acts();
   recipe.only_drops = recipe.make_disposal()->only_drops();
   recipe.is_native = recipe.make_format()->is_native();
   recipe.selects_all = recipe.make_selector()->selects_all();
   if (p.has("trigger") && recipe.make_trigger()->inside_prefill()) recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
-  if (p.has("prompt_pruner") && recipe.prunes()) {
+  if ((p.has("prompt_pruner") || p.has("prompt_rewriter")) && recipe.prunes()) {
     recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
     std::erase(recipe.hosts, "replay");
   }
@@ -248,7 +252,8 @@ std::vector<std::pair<std::string, std::string>> Recipe::part_names() const {
           {"format", format},
           {"selector", selector},
           {"prefill_selector", prefill_selector},
-          {"prompt_pruner", prompt_pruner}};
+          {"prompt_pruner", prompt_pruner},
+          {"prompt_rewriter", prompt_rewriter}};
 }
 
 Recipe read_recipe(Params& p) {

@@ -9,6 +9,7 @@
 #include "policies/kv/part.h"
 #include "policies/kv/prefill_selector.h"
 #include "policies/kv/prompt_pruner.h"
+#include "policies/kv/prompt_rewriter.h"
 
 namespace kvlab {
 
@@ -36,9 +37,9 @@ struct Recipe {
   [[nodiscard]] bool renumbers() const { return positions == Positions::kRenumbered; }
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
-  // The parts by name ("" for no scorer, prefill selector or pruner), and makers of fresh ones: parts have state, so every run takes its
-  // own.
-  std::string scorer, allocator, trigger, disposal, format, selector, prefill_selector, prompt_pruner;
+  // The parts by name ("" for no scorer, prefill selector, pruner or rewriter), and makers of fresh ones: parts have state, so every run
+  // takes its own.
+  std::string scorer, allocator, trigger, disposal, format, selector, prefill_selector, prompt_pruner, prompt_rewriter;
   std::function<std::unique_ptr<Scorer>()> make_scorer;  // empty: no scorer
   std::function<std::unique_ptr<Allocator>()> make_allocator;
   std::function<std::unique_ptr<Trigger>()> make_trigger;
@@ -47,6 +48,7 @@ struct Recipe {
   std::function<std::unique_ptr<Selector>()> make_selector;
   std::function<std::unique_ptr<PrefillSelector>()> make_prefill_selector;  // empty: prompts attend to every token
   std::function<std::unique_ptr<PromptPruner>()> make_prompt_pruner;        // empty: no pruner
+  std::function<std::unique_ptr<PromptRewriter>()> make_prompt_rewriter;    // empty: no rewriter
 
   std::vector<std::pair<std::string, std::string>> parts;  // kind and what was chosen, as YAML on one line
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;
@@ -55,9 +57,12 @@ struct Recipe {
   // Properties of the parts.
   bool acts = false, only_drops = true, is_native = true, selects_all = true;
   [[nodiscard]] bool selects_in_prompts() const { return make_prefill_selector != nullptr; }
-  // Plain KV in the model's own type, all of it attended to.
-  // Tokens of a prompt leave between the layers that compute it.
-  [[nodiscard]] bool prunes() const { return make_prompt_pruner != nullptr; }
+  // Prompts are replaced by some of their tokens before they are computed.
+  [[nodiscard]] bool rewrites() const { return make_prompt_rewriter != nullptr; }
+  // Tokens of a prompt leave before or between the layers that compute it.
+  [[nodiscard]] bool prunes() const { return make_prompt_pruner != nullptr || rewrites(); }
+  // The part that makes them leave, as an experiment names it.
+  [[nodiscard]] const char* pruning_part() const { return rewrites() ? "prompt_rewriter" : "prompt_pruner"; }
   // Plain KV in the model's own type, all of it attended to.
   [[nodiscard]] bool keeps_everything() const {
     return !acts && only_drops && is_native && selects_all && !selects_in_prompts() && !prunes();

@@ -57,7 +57,7 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
   const Needs& needs = shapes_.policy().needs();
   if (needs.future_queries)
     throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
-  if (!needs.pass.empty()) pass_shapes(needs.pass, 1);
+  if (!needs.pass.empty()) pass_shapes(needs.pass, 1, 1);
   for (const std::int32_t kind : kinds_.of_layer) ++times_[static_cast<std::size_t>(kind)];
 }
 
@@ -165,8 +165,7 @@ ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
     shape.held = patterns_[static_cast<std::size_t>(seq.pattern)].held;
     for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
   }
-  const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + shape.new_tokens >= shape.prompt_tokens;
-  shape.extras = extras_of(shapes_.policy().needs(), shape.prompt_tokens, completes);
+  shape.extras = extras_of(shapes_.policy().needs(), shape.as_step());
   return shape;
 }
 

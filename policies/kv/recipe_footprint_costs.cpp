@@ -3,6 +3,7 @@
 
 #include "policies/kv/op_sums.h"
 #include "policies/kv/recipe_footprint.h"
+#include "policies/kv/scan_costs.h"
 
 namespace kvlab {
 
@@ -84,6 +85,8 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
     add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
     if (recipe_.prunes()) add_pruned(rows.back(), static_cast<std::size_t>(&s - batch.data()), work);
+    const SeqStep step = rows.back().as_step();
+    if (recipe_.rewrites() && step.completes_prompt()) add_scan(*shapes_.policy().rewriter(), model_, step, work);
   }
   if (rows.empty()) return;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) work.sparse_layers += shapes_.policy().selects_in_prompts(l) ? 1 : 0;

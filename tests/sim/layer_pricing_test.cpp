@@ -148,7 +148,19 @@ TEST(LayerPricing, PrunedPromptsPassLaterLayersWithFewerRows) {
   EXPECT_EQ(p.pricer.shape().prefills.front().new_tokens, 100);
   Pricer staged(2);
   EXPECT_EQ(error_of([&] { staged.price(step); }),
-            "stages of a pipeline compute whole steps: a kv_policy with a prompt_pruner needs 'parallel' without pp");
+            "stages of a pipeline compute whole steps: a kv_policy with a prompt_pruner or prompt_rewriter needs 'parallel' without pp");
+}
+
+// A policy's pass of 200 tokens over 40 through five layers, without embedding and head, and one through the whole model.
+TEST(LayerPricing, PassesOfAPolicyMayEndEarly) {
+  Pricer p;
+  InFlightStep step;
+  step.entries = {entry(1, 50)};
+  const std::int64_t without = p.price(step), layer = 1000 + 10 * 200 + 2 * 40;
+  step.policy.passes = {{200, 40, 5}};
+  EXPECT_EQ(p.price(step), without + 5 * layer);
+  step.policy.passes = {{200, 40}};
+  EXPECT_EQ(p.price(step), without + 48 * layer + 500 + 4 * 200);
 }
 
 TEST(LayerPricing, OperationsOfAPolicyCountOnce) {

@@ -136,10 +136,12 @@ class ReplayRun final : public PreparedRun {
   ReplayRun(RunKind& kind, Params& p, std::uint64_t seed) : PreparedRun(kind), p_(p), seed_(seed), recipe_(read_named_recipe(p, "replay")) {
     refuse_orders(p);
     if (!recipe_.runs_in("replay"))
-      p.fail_at("kv_policy", fmt::format("recipe '{}' does not run in replay: {}", recipe_.name,
-                                         recipe_.prunes() ? "it prunes prompts, and recordings have the tensors of whole ones; write "
-                                                            "'host: engine' or 'host: sim'"
-                                                          : fmt::format("it runs in: {}", fmt::join(recipe_.hosts, ", "))));
+      p.fail_at("kv_policy",
+                fmt::format("recipe '{}' does not run in replay: {}", recipe_.name,
+                            recipe_.prunes() ? fmt::format("it {} prompts, and recordings have the tensors of whole ones; write "
+                                                           "'host: engine' or 'host: sim'",
+                                                           recipe_.rewrites() ? "rewrites" : "prunes")
+                                             : fmt::format("it runs in: {}", fmt::join(recipe_.hosts, ", "))));
     Params output = p_.optional_child("output", "output");
     lists_kept_ = output.flag(kKeptKey, false, "write kept.jsonl: the positions that each KV head keeps of the prompt");
     output.reject_unread();

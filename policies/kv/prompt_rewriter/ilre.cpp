@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "policies/kv/prompt_pruner/recent_attention/recent_attention.h"
+#include "policies/kv/prompt_rewriter/kept_budget.h"
+
+namespace kvlab {
+
+namespace {
+
+// One layer's keys of all tokens answer the question: those that its queries attend to most, mean over heads and queries, stay, with three
+// widths of neighbourhood. The layers before it see sinks and a window. ILRe: Liang et al. 2025, arXiv:2508.17892.
+class Ilre final : public PromptRewriter {
+ public:
+  explicit Ilre(Params& p)
+      : depth_(
+            p.optional<double>("depth_frac", 0.1, 0, 1, "of the layer whose keys are compared: that times the number of layers, rounded")),
+        kept_(p, 8192, 16, 128),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 128, 0, 1 << 20, "first tokens that every chunk of the scan sees")),
+        window_(p.optional<std::int32_t>("window_tokens", 4096, 1, 1 << 26, "newest tokens before a chunk of the scan that it sees")),
+        chunk_(p.optional<std::int32_t>("chunk_tokens", 4096, 1, 1 << 26, "of the scan")) {
+    std::istringstream words(p.text("pool_widths", "1 33 129", "odd numbers of neighbours, each with an equal share of the tokens"));
+    for (std::int32_t width = 0; words >> width;) widths_.push_back(width);
+    const bool all_odd = std::all_of(widths_.begin(), widths_.end(), [](std::int32_t w) { return w > 0 && w % 2 == 1; });
+    if (!words.eof() || widths_.empty() || !all_odd) p.fail_at("pool_widths", "'pool_widths' are odd numbers, separated by spaces");
+  }
+
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    return model.num_layers > 1 ? "" : "the model has one layer, and none before it";
+  }
+  [[nodiscard]] Scan scan(const ModelShape& model) const override {
+    return {layer_of(model) + 1, chunk_,
+            fmt::format("{{recipe: streaming, budget_tokens: {}, scorer: {{recency: {{sinks_tokens: {}}}}}, trigger: per_chunk}}",
+                        sinks_ + window_, sinks_)};
+  }
+  [[nodiscard]] std::vector<Vectors> reads(const ModelShape& model) const override {
+    return {{layer_of(model), Vectors::Kind::kKeys, -1}, {layer_of(model), Vectors::Kind::kQueries, -1}};
+  }
+  [[nodiscard]] std::int32_t kept(std::int32_t prompt_tokens, std::int32_t question_tokens) const override {
+    return kept_.kept(prompt_tokens, question_tokens);
+  }
+
+  const std::int32_t* choose(const Scanned& scanned) override {
+    const std::int32_t n = scanned.seq.end(), asked = std::max(1, scanned.question_tokens());
+    std::int64_t* const first = scanned.ops.host_longs(2);
+    first[0] = 0, first[1] = n;
+    float* const scores = scanned.ops.floats(n);
+    Queries question{scanned.vectors[1], asked, n - asked};
+    if (question.data != nullptr) question.data += std::int64_t{n - asked} * scanned.model.q_heads * scanned.model.head_dim;
+    scanned.ops(RecentAttention{rows_over(scanned), &question, 1.0F, first, scores});
+    return kept_.select(scanned, scores, widths_);
+  }
+
+ private:
+  [[nodiscard]] std::int32_t layer_of(const ModelShape& model) const {
+    return std::clamp(static_cast<std::int32_t>(std::lround(depth_ * model.num_layers)), 1, model.num_layers - 1);
+  }
+  // A view of the keys [n, kv_heads, head_dim] with pages of one token.
+  static KvRows rows_over(const Scanned& scanned) {
+    const ModelShape& model = scanned.model;
+    const std::int32_t n = scanned.seq.end(), heads = model.kv_heads;
+    std::int32_t *const len = scanned.ops.host_ints(heads), *const page_begin = scanned.ops.host_ints(heads);
+    std::int32_t *const page = scanned.ops.host_ints(std::int64_t{heads} * n), *const position =
+                                                                                   scanned.ops.host_ints(std::int64_t{heads} * n);
+    std::int64_t* const first = scanned.ops.host_longs(heads + 1);
+    first[0] = 0;
+    for (std::int32_t h = 0; h < heads; ++h) {
+      len[h] = n, page_begin[h] = h * n, first[h + 1] = first[h] + n;
+      for (std::int32_t i = 0; i < n; ++i) page[h * n + i] = i * heads + h, position[i * heads + h] = i;
+    }
+    KvRows kv;
+    kv.num_rows = kv.kv_heads = heads, kv.group = model.group(), kv.head_dim = model.head_dim, kv.kv_bytes = model.kv_bytes;
+    kv.len = len, kv.first = first, kv.page_begin = page_begin, kv.page = page, kv.page_tokens = 1;
+    kv.pool_tokens = std::int64_t{heads} * n;
+    kv.k = const_cast<float*>(scanned.vectors[0]);  // NOLINT: KvRows has no view of constant keys; the operation only reads
+    kv.position = position;
+    return kv;
+  }
+
+  double depth_;
+  KeptBudget kept_;
+  std::int32_t sinks_, window_, chunk_;
+  std::vector<std::int32_t> widths_;
+};
+
+KVLAB_REGISTER(PromptRewriter, Ilre, "ilre", "tokens that the question attends to in one early layer, computed anew without the others",
+               "ILRe: Liang et al. 2025, arXiv:2508.17892");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// out[i] = max over the question's tokens t of the mean over the kinds of vectors of cos(x_i, x_t); a vector of zeros has cosine 0 with
+// all. REFORM: Song et al. 2025, arXiv:2506.01215, where each token's vectors are unit vectors, one after another.
+struct QuestionCosine {
+  std::int32_t tokens = 0, question_begin = 0, head_dim = 0;
+  std::span<const float* const> vectors;  // each [tokens, head_dim]
+  float* out = nullptr;                   // [tokens]
+};
+// Products of every pair of a token and one of the question, for each kind; the vectors are read once, as float32.
+OpCall call(const QuestionCosine&);
+void run_cpu(const QuestionCosine&);
+
+}  // namespace kvlab

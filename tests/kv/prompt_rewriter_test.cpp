@@ -1,0 +1,193 @@
+// Prompts that are replaced by some of their tokens: the choice by hand, counts, and what serving charges.
+#include "policies/kv/prompt_rewriter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "policies/kv/policy.h"
+#include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
+#include "policies/kv/prompt_rewriter/quota_select/quota_select.h"
+#include "policies/kv/recipe_footprint.h"
+#include "tests/error_of.h"
+#include "tests/kv/host_fixture.h"
+#include "tests/recipes_in.h"
+
+namespace kvlab::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr ModelShape kRewriterModel{6, 4, 2, 32, 64};
+
+Recipe small_ilre(const std::string& more = "") {
+  return recipe_of(
+      "{recipe: ilre, prompt_rewriter: {ilre: {depth_frac: 0.35, tokens: 200, first_tokens: 8, last_tokens: 20, chunk_tokens: 256, "
+      "sinks_tokens: 16, window_tokens: 64" +
+      more + "}}}");
+}
+
+std::vector<std::int32_t> selected(QuotaSelect op) {
+  std::vector<std::int32_t> index(static_cast<std::size_t>(op.kept), -1);
+  op.index = index.data();
+  run_cpu(op);
+  return index;
+}
+
+// Scores 9 at token 6 and 5 at token 11. Width 1 takes 6 and 11; width 3 those next to 6, the largest of three; both ends stay.
+TEST(QuotaSelect, WidthsTakeTheirSharesInTurn) {
+  std::vector<float> scores(16, 0);
+  scores[6] = 9, scores[11] = 5, scores[3] = 4, scores[15] = 100;
+  const std::vector<std::int32_t> widths{1, 3};
+  EXPECT_EQ(selected({16, 2, 14, 8, widths, scores.data()}), (std::vector<std::int32_t>{0, 1, 5, 6, 7, 11, 14, 15}));
+  // An odd token goes to the first width: token 3.
+  EXPECT_EQ(selected({16, 2, 14, 9, widths, scores.data()}), (std::vector<std::int32_t>{0, 1, 3, 5, 6, 7, 11, 14, 15}));
+}
+
+// With random scores: exactly `kept` different tokens, the ends among them, and every width's tokens are the best that were left.
+TEST(QuotaSelect, AgreesWithASearchForOneTokenAtATime) {
+  for (const std::int32_t n : {40, 301}) {
+    const std::vector<float> scores = sample_normals(static_cast<std::size_t>(n), 40 + static_cast<std::uint64_t>(n));
+    const std::vector<std::int32_t> widths{1, 5, 33};
+    for (const std::int32_t kept : {9, 25, 40}) {
+      std::set<std::int32_t> taken;
+      for (std::int32_t i = 0; i < n; ++i)
+        if (i < 3 || i >= n - 5) taken.insert(i);
+      std::int32_t left = kept - 8;
+      for (std::int32_t w = 0; w < 3; ++w) {
+        const std::int32_t quota = left / (3 - w) + (left % (3 - w) > 0 ? 1 : 0), half = widths[static_cast<std::size_t>(w)] / 2;
+        for (std::int32_t q = 0; q < quota; ++q) {
+          std::int32_t best = -1;
+          float most = 0;
+          for (std::int32_t i = 0; i < n; ++i) {
+            if (taken.contains(i)) continue;
+            const auto end = scores.begin() + std::min(n, i + half + 1);
+            const float largest = *std::max_element(scores.begin() + std::max(0, i - half), end);
+            if (best < 0 || largest > most) best = i, most = largest;
+          }
+          taken.insert(best);
+        }
+        left -= quota;
+      }
+      EXPECT_EQ(selected({n, 3, n - 5, kept, widths, scores.data()}), std::vector<std::int32_t>(taken.begin(), taken.end()))
+          << n << " tokens, " << kept << " kept";
+    }
+  }
+}
+
+TEST(QuestionCosine, IsTheLargestOverTheQuestionOfTheMeanOverVectors) {
+  constexpr std::int32_t n = 300, d = 8, question = 290;
+  std::vector<float> a = sample_normals(n * d, 1), b = sample_normals(n * d, 2), out(n);
+  std::fill_n(a.begin() + 7 * d, d, 0.0F);  // has cosine 0 with all
+  const std::vector<const float*> vectors{a.data(), b.data()};
+  run_cpu(QuestionCosine{n, question, d, vectors, out.data()});
+  const auto cosine = [&](const std::vector<float>& x, std::int32_t i, std::int32_t t) {
+    double dot = 0, own = 0, other = 0;
+    for (std::int32_t c = 0; c < d; ++c) {
+      const double p = x[static_cast<std::size_t>(i * d + c)], q = x[static_cast<std::size_t>(t * d + c)];
+      dot += p * q, own += p * p, other += q * q;
+    }
+    return own == 0 ? 0.0 : dot / std::sqrt(own * other);
+  };
+  for (std::int32_t i = 0; i < n; ++i) {
+    double most = -2;
+    for (std::int32_t t = question; t < n; ++t) most = std::max(most, (cosine(a, i, t) + cosine(b, i, t)) / 2);
+    EXPECT_NEAR(out[static_cast<std::size_t>(i)], most, 1e-5) << "token " << i;
+  }
+}
+
+// 200 tokens in all, the question among them; its ends are 8 + 20 and the question. A prompt that is not longer stays whole.
+TEST(PromptRewriter, TheBudgetHasTheQuestionInIt) {
+  const KvPolicy policy(small_ilre(), kRewriterModel);
+  const auto tokens = [&](std::int32_t prompt, std::int32_t question) {
+    return policy.step_tokens({0, 0, prompt, prompt, prompt - question}, 3);
+  };
+  EXPECT_EQ(tokens(1000, 32), 200);
+  EXPECT_EQ(tokens(200, 32), 200);
+  EXPECT_EQ(tokens(150, 32), 150);
+  EXPECT_EQ(tokens(1000, 190), 8 + 20 + 190);
+  EXPECT_EQ(policy.most_tokens({0, 0, 1000, 1000, 968}), 6 * 2 * 200);
+}
+
+// Two full chunks and a rest; the second and third see sinks and window, 80 tokens. The last layer counts as a whole one.
+TEST(PromptRewriter, ServingChargesTheScanAndFewerTokens) {
+  RecipeFootprint footprint(small_ilre(), kRewriterModel, 16);
+  std::vector<SeqState> batch{SeqState{0, 150}.taking(150), SeqState{0, 600}.taking(600)};
+  PolicyWork work;
+  footprint.charge(batch, work);
+  ASSERT_EQ(work.pruned.size(), 1U);
+  EXPECT_EQ(work.pruned[0].place, 1U);
+  EXPECT_EQ(work.pruned[0].tokens, std::vector<std::int32_t>(6, 200));
+  ASSERT_EQ(work.passes.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(work.passes[i].new_tokens, i < 2 ? 256 : 88);
+    EXPECT_EQ(work.passes[i].kv_tokens, i == 0 ? 0 : 80);
+    EXPECT_EQ(work.passes[i].layers, 3);
+  }
+  const auto launches = [&](std::string_view name) {
+    for (const PolicyOp& op : work.ops)
+      if (op.name == name) return op.launches;
+    return std::int64_t{0};
+  };
+  EXPECT_EQ(launches("quota_select"), 1);
+  EXPECT_EQ(launches("recent_attention"), 1);
+  EXPECT_EQ(launches("top_k"), 3 * 2);  // the scan's cache, in two layers after each chunk
+  const FootprintStep done = footprint.step(batch[1]);
+  EXPECT_TRUE(done.leaves_hashed);
+  EXPECT_EQ(done.held_tokens, 200);
+  EXPECT_FALSE(footprint.shares_prefixes());
+}
+
+TEST(PromptRewriter, AShortPromptCostsNothing) {
+  RecipeFootprint footprint(small_ilre(), kRewriterModel, 16);
+  std::vector<SeqState> batch{SeqState{0, 200}.taking(200)};
+  PolicyWork work;
+  footprint.charge(batch, work);
+  EXPECT_TRUE(work.empty());
+  EXPECT_FALSE(footprint.step(batch[0]).leaves_hashed);
+}
+
+TEST(PromptRewriter, PromptsComeInOnePiece) {
+  RecipeFootprint footprint(small_ilre(), kRewriterModel, 16);
+  EXPECT_THAT(error_of([&] {
+                footprint.step(SeqState{0, 600}.taking(256));
+              }),
+              HasSubstr("recipe 'ilre' rewrites prompts and takes each in one piece, but a step has tokens 0 to 256 of a prompt of 600"));
+}
+
+// The scan ends at the deepest vector's layer; its cache is cut to 300 tokens.
+TEST(PromptRewriter, ReformScansToItsDeepestVector) {
+  const Recipe recipe = recipe_of(
+      "{recipe: full, prompt_rewriter: {reform: {vectors: 1.q.3 3.v.1, tokens: 400, first_tokens: 10, last_tokens: 20, chunk_tokens: 500, "
+      "cache_tokens: 300}}}");
+  EXPECT_EQ(recipe.prefix_reuse, Recipe::PrefixReuse::kNone);
+  EXPECT_FALSE(recipe.runs_in("replay"));
+  RecipeFootprint footprint(recipe, kRewriterModel, 16);
+  std::vector<SeqState> batch{SeqState{0, 1000}.taking(1000)};
+  PolicyWork work;
+  footprint.charge(batch, work);
+  ASSERT_EQ(work.passes.size(), 2U);
+  EXPECT_EQ(work.passes[1].kv_tokens, 300);
+  EXPECT_EQ(work.passes[1].layers, 4);
+  EXPECT_EQ(work.pruned[0].tokens, std::vector<std::int32_t>(6, 400));
+}
+
+TEST(PromptRewriter, RefusesWhatItCannotGoWith) {
+  EXPECT_THAT(error_of([] { recipe_of("{recipe: snapkv, prompt_rewriter: ilre}"); }),
+              HasSubstr("recipe 'snapkv' cannot run: prompt_rewriter 'ilre' goes with trigger 'never'"));
+  EXPECT_THAT(error_of([] { recipe_of("{recipe: ilre, prompt_pruner: pyramid_infer}"); }), HasSubstr("write 'prompt_pruner: none'"));
+  EXPECT_THAT(error_of([] { recipe_of("{recipe: full, prompt_rewriter: {ilre: {pool_widths: 1 4}}}"); }),
+              HasSubstr("'pool_widths' are odd numbers"));
+  EXPECT_THAT(error_of([] { recipe_of("{recipe: full, prompt_rewriter: {reform: {vectors: 1.x.0}}}"); }),
+              HasSubstr("'1.x.0' in 'vectors': expected LAYER.KIND.HEAD"));
+  EXPECT_THAT(error_of([] { KvPolicy(load_recipe("ilre"), {1, 4, 2, 32, 64}); }), HasSubstr("the model has one layer"));
+  EXPECT_THAT(error_of([] { KvPolicy(recipe_of("{recipe: full, prompt_rewriter: {reform: {vectors: 2.k.2}}}"), kRewriterModel); }),
+              HasSubstr("head 2 of layer 2, which the model does not have"));
+  EXPECT_TRUE(recipe_of("{recipe: ilre, prompt_rewriter: none}").keeps_everything());
+}
+
+}  // namespace
+}  // namespace kvlab::test
