@@ -61,6 +61,8 @@ class Checker {
       check_size(layer.pre_q.size(), tokens, q, d, true);
       check_size(layer.pre_k.size(), tokens, kv, d, true);
       check_size(layer.hidden.size(), tokens, width, 1, true);
+      check_size(layer.gradient.size(), tokens, 1, 1, true);
+      if (layer.gradient.empty() != layers[0].gradient.empty()) fail(fmt::format("has {}L*.gradient of some layers alone", before));
       check_size(layer.w_o.size(), width, q, d, true);
       check_size(layer.w_q.size(), width, q, d, true);
       check_size(layer.b_q.size(), 1, q, d, true);
@@ -169,6 +171,8 @@ class TensorList {
     add_ids("ids", trace_.ids);
     for (const auto& [name, pass] : trace_.passes) {
       add_layers("pass." + name + ".", pass.layers, pass.num_tokens);
+      for (std::size_t l = 0; l < pass.layers.size(); ++l)
+        add(fmt::format("pass.{}.L{}.{}", name, l, kGradientKind), pass.layers[l].gradient, {pass.num_tokens});
       add_ids("pass." + name + ".ids", pass.ids);
     }
     return std::move(tensors_);

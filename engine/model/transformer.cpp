@@ -154,13 +154,16 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
   for (std::int32_t layer = 0; layer < config_.layers; ++layer) {
     const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
     a.norm(w.attention_norm, config_.norm_epsilon);
+    host.on_residual(2 * layer, a.residual.data());
     attention(layer, host, a);
     a.norm(w.mlp_norm, config_.norm_epsilon);
+    host.on_residual(2 * layer + 1, a.residual.data());
     mlp(w, a);
     if (layer + 1 == config_.layers) break;
     if (const std::span<const std::int32_t> rows = host.going_on(layer); !rows.empty()) a.keep_rows(rows, config_);
   }
   a.norm(weights_.final_norm, config_.norm_epsilon);
+  host.on_residual(2 * config_.layers, a.residual.data());
   if (a.place.empty()) return {a.hidden.data(), a.hidden.data() + a.hidden.size()};
   return a.spread(n, config_.hidden_dim);
 }

@@ -30,6 +30,7 @@ ExtraPass pass_over(const AttentionTrace& trace, std::int32_t chunks) {
     t.k = last(l.k, trace.kv_heads * trace.head_dim);
     t.v = last(l.v, trace.kv_heads * trace.head_dim);
     t.hidden = test::RandomLayer::normals(static_cast<std::size_t>(pass.num_tokens * trace.hidden_dim), 8, ++stream);
+    t.gradient.assign(static_cast<std::size_t>(pass.num_tokens), 0.5F);
   }
   return pass;
 }
@@ -42,6 +43,7 @@ const AttentionTrace& trace_with_passes() {
     std::int32_t stream = 0;
     for (LayerTensors& l : t.layers) l.w_o = test::RandomLayer::normals(48U * 8 * 32, 9, ++stream);
     t.passes["reconstruct"] = pass_over(t, 2);
+    t.passes["reconstruct_gradient"] = pass_over(t, 2);
     t.passes["lookahead"] = pass_over(t, 1);
     return t;
   }();
@@ -74,7 +76,7 @@ TEST_P(AllocatorRecipe, KeepsItsBudgetOnAverageAndEverythingAtFullBudget) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
-                         ::testing::Values("pyramidkv", "adakv", "ada_pyramidkv", "criticalkv_ada", "cake", "dynamickv", "kvzip",
+                         ::testing::Values("pyramidkv", "adakv", "ada_pyramidkv", "criticalkv_ada", "cake", "dynamickv", "kvgrad", "kvzip",
                                            "kvzip_plus", "kvzip_uniform", "kvcompose", "laq", "laq_plus", "compresskv"),
                          [](const auto& info) { return std::string(info.param); });
 
