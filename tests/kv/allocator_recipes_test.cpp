@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sim/replay/replay.h"
+#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
 #include "tests/recipes_in.h"
@@ -79,6 +80,19 @@ INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
                          ::testing::Values("pyramidkv", "adakv", "ada_pyramidkv", "criticalkv_ada", "cake", "dynamickv", "kvgrad", "kvzip",
                                            "kvzip_plus", "kvzip_uniform", "kvcompose", "laq", "laq_plus", "compresskv"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST(KvGrad, RefusesRecordingsWithoutGradients) {
+  AttentionTrace trace = trace_with_passes();
+  const KvPolicy policy(load_recipe("kvgrad", 40), shape_of(trace, 2));
+  const auto error = [&] { return error_of([&] { check_needs(policy.needs(), trace, "kvgrad"); }); };
+  const std::string how = "record it with --pass reconstruct_gradient, or in an experiment with 'record: {gradients: true}'";
+  EXPECT_EQ(error(), "no error");
+  for (LayerTensors& layer : trace.passes.at("reconstruct_gradient").layers) layer.gradient.clear();
+  EXPECT_EQ(error(), "recipe 'kvgrad' observes gradients of the extra pass, which trace '" + trace.name + "' does not have; " + how);
+  trace.passes.erase("reconstruct_gradient");
+  EXPECT_EQ(error(),
+            "recipe 'kvgrad' observes the extra pass 'reconstruct_gradient', which trace '" + trace.name + "' does not have; " + how);
+}
 
 // The counts of each layer after the prompt, as the allocator settled them.
 struct PromptCounts final : CountSource {
