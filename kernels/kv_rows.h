@@ -88,7 +88,8 @@ struct PassQueries {
   Queries queries;
   const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own keys
   std::int32_t ctx_begin = 0, ctx_end = 0;
-  const float* hidden = nullptr;  // [queries.count, hidden_dim] the attention layer's input, if requested
+  const float* hidden = nullptr;    // [queries.count, hidden_dim] the attention layer's input, if requested
+  const float* gradient = nullptr;  // [queries.count] norms of gradients after the layer's attention, of passes that have them
 };
 
 // Pairs of a query and a token that it sees; the queries are the last of the tokens.

@@ -53,6 +53,7 @@ std::optional<Place> place_of(std::string_view name) {
   place.layer = *layer;
   place.kind = is_weight ? *weight : name.substr(std::min(dot + 1, name.size()));
   if (is_weight) return place;
+  if (!place.pass.empty() && place.kind == kGradientKind) return place;
   const auto kinds = place.pass.empty() ? std::span(kLayerKinds) : std::span(kLayerKinds).first(kNumPassKinds);
   return std::find(kinds.begin(), kinds.end(), place.kind) == kinds.end() ? std::nullopt : std::optional(place);
 }
@@ -150,7 +151,8 @@ class TraceReader {
       const std::optional<Place> place = place_of(name);
       if (!place)
         file_.fail("unknown tensor " + kvlab::quoted(name) +
-                   "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, W_q.L0, b_q.L0, ids, pass.NAME.L0.q");
+                   "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, W_q.L0, b_q.L0, ids, pass.NAME.L0.q, "
+                   "pass.NAME.L0.gradient");
       last = std::max(last, place->layer);
       if (!place->pass.empty() && !trace_.passes.contains(place->pass)) {
         file_.fail("tensor " + kvlab::quoted(name) + " belongs to a pass without metadata 'pass." + place->pass + ".chunks'");
@@ -221,6 +223,7 @@ class TraceReader {
       tensors.k = file_.floats(layer + "k", {m, trace_.kv_heads, d});
       tensors.v = file_.floats(layer + "v", {m, trace_.kv_heads, d});
       if (file_.has(layer + "hidden")) tensors.hidden = file_.floats(layer + "hidden", {m, trace_.hidden_dim});
+      if (file_.has(layer + "gradient")) tensors.gradient = file_.floats(layer + "gradient", {m});
     }
   }
 

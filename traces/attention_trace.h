@@ -17,6 +17,7 @@ struct LayerTensors {
   std::vector<float> k, v;          // [tokens, kv_heads, head_dim]
   std::vector<float> pre_q, pre_k;  // as q and k, before RoPE
   std::vector<float> hidden;        // [tokens, hidden_dim], the attention layer's input, after its norm
+  std::vector<float> gradient;      // [tokens], of an extra pass with a backward pass: norms of gradients after the layer's attention
   std::vector<float> w_o;           // [hidden_dim, q_heads * head_dim], the output projection as the model stores it
   std::vector<float> w_q, b_q;      // [q_heads * head_dim, hidden_dim] and [q_heads * head_dim], the projection to queries and its bias
 };
@@ -29,7 +30,7 @@ struct PassChunk {
 };
 
 // A forward pass recorded beside the sample, for policies that ask for one (reconstruction, pseudo queries). Its layers hold q,
-// k, v and, where recorded, hidden only, with the pass's tokens in place of the sample's.
+// k, v and, where recorded, hidden and gradient only, with the pass's tokens in place of the sample's.
 struct ExtraPass {
   std::int32_t num_tokens = 0;
   std::vector<std::int32_t> ids;  // [num_tokens], or empty

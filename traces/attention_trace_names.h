@@ -10,6 +10,7 @@ namespace kvlab {
 inline constexpr std::string_view kAttentionFormat = "kvlab-attention-trace-1";
 inline constexpr std::array<std::string_view, 6> kLayerKinds{"q", "k", "v", "hidden", "pre_q", "pre_k"};  // as in L0.q
 inline constexpr std::size_t kNumPassKinds = 4;                                      // of an extra pass: q, k, v, hidden
+inline constexpr std::string_view kGradientKind = "gradient";                        // of an extra pass alone
 inline constexpr std::array<std::string_view, 3> kWeightKinds{"W_o", "W_q", "b_q"};  // as in W_o.L0
 
 // Letters, digits, _ and -: the characters allowed between dots in the name of a tensor.

@@ -37,11 +37,14 @@ class Checker {
 
   // An optional tensor is there in all layers or in none.
   void check_optional(const std::string& before, const std::vector<LayerTensors>& layers) const {
-    const std::vector<float> LayerTensors::*const tensors[] = {&LayerTensors::hidden, &LayerTensors::pre_q, &LayerTensors::pre_k,
-                                                               &LayerTensors::w_o,    &LayerTensors::w_q,   &LayerTensors::b_q};
+    const std::vector<float> LayerTensors::*const tensors[] = {&LayerTensors::hidden,  &LayerTensors::pre_q, &LayerTensors::pre_k,
+                                                               &LayerTensors::w_o,     &LayerTensors::w_q,   &LayerTensors::b_q,
+                                                               &LayerTensors::gradient};
     for (std::size_t i = 0; i < std::size(tensors); ++i) {
       const auto name = [&](std::size_t layer) {
-        return i >= 3 ? fmt::format("{}.L{}", kWeightKinds[i - 3], layer) : fmt::format("{}L{}.{}", before, layer, kLayerKinds[3 + i]);
+        const bool is_weight = i >= 3 && i < 6;
+        if (is_weight) return fmt::format("{}.L{}", kWeightKinds[i - 3], layer);
+        return fmt::format("{}L{}.{}", before, layer, i < 3 ? kLayerKinds[3 + i] : kGradientKind);
       };
       for (std::size_t l = 1; l < layers.size(); ++l) {
         if ((layers[l].*tensors[i]).empty() == (layers[0].*tensors[i]).empty()) continue;
@@ -61,6 +64,7 @@ class Checker {
       check_size(layer.pre_q.size(), tokens, q, d, true);
       check_size(layer.pre_k.size(), tokens, kv, d, true);
       check_size(layer.hidden.size(), tokens, width, 1, true);
+      check_size(layer.gradient.size(), tokens, 1, 1, true);
       check_size(layer.w_o.size(), width, q, d, true);
       check_size(layer.w_q.size(), width, q, d, true);
       check_size(layer.b_q.size(), 1, q, d, true);
@@ -169,6 +173,8 @@ class TensorList {
     add_ids("ids", trace_.ids);
     for (const auto& [name, pass] : trace_.passes) {
       add_layers("pass." + name + ".", pass.layers, pass.num_tokens);
+      for (std::size_t l = 0; l < pass.layers.size(); ++l)
+        add(fmt::format("pass.{}.L{}.{}", name, l, kGradientKind), pass.layers[l].gradient, {pass.num_tokens});
       add_ids("pass." + name + ".ids", pass.ids);
     }
     return std::move(tensors_);

@@ -75,9 +75,10 @@ RecordOptions options_of(const RecordCommand& c, const ModelConfig& model) {
     throw InputError(fmt::format("--w-q: model '{}' norms its queries, which a trace cannot say; leave it out", model.name));
   if (c.w_q && c.backend != "cpu") throw InputError("--w-q needs --backend cpu");
   options.passes = c.passes;
-  const bool repeats = std::find(c.passes.begin(), c.passes.end(), "reconstruct") != c.passes.end();
-  if (repeats && model.bos_id != kByteLevelBos)
-    throw InputError(fmt::format("pass 'reconstruct' writes its instruction as bytes, which model '{}' does not read", model.name));
+  const auto repeats =
+      std::find_if(c.passes.begin(), c.passes.end(), [](const std::string& name) { return name.starts_with("reconstruct"); });
+  if (repeats != c.passes.end() && model.bos_id != kByteLevelBos)
+    throw InputError(fmt::format("pass '{}' writes its instruction as bytes, which model '{}' does not read", *repeats, model.name));
   return options;
 }
 

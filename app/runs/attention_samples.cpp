@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "engine/grade/eval_set.h"
 #include "engine/model/record.h"
+#include "policies/kv/forward_passes.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab {
@@ -108,6 +109,7 @@ std::vector<std::string> settings_of(const std::string& folder, const EvalPrompt
   settings.push_back(fmt::format("question = {}", compresses_question ? "compressed" : "decoded"));
   settings.push_back(fmt::format("decode_tokens = {}", options.decode_tokens));
   settings.push_back(fmt::format("chunk_tokens = {}", options.chunk_tokens));
+  if (std::any_of(options.passes.begin(), options.passes.end(), has_backward)) settings.emplace_back("gradients = recorded");
   settings.push_back("prompt and answer = " + hex(fingerprint_of_ids(eval.answer, fingerprint_of_ids(eval.ids, 0))));
   settings.push_back(model_setting(folder));
   return settings;
@@ -124,6 +126,9 @@ SampleToMake read_recording(Params& p) {
   options.chunk_tokens = p.optional<std::int32_t>("chunk_tokens", 0, 0, 1 << 26, "prefill chunk; 0: the prompt in one piece");
   options.pre_rope = options.hidden = options.w_o = options.w_q = true;
   options.passes = extra_pass_names();
+  const bool gradients =
+      p.flag("gradients", false, "record the gradients that 'kvgrad' observes too, which takes about as long as the rest");
+  if (!gradients) std::erase_if(options.passes, has_backward);
   options.continuation = eval.answer;
   std::vector<std::int32_t> ids = eval.ids;
   if (!compresses_question) {

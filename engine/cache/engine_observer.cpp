@@ -16,13 +16,15 @@ std::vector<PassQueries> EngineObserver::pass_queries(const ExtraPass* pass, std
   const LayerTensors& tensors = pass->layers[static_cast<std::size_t>(layer)];
   const float *const q = there(tensors.q), *const k = there(tensors.k);
   const float* const hidden = needs_.pass_hidden ? there(tensors.hidden) : nullptr;
+  const float* const gradient = tensors.gradient.empty() ? nullptr : there(tensors.gradient);
   for (const PassChunk& c : pass->chunks) {
     const std::int64_t begin = c.begin;
     chunks.push_back({{q + begin * model_.q_heads * model_.head_dim, c.end - c.begin, c.begin},
                       k + begin * model_.kv_heads * model_.head_dim,
                       c.ctx_begin,
                       c.ctx_end,
-                      hidden == nullptr ? nullptr : hidden + begin * model_.hidden_dim});
+                      hidden == nullptr ? nullptr : hidden + begin * model_.hidden_dim,
+                      gradient == nullptr ? nullptr : gradient + begin});
   }
   return chunks;
 }

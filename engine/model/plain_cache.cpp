@@ -16,6 +16,9 @@ class PlainAttention final : public AttentionHost {
   PlainAttention(const ModelConfig& config, KvState& kv, std::int64_t tokens, Recorder* recorder)
       : config_(config), kv_(kv), tokens_(tokens), recorder_(recorder) {}
 
+  void on_residual(std::int32_t stage, const float* residual) override {
+    if (recorder_ != nullptr) recorder_->on_residual(stage, span_of(residual, config_.hidden_dim));
+  }
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override {
     if (recorder_ == nullptr) return;
     recorder_->on_hidden(layer, span_of(hidden, config_.hidden_dim));

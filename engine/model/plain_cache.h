@@ -29,6 +29,7 @@ class Recorder {
   virtual void on_attention(std::int32_t /*layer*/, std::span<const float> /*q*/, std::span<const float> /*k*/,
                             std::span<const float> /*v*/, std::span<const float> /*out*/) {
   }  // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim]
+  virtual void on_residual(std::int32_t /*stage*/, std::span<const float> /*residual*/) {}  // as AttentionHost::on_residual
 };
 
 // Runs `ids` at the positions after those in `kv`, appends their keys and values, and returns hidden states [ids.size(), hidden_dim] or,

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "engine/model/gradient_tape.h"
 #include "engine/model/plain_cache.h"
 #include "policies/kv/forward_passes.h"
 
@@ -54,6 +55,11 @@ class KvPassHost final : public PassHost {
   KvPassHost(const Transformer& model, KvState& kv, std::span<const float> logits)
       : model_(model), kv_(kv), prompt_tokens_(kv.tokens), behind_prompt_(greedy_token(logits, model.config().vocab_size)) {}
   void run(std::span<const std::int32_t> ids, Recorder& recorder) override { hidden_ = forward(model_, ids, kv_, &recorder); }
+  std::vector<std::vector<float>> run_with_gradient(std::span<const std::int32_t> ids, Recorder& recorder) override {
+    GradientTape tape(model_, &recorder);
+    run(ids, tape);
+    return tape.norms(kv_);
+  }
   [[nodiscard]] std::int32_t next_token() override {
     if (hidden_.empty()) return behind_prompt_;
     const std::span<const float> last = std::span(hidden_).last(static_cast<std::size_t>(model_.config().hidden_dim));
@@ -104,17 +110,30 @@ std::vector<std::int32_t> repeat_input(const PassRun& s, std::int32_t begin, std
   return ids;
 }
 
-void reconstruct(PassRun& s) {
+// Runs the prompt's tokens again, `chunk_tokens` at a time, by run(ids, recorder).
+template <class Run>
+void repeat_chunks(PassRun& s, std::int32_t chunk_tokens, Run&& run) {
   LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
-  for (std::int32_t begin = 0; begin < s.prompt_tokens(); begin += s.options.repeat.chunk_tokens) {
-    const std::int32_t end = std::min(begin + s.options.repeat.chunk_tokens, s.prompt_tokens());
+  for (std::int32_t begin = 0; begin < s.prompt_tokens(); begin += chunk_tokens) {
+    const std::int32_t end = std::min(begin + chunk_tokens, s.prompt_tokens());
     const std::vector<std::int32_t> ids = repeat_input(s, begin, end);
-    s.host.run(ids, recorder);
+    run(ids, recorder);
     s.host.rewind();
     s.pass.ids.insert(s.pass.ids.end(), ids.begin(), ids.end());
     s.pass.chunks.push_back({s.pass.num_tokens, static_cast<std::int32_t>(s.pass.ids.size()), begin, end});
     s.pass.num_tokens = static_cast<std::int32_t>(s.pass.ids.size());
   }
+}
+
+void reconstruct(PassRun& s) {
+  repeat_chunks(s, s.options.repeat.chunk_tokens, [&](const auto& ids, Recorder& recorder) { s.host.run(ids, recorder); });
+}
+
+void reconstruct_gradient(PassRun& s) {
+  repeat_chunks(s, s.options.repeat.gradient_chunk_tokens, [&](const auto& ids, Recorder& recorder) {
+    const std::vector<std::vector<float>> norms = s.host.run_with_gradient(ids, recorder);
+    for (std::size_t l = 0; l < norms.size(); ++l) append(s.pass.layers[l].gradient, norms[l]);
+  });
 }
 
 void repeat(PassRun& s) {
@@ -149,7 +168,12 @@ void windows(PassRun& s) {
 using PassFunction = void (*)(PassRun&);
 const std::map<std::string, PassFunction>& pass_functions() {
   static const std::map<std::string, PassFunction> functions{
-      {"lookahead", lookahead}, {"reconstruct", reconstruct}, {"repeat", repeat}, {"template", answer_template}, {"windows", windows}};
+      {"lookahead", lookahead},
+      {"reconstruct", reconstruct},
+      {"reconstruct_gradient", reconstruct_gradient},
+      {"repeat", repeat},
+      {"template", answer_template},
+      {"windows", windows}};
   return functions;
 }
 
@@ -205,6 +229,10 @@ RepeatPrompt byte_repeat_prompt() {
 }
 
 std::vector<std::int32_t> byte_answer_template() { return byte_ids("\nQ: my text?\nA: "); }
+
+std::vector<std::vector<float>> PassHost::run_with_gradient(std::span<const std::int32_t>, Recorder&) {
+  throw InputError("pass 'reconstruct_gradient' has a backward pass, which runs with backend cpu alone");
+}
 
 std::vector<std::string> extra_pass_names() {
   std::vector<std::string> names;

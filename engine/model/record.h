@@ -15,6 +15,7 @@ namespace kvlab {
 struct RepeatPrompt {
   std::vector<std::int32_t> first, later, separator;
   std::int32_t chunk_tokens = 2048, hint_tokens = 8;
+  std::int32_t gradient_chunk_tokens = 512;  // of pass "reconstruct_gradient"
 };
 
 // The method's English wording as bytes, for models whose tokens are bytes.
@@ -37,7 +38,8 @@ struct RecordOptions {
 
 // "lookahead": queries of tokens decoded greedily over the full cache (LAQ, Wang et al. 2025).
 // "reconstruct": each chunk of the prompt repeated over the full cache (KVzip, Kim et al. 2025).
-// "repeat": the whole prompt again, without an instruction (KVCompose, Akulov et al. 2025).
+// "reconstruct_gradient": the same in shorter chunks, each with a backward pass that gives LayerTensors::gradient (KVgrad, 2026; CPU
+// alone). "repeat": the whole prompt again, without an instruction (KVCompose, Akulov et al. 2025).
 // Those that run after chunks (runs_after_chunks) are not recorded, and are not among the names.
 std::vector<std::string> extra_pass_names();
 
@@ -47,6 +49,8 @@ class PassHost {
   virtual ~PassHost() = default;
   // Runs tokens after the cached ones; `recorder` gets all that the attention layers compute but `out`.
   virtual void run(std::span<const std::int32_t> ids, Recorder& recorder) = 0;
+  // The same, then a backward pass; returns GradientTape::norms, [layers][ids.size()]. InputError: a host without backward passes.
+  virtual std::vector<std::vector<float>> run_with_gradient(std::span<const std::int32_t> ids, Recorder& recorder);
   // The most likely token after the last that ran: after the prompt, at first.
   [[nodiscard]] virtual std::int32_t next_token() = 0;
   // Back to the prompt.

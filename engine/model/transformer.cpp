@@ -161,8 +161,10 @@ void Transformer::embed(const TokenBatch& batch, Activations& a) const {
 void Transformer::layer(std::int32_t layer, AttentionHost& host, Activations& a) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   a.norm(w.attention_norm, config_.norm_epsilon);
+  host.on_residual(2 * layer, a.residual.data());
   attention(layer, host, a);
   a.norm(w.mlp_norm, config_.norm_epsilon);
+  host.on_residual(2 * layer + 1, a.residual.data());
   mlp(w, a);
 }
 
@@ -201,6 +203,7 @@ std::vector<float> Transformer::forward_rows(const TokenBatch& batch, AttentionH
     if (const std::span<const std::int32_t> rows = host.going_on(l); !rows.empty()) a.keep_rows(rows, config_);
   }
   a.norm(weights_.final_norm, config_.norm_epsilon);
+  host.on_residual(2 * config_.layers, a.residual.data());
   if (a.place.empty()) return {a.hidden.data(), a.hidden.data() + a.hidden.size()};
   return a.spread(n, config_.hidden_dim);
 }

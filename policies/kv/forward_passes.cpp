@@ -59,17 +59,21 @@ std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_
   }
   if (name == "lookahead") return {{sizes.lookahead_tokens, prompt_tokens, 0, prompt_tokens}};
   if (name == "repeat") return {{prompt_tokens, prompt_tokens, 0, prompt_tokens}};
-  if (name != "reconstruct")
-    throw InputError("the extra pass '" + name + "' has no cost; known: lookahead, reconstruct, repeat, template, windows");
+  if (name != "reconstruct" && !has_backward(name))
+    throw InputError("the extra pass '" + name +
+                     "' has no cost; known: lookahead, reconstruct, reconstruct_gradient, repeat, template, windows");
+  const std::int32_t step = has_backward(name) ? sizes.gradient_chunk_tokens : sizes.chunk_tokens;
   std::vector<PassShape> chunks;
   std::int32_t position = prompt_tokens;
-  for (std::int32_t begin = 0; begin < prompt_tokens; begin += sizes.chunk_tokens) {
-    const std::int32_t end = std::min(begin + sizes.chunk_tokens, prompt_tokens), count = sizes.instruction_tokens + end - begin;
+  for (std::int32_t begin = 0; begin < prompt_tokens; begin += step) {
+    const std::int32_t end = std::min(begin + step, prompt_tokens), count = sizes.instruction_tokens + end - begin;
     chunks.push_back({count, position, begin, end});
     position += count;
   }
   return chunks;
 }
+
+bool has_backward(const std::string& name) { return name == "reconstruct_gradient"; }
 
 SeqExtras extras_of(const Needs& needs, const SeqStep& seq) {
   SeqExtras extras;

@@ -11,19 +11,24 @@ namespace kvlab {
 
 // The chunks of an extra forward pass over a prompt, as the recorder and the engine run them:
 // "reconstruct" feeds each chunk of `chunk_tokens` prompt tokens again, with an instruction of `instruction_tokens` before it (KVzip: Kim
-// et al. 2025, arXiv:2505.23416, section 3); "repeat" feeds the prompt's tokens again in one piece (KVCompose: Akulov et al. 2025,
+// et al. 2025, arXiv:2505.23416, section 3); "reconstruct_gradient" does so in chunks of `gradient_chunk_tokens`, each with a backward pass
+// (KVgrad, openreview.net/forum?id=cg1wTCJjjk); "repeat" feeds the prompt's tokens again in one piece (KVCompose: Akulov et al. 2025,
 // arXiv:2509.05165); "lookahead" decodes `lookahead_tokens` one after the other (LAQ: Wang et al. 2025,
 // arXiv:2505.20334).
 // Two passes run after each chunk of a prompt, over what the cache then holds: "template" feeds the tokens of a chat template that come
 // between a user's text and the answer (StreamMem: Yang et al. 2025, arXiv:2508.15717), "windows" feeds windows of the prompt itself that
 // are most like all of it (EpiCache: Kim et al. 2025, arXiv:2509.17396).
 struct PassSizes {
-  std::int32_t chunk_tokens = 2048, instruction_tokens = 16, lookahead_tokens = 8, template_tokens = 16, windows = 8, window_tokens = 32;
+  std::int32_t chunk_tokens = 2048, gradient_chunk_tokens = 512, instruction_tokens = 16, lookahead_tokens = 8;
+  std::int32_t template_tokens = 16, windows = 8, window_tokens = 32;
 };
 // True: "template" and "windows".
 bool runs_after_chunks(const std::string& pass);
 // Of a pass over `cached` tokens of a prompt; all of them but for passes that run after chunks. Error (InputError): another name.
 std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, std::int32_t cached, const PassSizes& sizes = {});
+
+// True: each chunk has a backward pass with respect to activations.
+bool has_backward(const std::string& name);
 
 // Begins of the prompt's windows that the pass "windows" feeds, ascending, and the length of each. The prompt is cut into windows of equal
 // length from its begin on; those whose tokens, counted and weighted by ln(windows / windows that have the token), have the largest cosine

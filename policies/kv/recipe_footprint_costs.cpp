@@ -1,6 +1,7 @@
 // The costs of a recipe's steps in serving.
 #include <algorithm>
 
+#include "policies/kv/forward_passes.h"
 #include "policies/kv/op_sums.h"
 #include "policies/kv/recipe_footprint.h"
 #include "policies/kv/scan_costs.h"
@@ -57,11 +58,15 @@ void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
   if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
 }
 
-// Tokens decoded ahead come one after the other, each in a pass of its own.
+// Tokens decoded ahead come one after the other, each in a pass of its own. A backward pass with respect to activations has as many
+// products in dense layers as the forward pass, and 5 per query and key (q k, d_out v, ds k, ds q, p d_out) in place of 2: it is priced as
+// a forward pass over 2.5 times the tokens.
 void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const {
-  const bool decodes = shapes_.policy().needs().pass == "lookahead";
+  const std::string& name = shapes_.policy().needs().pass;
+  const bool decodes = name == "lookahead", is_differentiated = has_backward(name);
   for (const PassShape& chunk : chunks) {
     if (!decodes) work.passes.push_back({chunk.count, kv_tokens});
+    if (is_differentiated) work.passes.push_back({chunk.count, static_cast<std::int32_t>(std::int64_t{kv_tokens} * 5 / 2)});
     for (std::int32_t i = 0; decodes && i < chunk.count; ++i) work.passes.push_back({1, kv_tokens + i});
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "policies/kv/forward_passes.h"
 #include "sim/replay/trace_rope.h"
 
 namespace kvlab {
@@ -28,8 +29,11 @@ void check_needs(const Needs& needs, const AttentionTrace& trace, const std::str
           "--hidden --w-q");
   require(needs.token_ids, !trace.ids.empty(), "token ids", "ids");
   require(needs.question, trace.question_begin >= 0, "where the question begins", "a question");
-  require(!needs.pass.empty(), needs.pass.empty() || trace.passes.contains(needs.pass), "the extra pass '" + needs.pass + "'",
-          "--pass " + needs.pass);
+  const std::string how =
+      "--pass " + needs.pass + (has_backward(needs.pass) ? ", or in an experiment with 'record: {gradients: true}'" : "");
+  require(!needs.pass.empty(), needs.pass.empty() || trace.passes.contains(needs.pass), "the extra pass '" + needs.pass + "'", how);
+  if (!needs.pass.empty() && has_backward(needs.pass))
+    require(true, !trace.passes.at(needs.pass).layers.front().gradient.empty(), "gradients of the extra pass", how);
   require(needs.pass_hidden, !needs.pass_hidden || !trace.passes.at(needs.pass).layers.front().hidden.empty(),
           "the attention layers' inputs in the extra pass", "--hidden");
   if (needs.turns) check_rotation(trace, rope_of(trace));
@@ -69,7 +73,8 @@ Observed TraceObserver::observe(std::int32_t layer) {
     for (const PassChunk& c : pass.chunks)
       pass_.push_back({slice(tensors.q, c.begin, c.end),
                        tensors.k.data() + static_cast<std::int64_t>(c.begin) * trace_.kv_heads * trace_.head_dim, c.ctx_begin, c.ctx_end,
-                       needs_.pass_hidden ? tensors.hidden.data() + static_cast<std::int64_t>(c.begin) * trace_.hidden_dim : nullptr});
+                       needs_.pass_hidden ? tensors.hidden.data() + static_cast<std::int64_t>(c.begin) * trace_.hidden_dim : nullptr,
+                       tensors.gradient.empty() ? nullptr : tensors.gradient.data() + c.begin});
     pass_span_ = pass_;
     in.pass = std::span(&pass_span_, 1);
   }

@@ -87,16 +87,19 @@ TEST_F(QueryLinesCuda, PassAttentionEqualsCpuVersion) {
   RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 3, 60, 45}, 9);
   const QueriesFixture queries({2, 5, 7}, {800, 900, 901}, 4, 20, 10);
   const std::vector<float> keys = random_elements<float>(7 * 2 * 20, 11), hidden = random_elements<float>(7 * hidden_dim, 12, 5.0F);
-  const std::vector<float> w_o = random_elements<float>(hidden_dim * 80, 13);
-  const DeviceBuffer<float> device_keys(keys), device_hidden(hidden), device_w_o(w_o);
-  for (const bool norms : {false, true})
+  const std::vector<float> w_o = random_elements<float>(hidden_dim * 80, 13), gradient{3, 0.5F, 2, 7, 1, 0.25F, 4};
+  const DeviceBuffer<float> device_keys(keys), device_hidden(hidden), device_w_o(w_o), device_gradient(gradient);
+  using Norms = PassAttention::Norms;
+  for (const Norms norms : {Norms::kNone, Norms::kHidden, Norms::kGradient})
     check(rows, [&](auto&& op_on, bool gpu, float* out) {
       const Queries* q = gpu ? queries.device() : queries.host();
+      const bool sums = norms == Norms::kHidden;
       const float *k = gpu ? device_keys.data() : keys.data(), *h = gpu ? device_hidden.data() : hidden.data();
-      const std::vector<PassQueries> one{{q[0], k, 0, 9, h}}, other{{q[1], k, 0, 40, h}, {q[2], k, 30, 70, h}};
+      const float* g = gpu ? device_gradient.data() : gradient.data();
+      const std::vector<PassQueries> one{{q[0], k, 0, 9, h, g}}, other{{q[1], k, 0, 40, h, g}, {q[2], k, 30, 70, h, g}};
       const std::vector<std::span<const PassQueries>> pass{one, other};
-      op_on(PassAttention{gpu ? rows.device() : rows.host(), pass, 4, norms ? PassAttention::Reduce::kSum : PassAttention::Reduce::kMax,
-                          norms ? PassAttention::Group::kMean : PassAttention::Group::kMax, norms, gpu ? device_w_o.data() : w_o.data(),
+      op_on(PassAttention{gpu ? rows.device() : rows.host(), pass, 4, sums ? PassAttention::Reduce::kSum : PassAttention::Reduce::kMax,
+                          sums ? PassAttention::Group::kMean : PassAttention::Group::kMax, norms, gpu ? device_w_o.data() : w_o.data(),
                           hidden_dim, out});
     });
 }

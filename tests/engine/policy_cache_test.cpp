@@ -55,7 +55,8 @@ TEST(PolicyCache, FullCacheIsTheModel) {
 
 // A policy that acts at the prompt's end: the same whether the prompt ran through the cache or was adopted from a plain pass.
 TEST(PolicyCache, AdoptedPromptIsAPromptThatRan) {
-  for (const char* name : {"snapkv", "h2o", "adakv", "kivi2", "quest", "expected_attention", "kvzip", "laq", "cake", "streaming"}) {
+  for (const char* name :
+       {"snapkv", "h2o", "adakv", "kivi2", "quest", "expected_attention", "kvzip", "kvgrad", "laq", "cake", "streaming"}) {
     const Recipe recipe = load_recipe(name, name == std::string("kivi2") ? 0 : 64);
     PolicyCache ran(probe(), recipe, {}), adopted(probe(), recipe, {.packs = true});
     EngineSequence a = sequence_of(0, some_ids(210, 3), 200), b = sequence_of(0, some_ids(210, 3), 200);

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "base/read_file.h"
+#include "engine/model/gradient_tape.h"
 #include "kernels/model/rope/rotary.h"
 #include "kernels/select/guess_queries/guess_queries.h"
 #include "tests/engine/probe.h"
@@ -28,8 +29,8 @@ RecordOptions everything() {
   o.decode_tokens = 5;
   o.chunk_tokens = 25;
   o.pre_rope = o.hidden = o.w_o = o.w_q = true;
-  o.passes = {"reconstruct", "lookahead"};
-  o.repeat.chunk_tokens = 40;
+  o.passes = {"reconstruct", "lookahead", "reconstruct_gradient"};
+  o.repeat.chunk_tokens = o.repeat.gradient_chunk_tokens = 40;
   return o;
 }
 
@@ -185,6 +186,29 @@ TEST(Record, ReconstructionRunsEachChunkBehindThePrompt) {
   }
 }
 
+// The same pass, and gradients of each chunk by itself.
+TEST(Record, ReconstructionWithABackwardPassHasTheNormsOfItsGradients) {
+  const std::vector<std::int32_t> ids = prompt(60);
+  RecordOptions o;
+  o.passes = {"reconstruct", "reconstruct_gradient"};
+  o.repeat = {{1, 2, 3}, {4, 5}, {10}, 25, 8, 25};
+  const AttentionTrace t = record(probe(), ids, o);
+  const ExtraPass &plain = t.passes.at("reconstruct"), &pass = t.passes.at("reconstruct_gradient");
+  EXPECT_EQ(pass.chunks, plain.chunks);
+  EXPECT_EQ(pass.ids, plain.ids);
+  KvState kv(probe().config());
+  forward(probe(), ids, kv);
+  GradientTape tape(probe());
+  forward(probe(), std::span(pass.ids).subspan(29, 36), kv, &tape);
+  const std::vector<std::vector<float>> second = tape.norms(kv);
+  for (std::size_t l = 0; l < 8; ++l) {
+    EXPECT_EQ(pass.layers[l].q, plain.layers[l].q);
+    EXPECT_TRUE(plain.layers[l].gradient.empty());
+    ASSERT_EQ(pass.layers[l].gradient.size(), 86U);
+    EXPECT_TRUE(std::equal(second[l].begin(), second[l].end(), pass.layers[l].gradient.begin() + 29)) << l;
+  }
+}
+
 TEST(Record, AKnownContinuationEqualsDecodingIt) {
   RecordOptions greedy;
   greedy.decode_tokens = 6;
@@ -212,6 +236,7 @@ TEST(Record, SameInputSameBytesAndBackFromTheFile) {
     EXPECT_EQ(back.layers[l].pre_k, t.layers[l].pre_k);
     EXPECT_EQ(back.layers[l].w_o, t.layers[l].w_o);
     EXPECT_EQ(back.passes.at("reconstruct").layers[l].k, t.passes.at("reconstruct").layers[l].k);
+    EXPECT_EQ(back.passes.at("reconstruct_gradient").layers[l].gradient, t.passes.at("reconstruct_gradient").layers[l].gradient);
   }
   EXPECT_EQ(back.passes.at("reconstruct").layers[7].hidden, t.passes.at("reconstruct").layers[7].hidden);
   EXPECT_EQ(back.passes.at("reconstruct").layers[7].hidden.size(), t.passes.at("reconstruct").ids.size() * 384);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sim/replay/replay.h"
+#include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
 #include "tests/recipes_in.h"
@@ -30,6 +31,7 @@ ExtraPass pass_over(const AttentionTrace& trace, std::int32_t chunks) {
     t.k = last(l.k, trace.kv_heads * trace.head_dim);
     t.v = last(l.v, trace.kv_heads * trace.head_dim);
     t.hidden = test::RandomLayer::normals(static_cast<std::size_t>(pass.num_tokens * trace.hidden_dim), 8, ++stream);
+    t.gradient.assign(static_cast<std::size_t>(pass.num_tokens), 0.5F);
   }
   return pass;
 }
@@ -42,6 +44,7 @@ const AttentionTrace& trace_with_passes() {
     std::int32_t stream = 0;
     for (LayerTensors& l : t.layers) l.w_o = test::RandomLayer::normals(48U * 8 * 32, 9, ++stream);
     t.passes["reconstruct"] = pass_over(t, 2);
+    t.passes["reconstruct_gradient"] = pass_over(t, 2);
     t.passes["lookahead"] = pass_over(t, 1);
     return t;
   }();
@@ -74,9 +77,22 @@ TEST_P(AllocatorRecipe, KeepsItsBudgetOnAverageAndEverythingAtFullBudget) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
-                         ::testing::Values("pyramidkv", "adakv", "ada_pyramidkv", "criticalkv_ada", "cake", "dynamickv", "kvzip",
+                         ::testing::Values("pyramidkv", "adakv", "ada_pyramidkv", "criticalkv_ada", "cake", "dynamickv", "kvgrad", "kvzip",
                                            "kvzip_plus", "kvzip_uniform", "kvcompose", "laq", "laq_plus", "compresskv"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST(KvGrad, RefusesRecordingsWithoutGradients) {
+  AttentionTrace trace = trace_with_passes();
+  const KvPolicy policy(load_recipe("kvgrad", 40), shape_of(trace, 2));
+  const auto error = [&] { return error_of([&] { check_needs(policy.needs(), trace, "kvgrad"); }); };
+  const std::string how = "record it with --pass reconstruct_gradient, or in an experiment with 'record: {gradients: true}'";
+  EXPECT_EQ(error(), "no error");
+  for (LayerTensors& layer : trace.passes.at("reconstruct_gradient").layers) layer.gradient.clear();
+  EXPECT_EQ(error(), "recipe 'kvgrad' observes gradients of the extra pass, which trace '" + trace.name + "' does not have; " + how);
+  trace.passes.erase("reconstruct_gradient");
+  EXPECT_EQ(error(),
+            "recipe 'kvgrad' observes the extra pass 'reconstruct_gradient', which trace '" + trace.name + "' does not have; " + how);
+}
 
 // The counts of each layer after the prompt, as the allocator settled them.
 struct PromptCounts final : CountSource {

@@ -24,7 +24,7 @@ const Recordable& recordable(std::uint64_t seed) {
   const auto [at, is_new] = made.try_emplace(seed);
   if (is_new) {
     at->second.trace = sample({5, 4, 2, 32, 160, 3, 0, seed});
-    for (const char* pass : {"reconstruct", "lookahead", "repeat"}) add_pass(at->second.trace, pass);
+    for (const char* pass : {"reconstruct", "reconstruct_gradient", "lookahead", "repeat"}) add_pass(at->second.trace, pass);
     at->second.reference = full_attention(at->second.trace);
   }
   return at->second;
@@ -153,8 +153,10 @@ std::vector<std::string> settling_recipes() {
           "kvpress_adakv_critical",
           "kvpress_critical_adakv",
           "kvpress_dms",
+          "kvgrad",
           "kvpress_kvcompose",
           "kvpress_kvcompose_heads",
+          "kvpress_kvgrad",
           "kvpress_kvzip",
           "kvpress_kvzip_layerwise",
           "kvpress_kvzip_plus",

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
 #include "policies/kv/count_sources.h"
+#include "policies/kv/forward_passes.h"
 #include "policies/kv/shape_run.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/trace_observer.h"
@@ -88,6 +90,9 @@ inline void add_pass(AttentionTrace& trace, const std::string& name) {
     t.k = sample_normals(static_cast<std::size_t>(40 * trace.kv_heads * trace.head_dim), ++stream);
     t.v = sample_normals(static_cast<std::size_t>(40 * trace.kv_heads * trace.head_dim), ++stream);
     t.hidden = sample_normals(static_cast<std::size_t>(40 * trace.hidden_dim), ++stream);
+    if (!has_backward(name)) continue;
+    t.gradient = sample_normals(40, ++stream);
+    for (float& g : t.gradient) g = std::abs(g);
   }
   for (std::int32_t t = 0; t < 40; ++t) pass.ids.push_back(t % 31);
   trace.passes[name] = pass;

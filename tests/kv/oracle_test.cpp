@@ -16,7 +16,7 @@ const std::vector<Sampled>& samples() {
                                      SampleShape{1, 8, 1, 64, 260, 9, 0, 3}, SampleShape{3, 3, 3, 48, 130, 16, 0, 4}}) {
       Sampled& s = some.emplace_back();
       s.trace = sample(shape);
-      for (const char* pass : {"reconstruct", "lookahead", "repeat"}) add_pass(s.trace, pass);
+      for (const char* pass : {"reconstruct", "reconstruct_gradient", "lookahead", "repeat"}) add_pass(s.trace, pass);
       s.reference = full_attention(s.trace);
     }
     return some;

@@ -12,7 +12,7 @@ namespace {
 
 using Row = std::vector<double>;
 
-// A pass with random queries, keys and hidden states over a layer's prompt; its chunks observe `spans` of it.
+// A pass with random queries, keys, hidden states and gradients over a layer's prompt; its chunks observe `spans` of it.
 class RandomPass {
  public:
   RandomPass(const RandomLayer& layer, const std::vector<std::pair<std::int32_t, std::int32_t>>& spans, std::int32_t tokens_per_chunk)
@@ -23,13 +23,16 @@ class RandomPass {
       q.push_back(RandomLayer::normals(tokens * static_cast<std::size_t>(model.q_heads * model.head_dim), 51, s));
       k.push_back(RandomLayer::normals(tokens * static_cast<std::size_t>(model.kv_heads * model.head_dim), 52, s));
       hidden.push_back(RandomLayer::normals(tokens * static_cast<std::size_t>(model.hidden_dim), 53, s));
+      gradient.push_back(RandomLayer::normals(tokens, 55, s));
+      for (float& x : gradient.back()) x = std::abs(x);
       std::vector<PassQueries>& of_sequence = chunks_.emplace_back();
       for (std::size_t c = 0; c < spans.size(); ++c) {
         const auto begin = static_cast<std::int64_t>(c) * tokens_per_chunk;
         const Queries queries{data ? q.back().data() + begin * model.q_heads * model.head_dim : nullptr, tokens_per_chunk,
                               layer.seqs[0].prompt_tokens};
         of_sequence.push_back({queries, data ? k.back().data() + begin * model.kv_heads * model.head_dim : nullptr, spans[c].first,
-                               spans[c].second, data ? hidden.back().data() + begin * model.hidden_dim : nullptr});
+                               spans[c].second, data ? hidden.back().data() + begin * model.hidden_dim : nullptr,
+                               data ? gradient.back().data() + begin : nullptr});
       }
     }
     w_o = RandomLayer::normals(static_cast<std::size_t>(model.hidden_dim * model.q_heads * model.head_dim), 54, 0);
@@ -59,8 +62,9 @@ class RandomPass {
     return p;
   }
 
-  // |W_o^h v_i| over |hidden_t|.
-  double norm_factor(const RandomLayer& layer, std::int32_t s, std::int32_t c, std::int32_t t, std::int32_t q_head, std::int32_t i) const {
+  // |W_o^h v_i| over |hidden_t|, or times the gradient.
+  double norm_factor(const RandomLayer& layer, std::int32_t s, std::int32_t c, std::int32_t t, std::int32_t q_head, std::int32_t i,
+                     bool by_gradient) const {
     const std::int32_t d = model.head_dim, width = model.q_heads * d;
     const auto seq = static_cast<std::size_t>(s);
     double projected = 0, size = 0;
@@ -73,11 +77,12 @@ class RandomPass {
       const double h = hidden[seq][static_cast<std::size_t>((c * count_ + t) * model.hidden_dim + o)];
       size += h * h;
     }
+    if (by_gradient) return std::sqrt(projected) * static_cast<double>(gradient[seq][static_cast<std::size_t>(c * count_ + t)]);
     return std::sqrt(projected / size);
   }
 
   ModelShape model;
-  std::vector<std::vector<float>> q, k, hidden;  // per sequence
+  std::vector<std::vector<float>> q, k, hidden, gradient;  // per sequence
   std::vector<float> w_o;
   Observed observed;
 
@@ -98,11 +103,11 @@ std::vector<float> scores_of(Scorer& scorer, RandomLayer& layer, const RandomPas
 }
 
 TEST(Reconstruction, IsTheLargestAttentionOfTheRepetition) {
-  for (const bool norms : {false, true}) {
+  for (const std::string weighs : {"{}", "{norms: true}", "{gradient: true}"}) {
     for (const std::int32_t group : {1, 3, 4, 8}) {
       RandomLayer layer({1, 2 * group, 2, 8, 12}, 2, 70, 5);
       const RandomPass pass(layer, {{0, 32}, {32, 64}, {64, 70}}, 20);
-      auto scorer = make_part<ScorerRegistry>("reconstruction", norms ? "{norms: true}" : "{}");
+      auto scorer = make_part<ScorerRegistry>("reconstruction", weighs);
       const std::vector<float> scores = scores_of(*scorer, layer, pass);
       for (std::int32_t s = 0; s < 2; ++s)
         for (std::int32_t head = 0; head < 2; ++head) {
@@ -114,12 +119,12 @@ TEST(Reconstruction, IsTheLargestAttentionOfTheRepetition) {
                 for (std::size_t j = 0; j < p.size(); ++j) {
                   const std::int32_t i = 32 * c + static_cast<std::int32_t>(j);
                   double& best = wanted[static_cast<std::size_t>(i)];
-                  best = std::max(best, p[j] * (norms ? pass.norm_factor(layer, s, c, t, h, i) : 1));
+                  best = std::max(best, p[j] * (weighs == "{}" ? 1 : pass.norm_factor(layer, s, c, t, h, i, weighs == "{gradient: true}")));
                 }
               }
           for (std::size_t i = 0; i < 70; ++i) {
             const double got = scores[static_cast<std::size_t>(s * 2 + head) * 70 + i];
-            EXPECT_NEAR(got, wanted[i], 1e-5 * wanted[i]) << norms << " group " << group << " token " << i;
+            EXPECT_NEAR(got, wanted[i], 1e-5 * wanted[i]) << weighs << " group " << group << " token " << i;
           }
         }
     }
@@ -134,6 +139,11 @@ TEST(Reconstruction, SinksStayUnlessAskedOtherwise) {
   EXPECT_EQ(plain.pass, "reconstruct");
   EXPECT_FALSE(plain.pass_hidden || plain.output_weights);
   EXPECT_TRUE(plus.pass_hidden && plus.output_weights);
+  const Needs gradient = make_part<ScorerRegistry>("reconstruction", "{gradient: true}")->needs();
+  EXPECT_EQ(gradient.pass, "reconstruct_gradient");
+  EXPECT_TRUE(gradient.output_weights && gradient.cpu_only && !gradient.pass_hidden && !plus.cpu_only);
+  EXPECT_THROW(make_part<ScorerRegistry>("reconstruction", "{gradient: true, norms: true}"), InputError);
+  EXPECT_THROW(make_part<ScorerRegistry>("reconstruction", "{gradient: true, pass: repeat}"), InputError);
 }
 
 TEST(Lookahead, SumsPseudoQueriesAndTheWindowsThenPools) {
@@ -229,6 +239,7 @@ TEST(RetrievalHeadWindow, RefusesHeadsOfDifferentLengthWithoutALogToo) {
 TEST(PassScorers, LogsAreTheSameWithoutDataAndScoresTheSameTwice) {
   const std::pair<std::string, std::string> all[] = {{"reconstruction", "{}"},
                                                      {"reconstruction", "{norms: true}"},
+                                                     {"reconstruction", "{gradient: true}"},
                                                      {"lookahead", "{}"},
                                                      {"lookahead", "{window_tokens: 0, pool: none}"},
                                                      {"retrieval_head_window", "{}"},

@@ -367,6 +367,24 @@ TEST(RecipeFootprint, DecodedTokensAreReadAsPlainOnes) {
   }
 }
 
+// Chunks of 2,048 tokens with an instruction of 16; with gradients chunks of 512, each forward and backward, whose attention counts 2.5
+// times.
+TEST(RecipeFootprint, PassesOfAPromptAreCharged) {
+  const auto passes = [](const char* name) {
+    RecipeFootprint footprint(load_recipe(name, 64), kFootprintModel, kBlock);
+    std::vector<SeqState> batch{SeqState{0, 1100, 0, 0, false, false}.taking(1100)};
+    PolicyWork work;
+    footprint.charge(batch, work);
+    std::vector<std::pair<std::int32_t, std::int32_t>> all;
+    for (const ForwardPass& pass : work.passes) all.emplace_back(pass.new_tokens, pass.kv_tokens);
+    return all;
+  };
+  using Passes = std::vector<std::pair<std::int32_t, std::int32_t>>;
+  EXPECT_EQ(passes("kvzip"), (Passes{{1116, 1100}}));
+  EXPECT_EQ(passes("kvgrad"), (Passes{{528, 1100}, {528, 2750}, {528, 1100}, {528, 2750}, {92, 1100}, {92, 2750}}));
+  EXPECT_EQ(passes("snapkv"), Passes{});
+}
+
 TEST(RecipeFootprint, AnOracleCannotServe) {
   try {
     Params p = Params::from_text("{recipe: snapkv, scorer: oracle}", "kv_policy");

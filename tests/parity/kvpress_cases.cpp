@@ -111,6 +111,9 @@ void add_presses_that_split_heads(std::vector<PressCase>& c) {
   c.push_back({"kvzip", "", "", Pool::kModel, kAmplified});
   c.push_back({"kvzip_layerwise", "", "", Pool::kLayer, kAmplified});
   c.push_back({"kvzip_plus", "", "", Pool::kModel, kAmplified});
+  c.push_back({"kvgrad", "", "", Pool::kModel, kAmplified});
+  c.push_back({"kvgrad_layerwise", "kvpress_kvgrad",
+               "allocator: {ada: {safeguard_frac: 0, safeguard: forced_first, rounding: whole, ties: adakv}}", Pool::kLayer, kAmplified});
   c.push_back({"kvcompose", "", "", Pool::kRow, kAmplified});
   c.push_back({"kvcompose_heads", "", "", Pool::kModel, kAmplified});
   c.push_back({"adakv", "", "", Pool::kLayer});

@@ -136,7 +136,7 @@ AttentionTrace record_prompt(const PeerResults& prompt) {
   const Transformer& probe = at->second;
   RecordOptions options;
   options.pre_rope = options.hidden = options.w_o = true;
-  options.passes = {"reconstruct", "repeat"};
+  options.passes = {"reconstruct", "reconstruct_gradient", "repeat"};
   AttentionTrace trace = record(probe, prompt.ids(), options);
   trace.question_begin = trace.prompt_tokens - prompt.question_tokens();
   return trace;

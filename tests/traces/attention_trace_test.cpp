@@ -58,6 +58,7 @@ AttentionTrace full_trace() {
   pass.ids = {7, 8, 9};
   pass.chunks = {{0, 2, 0, 2}, {2, 3, 2, 5}};
   pass.layers = layers_of(trace, 3, 200);
+  for (LayerTensors& layer : pass.layers) layer.gradient = numbers(3, 300);
   return trace;
 }
 
@@ -70,6 +71,7 @@ void expect_equal(const std::vector<LayerTensors>& a, const std::vector<LayerTen
     EXPECT_EQ(a[l].pre_q, b[l].pre_q);
     EXPECT_EQ(a[l].pre_k, b[l].pre_k);
     EXPECT_EQ(a[l].hidden, b[l].hidden);
+    EXPECT_EQ(a[l].gradient, b[l].gradient);
     EXPECT_EQ(a[l].w_o, b[l].w_o);
     EXPECT_EQ(a[l].w_q, b[l].w_q);
     EXPECT_EQ(a[l].b_q, b[l].b_q);
@@ -254,9 +256,11 @@ TEST(AttentionTraceErrors, OptionalTensorsOfSomeLayersAlone) {
 }
 
 TEST(AttentionTraceErrors, UnknownTensors) {
-  const std::string known = "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, W_q.L0, b_q.L0, ids, pass.NAME.L0.q";
+  const std::string known =
+      "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, W_q.L0, b_q.L0, ids, pass.NAME.L0.q, "
+      "pass.NAME.L0.gradient";
   for (const char* name : {"L0.w", "L0", "L", "L.q", "L01.q", "L-1.q", "L0.q.x", "W_o", "W_o.L", "W_o.L0.q", "pass.p", "pass..ids",
-                           "pass.p.q.L0.q", "pass.p.L0.pre_q", "pass.p.W_o.L0", "q", "L99999999999999999999.q"}) {
+                           "pass.p.q.L0.q", "pass.p.L0.pre_q", "pass.p.W_o.L0", "L0.gradient", "q", "L99999999999999999999.q"}) {
     EXPECT_EQ(error_shaped(name, {6, 4, 3}), "unknown tensor '" + std::string(name) + "'" + known);
   }
 }

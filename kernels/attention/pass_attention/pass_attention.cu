@@ -89,7 +89,8 @@ void add_chunk(const PassAttention& a, const PassQueries& chunk, PassChunk pass,
   const CudaContext::Frame frame(cuda);
   pass.count = chunk.queries.count, pass.queries = chunk.queries.data, pass.k = chunk.k;
   pass.sink_end = std::min(a.sinks, chunk.ctx_begin), pass.ctx_begin = chunk.ctx_begin, pass.ctx_end = chunk.ctx_end;
-  if (a.norms) {
+  if (a.norms == PassAttention::Norms::kGradient) pass.factor = chunk.gradient;
+  if (a.norms == PassAttention::Norms::kHidden) {
     float* const factor = cuda.scratch<float>(pass.count);
     launch("pass_attention", cuda, block_each(pass.count), hidden_factors, chunk.hidden, a.hidden_dim, factor);
     pass.factor = factor;
@@ -113,7 +114,7 @@ void run_cuda(const PassAttention& a, CudaContext& cuda) {
   pass.kv = on_device(a.kv, cuda);
   pass.scale = 1.0F / std::sqrt(static_cast<float>(a.kv.head_dim));
   pass.reduce = a.queries, pass.group = a.group, pass.scores = a.scores;
-  if (a.norms) {
+  if (a.norms != PassAttention::Norms::kNone) {
     float* const norms = cuda.scratch<float>(a.kv.group * a.kv.total());
     head_norms(a.kv, a.w_o, a.hidden_dim, ProjectedNorms::Kind::kL2, norms, cuda);
     pass.norms = norms;

@@ -54,7 +54,8 @@ Eigen::ArrayXf value_norms(const PassAttention& a, std::int32_t row, std::int32_
 }
 
 float query_factor(const PassAttention& a, const PassQueries& chunk, std::int32_t t) {
-  if (!a.norms) return 1.0F;
+  if (a.norms == PassAttention::Norms::kNone) return 1.0F;
+  if (a.norms == PassAttention::Norms::kGradient) return chunk.gradient[t];
   const Eigen::Map<const Eigen::VectorXf> hidden(chunk.hidden + static_cast<std::int64_t>(t) * a.hidden_dim, a.hidden_dim);
   return 1.0F / std::max(hidden.norm(), 1e-12F);
 }
@@ -97,7 +98,7 @@ void add_chunk(const PassAttention& a, std::int32_t row, const PassQueries& chun
   Eigen::ArrayXf of_group = Eigen::ArrayXf::Zero(held);
   for (std::int32_t g = 0; g < a.kv.group; ++g) {
     Eigen::ArrayXf& of_head = of_heads[static_cast<std::size_t>(g)];
-    if (a.norms)
+    if (a.norms != PassAttention::Norms::kNone)
       for (std::int32_t j = 0; j < held; ++j) of_head[j] *= norms[static_cast<std::size_t>(g)][visible.token[static_cast<std::size_t>(j)]];
     if (a.group == PassAttention::Group::kMax) {
       of_group = of_group.max(of_head);
@@ -118,7 +119,7 @@ void run_cpu(const PassAttention& a) {
   for_each_in_parallel(a.kv.num_rows, [&](std::int64_t i) {
     const auto r = static_cast<std::int32_t>(i);
     std::vector<Eigen::ArrayXf> norms;
-    if (a.norms)
+    if (a.norms != PassAttention::Norms::kNone)
       for (std::int32_t g = 0; g < a.kv.group; ++g) norms.push_back(value_norms(a, r, r % a.kv.kv_heads * a.kv.group + g));
     for (const PassQueries& chunk : a.pass[static_cast<std::size_t>(a.kv.sequence(r))]) add_chunk(a, r, chunk, norms);
   });

@@ -7,7 +7,8 @@ namespace {
 
 // How much any token needs each cached one when the model repeats the prompt: the largest attention, over the repeated chunk's tokens and
 // the query heads, in a softmax over the sinks, the chunk's own cached tokens and the repetition up to the query. The pass "reconstruct"
-// is run for it. KVzip, Kim et al. 2025, arXiv:2505.23416, eq. 2.
+// is run for it. KVzip, Kim et al. 2025, arXiv:2505.23416, eq. 2. With `gradient` the repetition also has a backward pass, and attention
+// counts by what it does to the model's last hidden states (KVgrad).
 class Reconstruction final : public Scorer {
  public:
   explicit Reconstruction(Params& p)
@@ -19,14 +20,26 @@ class Reconstruction final : public Scorer {
         protects_(p.flag("protect_sinks", true, "the first tokens stay; kvpress lets the first chunk's scores take their place")),
         group_(p.choice("group", {{"max", PassAttention::Group::kMax}, {"mean", PassAttention::Group::kMean}}, PassAttention::Group::kMax,
                         "how query heads that share a KV head vote")),
-        norms_(
-            p.flag("norms", false,
-                   "KVzip+: attention times the value's size in the layer's output, over the size of the querying token's hidden state")) {}
+        norms_(p.flag("norms", false,
+                      "KVzip+: attention times the value's size in the layer's output, over the size of the querying token's hidden state")
+                   ? Norms::kHidden
+                   : Norms::kNone) {
+    if (!p.flag("gradient", false,
+                "KVgrad: attention times the value's size in the layer's output and the size of the gradient of the last hidden states' "
+                "squares with respect to the querying token there; chunks of 512 tokens; with backend cpu"))
+      return;
+    if (norms_ != Norms::kNone) p.fail_at("gradient", "'norms' and 'gradient' exclude each other");
+    if (pass_ == "repeat") p.fail_at("gradient", "it needs 'pass: reconstruct'");
+    norms_ = Norms::kGradient;
+    pass_ = "reconstruct_gradient";
+  }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.pass = pass_;
-    needs.pass_hidden = needs.output_weights = norms_;
+    needs.pass_hidden = norms_ == Norms::kHidden;
+    needs.output_weights = norms_ != Norms::kNone;
+    needs.cpu_only = norms_ == Norms::kGradient;  // its backward pass
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {protects_ ? sinks_ : 0, 0}; }
@@ -45,11 +58,12 @@ class Reconstruction final : public Scorer {
   }
 
  private:
+  using Norms = PassAttention::Norms;
   std::string pass_;
   std::int32_t sinks_;
   bool protects_;
   PassAttention::Group group_;
-  bool norms_;
+  Norms norms_;
 };
 
 KVLAB_REGISTER(Scorer, Reconstruction, "reconstruction", "largest attention received when the model repeats the prompt",

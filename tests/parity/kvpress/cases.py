@@ -102,6 +102,8 @@ CASES = {
     "kvzip": Case(lambda r, n, w: kvpress.KVzipPress(r), attn="sdpa"),
     "kvzip_layerwise": Case(lambda r, n, w: kvpress.KVzipPress(r, layerwise=True), attn="sdpa"),
     "kvzip_plus": Case(lambda r, n, w: kvpress.KVzipPress(r, kvzip_plus_normalization=True), attn="sdpa"),
+    "kvgrad": Case(lambda r, n, w: kvpress.KVgradPress(r), attn="sdpa"),
+    "kvgrad_layerwise": Case(lambda r, n, w: kvpress.KVgradPress(r, layerwise=True), attn="sdpa"),
     "kvcompose": Case(lambda r, n, w: kvpress.KVComposePress(compression_ratio=r)),
     "kvcompose_heads": Case(lambda r, n, w: kvpress.KVComposePress(structured=False, compression_ratio=r)),
     "adakv": Case(lambda r, n, w: kvpress.AdaKVPress(snapkv(r)), tail=64, attn="sdpa"),

@@ -43,8 +43,8 @@ class ByteTokenizer:
         return torch.tensor([list(text.encode())], dtype=torch.long)
 
 
-# KVzip scores in a second pass after the prefill, so nothing is compressed inside the hook.
-KVZIP = {name for name in CASES if name.startswith("kvzip")}
+# KVzip and KVgrad score in passes after the prefill, so nothing is compressed inside the hook.
+KVZIP = {name for name in CASES if name.startswith(("kvzip", "kvgrad"))}
 # KVCompose as well, and DMS masks in a hook of its own: their sets are read from the cache and the masks at the end.
 AT_THE_END = {name for name in CASES if name.startswith(("kvcompose", "dms"))}
 # Their selections are not one topk over tokens: no boundary is recorded.

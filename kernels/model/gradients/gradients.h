@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvlab {
+
+// Gradients of a decoder layer's operations with respect to their inputs, on the CPU in float32. `dx` names the gradient of x.
+
+// Of y = x w^T: dx += dy w.
+struct LinearGradient {
+  const float* dy = nullptr;  // [tokens, out_dim]
+  const float* w = nullptr;   // [out_dim, in_dim]
+  float* dx = nullptr;        // [tokens, in_dim]
+  std::int64_t tokens = 0, in_dim = 0, out_dim = 0;
+};
+void run_cpu(const LinearGradient& a);
+
+// Of y = x weight / r, r = sqrt(mean(x^2) + epsilon): dx += weight dy / r - x sum(weight dy x) / (width r^3).
+struct RmsNormGradient {
+  const float* x = nullptr;       // [tokens, width]
+  const float* weight = nullptr;  // [width]
+  const float* dy = nullptr;      // [tokens, width]
+  float* dx = nullptr;            // [tokens, width]
+  std::int64_t tokens = 0, width = 0;
+  float epsilon = 1e-5F;
+};
+void run_cpu(const RmsNormGradient& a);
+
+// Of y = gate sigmoid(gate) up: overwrites gate and up with their gradients.
+struct SiluMulGradient {
+  const float* dy = nullptr;  // [tokens, width]
+  float* gate = nullptr;      // [tokens, width]
+  float* up = nullptr;        // [tokens, width]
+  std::int64_t tokens = 0, width = 0;
+};
+void run_cpu(const SiluMulGradient& a);
+
+}  // namespace kvlab
