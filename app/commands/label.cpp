@@ -79,7 +79,9 @@ int write_filters_of_queries(const LabelCommand& c, std::ostream& out) {
 int write_patterns_of_prompts(const LabelCommand& c, std::ostream& out) {
   check_output(c, ".json");
   const Transformer model = Transformer::load(c.model);
-  const PrefillLabels labels = label_prefill(model, Tokenizer::load(c.model), c.options, c.flops_frac);
+  LabelOptions options = c.options;
+  options.probes = c.prefill_probes, options.prompt_tokens = c.prefill_tokens;
+  const PrefillLabels labels = label_prefill(model, Tokenizer::load(c.model), options, c.flops_frac);
   replace_file(c.output, prefill_labels_text(labels));
   const auto number = [&](HeadPattern::Kind kind) {
     return std::count_if(labels.heads.begin(), labels.heads.end(), [&](const auto& head) { return head.pattern.kind == kind; });
@@ -112,10 +114,12 @@ void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(
       add("heads", "scores of every head: retrieval, semantic retrieval, sinks, echo, induction, gates", write_labels_of_heads);
   CLI::App* const prefill =
       add("prefill", "pattern of every query head's prompt attention, for recipe 'minference'", write_patterns_of_prompts);
-  for (CLI::App* const one : {heads, prefill}) {
-    one->add_option("--probes", c.options.probes, "needle prompts; default: 5")->check(CLI::Range(1, 1 << 16));
-    one->add_option("--prompt-tokens", c.options.prompt_tokens, "of a needle prompt, about; default: 1024")->check(CLI::Range(64, kMost));
-  }
+  const auto add_prompts = [&](CLI::App* one, std::int32_t& probes, std::int32_t& tokens) {
+    one->add_option("--probes", probes, fmt::format("needle prompts; default: {}", probes))->check(CLI::Range(1, 1 << 16));
+    one->add_option("--prompt-tokens", tokens, fmt::format("of a needle prompt, about; default: {}", tokens))->check(CLI::Range(64, kMost));
+  };
+  add_prompts(heads, c.options.probes, c.options.prompt_tokens);
+  add_prompts(prefill, c.prefill_probes, c.prefill_tokens);
   prefill->add_option("--flops-frac", c.flops_frac, "most FLOPs of a head, as a share of dense attention's; default: 0.25")
       ->check(CLI::Range(1e-4, 1.0));
   heads->add_option("--chunk-tokens", c.options.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")

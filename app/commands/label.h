@@ -14,8 +14,9 @@ namespace kvlab {
 struct LabelCommand {
   std::string model, output, text_file;
   LabelOptions options;
-  std::int32_t calibration_tokens = 3072;  // of q_filters
-  double flops_frac = 0.25;                // of prefill
+  std::int32_t calibration_tokens = 3072;                  // of q_filters
+  std::int32_t prefill_probes = 3, prefill_tokens = 2048;  // needle prompts of prefill, and tokens of one
+  double flops_frac = 0.25;                                // of prefill
 };
 
 int write_labels_of_heads(const LabelCommand& command, std::ostream& out);
