@@ -43,16 +43,18 @@ void set_angle(float* row, std::int32_t pair, double angle, double size) {
   row[2 * pair] = static_cast<float>(size * std::cos(angle)), row[2 * pair + 1] = static_cast<float>(size * std::sin(angle));
 }
 
-// Logits 25 where the key is `distance` before the query, and sums of cosines of unrelated angles elsewhere.
+// Logits 25 where the key is `distance` before the query, less at 4, 8 and 12 tokens from there; queries that have no such key see all keys
+// alike. Angles turn by about a quarter per token, so that means of blocks tell nothing.
 HeadPrompt diagonal_head(std::int32_t tokens, std::int32_t distance) {
   const auto row = [](std::int32_t t, float* x) {
-    for (std::int32_t i = 0; i < kDim / 2; ++i) {
-      const auto turn = static_cast<double>(Draw{5, Purpose::kTest, 0, static_cast<std::uint64_t>(i)}.below(1 << 20)) / (1 << 20);
-      set_angle(x, i, std::numbers::pi * turn * t, 2.5);
-    }
+    for (std::int32_t i = 0; i < kDim / 2; ++i) set_angle(x, i, t * std::numbers::pi * (0.5 + (i - 15.5) / 512), 2.5);
   };
   return made_head(
-      tokens, [=](std::int32_t t, float* x) { row(t - distance, x); }, row);
+      tokens,
+      [=](std::int32_t t, float* x) {
+        if (t >= distance) row(t - distance, x);
+      },
+      row);
 }
 
 HeadPatternSearch::Found found(const HeadPrompt& head, double flops_frac) {
@@ -86,7 +88,7 @@ TEST(LabelPrefill, FindsFirstAndNewestTokens) {
 TEST(LabelPrefill, FindsDiagonalsAndColumns) {
   const HeadPatternSearch::Found diagonal = found(diagonal_head(1024, 420), 0.55);
   EXPECT_EQ(diagonal.pattern.kind, Kind::kVerticalSlash);
-  EXPECT_LE(diagonal.error, 0.05);
+  EXPECT_LE(diagonal.error, 0.1);
   // Every 37th key is seen by all queries.
   const HeadPrompt columns = made_head(
       1024, [](std::int32_t, float* x) { x[0] = 8; }, [](std::int32_t t, float* x) { x[0] = t % 37 == 5 ? 8 : 0; });
