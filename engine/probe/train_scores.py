@@ -1,11 +1,11 @@
-"""Trains two small models that score the probe's cached tokens: KVzap's, from the attention layer's input (Jegou and Jeblick 2026,
-arXiv:2601.07891), and Locret's, from query, key and value before RoPE (Huang et al. 2024, arXiv:2410.01805). Both have two linear layers
-for each layer of the probe; the files are for `weights:` of the recipes kvzap and locret.
+"""Trains two small models that score the cached tokens of the probe, for `weights:` of the recipes kvzap and locret. KVzap is linear in the
+input of the attention layer (Jegou and Jeblick 2026, arXiv:2601.07891). Locret has two layers and takes query, key and value before RoPE
+(Huang et al. 2024, arXiv:2410.01805).
 
 cat /usr/lib/python3*/*.py > train.txt
 python engine/probe/train_scores.py --text train.txt --words /usr/share/dict/american-english --out DIR
 
-Prompts are those of tasks.py, in the text given. Half an hour on a core. Needs torch.
+Prompts are those of tasks.py, hidden in the text given. Minutes on a core. Needs torch.
 """
 import argparse
 import pathlib
@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 
 from frozen import DIM, GROUP, HEADS, KV_HEADS, LAYERS, Frozen, joined, samples
 
-TASKS = ("niah", "multikey", "multiquery", "turns", "kvlines", "copy", "freq", "trace", "multivalue")
-LENGTHS = (512, 768, 1024)
+# A task that is named twice has twice the prompts.
+TASKS = ("niah", "multikey", "multiquery", "turns", "kvlines", "copy", "freq", "trace", "multivalue", "niah", "multikey", "turns", "copy")
+LENGTHS = (512, 512, 768, 1024)
 REPEAT = list(b"\n\nRepeat the previous context exactly.")
 
 
@@ -26,15 +27,15 @@ def per_kv_head(x):
     return x.view(KV_HEADS, -1, x.shape[-1]).amax(1)
 
 
-def kvzip_plus(model, layers, ids, rows=slice(None)):
-    """log of max over the rows of `ids`, run after the prompt, and the group of attention * |W_o v| / |h|: [layers, KV heads, tokens]."""
+def kvzip_plus(model, layers, ids):
+    """log of max over the tokens of `ids`, run after the prompt, and the group of attention * |W_o v| / |h|: [layers, KV heads, tokens]."""
     n, logits = layers[0].k.shape[1], {}
     _, after = model.go_on(layers, ids, see=lambda i, z: logits.__setitem__(i, z.clone()))
     scores = []
     for i, layer in enumerate(layers):
         w_o = model.w_o(i).view(-1, HEADS, DIM)
         size = torch.stack([(layer.v[h // GROUP] @ w_o[:, h].T).norm(dim=-1) for h in range(HEADS)])
-        share = logits[i].softmax(-1)[:, rows, :n] / after[i].hidden.norm(dim=-1)[None, rows, None] * size[:, None]
+        share = logits[i].softmax(-1)[:, :, :n] / after[i].hidden.norm(dim=-1)[None, :, None] * size[:, None]
         scores.append(per_kv_head(share).clamp_min(1e-9).log())
     return torch.stack(scores), logits
 
@@ -53,19 +54,24 @@ def label(model, prompt, pairs, repeats):
     return dict(hidden=torch.stack([layer.hidden for layer in layers]).half(), zap=zap.half(), locret=locret.half())
 
 
-class Scores(torch.nn.Module):
-    """Two linear layers for each layer of the model at once, [layers, tokens, inputs] to [layers, tokens, KV heads]."""
+def ridge(x, y, alpha=1.0):
+    """Weights [outputs, inputs] and bias [outputs] of least squares with alpha * |weights|^2, the bias free."""
+    x_mean, y_mean = x.mean(0), y.mean(0)
+    x = x - x_mean
+    w = torch.linalg.solve(x.T @ x + alpha * torch.eye(x.shape[1]), x.T @ (y - y_mean)).T
+    return w, y_mean - w @ x_mean
 
-    def __init__(self, inputs, middle, act, has_bias):
+
+class Heads(torch.nn.Module):
+    """Locret's models of all layers at once, [layers, tokens, inputs] to [layers, tokens, KV heads]."""
+
+    def __init__(self, inputs, middle):
         super().__init__()
-        self.act = act
         self.w1 = torch.nn.Parameter(torch.randn(LAYERS, inputs, middle) / inputs ** 0.5)
         self.w2 = torch.nn.Parameter(torch.randn(LAYERS, middle, KV_HEADS) / middle ** 0.5)
-        self.b1 = torch.nn.Parameter(torch.zeros(LAYERS, 1, middle), requires_grad=has_bias)
-        self.b2 = torch.nn.Parameter(torch.zeros(LAYERS, 1, KV_HEADS), requires_grad=has_bias)
 
     def forward(self, x):
-        return torch.baddbmm(self.b2, self.act(torch.baddbmm(self.b1, x, self.w1)), self.w2)
+        return torch.bmm(F.silu(torch.bmm(x, self.w1)), self.w2)
 
 
 def qkv(model, hidden):
@@ -74,28 +80,26 @@ def qkv(model, hidden):
     return torch.bmm(hidden, torch.stack(w).transpose(1, 2))
 
 
-def fit(net, inputs, targets, loss, steps, batch=1024, lr=5e-3, smooth=0.0):
-    """Tokens are drawn in runs of 64 neighbours. Returns the loss and the correlation per layer on the last tenth of the tokens."""
-    n = inputs.shape[1]
-    held = n // 10
-    opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=lr)
+def fit(net, inputs, targets, steps, batch=512, lr=5e-3, smooth=0.0025):
+    """Smooth L1 loss, and `smooth` times the squared difference of neighbours. Tokens are drawn in runs of 64."""
+    opt = torch.optim.AdamW(net.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
     for _ in range(steps):
-        at = (torch.randint(0, n - held - 64, (batch // 64, 1)) + torch.arange(64)).flatten()
+        at = (torch.randint(0, inputs.shape[1] - 64, (batch // 64, 1)) + torch.arange(64)).flatten()
         out = net(inputs[:, at].float())
-        error = loss(out, targets[:, at].float())
-        if smooth:
-            runs = out.view(LAYERS, -1, 64, KV_HEADS)
-            error = error + smooth * LAYERS * F.mse_loss(runs[:, :, 1:], runs[:, :, :-1])
+        runs = out.view(LAYERS, -1, 64, KV_HEADS)
+        loss = F.smooth_l1_loss(out, targets[:, at].float()) + smooth * LAYERS * F.mse_loss(runs[:, :, 1:], runs[:, :, :-1])
         opt.zero_grad()
-        error.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        loss.backward()
+        torch.nn.utils.clip_grad_value_(net.parameters(), 0.5)
         opt.step()
         schedule.step()
-    with torch.no_grad():
-        out, truth = net(inputs[:, n - held:].float()), targets[:, n - held:].float()
-    r = [torch.corrcoef(torch.stack((out[i].flatten(), truth[i].flatten())))[0, 1].item() for i in range(LAYERS)]
-    print("held-out correlation per layer:", " ".join(f"{x:.2f}" for x in r), flush=True)
+
+
+def print_correlation(name, guess, truth):
+    """Per layer, over [layers, tokens, KV heads]."""
+    r = [torch.corrcoef(torch.stack((g.flatten(), t.flatten())))[0, 1].item() for g, t in zip(guess, truth)]
+    print(f"{name}: held-out correlation per layer", " ".join(f"{x:.2f}" for x in r), flush=True)
 
 
 def labelled(a, model):
@@ -124,8 +128,8 @@ def main():
     ap.add_argument("--prompts", type=int, default=100)
     ap.add_argument("--repeat", action="store_true", help="KVzap's targets from a repetition of the prompt, as published; slow")
     ap.add_argument("--labels", help="file to keep the prompts' inputs and targets in; read if it is there")
-    ap.add_argument("--middle", type=int, default=64, help="width between the two layers")
-    ap.add_argument("--steps", type=int, default=1500)
+    ap.add_argument("--middle", type=int, default=32, help="width between the two layers of Locret's models")
+    ap.add_argument("--steps", type=int, default=400, help="of Locret's training")
     ap.add_argument("--seed", type=int, default=11)
     ap.add_argument("--threads", type=int, default=1)
     ap.add_argument("--out", required=True, help="folder for kvzap.safetensors and locret.safetensors")
@@ -135,23 +139,24 @@ def main():
     model = Frozen(a.model)
     data = labelled(a, model)
     hidden, zap, locret = (torch.cat([d[name] for d in data], dim) for name, dim in (("hidden", 1), ("zap", 2), ("locret", 2)))
+    zap, locret = zap.transpose(1, 2), locret.transpose(1, 2)
     tokens = hidden.shape[1]
+    train = tokens - tokens // 10  # the last tenth is held out
     print(f"{len(data)} prompts, {tokens} tokens")
     out = pathlib.Path(a.out)
     out.mkdir(parents=True, exist_ok=True)
     about = dict(prompts=str(len(data)), tokens=str(tokens), targets="repetition" if a.repeat else "answers", seed=str(a.seed))
 
-    net = Scores(hidden.shape[2], a.middle, F.gelu, True)
-    targets = zap.transpose(1, 2)
-    net.b2.data = targets.float().mean(1, keepdim=True)
-    fit(net, hidden, targets, F.mse_loss, a.steps)
-    save_file({f"layers.{i}.{name}": half(t) for i in range(LAYERS) for name, t in
-               (("0.weight", net.w1[i].T), ("0.bias", net.b1[i, 0]), ("2.weight", net.w2[i].T), ("2.bias", net.b2[i, 0]))},
-              out / "kvzap.safetensors", metadata=dict(method="KVzap, two layers", **about))
+    linear = [ridge(hidden[i, :train].float(), zap[i, :train].float()) for i in range(LAYERS)]
+    print_correlation("kvzap", [hidden[i, train:].float() @ w.T + b for i, (w, b) in enumerate(linear)], zap[:, train:].float())
+    save_file({f"layers.{i}.{name}": half(t) for i, (w, b) in enumerate(linear) for name, t in (("weight", w), ("bias", b))},
+              out / "kvzap.safetensors", metadata=dict(method="KVzap, linear", **about))
 
     inputs = torch.cat([qkv(model, part.float()).half() for part in hidden.split(4096, 1)], 1)
-    net = Scores(inputs.shape[2], a.middle, F.silu, False)
-    fit(net, inputs, locret.transpose(1, 2), F.smooth_l1_loss, a.steps, smooth=0.0025)
+    net = Heads(inputs.shape[2], a.middle)
+    fit(net, inputs[:, :train], locret[:, :train], a.steps)
+    with torch.no_grad():
+        print_correlation("locret", net(inputs[:, train:].float()), locret[:, train:].float())
     save_file({f"layers.{i}.fc{n}.weight": half(w[i].T) for i in range(LAYERS) for n, w in ((1, net.w1), (2, net.w2))},
               out / "locret.safetensors", metadata=dict(method="Locret", **about))
 
