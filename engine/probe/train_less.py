@@ -94,7 +94,7 @@ def main():
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
-    model, source = Frozen(a.model), samples(a.text, a.words, TASKS, (512, 640), a.seed)
+    model, source = Frozen(a.model), samples(a.text, a.words, TASKS, (448, 512), a.seed)
     data = [examples(model, next(source)[1], a.budgets[i % len(a.budgets)]) for i in range(a.prompts)]
     held, tensors = max(1, a.prompts // 10), {}
     for layer in range(LAYERS):

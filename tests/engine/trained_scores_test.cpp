@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/random.h"
@@ -60,7 +61,9 @@ TEST(TrainedScores, KeepNeedlesThatOthersLose) {
   const std::vector<EvalSample> samples = needle_samples();
   const int snapkv = right_answers(samples, recipe_of("{recipe: snapkv, budget_tokens: 128}"));
   const std::pair<std::string, std::string> recipes[] = {
-      {"kvzap", "{recipe: kvzap, allocator: uniform, trigger: prefill_end, budget_tokens: 128, weights: "},
+      {"kvzap",
+       "{recipe: kvzap, scorer: {hidden_surrogate: {sinks_tokens: 4}}, allocator: uniform, trigger: prefill_end, budget_tokens: 128, "
+       "weights: "},
       {"locret", "{recipe: locret, scorer: {retaining_heads: {recent_tokens: 32}}, budget_tokens: 128, weights: "}};
   for (const auto& [name, recipe] : recipes) {
     const std::string file = kProbeDir + "/" + name + ".safetensors";
