@@ -36,7 +36,8 @@ inline Recipe with_budget(const std::string& name, std::int32_t tokens) {
 // True: only its costs are known without a file of trained tensors.
 inline bool needs_weights(const std::string& name) {
   const Recipe& recipe = shipped_recipe(name);
-  return (recipe.make_scorer && recipe.make_scorer()->needs().weights) || recipe.make_allocator()->needs().weights;
+  return (recipe.make_scorer && recipe.make_scorer()->needs().weights) || recipe.make_allocator()->needs().weights ||
+         recipe.make_disposal()->needs().weights;
 }
 
 // Names of the recipes that compute without a file of trained tensors.

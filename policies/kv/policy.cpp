@@ -1,3 +1,4 @@
+// TEMPORARY
 #include <fmt/format.h>
 
 #include <algorithm>

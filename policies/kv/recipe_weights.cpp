@@ -29,6 +29,7 @@ bool give(std::function<std::unique_ptr<Part>()>& make, const Weights& weights) 
 bool give_all(Recipe& recipe, const Weights& weights) {
   bool taken = give(recipe.make_scorer, weights);
   taken = give(recipe.make_allocator, weights) || taken;
+  taken = give(recipe.make_disposal, weights) || taken;
   taken = give(recipe.make_format, weights) || taken;
   return give(recipe.make_selector, weights) || taken;
 }

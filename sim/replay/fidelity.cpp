@@ -41,7 +41,8 @@ std::vector<std::int32_t> columns_of(const AttendedRow& a) {
   for (const Segment& s : a.segments) {
     for (std::int64_t i = 0; i < s.tokens(a.row); ++i) {
       const std::int32_t token = s.index == nullptr ? static_cast<std::int32_t>(i) : s.index[s.index_first[a.row] + i];
-      columns.push_back(s.log_weight != nullptr || s.head_log_weight != nullptr ? kStandIn : s.kv.position[s.kv.slot(a.row, token)]);
+      const bool stands_in = s.log_weight != nullptr || s.head_log_weight != nullptr || s.weighed_queries > 0;
+      columns.push_back(stands_in ? kStandIn : s.kv.position[s.kv.slot(a.row, token)]);
     }
   }
   return columns;

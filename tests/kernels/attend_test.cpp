@@ -139,5 +139,35 @@ TEST(AttendCpu, WeighsTokensForEachHead) {
   }
 }
 
+// The same for each of several queries, in a segment beside one without weights; every query sees all tokens.
+TEST(AttendCpu, WeighsTokensForEachQuery) {
+  AttendRow row(21, 3, 2, 16, 8);
+  std::vector<float> weight = noise(21 * 3 * 2, 9);
+  for (std::size_t i = 0; i < weight.size(); i += 5) weight[i] = -INFINITY;
+  Segment segments[2];
+  segments[0].kv = segments[1].kv = row.rows();
+  segments[1].token_log_weight = weight.data(), segments[1].weighs_tokens = true, segments[1].weighed_queries = 3;
+  const Queries asked{row.q.data(), 3, 80};
+  std::vector<float> out(row.q.size());
+  float* outs = out.data();
+  const Attend op{segments, 2, &asked, &outs};
+  run_cpu(op);
+  EXPECT_EQ(call(op).bytes, 2 * (2 * 21 * 16 * 2) + 4 * 21 * 3 * 2 + 2 * 3 * 2 * 16 * 2);
+  for (std::size_t line = 0; line < 6; ++line) {
+    double sum_of_weights = 0;
+    std::vector<double> sum(16, 0.0);
+    for (std::int32_t i = 0; i < 21; ++i) {
+      const std::size_t at = row.slot(i) * 16;
+      double dot = 0;
+      for (std::size_t c = 0; c < 16; ++c) dot += double{row.q[line * 16 + c]} * row.k[at + c];
+      const double w =
+          std::exp(dot / 4) * (1 + std::exp(static_cast<double>(weight[(line / 2 * 21 + static_cast<std::size_t>(i)) * 2 + line % 2])));
+      sum_of_weights += w;
+      for (std::size_t c = 0; c < 16; ++c) sum[c] += w * row.v[at + c];
+    }
+    for (std::size_t c = 0; c < 16; ++c) EXPECT_NEAR(out[line * 16 + c], sum[c] / sum_of_weights, 2e-6);
+  }
+}
+
 }  // namespace
 }  // namespace kvlab

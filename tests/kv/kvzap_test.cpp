@@ -119,6 +119,21 @@ TEST(KvZap, ThresholdsAtTheEnds) {
   for (const auto& row : none.kept) EXPECT_EQ(row.size(), 128U);  // each decoded token lets one go
 }
 
+// With a budget in place of the threshold.
+TEST(KvZap, ProtectsFirstAndLatestTokens) {
+  const AttentionTrace trace = sample({});
+  const ReplayResult result = kept_by(
+      "{recipe: kvzap, scorer: {hidden_surrogate: {sinks_tokens: 4, recent_tokens: 20}}, allocator: uniform, trigger: prefill_end, "
+      "budget_tokens: 40, weights: " +
+          Surrogates(3, 2, trace.hidden_dim, 0).file() + "}",
+      trace);
+  for (const auto& row : result.kept_of_prompt) {
+    ASSERT_EQ(row.size(), 40U);
+    EXPECT_EQ(row[3], 3);
+    EXPECT_EQ(row[20], 180);
+  }
+}
+
 TEST(KvZap, TokensAreJudgedAlikeInAnyChunks) {
   const std::string recipe = zap("0.1", Surrogates(3, 2, 48, 7).file());
   const auto whole = kept_by(recipe, sample({.chunk = 0}));

@@ -12,12 +12,12 @@ OpCall call(const Attend& a) {
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       const std::int64_t n = segment.tokens(r);
       tokens += n;
+      if (segment.weighs_tokens) c.bytes += 4 * n * kv.group * (segment.weighed_queries > 0 ? a.queries[kv.sequence(r)].count : 1);
       c.flops += 4 * n * a.queries[kv.sequence(r)].count * kv.group * kv.head_dim;
     }
     c.tokens += tokens;
     c.bytes += segment.read_bytes >= 0 ? segment.read_bytes : 2 * tokens * kv.head_dim * kv.kv_bytes;
     if (segment.index != nullptr || segment.index_first != nullptr) c.bytes += 4 * tokens;
-    if (segment.weighs_tokens) c.bytes += 4 * tokens * kv.group;
   }
   for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
     c.outputs += a.queries[s].count;

@@ -15,6 +15,7 @@ const DeviceSegment* upload_segments(const Attend& a, CudaContext& cuda) {
   std::vector<DeviceSegment> segments;
   for (std::int32_t i = 0; i < a.num_segments; ++i) {
     const Segment& s = a.segments[i];
+    if (s.weighed_queries > 0) refuse_on_gpu("attend with weights per query");
     DeviceSegment d{};
     const Segment& first = a.segments[0];  // segments of one pool share its rows
     const bool shares = i > 0 && s.kv.len == first.kv.len && s.kv.page == first.kv.page && s.kv.page_begin == first.kv.page_begin &&

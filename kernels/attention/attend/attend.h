@@ -20,6 +20,9 @@ struct Segment {
   // numbers begin at token index_first[r], those of whole rows at kv.first[r]. Null: 0. With it weighs_tokens is true, on shapes too.
   const float* token_log_weight = nullptr;
   bool weighs_tokens = false;
+  // Above 0: each query has weights of its own, [weighed_queries, tokens of the row, kv.group] for each row, of which the first ones belong
+  // to the row's queries; it is at least their number. CPU only.
+  std::int32_t weighed_queries = 0;
   std::int64_t read_bytes = -1;  // K and V bytes read in their stored format; -1: tokens * 2 * head_dim * kv_bytes
 
   [[nodiscard]] std::int64_t tokens(std::int32_t row) const {
@@ -48,6 +51,7 @@ OpCall call(const Attend&);
 void run_cpu(const Attend&);
 // Arrays of structs and of pointers, index_first and log_weight are in CPU memory; index, head_log_weight, token_log_weight, queries
 // (float32), out, log_sum and probabilities are in device memory. Segments may differ in type and page_tokens. head_dim is at most 256.
+// Throws CudaError for segments with weights per query.
 // Runs without tensor cores, because positions, types and lists are general: prefer PagedDecode and DevicePrefill where they apply.
 void run_cuda(const Attend&, CudaContext&);
 

@@ -32,9 +32,15 @@ struct Tokens {
     std::int64_t at;
     std::int32_t position;
   };
+  struct ByQuery {
+    std::int64_t at;
+    const float* log_weight;  // of the first query's first head
+    std::int64_t stride;      // to the next query
+  };
   Eigen::Array<Place, Eigen::Dynamic, 1> places;
   std::vector<float> log_weight;  // [tokens, group], or empty: all 0
   std::vector<Hidden> hidden;     // tokens that some query does not see
+  std::vector<ByQuery> by_query;  // tokens with a weight for each query
 };
 
 // Place of the column-th token, in the order of the segments, in the order of reading.
@@ -54,7 +60,7 @@ bool has_weights(const Segment& s) { return s.log_weight != nullptr || s.head_lo
 float log_weight(const Segment& s, std::int32_t row, std::int64_t i, std::int32_t head) {
   return (s.log_weight == nullptr ? 0.0F : s.log_weight[row]) +
          (s.head_log_weight == nullptr ? 0.0F : s.head_log_weight[static_cast<std::int64_t>(row) * s.kv.group + head]) +
-         (s.token_log_weight == nullptr ? 0.0F : s.token_log_weight[(s.begin(row) + i) * s.kv.group + head]);
+         (s.token_log_weight == nullptr || s.weighed_queries > 0 ? 0.0F : s.token_log_weight[(s.begin(row) + i) * s.kv.group + head]);
 }
 
 // Positions below it are outside of the query's window.
@@ -78,6 +84,10 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
       const std::int64_t at = columns.next();
       tokens.places[at] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim};
       if (kv.position[slot] > q.first_position || kv.position[slot] < last_begin) tokens.hidden.push_back({at, kv.position[slot]});
+      if (segment.weighed_queries > 0) {
+        const std::int64_t first = segment.begin(row) * segment.weighed_queries + i;
+        tokens.by_query.push_back({at, segment.token_log_weight + first * kv.group, segment.tokens(row) * kv.group});
+      }
       for (std::int32_t g = 0; weighs && g < kv.group; ++g)
         tokens.log_weight[static_cast<std::size_t>(at * kv.group + g)] = log_weight(segment, row, i, g);
     };
@@ -172,6 +182,9 @@ void fill_logits(LineBlock& b) {
   for (std::int64_t i = 0; i < b.n() && !b.tokens.log_weight.empty(); ++i)
     for (std::int64_t line = 0; line < b.count; ++line)
       b.z[line * b.n() + i] += b.tokens.log_weight[static_cast<std::size_t>(i * b.group + (b.first + line) % b.group)];
+  for (const auto& [token, log_weight, stride] : b.tokens.by_query)
+    for (std::int64_t line = 0; line < b.count; ++line)
+      b.z[line * b.n() + token] += log_weight[(b.first + line) / b.group * stride + (b.first + line) % b.group];
   for (const auto& [token, position] : b.tokens.hidden) {
     for (std::int64_t line = 0; line < b.count; ++line) {
       const auto query = static_cast<std::int32_t>(b.q.first_position + (b.first + line) / b.group);

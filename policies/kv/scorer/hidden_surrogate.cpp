@@ -19,7 +19,8 @@ class HiddenSurrogate final : public Scorer {
   explicit HiddenSurrogate(Params& p)
       : mid_dim_(p.optional<std::int32_t>("middle_dim", 512, 0, 1 << 16,
                                           "width between the two layers that is priced where no weights are given; 0: one layer")),
-        sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens, always kept")) {}
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens, always kept")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens, always kept")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -48,7 +49,7 @@ class HiddenSurrogate final : public Scorer {
     return "";
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+  [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
 
   void observe(LayerStep& step) override {
     const auto sequences = static_cast<std::int64_t>(step.seqs.size());
@@ -78,7 +79,7 @@ class HiddenSurrogate final : public Scorer {
     return all;
   }
 
-  std::int32_t mid_dim_, sinks_;
+  std::int32_t mid_dim_, sinks_, recent_;
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
 };
 

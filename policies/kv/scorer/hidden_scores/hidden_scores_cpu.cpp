@@ -1,7 +1,7 @@
 #include <Eigen/Core>
 #include <bit>
-#include <cmath>
 
+#include "kernels/gelu.h"
 #include "policies/kv/scorer/hidden_scores/hidden_scores.h"
 
 namespace kvlab {
@@ -11,8 +11,6 @@ namespace {
 using HiddenMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using HiddenMap = Eigen::Map<const HiddenMatrix>;
 using HiddenBias = Eigen::Map<const Eigen::RowVectorXf>;
-
-float gelu(float x) { return 0.5F * x * (1.0F + std::erf(x * static_cast<float>(M_SQRT1_2))); }
 
 // [tokens, kv_heads]
 HiddenMatrix scores_of(const HiddenScores& a, const float* hidden, std::int32_t tokens) {

@@ -1,0 +1,142 @@
+#include "policies/kv/disposal/kernel_state/kernel_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "policies/kv/disposal/merging.h"
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/selector/row_state.h"
+#include "policies/kv/trained_tensors.h"
+
+namespace kvlab {
+
+namespace {
+
+// Dropped tokens are added to a state of fixed size per KV head, which attention reads beside the rows through trained maps of queries and
+// keys. LESS, Dong et al. 2024, arXiv:2402.09398: tensors as its code names them, after layers.L. Where query heads share a KV head, the
+// state and the map of keys are the KV head's and each query head has its own map; the method is published for models without groups. The
+// code lets the state's weight in the softmax be no less than 1e-6, which is left out.
+class KernelState final : public Disposal {
+ public:
+  explicit KernelState(Params& p)
+      : features_(p.optional<std::int32_t>("features", 8, 1, 1024, "numbers per query and key; priced where no weights are given")),
+        mid_dim_(p.optional<std::int32_t>("middle_dim", 512, 1, 1 << 16,
+                                          "width between the two layers of a map; priced where no weights are given")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = needs.cpu_only = true;
+    needs.weights = weights_ == nullptr;
+    return needs;
+  }
+  [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kAlways; }
+  void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override {
+    const std::vector<std::int64_t>& shape = weights->shape(name(0, "kernel_k_mat2"));
+    if (shape.size() == 3) mid_dim_ = static_cast<std::int32_t>(shape[1]), features_ = static_cast<std::int32_t>(shape[2]);
+    weights_ = weights;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    if (weights_ == nullptr) return "";
+    if (std::string why = weights_->refuses_more_layers(name(model.num_layers, "kernel_k_mat2"), model.num_layers); !why.empty())
+      return why;
+    const std::int64_t q = model.q_heads, kv = model.kv_heads, d = model.head_dim, m = mid_dim_, f = features_;
+    const std::pair<const char*, std::vector<std::int64_t>> tensors[] = {
+        {"kernel_q_mat1", {q, d, m}},  {"kernel_q_mat2", {q, m, f}}, {"kernel_k_mat1", {kv, d, m}}, {"kernel_k_mat2", {kv, m, f}},
+        {"interaction_k", {kv, f, f}}, {"scalingD", {1, kv, 1, f}},  {"scalingD2", {1, kv, 1, f}},
+    };
+    for (std::int32_t l = 0; l < model.num_layers; ++l)
+      for (const auto& [tensor, shape] : tensors)
+        if (std::string why = weights_->refuses(name(l, tensor), shape, "heads, inputs, outputs"); !why.empty()) return why;
+    return "";
+  }
+
+  void forget(std::int32_t index) override {
+    state_.forget(index);
+    count_.forget(index);
+  }
+  // Nothing leaves a row otherwise, so lengths tell how many tokens are in the state.
+  void observe(LayerStep& step) override {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r);
+  }
+  void dispose(LayerStep& step, const Kept& kept) override {
+    const PartedRows rows = part_rows(step, kept);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r) + rows.num_dropped(r);
+    step.ops(FoldDropped{rows, maps(step), state_rows(step), state(step)});
+    compact(step, kept);
+  }
+
+  [[nodiscard]] bool adds_segments() const override { return true; }
+  void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
+    const std::int32_t n = step.kv.num_rows;
+    len_.resize(static_cast<std::size_t>(n)), page_.resize(len_.size()), first_.assign(len_.size() + 1, 0);
+    for (std::int32_t r = 0; r < n; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      len_[at] = folded_before(step, r) > 0 ? features_ : 0;
+      page_[at] = r;
+      first_[at + 1] = first_[at] + len_[at];
+    }
+    if (first_.back() == 0) return;
+    position_.settle_in(step.memory);
+    if (step.ops.computes()) position_.resize(std::max(position_.size(), std::int64_t{n} * features_), 0);  // seen by every query
+    const std::int64_t numbers = std::int64_t{n} * features_ * step.kv.head_dim;
+    Segment s;
+    s.kv = step.kv;
+    s.kv.len = len_.data(), s.kv.first = first_.data(), s.kv.page_begin = page_.data(), s.kv.page = page_.data();
+    s.kv.page_tokens = features_, s.kv.pool_tokens = std::int64_t{n} * features_;
+    s.kv.k = step.ops.floats(numbers), s.kv.v = step.ops.floats(numbers), s.kv.type = ElementType::kF32;
+    s.kv.position = position_.data(), s.kv.words = nullptr, s.kv.num_words = 0;
+    step.ops.zero(s.kv.k, numbers);
+    s.weighs_tokens = true;
+    for (const Queries& q : step.in.step) s.weighed_queries = std::max(s.weighed_queries, q.count);
+    float* const log_weight = step.ops.floats(first_.back() * s.weighed_queries * step.kv.group);
+    s.token_log_weight = log_weight;
+    step.ops(ReadState{step.kv, step.in.step.data(), maps(step), state_rows(step), len_.data(), state(step), first_.data(),
+                       s.weighed_queries, log_weight, s.kv.v});
+    s.read_bytes = 4 * first_.back() * step.kv.head_dim;  // keys of zeros are not read
+    segments.push_back(s);
+  }
+
+  // S and z in float32 for each KV head that lost tokens.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
+                                   const Format&, const TierBytes& rows) const override {
+    TierBytes all = rows;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int32_t* count = count_.find(layer, seqs[static_cast<std::size_t>(kv.sequence(r))].index, r % kv.kv_heads);
+      if (count != nullptr && *count > 0) all.gpu += 4LL * features_ * (model.head_dim + 1);
+    }
+    return all;
+  }
+
+ private:
+  static std::string name(std::int32_t layer, const char* tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
+  static std::int32_t folded_before(const LayerStep& step, std::int32_t row) {
+    return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].end() - step.kv.len[row];
+  }
+  float* state(LayerStep& step) { return state_.lines(step, features_ * (step.kv.head_dim + 1)); }
+  [[nodiscard]] StateMaps maps(const LayerStep& step) const {
+    StateMaps m{mid_dim_, features_};
+    if (weights_ == nullptr || !step.ops.computes()) return m;
+    const auto data = [&](const char* tensor) { return weights_->floats(name(step.layer, tensor)).data(); };
+    m.a1 = data("kernel_q_mat1"), m.a2 = data("kernel_q_mat2"), m.b1 = data("kernel_k_mat1"), m.b2 = data("kernel_k_mat2");
+    m.c = data("interaction_k"), m.s1 = data("scalingD"), m.s2 = data("scalingD2");
+    return m;
+  }
+
+  std::int32_t features_, mid_dim_;
+  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+  RowTable state_{0.0F};
+  PerRow<std::int32_t> count_;  // tokens in the state
+  // The segment of the layer that attends now.
+  std::vector<std::int32_t> len_, page_;
+  std::vector<std::int64_t> first_;
+  TensorArray<std::int32_t> position_;
+};
+
+KVLAB_REGISTER(Disposal, KernelState, "kernel_state",
+               "dropped tokens are added to a small state per KV head, which attention reads through trained maps of queries and keys",
+               "LESS: Dong et al. 2024, arXiv:2402.09398");
+
+}  // namespace
+
+}  // namespace kvlab
