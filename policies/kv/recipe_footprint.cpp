@@ -231,7 +231,7 @@ RecipeFootprint::Trail& RecipeFootprint::trail_of(const SeqState& seq) {
   const auto at = [&](std::int32_t number) -> Trail& {
     const std::uint32_t hash =
         (static_cast<std::uint32_t>(seq.prompt_tokens) * 0x9E3779B1U ^ static_cast<std::uint32_t>(number)) * 0x85EBCA77U;
-    return trails_[hash >> 21];
+    return trails_[hash >> 23];
   };
   Trail &gains = at(seq.held_tokens - seq.seen_tokens), &is_cut = at(seq.held_tokens);
   if (gains.holds(seq, state)) return gains;

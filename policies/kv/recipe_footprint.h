@@ -136,7 +136,7 @@ class RecipeFootprint final : public Footprint {
   Trail& trail_of(const SeqState& seq);
   FootprintStep step_on(Trail& trail, const SeqState& seq);
   std::unordered_map<StepKey, std::unique_ptr<Chunk>, StepKey::Hash> chunks_;
-  static constexpr std::size_t kTrails = 2048;
+  static constexpr std::size_t kTrails = 512;
   std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // by hashes of the prompt and of the tokens held, or lost
   std::vector<StepOps::Walk> walks_;                         // of a batch
   struct Recent {

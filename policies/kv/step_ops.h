@@ -152,15 +152,26 @@ class StepOps {
   [[nodiscard]] Calls calls_of(const Unit& unit, const Place& at) const;
   [[nodiscard]] Calls add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const;
   bool join(Unit& unit, std::span<Cursor> cursors, std::size_t step);
+  void advance(Unit& unit, std::span<Cursor> cursors, std::size_t step);
+  void add_reads(const Unit& unit, std::span<const Cursor> cursors, std::int64_t times, std::span<Read> reads) const;
+  bool exchange_lines(Unit& unit, std::span<Cursor> cursors, std::size_t step, Calls& total, Calls& slope);
+  static void add_line(const Place& at, std::int32_t grows, std::int64_t sign, Calls& total, Calls& slope);
   std::vector<Calls> decode(Unit& unit, std::span<Cursor> cursors, std::size_t steps, std::int64_t times, std::span<Read> reads);
 
-  static constexpr std::size_t kTrails = 4096;
+  static constexpr std::size_t kTrails = 512;
   ModelShape model_;
   bool fetches_, acts_in_decode_, is_joint_;
   ShapeRun shapes_;
   std::vector<std::int32_t> unit_of_layer_;
   std::vector<Unit> units_;  // one of all layers, or one for each kind of layer
   const Unit* running_ = nullptr;
+  struct Changed {
+    Cursor* cursor;
+    Place before;
+    std::int32_t grows;
+  };
+  std::vector<Changed> changed_;     // by advance()
+  std::int32_t company_ = 0;         // of the last sum
   std::vector<Line*> summed_;        // by sum_lines()
   std::vector<std::int32_t> kinds_;  // of a batch, in company_of()
   std::vector<Cursor> cursors_;

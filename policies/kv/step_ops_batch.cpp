@@ -50,7 +50,7 @@ StepOps::Seq StepOps::Cursor::seq() const {
 
 StepOps::Trail& StepOps::trail_at(Unit& unit, std::int32_t prompt, std::int32_t number) {
   const std::uint32_t hash = (static_cast<std::uint32_t>(prompt) * 0x9E3779B1U ^ static_cast<std::uint32_t>(number)) * 0x85EBCA77U;
-  return unit.trails[hash >> 20];
+  return unit.trails[hash >> 23];
 }
 
 // Finds the sequence's place alone and leaves a trail. The cursor is at `step`.
@@ -112,7 +112,7 @@ bool StepOps::join(Unit& unit, Cursor& c, std::int32_t company) {
 
 // Looks up what the sequences add to their company in a step; false: their calls are no sum.
 bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
-  const std::int32_t company = company_of(unit, cursors);
+  const std::int32_t company = company_ = company_of(unit, cursors);
   for (Cursor& c : cursors) {
     if (company == 0) c.joint = c.alone, c.company = 0;
     if (c.company == company) continue;
@@ -123,34 +123,43 @@ bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   return true;
 }
 
+// Moves the sequences to a step; those that are looked up anew are added to changed_, with their places on the lines before.
+void StepOps::advance(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
+  changed_.clear();
+  for (Cursor& c : cursors) {
+    if (step > 0 && step < c.until && c.walk->grown[step] - c.walk->grown[step - 1] == c.cut) {
+      c.alone.further += c.grows, c.joint.further += c.grows;
+      continue;
+    }
+    changed_.push_back({&c, {c.joint.line, c.joint.further + c.grows}, c.grows});
+    put(unit, c, step);
+  }
+}
+
+// Attention of the sequences at a step, so many times.
+void StepOps::add_reads(const Unit& unit, std::span<const Cursor> cursors, std::int64_t times, std::span<Read> reads) const {
+  const bool reads_shares = shapes_.policy().reads_shares();
+  for (std::size_t s = 0; s < reads.size(); ++s) {
+    const auto& [line, further] = cursors[s].alone;
+    const std::int64_t bytes =
+        reads_shares ? read_of(calls_of(unit, cursors[s].alone)).bytes : line->read.bytes + further * line->read_slope.bytes;
+    reads[s].bytes += times * bytes;
+    reads[s].flops += times * (line->read.flops + further * line->read_slope.flops);
+  }
+}
+
 std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::span<Cursor> cursors, std::size_t steps, std::int64_t times,
                                             std::span<Read> reads) {
   std::vector<Calls> totals(steps);
   Calls slope;
   bool is_sum = false;
-  const bool reads_shares = shapes_.policy().reads_shares();
   for (std::size_t i = 0; i < steps; ++i) {
-    bool goes_on = is_sum && !reads_shares;
-    for (std::size_t s = 0; s < cursors.size(); ++s) {
-      Cursor& c = cursors[s];
-      if (i == 0 || i >= c.until || c.walk->grown[i] - c.walk->grown[i - 1] != c.cut) {
-        put(unit, c, i);
-        goes_on = false;
-      } else {
-        c.alone.further += c.grows, c.joint.further += c.grows;
-      }
-      if (reads.empty()) continue;
-      Read& read = reads[i * cursors.size() + s];
-      if (reads_shares)
-        read.bytes += times * read_of(calls_of(unit, c.alone)).bytes;
-      else
-        read.bytes += times * (c.alone.line->read.bytes + c.alone.further * c.alone.line->read_slope.bytes);
-      read.flops += times * (c.alone.line->read.flops + c.alone.further * c.alone.line->read_slope.flops);
-    }
-    if (goes_on) {
+    advance(unit, cursors, i);
+    if (!reads.empty()) add_reads(unit, cursors, times, reads.subspan(i * cursors.size(), cursors.size()));
+    if (is_sum && !shapes_.policy().reads_shares()) {
       totals[i] = totals[i - 1];
       add_times(totals[i], slope, 1);
-      continue;
+      if (changed_.empty() || exchange_lines(unit, cursors, i, totals[i], slope)) continue;
     }
     is_sum = join(unit, cursors, i);
     if (is_sum) {
@@ -166,6 +175,32 @@ std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::span<Cursor> cursor
     totals[i] = run(unit, seqs);
   }
   return totals;
+}
+
+// Takes what few changed sequences added before out of the total, and adds what they add now. False: all must be summed anew, because
+// their company changed or calls share bytes.
+bool StepOps::exchange_lines(Unit& unit, std::span<Cursor> cursors, std::size_t step, Calls& total, Calls& slope) {
+  const auto shares = [](const OpCall& c) { return c.shared_bytes != 0; };
+  if (2 * changed_.size() > cursors.size() || std::any_of(total.begin(), total.end(), shares)) return false;
+  if (std::any_of(slope.begin(), slope.end(), shares) || company_of(unit, cursors) != company_) return false;
+  for (const Changed& change : changed_) {
+    Cursor& c = *change.cursor;
+    if (company_ == 0)
+      c.joint = c.alone;
+    else if (!join(unit, c, company_))
+      return false;
+    if (c.joint.line->slope.empty() && c.grows != 0) c.until = step + 1;
+    add_line(change.before, change.grows, -1, total, slope);
+    add_line(c.joint, c.grows, 1, total, slope);
+  }
+  return true;
+}
+
+void StepOps::add_line(const Place& at, std::int32_t grows, std::int64_t sign, Calls& total, Calls& slope) {
+  add_times(total, at.line->base, sign);
+  if (at.line->slope.empty()) return;
+  add_times(total, at.line->slope, sign * at.further);
+  add_times(slope, at.line->slope, sign * grows);
 }
 
 // The calls of all sequences, and what a further step adds.
