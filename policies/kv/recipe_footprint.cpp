@@ -14,7 +14,7 @@ namespace kvlab {
 namespace {
 
 constexpr std::int32_t kManyTokens = 8192, kSideStep = 16, kSideSteps = 160;
-constexpr std::size_t kMostKnown = 1 << 16;
+constexpr std::size_t kMostKnown = 1 << 16, kMostChunks = 1 << 15;
 
 // Bytes of a sequence that holds all of its first `tokens` tokens, its prompt not complete.
 ShapeRun::Result untouched(ShapeRun& shapes, std::int32_t tokens) {
@@ -159,14 +159,20 @@ bool RecipeFootprint::ends_prompt(const SeqState& seq) const {
 }
 
 ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
-  const std::int32_t prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
-  ShapeRun::Seq shape{seq.seen_tokens, seq.new_tokens, prompt_tokens, {seq.held_tokens}, {}};
+  ShapeRun::Seq shape;
+  fill_shape(seq, shape);
+  return shape;
+}
+
+void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const {
+  shape.seen_tokens = seq.seen_tokens, shape.new_tokens = seq.new_tokens;
+  shape.prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
+  shape.held.assign(1, seq.held_tokens);
   if (seq.pattern > 0) {
     shape.held = patterns_[static_cast<std::size_t>(seq.pattern)].held;
     for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
   }
   shape.extras = extras_of(shapes_.policy().needs(), shape.as_step());
-  return shape;
 }
 
 // A decode step in which nothing is cut: the rows alone say what is kept.
@@ -193,6 +199,7 @@ StepKey RecipeFootprint::key_of(const SeqState& seq) const {
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq) {
+  if (decodes(seq)) return decode_step(seq);
   const std::array<std::int32_t, 6> state{seq.seen_tokens, seq.new_tokens, seq.prompt_tokens,
                                           seq.held_tokens, seq.pattern,    (seq.left_hashed ? 1 : 0) + (seq.recomputes ? 2 : 0)};
   std::uint32_t hash = 0;
@@ -200,18 +207,59 @@ FootprintStep RecipeFootprint::step(const SeqState& seq) {
   Recent& recent = recent_[(hash >> 16) % recent_.size()];
   if (recent.state == state) return recent.done;
   if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_of(seq).as_step());
-  const FootprintStep done = look_up(key_of(seq), seq);
-  recent = {state, done};
-  return done;
-}
-
-FootprintStep RecipeFootprint::look_up(const StepKey& key, const SeqState& seq) {
+  const StepKey key = key_of(seq);
   const auto at = known_.find(key);
   FootprintStep done = at != known_.end() ? at->second : run(seq);
   if (at == known_.end()) {
     if (known_.size() >= kMostKnown) known_.clear();
     known_.emplace(key, done);
   }
+  if (seq.left_hashed) done.leaves_hashed = false;
+  recent = {state, done};
+  return done;
+}
+
+FootprintStep RecipeFootprint::decode_step(const SeqState& seq) {
+  if (recipe_.prunes()) shapes_.policy().refuse_part_of_prompt(shape_of(seq).as_step());
+  return step_on(trail_of(seq), seq);
+}
+
+// A trail that holds at this state, made where there is none.
+RecipeFootprint::Trail& RecipeFootprint::trail_of(const SeqState& seq) {
+  const std::int32_t state = seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0);
+  const auto at = [&](std::int32_t number) -> Trail& {
+    const std::uint32_t hash =
+        (static_cast<std::uint32_t>(seq.prompt_tokens) * 0x9E3779B1U ^ static_cast<std::uint32_t>(number)) * 0x85EBCA77U;
+    return trails_[hash >> 23];
+  };
+  Trail &gains = at(seq.held_tokens - seq.seen_tokens), &is_cut = at(seq.held_tokens);
+  if (gains.holds(seq, state)) return gains;
+  if (is_cut.holds(seq, state)) return is_cut;
+  Trail& trail = trigger_->in_decode() && seq.held_tokens < seq.seen_tokens ? is_cut : gains;
+  trail = {seq.prompt_tokens, state, seq.seen_tokens, seq.held_tokens, 0, key_of(seq)};
+  trail.until = seq.seen_tokens + trail.key.lasts();
+  return trail;
+}
+
+// The result of the step, computed if it is not known.
+FootprintStep RecipeFootprint::step_on(Trail& trail, const SeqState& seq) {
+  if (const std::int32_t index = seq.held_tokens / kChunk; index != trail.chunk_index) {
+    if (chunks_.size() >= kMostChunks) {
+      chunks_.clear();
+      for (Trail& other : trails_) other.chunk_index = -1;
+    }
+    trail.key.replace_last(index);
+    std::unique_ptr<Chunk>& chunk = chunks_[trail.key];
+    if (chunk == nullptr) chunk = std::make_unique<Chunk>();
+    trail.chunk_index = index, trail.chunk = chunk.get();
+  }
+  Chunk& chunk = *trail.chunk;
+  const auto i = static_cast<std::size_t>(seq.held_tokens % kChunk);
+  if ((chunk.known >> i & 1U) == 0) {
+    chunk.steps[i] = run(seq);
+    chunk.known |= 1U << i;
+  }
+  FootprintStep done = chunk.steps[i];
   if (seq.left_hashed) done.leaves_hashed = false;
   return done;
 }
@@ -329,17 +377,16 @@ std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens)
 std::int64_t RecipeFootprint::decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) {
   if (!decodes(seq)) return 0;
   SeqState now = seq;
-  StepKey key;
+  Trail* trail = nullptr;
   std::int64_t kept = 0;
   for (std::int64_t i = 0, key_until = 0; i < most; ++i) {
     if (i >= key_until) {
-      key = key_of(now);
-      key_until = i + key.lasts();
-    } else {
-      key.replace_last(now.held_tokens);
+      trail = &trail_of(now);
+      key_until = i + trail->until - now.seen_tokens;
     }
-    const FootprintStep done = look_up(key, now);
-    if (done.leaves_hashed || done.ends_prompt || done.pattern != now.pattern || done.kept_pages < kept) return i;
+    const FootprintStep done = step_on(*trail, now);
+    if (done.leaves_hashed || done.ends_prompt || done.pattern != now.pattern) return i;
+    if (now.left_hashed && done.kept_pages < kept) return i;  // before, pages beside the blocks stay with the sequence
     if (done.held_tokens != now.held_tokens && done.held_tokens != now.held_tokens + 1) key_until = i + 1;
     steps.push_back(done);
     kept = done.kept_pages;

@@ -68,7 +68,8 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   [[nodiscard]] bool only_grows(const SeqState& seq) const;
   [[nodiscard]] StepKey key_of(const SeqState& seq) const;
-  FootprintStep look_up(const StepKey& key, const SeqState& seq);
+  FootprintStep decode_step(const SeqState& seq);
+  void fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const;
   void use_layers(bool all);
   void expand(ShapeRun::Result& result) const;
   [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const;
@@ -112,7 +113,32 @@ class RecipeFootprint final : public Footprint {
   };
   std::vector<Pattern> patterns_{1};
   std::map<std::vector<std::int32_t>, std::int32_t> pattern_ids_;
-  std::unordered_map<StepKey, FootprintStep, StepKey::Hash> known_;
+  std::unordered_map<StepKey, FootprintStep, StepKey::Hash> known_;  // steps with prompt tokens
+  // Results of decode steps whose keys differ in the tokens held alone, side by side.
+  static constexpr std::int32_t kChunk = 16;
+  struct Chunk {
+    std::uint32_t known = 0;  // bits
+    std::array<FootprintStep, kChunk> steps;
+  };
+  // A sequence's key from the step on before which it had seen `seen` tokens, until another part of the key than held tokens changes. It
+  // holds while the sequence gains a token in each step, or none.
+  struct Trail {
+    std::int32_t prompt = -1, state = 0, seen = 0, held = 0;
+    std::int64_t until = 0;  // seen tokens
+    StepKey key;             // its last number is the chunk's
+    std::int32_t chunk_index = -1;
+    Chunk* chunk = nullptr;
+    [[nodiscard]] bool holds(const SeqState& seq, std::int32_t its_state) const {
+      return prompt == seq.prompt_tokens && state == its_state && seq.seen_tokens >= seen && seq.seen_tokens < until &&
+             (seq.held_tokens - held == seq.seen_tokens - seen || (seq.held_tokens == held && held < seen));
+    }
+  };
+  Trail& trail_of(const SeqState& seq);
+  FootprintStep step_on(Trail& trail, const SeqState& seq);
+  std::unordered_map<StepKey, std::unique_ptr<Chunk>, StepKey::Hash> chunks_;
+  static constexpr std::size_t kTrails = 512;
+  std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // by hashes of the prompt and of the tokens held, or lost
+  std::vector<StepOps::Walk> walks_;                         // of a batch
   struct Recent {
     std::array<std::int32_t, 6> state{-1};
     FootprintStep done;

@@ -24,16 +24,18 @@ void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
 }
 
 void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work) {
-  std::vector<StepOps::Walk> rows;
-  rows.reserve(batch.size());
+  std::size_t rows = 0;
   for (const SeqState& s : batch) {
     if (!decodes(s)) continue;
-    rows.push_back({shape_of(s)});
-    if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, rows.back().seq);
+    if (rows == walks_.size()) walks_.emplace_back();
+    StepOps::Walk& walk = walks_[rows++];
+    fill_shape(s, walk.seq);
+    walk.grown.clear();
+    if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, walk.seq);
   }
-  if (rows.empty()) return;
-  std::vector<StepOps::Read> reads(rows.size());
-  add_decodes(decodes_.decode(rows, 1, reads).front(), work.ops);
+  if (rows == 0) return;
+  std::vector<StepOps::Read> reads(rows);
+  add_decodes(decodes_.decode(std::span(walks_).first(rows), 1, reads).front(), work.ops);
   auto read = reads.begin();
   for (SeqState& s : batch)
     if (decodes(s)) s.attended_tokens = attended(*read++);
@@ -105,23 +107,26 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
 
 void RecipeFootprint::charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
                                    DecodeAhead& ahead) {
-  std::vector<StepOps::Walk> rows;
-  rows.reserve(batch.size());
+  if (walks_.size() < batch.size()) walks_.resize(batch.size());
   for (std::size_t s = 0; s < batch.size(); ++s) {
-    StepOps::Walk& walk = rows.emplace_back();
-    walk.seq = shape_of(batch[s]);
-    walk.grown.reserve(static_cast<std::size_t>(steps));
+    StepOps::Walk& walk = walks_[s];
+    fill_shape(batch[s], walk.seq);
+    walk.grown.assign(1, 0);
     for (std::int64_t i = 1; i < steps; ++i)
       walk.grown.push_back(runs[s][static_cast<std::size_t>(i - 1)].held_tokens - batch[s].held_tokens);
   }
   const auto count = static_cast<std::size_t>(steps);
   std::vector<StepOps::Read> reads(count * batch.size());
-  const std::vector<LayerCalls> calls = decodes_.decode(rows, count, reads);
+  const std::vector<LayerCalls> calls = decodes_.decode(std::span(walks_).first(batch.size()), count, reads);
   ahead.ops.assign(count, {}), ahead.attended.assign(count, {});
   for (std::size_t i = 0; i < count; ++i) {
     add_decodes(calls[i], ahead.ops[i]);
     ahead.attended[i].reserve(batch.size());
-    for (std::size_t s = 0; s < batch.size(); ++s) ahead.attended[i].push_back(attended(reads[i * batch.size() + s]));
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+      const StepOps::Read& read = reads[i * batch.size() + s];
+      const bool same = i > 0 && read == reads[(i - 1) * batch.size() + s];
+      ahead.attended[i].push_back(same ? ahead.attended[i - 1][s] : attended(read));
+    }
   }
 }
 

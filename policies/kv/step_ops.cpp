@@ -1,10 +1,6 @@
 #include "policies/kv/step_ops.h"
 
 #include <algorithm>
-#include <set>
-#include <tuple>
-
-#include "base/error.h"
 
 namespace kvlab {
 
@@ -19,49 +15,28 @@ OpCall combined(const OpCall& a, const OpCall& b, F&& f) {
 
 using Calls = std::vector<OpCall>;
 
-constexpr std::size_t kMostLines = 1 << 16;
-
 bool same_operations(const Calls& a, const Calls& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const OpCall& x, const OpCall& y) { return x.op == y.op; });
 }
 
 // a + times * b; both have the same operations.
 Calls plus(Calls a, const Calls& b, std::int64_t times) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] = combined(a[i], b[i], [times](std::int64_t x, std::int64_t y) { return x + times * y; });
+  add_times(a, b, times);
   return a;
 }
 
-StepOps::Read read_of(const Calls& calls) {
+}  // namespace
+
+StepOps::Read StepOps::read_of(const Calls& calls) {
   StepOps::Read read;
   for (const OpCall& c : calls)
     if (c.op == "attend") read.bytes += c.bytes, read.flops += c.flops;
   return read;
 }
 
-// Layer by layer, without the calls that begin them.
-std::vector<Calls> split(const Calls& calls) {
-  std::vector<Calls> layers;
-  for (const OpCall& c : calls)
-    if (c.op.empty())
-      layers.emplace_back();
-    else
-      layers.back().push_back(c);
-  return layers;
+void add_times(std::vector<OpCall>& a, const std::vector<OpCall>& b, std::int64_t times) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = combined(a[i], b[i], [times](std::int64_t x, std::int64_t y) { return x + times * y; });
 }
-
-// Layers with equal calls become one class.
-LayerCalls classes(const std::vector<Calls>& calls) {
-  LayerCalls found;
-  for (const Calls& layer : calls) {
-    std::size_t c = 0;
-    while (c < found.calls.size() && found.calls[c] != layer) ++c;
-    if (c == found.calls.size()) found.calls.push_back(layer);
-    found.class_of_layer.push_back(static_cast<std::int32_t>(c));
-  }
-  return found;
-}
-
-}  // namespace
 
 void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<OpCall>& calls) {
   calls.push_back({kFetch, 0, 0, 0, result.fetched[layer], 0});
@@ -123,6 +98,7 @@ StepOps::Standing StepOps::standing(const Unit& unit, const Member& m) {
   const bool is_cut = target != ShapeRun::kNoCut;
   const auto whole = std::count(m.rows.begin(), m.rows.end(), seq.seen_tokens), rows = std::ssize(m.rows);
   Standing at;
+  at.is_cut = is_cut;
   at.is_first = seq.seen_tokens == seq.prompt_tokens;
   at.only_whole_grow = whole > 0 && whole < rows && is_cut;
   at.length = (at.only_whole_grow ? seq.seen_tokens : m.rows.front()) + 1;
@@ -235,167 +211,19 @@ StepOps::Calls StepOps::calls_of(const Unit& unit, const Place& at) const {
 
 // The set of kinds in a batch.
 std::int32_t StepOps::company_of(Unit& unit, std::span<const Cursor> cursors) {
-  std::set<std::int32_t> kinds;
-  for (const Cursor& c : cursors) kinds.insert(c.alone.line->kind);
-  if (kinds.size() == 1) return 0;
-  const auto [at, is_new] =
-      unit.company_ids.try_emplace(std::vector(kinds.begin(), kinds.end()), static_cast<std::int32_t>(unit.companies.size()));
+  kinds_.clear();
+  for (const Cursor& c : cursors)
+    if (std::find(kinds_.begin(), kinds_.end(), c.alone.line->kind) == kinds_.end()) kinds_.push_back(c.alone.line->kind);
+  if (kinds_.size() == 1) return 0;
+  std::sort(kinds_.begin(), kinds_.end());
+  const auto [at, is_new] = unit.company_ids.try_emplace(kinds_, static_cast<std::int32_t>(unit.companies.size()));
   if (is_new) {
     Unit::Company company;
-    for (const std::int32_t kind : kinds) company.members.push_back(*unit.member[static_cast<std::size_t>(kind)]);
+    for (const std::int32_t kind : kinds_) company.members.push_back(*unit.member[static_cast<std::size_t>(kind)]);
     company.calls = run(unit, company.members);
     unit.companies.push_back(std::move(company));
   }
   return at->second;
-}
-
-// Moves to the step; the sequence's place alone is looked up there.
-void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
-  const std::vector<std::int32_t>& grown = c.walk->grown;
-  const auto by = static_cast<std::int32_t>(step - c.at);
-  for (std::int32_t& h : c.seq.held) h += h == c.seq.seen_tokens ? by : grown[step] - grown[c.at];
-  c.seq.seen_tokens += by;
-  c.at = step;
-  const Standing at = standing(unit, c.member());
-  c.alone = find(unit, c.member(), at, 0);
-  c.company = 0;
-  c.cut = step + 1 < grown.size() ? grown[step + 1] - grown[step] : 1;
-  c.grows = at.only_whole_grow ? 1 : c.cut;
-  const std::int64_t on_line = c.alone.line->slope.empty() ? 1 : at.range.end - at.length;
-  const std::int64_t holds = c.grows == 0 ? StepKey::kForEver : c.grows == 1 ? on_line : 1;
-  c.until = step + static_cast<std::size_t>(std::min(at.key.lasts(), holds));
-}
-
-// Looks up what the sequences add to their company in a step; false: their calls are no sum.
-bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
-  const std::int32_t company = company_of(unit, cursors);
-  for (Cursor& c : cursors) {
-    if (company == 0) c.joint = c.alone;
-    if (c.company == company) continue;
-    if (c.at != step) put(unit, c, step);
-    c.joint = find(unit, c.member(), standing(unit, c.member()), company);
-    if (c.joint.line == nullptr) return false;
-    c.company = company;
-    if (c.joint.line->slope.empty() && c.grows != 0) c.until = step + 1;
-  }
-  return true;
-}
-
-std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::vector<Cursor> cursors, std::size_t steps, std::int64_t times,
-                                            std::span<Read> reads) {
-  std::vector<Calls> totals(steps);
-  Calls slope;
-  bool is_sum = false;
-  const bool reads_shares = shapes_.policy().reads_shares();
-  for (std::size_t i = 0; i < steps; ++i) {
-    bool goes_on = is_sum && !reads_shares;
-    for (std::size_t s = 0; s < cursors.size(); ++s) {
-      Cursor& c = cursors[s];
-      if (i == 0 || i >= c.until || c.walk->grown[i] - c.walk->grown[i - 1] != c.cut) {
-        put(unit, c, i);
-        goes_on = false;
-      } else {
-        c.alone.further += c.grows, c.joint.further += c.grows;
-      }
-      if (reads.empty()) continue;
-      Read& read = reads[i * cursors.size() + s];
-      if (reads_shares)
-        read.bytes += times * read_of(calls_of(unit, c.alone)).bytes;
-      else
-        read.bytes += times * (c.alone.line->read.bytes + c.alone.further * c.alone.line->read_slope.bytes);
-      read.flops += times * (c.alone.line->read.flops + c.alone.further * c.alone.line->read_slope.flops);
-    }
-    if (goes_on) {
-      totals[i] = plus(totals[i - 1], slope, 1);
-      continue;
-    }
-    is_sum = join(unit, cursors, i);
-    if (is_sum) {
-      std::tie(totals[i], slope) = sum(unit, cursors);
-      continue;
-    }
-    std::vector<Seq> seqs;
-    for (Cursor& c : cursors) {
-      if (c.at != i) put(unit, c, i);
-      seqs.push_back(seq_of(unit, c.member()));
-    }
-    totals[i] = run(unit, seqs);
-  }
-  return totals;
-}
-
-// The calls of all sequences, and what a further step adds.
-std::pair<StepOps::Calls, StepOps::Calls> StepOps::sum(const Unit& unit, std::span<const Cursor> cursors) const {
-  Calls total, slope;
-  for (const OpCall& c : cursors.front().joint.line->base) total.push_back({c.op});
-  slope = total;
-  const bool reads_shares = shapes_.policy().reads_shares();
-  for (const Cursor& c : cursors) {
-    const auto& [line, further] = c.joint;
-    if (reads_shares) {
-      total = plus(std::move(total), calls_of(unit, c.joint), 1);
-      continue;
-    }
-    total = plus(std::move(total), line->base, 1);
-    if (line->slope.empty()) continue;
-    if (further != 0) total = plus(std::move(total), line->slope, further);
-    if (c.grows != 0) slope = plus(std::move(slope), line->slope, c.grows);
-  }
-  return {std::move(total), std::move(slope)};
-}
-
-LayerCalls StepOps::decode(std::span<const Seq> batch) {
-  std::vector<Walk> walks;
-  for (const Seq& seq : batch) walks.push_back({seq});
-  return std::move(decode(walks, 1).front());
-}
-
-std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads) {
-  for (Unit& unit : units_)
-    if (unit.lines.size() > kMostLines) unit.lines.clear();
-  std::vector<LayerCalls> all(steps, {unit_of_layer_, {}});
-  if (batch.empty()) return std::vector<LayerCalls>(steps, {std::vector<std::int32_t>(unit_of_layer_.size(), 0), {{}}});
-  const auto is_even = [](std::span<const std::int32_t> rows) {
-    return std::all_of(rows.begin(), rows.end(), [&](std::int32_t h) { return h == rows.front(); });
-  };
-  std::vector<Cursor> cursors;
-  cursors.reserve(batch.size());
-  bool alike = true;
-  for (const Walk& walk : batch) {
-    const Seq& seq = walk.seq;
-    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
-      throw InternalError("a decode step has one new token per sequence, and tokens held before it");
-    Cursor& c = cursors.emplace_back();
-    c.walk = &walk, c.seq = seq;
-    c.num_rows = is_even(seq.held) ? 1 : seq.held.size();
-    alike = alike && c.num_rows == 1;
-  }
-  if (is_joint_) {
-    const std::vector<Calls> calls = decode(units_[0], std::move(cursors), steps, 1, reads);
-    for (std::size_t i = 0; i < steps; ++i) all[i] = classes(split(calls[i]));
-    return all;
-  }
-  if (alike) {
-    for (Unit& unit : units_) {
-      const std::vector<Calls> calls = decode(unit, cursors, steps, unit.times, reads);
-      for (std::size_t i = 0; i < steps; ++i) all[i].calls.push_back(std::move(split(calls[i]).front()));
-    }
-    return all;
-  }
-  std::vector<std::vector<Calls>> layers(steps);
-  const auto heads = static_cast<std::size_t>(model_.kv_heads);
-  for (std::size_t l = 0; l < unit_of_layer_.size(); ++l) {
-    std::vector<Cursor> of_layer = cursors;
-    for (Cursor& c : of_layer) {
-      if (c.num_rows == 1) continue;
-      c.first_row = l * heads;
-      c.num_rows = is_even(std::span(c.seq.held).subspan(c.first_row, heads)) ? 1 : heads;
-    }
-    const std::vector<Calls> calls = decode(units_[static_cast<std::size_t>(unit_of_layer_[l])], std::move(of_layer), steps, 1, reads);
-    for (std::size_t i = 0; i < steps; ++i) layers[i].push_back(std::move(split(calls[i]).front()));
-  }
-  for (std::size_t i = 0; i < steps; ++i) all[i] = classes(layers[i]);
-  return all;
 }
 
 }  // namespace kvlab
