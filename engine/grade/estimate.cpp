@@ -41,8 +41,7 @@ void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {
                           : prompt;
   const double row_bytes = 8.0 * c.layers * c.kv_heads * c.head_dim;
   copied_bytes_ += prompt * row_bytes;
-  if (recipe.selects_in_prompts() || recipe.prunes())
-    chunk_flops_ += work.forward_flops(0, prompt);  // runs the prompt itself, at most as long
+  if (!recipe.computes_whole_prompts()) chunk_flops_ += work.forward_flops(0, prompt);  // runs the prompt itself, at most as long
   if (rests_after_prompt(recipe)) {
     chunk_flops_ += work.forward_flops(kept, kept + n - prompt);
   } else {

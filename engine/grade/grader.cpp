@@ -107,7 +107,7 @@ class Grading {
     r.sequence.ids = sample.ids;
     cache_->start(r.sequence);
     const bool in_chunks = options_.chunk_tokens > 0 && recipe_.make_trigger()->inside_prefill();
-    if (in_chunks || recipe_.selects_in_prompts() || recipe_.prunes()) {
+    if (in_chunks || !recipe_.computes_whole_prompts()) {
       const std::int32_t chunk = options_.chunk_tokens > 0 ? options_.chunk_tokens : sample.prompt_tokens;
       while (r.sequence.seen_tokens < sample.prompt_tokens) step({&r}, std::min(chunk, sample.prompt_tokens - r.sequence.seen_tokens));
       return;

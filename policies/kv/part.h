@@ -17,36 +17,14 @@
 #include "policies/kv/fetch_beside.h"
 #include "policies/kv/kv_keeper.h"
 #include "policies/kv/kv_store.h"
+#include "policies/kv/needs.h"
 #include "policies/kv/step_key.h"
 
-// The six parts a KV policy is made of. A part sees one layer of a ragged batch at a time and computes only through Ops, so
+// The parts that a KV policy is made of; those that act on prompts alone have headers of their own (prefill_selector.h, prompt_pruner.h,
+// prompt_rewriter.h). A part sees one layer of a ragged batch at a time and computes only through Ops, so
 // the same object runs on recorded tensors, in a model, and on shapes alone: it never reads tensor data itself, and where
 // Ops does not compute, data pointers are null. Registered parts are named in YAML: `scorer: {window_attention: {...}}`.
 namespace kvlab {
-
-// The tensors that a part reads beyond K and V. Hosts compute only these, and refuse a recipe whose needs they cannot meet.
-struct Needs {
-  bool step_queries = false;        // this step's queries: a chunk's in prefill, one per sequence in decode
-  bool prompt_queries = false;      // of these, every chunk's, as statistics add up. Implied by num_words() > 0
-  std::int32_t window_queries = 0;  // the last w queries of the prompt, kept across chunks
-  bool pre_rope_queries = false;    // of the whole prompt
-  bool pre_rope_keys = false;
-  bool turns = false;           // applies RoPE to queries or keys itself
-  bool output_weights = false;  // W_o
-  bool hidden = false;          // the attention layer's input
-  bool guessed_query = false;   // in decode: the input of the layer before, and this layer's W_q
-  bool token_ids = false;
-  bool question = false;        // where the question begins in the prompt
-  bool future_queries = false;  // queries of later steps: an oracle's knowledge
-  std::string pass;             // an extra forward pass, by name
-  bool pass_hidden = false;     // the attention layers' inputs in that pass
-  bool cpu_only = false;        // some operation has no CUDA kernel, or needs more than 16 bits
-  bool weights = false;         // trained tensors, which were not given: only costs are known
-  void add(const Needs& other);
-  // The begin of the assumed question where the real one is not known: the prompt's last window_queries tokens, at least 32. -1: no part
-  // needs it.
-  [[nodiscard]] std::int32_t assumed_question(std::int32_t prompt_tokens) const;
-};
 
 // A sequence in this step.
 struct SeqStep {

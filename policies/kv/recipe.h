@@ -61,12 +61,12 @@ struct Recipe {
   [[nodiscard]] bool rewrites() const { return make_prompt_rewriter != nullptr; }
   // Tokens of a prompt leave before or between the layers that compute it.
   [[nodiscard]] bool prunes() const { return make_prompt_pruner != nullptr || rewrites(); }
+  // Every token of a prompt is computed in every layer, and attends to all before it.
+  [[nodiscard]] bool computes_whole_prompts() const { return !selects_in_prompts() && !prunes(); }
   // The part that makes them leave, as an experiment names it.
   [[nodiscard]] const char* pruning_part() const { return rewrites() ? "prompt_rewriter" : "prompt_pruner"; }
   // Plain KV in the model's own type, all of it attended to.
-  [[nodiscard]] bool keeps_everything() const {
-    return !acts && only_drops && is_native && selects_all && !selects_in_prompts() && !prunes();
-  }
+  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all && computes_whole_prompts(); }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, weights: FILE, PART: ...}`: the recipe's file with the

@@ -77,7 +77,7 @@ bool expect_held_bounds(const Recipe& recipe, std::int32_t prompt) {
   }
   for (std::int32_t decoded = 0; decoded <= kBoundDecoded; ++decoded) {
     const SeqStep step{0, s.seen_tokens, decoded == 0 ? prompt : 1, prompt, s.question_begin};
-    if (decoded == 0 && !recipe.prunes() && !recipe.selects_in_prompts())
+    if (decoded == 0 && recipe.computes_whole_prompts())
       cache->adopt(s, bound_prompt(prompt, cache->policy().needs().pass));
     else
       run_tokens(*cache, s, step.new_tokens);
