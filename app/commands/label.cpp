@@ -8,8 +8,10 @@
 #include <ostream>
 
 #include "app/commands/tokenize.h"
+#include "app/results/text_file.h"
 #include "base/error.h"
 #include "base/read_file.h"
+#include "engine/label/prefill_patterns.h"
 #include "engine/label/probe_prompts.h"
 #include "engine/label/query_filters.h"
 
@@ -18,10 +20,10 @@ namespace kvlab {
 namespace {
 
 // Checked before the model runs.
-void check_output(const LabelCommand& c) {
+void check_output(const LabelCommand& c, const std::string& ending = ".safetensors") {
   std::error_code error;
-  if (std::filesystem::path(c.output).extension() != ".safetensors")
-    throw InputError(fmt::format("--out {}: the file is written as safetensors, so its name must end in .safetensors", c.output));
+  if (std::filesystem::path(c.output).extension() != ending)
+    throw InputError(fmt::format("--out {}: the file is written as {}, so its name must end in {}", c.output, ending.substr(1), ending));
   if (!std::filesystem::is_directory(std::filesystem::absolute(c.output).parent_path(), error))
     throw InputError(c.output + ": its folder does not exist");
   if (std::filesystem::equivalent(std::filesystem::absolute(c.output).parent_path(), c.model, error))
@@ -74,6 +76,27 @@ int write_filters_of_queries(const LabelCommand& c, std::ostream& out) {
   return 0;
 }
 
+int write_patterns_of_prompts(const LabelCommand& c, std::ostream& out) {
+  check_output(c, ".json");
+  const Transformer model = Transformer::load(c.model);
+  LabelOptions options = c.options;
+  options.probes = c.prefill_probes, options.prompt_tokens = c.prefill_tokens;
+  const PrefillLabels labels = label_prefill(model, Tokenizer::load(c.model), options, c.flops_frac);
+  replace_file(c.output, prefill_labels_text(labels));
+  const auto number = [&](HeadPattern::Kind kind) {
+    return std::count_if(labels.heads.begin(), labels.heads.end(), [&](const auto& head) { return head.pattern.kind == kind; });
+  };
+  double error = 0, flops = 0;
+  for (const HeadPatternSearch::Found& head : labels.heads) error += head.error, flops += head.flops_frac;
+  const auto heads = static_cast<double>(labels.heads.size());
+  out << fmt::format("wrote {}: {} layers of {} query heads; {} by columns and diagonals, {} by first and newest tokens, {} by blocks\n",
+                     c.output, model.config().layers, labels.q_heads, number(HeadPattern::Kind::kVerticalSlash),
+                     number(HeadPattern::Kind::kAShape), number(HeadPattern::Kind::kBlocks));
+  out << fmt::format("mean over heads: {:.1f} % of the FLOPs of dense attention; squared error of the outputs {:.2g} of their squares\n",
+                     100 * flops / heads, error / heads);
+  return 0;
+}
+
 void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(int (*)(const LabelCommand&, std::ostream&))>& choose) {
   constexpr int kMost = 1 << 26;
   CLI::App* const label = app.add_subcommand("label", "run a model on generated prompts and write what recipes take as 'weights'");
@@ -81,7 +104,7 @@ void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(
   const auto add = [&](const char* name, const char* help, int (*act)(const LabelCommand&, std::ostream&)) {
     CLI::App* const one = label->add_subcommand(name, help);
     one->add_option("--model", c.model, "folder in Hugging Face layout, with tokenizer.json")->required();
-    one->add_option("--out", c.output, "safetensors to write")->required();
+    one->add_option("--out", c.output, "file to write: safetensors, of prefill JSON")->required();
     one->add_option("--seed", c.options.seed, "of the prompts; default: 1")
         ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
     one->callback([choose, act] { choose(act); });
@@ -89,8 +112,16 @@ void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(
   };
   CLI::App* const heads =
       add("heads", "scores of every head: retrieval, semantic retrieval, sinks, echo, induction, gates", write_labels_of_heads);
-  heads->add_option("--probes", c.options.probes, "needle prompts; default: 5")->check(CLI::Range(1, 1 << 16));
-  heads->add_option("--prompt-tokens", c.options.prompt_tokens, "of a needle prompt, about; default: 1024")->check(CLI::Range(64, kMost));
+  CLI::App* const prefill =
+      add("prefill", "pattern of every query head's prompt attention, for recipe 'minference'", write_patterns_of_prompts);
+  const auto add_prompts = [&](CLI::App* one, std::int32_t& probes, std::int32_t& tokens) {
+    one->add_option("--probes", probes, fmt::format("needle prompts; default: {}", probes))->check(CLI::Range(1, 1 << 16));
+    one->add_option("--prompt-tokens", tokens, fmt::format("of a needle prompt, about; default: {}", tokens))->check(CLI::Range(64, kMost));
+  };
+  add_prompts(heads, c.options.probes, c.options.prompt_tokens);
+  add_prompts(prefill, c.prefill_probes, c.prefill_tokens);
+  prefill->add_option("--flops-frac", c.flops_frac, "most FLOPs of a head, as a share of dense attention's; default: 0.25")
+      ->check(CLI::Range(1e-4, 1.0));
   heads->add_option("--chunk-tokens", c.options.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
       ->check(CLI::Range(1, kMost));
   CLI::App* const filters = add("q_filters", "main direction of each KV head's queries, for recipe 'q_filters'", write_filters_of_queries);

@@ -66,11 +66,6 @@ class Labelling {
     for (auto from = of_heads.begin(); from != of_heads.end(); from += group) all.push_back(*std::max_element(from, from + group));
     return all;
   }
-  void require_context(std::size_t tokens, const char* what) const {
-    if (std::cmp_greater(tokens, config_.max_tokens))
-      throw InputError(fmt::format("{} of {} tokens is longer than the context of model '{}', {} tokens: ask for less", what, tokens,
-                                   config_.name, config_.max_tokens));
-  }
   // For the sequence's newest token.
   std::vector<float> next_logits(std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder) const {
     const std::vector<float> hidden = forward(model_, ids, kv, recorder);
@@ -83,7 +78,7 @@ class Labelling {
         needle_probe(tokenizer_, config_, o_.seed, kNeedles + static_cast<std::uint64_t>(index), o_.prompt_tokens, depth);
     const std::int32_t begin = probe.needle.first, end = probe.needle.second;
     const std::int32_t length = end - begin, steps = length;
-    require_context(probe.ids.size() + static_cast<std::size_t>(steps), "a needle prompt");
+    require_context(config_, probe.ids.size() + static_cast<std::size_t>(steps), "a needle prompt");
     KvState kv(config_);
     std::vector<Look> looks(num_heads_);
     HeadRows rows(config_, kv, HeadRows::Which::kLastQuery,
@@ -127,7 +122,7 @@ class Labelling {
   void block(std::int32_t index) {
     const std::vector<std::int32_t> ids =
         repeated_block(tokenizer_, config_, o_.seed, kBlocks + static_cast<std::uint64_t>(index), o_.block_tokens, o_.repeats);
-    require_context(ids.size(), "a prompt of repeated random tokens");
+    require_context(config_, ids.size(), "a prompt of repeated random tokens");
     const std::int32_t begin = static_cast<std::int32_t>(ids.size()) - o_.repeats * o_.block_tokens + o_.block_tokens;
     const double queries = static_cast<double>(o_.repeats - 1) * o_.block_tokens;
     KvState kv(config_);

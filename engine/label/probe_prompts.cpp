@@ -1,5 +1,7 @@
 #include "engine/label/probe_prompts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -103,6 +105,12 @@ std::vector<std::int32_t> repeated_block(const Tokenizer& tokenizer, const Model
   if (model.bos_id >= 0) ids.push_back(model.bos_id);
   for (std::int32_t i = 0; i < repeats; ++i) ids.insert(ids.end(), block.begin(), block.end());
   return ids;
+}
+
+void require_context(const ModelConfig& model, std::size_t tokens, const char* what) {
+  if (std::cmp_greater(tokens, model.max_tokens))
+    throw InputError(fmt::format("{} of {} tokens is longer than the context of model '{}', {} tokens: ask for less", what, tokens,
+                                 model.name, model.max_tokens));
 }
 
 }  // namespace kvlab

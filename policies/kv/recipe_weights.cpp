@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "policies/kv/prefill_selector/head_patterns.h"
 #include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
@@ -32,20 +33,32 @@ bool give_all(Recipe& recipe, const Weights& weights) {
   return give(recipe.make_selector, weights) || taken;
 }
 
+// True: the recipe's prefill selector takes the patterns of heads that `path` has.
+bool give_patterns(Recipe& recipe, const std::string& path) {
+  if (!recipe.selects_in_prompts() || dynamic_cast<TakesPatterns*>(recipe.make_prefill_selector().get()) == nullptr) return false;
+  recipe.make_prefill_selector = [bare = recipe.make_prefill_selector, table = read_head_patterns(path)] {
+    auto part = bare();
+    dynamic_cast<TakesPatterns&>(*part).set_patterns(table);
+    return part;
+  };
+  return true;
+}
+
 }  // namespace
 
 std::string weights_advice(const Recipe& recipe) { return recipe.weights_from.empty() ? "" : "; to be had: " + recipe.weights_from; }
 
 void read_weights(Params& experiment, Params& file, Recipe& recipe) {
   recipe.weights_from = file.text("weights_from", "", "where trained or calibrated tensors for it can be had");
-  constexpr const char* kMeaning = "safetensors file with the recipe's trained or calibrated tensors";
+  constexpr const char* kMeaning = "safetensors file with the recipe's trained or calibrated tensors, or JSON of kvlab label prefill";
   const std::string own = file.text("weights", "", kMeaning), given = experiment.text("weights", "", kMeaning);
   if (own.empty() && given.empty()) return;
   Params& from = given.empty() ? file : experiment;
   const std::string name = given.empty() ? own : given, path = from.resolve_file(name);
   if (!std::filesystem::is_regular_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", name, weights_advice(recipe)));
   from.reading("weights", [&] {
-    if (!give_all(recipe, TrainedTensors::open(path)))
+    const bool is_table = std::filesystem::path(path).extension() == ".json";
+    if (is_table ? !give_patterns(recipe, path) : !give_all(recipe, TrainedTensors::open(path)))
       throw InputError(fmt::format("no part of recipe '{}' takes weights: delete the line", recipe.name));
   });
   recipe.weights = path;

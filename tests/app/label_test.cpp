@@ -58,6 +58,21 @@ TEST_F(Label, QueryFiltersAreWrittenAndRead) {
   EXPECT_EQ(SafetensorsFile::open("q_filters.safetensors").metadata().at("calibration_tokens"), "39");
 }
 
+TEST_F(Label, PatternsAreWrittenAndRead) {
+  const Called called = call(
+      {"label", "prefill", "--model", kLabelModel, "--out", "p.json", "--probes", "1", "--prompt-tokens", "300", "--flops-frac", "0.6"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_NE(called.out.find("wrote p.json: 8 layers of 8 query heads"), std::string::npos) << called.out;
+  replay("\n  - {recipe: minference, weights: p.json}\n  - minference");
+  const CsvTable table = read_csv("out/prompts.csv");
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_LT(std::stod(table.rows[0][table.at("pairs_frac")]), 0.9);
+  EXPECT_EQ(std::stod(table.rows[1][table.at("pairs_frac")]), 1);  // without patterns: more tokens than the prompt has
+  write("other.yaml",
+        std::string("host: replay\nsamples: {s: {file: ") + kLabelSample + "}}\nkv_policy: {recipe: snapkv, weights: p.json}\n");
+  EXPECT_NE(call({"run", "other.yaml"}).err.find("no part of recipe 'snapkv' takes weights"), std::string::npos);
+}
+
 TEST_F(Label, ErrorsComeBeforeTheModelRuns) {
   const auto error = [](const std::string& out) { return call({"label", "heads", "--model", kLabelModel, "--out", out}).err; };
   EXPECT_NE(error("heads.tsv").find("must end in .safetensors"), std::string::npos) << error("heads.tsv");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json_node.h"
+#include "base/params.h"
 #include "base/read_file.h"
 
 namespace kvlab {
@@ -16,12 +18,14 @@ namespace kvlab {
 namespace {
 
 constexpr const char* kPatternNames = "vertical_and_slash, stream_llm, block_sparse";
+constexpr std::initializer_list<Named<HeadPattern::Kind>> kPatternKinds{{"vertical_and_slash", HeadPattern::Kind::kVerticalSlash},
+                                                                        {"stream_llm", HeadPattern::Kind::kAShape},
+                                                                        {"block_sparse", HeadPattern::Kind::kBlocks}};
 constexpr std::int32_t kMostTokens = 1 << 26;
 
 std::optional<HeadPattern::Kind> pattern_kind(const std::string& name) {
-  if (name == "vertical_and_slash") return HeadPattern::Kind::kVerticalSlash;
-  if (name == "stream_llm") return HeadPattern::Kind::kAShape;
-  if (name == "block_sparse") return HeadPattern::Kind::kBlocks;
+  for (const auto& known : kPatternKinds)
+    if (name == known.name) return known.value;
   return std::nullopt;
 }
 
@@ -53,10 +57,19 @@ void add_pattern(HeadPatterns& patterns, const std::string& entry) {
 
 }  // namespace
 
-HeadPatterns read_head_patterns(const std::string& file) {
+std::string PatternTable::refuses(std::int32_t num_layers, std::int32_t num_heads) const {
+  if (file.empty() || (layers == num_layers && (q_heads == 0 || q_heads == num_heads))) return "";
+  return fmt::format(
+      "{} has patterns of another model: of {} layers{}, and the model has {} layers of {} query heads; `kvlab label prefill "
+      "--model DIR --out FILE.json` finds those of a model",
+      file, layers, q_heads == 0 ? "" : fmt::format(" of {} query heads", q_heads), num_layers, num_heads);
+}
+
+PatternTable read_head_patterns(const std::string& file) {
   const nlohmann::json json = nlohmann::json::parse(read_file(file), nullptr, false);
   if (json.is_discarded() || !json.is_array()) throw InputError(file + ": not a JSON list with an element per layer");
   HeadPatterns patterns;
+  std::int32_t heads = 0;
   const std::vector<JsonNode> layers = JsonNode(json, file).elements();
   for (std::size_t l = 0; l < layers.size(); ++l) {
     if (!layers[l].value().is_object()) layers[l].fail_value("an object from head index to [pattern, number, number, score]");
@@ -69,9 +82,11 @@ HeadPatterns read_head_patterns(const std::string& file) {
       const HeadPattern pattern{*kind, fields[1].integer(0, kMostTokens), fields[2].integer(0, kMostTokens)};
       if (!chooses(pattern)) node.fail_value("numbers above 0");
       patterns[{static_cast<std::int32_t>(l), *head}] = pattern;
+      heads = std::max(heads, *head + 1);
     }
   }
-  return patterns;
+  const bool is_whole = patterns.size() == layers.size() * static_cast<std::size_t>(heads);
+  return {std::move(patterns), file, static_cast<std::int32_t>(layers.size()), is_whole ? heads : 0};
 }
 
 HeadPatterns parse_head_patterns(const std::string& text) {
@@ -79,6 +94,28 @@ HeadPatterns parse_head_patterns(const std::string& text) {
   std::istringstream in(text);
   for (std::string entry; in >> entry;) add_pattern(patterns, entry);
   return patterns;
+}
+
+std::string head_patterns_inline(const HeadPatterns& patterns) {
+  std::string text;
+  for (const auto& [place, p] : patterns)
+    text += fmt::format("{}{}.{}={}:{}:{}", text.empty() ? "" : " ", place.first, place.second, name_of(kPatternKinds, p.kind), p.first,
+                        p.second);
+  return text;
+}
+
+std::string head_patterns_text(const std::vector<std::pair<HeadPattern, double>>& found, std::int32_t q_heads) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto& [pattern, score] = found[i];
+    const std::size_t head = i % static_cast<std::size_t>(q_heads);
+    text += fmt::format("{}\"{}\": [\"{}\", {}, {}, {:.6g}]",
+                        head > 0 ? ", "
+                        : i > 0  ? "},\n {"
+                                 : "{",
+                        head, name_of(kPatternKinds, pattern.kind), pattern.first, pattern.second, score);
+  }
+  return text + (found.empty() ? "]\n" : "}]\n");
 }
 
 }  // namespace kvlab

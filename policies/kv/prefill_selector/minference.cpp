@@ -13,7 +13,7 @@ namespace {
 
 // Each query head by its own pattern, found offline: columns and diagonals, first and newest tokens, or blocks by their means. MInference,
 // Jiang et al. 2024, arXiv:2407.02490.
-class MInference final : public BlockSelector {
+class MInference final : public BlockSelector, public TakesPatterns {
  public:
   explicit MInference(Params& p)
       : BlockSelector(p, 64),
@@ -28,13 +28,20 @@ class MInference final : public BlockSelector {
         p.text("heads", "", "patterns as LAYER.HEAD=PATTERN:NUMBER:NUMBER, separated by spaces; go before the file's");
     if (p.is_describing()) return;
     if (!heads.empty()) patterns_ = p.reading("heads", [&] { return parse_head_patterns(heads); });
-    if (!file.empty()) patterns_.merge(p.reading("file", [&] { return read_head_patterns(p.resolve_file(file)); }));
+    if (!file.empty()) set_patterns(p.reading("file", [&] { return read_head_patterns(p.resolve_file(file)); }));
+  }
+
+  void set_patterns(const PatternTable& table) override {
+    patterns_.insert(table.patterns.begin(), table.patterns.end());
+    tables_.push_back(table);
   }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
     return patterns_.empty() || is_dense(layer) ? BlockSelector::layer_kind(layer) : layer + 2;
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    for (const PatternTable& table : tables_)
+      if (std::string why = table.refuses(model.num_layers, model.q_heads); !why.empty()) return why;
     for (const auto& [place, pattern] : patterns_)
       if (place.first >= model.num_layers || place.second >= model.q_heads)
         return "prefill selector 'minference' has a pattern for layer " + std::to_string(place.first) + ", query head " +
@@ -88,7 +95,8 @@ class MInference final : public BlockSelector {
   HeadPattern others_;
   double cost_spread_;
   HeadPatterns patterns_;
-  std::int32_t layer_ = 0;  // of the chunk that is chosen for
+  std::vector<PatternTable> tables_;  // that they come from
+  std::int32_t layer_ = 0;            // of the chunk that is chosen for
 };
 
 KVLAB_REGISTER(PrefillSelector, MInference, "minference", "each query head by its own pattern, found offline",
