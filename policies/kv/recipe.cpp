@@ -145,14 +145,22 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
         fmt::format("trigger '{}' cuts the cache inside the prompt, so its blocks cannot be shared: prefix_reuse must be none", r.trigger));
 }
 
+// The trigger may act before the first decode step.
+bool cuts_prompts(const Recipe& r) {
+  constexpr std::int32_t kPrompt = 1 << 16;
+  const auto trigger = r.make_trigger();
+  return trigger->inside_prefill() || trigger->target({0, 0, kPrompt, kPrompt, -1}, kPrompt, {1, 0}).has_value();
+}
+
 // Later layers hold other tokens than earlier ones, and no block holds them all.
 void refuse_bad_pruning(const Params& p, const Recipe& r) {
   const auto refuse = [&](const std::string& why) {
     p.fail(fmt::format("recipe '{}' cannot run: prompt_pruner '{}' {}", r.name, r.prompt_pruner, why));
   };
-  if (r.acts || !r.only_drops || !r.is_native || !r.selects_all)
+  if (cuts_prompts(r) || !r.only_drops || !r.is_native || !r.selects_all)
     refuse(
-        "goes with trigger 'never', disposal 'drop', format 'native' and selector 'all' alone; write {recipe: full, prompt_pruner: ...}");
+        "goes with trigger 'never' or one that cuts in decode alone, disposal 'drop', format 'native' and selector 'all'; write {recipe: "
+        "full, prompt_pruner: ...}");
   if (r.prefix_reuse != Recipe::PrefixReuse::kNone) refuse("leaves no whole blocks to be shared: prefix_reuse must be none");
   if (r.on_preempt != Recipe::OnPreempt::kSwap) refuse("takes prompts in one piece: on_preempt must be swap");
 }

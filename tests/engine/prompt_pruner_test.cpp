@@ -24,7 +24,8 @@ constexpr std::int32_t kPrunedPrompt = 600;
 const std::vector<std::string>& pruned_recipes() {
   static const std::vector<std::string> texts{
       "{recipe: promptdistill, prompt_pruner: {prompt_distill: {stages: 0.375=150 0.75=0.1}}}",
-      "{recipe: pyramidinfer, prompt_pruner: {pyramid_infer: {ratio: 0.6}}}",
+      "{recipe: pyramidinfer, prompt_pruner: {pyramid_infer: {ratio: 0.6}}, trigger: {recent_groups: {group_tokens: 2}}, "
+      "scorer: {recent_votes: {group_tokens: 2}}, allocator: {group_share: {group_tokens: 2}}}",
       "{recipe: sliminfer, prompt_pruner: {slim_infer: {recent_tokens: 32, unit_tokens: 8, units_per_block: 2}}}"};
   return texts;
 }
@@ -169,6 +170,31 @@ TEST(PrunedPrompts, CostHostDoesTheSame) {
                              result.held.begin() + static_cast<std::ptrdiff_t>((s + 1) * rows));
         batch[s].seen_tokens += batch[s].new_tokens, batch[s].new_tokens = 1;
       }
+    }
+  }
+}
+
+// In decode the group before the recent tokens loses some, once; tokens before and after it stay.
+TEST(PrunedPrompts, PyramidInferCutsOldGroups) {
+  const std::string text =
+      "{recipe: pyramidinfer, trigger: {recent_groups: {group_tokens: 4}}, scorer: {recent_votes: {group_tokens: 4}}, "
+      "allocator: {group_share: {group_tokens: 4}}}";
+  PolicyCache cache(probe(), recipe_of(text), {});
+  constexpr std::int32_t kPrompt = 40, kRecent = 9;
+  EngineSequence s = pruned_sequence(kPrompt);
+  cache.start(s);
+  run_step(cache, {{&s, kPrompt}});
+  for (std::int32_t decoded = 1; decoded <= 8; ++decoded) {
+    const std::vector<std::vector<std::int32_t>> before = cache.positions(s);
+    run_step(cache, {{&s, 1}});
+    const std::vector<std::vector<std::int32_t>> after = cache.positions(s);
+    const std::int32_t group = kPrompt + decoded - kRecent - 4;
+    for (std::size_t r = 0; r < after.size(); ++r) {
+      std::vector<std::int32_t> all = before[r], lost;
+      all.push_back(kPrompt + decoded - 1);
+      std::set_difference(all.begin(), all.end(), after[r].begin(), after[r].end(), std::back_inserter(lost));
+      EXPECT_EQ(lost.empty(), decoded % 4 != 0) << decoded << " row " << r;
+      for (const std::int32_t position : lost) EXPECT_TRUE(position >= group && position < group + 4) << decoded << " " << position;
     }
   }
 }

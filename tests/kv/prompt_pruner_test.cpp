@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -12,6 +13,7 @@
 #include "policies/kv/prompt_pruner/recent_attention/recent_attention.h"
 #include "policies/kv/prompt_pruner/unit_scores/unit_scores.h"
 #include "policies/kv/recipe_footprint.h"
+#include "policies/kv/scorer/group_votes/group_votes.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
 
@@ -64,12 +66,12 @@ TEST(PromptPruner, SlimInferKeepsWholeBlocks) {
 // Two sequences of different lengths, two KV heads with two query heads each.
 struct PrunerRows {
   static constexpr std::int32_t kHeads = 2, kGroup = 2, kDim = 8;
-  KvStore store{ModelShape{1, kHeads* kGroup, kHeads, kDim, 16}, 2, 0, true};
+  KvStore store;
   std::vector<std::int32_t> tokens{70, 37};
   std::vector<std::vector<float>> q, k;
   std::vector<std::int64_t> first{0};
 
-  PrunerRows() {
+  explicit PrunerRows(std::int32_t words = 0) : store(ModelShape{1, kHeads * kGroup, kHeads, kDim, 16}, 2, words, true) {
     for (std::int32_t s = 0; s < 2; ++s) {
       const std::int32_t n = tokens[static_cast<std::size_t>(s)];
       const auto fill = [&](std::int32_t width, int salt) {
@@ -135,6 +137,47 @@ TEST(PromptPruner, RecentAttentionWeighsLaterQueriesMore) {
   }
 }
 
+// Groups of 4 from position 20 on; 10 votes each. The last token gets none, and those before position 20 none.
+TEST(PromptPruner, GroupsGetVotesFromLaterQueries) {
+  PrunerRows rows(1);
+  const std::vector<std::int32_t> base{20, 20}, recent{10, 10};
+  const std::vector<Queries> last = rows.last(17);
+  for (int again = 0; again < 2; ++again)  // votes add up
+    run_cpu(GroupVotes{rows.store.rows(), last.data(), base.data(), recent.data(), 4, 1.5F, 0});
+  const KvRows kv = rows.store.rows();
+  for (std::int32_t r = 0; r < 4; ++r) {
+    const std::int32_t s = r / 2, n = rows.tokens[static_cast<std::size_t>(s)];
+    for (std::int32_t i = 0; i < n; ++i) {
+      const std::int32_t end = 20 + ((i - 20) / 4 + 1) * 4;
+      double expected = 0;
+      for (std::int32_t t = std::max(end, n - 17); i >= 20 && t < std::min(n, end + 10); ++t)
+        for (std::int32_t h = 0; h < 4; ++h) {
+          double sum = 0;
+          for (std::int32_t j = 0; j <= t; ++j) sum += std::exp(rows.logit(static_cast<std::size_t>(s), t, h, j));
+          expected += 2 * (1 + 0.5 * (t - end) / 9) * std::exp(rows.logit(static_cast<std::size_t>(s), t, h, i)) / sum / 4;
+        }
+      EXPECT_NEAR(std::bit_cast<float>(kv.word(0, r, i)), expected, 1e-5) << r << " " << i;
+    }
+  }
+}
+
+// After every 16 decoded tokens layer l of 6 keeps floor(16 0.9 (0.1 + 0.9 (cos(pi l / 6) + 1) / 2)) of a group: 14, 13, 11, 7, 4, 2.
+TEST(PromptPruner, PyramidInferCutsGroupsInDecode) {
+  const Recipe recipe = load_recipe("pyramidinfer");
+  ShapeRun run(recipe, kSixLayers);
+  ShapeRun::Seq seq{0, 300, 300, {}, {}};
+  seq.held = run.step(std::span(&seq, 1)).held;
+  seq.seen_tokens = 300, seq.new_tokens = 1;
+  const std::vector<std::int32_t> prompt = seq.held;
+  const std::vector<std::int32_t> kept{14, 13, 11, 7, 4, 2};
+  for (std::int32_t decoded = 1; decoded <= 40; ++decoded) {
+    seq.held = run.step(std::span(&seq, 1)).held;
+    ++seq.seen_tokens;
+    for (std::size_t r = 0; r < seq.held.size(); ++r)
+      ASSERT_EQ(seq.held[r], prompt[r] + decoded - decoded / 16 * (16 - kept[r / 2])) << decoded << " row " << r;
+  }
+}
+
 TEST(PromptPruner, UnitScoresAreTheBestUnitsMean) {
   std::vector<float> scores{9, 1, 3, 8, 0, 5, 5, 7, 7, 9};
   const std::vector<std::int64_t> first{0, 10};
@@ -158,13 +201,14 @@ TEST(PromptPruner, LaterLayersHoldLess) {
       all += tokens[l];
     }
     EXPECT_LT(all, 6 * 2000) << name;
-    EXPECT_EQ(prompt.after.gpu, all * 2 * (2 * 64 * 2 + 4)) << name;  // K, V and positions
+    const bool votes = name == std::string("pyramidinfer");                         // in decode, from statistics that begin in the prompt
+    EXPECT_EQ(prompt.after.gpu, all * 2 * (2 * 64 * 2 + (votes ? 8 : 4))) << name;  // K, V, positions and statistics
     EXPECT_EQ(run.policy().most_tokens(whole_prompt(2000)), 2 * all) << name;
     EXPECT_FALSE(prompt.calls.empty()) << name;
     const ShapeRun::Seq next{2000, 1, 2000, prompt.held, {}};
     EXPECT_NEAR(run.step(std::span(&next, 1)).attended_tokens, static_cast<double>(all) / 6 + 1, 1e-6) << name;
     const ShapeRun::Seq brief{0, 50, 50, {}, {}};
-    EXPECT_TRUE(ShapeRun(recipe, kSixLayers).step(std::span(&brief, 1)).calls.empty()) << name;
+    EXPECT_EQ(ShapeRun(recipe, kSixLayers).step(std::span(&brief, 1)).calls.empty(), !votes) << name;
   }
 }
 
@@ -203,7 +247,7 @@ TEST(PromptPruner, RefusesWhatItCannotGoWith) {
   EXPECT_FALSE(pruned.runs_in("replay"));
   EXPECT_FALSE(pruned.keeps_everything());
   EXPECT_EQ(pruned.prefix_reuse, Recipe::PrefixReuse::kNone);
-  EXPECT_TRUE(recipe_of("{recipe: pyramidinfer, prompt_pruner: none}").keeps_everything());
+  EXPECT_TRUE(recipe_of("{recipe: promptdistill, prompt_pruner: none}").keeps_everything());
 }
 
 }  // namespace
