@@ -59,11 +59,14 @@ std::string cost_of(const std::vector<SummedCall>& calls) {
 // The share of pairs that a prefill selector computes; the calls include attention itself.
 std::string pairs_of(const std::vector<OpCall>& calls) {
   double flops = 0;
-  for (const OpCall& c : calls)
-    if (c.op == "sparse_prefill" || c.op == "delta_rows") flops += static_cast<double>(c.flops);
+  std::string_view attention = "sparse_prefill";
+  for (const OpCall& c : calls) {
+    if (c.op == "chosen_prefill") attention = c.op;
+    if (c.op == attention || c.op == "delta_rows") flops += static_cast<double>(c.flops);
+  }
   const double causal = 2.0 * kPromptTokens * (kPromptTokens + 1.0) * kShape.head_dim * kShape.q_heads * kShape.num_layers;
-  return fmt::format("{:.1f} % of the query-key pairs, as costs assume (sparse_prefill, which takes the place of attention)",
-                     100 * flops / causal);
+  return fmt::format("{:.1f} % of the query-key pairs, as costs assume ({}, which takes the place of attention)", 100 * flops / causal,
+                     attention);
 }
 
 // The share of a prompt that a pruning policy computes.

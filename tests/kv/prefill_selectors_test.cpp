@@ -22,6 +22,8 @@ std::vector<NamedSelector> small_selectors() {
           {"xattention", "xattention", "{stride_tokens: 4, threshold: 0.5, block_tokens: 16}"},
           {"flex_prefill", "flex_prefill", "{gamma: 0.5, min_budget_tokens: 16, block_tokens: 16}"},
           {"minference", "minference", "{columns: 12, diagonals: 24, block_tokens: 16, heads: '0.1=stream_llm:8:16 0.2=block_sparse:4:0'}"},
+          {"token_votes", "token_votes", "{chunk_tokens: 48, sink_tokens: 8, recent_tokens: 16, top_tokens: 24}"},
+          {"probed_tokens", "probed_tokens", "{mass_frac: 0.6, recent_tokens: 130, probe_frac: 0.1}"},
           {"delta", "delta", "{stride_tokens: 8, of: {a_shape: {sink_tokens: 8, recent_tokens: 16, block_tokens: 16}}}"}};
 }
 
@@ -35,6 +37,8 @@ std::vector<NamedSelector> whole_selectors() {
           {"xattention", "xattention", "{threshold: 1, block_tokens: 32, stride_tokens: 8}"},
           {"flex_prefill", "flex_prefill", "{min_budget_tokens: 4096, block_tokens: 32}"},
           {"minference", "minference", "{heads: '0.0=stream_llm:4096:64 0.1=block_sparse:4096:0 0.2=vertical_and_slash:4096:1'}"},
+          {"token_votes", "token_votes", "{chunk_tokens: 48, top_tokens: 4096}"},
+          {"probed_tokens", "probed_tokens", "{mass_frac: 1, recent_tokens: 4096}"},
           {"delta", "delta", "{of: {a_shape: {sink_tokens: 4096}}, stride_tokens: 16}"},
           {"delta_every_row", "delta", "{of: {a_shape: {sink_tokens: 8, recent_tokens: 16, block_tokens: 16}}, stride_tokens: 1}"}};
 }
@@ -161,6 +165,79 @@ TEST(PrefillSelectors, ForcedBlocksStay) {
   for (std::size_t i = 0; i < 28; ++i) EXPECT_EQ(counts.entries()[0].counts[i], i % 7 == 0 ? 1 : 2) << i;
 }
 
+// Attention of query i of the layer in head h over these keys, in double precision.
+std::vector<double> over_keys(const PromptLayer& layer, std::int32_t i, std::int32_t h, const std::vector<std::int32_t>& keys) {
+  std::vector<double> out(16, 0);
+  double sum = 0;
+  for (const std::int32_t j : keys) {
+    double z = 0;
+    for (std::int32_t c = 0; c < 16; ++c)
+      z += double{layer.q[static_cast<std::size_t>((i * 4 + h) * 16 + c)]} * layer.k[static_cast<std::size_t>((j * 2 + h / 2) * 16 + c)];
+    const double p = std::exp(z / 4);
+    sum += p;
+    for (std::int32_t c = 0; c < 16; ++c)
+      out[static_cast<std::size_t>(c)] += p * layer.v[static_cast<std::size_t>((j * 2 + h / 2) * 16 + c)];
+  }
+  for (double& x : out) x /= sum;
+  return out;
+}
+
+// The queries that have an output are the tokens that others attend to, per KV head, and the newest are among them.
+TEST(PrefillSelectors, ImportantTokensAttendToOneAnother) {
+  const PromptLayer layer(200);
+  const auto part = prefill_part("probed_tokens", "{mass_frac: 0.7, recent_tokens: 10, probe_frac: 0.1}");
+  const std::vector<float> out = layer.sparse(*part);
+  for (std::int32_t h = 0; h < 4; ++h) {
+    std::vector<std::int32_t> chosen;
+    for (std::int32_t i = 0; i < 200; ++i) {
+      const float* const row = out.data() + (i * 4 + h) * 16;
+      if (std::all_of(row, row + 16, [](float x) { return x == 0; })) continue;
+      chosen.push_back(i);
+      const std::vector<double> expected = over_keys(layer, i, h, chosen);
+      for (std::int32_t c = 0; c < 16; ++c) EXPECT_NEAR(row[c], expected[static_cast<std::size_t>(c)], 1e-4) << h << " " << i;
+    }
+    EXPECT_GT(chosen.size(), 50U) << h;
+    EXPECT_LT(chosen.size(), 180U) << h;
+    for (std::int32_t i = 190; i < 200; ++i) EXPECT_TRUE(std::binary_search(chosen.begin(), chosen.end(), i)) << h << " " << i;
+  }
+}
+
+// The last chunk, tokens 150 to 199: it sees itself, 5 first tokens, 10 before it, and the 20 of 5 to 139 with the largest sum over heads
+// of the softmax of its mean query.
+TEST(PrefillSelectors, HeadsElectTokensForAChunk) {
+  const PromptLayer layer(200);
+  const auto part = prefill_part("token_votes", "{chunk_tokens: 50, sink_tokens: 5, recent_tokens: 10, top_tokens: 20}");
+  const std::vector<float> out = layer.sparse(*part);
+  std::vector<double> votes(135, 0);
+  for (std::int32_t h = 0; h < 4; ++h) {
+    std::vector<double> p;
+    for (std::int32_t j = 5; j < 140; ++j) {
+      double z = 0;
+      for (std::int32_t i = 150; i < 200; ++i)
+        for (std::int32_t c = 0; c < 16; ++c)
+          z += double{layer.q[static_cast<std::size_t>((i * 4 + h) * 16 + c)]} *
+               layer.k[static_cast<std::size_t>((j * 2 + h / 2) * 16 + c)] / 50;
+      p.push_back(std::exp(z / 4));
+    }
+    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+    for (std::size_t j = 0; j < p.size(); ++j) votes[j] += p[j] / sum;
+  }
+  std::vector<std::int32_t> order(135), keys{0, 1, 2, 3, 4};
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](auto a, auto b) { return votes[static_cast<std::size_t>(a)] > votes[static_cast<std::size_t>(b)]; });
+  for (std::size_t j = 0; j < 20; ++j) keys.push_back(5 + order[j]);
+  for (std::int32_t i = 140; i < 150; ++i) keys.push_back(i);
+  for (std::int32_t i = 150; i < 200; ++i) {
+    keys.push_back(i);
+    for (std::int32_t h = 0; h < 4; ++h) {
+      const std::vector<double> expected = over_keys(layer, i, h, keys);
+      for (std::int32_t c = 0; c < 16; ++c)
+        EXPECT_NEAR(out[static_cast<std::size_t>((i * 4 + h) * 16 + c)], expected[static_cast<std::size_t>(c)], 1e-4) << h << " " << i;
+    }
+  }
+}
+
 TEST(PrefillSelectors, PatternFiles) {
   const HeadPatterns inline_ones = parse_head_patterns("0.1=stream_llm:100:800 3.7=block_sparse:100:0");
   EXPECT_EQ(inline_ones.size(), 2U);
@@ -169,14 +246,35 @@ TEST(PrefillSelectors, PatternFiles) {
   const std::string file = testing::TempDir() + "/patterns.json";
   std::ofstream(file)
       << R"([{"0": ["vertical_and_slash", 30, 800, 0.1], "5": ["stream_llm", 100, 750, 1]}, {"2": ["block_sparse", 100, 0, 2]}])";
-  const HeadPatterns patterns = read_head_patterns(file);
+  const PatternTable table = read_head_patterns(file);
+  const HeadPatterns& patterns = table.patterns;
+  EXPECT_EQ(table.layers, 2);
   EXPECT_EQ(patterns.size(), 3U);
   EXPECT_EQ(patterns.at({0, 5}).second, 750);
   EXPECT_EQ(patterns.at({1, 2}).kind, HeadPattern::Kind::kBlocks);
   std::ofstream(file) << R"([{"0": ["diagonal", 30, 800, 0.1]}])";
   EXPECT_THROW(read_head_patterns(file), InputError);
+  EXPECT_EQ(parse_head_patterns(head_patterns_inline(patterns)).size(), 3U);
   EXPECT_THROW(parse_head_patterns("0=stream_llm:1:2"), InputError);
   EXPECT_THROW(parse_head_patterns("0.1=stream_llm:1:0"), InputError);
+}
+
+// A file has all layers of its model, and all heads or some.
+TEST(PrefillSelectors, PatternsOfAnotherModelAreRefused) {
+  const std::string file = testing::TempDir() + "/other_patterns.json";
+  const auto refused = [&](const std::string& json) {
+    std::ofstream(file) << json;
+    return prefill_part("minference", "{file: " + file + "}")->refuses({2, 4, 2, 16, 64, 2, 1e4});
+  };
+  const HeadPattern pattern;
+  const auto text = [&](std::size_t layers, std::int32_t heads) {
+    return head_patterns_text(std::vector(layers * static_cast<std::size_t>(heads), std::pair(pattern, 0.5)), heads);
+  };
+  EXPECT_EQ(refused(text(2, 4)), "");
+  EXPECT_EQ(refused(R"([{"1": ["stream_llm", 1, 2, 0]}, {}])"), "");
+  EXPECT_NE(refused(text(1, 4)).find("another model: of 1 layers of 4 query heads, and the model has 2"), std::string::npos);
+  EXPECT_NE(refused(text(3, 4)).find("another model"), std::string::npos);
+  EXPECT_NE(refused(text(2, 2)).find("another model"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+#include "policies/kv/prefill_selector/prompt_rows.h"
+
+#include <algorithm>
+
+namespace kvlab {
+
+// A page is one token of a head, so that the tensors need not be copied.
+KvRows prompt_rows(const PromptChunk& chunk, std::int32_t tokens, std::int32_t words) {
+  const ModelShape& m = chunk.model;
+  const std::int64_t slots = std::int64_t{tokens} * m.kv_heads;
+  Ops& ops = chunk.ops;
+  std::int32_t *len = ops.host_ints(m.kv_heads), *page_begin = ops.host_ints(m.kv_heads), *page = ops.host_ints(slots);
+  std::int64_t* first = ops.host_longs(m.kv_heads + 1);
+  first[0] = 0;
+  KvRows kv;
+  kv.position = ops.ints(slots);
+  for (std::int32_t h = 0; h < m.kv_heads; ++h) {
+    len[h] = tokens, page_begin[h] = h * tokens, first[h + 1] = first[h] + tokens;
+    for (std::int32_t i = 0; i < tokens; ++i) {
+      page[h * tokens + i] = i * m.kv_heads + h;
+      if (kv.position != nullptr) kv.position[i * m.kv_heads + h] = i;
+    }
+  }
+  kv.num_rows = kv.kv_heads = m.kv_heads, kv.group = m.group(), kv.head_dim = m.head_dim, kv.kv_bytes = m.kv_bytes;
+  kv.len = len, kv.first = first, kv.page_begin = page_begin, kv.page = page, kv.page_tokens = 1, kv.pool_tokens = slots;
+  kv.k = const_cast<float*>(chunk.k), kv.v = const_cast<float*>(chunk.v);  // NOLINT: operations on them only read
+  kv.num_words = words;
+  kv.words = reinterpret_cast<std::uint32_t*>(ops.ints(words * slots));
+  if (kv.words != nullptr) std::fill_n(kv.words, words * slots, 0U);
+  return kv;
+}
+
+Queries prompt_queries(const PromptChunk& chunk, std::int32_t begin, std::int32_t end) {
+  const std::int64_t width = std::int64_t{chunk.model.q_heads} * chunk.model.head_dim;
+  return {chunk.q == nullptr ? nullptr : chunk.q + (begin - chunk.seq.seen_tokens) * width, end - begin, begin};
+}
+
+ChosenPrefill chosen_prefill(const PromptChunk& chunk) {
+  const ModelShape& m = chunk.model;
+  ChosenPrefill op;
+  op.q = chunk.q, op.k = chunk.k, op.v = chunk.v, op.out = chunk.out, op.log_sum = chunk.log_sum;
+  op.new_tokens = chunk.seq.new_tokens, op.kv_before = chunk.seq.seen_tokens;
+  op.q_heads = m.q_heads, op.kv_heads = m.kv_heads, op.head_dim = m.head_dim, op.window = chunk.window;
+  op.activation_bytes = op.kv_bytes = m.kv_bytes;
+  return op;
+}
+
+}  // namespace kvlab
