@@ -15,7 +15,7 @@ namespace kvlab {
 
 namespace {
 
-using Kind = HeadPattern::Kind;
+using PatternKind = HeadPattern::Kind;
 
 // Patterns of `tokens` together, the share `first` of them as the pattern's first number.
 struct PatternFamily {
@@ -23,12 +23,12 @@ struct PatternFamily {
   double first;
 };
 constexpr PatternFamily kPatternFamilies[] = {
-    {Kind::kAShape, 0.0625},     {Kind::kAShape, 0.25},         {Kind::kAShape, 0.5}, {Kind::kVerticalSlash, 0.125},
-    {Kind::kVerticalSlash, 0.5}, {Kind::kVerticalSlash, 0.875}, {Kind::kBlocks, 1}};
+    {PatternKind::kAShape, 0.0625},     {PatternKind::kAShape, 0.25},         {PatternKind::kAShape, 0.5}, {PatternKind::kVerticalSlash, 0.125},
+    {PatternKind::kVerticalSlash, 0.5}, {PatternKind::kVerticalSlash, 0.875}, {PatternKind::kBlocks, 1}};
 
 HeadPattern pattern_of(const PatternFamily& family, std::int32_t tokens) {
   constexpr std::int32_t kBlock = 64;  // of the selector
-  if (family.kind == Kind::kBlocks) return {family.kind, std::max(1, tokens / kBlock), 0};
+  if (family.kind == PatternKind::kBlocks) return {family.kind, std::max(1, tokens / kBlock), 0};
   const auto first = static_cast<std::int32_t>(family.first * tokens);
   return {family.kind, first, std::max(1, tokens - first)};
 }
