@@ -1,4 +1,4 @@
-"""The probe in PyTorch with fixed weights, on the CPU: for the scripts that train small models beside it (train_kvzap.py, train_locret.py,
+"""The probe in PyTorch with fixed weights, on the CPU: for the scripts that train small models beside it (train_scores.py,
 train_less.py). Arrays are float32 of one sequence; heads come first, [heads, tokens, dim].
 """
 from __future__ import annotations

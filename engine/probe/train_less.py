@@ -112,7 +112,8 @@ def main():
             schedule.step()
         with torch.no_grad():
             error = [sum(F.mse_loss(attend(m, x, w_o), x["out"]) for x in test).item() / held for m in (None, maps)]
-        print(f"layer {layer}: held-out error {error[1]:.3g}, without the state {error[0]:.3g}, ratio {error[1] / error[0]:.2f}", flush=True)
+        print(f"layer {layer}: held-out error {error[1]:.3g}, without the state {error[0]:.3g}, ratio {error[1] / error[0]:.2f}",
+              flush=True)
         named = dict(kernel_q_mat1=maps.q1, kernel_q_mat2=maps.q2, kernel_k_mat1=maps.k1, kernel_k_mat2=maps.k2, interaction_k=maps.c,
                      scalingD=maps.s1, scalingD2=maps.s2)
         tensors.update({f"layers.{layer}.{name}": half(t) for name, t in named.items()})

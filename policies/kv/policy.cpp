@@ -1,4 +1,3 @@
-// TEMPORARY
 #include <fmt/format.h>
 
 #include <algorithm>

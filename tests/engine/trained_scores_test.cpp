@@ -23,7 +23,7 @@ std::vector<EvalSample> needle_samples() {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   };
-  return read_eval_set(kProbeDir + "/eval/dev.jsonl", {{"niah", "multikey"}, {1024}, short_run() ? 2 : 6}, encode);
+  return read_eval_set(kProbeDir + "/eval/dev.jsonl", {{"niah", "multikey"}, {1024}, short_run() ? 1 : 3}, encode);
 }
 
 // A file with tensors of the same names and shapes, of independent normal numbers of the size that keeps sums of inputs at 1.
@@ -43,36 +43,34 @@ std::string untrained_like(const std::string& file, const std::string& name) {
   return path.string();
 }
 
-// Answers that are right where the question is not known when the prompt is cut to 128 tokens.
-int right_answers(const std::vector<EvalSample>& samples, const Recipe& recipe) {
+// Answers of each recipe that are right where the question is not known when the prompt is cut.
+std::vector<int> right_answers(const std::vector<Recipe>& recipes, const std::vector<EvalSample>& samples) {
   GradeOptions options;
   options.compresses_question = false;
-  const GradeNeeds needs = needs_of(probe_engine(), std::vector<Recipe>{recipe});
-  int right = 0;
+  const GradeNeeds needs = needs_of(probe_engine(), recipes);
+  std::vector<int> right(recipes.size(), 0);
   for (const EvalSample& s : samples) {
     const GradeSample prepared = prepare_sample(probe_engine(), s, options, needs.needs, needs.passes);
     const GradeSample* const one = &prepared;
-    for (const GradedAnswer& a : grade(probe_engine(), recipe, {&one, 1}, options)) right += a.is_exact() ? 1 : 0;
+    for (std::size_t r = 0; r < recipes.size(); ++r)
+      for (const GradedAnswer& a : grade(probe_engine(), recipes[r], {&one, 1}, options)) right[r] += a.is_exact() ? 1 : 0;
   }
   return right;
 }
 
 TEST(TrainedScores, KeepNeedlesThatOthersLose) {
+  const std::string zap = "{recipe: kvzap, scorer: {hidden_surrogate: {sinks_tokens: 4}}, allocator: uniform, trigger: prefill_end, ",
+                    locret = "{recipe: locret, scorer: {retaining_heads: {recent_tokens: 32}}, ",
+                    at = "budget_tokens: 128, weights: ", zap_file = kProbeDir + "/kvzap.safetensors",
+                    locret_file = kProbeDir + "/locret.safetensors";
   const std::vector<EvalSample> samples = needle_samples();
-  const int snapkv = right_answers(samples, recipe_of("{recipe: snapkv, budget_tokens: 128}"));
-  const std::pair<std::string, std::string> recipes[] = {
-      {"kvzap",
-       "{recipe: kvzap, scorer: {hidden_surrogate: {sinks_tokens: 4}}, allocator: uniform, trigger: prefill_end, budget_tokens: 128, "
-       "weights: "},
-      {"locret", "{recipe: locret, scorer: {retaining_heads: {recent_tokens: 32}}, budget_tokens: 128, weights: "}};
-  for (const auto& [name, recipe] : recipes) {
-    const std::string file = kProbeDir + "/" + name + ".safetensors";
-    const int trained = right_answers(samples, recipe_of(recipe + file + "}")),
-              untrained = right_answers(samples, recipe_of(recipe + untrained_like(file, name) + "}"));
-    EXPECT_GE(2 * trained, static_cast<int>(samples.size())) << name;
-    EXPECT_GT(trained, untrained) << name;
-    EXPECT_GT(trained, snapkv) << name;
-  }
+  const std::vector<int> right = right_answers(
+      {recipe_of("{recipe: snapkv, budget_tokens: 128}"), recipe_of(zap + at + zap_file + "}"), recipe_of(locret + at + locret_file + "}"),
+       recipe_of(zap + at + untrained_like(zap_file, "kvzap") + "}"), recipe_of(locret + at + untrained_like(locret_file, "locret") + "}")},
+      samples);
+  const int num = static_cast<int>(samples.size());
+  for (const std::size_t trained : {1U, 2U}) EXPECT_GE(4 * right[trained], 3 * num) << trained;
+  for (const std::size_t other : {0U, 3U, 4U}) EXPECT_LE(2 * right[other], num) << other;
 }
 
 }  // namespace
