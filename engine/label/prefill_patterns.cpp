@@ -19,12 +19,13 @@ using PatternKind = HeadPattern::Kind;
 
 // Patterns of `tokens` together, the share `first` of them as the pattern's first number.
 struct PatternFamily {
-  Kind kind;
+  PatternKind kind;
   double first;
 };
-constexpr PatternFamily kPatternFamilies[] = {
-    {PatternKind::kAShape, 0.0625},     {PatternKind::kAShape, 0.25},         {PatternKind::kAShape, 0.5}, {PatternKind::kVerticalSlash, 0.125},
-    {PatternKind::kVerticalSlash, 0.5}, {PatternKind::kVerticalSlash, 0.875}, {PatternKind::kBlocks, 1}};
+constexpr PatternFamily kPatternFamilies[] = {{PatternKind::kAShape, 0.0625},     {PatternKind::kAShape, 0.25},
+                                              {PatternKind::kAShape, 0.5},        {PatternKind::kVerticalSlash, 0.125},
+                                              {PatternKind::kVerticalSlash, 0.5}, {PatternKind::kVerticalSlash, 0.875},
+                                              {PatternKind::kBlocks, 1}};
 
 HeadPattern pattern_of(const PatternFamily& family, std::int32_t tokens) {
   constexpr std::int32_t kBlock = 64;  // of the selector
