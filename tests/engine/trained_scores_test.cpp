@@ -1,5 +1,5 @@
 // The scores trained for the probe (engine/probe/train_scores.py) against SnapKV and untrained Locret, at equal budgets. A random direction
-// of the hidden state ranks all digits alike, so that some untrained KVzap models keep the needles too.
+// of the hidden state may rank all digits first: one untrained KVzap model that was tried kept the needles too.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
