@@ -20,6 +20,7 @@
 #include "app/commands/merge.h"
 #include "app/commands/record.h"
 #include "app/commands/reproduce.h"
+#include "app/commands/run_command.h"
 #include "app/commands/submit.h"
 #include "app/commands/tokenize.h"
 #include "app/commands/trace.h"
@@ -29,9 +30,6 @@
 #include "app/machine_options.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
-#include "app/runs/experiment.h"
-#include "app/runs/seeds.h"
-#include "app/runs/sweep.h"
 #include "base/text.h"
 #include "engine/model/record.h"
 
@@ -41,9 +39,8 @@ namespace {
 
 // The arguments' values. Only the chosen command's part is used.
 struct Arguments {
-  std::string file, kind, name, real, against, folder_a, folder_b, run_model, fast_forward = "on";
-  std::vector<std::string> set;
-  SweepOptions sweep;
+  std::string kind, name, real, against, folder_a, folder_b;
+  RunCommand run;
   TraceCommand trace;
   RecordCommand record;
   LogitsCommand logits;
@@ -58,7 +55,6 @@ struct Arguments {
   ReproduceCommand reproduce;
   MergeCommand merge;
   SubmitCommand submit;
-  std::string shard;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -67,34 +63,6 @@ struct Arguments {
 CLI::Range seed_range() { return {std::int64_t{0}, std::numeric_limits<std::int64_t>::max()}; }
 
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
-
-void add_run(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* run = app.add_subcommand("run", "simulate an experiment and write results/NAME/");
-  run->add_option("file", a.file, "experiment (YAML)")->required();
-  run->add_option("--set", a.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
-  run->add_option("--model", a.run_model, "folder of the model to run, in place of what the file says");
-  run->add_option("--jobs", a.sweep.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
-  CLI::Option* const out_folder = run->add_option("--out", a.sweep.out, "results folder; default: results/NAME");
-  run->add_flag("--join", a.sweep.join, "keep this experiment's runs in --out beside those of the experiment that it belongs to")
-      ->needs(out_folder);
-  run->add_option("--shard", a.shard, "I/N: only the part I of N of the runs, into RESULTS.shards/I-of-N; 'kvlab merge' joins the parts");
-  run->add_option("--fast-forward", a.fast_forward, "off: simulate every step; results are the same, byte for byte")
-      ->check(CLI::IsMember({"on", "off"}));
-  run->add_flag("--quiet", a.sweep.quiet, "print errors only");
-  run->add_flag("--force", a.sweep.force, "do runs again whose inputs have not changed");
-  run->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream& err) {
-      a.sweep.fast_forward = a.fast_forward == "on";
-      if (!a.run_model.empty()) a.set.push_back("model=" + a.run_model);
-      a.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
-      if (!a.shard.empty()) a.sweep.shard = parse_shard(a.shard);
-      Experiment experiment = load_experiment(a.file, a.set);
-      const std::string remark = drop_idle_seeds(experiment, a.sweep.quiet ? nullptr : &err, a.sweep.shows_progress);
-      if (!a.sweep.quiet) out << remark;
-      return run_sweep(experiment, a.sweep, out, err);
-    };
-  });
-}
 
 void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   CLI::App* record = trace.add_subcommand("record", "run a model on a prompt and record its attention (safetensors)");
@@ -394,7 +362,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   CLI::App app("A wind tunnel for KV-cache policies and LLM schedulers", "kvlab");
   app.require_subcommand(1);
   app.set_version_flag("--version", "kvlab " + program_version());
-  add_run(app, a, chosen);
+  add_run_command(app, a.run, [&] { chosen = [&a](std::ostream& out, std::ostream& err) { return run_experiment(a.run, out, err); }; });
   add_merge_command(app, a.merge, [&] { chosen = [&a](std::ostream& out, std::ostream& err) { return merge_shards(a.merge, out, err); }; });
   add_submit_command(app, a.submit, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return submit_sweep(a.submit, out); }; });
   add_trace(app, a, chosen);

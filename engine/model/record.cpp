@@ -168,12 +168,8 @@ void windows(PassRun& s) {
 using PassFunction = void (*)(PassRun&);
 const std::map<std::string, PassFunction>& pass_functions() {
   static const std::map<std::string, PassFunction> functions{
-      {"lookahead", lookahead},
-      {"reconstruct", reconstruct},
-      {"reconstruct_gradient", reconstruct_gradient},
-      {"repeat", repeat},
-      {"template", answer_template},
-      {"windows", windows}};
+      {"lookahead", lookahead}, {"reconstruct", reconstruct},  {"reconstruct_gradient", reconstruct_gradient},
+      {"repeat", repeat},       {"template", answer_template}, {"windows", windows}};
   return functions;
 }
 

@@ -1,0 +1,39 @@
+#include "app/commands/run_command.h"
+
+#include <unistd.h>
+
+#include <ostream>
+
+#include "app/runs/seeds.h"
+
+namespace kvlab {
+
+int run_experiment(RunCommand c, std::ostream& out, std::ostream& err) {
+  c.sweep.fast_forward = c.fast_forward == "on";
+  if (!c.model.empty()) c.set.push_back("model=" + c.model);
+  c.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
+  if (!c.shard.empty()) c.sweep.shard = parse_shard(c.shard);
+  Experiment experiment = load_experiment(c.file, c.set);
+  const std::string remark = drop_idle_seeds(experiment, c.sweep.quiet ? nullptr : &err, c.sweep.shows_progress);
+  if (!c.sweep.quiet) out << remark;
+  return run_sweep(std::move(experiment), c.sweep, out, err);
+}
+
+void add_run_command(CLI::App& app, RunCommand& c, const std::function<void()>& choose) {
+  CLI::App* const run = app.add_subcommand("run", "simulate an experiment and write results/NAME/");
+  run->add_option("file", c.file, "experiment (YAML)")->required();
+  run->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
+  run->add_option("--model", c.model, "folder of the model to run, in place of what the file says");
+  run->add_option("--jobs", c.sweep.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
+  CLI::Option* const out_folder = run->add_option("--out", c.sweep.out, "results folder; default: results/NAME");
+  run->add_flag("--join", c.sweep.join, "keep this experiment's runs in --out beside those of the experiment that it belongs to")
+      ->needs(out_folder);
+  run->add_option("--shard", c.shard, "I/N: only the part I of N of the runs, into RESULTS.shards/I-of-N; 'kvlab merge' joins the parts");
+  run->add_option("--fast-forward", c.fast_forward, "off: simulate every step; results are the same, byte for byte")
+      ->check(CLI::IsMember({"on", "off"}));
+  run->add_flag("--quiet", c.sweep.quiet, "print errors only");
+  run->add_flag("--force", c.sweep.force, "do runs again whose inputs have not changed");
+  run->callback(choose);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "app/runs/sweep.h"
+
+namespace kvlab {
+
+// `kvlab run FILE`.
+struct RunCommand {
+  std::string file, model, shard, fast_forward = "on";
+  std::vector<std::string> set;
+  SweepOptions sweep;
+};
+
+// Returns the exit status of the sweep.
+int run_experiment(RunCommand command, std::ostream& out, std::ostream& err);
+
+// Adds the command, whose options write into the struct, which outlives `app`; `choose` is called where it is the chosen one.
+void add_run_command(CLI::App& app, RunCommand& command, const std::function<void()>& choose);
+
+}  // namespace kvlab
