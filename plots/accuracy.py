@@ -91,7 +91,7 @@ def _by_task(points, full, note, folder, name):
     for i, row in enumerate(cells):
         for j, value in enumerate(row):
             axis.text(j, i, f"{100 * value:.0f}", ha="center", va="center", fontsize=5, color="white" if value < 0.6 else "black")
-    top = pd.DataFrame([{"name": "full cache", "family": "reference"}])
+    top = pd.DataFrame([{"name": "full", "family": "reference"}])
     _name_rows(axis, pd.concat([top, points[["name", "family"]]], ignore_index=True), name)
     axis.set_xticks(range(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     axis.tick_params(axis="x", length=0, pad=1)

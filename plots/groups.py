@@ -230,10 +230,10 @@ def views(results, name, without=None, every=False, most=MAX_LINES):
     """One view where the lines fit into it; else one per combination of the numeric axes, a few of them, or all with `every`.
     `name`: of the figure; `without`: an axis that it already has on x; `most`: lines of one view."""
     axes, numeric, text = _split_axes(results, without)
-    rows, most = results.summary, settings.of(name).get("max_lines", most)
+    rows, own = results.summary, settings.of(name).get("max_lines")
     whole = View("", only_lines(rows, lines_of(rows, axes, results.name), results.axes, name), name, source=results.source)
-    if len(whole.lines) <= most or not numeric or not text:
-        return [cut_lines(whole, every, most)]
+    if len(whole.lines) <= (own or MAX_LINES) or not numeric or not text:
+        return [cut_lines(whole, every, own or most)]
     found = combinations(pd.concat([part for _, part in whole.lines]).sort_index(), numeric)
     kept = found if every else spread_evenly(found, MAX_VIEWS)
     note = f"{len(kept)} of {len(found)} values of {', '.join(numeric)} drawn" if len(kept) < len(found) else ""
@@ -241,7 +241,7 @@ def views(results, name, without=None, every=False, most=MAX_LINES):
     for values, part in kept:
         named, title = _titled(numeric, values)
         suffix = "".join(f"_{slug(axis)}_{slug(value)}" for axis, value in named)
-        view = cut_lines(View(suffix, lines_of(part, text, results.name), name, title=shown(title, name), source=results.source), every, most)
+        view = cut_lines(View(suffix, lines_of(part, text, results.name), name, title=shown(title, name), source=results.source), every, own or most)
         view.note = view.note or note
         result.append(view)
     return result

@@ -88,7 +88,8 @@ def _collections(axes, colour):
     for one in axes.collections:
         if isinstance(one, LineCollection):
             for segment in one.get_segments():
-                ends = _to_data(axes, axes.transData, np.asarray(segment, dtype=float))
+                low, high = np.sort(np.column_stack([axes.get_xlim(), axes.get_ylim()]), axis=0)
+                ends = _to_data(axes, axes.transData, np.clip(np.asarray(segment, dtype=float), low, high))
                 if np.isfinite(ends).all():
                     yield rf"\draw[color={colour(one.get_colors()[0])}, line width={one.get_linewidths()[0]:.2f}pt] " + " -- ".join(f"(axis cs:{x:.6g},{y:.6g})" for x, y in ends) + ";"
         elif isinstance(one, PathCollection):
@@ -114,7 +115,7 @@ def _share(axes, shown):
 
 
 def _texts(axes, colour, renderer):
-    for text in (t for t in axes.texts if t.get_text() and t.get_visible()):
+    for text in (t for t in axes.texts if t.get_text() and t.get_visible() and t.get_alpha() != 0):
         box = text.get_window_extent(renderer)
         middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
         if isinstance(text, Annotation):
@@ -152,7 +153,7 @@ def _range(axes, which):
 def _axis_options(figure, axes):
     box, (width, height) = axes.get_position(), figure.get_size_inches()
     options = [f"at={{({box.x0 * width:.3f}in,{box.y0 * height:.3f}in)}}", "anchor=south west", "scale only axis", f"width={box.width * width:.3f}in",
-               f"height={box.height * height:.3f}in", "clip=false", "axis lines*=left", "grid=major", "grid style={gray!30, very thin}", "align=center"]
+               f"height={box.height * height:.3f}in", "clip mode=individual", "axis lines*=left", "grid=major", "grid style={gray!30, very thin}", "align=center"]
     for which in ("x", "y"):
         options += [*_range(axes, which), *_ticks(axes, which)]
         label = getattr(axes, f"get_{which}label")()

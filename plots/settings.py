@@ -11,6 +11,7 @@ LOOK = ("names", "only", "size", "title", "x_label", "y_label", "x_range", "y_ra
 DATA = ("metric", "statistic", "x", "series", "panel")
 FORMATS = ("pdf", "png", "pgf")
 ALL = "all"
+_JOINT = "frontier"  # drawn of two folders
 _given = {}  # {name of a figure: its settings}
 _met = set()  # names in _given of which there is a figure
 taken = set()  # figures that the user defines: the usual ones of these names are not drawn
@@ -117,5 +118,5 @@ def with_data(defaults):
 def refuse_unmet(drawn):
     """ResultsError: settings for a figure that was not drawn and does not exist."""
     for name in _given:
-        if name != ALL and name not in _met:
+        if name not in (ALL, _JOINT) and name not in _met:
             raise unknown("figures", name, [*drawn, ALL], "figure ")

@@ -104,9 +104,10 @@ def panel_title(axis, text):
 def outer_labels(axes, x, y):
     """Labels of panels that share their ranges, at the left and below alone."""
     columns = axes[0].get_gridspec().ncols
+    rows = -(-len(axes) // columns)
     for i, axis in enumerate(axes):
         is_last = i + columns >= len(axes)
-        if i % columns == 0:
+        if i % columns == 0 and (rows < 3 or i // columns == rows // 2):  # of three rows or more in the middle
             axis.set_ylabel(y)
         if is_last:
             axis.set_xlabel(x)

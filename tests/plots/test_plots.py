@@ -149,7 +149,7 @@ class ManyRuns(FigureTest):
         synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS}, seeds=(1, 2, 3, 4, 5), num_requests=60)
         names, notes = self.draw(write=False)
         self.assertEqual(len(self.axes("cdf_e2e")[0].lines), 6)
-        self.assertEqual(self.legend("cdf_e2e"), SCHEDULERS)
+        self.assertEqual(self.legend("cdf_e2e"), ["Static batches", "orca_max", "vLLM V0", "vLLM V1", "Sarathi", "FastGen"])
         self.assertIn("timeline_sarathi", names)
         self.assertEqual(self.texts("comparison"), ["Mean and 95 % t-interval over n = 5 seeds."])
         self.assertEqual(notes, [])
@@ -168,7 +168,7 @@ class ManyRuns(FigureTest):
         policies = ["{sarathi: {chunk_tokens: 512}}", "{sarathi: {chunk_tokens: 2048}}"]
         synthetic.write_runs(self.folder, {"scheduler": policies, "router": ["least_outstanding", "prefix_affinity"]}, num_requests=40, slo=False)
         self.draw(write=False)
-        self.assertEqual(self.legend("timeline")[0], "sarathi (chunk_tokens 512), least_outstanding")
+        self.assertEqual(self.legend("timeline")[0], "Sarathi (chunks of 512), Least outstanding")
         self.assert_fits_a_column(["comparison"])
 
     def test_lines_past_the_limit_are_counted(self):
@@ -206,7 +206,7 @@ class Comparison(FigureTest):
         self.write([f"policy_{i:02}" for i in range(26)])
         self.draw(write=False)
         (note,) = self.texts("comparison")
-        self.assertRegex(note, r"^Not drawn: policy_\d\d, policy_\d\d \(--all draws them\)\.$")
+        self.assertRegex(note, r"^n = 1 seed, no interval. Not drawn: policy_\d\d, policy_\d\d \(--all draws them\)\.$")
 
     def test_a_logarithmic_axis_where_bars_differ_a_hundredfold(self):
         self.write(["a", "b", "c"], ttft_p99_ms=[80, 8000, 90], tpot_p99_ms=[80, 7900, 90])
@@ -255,7 +255,7 @@ class Comparison(FigureTest):
         rows[metrics] = rows[metrics].iloc[0].tolist()
         rows.to_csv(self.folder / "summary.csv", index=False)
         self.draw(write=False)
-        self.assertEqual(self.texts("comparison"), [])
+        self.assertEqual(self.texts("comparison"), ["n = 1 seed, no interval."])
 
 
 class Timelines(FigureTest):
@@ -264,7 +264,7 @@ class Timelines(FigureTest):
         names, _ = self.draw(write=False)
         mine = [n for n in names if n.startswith("timeline")]
         self.assertEqual(len(mine), 6)
-        self.assertEqual(self.texts("timeline_static_rate_per_s_2"), ["static, rate_per_s 2"])
+        self.assertEqual(self.texts("timeline_static_rate_per_s_2"), ["Static batches, 2 req/s", "n = 1 seed."])
         for panel in range(4):
             self.assertEqual(len({(self.axes(n)[panel].get_ylim(), self.axes(n)[panel].get_xlim()) for n in mine}), 1)
         self.assert_nothing_overlaps("timeline_static_rate_per_s_2")
@@ -272,7 +272,7 @@ class Timelines(FigureTest):
     def test_a_number_has_the_name_of_its_axis(self):
         synthetic.write_runs(self.folder, {RATE: [1.0, 2.0, 3.0, 4.0, 5.0]}, seeds=(1, 2), num_requests=20)
         self.draw(write=False)
-        self.assertEqual(self.texts("timeline_3"), ["rate_per_s 3", "The first of 2 seeds."])
+        self.assertEqual(self.texts("timeline_3"), ["3 req/s", "The first of 2 seeds."])
 
 
 class MissingValues(FigureTest):
@@ -306,17 +306,19 @@ class RateSweep(FigureTest):
 
     def test_curves_and_a_few_rates(self):
         names, notes = self.draw()
-        self.assertEqual(len(self.axes("goodput")[0].containers), 4)
-        self.assertEqual(self.legend("goodput"), SCHEDULERS[:4])
+        self.assertEqual(len([line for line in self.axes("goodput")[0].lines if line.get_marker() not in ("None", "|", "_")]), 4)
+        self.assertEqual(self.legend("goodput"), ["Static batches", "orca_max", "vLLM V0", "vLLM V1"])
         self.assertEqual(self.axes("goodput")[0].get_xlabel(), "Arrival rate (requests/s)")
-        self.assertEqual([n for n in names if n.startswith("cdf_ttft")], [f"cdf_ttft_rate_per_s_{r}" for r in (1, 4, 6, 10)])
-        self.assertIn(f"cdf_ttft_rate_per_s_1: 4 of 6 values of {RATE} drawn", notes)
+        self.assertEqual([n for n in names if n.startswith("cdf_ttft")], ["cdf_ttft"])
+        self.assertEqual([a.get_title() for a in self.axes("cdf_ttft")], [f"{r} req/s" for r in (1, 2, 4, 6, 8, 10)])
+        self.assertEqual({len(a.lines) for a in self.axes("cdf_ttft")}, {4})
+        self.assertIn(f"comparison_rate_per_s_1: 4 of 6 values of {RATE} drawn", notes)
         self.assert_labelled_with_units()
         self.assert_fits_a_column()
 
     def test_all_draws_every_rate(self):
         names, notes = self.draw(every=True, write=False)
-        self.assertEqual(len([n for n in names if n.startswith("cdf_ttft")]), 6)
+        self.assertEqual(len([n for n in names if n.startswith("comparison")]), 6)
         self.assertEqual(notes, [])
 
     def test_points_are_means_over_seeds(self):
@@ -337,7 +339,8 @@ class HitRatio(FigureTest):
         (axis,) = self.axes("hit_ratio")
         self.assertEqual(axis.get_xscale(), "log")
         self.assertEqual(len(axis.lines), 7)
-        self.assertEqual(self.legend("hit_ratio")[0], "belady (upper bound)")
+        self.assertEqual(self.legend("hit_ratio")[0], "Belady (upper bound)")
+        self.assertEqual(axis.get_xlabel(), "Cache size (GiB)")
         belady = next(line for line in axis.lines if line.get_color() == "black")
         for line in axis.lines:
             self.assertTrue(np.all(belady.get_ydata() >= line.get_ydata()))
@@ -351,13 +354,13 @@ class HitRatio(FigureTest):
     def test_the_table_has_a_line_per_policy(self):
         synthetic.write_hit_ratios(self.folder, ("lru", "arc"), (9000,))
         self.draw(write=False)
-        self.assertEqual(self.table(), [r"lru & 0.392 \\", r"arc & 0.378 \\"])
+        self.assertEqual(self.table(), [r"LRU & 0.392 \\", r"ARC & 0.378 \\"])
 
     def test_the_table_has_a_line_for_each_value_of_other_axes(self):
         synthetic.write_hit_ratios(self.folder, ("lru", "arc"), (9000,), limits=(50, 100))
         names, _ = self.draw(write=False)
-        self.assertEqual(self.table(), [r"lru, limit\_requests 50 & 0.392 \\", r"arc, limit\_requests 50 & 0.378 \\",
-                                        r"lru, limit\_requests 100 & 0.196 \\", r"arc, limit\_requests 100 & 0.189 \\"])
+        self.assertEqual(self.table(), [r"LRU, 50 requests & 0.392 \\", r"ARC, 50 requests & 0.378 \\",
+                                        r"LRU, 100 requests & 0.196 \\", r"ARC, 100 requests & 0.189 \\"])
         self.assertEqual(names[:4], ["hit_ratio_50", "hit_ratio_tokens_50", "hit_ratio_100", "hit_ratio_tokens_100"])
 
 
@@ -385,12 +388,12 @@ class Accuracy(FigureTest):
     def test_variants_have_names_and_rows_their_own_budget(self):
         write_graded(self.folder, self.MIXED)
         _, notes = self.draw(write=False)
-        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_128"), ["full cache", "snapkv", "h2o", "tova", "kivi2"])
+        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_128"), ["Full cache", "SnapKV", "H2O", "TOVA", "KIVI-2"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].texts], ["100", "100", "25", "25", "0", "0", "50", "50", "100", "100"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].get_xticklabels()], ["NA", "copy"])
         self.assertEqual(notes, ["accuracy_tasks_budget_tokens_128: 1 of 2 budgets drawn; without snapkv (allocator pyramid), which has other budgets"])
         self.draw(every=True, write=False)
-        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["full cache", "snapkv (allocator pyramid)", "snapkv", "h2o", "kivi2"])
+        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["Full cache", "SnapKV (allocator pyramid)", "SnapKV", "H2O", "KIVI-2"])
 
     def test_divergence_is_per_token_and_its_mean_over_answers(self):
         write_graded(self.folder, self.MIXED[1:2])
@@ -419,8 +422,8 @@ class Accuracy(FigureTest):
         self.draw(write=False)
         text = (self.folder / "figures" / "summary.tex").read_text()
         self.assertIn(r"recipe & budget & answers & right (\%) & 95\,\% interval & mean over tasks (\%) & KL (nats/token) & bytes \\", text)
-        self.assertIn(r"snapkv (allocator pyramid) & 512 & 8 & 75.0 & 40.9 to 92.9 & 75.0 & 0.500 & 0.100 \\", text)  # Wilson's interval of 6 of 8
-        self.assertIn(r"kivi2 & -- & 8 & 100.0 & 67.6 to 100.0 &", text)
+        self.assertIn(r"SnapKV (allocator pyramid) & 512 & 8 & 75.0 & 40.9 to 92.9 & 75.0 & 0.500 & 0.100 \\", text)  # Wilson's interval of 6 of 8
+        self.assertIn(r"KIVI-2 & -- & 8 & 100.0 & 67.6 to 100.0 &", text)
 
 
 class Replay(FigureTest):
@@ -433,7 +436,7 @@ class Replay(FigureTest):
         self.assertIn("fidelity_heads_budget_tokens_128: 1 of 2 budgets drawn", notes)
         self.assert_labelled_with_units()
         self.assert_fits_a_column(self.OVER)
-        self.assertIn("snapkv & 512 & 0.961 &", (self.folder / "figures" / "summary.tex").read_text())
+        self.assertIn("SnapKV & 512 & 0.961 &", (self.folder / "figures" / "summary.tex").read_text())
 
     def test_every_budget_and_one_recipe_head_by_head(self):
         synthetic.write_replay(self.folder, budgets=(64, 128, 256))
@@ -447,13 +450,13 @@ class Replay(FigureTest):
     def test_bytes_leave_out_selectors_that_keep_all_and_the_front_what_is_elsewhere(self):
         synthetic.write_replay(self.folder)
         self.draw(write=False)
-        self.assertNotIn("quest", self.legend("fidelity_bytes"))
+        self.assertNotIn("Quest", self.legend("fidelity_bytes"))
         self.assertIn("offload", self.legend("fidelity_bytes"))
-        self.assertIn("quest", self.legend("fidelity_attended"))
-        self.assertNotIn("kivi2", self.legend("fidelity_attended"))
+        self.assertIn("Quest", self.legend("fidelity_attended"))
+        self.assertNotIn("KIVI-2", self.legend("fidelity_attended"))
         left, right = self.axes("fidelity_bytes")
-        self.assertEqual([t.get_text() for t in left.texts], ["snapkv", "kivi2"])
-        self.assertEqual([t.get_text() for t in right.texts], ["kivi2", "snapkv"])
+        self.assertEqual([t.get_text() for t in left.texts], ["SnapKV", "KIVI-2"])
+        self.assertEqual([t.get_text() for t in right.texts], ["KIVI-2", "SnapKV"])
 
     def test_needles_in_percent(self):
         synthetic.write_replay(self.folder)
@@ -469,7 +472,7 @@ class Replay(FigureTest):
         rows[(rows["recipe"] != "snapkv") | (rows["budget_tokens"] == 512)].to_csv(self.folder / "summary.csv", index=False)
         _, notes = self.draw(write=False)
         heads = self.axes("fidelity_heads_budget_tokens_512")[0]
-        self.assertEqual([t.get_text() for t in heads.get_yticklabels()], ["streaming", "snapkv", "quest", "offload", "random"])
+        self.assertEqual([t.get_text() for t in heads.get_yticklabels()], ["StreamingLLM", "SnapKV", "Quest", "offload", "Random"])
         self.assertIn("fidelity_heads_budget_tokens_512: 1 of 3 budgets drawn", notes)
         upper = self.axes("needles")[0]
         self.assertEqual([t.get_text() for t in upper.get_xticklabels()], ["128", "256", "512"])
@@ -587,8 +590,8 @@ class ServingFidelity(FigureTest):
         with mock.patch.object(style, "save") as save:
             list(serving_fidelity.draw(results, self.folder / "figures"))
         left, right = save.call_args.args[0].axes
-        self.assertEqual(left.get_ylabel(), "Attention mass kept\n(by the model probe)")
-        self.assertTrue(right.get_xlabel().endswith("(tokens/s), llama-3.1-8b"), right.get_xlabel())
+        self.assertEqual(left.get_ylabel(), "Attention mass kept\nmeasured on the model probe")
+        self.assertTrue(right.get_xlabel().endswith("(tokens/s)\nsimulated: llama-3.1-8b"), right.get_xlabel())
 
     def test_figure(self):
         results = self.write()
@@ -788,19 +791,19 @@ class Hosts(FigureTest):
     def test_policies_have_the_names_of_other_figures(self):
         self.write((("full", ""), ("budget_tokens 64", "snapkv"), ("budget_tokens 64", "h2o"), ("recipe", "kivi2")))
         self.draw(write=False)
-        self.assertEqual(self.legend("sim_vs_real"), ["full", "snapkv 64", "h2o 64", "kivi2"])
+        self.assertEqual(self.legend("sim_vs_real"), ["Full cache", "SnapKV 64", "H2O 64", "KIVI-2"])
 
     def test_the_table_has_a_line_per_policy_and_the_median_of_the_seeds(self):
         self.write((("full", ""), ("budget_tokens 64", "snapkv")), ((1, 0.1), (2, ""), (3, -0.2), (4, 0.3)))
         self.draw(write=False)
         spans = r"simulated / engine $-$ 1 & \multicolumn{2}{c}{TTFT (\%)} & \multicolumn{2}{c}{TPOT (\%)} \\"
         values = r" & +10.0 & +10.0 & +10.0 & +10.0 \\"
-        self.assertEqual(self.table(), [spans, r" & mean & P99 & mean & P99 \\", r"\midrule", "full" + values, "snapkv 64" + values])
+        self.assertEqual(self.table(), [spans, r" & mean & P99 & mean & P99 \\", r"\midrule", "Full cache" + values, "SnapKV 64" + values])
 
     def test_what_no_seed_has_is_a_dash(self):
         self.write((("full", ""),), ((1, ""), (2, "")))
         self.draw(write=False)
-        self.assertEqual(self.table()[3], r"full & -- & -- & -- & -- \\")
+        self.assertEqual(self.table()[3], r"Full cache & -- & -- & -- & -- \\")
 
     def test_more_than_a_dozen_look_different(self):
         self.write([("recipe", f"policy_{i}") for i in range(20)])
