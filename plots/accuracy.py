@@ -7,11 +7,12 @@ from matplotlib.lines import Line2D
 
 import setting
 import style
-from fidelity import FAMILIES, FRONT, MAX_ROWS, _draw_front, _label_front, _legend, _looks, _name_rows, choose, draw_others, front_of, left_out_note
+from families import FAMILIES
+from fidelity import FRONT, choose, draw_front, draw_others, front_of, label_front, left_out_note, legend_of, looks_of
+from heat_maps import MAX_ROWS, ROW_IN, name_rows
 from groups import at_budgets, only_labels, parts_of, sentence, wilson
 
 _SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
-_ROW_IN = 0.125
 
 
 def points_of(rows):
@@ -64,35 +65,35 @@ def _over_bytes(points, model, folder, name, every):
         panels.append((axis, rows, y, sign, rows.loc[front_of(rows[rows["family"] != "reference"], x, y, sign)]))
     chosen, others = choose(points, [line["name"] for *_, line in panels], name, every)
     coloured = points[points["name"].isin(chosen)]
-    looks = _looks(coloured)
+    looks = looks_of(coloured)
     for axis, rows, y, _, line in panels:
         draw_others(axis, rows, others, x, y)
         _curves(axis, rows, y, looks)
-        _draw_front(axis, line, x, y)
+        draw_front(axis, line, x, y)
     _label_axes(*axes[0], points, lossy, model)
 
     def place():
         for axis, rows, y, sign, line in panels:
             if len(line):
-                _label_front(axis, rows, line[line["name"].isin(chosen)], x, y, sign, name)
+                label_front(axis, rows, line[line["name"].isin(chosen)], x, y, sign, name)
 
     more = [(Line2D([], [], **FRONT), "Pareto front"), (Line2D([], [], color="black", linewidth=0.6, linestyle=":"), "full cache")]
     note = f"n = {points['num_answers'].min()} answers or more per task; bars are 95 % intervals. {left_out_note(others, name)}".strip()
-    return style.save(figure, folder, name, *_legend(coloured, looks, name, more), note=note, place=place)
+    return style.save(figure, folder, name, *legend_of(coloured, looks, name, more), note=note, place=place)
 
 
 def _by_task(points, full, note, folder, name):
     """Recipes by tasks at one setting, the full cache on top."""
     tasks = list(full.index)
     cells = np.array([full.to_numpy(), *(p.reindex(tasks).to_numpy() for p in points["by_task"])])
-    figure, axes = style.grid(name, 1, 1, style.COLUMN_IN, 0.75 + _ROW_IN * len(cells))
+    figure, axes = style.grid(name, 1, 1, style.COLUMN_IN, 0.75 + ROW_IN * len(cells))
     axis = axes[0, 0]
     axis.imshow(100 * cells, cmap="viridis", vmin=0, vmax=100, aspect="auto", interpolation="nearest")
     for i, row in enumerate(cells):
         for j, value in enumerate(row):
             axis.text(j, i, f"{100 * value:.0f}", ha="center", va="center", fontsize=5, color="white" if value < 0.6 else "black")
     top = pd.DataFrame([{"name": "full", "family": "reference"}])
-    _name_rows(axis, pd.concat([top, points[["name", "family"]]], ignore_index=True), name)
+    name_rows(axis, pd.concat([top, points[["name", "family"]]], ignore_index=True), name)
     axis.set_xticks(range(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     axis.tick_params(axis="x", length=0, pad=1)
     never = [task for task, share in full.items() if share == 0]

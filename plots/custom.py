@@ -56,7 +56,8 @@ class _Figure:
         varying = [a for a in results.axes if results.summary[a].nunique(dropna=False) > 1]
         self.panel = axis_named(results.axes, own["panel"], f"{self.place}.panel") if own.get("panel") else None
         self.x = self._x_of(own.get("x") or (None if name == "comparison" or self.statistic == "cdf" else results.rate_axis()))
-        rest = [a for a in varying if a not in (self.x, self.panel)]
+        rate = results.rate_axis() if self.x not in results.axes else None  # points of one line differ in the rate
+        rest = [a for a in varying if a not in (self.x, self.panel) and (a != rate or self.x is None)]
         self.series = [axis_named(results.axes, a, f"{self.place}.series") for a in own["series"]] if "series" in own else rest
 
     def _x_of(self, x):

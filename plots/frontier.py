@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 import setting
 import style
 from accuracy import points_of as answers_of
-from fidelity import FAMILIES, MARKERS
+from families import FAMILIES, MARKERS
 from groups import others_of, sentence
 from load import ResultsError, value_text
 from names import shown

@@ -4,7 +4,7 @@ import numpy as np
 
 import style
 import written
-from fidelity import FAMILIES, MARKERS
+from families import FAMILIES, MARKERS
 from groups import parts_of
 
 # Column, its name in the figure, and whether more of it is better.

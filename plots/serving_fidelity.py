@@ -6,7 +6,8 @@ from matplotlib.lines import Line2D
 
 import setting
 import style
-from fidelity import FAMILIES, FRONT, _draw_front, _label_front, _legend, _looks, _mass_scale, pareto
+from families import FAMILIES
+from fidelity import FRONT, draw_front, label_front, legend_of, looks_of, mass_scale, pareto
 from groups import combinations, only_labels
 from load import label_of
 from names import shown
@@ -46,10 +47,10 @@ def _draw_panel(axis, points, looks, column, title):
         axis.plot(p[column], p["attention_mass"], linestyle="none", markersize=4.5, markeredgewidth=0, alpha=0.9, **looks[p["name"]])
     axis.set_xlabel(title)
     axis.set_xlim(0, 1.08 * x.max())
-    _mass_scale(axis, points["attention_mass"].min())
+    mass_scale(axis, points["attention_mass"].min())
     axis.set_ylim(top=1.0015)
     line = points.iloc[pareto((-x).tolist(), points["attention_mass"].tolist())]
-    _draw_front(axis, line, column, "attention_mass")
+    draw_front(axis, line, column, "attention_mass")
     return line
 
 
@@ -79,15 +80,15 @@ def draw(results, folder, every=False):
     points = points[points["name"].isin(only_labels(points["name"], name))].reset_index(drop=True)
     panels = [p for p in _PANELS if results.summary[p[0]].notna().any()]
     figure, axes = style.grid(name, 1, len(panels), style.PAGE_IN, 2.6)
-    looks, model, hardware = _looks(points), setting.run_model(results.folder), setting.run_hardware(results.folder)
+    looks, model, hardware = looks_of(points), setting.run_model(results.folder), setting.run_hardware(results.folder)
     simulated = f"\nsimulated: {model}{f' on {hardware}' if hardware else ''}" if model else ""
     lines = [_draw_panel(axis, points, looks, column, title + simulated) for axis, (column, title) in zip(axes[0], panels)]
     axes[0][0].set_ylabel(_y_label(results))
 
     def place():
         for axis, (column, _), line in zip(axes[0], panels, lines):
-            _label_front(axis, points, line, column, "attention_mass", -1, name)
+            label_front(axis, points, line, column, "attention_mass", -1, name)
 
     same = together(points, [column for column, _ in panels])
     note = f"On one point: {'; '.join(', '.join(shown(n, name) for n in names) for names in same)}." if same else ""
-    yield style.save(figure, folder, name, *_legend(points, looks, name, [(Line2D([], [], **FRONT), "Pareto front")]), note=note, place=place), ""
+    yield style.save(figure, folder, name, *legend_of(points, looks, name, [(Line2D([], [], **FRONT), "Pareto front")]), note=note, place=place), ""

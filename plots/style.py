@@ -223,7 +223,8 @@ def _lay_out(figure, own, legend, title, note):
         figure.text(0.5, 1 - 0.03 / height, title, ha="center", va="top", fontsize=_TITLE_PT)
     if note:
         figure.text(0.01, 0.03 / height, note, ha="left", va="bottom", fontsize=_NOTE_PT, color="#404040")
-    figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, note_in / height, 1, 1 - top_in / height))
+    for _ in range(2 if "size" in own else 1):  # ticks change with the panels' size
+        figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, note_in / height, 1, 1 - top_in / height))
 
 
 def _write(figure, folder, name, formats):

@@ -19,15 +19,19 @@ from matplotlib.figure import Figure  # noqa: E402
 import bars  # noqa: E402
 import cdf  # noqa: E402
 import claims  # noqa: E402
+import families  # noqa: E402
 import fidelity  # noqa: E402
 import frontier  # noqa: E402
 import groups  # noqa: E402
 import load  # noqa: E402
 import load_curves  # noqa: E402
+import names as naming  # noqa: E402
+import pgf  # noqa: E402
 import plot  # noqa: E402
 import policies  # noqa: E402
 import replay_predicts  # noqa: E402
 import serving_fidelity  # noqa: E402
+import settings  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
 import table  # noqa: E402
@@ -55,22 +59,25 @@ class FigureTest(unittest.TestCase):
         self.addCleanup(style.plt.close, "all")
         self.drawn = {}
 
-    def draw(self, every=False, write=True, recipe=None):
+    def draw(self, every=False, write=True, recipe=None, overrides=()):
         """Names and notes of what is drawn; without `write` the slow part, the files, is left out."""
         save = style.save
         nothing = contextlib.nullcontext() if write else mock.patch.object(Figure, "savefig")
 
         def keep(figure, folder, name, *legend, **more):
-            self.drawn[name] = figure
             with mock.patch.object(style.plt, "close"):
-                return save(figure, folder, name, *legend, **more)
+                saved = save(figure, folder, name, *legend, **more)
+            if saved:
+                self.drawn[name] = figure
+            return saved
 
         with nothing, mock.patch.object(style, "save", keep):
-            drawn = plot.draw_all(self.folder, every, recipe)
+            drawn = plot.draw_all(self.folder, every, recipe, overrides)
         self.assertEqual(drawn.failures, [])
         for name in drawn.names if write else ():
-            for path in [drawn.folder / name] if "." in name else [drawn.folder / f"{name}.pdf", drawn.folder / f"{name}.png"]:
-                self.assertGreater(path.stat().st_size, 100, path)
+            forms = settings.of(name).get("format", ("pdf", "png"))
+            for path in [drawn.folder / name] if "." in name else [drawn.folder / f"{name}.{form}" for form in forms]:
+                self.assertGreater(path.stat().st_size, 30, path)
         self.assertEqual(len(drawn.names), len(set(drawn.names)), "two figures under one name")
         return drawn.names, drawn.notes
 
@@ -273,6 +280,164 @@ class Timelines(FigureTest):
         synthetic.write_runs(self.folder, {RATE: [1.0, 2.0, 3.0, 4.0, 5.0]}, seeds=(1, 2), num_requests=20)
         self.draw(write=False)
         self.assertEqual(self.texts("timeline_3"), ["3 req/s", "The first of 2 seeds."])
+
+
+class Settings(FigureTest):
+    """`figures:` of an experiment, and --set."""
+
+    def write(self, figures="", axes=None, seeds=(1,)):
+        synthetic.write_runs(self.folder, axes or {"scheduler": SCHEDULERS[2:4], RATE: [2.0, 4.0, 8.0]}, seeds=seeds, num_requests=10)
+        (self.folder / "timeline.csv").unlink()
+        (self.folder / "resolved.yaml").write_text(f"slo: {{ttft_ms: 100}}\nfigures: {{{figures}}}\n")
+
+    def test_look_of_a_usual_figure(self):
+        self.write("goodput: {size: [5, 2], title: T, y_label: Y, x_range: [0, 9], x_scale: linear, names: {vllm_v1: 'vLLM, 2,048'}, only: [vllm_v1, vLLM V0]}")
+        self.draw(write=False)
+        (axis,), figure = self.axes("goodput"), self.drawn["goodput"]
+        self.assertEqual((tuple(figure.get_size_inches()), axis.get_ylabel(), axis.get_xlim()), ((5, 2), "Y", (0, 9)))
+        self.assertEqual(self.texts("goodput")[0], "T")
+        self.assertEqual(self.legend("goodput"), ["vLLM, 2,048", "vLLM V0"])
+        self.assertEqual(self.legend("throughput_latency_ttft"), ["vLLM V0", "vLLM V1"])
+        self.assert_nothing_overlaps("goodput")
+
+    def test_the_command_line_goes_first(self):
+        self.write("goodput: {size: [5, 2]}, all: {slo_lines: false}")
+        self.draw(write=False, overrides=["figures.goodput.size=[3.4,2.4]", "figures.all.names.vllm_v1=mine", "figures.cdf.draw=false", "figures.comparison.legend=false"])
+        self.assertEqual(tuple(self.drawn["goodput"].get_size_inches()), (3.4, 2.4))
+        self.assertEqual(self.legend("goodput"), ["vLLM V0", "mine"])
+        self.assertEqual([n for n in self.drawn if n.startswith("cdf")], [])
+        self.assertEqual(len(self.axes("throughput_latency_ttft")[0].lines), 2, "a line of the SLO")
+
+    def test_a_figure_of_ones_own(self):
+        self.write("tail: {metric: [ttft, tpot], statistic: p50, x: rate_per_s, series: scheduler, only: {rate_per_s: [2, 8]}}", seeds=(1, 2))
+        names, _ = self.draw(write=False)
+        self.assertIn("tail", names)
+        upper, lower = self.axes("tail")
+        self.assertEqual((upper.get_ylabel(), lower.get_ylabel(), lower.get_xlabel()), ("P50 TTFT (ms)", "P50 TPOT (ms)", "Arrival rate (requests/s)"))
+        self.assertEqual(list(upper.lines[0].get_xdata()), [2, 8])
+        rows = pd.read_csv(self.folder / "summary.csv")
+        wanted = rows[(rows["scheduler"] == "vllm_v0") & (rows[RATE] == 8)]["ttft_p50_ms"].mean()
+        self.assertAlmostEqual(upper.lines[0].get_ydata()[1], wanted)
+
+    def test_data_of_a_usual_figure(self):
+        self.write("throughput_latency_ttft: {statistic: p50}, comparison: {metric: [ttft], x: scheduler, only: {rate_per_s: [8]}}")
+        names, _ = self.draw(write=False)
+        self.assertEqual(names.count("throughput_latency_ttft"), 1)
+        self.assertEqual(self.axes("throughput_latency_ttft")[0].get_ylabel(), "P50 TTFT (ms)")
+        self.assertEqual(len(self.axes("comparison")), 1)
+
+    def test_panels_of_distributions(self):
+        self.write("spread: {metric: e2e, statistic: cdf, panel: rate_per_s}")
+        self.draw(write=False)
+        self.assertEqual([a.get_title() for a in self.axes("spread")[:3]], ["2 req/s", "4 req/s", "8 req/s"])
+        self.assertEqual([len(a.lines) for a in self.axes("spread")[:3]], [2, 2, 2])
+
+    def error_of(self, figures, *overrides):
+        self.write(figures, {"scheduler": SCHEDULERS[2:4]})
+        with self.assertRaises(load.ResultsError) as caught:
+            self.draw(write=False, overrides=overrides)
+        return str(caught.exception)
+
+    def test_what_does_not_exist_is_an_error_with_what_does(self):
+        for figures, override, message in (
+                ("cdf_ttf: {size: [3, 2]}", None, "figures: unknown figure 'cdf_ttf'; did you mean 'cdf_ttft'?"),
+                ("x: {metric: tttft}", None, "figures.x.metric: unknown 'tttft'; did you mean 'ttft'?"),
+                ("x: {metric: ttft, x: rate}", None, "figures.x.x: no axis 'rate'; axes: scheduler"),
+                ("x: {metric: ttft, statistic: p42}", None, "figures.x.statistic: unknown 'p42'; known: cdf, max, mean, p50"),
+                ("x: {x: scheduler}", None, "figures.x: a figure of your own needs 'metric'"),
+                ("comparison: {only: [vllm_v2]}", None, "figures.comparison.only: unknown 'vllm_v2'; did you mean 'vllm_v1'?"),
+                ("", "figures.comparison.siz=1", "figures.comparison: unknown 'siz'; did you mean 'size'?"),
+                ("", "figures.comparison.size=[1]", "figures.comparison.size: expected two numbers, [a, b]"),
+                ("", "comparison.size=[1,2]", "expected figures.NAME.KEY=VALUE"),
+                ("", "figures.comparison.format=svg", "figures.comparison.format: unknown 'svg'; known: pdf, pgf, png")):
+            self.assertIn(message, self.error_of(figures, *([override] if override else [])))
+
+    def test_keys_are_those_that_the_program_knows(self):
+        source = (HERE.parents[1] / "app" / "runs" / "figure_settings.cpp").read_text()
+        for key in (*settings.LOOK, *settings.DATA):
+            self.assertIn(f'"{key}"', source)
+
+
+class Names(unittest.TestCase):
+    def test_every_policy_has_one(self):
+        root = HERE.parents[1] / "policies"
+        ids = {p.stem for p in (root / "kv" / "recipes").glob("*.yaml")}
+        known, _ = naming.table()
+        self.assertEqual(sorted(ids - set(known)), [], "recipes without a line in plots/names.yaml")
+
+    def test_names_of_different_policies_differ(self):
+        known, _ = naming.table()
+        self.assertEqual(len(set(known.values())), len(known))
+
+    def test_labels_made_of_several_ids(self):
+        settings.start(Path("/nowhere"))
+        for label, text in (("snapkv (allocator pyramid) 128", "SnapKV (allocator pyramid) 128"), ("rate_per_s 2, vllm_v0", "2 req/s, vLLM V0"),
+                            ("sarathi, budget_tokens 2048", "Sarathi, 2048 tokens"), ("prefix_affinity", "Prefix affinity"), ("unheard_of 3", "unheard_of 3")):
+            self.assertEqual(naming.shown(label), text)
+        settings.start(Path("/nowhere"), ["figures.all.names.vllm_v1#1=vLLM", "figures.f.names.snapkv=mine"])
+        self.assertEqual([naming.shown("vllm_v1#1"), naming.shown("snapkv 64", "f"), naming.shown("snapkv 64", "g")], ["vLLM", "mine 64", "SnapKV 64"])
+
+
+class Attainment(FigureTest):
+    def test_a_curve_per_line_over_the_rates_that_were_tried(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4]}, num_requests=10)
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str}).assign(search_rate_per_s=[4.0, 6.0])
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        probes = [[run, i, rate, share, 0, int(share >= 0.9)] for run in rows["run"] for i, (rate, share) in enumerate(((1, 1.0), (16, 0.0), (4, 0.95), (8, 0.2)))]
+        synthetic.write_csv(self.folder / "search.csv", "run probe rate_per_s slo_attainment_frac goodput_per_s attains".split(), probes)
+        (self.folder / "resolved.yaml").write_text("search: {rate: [1, 16], attainment: 0.8}\n")
+        names, _ = self.draw(write=False)
+        self.assertIn("attainment", names)
+        (axis,) = self.axes("attainment")
+        self.assertEqual([list(axis.lines[0].get_xdata()), list(axis.lines[0].get_ydata())], [[1, 4, 8, 16], [100, 95, 20, 0]])
+        self.assertTrue(any(list(line.get_ydata()) == [80, 80] for line in axis.lines), "no line at the share wanted")
+
+
+class Pgf(FigureTest):
+    def test_source_has_the_data_and_balances(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4], RATE: [2.0, 4.0]}, seeds=(1, 2), num_requests=10)
+        (self.folder / "timeline.csv").unlink()
+        self.draw(overrides=["figures.all.format=pgf"])
+        self.assertEqual(list((self.folder / "figures").glob("*.pdf")), [])
+        for path in (self.folder / "figures").glob("*.pgf"):
+            text = path.read_text()
+            for opening, closing in (("{", "}"), (r"\begin{axis}", r"\end{axis}"), (r"\begin{tikzpicture}", r"\end{tikzpicture}")):
+                self.assertEqual(text.replace(r"\{", "").replace(r"\}", "").count(opening), text.replace(r"\{", "").replace(r"\}", "").count(closing), path)
+            self.assertNotIn("nan", text)
+            self.assertEqual(text.count(r"\begin{axis}"), len([a for a in self.axes(path.stem) if a.get_visible()]))
+        goodput = (self.folder / "figures" / "goodput.pgf").read_text()
+        self.assertIn(r"\addlegendentry{vLLM V0}", goodput)
+        self.assertIn(r"xlabel={Arrival rate (requests/s)}", goodput)
+        self.assertEqual(pgf.escape("50 % − a_b"), r"50 \% $-$ a\_b")
+
+    def test_a_heat_map_is_the_pdf(self):
+        synthetic.write_replay(self.folder)
+        with mock.patch.object(fidelity, "maps", lambda *_: ()), mock.patch.object(fidelity, "_fidelity_over", lambda *_: None):
+            self.draw(overrides=["figures.needles.format=pgf"])
+        self.assertEqual((self.folder / "figures" / "needles.pgf").read_text(), "\\includegraphics{needles.pdf}\n")
+        self.assertTrue((self.folder / "figures" / "needles.pdf").exists())
+
+
+class ManyPolicies(FigureTest):
+    def test_twelve_have_a_colour_and_the_others_are_named(self):
+        synthetic.write_replay(self.folder, budgets=(128,))
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        more = pd.concat([rows[rows["recipe"] == "snapkv"].assign(recipe=f"policy_{i:02}", run=f"9{i:03}", attention_mass=0.5 + i / 100) for i in range(20)])
+        pd.concat([rows, more]).to_csv(self.folder / "summary.csv", index=False)
+        self.draw(write=False)
+        (note,) = self.texts("fidelity_bytes")
+        self.assertIn("In grey: policy_", note)
+        grey = note[note.index("In grey") :].count("policy_")
+        entries = [t for t in self.legend("fidelity_bytes") if t and not t.endswith(":") and t not in ("Pareto front", "hollow: rest on the host")]
+        self.assertEqual((len(entries), len(entries) + grey), (12, 26))  # full, snapkv, streaming, random, kivi2 and offload are the others
+        for name in ("Full cache", "Random", "KIVI-2"):
+            self.assertIn(name, entries)
+        self.drawn.clear()
+        self.draw(write=False, overrides=["figures.fidelity_bytes.only=[policy_03, SnapKV]"])
+        self.assertEqual([t for t in self.legend("fidelity_bytes") if t and not t.endswith(":")], ["SnapKV", "policy_03", "Pareto front"])
+
+    def test_families_are_told_apart_without_colour(self):
+        self.assertEqual(len(set(families.MARKERS.values())), len(families.FAMILIES))
 
 
 class MissingValues(FigureTest):
