@@ -153,6 +153,6 @@ def draw(accuracy, serving, folder):
     most = max((points["exact_match_frac"] + points["half"]).max(), 0.01)
     axes[0, 0].set_ylim(-0.04 * most, 1.08 * most)
     widest = max(len(shown(n, NAME)) for n in points["name"])
-    axes[0, 1].annotate("M" * (widest * 2 // 3), (1.04, 0.5), xycoords="axes fraction", fontsize=6, alpha=0)  # room for the names
+    axes[0, 1].annotate("M" * (widest * 4 // 5), (1.04, 0.5), xycoords="axes fraction", fontsize=6, alpha=0)  # room for the names
     printed = f"n = {points['num_answers'].min()} answers or more per task; bars are 95 % intervals. {sentence(note)}"
     yield style.save(figure, folder, NAME, *_legend_of(points), note=printed, place=lambda: _name_points(axes[0, 1], points)), note

@@ -77,7 +77,7 @@ class FigureTest(unittest.TestCase):
         for name in drawn.names if write else ():
             forms = settings.of(name).get("format", ("pdf", "png"))
             for path in [drawn.folder / name] if "." in name else [drawn.folder / f"{name}.{form}" for form in forms]:
-                self.assertGreater(path.stat().st_size, 30, path)
+                self.assertGreater(path.stat().st_size, 20, path)
         self.assertEqual(len(drawn.names), len(set(drawn.names)), "two figures under one name")
         return drawn.names, drawn.notes
 
