@@ -15,7 +15,7 @@ _E2E, _OUTPUT = ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "
 _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
 _NEEDED = (_TTFT, _TPOT, _E2E, _OUTPUT)
 _MAX_PANELS = 4
-_MAX_BARS = 24
+MAX_BARS = 24
 _SHORT_LABEL = 16  # characters; with longer ones the panels stand side by side across the page
 _LABEL_WIDTH = 30
 _LINE_IN = 0.105  # of text
@@ -88,14 +88,14 @@ def _in_seconds(stats, title):
     return [(s[0] / 1e3, s[1] / 1e3, s[2]) for s in stats], title.replace("(ms)", "(s)"), 1e3
 
 
-def _labels(lines, is_wide):
+def _labels(texts, is_wide):
     """As they are in narrow figures, broken at commas and brackets in wide ones."""
     width = _LABEL_WIDTH if is_wide else 1000
-    return ["\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) for text, _ in lines]
+    return ["\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) for text in texts]
 
 
-def _is_wide(lines):
-    return max(len(text) for text, _ in lines) > _SHORT_LABEL
+def _is_wide(texts):
+    return max(map(len, texts)) > _SHORT_LABEL
 
 
 def _bar_in(labels):
@@ -103,15 +103,15 @@ def _bar_in(labels):
     return 0.05 + _LINE_IN * max(label.count("\n") + 1 for label in labels)
 
 
-def _panels(lines, num_metrics):
+def _panels(name, texts, num_metrics):
     """Figure and axes for these bars: two panels a row in a column, or all side by side across the page."""
-    is_wide = _is_wide(lines)
-    labels = _labels(lines, is_wide)
+    is_wide = _is_wide(texts)
+    labels = _labels(texts, is_wide)
     columns = num_metrics if is_wide else min(2, num_metrics)
     rows = -(-num_metrics // columns)
     height = rows * (_AROUND_IN + _bar_in(labels) * len(labels))
     width = style.PAGE_IN if is_wide else style.COLUMN_IN
-    figure, axes = style.plt.subplots(rows, columns, figsize=(width, height), sharey=True, squeeze=False)
+    figure, axes = style.grid(name, rows, columns, width, height, sharey=True)
     axes[0, 0].set_yticks(range(len(labels)), labels)
     axes[0, 0].invert_yaxis()
     for axis in axes.flat[num_metrics:]:
@@ -119,25 +119,27 @@ def _panels(lines, num_metrics):
     return figure, list(axes.flat[:num_metrics])
 
 
-def _figure(view, lines, metrics, slo_ms, folder, name):
-    figure, axes = _panels(lines, len(metrics))
-    for axis, (column, title) in zip(axes, metrics):
-        stats, title, unit = _in_seconds([mean_and_interval(part[column]) for _, part in lines], title)
+def draw_bars(name, lines, metrics, slo_ms, folder, title="", note=""):
+    """`lines`: (text, rows) of each bar from above; `metrics`: (column, title) of each panel."""
+    figure, axes = _panels(name, [text for text, _ in lines], len(metrics))
+    for axis, (column, text) in zip(axes, metrics):
+        stats, text, unit = _in_seconds([mean_and_interval(part[column]) for _, part in lines], text)
         _bars(axis, stats)
         is_log = axis.get_xscale() == "log"
-        axis.set_xlabel("\n".join(textwrap.wrap(title + (", log" if is_log else ""), 26)))
+        axis.set_xlabel("\n".join(textwrap.wrap(text + (", log" if is_log else ""), 26)))
         metric = column.split("_")[0]
         if column.endswith("_p99_ms") and metric in slo_ms:
             style.limit(axis, "x", slo_ms[metric] / unit, "SLO")
-    return style.save(figure, folder, name, title=view.title, note=view.footnote(seeds_note(part for _, part in lines)))
+    return style.save(figure, folder, name, title=title, note=note)
 
 
 def _pages(view, num_metrics):
     """The lines in parts of which each is a figure less than a page high."""
-    is_wide = _is_wide(view.lines)
+    texts = [view.shown(text) for text, _ in view.lines]
+    is_wide = _is_wide(texts)
     rows = 1 if is_wide else -(-num_metrics // 2)
     room_in = (style.PAGE_HEIGHT_IN - _TEXT_IN[is_wide]) / rows - _AROUND_IN
-    most = max(1, min(_MAX_BARS, int(room_in / _bar_in(_labels(view.lines, is_wide)))))
+    most = max(1, min(MAX_BARS, int(room_in / _bar_in(_labels(texts, is_wide)))))
     return [view.lines[i : i + most] for i in range(0, len(view.lines), most)]
 
 
@@ -146,9 +148,10 @@ def draw(results, folder, every=False):
         return
     results.need("summary", [column for column, _ in _NEEDED], "the bar comparison")
     metrics = [m for m in _metrics(results.summary) if results.summary[m[0]].notna().any()]
-    for view in views(results, every=every, most=_MAX_BARS):
+    for view in views(results, "comparison", every=every, most=MAX_BARS):
         if len(view.lines) < 2 or not metrics:
             continue
         for i, lines in enumerate(_pages(view, len(metrics))):
             name = f"comparison{view.suffix}" + (f"_{i + 1}" if i else "")
-            yield _figure(view, lines, metrics, results.slo_ms, folder, name), view.note
+            note = view.footnote(seeds_note(part for _, part in lines))
+            yield draw_bars(name, [(view.shown(text), part) for text, part in lines], metrics, results.slo_ms, folder, view.title, note), view.note

@@ -1,10 +1,10 @@
-"""Latency CDFs: one figure per metric, one line per policy (requests of all its seeds pooled)."""
+"""Latency CDFs: one figure per metric, one line per policy (requests of all its seeds pooled), and panels where rates are swept."""
 
 import numpy as np
 import pandas as pd
 
 import style
-from groups import views
+from groups import panelled
 
 TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End-to-end latency"}
 _COLUMNS = ["run", "arrival_ns", "first_token_ns", "last_token_ns", "output_tokens", "state"]
@@ -38,28 +38,44 @@ def _scale(axis, curves):
     low = min(np.quantile(c, 0.01) for c in curves)
     high = max(np.quantile(c, 0.99) for c in curves)
     most, usual = max(c.max() for c in curves), max(np.quantile(c, 0.95) for c in curves)
-    if low > 0 and (high / low > 30 or most > 3 * usual):
-        style.logarithmic(axis, "x", low, most)
+    if low > 0 and (high / low > 30 or most > 2 * usual):
+        style.logarithmic(axis, "x", low, most, dense_below=500 if len(axis.figure.axes) == 1 else 50)
         axis.set_xlim(low, most)
     else:
         axis.set_xlim(left=0)
 
 
-def _figure(metric, curves, limit_ms, view, folder):
-    figure, (axis,) = style.panels(1, 1.75)
-    seconds = style.in_seconds(max(np.quantile(values, 0.9) for _, values in curves))
-    scaled = [values / (1000 if seconds else 1) for _, values in curves]
-    for i, values in enumerate(scaled):
-        x, share = percentile_points(values)
-        axis.plot(x, share, drawstyle="steps-post", **style.few_markers(i, len(curves), len(x)))
-    _scale(axis, scaled)
-    axis.set_ylim(0, 1.02)
-    axis.set_xlabel(f"{TITLES[metric]} ({'s' if seconds else 'ms'})")
-    axis.set_ylabel("Share of requests")
-    legend = (list(axis.lines), [text for text, _ in curves]) if len(curves) > 1 else ()
-    if limit_ms:
-        style.limit(axis, "x", limit_ms / (1000 if seconds else 1), "SLO")
-    return style.save(figure, folder, f"cdf_{metric}{view.suffix}", *legend, title=view.title, note=view.footnote())
+def _num_requests(curves):
+    counts = sorted({len(values) for values in curves})
+    return f"n = {counts[0]:,}{f' to {counts[-1]:,}' if len(counts) > 1 else ''} requests per line."
+
+
+def draw_panels(name, panels, order, metric, limit_ms, folder, title="", note="", named=str):
+    """`panels`: (title, [(label, latencies in ms)]); `order`: labels as the legend has them; `named`: how it prints them."""
+    figure, axes = style.facets(name, len(panels), 1.75)
+    curves = [values for _, lines in panels for _, values in lines]
+    unit = 1000 if style.in_seconds(max(np.quantile(values, 0.9) for values in curves)) else 1
+    handles = {}
+    for axis, (text, lines) in zip(axes, panels):
+        for label, values in lines:
+            x, share = percentile_points(values / unit)
+            index = order.index(label)
+            handles[label] = axis.plot(x, share, drawstyle="steps-post", **style.few_markers(index, len(order), len(x)))[0]
+        style.panel_title(axis, text)
+    _scale(axes[0], [values / unit for values in curves])
+    axes[0].set_ylim(0, 1.02)
+    style.outer_labels(axes, f"{TITLES[metric]} ({'s' if unit > 1 else 'ms'})", "Share of requests")
+    for axis in axes if limit_ms else ():
+        style.limit(axis, "x", limit_ms / unit, "SLO" if len(axes) == 1 else "")
+    legend = ([handles[t] for t in order if t in handles], [named(t) for t in order if t in handles]) if len(handles) > 1 else ()
+    dashed = "Dashed: limit of the SLO." if limit_ms and len(axes) > 1 else ""
+    return style.save(figure, folder, name, *legend, title=title, note=" ".join(filter(None, (_num_requests(curves), dashed, note))))
+
+
+def curves_of(lines, latency, metric):
+    """(label, latencies in ms) of the lines that have any."""
+    curves = [(text, latency.loc[latency["run"].isin(rows["run"]), metric].dropna()) for text, rows in lines]
+    return [(text, values) for text, values in curves if len(values) > 0]
 
 
 def draw(results, folder, every=False):
@@ -68,9 +84,10 @@ def draw(results, folder, every=False):
         return
     results.need("requests", _COLUMNS, "the latency CDF")
     latency = latencies_ms(results.requests)
-    for view in views(results, every=every):
-        for metric in TITLES:
-            curves = [(text, latency.loc[latency["run"].isin(rows["run"]), metric].dropna()) for text, rows in view.lines]
-            curves = [(text, values) for text, values in curves if len(values) > 0]
-            if curves:
-                yield _figure(metric, curves, results.slo_ms.get(metric), view, folder), view.note
+    for metric in TITLES:
+        for view in panelled(results, f"cdf_{metric}", every):
+            panels = [(title, curves_of(lines, latency, metric)) for title, lines in view.panels or [("", view.lines)]]
+            panels = [p for p in panels if p[1]]
+            if panels:
+                order = [text for text, _ in view.lines]
+                yield draw_panels(view.figure, panels, order, metric, results.slo_ms.get(metric), folder, view.title, view.footnote(), view.shown), view.note

@@ -39,7 +39,7 @@ def draw(results, folder, every=False):
     if claims.empty:
         return
     halves = np.array_split(np.arange(len(claims)), 2 if len(claims) > 12 else 1)
-    figure, axes = plt.subplots(1, len(halves), figsize=(style.PAGE_IN, 0.4 + _ROW_IN * len(halves[0])), squeeze=False)
+    figure, axes = style.grid("claims", 1, len(halves), style.PAGE_IN, 0.4 + _ROW_IN * len(halves[0]))
     values = claims[["published", "published_to", "ours"]].to_numpy()
     low, high = 0.8 * values[values > 0].min(), 1.25 * values.max()
     for axis, half in zip(axes[0], halves):

@@ -1,24 +1,23 @@
 """KV policies on recorded attention: fidelity over bytes and over tokens read, per head, per step, and of the needles (docs/replay.md)."""
 
 import numpy as np
-import pandas as pd
-from matplotlib.colors import BoundaryNorm
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
+import settings
 import style
-from groups import at_budgets, budgets_of, policy_names, sentence
-from load import ResultsError, slug
-from policies import full_name
+from families import FAMILIES, MARKERS
+from groups import only_labels, policy_names, spread_evenly
+from heat_maps import maps, needles, one_recipe, source_of
+from load import ResultsError
+from names import shown
 
-# Colours of the families, in the order of legends and tables.
-FAMILIES = {"position": "#8c1d40", "attention": "#1f5fa8", "keys and values": "#d08a00", "expected attention": "#2f8f6b", "merging": "#8f6fc0",
-            "eviction and format": "#d9508e", "format": "#b8500c", "selection": "#3fa7c4", "reference": "#303030"}
 _SUMMARY = ("recipe budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac "
             "host_bytes_frac disk_bytes_frac family").split()
-_LEVELS = (0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)  # of attention mass: finer where policies differ
-_ROW_IN = 0.125
-_MAX_NUMBERS = 64  # cells of a heat map that still have room for a number
+_GREY = {"color": "#b4b4b4", "linestyle": "none", "markersize": 2.4, "markeredgewidth": 0, "zorder": 1.2}
+_MAX_GREY = 40  # policies that a note names
+_LEGEND_COLUMNS = 5
+FRONT = {"color": "black", "linewidth": 2.4, "alpha": 0.2}
 
 
 def points_of(results):
@@ -52,25 +51,62 @@ def _elsewhere(rows):
     return rows["host_bytes_frac"] + rows["disk_bytes_frac"] > 0
 
 
-def _looks(points):
-    """Colour by family, marker by place in the family."""
+def _shade(colour, place, count):
+    """The colour darker or lighter: one of `count` shades."""
+    step = 0.0 if count == 1 else -0.3 + 0.7 * place / (count - 1)
+    rgb = np.array(to_rgb(colour))
+    return to_hex(rgb * (1 + step) if step < 0 else rgb + (1 - rgb) * step)
+
+
+def looks_of(points):
+    """Of each policy: marker and colour by family, shade by place in the family."""
     looks = {}
     for family, rows in points.groupby("family", sort=False):
-        for i, name in enumerate(rows["name"].unique()):
-            looks[name] = {"color": FAMILIES[family], "marker": style._MARKERS[i % len(style._MARKERS)]}
+        names = rows["name"].unique()
+        for i, name in enumerate(names):
+            looks[name] = {"color": _shade(FAMILIES[family], i, len(names) if family != "reference" else 2 * len(names)), "marker": MARKERS[family]}
     return looks
 
 
-def _legend(points, looks):
-    """Families side by side, each under its name: handles, labels and the number of columns."""
-    blocks = []
+def choose(points, fronts, figure, every=False):
+    """(policies with a colour and a place in the legend, the others): up to twelve, those on the fronts, references, then of each family in turn."""
+    names, most = only_labels(points["name"].unique(), figure), settings.of(figure).get("max_lines", style.MAX_LINES)
+    if every or len(names) <= most or isinstance(settings.of(figure).get("only"), list):
+        return names, []
+    family = dict(zip(points["name"], points["family"]))
+    references = [n for n in names if family[n] == "reference"][:2]
+    best = [n for n in dict.fromkeys(n for front in fronts for n in front) if n in names and n not in references]
+    chosen = references + spread_evenly(best, most - len(references))
+    rest = {f: [n for n in names if n not in chosen and family[n] == f] for f in FAMILIES}
+    while len(chosen) < most and any(rest.values()):
+        chosen += [rest[f].pop(0) for f in FAMILIES if rest[f]][: most - len(chosen)]
+    return [n for n in names if n in chosen], [n for n in names if n not in chosen]
+
+
+def left_out_note(others, figure):
+    if not others:
+        return ""
+    named = ", ".join(shown(n, figure) for n in others[:_MAX_GREY])
+    return f"In grey: {named}{f' and {len(others) - _MAX_GREY} more' if len(others) > _MAX_GREY else ''} (--all draws them)."
+
+
+def draw_others(axis, points, others, x, y):
+    """The points of the policies without a colour: their families' markers."""
+    for family, rows in points[points["name"].isin(others)].groupby("family", sort=False):
+        axis.plot(rows[x], rows[y], marker=MARKERS[family], **_GREY)
+
+
+def legend_of(points, looks, figure, more=()):
+    """Families side by side, each under its name: handles, labels and the number of columns. `more`: entries of another block."""
+    blocks = [list(more)] if more else []
     for family, rows in points.groupby("family", sort=False):
         names = rows["name"].unique()
-        blocks.append([(Line2D([], [], linewidth=3, color=FAMILIES[family]), family)] + [(Line2D([], [], linestyle="none", markersize=4, markeredgewidth=0, **looks[n]), n) for n in names])
+        head = Line2D([], [], linestyle="none", marker=MARKERS[family], markersize=4, markerfacecolor="none", markeredgewidth=0.8, color=FAMILIES[family])
+        blocks.append([(head, f"{family}:")] + [(Line2D([], [], linestyle="none", markersize=4, markeredgewidth=0, **looks[n]), shown(n, figure)) for n in names])
         if family == "selection" and _elsewhere(rows).any():
-            hollow = {"color": FAMILIES[family], "marker": "o", "markerfacecolor": "white", "linestyle": "--", "linewidth": 0.7, "markersize": 4}
+            hollow = {"color": FAMILIES[family], "marker": MARKERS[family], "markerfacecolor": "white", "linestyle": "--", "linewidth": 0.7, "markersize": 4}
             blocks[-1].append((Line2D([], [], **hollow), "hollow: rest on the host"))
-    height = max(map(len, blocks))
+    height = max(max(map(len, blocks)), -(-sum(map(len, blocks)) // _LEGEND_COLUMNS))
     columns = []
     for block in sorted(blocks, key=len, reverse=True):  # first fit
         room = next((c for c in columns if len(c) + len(block) <= height), None)
@@ -82,7 +118,7 @@ def _legend(points, looks):
     return [h for h, _ in entries], [t for _, t in entries], len(columns)
 
 
-def _mass_scale(axis, low):
+def mass_scale(axis, low):
     """Stretches masses near 1, where most policies are, as a logarithmic axis of what is lost would."""
     def to_axis(m):
         return -np.log10(np.maximum(1.004 - np.asarray(m, dtype=float), 1e-9))
@@ -94,7 +130,7 @@ def _mass_scale(axis, low):
 
 
 def _draw_curves(axis, points, x, y, looks):
-    for name, rows in points.groupby("name", sort=False):
+    for name, rows in points[points["name"].isin(looks)].groupby("name", sort=False):
         rows = rows.sort_values(x, kind="stable")
         look = looks[name]
         hollow = _elsewhere(rows).any()
@@ -125,168 +161,80 @@ def _spread(axis, line, x, y):
     return line.loc[sorted(chosen, key=list(line.index).index)]
 
 
-def _label_front(axis, points, front, x, y, up):
-    """The front as a step line, and each recipe's name at one of its points there."""
-    line = points.loc[front]
-    axis.plot(line[x], line[y], drawstyle="steps-post", color="black", linewidth=2.4, alpha=0.2, zorder=1.5, solid_capstyle="round")
+def front_of(rows, x, y, sign):
+    """Labels of the rows on the Pareto front: x small, y large (sign 1) or small (-1)."""
+    return [rows.index[i] for i in pareto(rows[x].to_numpy(), sign * rows[y].to_numpy())]
+
+
+def draw_front(axis, line, x, y):
+    axis.plot(line[x], line[y], drawstyle="steps-post", zorder=1.5, solid_capstyle="round", **FRONT)
+
+
+def label_front(axis, points, line, x, y, up, figure):
+    """Each recipe's name at one of its points on the front, when the panel has its final place."""
     taken = [(px - 2, 4, py, 4) for px, py in axis.transData.transform(points[[x, y]].to_numpy(dtype=float)) * 72 / axis.figure.dpi]
     for row in _spread(axis, line, x, y).to_dict("records"):
-        offset = _place_label(axis, row["name"], row[x], row[y], up, taken)
-        axis.annotate(row["name"], (row[x], row[y]), offset, textcoords="offset points", ha="left", va="center", fontsize=6, color=FAMILIES[row["family"]],
+        text = shown(row["name"], figure)
+        offset = _place_label(axis, text, row[x], row[y], up, taken)
+        axis.annotate(text, (row[x], row[y]), offset, textcoords="offset points", ha="left", va="center", fontsize=6, color=FAMILIES[row["family"]],
                       bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "alpha": 0.7, "linewidth": 0},
                       arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "#707070", "shrinkA": 0, "shrinkB": 1.5})
 
 
-def _fidelity_over(points, x, title, looks, folder, name):
-    """Attention mass and output error over x, a curve per recipe. The front leaves out references, and over bytes what has some elsewhere."""
-    figure, (left, right) = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.9))
-    _draw_curves(left, points, x, "attention_mass", looks)
-    lossy = points[points["output_rel_err"] > 0]
-    _draw_curves(right, lossy, x, "output_rel_err", looks)
+def _fidelity_axes(left, right, points, lossy, x, title):
     for axis in (left, right):
         style.logarithmic(axis, "x", points[x].min(), points[x].max())
         axis.set_xlim(points[x].min() * 0.5, points[x].max() * 1.15)
         axis.set_xlabel(title)
-    _mass_scale(left, points["attention_mass"].min())
-    left.set_ylabel("Attention mass kept (share)")
+    mass_scale(left, points["attention_mass"].min())
+    left.set_ylabel("Attention mass kept\n(share, on a log scale of what is lost)")
     if len(lossy):
         style.logarithmic(right, "y", lossy["output_rel_err"].min(), lossy["output_rel_err"].max())
         right.set_ylim(bottom=lossy["output_rel_err"].min() * 0.45)
     right.set_ylabel("Relative output error (ratio)")
-    handles, labels, columns = _legend(points, looks)
-    with_front = [(left, points, "attention_mass", 1), (right, lossy, "output_rel_err", -1)]
-    figure.tight_layout()
-    for axis, rows, y, sign in with_front:
+
+
+def _fidelity_over(points, x, title, note, folder, name, every):
+    """Attention mass and output error over x, a curve per recipe. The front leaves out references, and over bytes what has some elsewhere."""
+    points = points[points["name"].isin(only_labels(points["name"].unique(), name))]
+    figure, axes = style.grid(name, 1, 2, style.PAGE_IN, 2.9)
+    lossy = points[points["output_rel_err"] > 0]
+    panels = []
+    for axis, rows, y, sign in ((axes[0, 0], points, "attention_mass", 1), (axes[0, 1], lossy, "output_rel_err", -1)):
         plain = rows[(rows["family"] != "reference") & ((x != "resident_bytes_frac") | ~_elsewhere(rows))]
-        front = [plain.index[i] for i in pareto(plain[x].to_numpy(), sign * plain[y].to_numpy())]
-        if front:
-            _label_front(axis, rows, front, x, y, sign)
-    return style.save(figure, folder, name, handles, labels, columns)
+        panels.append((axis, rows, y, sign, rows.loc[front_of(plain, x, y, sign)]))
+    chosen, others = choose(points, [line["name"] for *_, line in panels], name, every)
+    coloured = points[points["name"].isin(chosen)]
+    looks = looks_of(coloured)
+    for axis, rows, y, _, line in panels:
+        draw_others(axis, rows, others, x, y)
+        _draw_curves(axis, rows, x, y, looks)
+        draw_front(axis, line, x, y)
+    _fidelity_axes(*axes[0], points, lossy, x, title)
+    more = [(Line2D([], [], **FRONT), "Pareto front")]
+
+    def place():
+        for axis, rows, y, sign, line in panels:
+            line = line[line["name"].isin(chosen)]
+            if len(line):
+                label_front(axis, rows, line, x, y, sign, name)
+
+    note = " ".join(filter(None, (note, left_out_note(others, name))))
+    return style.save(figure, folder, name, *legend_of(coloured, looks, name, more), note=note, place=place)
 
 
-# ---- heat maps ----
-
-
-def _rows_of(table, points, columns):
-    """attention_mass of the points' runs as [points, columns], means over what is not in `columns`."""
-    of_run = {run: i for i, runs in enumerate(points["run"]) for run in runs}
-    table = table[table["run"].isin(of_run.keys())]
-    mean = table.assign(point=table["run"].map(of_run)).groupby(["point", *columns], sort=False)["attention_mass"].mean().unstack(columns)
-    order = pd.MultiIndex.from_frame(table[columns].drop_duplicates())
-    return mean.reindex(range(len(points)))[order]
-
-
-def _palette():
-    return style.plt.get_cmap("viridis"), BoundaryNorm(_LEVELS, 256)
-
-
-def _name_rows(axis, points):
-    axis.set_yticks(range(len(points)), points["name"])
-    for text, family in zip(axis.get_yticklabels(), points["family"]):
-        text.set(fontsize=6, color=FAMILIES[family])
-    families = points["family"].tolist()
-    for i in range(1, len(families)):
-        if families[i] != families[i - 1]:
-            axis.axhline(i - 0.5, color="white", linewidth=1.2)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(visible=False)
-
-
-def _colour_classes():
-    """The colours as entries of a legend."""
-    cmap, norm = _palette()
-    pairs = list(zip(_LEVELS, _LEVELS[1:]))
-    return [Patch(color=cmap(norm((a + b) / 2))) for a, b in pairs], [f"{a:g} to {b:g}" for a, b in pairs]
-
-
-def _column_groups(axis, groups, title):
-    """Names the runs of equal values under the columns and parts them by lines, as many as there is room for."""
-    groups = list(groups)
-    starts = [i for i, g in enumerate(groups) if i == 0 or g != groups[i - 1]]
-    every = -(-len(starts) // 16)
-    ends = starts[1:] + [len(groups)]
-    axis.set_xticks([(a + b - 1) / 2 for a, b in zip(starts, ends)][::every], [groups[a] for a in starts][::every])
-    axis.tick_params(axis="x", length=0)
-    for a in starts[1:]:
-        axis.axvline(a - 0.5, color="white", linewidth=0.6)
-    axis.set_xlabel(title, labelpad=1)
-
-
-def _heat_map(points, values, groups, title, note, folder, name):
-    figure, axis = style.plt.subplots(figsize=(style.COLUMN_IN, 0.4 + _ROW_IN * len(points)))
-    cmap, norm = _palette()
-    axis.imshow(values, cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
-    _name_rows(axis, points)
-    _column_groups(axis, groups, title)
-    return style.save(figure, folder, name, *_colour_classes(), title="Attention mass kept (share)", note=sentence(note))
-
-
-def _maps(results, points, folder, every):
-    """Heads and decode steps of every lossy recipe at one budget, or at all of them."""
-    lossy = points[(points["attention_mass"] < 1) | points["swept"]]
-    for suffix, chosen, note in at_budgets(lossy, every):
-        if chosen.empty:
-            continue
-        if results.heads is not None:
-            heads = _rows_of(results.heads, chosen, ["layer", "kv_head"]).sort_index(axis=1)
-            yield _heat_map(chosen, heads.to_numpy(), [c[0] for c in heads.columns], "Layer (columns: its KV heads)", note, folder, f"fidelity_heads{suffix}"), note
-        if results.steps is not None:
-            steps = _rows_of(results.steps, chosen, ["sample", "step"])
-            yield _heat_map(chosen, steps.to_numpy(), [c[0] for c in steps.columns], "Sample (columns: its decode steps)", note, folder, f"fidelity_steps{suffix}"), note
-
-
-def _one_recipe(results, points, folder):
-    """A recipe's layers and KV heads, a panel per setting."""
-    table = _rows_of(results.heads, points, ["layer", "kv_head"]).sort_index(axis=1)
-    layers, heads = len(table.columns.unique(0)), len(table.columns.unique(1))
-    figure, axes = style.plt.subplots(1, len(points), figsize=(style.COLUMN_IN, 0.9 + max(_ROW_IN * layers, 1.0)), sharey=True, squeeze=False)
-    cmap, norm = _palette()
-    for axis, (_, row), values in zip(axes[0], points.iterrows(), table.to_numpy()):
-        axis.imshow(values.reshape(layers, heads), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
-        axis.set_title(f"{row['budget_tokens']:.0f} tokens", fontsize=7)
-        axis.set_xlabel("KV head", labelpad=1)
-        axis.set_xticks(range(0, heads, -(-heads // 8)))
-        axis.grid(visible=False)
-        if layers * heads <= _MAX_NUMBERS:
-            for i, value in enumerate(values):
-                axis.text(i % heads, i // heads, f"{value:.2f}"[-3:] if value < 0.995 else "1", ha="center", va="center", fontsize=5, color="white" if value < 0.9 else "black")
-    axes[0, 0].set_ylabel("Layer (attention mass kept)")
-    axes[0, 0].set_yticks(range(0, layers, -(-layers // 16)))
-    return style.save(figure, folder, f"fidelity_heads_{slug(points['name'].iloc[0])}", *_colour_classes())
-
-
-# ---- needles ----
-
-
-def _needle_cells(axis, points):
-    """Recipes by budgets, their own first; with selectors the tokens they read, which may be more than the budget."""
-    names, columns = list(points["name"].unique()), ["", *budgets_of(points)[0]][0 if (points["budget"] == "").any() else 1 :]
-    cells = np.full((len(names), len(columns)), np.nan)
-    for row in points.itertuples():
-        column = columns.index(row.budget)
-        cells[names.index(row.name), column] = row.needle_kept
-        text = f"{100 * row.needle_kept:.0f}" + (f" ({row.attended_tokens:.0f})" if row.selects else "")
-        axis.text(column, names.index(row.name), text, ha="center", va="center", fontsize=5.5, color="white" if row.needle_kept < 0.6 else "black")
-    axis.imshow(100 * cells, cmap="viridis", vmin=0, vmax=100, aspect="auto", interpolation="nearest")
-    _name_rows(axis, points.drop_duplicates("name"))
-    axis.set_xticks(range(len(columns)), [full_name("", b) or "own" for b in columns])
-    axis.tick_params(axis="x", length=0)
-
-
-def _needles(points, folder):
-    """Share of the needles' tokens that decode steps attend to: what eviction leaves above, what selectors read below."""
-    lossy = points[points["swept"] | (points["attention_mass"] < 1)]
-    parts = [(p, title) for p, title in ((lossy[~lossy["selects"]], "Needle attended to (%)"), (lossy[lossy["selects"]], "Needle (%) and tokens attended to")) if len(p)]
-    if not parts or points["needle_kept"].min() == 1:
-        return None
-    heights = [p["name"].nunique() for p, _ in parts]
-    figure, axes = style.plt.subplots(len(parts), 1, figsize=(style.COLUMN_IN, 0.75 + 0.4 * len(parts) + _ROW_IN * sum(heights)), squeeze=False,
-                                      gridspec_kw={"height_ratios": heights})
-    for axis, (part, title) in zip(axes[:, 0], parts):
-        _needle_cells(axis, part)
-        axis.set_xlabel("Budget (tokens)", labelpad=1)
-        axis.set_title(title, fontsize=7, pad=3)
-    return style.save(figure, folder, "needles")
+def _over_bytes(points, source, folder, every):
+    smaller = points[(points["resident_bytes_frac"] < 0.995) | ~points["selects"]]  # the others would stand on one line
+    notes = ["selectors that keep all bytes are in fidelity_attended"] if len(smaller) < len(points) else []
+    some = smaller[smaller["resident_bytes_frac"] > 0]  # the axis is logarithmic
+    if len(some) < len(smaller):
+        notes.append(f"without what keeps no bytes on the GPU: {', '.join(smaller.drop(some.index)['name'].unique())}")
+    if some.empty:
+        return None, ""
+    exact = (some["family"] == "format") & (some["attention_mass"] >= 1)
+    formats = "Formats keep every token, so their mass is 1: the right panel has their error." if exact.any() else ""
+    note = " ".join(filter(None, (formats, source)))
+    return _fidelity_over(some, "resident_bytes_frac", "KV bytes on the GPU (share of the full cache)", note, folder, "fidelity_bytes", every), "; ".join(notes)
 
 
 def draw(results, folder, every=False, recipe=None):
@@ -294,27 +242,17 @@ def draw(results, folder, every=False, recipe=None):
     results.need("summary", _SUMMARY, "the fidelity figures")
     if results.summary.empty:
         return
-    points = points_of(results)
-    looks = _looks(points)
-    smaller = points[(points["resident_bytes_frac"] < 0.995) | ~points["selects"]]  # the others would stand on one line
-    notes = ["selectors that keep all bytes are in fidelity_attended"] if len(smaller) < len(points) else []
-    some = smaller[smaller["resident_bytes_frac"] > 0]  # the axis is logarithmic
-    if len(some) < len(smaller):
-        notes.append(f"without what keeps no bytes on the GPU: {', '.join(smaller.drop(some.index)['name'].unique())}")
-    title = "KV bytes on the GPU (share of the full cache)"
-    if not some.empty:
-        yield _fidelity_over(some, "resident_bytes_frac", title, looks, folder, "fidelity_bytes"), "; ".join(notes)
+    points, source = points_of(results), source_of(results)
+    yield _over_bytes(points, source, folder, every)
     reading = points[(points["attention_mass"] < 1) & (points["attended_tokens"] > 0)]
     if not reading.empty:
-        yield _fidelity_over(reading, "attended_tokens", "Tokens attended to (per step, layer and KV head)", looks, folder, "fidelity_attended"), ""
-    yield from _maps(results, points, folder, every)
-    needles = _needles(points, folder)
-    if needles:
-        yield needles, ""
+        yield _fidelity_over(reading, "attended_tokens", "Tokens attended to (per step, layer and KV head)", source, folder, "fidelity_attended", every), ""
+    yield from maps(results, points, folder, every)
+    yield needles(points, source, folder), ""
     if recipe is None and points["name"].nunique() == 1:
         recipe = points["name"].iloc[0]
     if recipe is not None and results.heads is not None:
         chosen = points[points["name"] == recipe]
         if chosen.empty:
             raise ResultsError(f"{results.folder}: has no recipe '{recipe}'; it has: {', '.join(points['name'].unique())}")
-        yield _one_recipe(results, chosen, folder), ""
+        yield one_recipe(results, chosen, folder), ""

@@ -7,12 +7,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+import setting
 import style
 from accuracy import points_of as answers_of
-from fidelity import FAMILIES
-from groups import others_of
+from families import FAMILIES, MARKERS
+from groups import others_of, sentence
 from load import ResultsError, value_text
+from names import shown
 from policies import full_name
+
+NAME = "frontier"
+_LOG_FROM = 10  # the largest latency over the median from which the axis is logarithmic
 
 _METRICS = (("tpot_mean_ms", "Time per output token (ms)"), ("e2e_mean_ms", "End-to-end latency (ms)"))
 
@@ -62,7 +67,7 @@ def points_of(accuracy, serving):
     answers["name"] = [full_name(p, b) for p, b in zip(answers["name"], answers["budget"])]
     served, setting = _served(serving)
     served.insert(0, "name", [full_name(p, b) for p, b in served.index])
-    points = served.dropna().merge(answers[["name", "exact_match_frac", "resident_bytes_frac", "family"]], on="name")
+    points = served.dropna().merge(answers[["name", "exact_match_frac", "half", "num_answers", "resident_bytes_frac", "family"]], on="name")
     if points.empty:
         raise ResultsError(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(answers['name'])}; {serving.folder} serves "
                            f"{', '.join(served['name'])}, which needs both hosts for each")
@@ -89,7 +94,7 @@ def _name_points(axis, points):
     gap = min(7 / (axis.bbox.height * 72 / axis.figure.dpi), 1 / len(points))
     for p, height in zip(points.to_dict("records"), spread(heights, gap, 1)):
         end = max(p[f"{_METRICS[1][0]}_sim"], p[f"{_METRICS[1][0]}_engine"]) / unit
-        axis.annotate(p["name"], (end, p["exact_match_frac"]), (1.04, height), textcoords="axes fraction", va="center", fontsize=6, color=FAMILIES[p["family"]],
+        axis.annotate(shown(p["name"], NAME), (end, p["exact_match_frac"]), (1.04, height), textcoords="axes fraction", va="center", fontsize=6, color=FAMILIES[p["family"]],
                       arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "#909090", "shrinkA": 0, "shrinkB": 3}, annotation_clip=False)
 
 
@@ -97,28 +102,57 @@ def _most_ms(points, metric):
     return points[[f"{metric}_sim", f"{metric}_engine"]].to_numpy().max()
 
 
+def _size(share):
+    """Of a mark, in points: its area grows with the share of the full cache's bytes."""
+    return 3 + 9 * np.sqrt(share)
+
+
+def _draw_points(axis, points, metric, unit):
+    for p in points.to_dict("records"):
+        look = {"color": FAMILIES[p["family"]], "marker": MARKERS[p["family"]], "markersize": _size(p["resident_bytes_frac"]), "linestyle": "none"}
+        predicted, measured = p[f"{metric}_sim"] / unit, p[f"{metric}_engine"] / unit
+        axis.errorbar(measured, p["exact_match_frac"], yerr=p["half"], fmt="none", ecolor="#b0b0b0", elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=1.3)
+        axis.plot([predicted, measured], [p["exact_match_frac"]] * 2, color=look["color"], linewidth=0.8)
+        axis.plot(measured, p["exact_match_frac"], markeredgewidth=0, alpha=0.85, **look)
+        axis.plot(predicted, p["exact_match_frac"], markerfacecolor="none", markeredgewidth=0.9, **look)
+
+
+def _scale(axis, points, metric, unit):
+    values = points[[f"{metric}_sim", f"{metric}_engine"]].to_numpy() / unit
+    if values.max() > _LOG_FROM * np.median(values):  # one slow policy would take most of the axis
+        style.logarithmic(axis, "x", values.min(), values.max())
+        axis.set_xlim(0.8 * values.min(), 1.4 * values.max())
+    else:
+        axis.set_xlim(left=0, right=1.25 * values.max())
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=5))
+
+
+def _legend_of(points):
+    """Handles and labels: filled and hollow, families, and the sizes of a tenth, a half and all of the bytes."""
+    def mark(marker="o", size=5, **look):
+        return style.plt.Line2D([], [], marker=marker, linestyle="none", color=look.pop("color", "#303030"), markersize=size, **look)
+
+    families = list(dict.fromkeys(points["family"]))
+    entries = [(mark(markeredgewidth=0), "measured in the engine"), (mark(markerfacecolor="none"), "predicted by the simulator")]
+    entries += [(mark(MARKERS[f], color=FAMILIES[f], markeredgewidth=0), f) for f in families]
+    entries += [(mark(size=_size(share), markerfacecolor="none", markeredgewidth=0.6), f"{100 * share:g} % of KV bytes") for share in (0.1, 0.5, 1)]
+    return [h for h, _ in entries], [t for _, t in entries]
+
+
 def draw(accuracy, serving, folder):
     """Yields (name, note) of the figure."""
     points, note = points_of(accuracy, serving)
-    figure, axes = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.5), sharey=True)
-    for axis, (metric, title) in zip(axes, _METRICS):
-        most_ms = _most_ms(points, metric)
-        unit = 1000 if style.in_seconds(most_ms) else 1
-        for p in points.to_dict("records"):
-            colour, size = FAMILIES[p["family"]], 3 + 9 * np.sqrt(p["resident_bytes_frac"])
-            predicted, measured = p[f"{metric}_sim"] / unit, p[f"{metric}_engine"] / unit
-            axis.plot([predicted, measured], [p["exact_match_frac"]] * 2, color=colour, linewidth=0.8)
-            axis.plot(measured, p["exact_match_frac"], "o", color=colour, markersize=size, markeredgewidth=0, alpha=0.85)
-            axis.plot(predicted, p["exact_match_frac"], "o", color=colour, markersize=size, markerfacecolor="none", markeredgewidth=0.9)
+    figure, axes = style.grid(NAME, 1, 2, style.PAGE_IN, 2.5, sharey=True)
+    for axis, (metric, title) in zip(axes[0], _METRICS):
+        unit = 1000 if style.in_seconds(_most_ms(points, metric)) else 1
+        _draw_points(axis, points, metric, unit)
         axis.set_xlabel(title.replace("(ms)", "(s)") if unit > 1 else title)
-        axis.set_xlim(left=0, right=1.25 * most_ms / unit)
-        axis.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes[0].set_ylabel("Right answers (mean over tasks)")
-    most = max(points["exact_match_frac"].max(), 0.01)
-    axes[0].set_ylim(-0.04 * most, 1.08 * most)
-    handles = [style.plt.Line2D([], [], marker="o", linestyle="none", color="#303030", markersize=5, markeredgewidth=0),
-               style.plt.Line2D([], [], marker="o", linestyle="none", color="#303030", markersize=5, markerfacecolor="none"),
-               style.plt.Line2D([], [], linestyle="none")]
-    figure.tight_layout()
-    _name_points(axes[1], points)
-    yield style.save(figure, folder, "frontier", handles, ["measured in the engine", "predicted by the simulator", "area: KV bytes"], 3), note
+        _scale(axis, points, metric, unit)
+    model = setting.run_model(accuracy.folder)
+    axes[0, 0].set_ylabel("Right answers (mean over tasks)" + (f"\nof the model {model}" if model else ""))
+    most = max((points["exact_match_frac"] + points["half"]).max(), 0.01)
+    axes[0, 0].set_ylim(-0.04 * most, 1.08 * most)
+    widest = max(len(shown(n, NAME)) for n in points["name"])
+    axes[0, 1].annotate("M" * (widest * 4 // 5), (1.04, 0.5), xycoords="axes fraction", fontsize=6, alpha=0)  # room for the names
+    printed = f"n = {points['num_answers'].min()} answers or more per task; bars are 95 % intervals. {sentence(note)}"
+    yield style.save(figure, folder, NAME, *_legend_of(points), note=printed, place=lambda: _name_points(axes[0, 1], points)), note

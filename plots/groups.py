@@ -1,15 +1,18 @@
 """What goes into one figure: which lines, how runs are averaged over seeds, which value of a long sweep."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
-from load import is_numeric, label_of, slug, value_text
+import settings
+from load import ResultsError, is_numeric, label_of, slug, value_text
+from names import shown
 from policies import is_policy_axis
 from style import MAX_LINES
 
 MAX_VIEWS = 4
+_MAX_PANELS = 6
 _MAX_NAMED = 12  # lines left out that a figure names
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
@@ -46,31 +49,85 @@ def seeds_note(parts):
     counts = [n for n in map(num_seeds, parts) if n > 0]
     several = [n for n in counts if n > 1]
     if not several:
-        return ""
+        return "n = 1 seed, no interval." if counts else ""
     low, high = min(several), max(several)
     text = f"Mean and 95 % t-interval over n = {high if low == high else f'{low} to {high}'} seeds"
     return text + ("; without an interval n = 1." if min(counts) == 1 else ".")
 
 
+def wilson(right, answers):
+    """95 % score interval of a share (Wilson 1927)."""
+    z = 1.959964
+    share, wider = right / answers, 1 + z * z / answers
+    middle, half = (share + z * z / (2 * answers)) / wider, z / wider * math.sqrt(share * (1 - share) / answers + z * z / (4 * answers**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 @dataclass
 class View:
-    """One figure of a kind: `lines` are (text for the legend, rows of the summary)."""
+    """One figure of a kind: `lines` are (label, rows of the summary); the figure prints their labels with names.shown()."""
 
     suffix: str
     lines: list
+    name: str = ""  # of the figure, without the suffix
     note: str = ""
     title: str = ""  # values of the axes that were split off
-    left_out: tuple = ()  # texts of the lines that were cut
+    left_out: tuple = ()  # labels of the lines that were cut
+    source: str = ""
+    panels: list = field(default_factory=list)  # (title, lines) of each; empty: all lines in one panel
+
+    @property
+    def figure(self):
+        return self.name + self.suffix
+
+    def shown(self, label):
+        return shown(label, self.figure)
 
     def footnote(self, *more):
-        """The figure's note: which lines are not in it, and what else is to be said."""
-        names = f"Not drawn: {', '.join(self.left_out[:_MAX_NAMED])}" if self.left_out else ""
+        """The figure's note: which lines are not in it, where its numbers are from, and what else is to be said."""
+        names = f"Not drawn: {', '.join(map(self.shown, self.left_out[:_MAX_NAMED]))}" if self.left_out else ""
         if len(self.left_out) > _MAX_NAMED:
             names += f" and {len(self.left_out) - _MAX_NAMED} more"
-        return " ".join(filter(None, (*more, names and f"{names} (--all draws them).")))
+        return " ".join(filter(None, (*more, names and f"{names} (--all draws them).", self.source)))
 
 
-def _spread(items, most):
+def axis_named(axes, name, place):
+    """The axis of which `name` is the path or its end. ResultsError: none, or several."""
+    found = [a for a in axes if a == name] or [a for a in axes if a.endswith(f".{name}")]
+    if len(found) == 1:
+        return found[0]
+    raise ResultsError(f"{place}: {'several axes are called' if found else 'no axis'} '{name}'; axes: {', '.join(axes)}")
+
+
+def _rows_of_axis(rows, axis, wanted, place):
+    texts = rows[axis].map(lambda v: "" if isinstance(v, float) and math.isnan(v) else value_text(v))
+    for one in wanted:
+        settings.one_of(place, one, [t for t in texts.unique() if t])
+    return rows[texts.isin([*wanted, ""])]
+
+
+def only_labels(labels, figure):
+    """Those of the labels that `only` names, by id or by name and in its order; all where it does not. ResultsError: a label that is not there."""
+    wanted = settings.of(figure).get("only")
+    if not isinstance(wanted, list):
+        return list(labels)
+    of = {shown(label, figure): label for label in labels} | {label: label for label in labels}
+    return [of[settings.one_of(f"figures.{figure}.only", one, list(of))] for one in wanted]
+
+
+def only_lines(rows, lines, axes, figure):
+    """The lines that the settings leave in a figure."""
+    wanted = settings.of(figure).get("only")
+    if isinstance(wanted, dict):
+        for name, values in wanted.items():
+            rows = _rows_of_axis(rows, axis_named(axes, name, f"figures.{figure}.only"), values, f"figures.{figure}.only.{name}")
+        lines = [(text, part[part.index.isin(rows.index)]) for text, part in lines]
+        return [(text, part) for text, part in lines if len(part)]
+    parts = dict(lines)
+    return [(label, parts[label]) for label in only_labels(parts, figure)]
+
+
+def spread_evenly(items, most):
     """At most `most` of the items, evenly spaced, first and last among them."""
     if len(items) <= most:
         return list(items)
@@ -109,7 +166,7 @@ def parts_of(rows, axes, every=False):
     if not others:
         return [("", rows, "")]
     found = combinations(rows, others)
-    kept = found if every else _spread(found, MAX_VIEWS)
+    kept = found if every else spread_evenly(found, MAX_VIEWS)
     cut = f"; {len(kept)} of {len(found)} values of {', '.join(others)} drawn" if len(kept) < len(found) else ""
     parts = []
     for _, part in kept:
@@ -146,8 +203,8 @@ def at_budgets(points, every):
         yield f"_{slug(budget)}", chosen, "; ".join(notes)
 
 
-def _cut_lines(view, every, most):
-    kept = view.lines if every else _spread(view.lines, most)
+def cut_lines(view, every, most):
+    kept = view.lines if every else spread_evenly(view.lines, most)
     if len(kept) < len(view.lines):
         view.note = f"{len(kept)} of {len(view.lines)} lines drawn"
         texts = {text for text, _ in kept}
@@ -156,25 +213,55 @@ def _cut_lines(view, every, most):
     return view
 
 
-def views(results, without=None, every=False, most=MAX_LINES):
-    """One view where the lines fit into it; else one per combination of the numeric axes, a few of them, or all with `every`.
-    `without` is an axis that the figure already has on x; `most`: lines of one view."""
+def _split_axes(results, without):
+    """All axes but `without`; of these the numeric ones and the others, where they vary."""
     axes = [a for a in results.axes if a != without]
-    rows = results.summary
-    whole = View("", lines_of(rows, axes, results.name))
-    numeric = [a for a in axes if is_numeric(rows[a]) and rows[a].nunique() > 1]
-    text = [a for a in axes if a not in numeric and rows[a].nunique() > 1]
-    if len(whole.lines) <= MAX_LINES or not numeric or not text:
-        return [_cut_lines(whole, every, most)]
-    found = combinations(rows, numeric)
-    kept = found if every else _spread(found, MAX_VIEWS)
+    numeric = [a for a in axes if is_numeric(results.summary[a]) and results.summary[a].nunique() > 1]
+    return axes, numeric, [a for a in axes if a not in numeric and results.summary[a].nunique() > 1]
+
+
+def _titled(axes, values):
+    """[('rate_per_s', '2')] and 'rate_per_s 2'; an axis that a run does not have is left out."""
+    named = [(a.split(".")[-1], value_text(v)) for a, v in zip(axes, values) if not pd.isna(v)]
+    return named, ", ".join(f"{name} {value}" for name, value in named)
+
+
+def views(results, name, without=None, every=False, most=MAX_LINES):
+    """One view where the lines fit into it; else one per combination of the numeric axes, a few of them, or all with `every`.
+    `name`: of the figure; `without`: an axis that it already has on x; `most`: lines of one view."""
+    axes, numeric, text = _split_axes(results, without)
+    rows, own = results.summary, settings.of(name).get("max_lines")
+    whole = View("", only_lines(rows, lines_of(rows, axes, results.name), results.axes, name), name, source=results.source)
+    if len(whole.lines) <= (own or MAX_LINES) or not numeric or not text:
+        return [cut_lines(whole, every, own or most)]
+    found = combinations(pd.concat([part for _, part in whole.lines]).sort_index(), numeric)
+    kept = found if every else spread_evenly(found, MAX_VIEWS)
     note = f"{len(kept)} of {len(found)} values of {', '.join(numeric)} drawn" if len(kept) < len(found) else ""
     result = []
     for values, part in kept:
-        named = [(a.split(".")[-1], value_text(v)) for a, v in zip(numeric, values)]
-        suffix = "".join(f"_{slug(name)}_{slug(value)}" for name, value in named)
-        title = ", ".join(f"{name} {value}" for name, value in named)
-        view = _cut_lines(View(suffix, lines_of(part, text, results.name), title=title), every, most)
+        named, title = _titled(numeric, values)
+        suffix = "".join(f"_{slug(axis)}_{slug(value)}" for axis, value in named)
+        view = cut_lines(View(suffix, lines_of(part, text, results.name), name, title=shown(title, name), source=results.source), every, own or most)
         view.note = view.note or note
         result.append(view)
     return result
+
+
+def panelled(results, name, every=False, together=_MAX_PANELS):
+    """A view whose panels are the values of the numeric axes, six of them or all with `every`, where there are more lines than `together`."""
+    axes, numeric, text = _split_axes(results, None)
+    rows = results.summary
+    lines = only_lines(rows, lines_of(rows, axes, results.name), results.axes, name)
+    if len(lines) <= together or not numeric or not text:
+        return views(results, name, every=every)
+    found = combinations(pd.concat([part for _, part in lines]).sort_index(), numeric)
+    kept = found if every else spread_evenly(found, _MAX_PANELS)
+    view = View("", lines_of(rows, text, results.name), name, source=results.source)
+    view = cut_lines(view, every, settings.of(name).get("max_lines", MAX_LINES))
+    texts = [label for label, _ in view.lines]
+    for values, part in kept:
+        parts = dict(lines_of(part, text, results.name))
+        view.panels.append((shown(_titled(numeric, values)[1], name), [(t, parts[t]) for t in texts if t in parts]))
+    notes = [view.note, f"{len(kept)} of {len(found)} values of {', '.join(numeric)} drawn" if len(kept) < len(found) else ""]
+    view.note = "; ".join(filter(None, notes))
+    return [view]

@@ -1,5 +1,6 @@
 """Reads a results folder (format: docs/results.md) and says in one line what is wrong with it."""
 
+import functools
 import json
 import re
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
         "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str},
-        "points": {"id": str, "group": str}, "claims": {"name": str}}
+        "points": {"id": str, "group": str}, "claims": {"name": str}, "search": {"run": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
@@ -39,8 +40,28 @@ class Results:
     heads: pd.DataFrame = None
     points: pd.DataFrame = None
     claims: pd.DataFrame = None
+    search: pd.DataFrame = None
+
+    @functools.cached_property
+    def source(self):
+        """Where the numbers are from: 'Simulated: llama-3.1-8b on L40S.'; "" where the folder does not say."""
+        model, hardware = setting.run_model(self.folder), setting.run_hardware(self.folder)
+        hosts = set(self.summary["host"]) if "host" in self.axes else {self.host}
+        by = {"sim": "Simulated", "engine": "Measured in the engine"}.get(hosts.pop() if len(hosts) == 1 else "", "Simulated and measured in the engine")
+        return f"{by}: {model}{f' on {hardware}' if hardware else ''}." if model else ""
 
     @property
+    def search_attainment(self):
+        """The share of requests that a search for the highest rate wants within the SLO; the program's default where the file has none."""
+        search = setting.resolved(self.folder).get("search")
+        found = search.get("attainment") if isinstance(search, dict) else None
+        return found if isinstance(found, (int, float)) else 0.9
+
+    @functools.cached_property
+    def host(self):
+        return setting.resolved(self.folder).get("host", "sim")
+
+    @functools.cached_property
     def slo_ms(self):
         """Limits of the SLO by metric, where they are known."""
         return setting.slo_ms(self.folder)
@@ -166,7 +187,7 @@ def _axes(summary, path):
 
 def _name(folder):
     try:
-        return json.loads((folder / "manifest.json").read_text()).get("name") or folder.name
+        return json.loads((folder / "manifest.json").read_text()).get("experiment") or folder.name
     except (OSError, ValueError, AttributeError):
         return folder.name
 

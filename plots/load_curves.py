@@ -1,94 +1,132 @@
-"""Throughput-latency curves and goodput over offered load, where an arrival rate (or concurrency) is swept."""
+"""Throughput-latency curves, goodput over offered load, and the attainment that a search for the highest rate saw."""
 
 import numpy as np
 
 import style
-from groups import combinations, mean_and_interval, seeds_note, views
+from groups import View, combinations, lines_of, mean_and_interval, only_labels, seeds_note, views
 from load import axis_title
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 
 
-def points(rows, rate_axis, column):
-    """One (rate, mean over seeds, half width of the interval) per swept rate, in order of the rate."""
-    result = [(rate, *mean_and_interval(part[column])[:2]) for rate, part in rows.groupby(rate_axis)]
+def points(rows, axis, column):
+    """One (rate, mean over seeds, half width of the interval) per swept value, in ascending order."""
+    result = [(value, *mean_and_interval(part[column])[:2]) for value, part in rows.groupby(axis)]
     return np.array([p for p in result if np.isfinite(p[1])]).reshape(-1, 3)
 
 
-def _curve(axis, index, x, y, y_half):
-    look = style.line(index)
-    drawn = axis.errorbar(x, y, yerr=y_half if np.any(y_half > 0) else None, elinewidth=0.6, capsize=2, capthick=0.6, **look)
-    return drawn.lines[0]
+def draw_curve(axis, index, curve):
+    """`curve`: rows of x, y and half the interval; caps are drawn apart from the line's own marks. Returns the line for the legend."""
+    x, y, half = np.asarray(curve).T
+    (line,) = axis.plot(x, y, **style.line(index))
+    sure = half > 0
+    if sure.any():
+        axis.errorbar(x[sure], y[sure], yerr=half[sure], fmt="none", ecolor=line.get_color(), elinewidth=0.6, capsize=1.8, capthick=0.6, zorder=1.8)
+    return line
 
 
-def _note(view, rate):
-    return view.footnote(seeds_note(part for _, rows in view.lines for _, part in combinations(rows, [rate])))
+def _apart(curves, width):
+    """The curves moved apart along x by a little, so that intervals at the same x do not lie on each other."""
+    if not any((curve[:, 2] > 0).any() for curve in curves):
+        return curves
+    step = min(0.007, 0.03 / len(curves)) * width
+    return [curve + [(i - (len(curves) - 1) / 2) * step, 0, 0] for i, curve in enumerate(curves)]
 
 
-def _finish(figure, view, name, handles, texts, rate, folder):
-    legend = (handles, texts) if len(texts) > 1 else ()
-    return style.save(figure, folder, f"{name}{view.suffix}", *legend, title=view.title, note=_note(view, rate))
+def _note(view, rate, *more):
+    return view.footnote(seeds_note(part for _, rows in view.lines for _, part in combinations(rows, [rate])), *more)
 
 
-def _latency_axis(axis, metric, low, high, seconds):
+def _finish(figure, view, handles, labels, note, folder):
+    legend = (handles, [view.shown(text) for text in labels]) if len(labels) > 1 else ()
+    return style.save(figure, folder, view.figure, *legend, title=view.title, note=note)
+
+
+def scale_latency(axis, low, high):
     if low > 0 and high / low > 10:
         style.logarithmic(axis, "y", low, high)
     else:
         axis.set_ylim(bottom=0)
-    axis.set_xlabel("Throughput (requests/s)")
-    axis.set_ylabel(f"P99 {_LATENCIES[metric]} ({'s' if seconds else 'ms'})")
 
 
 def _throughput_latency(results, view, metric, folder):
     rate = results.rate_axis()
     curves = [(text, points(rows, rate, f"{metric}_p99_ms"), dict(points(rows, rate, "requests_per_s")[:, :2])) for text, rows in view.lines]
-    curves = [(text, np.array([p for p in y if p[0] in x]).reshape(-1, 3), x) for text, y, x in curves]
+    curves = [(text, np.array([(x[r], y, half) for r, y, half in ys if r in x]).reshape(-1, 3)) for text, ys, x in curves]
     curves = [c for c in curves if len(c[1])]
     if not curves:
         return None
-    all_y = np.concatenate([y[:, 1] for _, y, _ in curves])
+    all_y = np.concatenate([c[:, 1] for _, c in curves])
     seconds = style.in_seconds(all_y.max())
-    figure, (axis,) = style.panels(1, 1.8)
+    figure, (axis,) = style.panels(view.figure, 1, 1.8)
     unit = 1000 if seconds else 1
-    handles = [_curve(axis, i, [x[p] for p in y[:, 0]], y[:, 1] / unit, y[:, 2] / unit) for i, (_, y, x) in enumerate(curves)]
-    _latency_axis(axis, metric, all_y.min() / unit, all_y.max() / unit, seconds)
+    handles = [draw_curve(axis, i, c / [1, unit, unit]) for i, (_, c) in enumerate(curves)]
+    scale_latency(axis, all_y.min() / unit, all_y.max() / unit)
+    axis.set_xlabel("Throughput (requests/s)")
+    axis.set_ylabel(f"P99 {_LATENCIES[metric]} ({'s' if seconds else 'ms'})")
     if metric in results.slo_ms:
         style.limit(axis, "y", results.slo_ms[metric] / unit, "SLO")
-    return _finish(figure, view, f"throughput_latency_{metric}", handles, [text for text, _, _ in curves], rate, folder)
+    return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
 
 
 def _goodput(results, view, folder):
     rate = results.rate_axis()
-    figure, (axis,) = style.panels(1, 1.8)
-    handles, texts = [], []
-    for i, (text, rows) in enumerate(view.lines):
-        p = points(rows, rate, "goodput_per_s")
-        if len(p):
-            handles.append(_curve(axis, i, p[:, 0], p[:, 1], p[:, 2]))
-            texts.append(text)
-    if not handles:
-        style.plt.close(figure)
+    curves = [(text, points(rows, rate, "goodput_per_s")) for text, rows in view.lines]
+    curves = [(text, p) for text, p in curves if len(p)]
+    if not curves:
         return None
-    axis.set_xlim(left=0)
-    axis.set_ylim(bottom=0)
+    figure, (axis,) = style.panels(view.figure, 1, 1.8)
+    most = max(p[:, 0].max() for _, p in curves)
+    moved = _apart([p for _, p in curves], most)
+    handles = [draw_curve(axis, i, p) for i, p in enumerate(moved)]
+    top = max((p[:, 1] + p[:, 2]).max() for p in moved)
+    if rate.endswith("rate_per_s"):  # as much as is offered: the most that there is
+        axis.plot([0, most], [0, most], color="#909090", linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=1.4)
+        style.along(axis, 0.62 * min(top, most), "all that is offered")
+    axis.set_xlim(0, 1.04 * most)
+    axis.set_ylim(0, 1.1 * top or 1)
     axis.set_xlabel(axis_title(rate))
     axis.set_ylabel("Goodput (requests/s)")
-    return _finish(figure, view, "goodput", handles, texts, rate, folder)
+    return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
+
+
+def _attainment(results, folder):
+    """Share of requests within the SLO at each rate that a search tried; the rate found is marked."""
+    name = "attainment"
+    lines = dict(lines_of(results.summary, results.axes, results.name))
+    view = View("", [(label, lines[label]) for label in only_labels(lines, name)][: style.MAX_LINES], name, source=results.source)
+    view.left_out = tuple(only_labels(lines, name)[style.MAX_LINES :])
+    figure, (axis,) = style.panels(name, 1, 1.8)
+    handles = []
+    for i, (_, rows) in enumerate(view.lines):
+        probes = results.search[results.search["run"].isin(rows["run"])].groupby("rate_per_s")["slo_attainment_frac"].mean()
+        handles += axis.plot(probes.index, 100 * probes, **style.line(i))
+        found = rows["search_rate_per_s"].mean()
+        axis.plot([found, found], [0, 0], marker="|", markersize=9, markeredgewidth=1.4, color=handles[-1].get_color(), clip_on=False, linestyle="none", zorder=3)
+    tried = results.search[results.search["attains"] == 1]["slo_attainment_frac"]
+    lost = results.search.groupby("rate_per_s")["slo_attainment_frac"].max() < 0.05
+    axis.set_xlim(0, lost[lost].index.min() if lost.any() else results.search["rate_per_s"].max())  # what is beyond shows nothing
+    axis.set_ylim(0, 102)
+    if len(tried):
+        style.limit(axis, "y", 100 * results.search_attainment, "wanted")
+    axis.set_xlabel("Arrival rate (requests/s)")
+    axis.set_ylabel("Requests within the SLO (%)")
+    return _finish(figure, view, handles, [text for text, _ in view.lines], view.footnote("Points are the search's probes; a bar on the x axis is the rate found."), folder)
 
 
 def draw(results, folder, every=False):
     if results.summary is None or results.is_hit_ratio:
         return
+    if results.search is not None and "search_rate_per_s" in results.summary and results.search["slo_attainment_frac"].nunique() > 1:
+        results.need("search", ["rate_per_s", "slo_attainment_frac", "attains"], "the attainment curve")
+        yield _attainment(results, folder), ""
     rate = results.rate_axis()
     if rate is None or results.summary[rate].nunique() < 2:
         return
     results.need("summary", ["requests_per_s", *(f"{m}_p99_ms" for m in _LATENCIES)], "the throughput-latency curve")
-    for view in views(results, without=rate, every=every):
-        for metric in _LATENCIES:
-            name = _throughput_latency(results, view, metric, folder)
-            if name:
-                yield name, view.note
-        if "goodput_per_s" in results.summary and results.summary["goodput_per_s"].notna().any():
-            name = _goodput(results, view, folder)
-            if name:
-                yield name, view.note
+    for metric in _LATENCIES:
+        for view in views(results, f"throughput_latency_{metric}", without=rate, every=every):
+            yield _throughput_latency(results, view, metric, folder), view.note
+    if "goodput_per_s" in results.summary and results.summary["goodput_per_s"].notna().any():
+        for view in views(results, "goodput", without=rate, every=every):
+            yield _goodput(results, view, folder), view.note

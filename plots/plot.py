@@ -14,6 +14,7 @@ import accuracy
 import bars
 import cdf
 import claims
+import custom
 import fidelity
 import frontier
 import hit_ratio
@@ -21,6 +22,7 @@ import load_curves
 import points
 import replay_predicts
 import serving_fidelity
+import settings
 import style
 import table
 import timeline
@@ -44,6 +46,8 @@ class Drawn:
         """Draws figures, (name, note) each. An error that nobody foresaw costs the rest of its kind and nothing else."""
         try:
             for name, note in figures:
+                if name is None:  # the user's settings leave it out
+                    continue
                 self.names.append(name)
                 if note:
                     self.notes.append(f"{name}: {note}")
@@ -70,17 +74,20 @@ def _kinds(results):
     return (fidelity,) if results.is_replay else KINDS
 
 
-def draw_all(folder, every=False, recipe=None):
-    """Draws everything that the folder has numbers for. `recipe`: of a replay, the one to show head by head."""
+def draw_all(folder, every=False, recipe=None, overrides=()):
+    """Draws everything that the folder has numbers for. `recipe`: of a replay, the one to show head by head; `overrides`: settings of --set."""
     results = load(folder)
+    settings.start(results.folder, overrides)
     style.apply()
     written.start()
     drawn = Drawn(results.folder / "figures")
+    drawn.add("figures", custom.draw(results, drawn.folder, every))
     for kind in _kinds(results):
         options = {"recipe": recipe} if kind is fidelity else {}
         drawn.add(kind.__name__, kind.draw(results, drawn.folder, every, **options))
     drawn.add("summary.tex", table.write(results, drawn.folder))
     written.finish(drawn.folder, results.folder)
+    settings.refuse_unmet(drawn.names)
     return drawn
 
 
@@ -105,13 +112,14 @@ def _kinds_of(everything):
     return ", ".join(f"{r.folder} {_kind_of(r)}" for r in everything)
 
 
-def draw_frontier(folders):
+def draw_frontier(folders, overrides=()):
     """Of graded answers and a served experiment together, in the second one's figures; a note where there is no such figure."""
     everything = [load(folder) for folder in folders]
     graded = [r for r in everything if r.is_accuracy]
     served = [r for r in everything if not r.is_accuracy and r.summary is not None and "host" in r.axes]
     if len(graded) != 1 or len(served) != 1:
         return Drawn(notes=[f"no joint figure: 'frontier' joins one folder of graded answers with one that served under 'host: [sim, engine]'; {_kinds_of(everything)}"])
+    settings.start(served[0].folder, overrides)
     style.apply()
     written.start()
     drawn = Drawn(served[0].folder / "figures")
@@ -138,15 +146,19 @@ def _report(drawn, quiet):
     return 1 if drawn.failures else 0
 
 
+def _overrides(options):
+    return [*options.set, *(["figures.all.format=[pdf, png, pgf]"] if options.pgf else [])]
+
+
 def _draw_folders(options):
     status = 0
     for folder in options.folder:
         began = time.monotonic()
-        drawn = draw_all(folder, options.all, options.recipe)
+        drawn = draw_all(folder, options.all, options.recipe, _overrides(options))
         status = max(status, _report(drawn, options.quiet))
         print(f"kvlab: drew {len(drawn.names)} figures and tables into {drawn.folder} in {time.monotonic() - began:.1f} s", file=sys.stderr)
     if len(options.folder) > 1:
-        drawn = draw_frontier(options.folder)
+        drawn = draw_frontier(options.folder, _overrides(options))
         if not drawn.folder:
             print(f"kvlab: {drawn.notes[0]}", file=sys.stderr)
             return status
@@ -161,6 +173,9 @@ def main(arguments=None):
     parser.add_argument("folder", nargs="+", help="results/NAME, as written by kvlab run")
     parser.add_argument("--all", action="store_true", help="draw every value of a long sweep, not a few of them")
     parser.add_argument("--recipe", help="of a replay: draw this recipe layer by layer and head by head, at every budget")
+    parser.add_argument("--set", action="append", default=[], metavar="figures.NAME.KEY=VALUE",
+                        help="a setting of a figure, or of all: figures.comparison.size=[7,3], figures.all.names.vllm_v1='vLLM'")
+    parser.add_argument("--pgf", action="store_true", help="also write NAME.pgf, pgfplots source for LaTeX")
     parser.add_argument("--quiet", action="store_true", help="do not say what was left out")
     try:
         return _draw_folders(parser.parse_args(arguments))

@@ -10,8 +10,8 @@ _MOST = 100  # percent: errors beyond it are drawn at the edge
 
 def _figure(points, groups, folder, name):
     """`groups`: those of this figure, from above."""
-    figure, (axis,) = style.panels(1, 0.6 + _ROW_IN * len(groups))
-    figure.set_figwidth(style.PAGE_IN)
+    figure, axes = style.grid(name, 1, 1, style.PAGE_IN, 0.6 + _ROW_IN * len(groups))
+    axis = axes[0, 0]
     bases = [b for b in _BASES if (points["basis"] == b).any()]
     place = {group: i for i, group in enumerate(groups)}
     here = points[points["group"].isin(groups)]

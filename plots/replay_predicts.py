@@ -4,7 +4,7 @@ import numpy as np
 
 import style
 import written
-from fidelity import FAMILIES
+from families import FAMILIES, MARKERS
 from groups import parts_of
 
 # Column, its name in the figure, and whether more of it is better.
@@ -47,7 +47,8 @@ def correlations(rows, measure, sign, against="drop"):
 
 def _scatter(axis, rows, measure, title, rho):
     for family, own in rows.groupby("family", sort=False):
-        axis.plot(own[measure], 100 * own["drop"], linestyle="none", marker="o", markersize=2.4, alpha=0.5, markeredgewidth=0, color=FAMILIES[family], label=family)
+        look = {"marker": MARKERS[family], "color": FAMILIES[family], "markersize": 2.8, "alpha": 0.6, "markeredgewidth": 0}
+        axis.plot(own[measure], 100 * own["drop"], linestyle="none", label=family, **look)
     axis.set_xlabel(f"{title[0].upper()}{title[1:]} in replay")
     axis.set_ylabel("Right answers lost (points)")
     axis.set_title(f"pooled: ρ = {rho:.2f}", fontsize=7, pad=3)
@@ -55,10 +56,10 @@ def _scatter(axis, rows, measure, title, rho):
 
 def _matrix(axis, cells, tasks, budgets, title):
     values = np.array([[cells.get((t, b), (np.nan,))[0] for b in budgets] for t in tasks])
-    axis.imshow(values, cmap="RdYlGn", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
+    axis.imshow(values, cmap="PuOr", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     for i, row in enumerate(values):
         for j, value in enumerate(row):
-            axis.text(j, i, "–" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", fontsize=5.5)
+            axis.text(j, i, "–" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", fontsize=5.5, color="white" if abs(value) > 0.6 else "black")
     axis.set_xticks(range(len(budgets)), [f"{b:.0f}" for b in budgets])
     axis.set_yticks(range(len(tasks)), tasks)
     axis.tick_params(length=0)
@@ -77,24 +78,24 @@ def _write(found, path):
 
 
 def _draw_part(rows, folder, name):
-    """True: there was enough for a figure."""
+    """Returns the figure's name; None: there was not enough for one."""
     found = {(m, against): correlations(rows, m, sign, against) for m, _, sign in MEASURES for against in ("drop", "kl_to_full")}
     _write(found, folder / f"{name}.csv")
     drawn = [m for m in MEASURES if found[m[0], "drop"][0]]
     if not drawn:
-        return False
+        return None
     measure, title, _ = max(drawn, key=lambda m: np.nan_to_num(found[m[0], "drop"][1][0], nan=-1))
     cells, pooled = found[measure, "drop"]
     kl_cells, kl_pooled = found[measure, "kl_to_full"]
     tasks = [t for t in rows["task"].unique() if any(task == t for task, _ in cells)]
     budgets = sorted(rows["budget_tokens"].unique())
-    figure, axes = style.plt.subplots(1, 3, figsize=(style.PAGE_IN, 0.9 + max(1.6, 0.16 * len(tasks))), gridspec_kw={"width_ratios": (1.5, 1, 1)})
+    axes = style.grid(name, 1, 3, style.PAGE_IN, 0.9 + max(1.6, 0.16 * len(tasks)), gridspec_kw={"width_ratios": (1.5, 1, 1)})[1][0]
     _scatter(axes[0], rows[(rows["full_exact_match_frac"] > 0) & rows[measure].notna()], measure, title, pooled[0])
     _matrix(axes[1], cells, tasks, budgets, "ρ with right answers")
     _matrix(axes[2], kl_cells, tasks, budgets, f"ρ with −KL (pooled {kl_pooled[0]:.2f})")
     handles, labels = axes[0].get_legend_handles_labels()
-    style.save(figure, folder, name, handles, labels)
-    return True
+    note = f"n = {len(rows)} pairs of policy, task and budget; ρ is Spearman's, its colour runs from −1 (brown) to 1 (purple)."
+    return style.save(axes[0].figure, folder, name, handles, labels, note=note)
 
 
 def draw(results, folder, every=False):
@@ -103,5 +104,4 @@ def draw(results, folder, every=False):
         return
     results.need("summary", [m for m, _, _ in MEASURES], "the figure replay_predicts")
     for suffix, part, note in parts_of(results.summary, results.axes, every):
-        if _draw_part(rows_of(part), folder, f"replay_predicts{suffix}"):
-            yield f"replay_predicts{suffix}", note
+        yield _draw_part(rows_of(part), folder, f"replay_predicts{suffix}"), note

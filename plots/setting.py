@@ -1,44 +1,71 @@
-"""Settings of an experiment beside its axes: limits of the SLO and the names of models, from resolved.yaml and manifest.json."""
+"""An experiment's settings beside its axes: limits of the SLO, the models and the GPUs, from resolved.yaml and manifest.json."""
 
 import json
-import re
 
-_NUMBER = r"([0-9.eE+]+)"
+import yaml
+
+_SLO = ("ttft", "tpot", "e2e")
 
 
-def _resolved(folder):
+def resolved(folder):
+    """The experiment as it was run; {} where the folder does not say."""
     path = folder / "resolved.yaml"
-    return path.read_text(errors="replace") if path.is_file() else ""
-
-
-def _block(text, key):
-    """The text under a key of the top level, in either form of YAML; "" where there is none."""
-    found = re.search(rf"^{key}:[ ]*(\S[^\n]*(?:\n[ ]+[^\n]*)*|(?:\n[ ]+[^\n]*)+)", text, re.MULTILINE)
-    return found[1] if found else ""
+    try:
+        found = yaml.load(path.read_text(errors="replace"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if path.is_file() else {}
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def slo_ms(folder):
-    """{"ttft": limit, "tpot": limit} in ms: those that are given, and are one number."""
-    block = re.split(r"\b(?:classes|clients):", _block(_resolved(folder), "slo"))[0]  # limits of some requests are no line
-    found = {m: re.search(rf"\b{m}_ms: *{_NUMBER}[ ]*(?=[,}}\n]|$)", block) for m in ("ttft", "tpot")}
-    return {metric: float(match[1]) for metric, match in found.items() if match}
+    """{"ttft": limit, "tpot": limit, "e2e": limit} in ms: those that are given, and are one number. Limits of some requests are no line."""
+    slo = resolved(folder).get("slo")
+    found = {m: slo.get(f"{m}_ms") for m in _SLO} if isinstance(slo, dict) else {}
+    return {metric: float(limit) for metric, limit in found.items() if isinstance(limit, (int, float)) and not isinstance(limit, bool)}
 
 
 def _base(path):
-    return path.strip("'\" ").rstrip("/").split("/")[-1]
+    return str(path).rstrip("/").split("/")[-1]
+
+
+def _models_in(node):
+    if isinstance(node, dict):
+        return {_base(v) for k, v in node.items() if k == "model" and isinstance(v, str)}.union(*map(_models_in, node.values()))
+    return set().union(*map(_models_in, node)) if isinstance(node, list) else set()
 
 
 def sample_model(folder):
     """The model whose attention `samples` hold; "" where they do not name one."""
-    names = {_base(m) for m in re.findall(r"\bmodel: *([^,}\n]+)", _block(_resolved(folder), "samples"))}
+    names = _models_in(resolved(folder).get("samples"))
     return names.pop() if len(names) == 1 else ""
+
+
+def _of_runs(folder, key):
+    """The value of all runs in manifest.json; "" where they differ or do not say."""
+    try:
+        runs = json.loads((folder / "manifest.json").read_text()).get("runs", [])
+        found = {run[key] for run in runs if isinstance(run.get(key), str)}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return ""
+    return found.pop() if len(found) == 1 else ""
 
 
 def run_model(folder):
-    """The model of all runs; "" where they differ or do not say."""
-    try:
-        runs = json.loads((folder / "manifest.json").read_text()).get("runs", [])
-        names = {run["model"] for run in runs if isinstance(run.get("model"), str)}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return ""
-    return names.pop() if len(names) == 1 else ""
+    """The model of all runs, without its folders; "" where they differ or do not say."""
+    return _base(_of_runs(folder, "model"))
+
+
+def run_hardware(folder):
+    return _of_runs(folder, "hardware")
+
+
+def budget_tokens(folder):
+    """The budget of all KV policies that have one, in tokens; None where they differ or have none."""
+    def budgets(node):
+        if isinstance(node, dict):
+            own = {node["budget_tokens"]} if isinstance(node.get("budget_tokens"), int) else {-1} if isinstance(node.get("budget_tokens"), list) else set()
+            return own.union(*map(budgets, node.values()))
+        return set().union(*map(budgets, node)) if isinstance(node, list) else set()
+
+    found = budgets(resolved(folder).get("kv_policy"))
+    return found.pop() if len(found) == 1 and -1 not in found else None

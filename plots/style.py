@@ -7,8 +7,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
+from matplotlib import font_manager  # noqa: E402
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator  # noqa: E402
 
+import names  # noqa: E402
+import pgf  # noqa: E402
+import settings  # noqa: E402
 import written  # noqa: E402
 
 COLUMN_IN = 3.4
@@ -16,6 +20,7 @@ PAGE_IN = 7.0  # a figure across both columns
 PAGE_HEIGHT_IN = 9.0
 MAX_LINES = 12
 _TITLE_PT, _NOTE_PT = 7, 6
+_SLO = "slo"  # mark of what `slo_lines: false` takes away
 
 # Twelve distinct looks. Colours run from dark to light so that they stay apart in grey; where two are close, dash and marker differ.
 _COLOURS = ("#1b1b3a", "#8c1d40", "#1f5fa8", "#b8500c", "#2f8f6b", "#8f6fc0", "#d08a00", "#5aa9d6", "#7a7a7a", "#d97a9e", "#8fbf4d", "#b39a7a")
@@ -24,7 +29,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 
 _SETTINGS = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7,
-    "font.family": "sans-serif", "font.sans-serif": ["Arial", "Helvetica", "Liberation Sans", "DejaVu Sans"], "mathtext.fontset": "dejavusans",
+    "font.family": "sans-serif", "font.sans-serif": ["Liberation Sans", "Arimo", "Helvetica", "Arial", "DejaVu Sans"], "mathtext.fontset": "dejavusans",
     "pdf.fonttype": 42, "ps.fonttype": 42, "savefig.dpi": 300, "figure.dpi": 100,
     "axes.linewidth": 0.6, "lines.linewidth": 1.2, "lines.markersize": 3.5, "axes.spines.top": False, "axes.spines.right": False,
     "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4, "ytick.minor.width": 0.4,
@@ -34,7 +39,18 @@ _SETTINGS = {
 }
 
 
+_FONTS = Path("/usr/share/fonts/truetype/liberation")  # of Debian's fonts-liberation: the widths of Helvetica
+
+
+def _find_fonts():
+    """Makes fonts known that were installed after matplotlib listed the machine's."""
+    if not any(font.name == "Liberation Sans" for font in font_manager.fontManager.ttflist):
+        for path in sorted(_FONTS.glob("LiberationSans-*.ttf")):
+            font_manager.fontManager.addfont(str(path))
+
+
 def apply():
+    _find_fonts()
     plt.rcParams.update(_SETTINGS)
 
 
@@ -58,10 +74,48 @@ def few_markers(index, count, num_points):
     return {**line(index), "markevery": (index * every // max(1, count) % every, every)}
 
 
-def panels(rows, panel_height_in, **options):
-    """A column of panels; the height grows with the rows, and `save` adds what the legend needs."""
-    figure, axes = plt.subplots(rows, 1, figsize=(COLUMN_IN, rows * panel_height_in), squeeze=False, **options)
+def grid(name, rows, columns, width_in, height_in, **options):
+    """Figure and axes[rows, columns] of the figure `name`, in the user's size where one is set; `save` adds what title, legend and note need."""
+    width_in, height_in = settings.of(name).get("size", (width_in, height_in))
+    return plt.subplots(rows, columns, figsize=(width_in, height_in), squeeze=False, **options)
+
+
+def panels(name, rows, panel_height_in, **options):
+    """A column of panels; the height grows with the rows."""
+    figure, axes = grid(name, rows, 1, COLUMN_IN, rows * panel_height_in, **options)
     return figure, list(axes[:, 0])
+
+
+def facets(name, count, height_in):
+    """Figure and axes of `count` panels that share their ranges: one, or two in a row."""
+    columns = min(2, count)
+    rows = -(-count // columns)
+    figure, axes = grid(name, rows, columns, COLUMN_IN, height_in if count == 1 else 1.05 * rows + 0.3, sharex=True, sharey=True)
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[:count])
+
+
+def panel_title(axis, text):
+    if text:
+        axis.set_title(text, fontsize=_TITLE_PT, pad=3)
+
+
+def outer_labels(axes, x, y):
+    """Labels of panels that share their ranges, at the left and below alone."""
+    columns = axes[0].get_gridspec().ncols
+    rows = -(-len(axes) // columns)
+    for i, axis in enumerate(axes):
+        is_last = i + columns >= len(axes)
+        if i % columns == 0 and (rows < 3 or i // columns == rows // 2):  # of three rows or more in the middle
+            axis.set_ylabel(y)
+        if is_last:
+            axis.set_xlabel(x)
+            axis.tick_params(axis="x", labelbottom=True)
+
+
+def width_of(name, width_in):
+    return settings.of(name).get("size", (width_in, 0))[0]
 
 
 def _legend_columns(figure, labels):
@@ -88,13 +142,18 @@ def limit(axis, which, value, text):
     low, high = axis.get_xlim() if which == "x" else axis.get_ylim()
     if not low < value < high:
         return
-    look = {"color": "#606060", "linestyle": (0, (3, 2)), "linewidth": 0.7, "zorder": 1.5}
+    look = {"color": "#606060", "linestyle": (0, (3, 2)), "linewidth": 0.7, "zorder": 1.5, "gid": _SLO}
     if which == "x":
         axis.axvline(value, **look)
-        axis.annotate(text, (value, 1), (0, 1), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=5.5, color="#606060", ha="center", va="bottom")
+        axis.annotate(text, (value, 1), (0, 1), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=5.5, color="#606060", ha="center", va="bottom", gid=_SLO)
     else:
         axis.axhline(value, **look)
-        axis.annotate(text, (0, value), (2, 1.5), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=5.5, color="#606060", va="bottom")
+        axis.annotate(text, (0, value), (2, 1.5), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=5.5, color="#606060", va="bottom", gid=_SLO)
+
+
+def along(axis, at, text):
+    """Words on the line x = y, beside its point at `at`."""
+    axis.annotate(text, (at, at), (-3, 2), textcoords="offset points", fontsize=5.5, color="#606060", ha="right", va="bottom")
 
 
 def _short_number(value, _):
@@ -118,21 +177,45 @@ def _wrapped(figure, text, size):
     """Lines as wide as the figure, and their height in inches; none where there is no text."""
     if not text:
         return "", 0.0
-    letters = max(20, int(figure.get_figwidth() * 72 / (0.55 * size)))
+    probe = figure.text(0, 0, text, fontsize=size)
+    letters = max(20, int(0.96 * len(text) * figure.bbox.width / probe.get_window_extent(figure.canvas.get_renderer()).width))
+    probe.remove()
     lines = textwrap.wrap(text, letters, break_long_words=False)
     return "\n".join(lines), len(lines) * 1.25 * size / 72 + 0.03
 
 
-def save(figure, folder, name, handles=(), labels=(), columns=None, title="", note=""):
-    """Writes NAME.pdf and NAME.png: the title, then the legend, above the panels; the note below them; nothing over the data. Returns the name."""
+def _linear(axes, which):
+    (axes.set_xscale if which == "x" else axes.set_yscale)("linear")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(AutoLocator())
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(_short_number))
+
+
+def _set_axes(figure, own):
+    """Labels, scales and ranges that the user has set, in every panel that has such a label."""
+    for axes in (a for a in figure.axes if a.get_visible()):
+        for which in ("x", "y"):
+            label = getattr(axes, f"get_{which}label")()
+            if label and f"{which}_label" in own:
+                getattr(axes, f"set_{which}label")(own[f"{which}_label"])
+            if own.get(f"{which}_scale") == "log":
+                logarithmic(axes, which, *getattr(axes.dataLim, f"interval{which}"))
+            elif own.get(f"{which}_scale") == "linear":
+                _linear(axes, which)
+            if f"{which}_range" in own:
+                getattr(axes, f"set_{which}lim")(*own[f"{which}_range"])
+    for artist in figure.findobj(lambda a: a.get_gid() == _SLO) if not own.get("slo_lines", True) else ():
+        artist.remove()
+
+
+def _lay_out(figure, own, legend, title, note):
+    """Title and legend above the panels, the note below them; nothing over the data. The height grows by them unless the user has set it."""
     title, title_in = _wrapped(figure, title, _TITLE_PT)
     note, note_in = _wrapped(figure, note, _NOTE_PT)
-    legend, top_in = None, title_in
-    if len(labels) > 0:
-        columns = columns or _legend_columns(figure, labels)
-        legend = figure.legend(handles, labels, loc="upper center", ncol=columns, borderaxespad=0.1)
-        top_in += legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi
-    figure.set_figheight(figure.get_figheight() + top_in + note_in)
+    top_in = title_in + (legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi if legend else 0)
+    if "size" not in own:
+        figure.set_figheight(figure.get_figheight() + top_in + note_in)
     height = figure.get_figheight()
     if legend is not None:
         legend.set_bbox_to_anchor((0, 0, 1, 1 - title_in / height), figure.transFigure)
@@ -140,11 +223,38 @@ def save(figure, folder, name, handles=(), labels=(), columns=None, title="", no
         figure.text(0.5, 1 - 0.03 / height, title, ha="center", va="top", fontsize=_TITLE_PT)
     if note:
         figure.text(0.01, 0.03 / height, note, ha="left", va="bottom", fontsize=_NOTE_PT, color="#404040")
-    figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, note_in / height, 1, 1 - top_in / height))
-    folder = Path(folder)
+    for _ in range(2 if "size" in own else 1):  # ticks change with the panels' size
+        figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, note_in / height, 1, 1 - top_in / height))
+
+
+def _write(figure, folder, name, formats):
+    """No dates inside: the same results give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    # No dates inside: the same results give the same bytes.
-    figure.savefig(written.note(folder / f"{name}.pdf"), metadata={"CreationDate": None, "ModDate": None})
-    figure.savefig(written.note(folder / f"{name}.png"), metadata={"Software": None})
+    if "pgf" in formats and pgf.has_image(figure):
+        formats = dict.fromkeys(("pdf", *formats))
+    for form in formats:
+        path = written.note(folder / f"{name}.{form}")
+        if form == "pgf":
+            path.write_text(pgf.text_of(figure, f"{name}.pdf"))
+        else:
+            figure.savefig(path, metadata={"CreationDate": None, "ModDate": None} if form == "pdf" else {"Software": None})
+
+
+def save(figure, folder, name, handles=(), labels=(), columns=None, title="", note="", place=None):
+    """Writes NAME.pdf and NAME.png, or what the settings say, and closes the figure. `place` is called when panels have their final places, for
+    labels inside them. Returns the name; None: the settings leave the figure out, or the user has defined another of this name."""
+    own = settings.of(name)
+    if name in settings.taken or not own.get("draw", True):
+        plt.close(figure)
+        return None
+    _set_axes(figure, own)
+    legend = None
+    if len(labels) > 0 and own.get("legend", True):
+        labels = [names.own_name(label, name) for label in labels]
+        legend = figure.legend(handles, labels, loc="upper center", ncol=columns or _legend_columns(figure, labels), borderaxespad=0.1)
+    _lay_out(figure, own, legend, own.get("title", title), note)
+    if place is not None:
+        place()
+    _write(figure, Path(folder), name, own.get("format", ("pdf", "png")))
     plt.close(figure)
     return name

@@ -1,14 +1,19 @@
-"""figures/summary.tex: the numbers as LaTeX tables (needs \\usepackage{booktabs})."""
+"""figures/summary.tex: the numbers as LaTeX tables (needs \\usepackage{booktabs}, and {longtable} where a table is longer than a page)."""
 
 import math
 
 import accuracy
 import hit_ratio
+import style
 import validation
 import written
-from groups import lines_of, mean_and_interval, policy_names, seeds_note
-from load import label_of
+from groups import combinations, lines_of, mean_and_interval, policy_names, seeds_note, wilson
+from load import axis_title, is_numeric, label_of, value_text
+from names import shown
 from policies import full_name
+
+NAME = "summary"
+_PAGE_ROWS = 45  # more of them are no page
 
 _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _COLUMNS = (("ttft_p50_ms", "TTFT P50"), ("ttft_p99_ms", "TTFT P99"), ("tpot_p50_ms", "TPOT P50"), ("tpot_p99_ms", "TPOT P99"),
@@ -41,21 +46,70 @@ def percent(share):
     return "--" if not math.isfinite(share) else f"{100 * share:+.1f}"
 
 
-def tabular(header, rows, above=(), below=()):
-    """`above`: lines over the header that span columns; `below`: lines under the rows."""
-    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", *above, " & ".join(header) + r" \\", r"\midrule"]
-    lines += [" & ".join(row) + r" \\" for row in rows]
-    return "\n".join([*lines, *below, r"\bottomrule", r"\end{tabular}", ""])
+def named(label):
+    return escape(shown(label, NAME))
+
+
+def tabular(header, rows, above=(), below=(), texts=1):
+    """`texts`: columns of text at the left; `above`: lines over the header that span columns; `below`: lines under the rows. A list in `rows` is a row,
+    a string a line of its own. Longer than a page it is a longtable, whose header stands on every page."""
+    columns = "l" * texts + "r" * (len(header) - texts)
+    head = [r"\toprule", *above, " & ".join(header) + r" \\", r"\midrule"]
+    body = [row if isinstance(row, str) else " & ".join(row) + r" \\" for row in rows]
+    if len(rows) > _PAGE_ROWS:
+        lines = [rf"\begin{{longtable}}{{{columns}}}", *head, r"\endhead", r"\bottomrule", r"\endfoot", *body, *below, r"\end{longtable}", ""]
+    else:
+        lines = [rf"\begin{{tabular}}{{{columns}}}", *head, *body, *below, r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join(lines)
+
+
+def _in_unit(results, columns):
+    """(column, title, divisor) each: latencies that reach ten seconds are in seconds."""
+    found = []
+    for column, title in columns:
+        seconds = column.endswith("_ms") and style.in_seconds(results.summary[column].max())
+        found.append((column, title + (" (s)" if seconds else " (ms)" if column.endswith("_ms") else ""), 1000 if seconds else 1))
+    return found
+
+
+def _value(row, axis):
+    value = row[axis]
+    if isinstance(value, float) and math.isnan(value):
+        return "--"
+    return named(value_text(value)) if not is_numeric_value(value) else escape(value_text(value))
+
+
+def is_numeric_value(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _grouped(keys, cells):
+    """Rows with a column per axis: a value that is as in the row above is not repeated, and groups of the first axis are apart."""
+    rows = []
+    for i, (key, row) in enumerate(zip(keys, cells)):
+        above = keys[i - 1] if i else ()
+        if len(key) > 1 and above and key[0] != above[0]:
+            rows.append(r"\addlinespace")
+        same = next((n for n, (a, b) in enumerate(zip(key, above)) if a != b), 0)
+        rows.append(["" if n < min(same, len(key) - 1) else text for n, text in enumerate(key)] + row)
+    return rows
 
 
 def _runs(results):
-    columns = [(c, t) for c, t in _COLUMNS if c in results.summary and results.summary[c].notna().any()]
-    header = [""] + [t + (" (ms)" if c.endswith("_ms") else "") for c, t in columns]
-    lines = lines_of(results.summary, results.axes, results.name)
-    rows = [[escape(text)] + [with_interval(*mean_and_interval(part[c])[:2]) for c, _ in columns] for text, part in lines]
-    note = seeds_note(part for _, part in lines).replace(" %", r"\,\%")
-    below = [r"\midrule", rf"\multicolumn{{{len(header)}}}{{l}}{{{note}}} \\"] if note else []
-    return tabular(header, rows, below=below)
+    """Runs by the axes that vary, a column each; the seeds of one combination are a row."""
+    columns = _in_unit(results, [(c, t) for c, t in _COLUMNS if c in results.summary and results.summary[c].notna().any()])
+    axes = [a for a in results.axes if results.summary[a].nunique(dropna=False) > 1] or results.axes[:1]
+    axes.sort(key=lambda a: is_numeric(results.summary[a]))  # texts before numbers, each in their order
+    parts = [part for _, part in combinations(results.summary, axes)]
+    keys = [tuple(_value(part.iloc[0], a) for a in axes) or (escape(results.name),) for part in parts]
+    firsts = {first: i for i, first in enumerate(dict.fromkeys(key[0] for key in keys))}
+    order = sorted(range(len(keys)), key=lambda i: firsts[keys[i][0]])
+    cells = [[with_interval(*(v / unit for v in mean_and_interval(part[c])[:2])) for c, _, unit in columns] for part in parts]
+    header = [escape(axis_title(a)) for a in axes] or [""]
+    note = seeds_note(parts).replace(" %", r"\,\%")
+    below = [r"\midrule", rf"\multicolumn{{{len(header) + len(columns)}}}{{l}}{{{note}}} \\"] if note else []
+    rows = _grouped([keys[i] for i in order], [cells[i] for i in order])
+    return tabular([*header, *(t for _, t, _ in columns)], rows, below=below, texts=len(header))
 
 
 def _hit_ratios(results):
@@ -65,7 +119,7 @@ def _hit_ratios(results):
     axes = ["block_cache", *hit_ratio.others_of(results)]
     names = [label_of(row, axes, False) for row in results.summary.to_dict("records")]
     mean = results.summary.groupby([names, "capacity_blocks"], sort=False)["hit_frac"].mean()
-    rows = [[escape(n)] + [number(mean.get((n, s))) for s in sizes] for n in dict.fromkeys(names)]
+    rows = [[named(n)] + [number(mean.get((n, s))) for s in sizes] for n in dict.fromkeys(names)]
     return tabular(header, rows)
 
 
@@ -74,17 +128,9 @@ def _replay(results):
                ("needle_kept", "needle"), ("attended_tokens", "attended"), ("resident_bytes_frac", "bytes"))
     rows = results.summary.assign(name=policy_names(results.summary, results.axes))
     mean = rows.groupby(["name", *results.axes], sort=False, dropna=False)[[c for c, _ in columns]].mean()
-    lines = [[escape(name if isinstance(name, str) else name[0])] + [number(row[c], 0 if c.endswith("_tokens") else None) for c, _ in columns]
+    lines = [[named(name if isinstance(name, str) else name[0])] + [number(row[c], 0 if c.endswith("_tokens") else None) for c, _ in columns]
              for name, row in mean.iterrows()]
     return tabular(["recipe"] + [t for _, t in columns], lines)
-
-
-def wilson(right, answers):
-    """95 % score interval of a share (Wilson 1927)."""
-    z = 1.959964
-    share, wider = right / answers, 1 + z * z / answers
-    middle, half = (share + z * z / (2 * answers)) / wider, z / wider * math.sqrt(share * (1 - share) / answers + z * z / (4 * answers**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _answers(results):
@@ -95,7 +141,7 @@ def _answers(results):
         answers, point = own["num_answers"].sum(), accuracy.points_of(own).iloc[0]
         right = (own["num_answers"] * own["exact_match_frac"]).sum()
         low, high = wilson(right, answers)
-        lines.append([escape(name), escape(full_name("", budget)) or "--", number(answers, 0), f"{100 * right / answers:.1f}", f"{100 * low:.1f} to {100 * high:.1f}",
+        lines.append([named(name), escape(full_name("", budget)) or "--", number(answers, 0), f"{100 * right / answers:.1f}", f"{100 * low:.1f} to {100 * high:.1f}",
                       f"{100 * point['exact_match_frac']:.1f}", number(point["kl_to_full"]), number(point["resident_bytes_frac"])])
     shares = [r"right (\%)", r"95\,\% interval", r"mean over tasks (\%)"]
     return tabular(["recipe", "budget", "answers", *shares, "KL (nats/token)", "bytes"], lines)
@@ -103,8 +149,7 @@ def _answers(results):
 
 def _validation(table):
     rows = [[escape(r.metric), escape(r.statistic), number(r.real), number(r.simulated), percent(r.diff_frac)] for r in table.itertuples()]
-    text = tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows)
-    return text.replace("{lrrrr}", "{llrrr}")
+    return tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows, texts=2)
 
 
 def _hosts(table, name):
@@ -114,7 +159,7 @@ def _hosts(table, name):
     rows = []
     for text, part in lines_of(table, axes, name):
         middle = part.groupby(["metric", "statistic"])["diff_frac"].median()
-        rows.append([escape(text)] + [percent(middle[c]) for c in columns])
+        rows.append([named(text)] + [percent(middle[c]) for c in columns])
     spans = [rf"\multicolumn{{{sum(m == metric for m, _ in columns)}}}{{c}}{{{validation.NAMES.get(metric, escape(metric))} (\%)}}"
              for metric in dict.fromkeys(m for m, _ in columns)]
     header = [""] + [s if s == "mean" else s.upper() for _, s in columns]
@@ -132,5 +177,7 @@ def write(results, folder):
     if not parts:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    written.note(folder / "summary.tex").write_text("% from " + results.name + "; needs \\usepackage{booktabs}\n" + "\n".join(parts))
+    text = "\n".join(parts)
+    packages = "booktabs,longtable" if "{longtable}" in text else "booktabs"
+    written.note(folder / f"{NAME}.tex").write_text(f"% from {results.name}; needs \\usepackage{{{packages}}}\n{text}")
     yield "summary.tex", ""

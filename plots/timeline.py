@@ -6,6 +6,7 @@ import pandas as pd
 import style
 from groups import num_seeds, views
 from load import is_numeric, slug
+from names import shown
 
 _COLUMNS = ["run", "replica", "time_ns", "running", "waiting", "swapped", "used_blocks", "cached_blocks", "free_blocks", "prompt_tokens", "output_tokens"]
 _MAX_POINTS = 250
@@ -49,7 +50,7 @@ def _ranges(tables):
 
 
 def _figure(series, tops, title, note, folder, name):
-    figure, axes = style.panels(len(_ROWS), 0.95, sharex=True)
+    figure, axes = style.panels(name, len(_ROWS), 0.95, sharex=True)
     for i, (_, table, _) in enumerate(series):
         for axis, (column, _) in zip(axes, _ROWS):
             axis.plot(table["time_s"], table[column], **{**style.line(i, markers=False), "linewidth": 0.9})
@@ -59,14 +60,14 @@ def _figure(series, tops, title, note, folder, name):
     axes[-1].set_xlim(0, tops["time_s"])
     axes[-1].set_xlabel("Time (s)")
     figure.align_ylabels(axes)
-    legend = (axes[0].lines, [text for text, _, _ in series]) if len(series) > 1 else ()
+    legend = (axes[0].lines, [shown(text, name) for text, _, _ in series]) if len(series) > 1 else ()
     return style.save(figure, folder, name, *legend, title=title, note=note)
 
 
 def _titled(results, text):
     """A number alone says less than with the name of its axis."""
     varying = [a for a in results.axes if results.summary[a].nunique(dropna=False) > 1]
-    return f"{varying[0].split('.')[-1]} {text}" if len(varying) == 1 and is_numeric(results.summary[varying[0]]) else text
+    return shown(f"{varying[0].split('.')[-1]} {text}" if len(varying) == 1 and is_numeric(results.summary[varying[0]]) else text, "timeline")
 
 
 def _series(view, by_run):
@@ -82,7 +83,7 @@ def _drawn_together(results, view, series, tops, folder):
 
 
 def _seeds(num):
-    return f"The first of {num} seeds." if num > 1 else ""
+    return f"The first of {num} seeds." if num > 1 else "n = 1 seed."
 
 
 def draw(results, folder, every=False):
@@ -91,7 +92,7 @@ def draw(results, folder, every=False):
         return
     results.need("timeline", _COLUMNS, "the timeline")
     by_run = dict(list(results.timeline.groupby("run")))
-    drawn = [(view, _series(view, by_run)) for view in views(results, every=every)]
+    drawn = [(view, _series(view, by_run)) for view in views(results, "timeline", every=every)]
     tables = [table for _, series in drawn for _, table, _ in series]
     tops = _ranges(tables) if tables else {}
     for view, series in drawn:
@@ -100,4 +101,5 @@ def draw(results, folder, every=False):
             continue
         for line in series:
             title = ", ".join(filter(None, (_titled(results, line[0]), view.title)))
-            yield _figure([line], tops, title, _seeds(line[2]), folder, f"timeline_{slug(line[0])}{view.suffix}"), view.note
+            note = " ".join(filter(None, (_seeds(line[2]), view.source)))
+            yield _figure([line], tops, title, note, folder, f"timeline_{slug(line[0])}{view.suffix}"), view.note

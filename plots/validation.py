@@ -1,11 +1,15 @@
 """Simulated against real: error per statistic, throughput over time, and step durations by batch size."""
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter
 
 import style
+from groups import only_labels
 from load import is_numeric, label_of
+from names import shown
 
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "End-to-end", "ttft_first120": "TTFT, first 120"}
+_SYMLOG_FROM = 100  # percent: errors from which the axis is logarithmic beyond 10 %
 _REAL = {"color": "black", "linestyle": "-", "linewidth": 1.1}
 _SIMULATED = {"color": "#b8500c", "linestyle": (0, (4, 1.2)), "linewidth": 1.1}
 
@@ -19,7 +23,7 @@ def _errors(table, folder):
     """A point per statistic with the range over the jittered runs; 0 is the real engine."""
     metrics = list(dict.fromkeys(table["metric"]))
     statistics = list(dict.fromkeys(table["statistic"]))
-    figure, (axis,) = style.panels(1, 1.8)
+    figure, (axis,) = style.panels("validation_error", 1, 1.8)
     for i, metric in enumerate(metrics):
         rows = table[table["metric"] == metric]
         place = rows["statistic"].map(statistics.index) + (i - (len(metrics) - 1) / 2) * 0.16
@@ -35,13 +39,19 @@ def _errors(table, folder):
     return style.save(figure, folder, "validation_error", axis.containers, [NAMES.get(m, m) for m in metrics])
 
 
+def _pairs_note(table):
+    pairs = table.groupby(list(table.columns)[: list(table.columns).index("seed")] or ["metric"], dropna=False)["seed"].nunique()
+    most = f"{pairs.min()} to {pairs.max()}" if pairs.min() < pairs.max() else f"{pairs.max()}"
+    return f"0 is the measured engine; n = {most} {'pair of runs' if most == '1' else 'pairs of runs'} for each."
+
+
 def _hosts(table, folder):
     """Simulation against the engine, a panel per metric: a point per run pair and statistic; 0 is the engine."""
     axes = [c for c in list(table.columns)[: list(table.columns).index("seed")] if table[c].nunique(dropna=False) > 1]
     names = [c for c in axes if not is_numeric(table[c])]
     texts = table.apply(lambda row: label_of(row, names, alone=True) or "all runs", axis=1)
-    labels, statistics = list(dict.fromkeys(texts)), list(dict.fromkeys(table["statistic"]))
-    figure, panels = style.panels(table["metric"].nunique(), 1.2, sharex=True)
+    labels, statistics, name = only_labels(dict.fromkeys(texts), "sim_vs_real"), list(dict.fromkeys(table["statistic"])), "sim_vs_real"
+    figure, panels = style.panels(name, table["metric"].nunique(), 1.2, sharex=True)
     for axis, metric in zip(panels, dict.fromkeys(table["metric"])):
         for i, label in enumerate(labels):
             rows = table[(table["metric"] == metric) & (texts == label)]
@@ -49,13 +59,17 @@ def _hosts(table, folder):
             axis.plot(place, 100 * rows["diff_frac"], **style.point(i))
         axis.axhline(0, color="black", linewidth=0.6)
         axis.grid(axis="x", visible=False)
-        axis.set_ylabel(f"{NAMES.get(metric, metric)} (%)")
+        own = 100 * table.loc[table["metric"] == metric, "diff_frac"].abs()
+        if own.max() > _SYMLOG_FROM:
+            axis.set_yscale("symlog", linthresh=10)
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_ylabel(f"{NAMES.get(metric, metric)} (%)\nsim./engine − 1")
     panels[-1].set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
-    return style.save(figure, folder, "sim_vs_real", panels[0].lines[: len(labels)], labels)
+    return style.save(figure, folder, name, panels[0].lines[: len(labels)], [shown(text, name) for text in labels], note=_pairs_note(table))
 
 
 def _throughput(table, folder):
-    figure, (axis,) = style.panels(1, 1.5)
+    figure, (axis,) = style.panels("validation_throughput", 1, 1.5)
     axis.plot(table["time_s"], table["real_tokens_per_s"], **_REAL)
     axis.plot(table["time_s"], table["simulated_tokens_per_s"], **_SIMULATED)
     axis.set_xlim(left=0)
@@ -67,7 +81,7 @@ def _throughput(table, folder):
 
 def _steps(table, folder):
     table = table.sort_values("padded_batch")
-    figure, (upper, lower) = style.panels(2, 1.1, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
+    figure, (upper, lower) = style.panels("validation_steps", 2, 1.1, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
     upper.plot(table["padded_batch"], table["real_ms"], marker="o", markersize=5, markerfacecolor="none", **_REAL)
     upper.plot(table["padded_batch"], table["simulated_ms"], marker="s", markersize=2.5, **_SIMULATED)
     upper.set_ylim(bottom=0)

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 
+#include "app/runs/figure_settings.h"
 #include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
@@ -65,6 +66,13 @@ void read_folders(ConfigFile& config) {
   config.folders = {(here / working).lexically_normal(), (here / own).lexically_normal()};
 }
 
+// Settings of figures are neither axes nor parameters of a run: they are checked and taken out.
+void take_figures(ConfigFile& config) {
+  if (!std::as_const(config.root)[kFigures].IsDefined()) return;
+  check_figure_settings(Params(std::make_shared<const ConfigFile>(config), std::make_shared<const Choices>(), "the experiment"));
+  config.root.remove(kFigures);
+}
+
 std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const std::string& file,
                                                  const std::vector<std::string>& overrides) {
   auto config = std::make_shared<ConfigFile>(*parse_config(text, file, overrides));
@@ -72,6 +80,7 @@ std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const 
   find_variables(config->root, *config, "", all);
   for (auto& [node, value] : all) node = value;
   read_folders(*config);
+  take_figures(*config);
   return config;
 }
 
@@ -236,6 +245,7 @@ YAML::Node tree_of(const Experiment& e, const ConfigFile& config, const RunSpec&
   root["seed"] = run.seed;
   root.remove("seeds");
   root.remove(kPathsFrom);
+  root.remove(kFigures);
   return root;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "app/runs/input_files.h"
 #include "tests/error_of.h"
 
 namespace kvlab {
@@ -76,6 +77,33 @@ TEST(Experiment, PathsStartInTheFoldersThatAResolvedFileNames) {
             "r.yaml:1:13: paths_from needs 'experiment_folder'");
   EXPECT_EQ(error_of([] { parse_experiment("paths_from: [a, b]\n", "r.yaml", {}); }),
             "r.yaml:1:13: 'paths_from': expected 'key: value' lines");
+}
+
+TEST(Experiment, SettingsOfFiguresAreNoPartOfItsRuns) {
+  const std::string figures =
+      "figures: {all: {names: {\"vllm_v1#1\": \"vLLM, 2,048\"}, format: [pdf, pgf]}, tail: {metric: [ttft, tpot], statistic: p99, "
+      "x: rate_per_s, series: scheduler, panel: replicas, only: {scheduler: [a, b]}, max_lines: 4, size: [3.4, 2.4], title: t, x_label: x, "
+      "y_label: y, x_range: [0, 1], y_range: [1, 2], x_scale: log, y_scale: linear, slo_lines: false, legend: false, draw: true}}\n";
+  const std::string text = "scheduler: [a, b]\n", with = text + figures;
+  const Experiment e = parse_experiment(with, "e.yaml", {"figures.tail.size=[7, 3]"}), plain = parse_experiment(text, "e.yaml", {});
+  EXPECT_EQ(e.axes, plain.axes);
+  EXPECT_EQ(e.runs.size(), 2U);
+  EXPECT_EQ(e.resolved(e.runs[0]), plain.resolved(plain.runs[0]));
+  InputFiles files(e), plain_files(plain);
+  EXPECT_EQ(run_ids(e, files), run_ids(plain, plain_files));
+  const YAML::Node all = YAML::Load(e.resolved_in("."));
+  EXPECT_EQ(all["figures"]["tail"]["size"][0].Scalar(), "7");
+  EXPECT_EQ(all["figures"]["all"]["names"]["vllm_v1#1"].Scalar(), "vLLM, 2,048");
+}
+
+TEST(Experiment, WrongSettingsOfFiguresAreToldWithTheirPlace) {
+  const auto error = [](const std::string& text) {
+    return error_of([&] { parse_experiment("figures: {f: {" + text + "}}\n", "f.yaml", {}); });
+  };
+  EXPECT_EQ(error("siz: [3, 2]"), "f.yaml:1:15: unknown key 'siz' in the figure 'f'; did you mean 'size'?");
+  EXPECT_EQ(error("size: [3]"), "f.yaml:1:21: 'size': expected two numbers, [width, height] in inches");
+  EXPECT_EQ(error("y_range: [3, 2]"), "f.yaml:1:24: 'y_range': expected two numbers, the smaller one first");
+  EXPECT_EQ(error("x_scale: logg"), "f.yaml:1:24: 'x_scale': unknown value 'logg'; did you mean 'log'?");
 }
 
 }  // namespace

@@ -19,15 +19,19 @@ from matplotlib.figure import Figure  # noqa: E402
 import bars  # noqa: E402
 import cdf  # noqa: E402
 import claims  # noqa: E402
+import families  # noqa: E402
 import fidelity  # noqa: E402
 import frontier  # noqa: E402
 import groups  # noqa: E402
 import load  # noqa: E402
 import load_curves  # noqa: E402
+import names as naming  # noqa: E402
+import pgf  # noqa: E402
 import plot  # noqa: E402
 import policies  # noqa: E402
 import replay_predicts  # noqa: E402
 import serving_fidelity  # noqa: E402
+import settings  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
 import table  # noqa: E402
@@ -55,22 +59,25 @@ class FigureTest(unittest.TestCase):
         self.addCleanup(style.plt.close, "all")
         self.drawn = {}
 
-    def draw(self, every=False, write=True, recipe=None):
+    def draw(self, every=False, write=True, recipe=None, overrides=()):
         """Names and notes of what is drawn; without `write` the slow part, the files, is left out."""
         save = style.save
         nothing = contextlib.nullcontext() if write else mock.patch.object(Figure, "savefig")
 
         def keep(figure, folder, name, *legend, **more):
-            self.drawn[name] = figure
             with mock.patch.object(style.plt, "close"):
-                return save(figure, folder, name, *legend, **more)
+                saved = save(figure, folder, name, *legend, **more)
+            if saved:
+                self.drawn[name] = figure
+            return saved
 
         with nothing, mock.patch.object(style, "save", keep):
-            drawn = plot.draw_all(self.folder, every, recipe)
+            drawn = plot.draw_all(self.folder, every, recipe, overrides)
         self.assertEqual(drawn.failures, [])
         for name in drawn.names if write else ():
-            for path in [drawn.folder / name] if "." in name else [drawn.folder / f"{name}.pdf", drawn.folder / f"{name}.png"]:
-                self.assertGreater(path.stat().st_size, 100, path)
+            forms = settings.of(name).get("format", ("pdf", "png"))
+            for path in [drawn.folder / name] if "." in name else [drawn.folder / f"{name}.{form}" for form in forms]:
+                self.assertGreater(path.stat().st_size, 20, path)
         self.assertEqual(len(drawn.names), len(set(drawn.names)), "two figures under one name")
         return drawn.names, drawn.notes
 
@@ -149,7 +156,7 @@ class ManyRuns(FigureTest):
         synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS}, seeds=(1, 2, 3, 4, 5), num_requests=60)
         names, notes = self.draw(write=False)
         self.assertEqual(len(self.axes("cdf_e2e")[0].lines), 6)
-        self.assertEqual(self.legend("cdf_e2e"), SCHEDULERS)
+        self.assertEqual(self.legend("cdf_e2e"), ["Static batches", "orca_max", "vLLM V0", "vLLM V1", "Sarathi", "FastGen"])
         self.assertIn("timeline_sarathi", names)
         self.assertEqual(self.texts("comparison"), ["Mean and 95 % t-interval over n = 5 seeds."])
         self.assertEqual(notes, [])
@@ -168,7 +175,7 @@ class ManyRuns(FigureTest):
         policies = ["{sarathi: {chunk_tokens: 512}}", "{sarathi: {chunk_tokens: 2048}}"]
         synthetic.write_runs(self.folder, {"scheduler": policies, "router": ["least_outstanding", "prefix_affinity"]}, num_requests=40, slo=False)
         self.draw(write=False)
-        self.assertEqual(self.legend("timeline")[0], "sarathi (chunk_tokens 512), least_outstanding")
+        self.assertEqual(self.legend("timeline")[0], "Sarathi (chunks of 512), Least outstanding")
         self.assert_fits_a_column(["comparison"])
 
     def test_lines_past_the_limit_are_counted(self):
@@ -206,7 +213,7 @@ class Comparison(FigureTest):
         self.write([f"policy_{i:02}" for i in range(26)])
         self.draw(write=False)
         (note,) = self.texts("comparison")
-        self.assertRegex(note, r"^Not drawn: policy_\d\d, policy_\d\d \(--all draws them\)\.$")
+        self.assertRegex(note, r"^n = 1 seed, no interval. Not drawn: policy_\d\d, policy_\d\d \(--all draws them\)\.$")
 
     def test_a_logarithmic_axis_where_bars_differ_a_hundredfold(self):
         self.write(["a", "b", "c"], ttft_p99_ms=[80, 8000, 90], tpot_p99_ms=[80, 7900, 90])
@@ -255,7 +262,7 @@ class Comparison(FigureTest):
         rows[metrics] = rows[metrics].iloc[0].tolist()
         rows.to_csv(self.folder / "summary.csv", index=False)
         self.draw(write=False)
-        self.assertEqual(self.texts("comparison"), [])
+        self.assertEqual(self.texts("comparison"), ["n = 1 seed, no interval."])
 
 
 class Timelines(FigureTest):
@@ -264,7 +271,7 @@ class Timelines(FigureTest):
         names, _ = self.draw(write=False)
         mine = [n for n in names if n.startswith("timeline")]
         self.assertEqual(len(mine), 6)
-        self.assertEqual(self.texts("timeline_static_rate_per_s_2"), ["static, rate_per_s 2"])
+        self.assertEqual(self.texts("timeline_static_rate_per_s_2"), ["Static batches, 2 req/s", "n = 1 seed."])
         for panel in range(4):
             self.assertEqual(len({(self.axes(n)[panel].get_ylim(), self.axes(n)[panel].get_xlim()) for n in mine}), 1)
         self.assert_nothing_overlaps("timeline_static_rate_per_s_2")
@@ -272,7 +279,165 @@ class Timelines(FigureTest):
     def test_a_number_has_the_name_of_its_axis(self):
         synthetic.write_runs(self.folder, {RATE: [1.0, 2.0, 3.0, 4.0, 5.0]}, seeds=(1, 2), num_requests=20)
         self.draw(write=False)
-        self.assertEqual(self.texts("timeline_3"), ["rate_per_s 3", "The first of 2 seeds."])
+        self.assertEqual(self.texts("timeline_3"), ["3 req/s", "The first of 2 seeds."])
+
+
+class Settings(FigureTest):
+    """`figures:` of an experiment, and --set."""
+
+    def write(self, figures="", axes=None, seeds=(1,)):
+        synthetic.write_runs(self.folder, axes or {"scheduler": SCHEDULERS[2:4], RATE: [2.0, 4.0, 8.0]}, seeds=seeds, num_requests=10)
+        (self.folder / "timeline.csv").unlink()
+        (self.folder / "resolved.yaml").write_text(f"slo: {{ttft_ms: 100}}\nfigures: {{{figures}}}\n")
+
+    def test_look_of_a_usual_figure(self):
+        self.write("goodput: {size: [5, 2], title: T, y_label: Y, x_range: [0, 9], x_scale: linear, names: {vllm_v1: 'vLLM, 2,048'}, only: [vllm_v1, vLLM V0]}")
+        self.draw(write=False)
+        (axis,), figure = self.axes("goodput"), self.drawn["goodput"]
+        self.assertEqual((tuple(figure.get_size_inches()), axis.get_ylabel(), axis.get_xlim()), ((5, 2), "Y", (0, 9)))
+        self.assertEqual(self.texts("goodput")[0], "T")
+        self.assertEqual(self.legend("goodput"), ["vLLM, 2,048", "vLLM V0"])
+        self.assertEqual(self.legend("throughput_latency_ttft"), ["vLLM V0", "vLLM V1"])
+        self.assert_nothing_overlaps("goodput")
+
+    def test_the_command_line_goes_first(self):
+        self.write("goodput: {size: [5, 2]}, all: {slo_lines: false}")
+        self.draw(write=False, overrides=["figures.goodput.size=[3.4,2.4]", "figures.all.names.vllm_v1=mine", "figures.cdf.draw=false", "figures.comparison.legend=false"])
+        self.assertEqual(tuple(self.drawn["goodput"].get_size_inches()), (3.4, 2.4))
+        self.assertEqual(self.legend("goodput"), ["vLLM V0", "mine"])
+        self.assertEqual([n for n in self.drawn if n.startswith("cdf")], [])
+        self.assertEqual(len(self.axes("throughput_latency_ttft")[0].lines), 2, "a line of the SLO")
+
+    def test_a_figure_of_ones_own(self):
+        self.write("tail: {metric: [ttft, tpot], statistic: p50, x: rate_per_s, series: scheduler, only: {rate_per_s: [2, 8]}}", seeds=(1, 2))
+        names, _ = self.draw(write=False)
+        self.assertIn("tail", names)
+        upper, lower = self.axes("tail")
+        self.assertEqual((upper.get_ylabel(), lower.get_ylabel(), lower.get_xlabel()), ("P50 TTFT (ms)", "P50 TPOT (ms)", "Arrival rate (requests/s)"))
+        self.assertEqual(list(upper.lines[0].get_xdata()), [2, 8])
+        rows = pd.read_csv(self.folder / "summary.csv")
+        wanted = rows[(rows["scheduler"] == "vllm_v0") & (rows[RATE] == 8)]["ttft_p50_ms"].mean()
+        self.assertAlmostEqual(upper.lines[0].get_ydata()[1], wanted)
+
+    def test_data_of_a_usual_figure(self):
+        self.write("throughput_latency_ttft: {statistic: p50}, comparison: {metric: [ttft], x: scheduler, only: {rate_per_s: [8]}}")
+        names, _ = self.draw(write=False)
+        self.assertEqual(names.count("throughput_latency_ttft"), 1)
+        self.assertEqual(self.axes("throughput_latency_ttft")[0].get_ylabel(), "P50 TTFT (ms)")
+        self.assertEqual(len(self.axes("comparison")), 1)
+
+    def test_panels_of_distributions(self):
+        self.write("spread: {metric: e2e, statistic: cdf, panel: rate_per_s}")
+        self.draw(write=False)
+        self.assertEqual([a.get_title() for a in self.axes("spread")[:3]], ["2 req/s", "4 req/s", "8 req/s"])
+        self.assertEqual([len(a.lines) for a in self.axes("spread")[:3]], [2, 2, 2])
+
+    def error_of(self, figures, *overrides):
+        self.write(figures, {"scheduler": SCHEDULERS[2:4]})
+        with self.assertRaises(load.ResultsError) as caught:
+            self.draw(write=False, overrides=overrides)
+        return str(caught.exception)
+
+    def test_what_does_not_exist_is_an_error_with_what_does(self):
+        for figures, override, message in (
+                ("cdf_ttf: {size: [3, 2]}", None, "figures: unknown figure 'cdf_ttf'; did you mean 'cdf_ttft'?"),
+                ("x: {metric: tttft}", None, "figures.x.metric: unknown 'tttft'; did you mean 'ttft'?"),
+                ("x: {metric: ttft, x: rate}", None, "figures.x.x: no axis 'rate'; axes: scheduler"),
+                ("x: {metric: ttft, statistic: p42}", None, "figures.x.statistic: unknown 'p42'; known: cdf, max, mean, p50"),
+                ("x: {x: scheduler}", None, "figures.x: a figure of your own needs 'metric'"),
+                ("comparison: {only: [vllm_v2]}", None, "figures.comparison.only: unknown 'vllm_v2'; did you mean 'vllm_v1'?"),
+                ("", "figures.comparison.siz=1", "figures.comparison: unknown 'siz'; did you mean 'size'?"),
+                ("", "figures.comparison.size=[1]", "figures.comparison.size: expected two numbers, [a, b]"),
+                ("", "comparison.size=[1,2]", "expected figures.NAME.KEY=VALUE"),
+                ("", "figures.comparison.format=svg", "figures.comparison.format: unknown 'svg'; known: pdf, pgf, png")):
+            self.assertIn(message, self.error_of(figures, *([override] if override else [])))
+
+    def test_keys_are_those_that_the_program_knows(self):
+        source = (HERE.parents[1] / "app" / "runs" / "figure_settings.cpp").read_text()
+        for key in (*settings.LOOK, *settings.DATA):
+            self.assertIn(f'"{key}"', source)
+
+
+class Names(unittest.TestCase):
+    def test_every_policy_has_one(self):
+        root = HERE.parents[1] / "policies"
+        ids = {p.stem for p in (root / "kv" / "recipes").glob("*.yaml")}
+        known, _ = naming.table()
+        self.assertEqual(sorted(ids - set(known)), [], "recipes without a line in plots/names.yaml")
+
+    def test_names_of_different_policies_differ(self):
+        known, _ = naming.table()
+        self.assertEqual(len(set(known.values())), len(known))
+
+    def test_labels_made_of_several_ids(self):
+        settings.start(Path("/nowhere"))
+        for label, text in (("snapkv (allocator pyramid) 128", "SnapKV (allocator pyramid) 128"), ("rate_per_s 2, vllm_v0", "2 req/s, vLLM V0"),
+                            ("sarathi, budget_tokens 2048", "Sarathi, 2048 tokens"), ("prefix_affinity", "Prefix affinity"), ("unheard_of 3", "unheard_of 3")):
+            self.assertEqual(naming.shown(label), text)
+        settings.start(Path("/nowhere"), ["figures.all.names.vllm_v1#1=vLLM", "figures.f.names.snapkv=mine"])
+        self.assertEqual([naming.shown("vllm_v1#1"), naming.shown("snapkv 64", "f"), naming.shown("snapkv 64", "g")], ["vLLM", "mine 64", "SnapKV 64"])
+
+
+class Attainment(FigureTest):
+    def test_a_curve_per_line_over_the_rates_that_were_tried(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4]}, num_requests=10)
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str}).assign(search_rate_per_s=[4.0, 6.0])
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        probes = [[run, i, rate, share, 0, int(share >= 0.9)] for run in rows["run"] for i, (rate, share) in enumerate(((1, 1.0), (16, 0.0), (4, 0.95), (8, 0.2)))]
+        synthetic.write_csv(self.folder / "search.csv", "run probe rate_per_s slo_attainment_frac goodput_per_s attains".split(), probes)
+        (self.folder / "resolved.yaml").write_text("search: {rate: [1, 16], attainment: 0.8}\n")
+        names, _ = self.draw(write=False)
+        self.assertIn("attainment", names)
+        (axis,) = self.axes("attainment")
+        self.assertEqual([list(axis.lines[0].get_xdata()), list(axis.lines[0].get_ydata())], [[1, 4, 8, 16], [100, 95, 20, 0]])
+        self.assertTrue(any(list(line.get_ydata()) == [80, 80] for line in axis.lines), "no line at the share wanted")
+
+
+class Pgf(FigureTest):
+    def test_source_has_the_data_and_balances(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4], RATE: [2.0, 4.0]}, seeds=(1, 2), num_requests=10)
+        (self.folder / "timeline.csv").unlink()
+        self.draw(overrides=["figures.all.format=pgf"])
+        self.assertEqual(list((self.folder / "figures").glob("*.pdf")), [])
+        for path in (self.folder / "figures").glob("*.pgf"):
+            text = path.read_text()
+            for opening, closing in (("{", "}"), (r"\begin{axis}", r"\end{axis}"), (r"\begin{tikzpicture}", r"\end{tikzpicture}")):
+                self.assertEqual(text.replace(r"\{", "").replace(r"\}", "").count(opening), text.replace(r"\{", "").replace(r"\}", "").count(closing), path)
+            self.assertNotIn("nan", text)
+            self.assertEqual(text.count(r"\begin{axis}"), len([a for a in self.axes(path.stem) if a.get_visible()]))
+        goodput = (self.folder / "figures" / "goodput.pgf").read_text()
+        self.assertIn(r"\addlegendentry{vLLM V0}", goodput)
+        self.assertIn(r"xlabel={Arrival rate (requests/s)}", goodput)
+        self.assertEqual(pgf.escape("50 % − a_b"), r"50 \% $-$ a\_b")
+
+    def test_a_heat_map_is_the_pdf(self):
+        synthetic.write_replay(self.folder)
+        with mock.patch.object(fidelity, "maps", lambda *_: ()), mock.patch.object(fidelity, "_fidelity_over", lambda *_: None):
+            self.draw(overrides=["figures.needles.format=pgf"])
+        self.assertEqual((self.folder / "figures" / "needles.pgf").read_text(), "\\includegraphics{needles.pdf}\n")
+        self.assertTrue((self.folder / "figures" / "needles.pdf").exists())
+
+
+class ManyPolicies(FigureTest):
+    def test_twelve_have_a_colour_and_the_others_are_named(self):
+        synthetic.write_replay(self.folder, budgets=(128,))
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        more = pd.concat([rows[rows["recipe"] == "snapkv"].assign(recipe=f"policy_{i:02}", run=f"9{i:03}", attention_mass=0.5 + i / 100) for i in range(20)])
+        pd.concat([rows, more]).to_csv(self.folder / "summary.csv", index=False)
+        self.draw(write=False)
+        (note,) = self.texts("fidelity_bytes")
+        self.assertIn("In grey: policy_", note)
+        grey = note[note.index("In grey") :].count("policy_")
+        entries = [t for t in self.legend("fidelity_bytes") if t and not t.endswith(":") and t not in ("Pareto front", "hollow: rest on the host")]
+        self.assertEqual((len(entries), len(entries) + grey), (12, 26))  # full, snapkv, streaming, random, kivi2 and offload are the others
+        for name in ("Full cache", "Random", "KIVI-2"):
+            self.assertIn(name, entries)
+        self.drawn.clear()
+        self.draw(write=False, overrides=["figures.fidelity_bytes.only=[policy_03, SnapKV]"])
+        self.assertEqual([t for t in self.legend("fidelity_bytes") if t and not t.endswith(":")], ["SnapKV", "policy_03", "Pareto front"])
+
+    def test_families_are_told_apart_without_colour(self):
+        self.assertEqual(len(set(families.MARKERS.values())), len(families.FAMILIES))
 
 
 class MissingValues(FigureTest):
@@ -306,17 +471,19 @@ class RateSweep(FigureTest):
 
     def test_curves_and_a_few_rates(self):
         names, notes = self.draw()
-        self.assertEqual(len(self.axes("goodput")[0].containers), 4)
-        self.assertEqual(self.legend("goodput"), SCHEDULERS[:4])
+        self.assertEqual(len([line for line in self.axes("goodput")[0].lines if line.get_marker() not in ("None", "|", "_")]), 4)
+        self.assertEqual(self.legend("goodput"), ["Static batches", "orca_max", "vLLM V0", "vLLM V1"])
         self.assertEqual(self.axes("goodput")[0].get_xlabel(), "Arrival rate (requests/s)")
-        self.assertEqual([n for n in names if n.startswith("cdf_ttft")], [f"cdf_ttft_rate_per_s_{r}" for r in (1, 4, 6, 10)])
-        self.assertIn(f"cdf_ttft_rate_per_s_1: 4 of 6 values of {RATE} drawn", notes)
+        self.assertEqual([n for n in names if n.startswith("cdf_ttft")], ["cdf_ttft"])
+        self.assertEqual([a.get_title() for a in self.axes("cdf_ttft")], [f"{r} req/s" for r in (1, 2, 4, 6, 8, 10)])
+        self.assertEqual({len(a.lines) for a in self.axes("cdf_ttft")}, {4})
+        self.assertIn(f"comparison_rate_per_s_1: 4 of 6 values of {RATE} drawn", notes)
         self.assert_labelled_with_units()
         self.assert_fits_a_column()
 
     def test_all_draws_every_rate(self):
         names, notes = self.draw(every=True, write=False)
-        self.assertEqual(len([n for n in names if n.startswith("cdf_ttft")]), 6)
+        self.assertEqual(len([n for n in names if n.startswith("comparison")]), 6)
         self.assertEqual(notes, [])
 
     def test_points_are_means_over_seeds(self):
@@ -337,7 +504,8 @@ class HitRatio(FigureTest):
         (axis,) = self.axes("hit_ratio")
         self.assertEqual(axis.get_xscale(), "log")
         self.assertEqual(len(axis.lines), 7)
-        self.assertEqual(self.legend("hit_ratio")[0], "belady (upper bound)")
+        self.assertEqual(self.legend("hit_ratio")[0], "Belady (upper bound)")
+        self.assertEqual(axis.get_xlabel(), "Cache size (GiB)")
         belady = next(line for line in axis.lines if line.get_color() == "black")
         for line in axis.lines:
             self.assertTrue(np.all(belady.get_ydata() >= line.get_ydata()))
@@ -351,13 +519,13 @@ class HitRatio(FigureTest):
     def test_the_table_has_a_line_per_policy(self):
         synthetic.write_hit_ratios(self.folder, ("lru", "arc"), (9000,))
         self.draw(write=False)
-        self.assertEqual(self.table(), [r"lru & 0.392 \\", r"arc & 0.378 \\"])
+        self.assertEqual(self.table(), [r"LRU & 0.392 \\", r"ARC & 0.378 \\"])
 
     def test_the_table_has_a_line_for_each_value_of_other_axes(self):
         synthetic.write_hit_ratios(self.folder, ("lru", "arc"), (9000,), limits=(50, 100))
         names, _ = self.draw(write=False)
-        self.assertEqual(self.table(), [r"lru, limit\_requests 50 & 0.392 \\", r"arc, limit\_requests 50 & 0.378 \\",
-                                        r"lru, limit\_requests 100 & 0.196 \\", r"arc, limit\_requests 100 & 0.189 \\"])
+        self.assertEqual(self.table(), [r"LRU, 50 requests & 0.392 \\", r"ARC, 50 requests & 0.378 \\",
+                                        r"LRU, 100 requests & 0.196 \\", r"ARC, 100 requests & 0.189 \\"])
         self.assertEqual(names[:4], ["hit_ratio_50", "hit_ratio_tokens_50", "hit_ratio_100", "hit_ratio_tokens_100"])
 
 
@@ -385,12 +553,12 @@ class Accuracy(FigureTest):
     def test_variants_have_names_and_rows_their_own_budget(self):
         write_graded(self.folder, self.MIXED)
         _, notes = self.draw(write=False)
-        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_128"), ["full cache", "snapkv", "h2o", "tova", "kivi2"])
+        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_128"), ["Full cache", "SnapKV", "H2O", "TOVA", "KIVI-2"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].texts], ["100", "100", "25", "25", "0", "0", "50", "50", "100", "100"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].get_xticklabels()], ["NA", "copy"])
         self.assertEqual(notes, ["accuracy_tasks_budget_tokens_128: 1 of 2 budgets drawn; without snapkv (allocator pyramid), which has other budgets"])
         self.draw(every=True, write=False)
-        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["full cache", "snapkv (allocator pyramid)", "snapkv", "h2o", "kivi2"])
+        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["Full cache", "SnapKV (allocator pyramid)", "SnapKV", "H2O", "KIVI-2"])
 
     def test_divergence_is_per_token_and_its_mean_over_answers(self):
         write_graded(self.folder, self.MIXED[1:2])
@@ -419,8 +587,8 @@ class Accuracy(FigureTest):
         self.draw(write=False)
         text = (self.folder / "figures" / "summary.tex").read_text()
         self.assertIn(r"recipe & budget & answers & right (\%) & 95\,\% interval & mean over tasks (\%) & KL (nats/token) & bytes \\", text)
-        self.assertIn(r"snapkv (allocator pyramid) & 512 & 8 & 75.0 & 40.9 to 92.9 & 75.0 & 0.500 & 0.100 \\", text)  # Wilson's interval of 6 of 8
-        self.assertIn(r"kivi2 & -- & 8 & 100.0 & 67.6 to 100.0 &", text)
+        self.assertIn(r"SnapKV (allocator pyramid) & 512 & 8 & 75.0 & 40.9 to 92.9 & 75.0 & 0.500 & 0.100 \\", text)  # Wilson's interval of 6 of 8
+        self.assertIn(r"KIVI-2 & -- & 8 & 100.0 & 67.6 to 100.0 &", text)
 
 
 class Replay(FigureTest):
@@ -433,7 +601,7 @@ class Replay(FigureTest):
         self.assertIn("fidelity_heads_budget_tokens_128: 1 of 2 budgets drawn", notes)
         self.assert_labelled_with_units()
         self.assert_fits_a_column(self.OVER)
-        self.assertIn("snapkv & 512 & 0.961 &", (self.folder / "figures" / "summary.tex").read_text())
+        self.assertIn("SnapKV & 512 & 0.961 &", (self.folder / "figures" / "summary.tex").read_text())
 
     def test_every_budget_and_one_recipe_head_by_head(self):
         synthetic.write_replay(self.folder, budgets=(64, 128, 256))
@@ -447,13 +615,13 @@ class Replay(FigureTest):
     def test_bytes_leave_out_selectors_that_keep_all_and_the_front_what_is_elsewhere(self):
         synthetic.write_replay(self.folder)
         self.draw(write=False)
-        self.assertNotIn("quest", self.legend("fidelity_bytes"))
+        self.assertNotIn("Quest", self.legend("fidelity_bytes"))
         self.assertIn("offload", self.legend("fidelity_bytes"))
-        self.assertIn("quest", self.legend("fidelity_attended"))
-        self.assertNotIn("kivi2", self.legend("fidelity_attended"))
+        self.assertIn("Quest", self.legend("fidelity_attended"))
+        self.assertNotIn("KIVI-2", self.legend("fidelity_attended"))
         left, right = self.axes("fidelity_bytes")
-        self.assertEqual([t.get_text() for t in left.texts], ["snapkv", "kivi2"])
-        self.assertEqual([t.get_text() for t in right.texts], ["kivi2", "snapkv"])
+        self.assertEqual([t.get_text() for t in left.texts], ["SnapKV", "KIVI-2"])
+        self.assertEqual([t.get_text() for t in right.texts], ["KIVI-2", "SnapKV"])
 
     def test_needles_in_percent(self):
         synthetic.write_replay(self.folder)
@@ -469,7 +637,7 @@ class Replay(FigureTest):
         rows[(rows["recipe"] != "snapkv") | (rows["budget_tokens"] == 512)].to_csv(self.folder / "summary.csv", index=False)
         _, notes = self.draw(write=False)
         heads = self.axes("fidelity_heads_budget_tokens_512")[0]
-        self.assertEqual([t.get_text() for t in heads.get_yticklabels()], ["streaming", "snapkv", "quest", "offload", "random"])
+        self.assertEqual([t.get_text() for t in heads.get_yticklabels()], ["StreamingLLM", "SnapKV", "Quest", "offload", "Random"])
         self.assertIn("fidelity_heads_budget_tokens_512: 1 of 3 budgets drawn", notes)
         upper = self.axes("needles")[0]
         self.assertEqual([t.get_text() for t in upper.get_xticklabels()], ["128", "256", "512"])
@@ -587,8 +755,8 @@ class ServingFidelity(FigureTest):
         with mock.patch.object(style, "save") as save:
             list(serving_fidelity.draw(results, self.folder / "figures"))
         left, right = save.call_args.args[0].axes
-        self.assertEqual(left.get_ylabel(), "Attention mass kept\n(by the model probe)")
-        self.assertTrue(right.get_xlabel().endswith("(tokens/s), llama-3.1-8b"), right.get_xlabel())
+        self.assertEqual(left.get_ylabel(), "Attention mass kept\nmeasured on the model probe")
+        self.assertTrue(right.get_xlabel().endswith("(tokens/s)\nsimulated: llama-3.1-8b"), right.get_xlabel())
 
     def test_figure(self):
         results = self.write()
@@ -788,19 +956,19 @@ class Hosts(FigureTest):
     def test_policies_have_the_names_of_other_figures(self):
         self.write((("full", ""), ("budget_tokens 64", "snapkv"), ("budget_tokens 64", "h2o"), ("recipe", "kivi2")))
         self.draw(write=False)
-        self.assertEqual(self.legend("sim_vs_real"), ["full", "snapkv 64", "h2o 64", "kivi2"])
+        self.assertEqual(self.legend("sim_vs_real"), ["Full cache", "SnapKV 64", "H2O 64", "KIVI-2"])
 
     def test_the_table_has_a_line_per_policy_and_the_median_of_the_seeds(self):
         self.write((("full", ""), ("budget_tokens 64", "snapkv")), ((1, 0.1), (2, ""), (3, -0.2), (4, 0.3)))
         self.draw(write=False)
         spans = r"simulated / engine $-$ 1 & \multicolumn{2}{c}{TTFT (\%)} & \multicolumn{2}{c}{TPOT (\%)} \\"
         values = r" & +10.0 & +10.0 & +10.0 & +10.0 \\"
-        self.assertEqual(self.table(), [spans, r" & mean & P99 & mean & P99 \\", r"\midrule", "full" + values, "snapkv 64" + values])
+        self.assertEqual(self.table(), [spans, r" & mean & P99 & mean & P99 \\", r"\midrule", "Full cache" + values, "SnapKV 64" + values])
 
     def test_what_no_seed_has_is_a_dash(self):
         self.write((("full", ""),), ((1, ""), (2, "")))
         self.draw(write=False)
-        self.assertEqual(self.table()[3], r"full & -- & -- & -- & -- \\")
+        self.assertEqual(self.table()[3], r"Full cache & -- & -- & -- & -- \\")
 
     def test_more_than_a_dozen_look_different(self):
         self.write([("recipe", f"policy_{i}") for i in range(20)])
