@@ -17,7 +17,7 @@
 namespace kvlab::test {
 namespace {
 
-constexpr std::int64_t kMid = 5, kFeatures = 3;
+constexpr std::int64_t kMapWidth = 5, kFeatures = 3;
 
 // Random maps of a model, by tensor.
 class LessMaps {
@@ -25,8 +25,8 @@ class LessMaps {
   LessMaps(const ModelShape& model, std::int32_t layers) : model_(model) {
     const std::int64_t q = model.q_heads, kv = model.kv_heads, d = model.head_dim;
     for (std::int32_t l = 0; l < layers; ++l) {
-      add(l, "kernel_q_mat1", {q, d, kMid}), add(l, "kernel_q_mat2", {q, kMid, kFeatures});
-      add(l, "kernel_k_mat1", {kv, d, kMid}), add(l, "kernel_k_mat2", {kv, kMid, kFeatures});
+      add(l, "kernel_q_mat1", {q, d, kMapWidth}), add(l, "kernel_q_mat2", {q, kMapWidth, kFeatures});
+      add(l, "kernel_k_mat1", {kv, d, kMapWidth}), add(l, "kernel_k_mat2", {kv, kMapWidth, kFeatures});
       add(l, "interaction_k", {kv, kFeatures, kFeatures}), add(l, "scalingD", {1, kv, 1, kFeatures});
       add(l, "scalingD2", {1, kv, 1, kFeatures});
     }
@@ -76,14 +76,14 @@ class LessMaps {
                                                const float* x) const {
     const auto gelu = [](double z) { return z * 0.5 * (1 + std::erf(z / std::sqrt(2.0))); };
     std::vector<double> middle, out;
-    for (std::int64_t m = 0; m < kMid; ++m) {
+    for (std::int64_t m = 0; m < kMapWidth; ++m) {
       double z = 0;
       for (std::int64_t c = 0; c < model_.head_dim; ++c) z += double{x[c]} * at(first, head * model_.head_dim + c, m);
       middle.push_back(gelu(z));
     }
     for (std::int64_t f = 0; f < kFeatures; ++f) {
       double z = 0;
-      for (std::int64_t m = 0; m < kMid; ++m) z += middle[static_cast<std::size_t>(m)] * at(second, head * kMid + m, f);
+      for (std::int64_t m = 0; m < kMapWidth; ++m) z += middle[static_cast<std::size_t>(m)] * at(second, head * kMapWidth + m, f);
       out.push_back(gelu(z));
     }
     return out;
@@ -177,8 +177,8 @@ TEST(Less, IsFullAttentionWhereTheMapsAreExact) {
   for (const char* name : {"kernel_q_mat1", "kernel_q_mat2", "kernel_k_mat1", "kernel_k_mat2", "interaction_k"})
     std::fill(maps.of(name).begin(), maps.of(name).end(), 0.0F);
   for (std::size_t c = 0; c < 8; ++c) {
-    maps.of("kernel_q_mat1")[c * kMid] = static_cast<float>(10.0 * double{q[c]} / q_size);  // q A1 = 10
-    maps.of("kernel_k_mat1")[c * kMid] = static_cast<float>(10.0 * double{k[c]} / k_size);  // k B1 = 10
+    maps.of("kernel_q_mat1")[c * kMapWidth] = static_cast<float>(10.0 * double{q[c]} / q_size);  // q A1 = 10
+    maps.of("kernel_k_mat1")[c * kMapWidth] = static_cast<float>(10.0 * double{k[c]} / k_size);  // k B1 = 10
   }
   constexpr double kKey = 0.001;  // |s1| * 10
   maps.of("kernel_k_mat2")[0] = 1;
