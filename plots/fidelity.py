@@ -13,7 +13,7 @@ from policies import full_name
 
 # Colours of the families, in the order of legends and tables.
 FAMILIES = {"position": "#8c1d40", "attention": "#1f5fa8", "keys and values": "#d08a00", "expected attention": "#2f8f6b", "merging": "#8f6fc0",
-            "eviction and format": "#d9508e", "format": "#b8500c", "selection": "#3fa7c4", "reference": "#303030"}
+            "eviction and format": "#d9508e", "format": "#b8500c", "selection": "#3fa7c4", "prefill selection": "#7a8f1d", "reference": "#303030"}
 _SUMMARY = ("recipe budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac "
             "host_bytes_frac disk_bytes_frac family").split()
 _LEVELS = (0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)  # of attention mass: finer where policies differ

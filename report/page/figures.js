@@ -1,0 +1,73 @@
+// Figures: a card each, with a selector between its states and switches between linear and logarithmic axes.
+
+const FEW_LINES = 6;
+
+function legendOf(traces, wide) {
+  if (traces.length < 2) return { showlegend: false };
+  if (wide) return { showlegend: true, legend: { x: 1.01, y: 1, font: { size: 11 } } };
+  return { showlegend: true, legend: { orientation: "h", x: 0, y: -0.2, yanchor: "top", font: { size: 11 } } };
+}
+
+function heightOf(option, wide) {
+  const first = option.traces[0] || {};
+  if (first.type === "bar" || first.type === "heatmap") return Math.max(240, 110 + 21 * first.y.length * (first.type === "bar" ? option.traces.length : 1));
+  if (typeof (first.y || [])[0] === "string") return Math.max(300, 110 + 17 * new Set(option.traces.flatMap((trace) => trace.y)).size);
+  return wide ? 430 : 330 + 15 * Math.ceil(option.traces.length / 2);
+}
+
+class FigureCard {
+  constructor(place, figure) {
+    this.figure = figure;
+    this.at = 0;
+    this.wide = figure.wide || figure.options.some((option) => option.traces.length > FEW_LINES);
+    this.logs = { x: this.logSwitch("x"), y: this.logSwitch("y") };
+    this.plot = el("div", { id: "figure-" + figure.key });
+    this.note = el("p", { class: "note" });
+    const states = figure.options.length > 1 ? choice(figure.select, "select-" + figure.key, figure.options.map((option, at) => [at, option.name || "all"]),
+      (value) => { this.at = Number(value); this.reset(); }) : null;
+    const controls = el("div", { class: "controls" }, states && states.field, this.logs.x.field, this.logs.y.field);
+    place.append(el("div", { class: "card" + (this.wide ? " wide" : "") }, el("div", { class: "title" }, figure.title), controls, this.plot, this.note));
+    this.reset();
+  }
+
+  logSwitch(which) {
+    const box = el("input", { type: "checkbox", onchange: () => this.render() });
+    return { box, field: el("label", {}, box, "log " + which) };
+  }
+
+  option() {
+    return this.figure.options[this.at];
+  }
+
+  reset() {
+    for (const which of ["x", "y"]) {
+      const type = this.option().layout[which + "axis"].type;
+      this.logs[which].box.checked = type === "log";
+      this.logs[which].field.hidden = type === "category" || this.option().traces.some((trace) => trace.type === "heatmap");
+    }
+    this.render();
+  }
+
+  render() {
+    const option = this.option(), axes = {};
+    for (const which of ["x", "y"]) {
+      const axis = { ...option.layout[which + "axis"] };
+      if (axis.type !== "category") axis.type = this.logs[which].box.checked ? "log" : "linear";
+      if (axis.type === "log") {
+        delete axis.range;  // it is given in values, and a logarithmic axis takes exponents
+        axis.dtick = undefined;
+      }
+      axes[which + "axis"] = { automargin: true, ...axis };
+    }
+    const height = heightOf(option, this.wide);
+    draw(this.plot, option.traces, { ...axes, shapes: option.layout.shapes, height, barmode: "group", ...legendOf(option.traces, this.wide) });
+    this.note.textContent = option.note;
+  }
+}
+
+function figureSection() {
+  if (!DATA.figures.length) return;
+  const grid = el("div", { class: "grid" });
+  section("figures", "Figures", grid);
+  for (const figure of DATA.figures) new FigureCard(grid, figure);
+}
