@@ -41,9 +41,10 @@ def _heat_axes(title):
 
 def _over(table, x, title, key, looks):
     """Attention kept and output error over bytes, or over tokens read."""
-    lossy = table[table["output_rel_err"] > 0]
+    lossy = table.assign(lost=1 - table["attention_mass"])
     options = [option(_family_curves(rows, x, y, looks), axis(title, log=True), axis(y_title, log=log), y_title, "Dashed and hollow: the rest is in CPU memory or on disk.")
-               for rows, y, y_title, log in ((table, "attention_mass", "Attention mass kept (share)", False), (lossy, "output_rel_err", "Relative output error (ratio)", True),
+               for rows, y, y_title, log in ((table, "attention_mass", "Attention mass kept (share)", False), (lossy[lossy["lost"] > 0], "lost", "Attention mass lost (share)", True),
+                                             (lossy[lossy["output_rel_err"] > 0], "output_rel_err", "Relative output error (ratio)", True),
                                              (table, "needle_kept", "Needle attended to (share)", False), (table, "topk_recall", "Top-k recall (share)", False))]
     return figure(key, f"Fidelity over {'bytes' if x == 'resident_bytes_frac' else 'tokens read'}", options, "measure", is_wide=True)
 

@@ -12,7 +12,7 @@ import spec
 import tables
 import timeline
 from groups import label_of
-from load import Results, ResultsError, load
+from load import ResultsError, load
 
 MOST_TIMELINES = 200  # runs of a page
 _GAUGES = ("running", "waiting", "kv_used", "prompt_tokens_per_s", "output_tokens_per_s")
@@ -32,23 +32,13 @@ def _manifest(folder):
     return found
 
 
-def _load(folder, manifest):
-    """The results; of a folder of which every run failed, results without tables."""
-    try:
-        return load(folder)
-    except ResultsError:
-        if manifest.get("runs") and not any(r.get("state") in _DONE for r in manifest["runs"]):
-            return Results(folder, manifest.get("experiment") or folder.name, [])
-        raise
-
-
 def _kind(results):
     """What the page calls this kind of results; an error where it knows none."""
     if results.summary is None:
         for name in ("points", "claims", "validation"):
             if getattr(results, name) is not None:
                 return name
-        return "failed"
+        raise ResultsError(f"{results.folder}: no summary.csv; not a results folder?")
     columns = set(results.summary.columns)
     for kind, is_it in (("accuracy", results.is_accuracy), ("cache", results.is_hit_ratio), ("replay", results.is_replay), ("serving", "ttft_p50_ms" in columns)):
         if is_it:
@@ -58,8 +48,6 @@ def _kind(results):
 
 
 def _figures(results, kind):
-    if kind == "failed":
-        return []
     own = {"accuracy": kv.graded, "replay": kv.replay, "points": kv.measured_points, "claims": kv.published, "validation": serving.validations}
     return own.get(kind, serving.figures_of)(results)
 
@@ -128,7 +116,7 @@ def _about(results, kind, manifest, number):
     resolved = results.folder / "resolved.yaml"
     failed = [{"axes": r.get("axes", {}), "run": r.get("run", ""), "state": r.get("state", ""), "error": r.get("error", "")} for r in manifest.get("runs", []) if r.get("state", "done") not in _DONE]
     head = {k: v for k, v in manifest.items() if k != "runs"}
-    return {"name": results.name if results.summary is not None else manifest.get("experiment") or results.name, "folder": results.folder.name, "kind": kind, "number": number,
+    return {"folder": results.folder.name, "kind": kind, "number": number,
             "manifest": head, "runs": manifest.get("runs", []), "command": _command(manifest), "failed": failed, "credibility": _credibility(results, manifest),
             "remarks": _remarks(manifest), "resolved": resolved.read_text(encoding="utf-8", errors="replace") if resolved.is_file() else "",
             "slo_ms": results.slo_ms, "summary": tables.summary(results) if results.summary is not None else None, "tables": tables.others(results.folder)}
@@ -190,9 +178,8 @@ def data_of(folders, most_requests):
     """`most_requests`: in the explorer, of all runs together. Raises ResultsError where a folder holds no results, or some that no report is
     made of."""
     folders, left_out = [Path(f) for f in folders], []
-    manifests = [_manifest(folder) for folder in folders]
-    everything = [_load(folder, manifest) for folder, manifest in zip(folders, manifests)]
-    kinds = [_kind(results) for results in everything]
+    everything = [load(folder) for folder in folders]
+    kinds, manifests = [_kind(results) for results in everything], [_manifest(folder) for folder in folders]
     names = _names(everything)
     figures = [_figures(results, kind) for results, kind in zip(everything, kinds)]
     figures = spec.finish(spec.join(figures, names) if len(figures) > 1 else figures[0])

@@ -8,6 +8,8 @@ import style
 
 _SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": "x", "<": "triangle-left",
             ">": "triangle-right", "p": "pentagon", "h": "hexagon", "*": "star"}
+_RESULT_DASHES = ("solid", "6px,3px")
+_SECOND_BARS = "#e3bd8f"
 _SLO = {"color": "#606060", "width": 1, "dash": "dash"}
 
 
@@ -51,18 +53,26 @@ def figure(key, title, options, select="", is_wide=False):
 
 
 def apply_looks(traces):
-    """Gives lines the looks of plots/style.py in their order; traces that have colours of their own keep these."""
+    """Gives lines the looks of plots/style.py in their order; traces that have colours of their own keep these. Lines of two results that
+    have one name have one colour: solid and filled in the first result, dashed and hollow in the second."""
     lines = [t for t in traces if t["type"] == "scatter" and "line" not in t and "color" not in t.get("marker", {})]
-    for index, trace in enumerate(lines):
-        look = style.line(index)
-        trace["line"] = {"color": look["color"], "dash": _dash(look["linestyle"]), "width": 1.6, **({"shape": trace.pop("shape")} if "shape" in trace else {})}
-        trace["marker"] = {"symbol": _SYMBOLS[look["marker"]], "size": 6, "color": look["color"]}
+    names = list(dict.fromkeys(t.get("of", t["name"]) for t in lines))
+    for trace in lines:
+        look, number = style.line(names.index(trace.get("of", trace["name"]))), trace.get("result")
+        dash = _dash(look["linestyle"]) if number is None else _RESULT_DASHES[number]
+        trace["line"] = {"color": look["color"], "dash": dash, "width": 1.6, **({"shape": trace.pop("shape")} if "shape" in trace else {})}
+        trace["marker"] = {"symbol": _SYMBOLS[look["marker"]] + ("-open" if number else ""), "size": 6, "color": look["color"]}
+    for trace in traces:
+        if trace["type"] == "bar" and trace.get("result"):
+            trace["marker"] = {**trace["marker"], "color": _SECOND_BARS}
+        for own in ("of", "result"):
+            trace.pop(own, None)
 
 
 def _joined(name, options, prefixes):
     traces = []
-    for prefix, found in zip(prefixes, options):
-        traces += [{**t, "name": f"{prefix}: {t['name']}" if t.get("name") else prefix} for t in (found["traces"] if found else ())]
+    for number, (prefix, found) in enumerate(zip(prefixes, options)):
+        traces += [{**t, "name": f"{prefix}: {t['name']}" if t.get("name") else prefix, "of": t.get("name"), "result": number} for t in (found["traces"] if found else ())]
     first = next(o for o in options if o)
     notes = dict.fromkeys(o["note"] for o in options if o and o["note"])
     return {**first, "name": name, "traces": traces, "note": " ".join(notes)}

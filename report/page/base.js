@@ -3,7 +3,7 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const FONT = { family: 'Arial, Helvetica, "Liberation Sans", sans-serif', size: 12, color: "#1b1b3a" };
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
 // Colour and pattern of each phase of a request: they differ in lightness and pattern, too.
 const LOOKS = {
   queued: ["#d08a00", ""], prefill: ["#1b1b3a", ""], decode: ["#5aa9d6", ""], preempted: ["#8c1d40", "x"], transfer: ["#2f8f6b", "/"],
@@ -59,7 +59,7 @@ function runName(run) {
 }
 
 function layout(more) {
-  const base = { font: FONT, margin: { l: 62, r: 16, t: 10, b: 46 }, paper_bgcolor: "white", plot_bgcolor: "white", hovermode: "closest" };
+  const base = { font: FONT, margin: { l: 62, r: 16, t: 30, b: 46 }, paper_bgcolor: "white", plot_bgcolor: "white", hovermode: "closest" };
   const axis = { gridcolor: "#e2e2e8", linecolor: "#808080", zeroline: false };
   const result = { ...base, ...more };
   for (const key of Object.keys(result)) if (/^[xy]axis\d*$/.test(key)) result[key] = { ...axis, ...result[key] };

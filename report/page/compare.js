@@ -2,6 +2,8 @@
 
 const MOST_POINTS = 3000;
 const MOST_MOVED = 200;
+const SYMBOLS = { queued: "circle", prefill: "square", decode: "diamond", preempted: "x", transfer: "cross" };
+const CANCELS = 3;  // phases that differ by more than this factor of the whole difference cancel each other: shares say nothing then
 
 // Differences by phase, b - a, largest first; `total` is that of the whole life.
 function blame(a, b) {
@@ -9,12 +11,18 @@ function blame(a, b) {
   return { total: b.e2e - a.e2e, parts: parts.filter((part) => part.a || part.b).sort((p, q) => Math.abs(q.by) - Math.abs(p.by)) };
 }
 
+// The phase that differs most.
+function mostly(a, b) {
+  const top = blame(a, b).parts[0];
+  return top && top.by ? top : { phase: "nothing", by: 0 };
+}
+
 function verdict(found) {
-  const top = found.parts[0];
-  if (!top || found.total === 0) return "No difference.";
-  const share = 100 * top.by / found.total, direction = found.total > 0 ? "longer" : "shorter";
-  const because = share > 0 && share <= 100 ? `${short(Math.round(share))} % of it is ${top.phase}` : `${top.phase} alone differs by ${difference(top.by)}`;
-  return `${duration(Math.abs(found.total))} ${direction} in B; ${because}.`;
+  if (found.total === 0) return "No difference.";
+  const top = found.parts.find((part) => part.by * found.total > 0);
+  const against = found.parts.find((part) => part.by * found.total < 0), text = `${duration(Math.abs(found.total))} ${found.total > 0 ? "longer" : "shorter"} in B`;
+  const isMost = Math.abs(top.by) < CANCELS * Math.abs(found.total) || !against;
+  return isMost ? `${text}, mostly ${top.phase} (${difference(top.by)}).` : `${text}: ${top.phase} ${difference(top.by)}, against it ${against.phase} ${difference(against.by)}.`;
 }
 
 function pairsOf(a, b) {
@@ -24,7 +32,8 @@ function pairsOf(a, b) {
 
 function blameTable(found, unitRows) {
   const cell = (text) => el("td", { class: "number" }, text);
-  const share = (by) => (found.total ? short(Math.round(1000 * by / found.total) / 10) + " %" : "");
+  const cancels = found.parts.some((part) => Math.abs(part.by) > CANCELS * Math.abs(found.total));
+  const share = (by) => (found.total && !cancels ? short(Math.round(1000 * by / found.total) / 10 + 0) + " %" : "");
   return el("table", { id: "blame" + unitRows }, el("thead", {}, el("tr", {}, ...["phase", "A", "B", "B − A", "of the difference"].map((title, at) => el("th", { class: at ? "number" : "" }, title)))),
     el("tbody", {}, ...found.parts.map((part) => el("tr", {}, el("td", {}, part.phase), cell(duration(part.a)), cell(duration(part.b)), cell(difference(part.by)), cell(share(part.by))))));
 }
@@ -70,11 +79,11 @@ class Comparison {
 
   columns() {
     const number = (title, value, text) => ({ title, number: true, value, text });
-    const by = ([x, y]) => blame(x, y);
+    const by = ([x, y]) => blame(x, y), most = ([x, y]) => mostly(x, y);
     return [number("request", ([x]) => x.request, ([x]) => String(x.request)), number("prompt", ([x]) => x.prompt_tokens, ([x]) => short(x.prompt_tokens)),
       number("output", ([x]) => x.output_tokens, ([x]) => short(x.output_tokens)), number("E2E in A", ([x]) => x.e2e, ([x]) => duration(x.e2e)),
       number("E2E in B", ([, y]) => y.e2e, ([, y]) => duration(y.e2e)), number("B − A", (pair) => by(pair).total, (pair) => difference(by(pair).total)),
-      { title: "most of it", value: (pair) => (by(pair).parts[0] || {}).phase || "", text: (pair) => { const top = by(pair).parts[0]; return top ? `${top.phase} ${difference(top.by)}` : ""; } }];
+      { title: "most of it", value: (pair) => most(pair).phase, text: (pair) => `${most(pair).phase} ${difference(most(pair).by)}` }];
   }
 
   reset() {
@@ -82,7 +91,7 @@ class Comparison {
     this.pairs = pairsOf(this.runA, this.runB);
     this.remark.textContent = remarkOn(this.pairs, this.runA, this.runB);
     const moved = [...this.pairs].sort((p, q) => Math.abs(q[1].e2e - q[0].e2e) - Math.abs(p[1].e2e - p[0].e2e));
-    this.moved.show(moved.slice(0, MOST_MOVED));
+    this.moved.show(moved.filter(([x, y]) => x.e2e !== y.e2e).slice(0, MOST_MOVED));
     this.showAll(moved);
     if (!this.pairs.some(([x]) => String(x.request) === this.number.value)) this.number.value = moved.length ? moved[0][0].request : "";
     this.showPair();
@@ -124,13 +133,13 @@ class Comparison {
     }
     const mean = (pick) => this.pairs.reduce((sum, pair) => sum + pick(pair), 0) / this.pairs.length;
     const sums = [0, 1].map((side) => ({ e2e: mean((pair) => pair[side].e2e), phases: Object.fromEntries(DATA.phases.map((phase) => [phase, mean((pair) => Math.max(0, pair[side].phases[phase]))])) }));
-    const found = blame(...sums);
-    this.mean.replaceChildren(el("p", { class: "verdict" }, `Mean of ${short(this.pairs.length)} requests: ${verdict(found)}`), blameTable(found, "-mean"));
+    const found = blame(...sums), differ = this.pairs.filter(([x, y]) => x.e2e !== y.e2e).length;
+    this.mean.replaceChildren(el("p", { class: "verdict" }, `Mean of ${short(this.pairs.length)} requests, of which ${short(differ)} differ: ${verdict(found)}`), blameTable(found, "-mean"));
     const every = Math.ceil(this.pairs.length / MOST_POINTS), points = this.pairs.filter((_, at) => at % every === 0);
-    const traces = DATA.phases.map((phase) => {
-      const own = points.filter(([x, y]) => (blame(x, y).parts[0] || {}).phase === phase);
-      return { type: "scatter", mode: "markers", name: `mostly ${phase}`, x: own.map(([x]) => x.e2e / 1e6), y: own.map(([, y]) => y.e2e / 1e6), text: own.map(([x]) => `request ${x.request}`),
-        marker: { color: LOOKS[phase][0], size: 5, opacity: 0.7, symbol: ["circle", "square", "diamond", "x", "cross"][DATA.phases.indexOf(phase)] }, hovertemplate: "%{text}: A %{x:.4~g} s, B %{y:.4~g} s<extra></extra>" };
+    const traces = ["nothing", ...DATA.phases].map((phase) => {
+      const own = points.filter(([x, y]) => mostly(x, y).phase === phase);
+      return { type: "scatter", mode: "markers", name: phase === "nothing" ? "no difference" : `mostly ${phase}`, x: own.map(([x]) => x.e2e / 1e6), y: own.map(([, y]) => y.e2e / 1e6), text: own.map(([x]) => `request ${x.request}`),
+        marker: { color: LOOKS[phase] ? LOOKS[phase][0] : "#808080", size: 5, opacity: 0.7, symbol: SYMBOLS[phase] || "circle-open" }, hovertemplate: "%{text}: A %{x:.4~g} s, B %{y:.4~g} s<extra></extra>" };
     }).filter((trace) => trace.x.length);
     const most = Math.max(...this.pairs.map(([x, y]) => Math.max(x.e2e, y.e2e))) / 1e6, least = Math.min(...this.pairs.map(([x, y]) => Math.min(x.e2e, y.e2e))) / 1e6;
     const log = least > 0 && most > 30 * least;

@@ -5,12 +5,12 @@ const FEW_LINES = 6;
 function legendOf(traces, wide) {
   if (traces.length < 2) return { showlegend: false };
   if (wide) return { showlegend: true, legend: { x: 1.01, y: 1, font: { size: 11 } } };
-  return { showlegend: true, legend: { orientation: "h", x: 0, y: -0.2, yanchor: "top", font: { size: 11 } } };
+  return { showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 } } };
 }
 
 function heightOf(option, wide) {
   const first = option.traces[0] || {};
-  if (first.type === "bar" || first.type === "heatmap") return Math.max(240, 110 + 21 * first.y.length * (first.type === "bar" ? option.traces.length : 1));
+  if (first.type === "bar" || first.type === "heatmap") return Math.max(330, 110 + 21 * first.y.length * (first.type === "bar" ? option.traces.length : 1));
   if (typeof (first.y || [])[0] === "string") return Math.max(300, 110 + 17 * new Set(option.traces.flatMap((trace) => trace.y)).size);
   return wide ? 430 : 330 + 15 * Math.ceil(option.traces.length / 2);
 }
@@ -26,7 +26,15 @@ class FigureCard {
     const states = figure.options.length > 1 ? choice(figure.select, "select-" + figure.key, figure.options.map((option, at) => [at, option.name || "all"]),
       (value) => { this.at = Number(value); this.reset(); }) : null;
     const controls = el("div", { class: "controls" }, states && states.field, this.logs.x.field, this.logs.y.field);
-    place.append(el("div", { class: "card" + (this.wide ? " wide" : "") }, el("div", { class: "title" }, figure.title), controls, this.plot, this.note));
+    this.card = el("div", { class: "card" }, el("div", { class: "title" }, figure.title), controls, this.plot, this.note);
+    place.append(this.card);
+    if (this.wide) this.widen();
+    else this.reset();
+  }
+
+  widen() {
+    this.wide = true;
+    this.card.className = "card wide";
     this.reset();
   }
 
@@ -69,5 +77,6 @@ function figureSection() {
   if (!DATA.figures.length) return;
   const grid = el("div", { class: "grid" });
   section("figures", "Figures", grid);
-  for (const figure of DATA.figures) new FigureCard(grid, figure);
+  const cards = DATA.figures.map((figure) => new FigureCard(grid, figure)), narrow = cards.filter((card) => !card.wide);
+  if (narrow.length % 2) narrow[0].widen();  // no hole in the grid
 }

@@ -44,7 +44,7 @@ function lifeTraces(lives, unit) {
     if (bars.length) has.add(phase);
     return { type: "bar", orientation: "h", name: phase, y: bars.map((bar) => bar[0]), base: bars.map((bar) => bar[1] / unit), x: bars.map((bar) => bar[2] / unit),
       width: 0.7, text: bars.map((bar) => duration(bar[2])), textposition: "none", hovertemplate: `${phase}: %{text}<extra>%{y}</extra>`,
-      marker: { color: LOOKS[phase][0], pattern: { shape: LOOKS[phase][1], fgcolor: "white", size: 5 } } };
+      marker: { color: LOOKS[phase][0], pattern: { shape: LOOKS[phase][1], fillmode: "overlay", fgcolor: "white", size: 5 } } };
   });
   return traces.filter((trace) => has.has(trace.name));
 }
@@ -53,7 +53,7 @@ function drawLives(place, lives, title) {
   const most = Math.max(1, ...lives.map(([, row, offset]) => offset + Math.max(0, ...lifeOf(row).map((part) => part[2])))), unit = most >= 1e7 ? 1e6 : 1e3;
   const labels = lives.map((life) => life[0]);
   return draw(place, lifeTraces(lives, unit), {
-    barmode: "overlay", height: 100 + 20 * Math.max(2, lives.length), margin: { l: 40, r: 16, t: 26, b: 40 }, showlegend: true,
+    barmode: "overlay", height: 100 + 20 * Math.max(2, lives.length), margin: { l: 40, r: 16, t: 34, b: 40 }, showlegend: true,
     xaxis: { title: { text: `${title} (${unit === 1e6 ? "s" : "ms"})` } }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" },
     yaxis: { type: "category", automargin: true, categoryorder: "array", categoryarray: labels, range: [labels.length - 0.4, -0.6] },
   });

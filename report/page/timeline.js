@@ -18,7 +18,7 @@ function timelineLayout(two) {
     axes["yaxis" + (panel ? panel + 1 : "")] = { title: { text: title, font: { size: 11 } }, domain: [top - 0.17, top], rangemode: "tozero",
       ...(gauge === "kv_used" ? { range: [0, 101] } : {}) };
   });
-  return { ...axes, height: 640, margin: { l: 76, r: 16, t: 30, b: 46 }, showlegend: two, legend: { orientation: "h", y: 1.03, yanchor: "bottom" } };
+  return { ...axes, height: 640, margin: { l: 76, r: 16, t: 46, b: 46 }, showlegend: two, legend: { orientation: "h", y: 1.03, yanchor: "bottom" } };
 }
 
 function timelineSection() {
