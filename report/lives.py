@@ -19,8 +19,10 @@ def chosen_requests(tables, most):
     total = sum(map(len, tables))
     if total <= most:
         return None
+    if most < len(tables):
+        return set()
     slowest = pd.concat([(t["last_token_ns"] - t["arrival_ns"]).groupby(t["request"]).max() for t in tables]).groupby(level=0).max()
-    each = max(1, most // len(tables))
+    each = most // len(tables)
     slow = slowest.nlargest(each // _SLOWEST).index
     rest = np.setdiff1d(slowest.index, slow)
     spread = rest[np.linspace(0, len(rest) - 1, min(len(rest), each - len(slow))).round().astype(int)] if len(rest) else rest

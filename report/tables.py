@@ -32,13 +32,23 @@ def _shown(results, columns, rows):
     return list(dict.fromkeys([0, *recipe, *axes, *(c for c in found if any(row[c] for row in rows))]))
 
 
-def _table(name, title, columns, rows, shown):
-    return {"name": name, "title": title, "columns": columns, "rows": rows[:MOST_ROWS], "shown": shown, "total": len(rows)}
+def _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _table(name, columns, rows, shown, axes=()):
+    """`searched`: the columns that the filter looks into: run, axes, and those of text."""
+    searched = [c for c, title in enumerate(columns) if c == 0 or title in axes or any(row[c] and not _is_number(row[c]) for row in rows)]
+    return {"name": name, "columns": columns, "rows": rows[:MOST_ROWS], "shown": shown, "searched": searched, "total": len(rows)}
 
 
 def summary(results):
     columns, rows = read(results.folder / "summary.csv")
-    return _table("summary.csv", "summary.csv", columns, rows, _shown(results, columns, rows))
+    return _table("summary.csv", columns, rows, _shown(results, columns, rows), (*columns[1 : columns.index("seed") + 1], "task", "length", "recipe", "budget_tokens") if "seed" in columns else results.axes)
 
 
 def others(folder):
@@ -48,5 +58,5 @@ def others(folder):
         if (folder / name).is_file():
             columns, rows = read(folder / name)
             if rows:
-                found.append(_table(name, name, columns, rows, list(range(len(columns)))))
+                found.append(_table(name, columns, rows, list(range(len(columns)))))
     return found

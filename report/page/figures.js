@@ -16,25 +16,15 @@ function heightOf(option, wide) {
 }
 
 class FigureCard {
-  constructor(place, figure) {
-    this.figure = figure;
-    this.at = 0;
-    this.wide = figure.wide || figure.options.some((option) => option.traces.length > FEW_LINES);
+  constructor(place, figure, wide) {
+    Object.assign(this, { figure, wide, at: 0 });
     this.logs = { x: this.logSwitch("x"), y: this.logSwitch("y") };
     this.plot = el("div", { id: "figure-" + figure.key });
     this.note = el("p", { class: "note" });
     const states = figure.options.length > 1 ? choice(figure.select, "select-" + figure.key, figure.options.map((option, at) => [at, option.name || "all"]),
       (value) => { this.at = Number(value); this.reset(); }) : null;
     const controls = el("div", { class: "controls" }, states && states.field, this.logs.x.field, this.logs.y.field);
-    this.card = el("div", { class: "card" }, el("div", { class: "title" }, figure.title), controls, this.plot, this.note);
-    place.append(this.card);
-    if (this.wide) this.widen();
-    else this.reset();
-  }
-
-  widen() {
-    this.wide = true;
-    this.card.className = "card wide";
+    place.append(el("div", { class: "card" + (wide ? " wide" : "") }, el("div", { class: "title" }, figure.title), controls, this.plot, this.note));
     this.reset();
   }
 
@@ -77,6 +67,7 @@ function figureSection() {
   if (!DATA.figures.length) return;
   const grid = el("div", { class: "grid" });
   section("figures", "Figures", grid);
-  const cards = DATA.figures.map((figure) => new FigureCard(grid, figure)), narrow = cards.filter((card) => !card.wide);
-  if (narrow.length % 2) narrow[0].widen();  // no hole in the grid
+  const narrow = DATA.figures.filter((figure) => !figure.wide && figure.options.every((option) => option.traces.length <= FEW_LINES));
+  if (narrow.length % 2) narrow.shift();  // no hole in the grid
+  for (const figure of DATA.figures) new FigureCard(grid, figure, !narrow.includes(figure));
 }

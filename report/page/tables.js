@@ -99,22 +99,28 @@ function csvColumns(table, places) {
   });
 }
 
-// Rows of which some cell has every word of the text, in any case.
-function matching(rows, text) {
+// A number is found as a number, other text as a part of the cell in any case.
+function holds(cell, word) {
+  if (!isFinite(Number(word))) return cell.toLowerCase().includes(word);
+  return cell.split(/[^\w.+-]+/).some((part) => part !== "" && Number(part) === Number(word));
+}
+
+// Rows that have every word of the text in one of the columns that are searched.
+function matching(table, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  return rows.filter((row) => words.every((word) => row.some((cell) => cell.toLowerCase().includes(word))));
+  return table.rows.filter((row) => words.every((word) => table.searched.some((place) => holds(row[place], word))));
 }
 
 function csvTable(place, table, id) {
   const every = table.columns.map((_, at) => at);
   const few = csvColumns(table, table.shown), all = table.shown.length < every.length ? csvColumns(table, every) : few;
-  const filter = el("input", { type: "search", id: id + "-filter", placeholder: "filter by text", "aria-label": "filter by text", oninput: () => show() });
+  const filter = el("input", { type: "search", id: id + "-filter", placeholder: "filter by text", title: "of runs, axes and other columns of text", "aria-label": "filter by text", oninput: () => show() });
   const whole = el("input", { type: "checkbox", id: id + "-all", onchange: () => show() });
   place.append(el("div", { class: "controls" }, filter, all === few ? null : el("label", {}, whole, `all ${every.length} columns`)));
   const made = new DataTable(place, few, table.rows, { pageSize: 100 });
   made.table.id = id;
   function show() {
-    made.show(matching(table.rows, filter.value), whole.checked ? all : few);
+    made.show(matching(table, filter.value), whole.checked ? all : few);
   }
   return made;
 }
@@ -144,7 +150,7 @@ function otherTables() {
   if (!DATA.results.some((result) => result.tables.length)) return;
   const made = section("tables", "Other tables");
   DATA.results.forEach((result) => result.tables.forEach((table, at) => {
-    const card = el("div", { class: "card" }, el("div", { class: "title" }, DATA.results.length > 1 ? `${result.name}: ${table.title}` : table.title));
+    const card = el("div", { class: "card" }, el("div", { class: "title" }, DATA.results.length > 1 ? `${result.name}: ${table.name}` : table.name));
     made.append(card);
     csvTable(card, table, `table-${result.number}-${at}`);
   }));
