@@ -1,4 +1,5 @@
-"""A request's life from requests.csv and the tables beside it: how long it queued, prefilled, decoded, was preempted, and had its KV on a link."""
+"""A request's life from requests.csv and the tables beside it: how long it queued, prefilled and decoded, was preempted, and had its KV
+on a link."""
 
 import json
 import re
@@ -9,7 +10,10 @@ import pandas as pd
 _SLOWEST = 5  # where not all fit: one in so many is chosen for its end-to-end latency
 _MOST_TRACE_BYTES = 64 << 20
 PHASES = ("queued", "prefill", "decode", "preempted", "transfer")
-_COLUMNS = "run request replica session arrival_ns scheduled_ns first_token_ns last_token_ns prompt_tokens output_tokens hit_tokens preemptions recomputed_tokens state".split()
+_COLUMNS = (
+    "run request replica session arrival_ns scheduled_ns first_token_ns last_token_ns prompt_tokens output_tokens hit_tokens preemptions "
+    "recomputed_tokens state"
+).split()
 _STATES = ("completed", "rejected", "unfinished")
 
 
@@ -39,7 +43,7 @@ def _of_transfers(folder):
 
 
 def _of_trace(events):
-    """{request: [(kind, begin, end)]}: from each preemption or swap in a Perfetto trace to the next step that is planned with the request."""
+    """{request: [(kind, begin, end)]}: from each preemption or swap in a Perfetto trace to the next step planned with the request."""
     steps, lost = {}, []
     for e in events:
         if e.get("ph") == "X" and "batch" in e.get("args", {}):
@@ -89,7 +93,11 @@ def _columns_of(rows, extras):
     times = rows[["arrival_ns", "scheduled_ns", "first_token_ns", "last_token_ns"]].to_numpy(dtype=float)
     ends = np.where(np.isnan(times), -1, np.round(times / 1000)).astype(int)
     base = np.where((ends[:, 1:] < 0) | (ends[:, :-1] < 0), -1, np.diff(ends, axis=1))
-    columns = {"request": rows["request"].tolist(), "arrival_us": ends[:, 0].tolist(), **{f"{p}_us": base[:, i].tolist() for i, p in enumerate(PHASES[:3])}}
+    columns = {
+        "request": rows["request"].tolist(),
+        "arrival_us": ends[:, 0].tolist(),
+        **{f"{p}_us": base[:, i].tolist() for i, p in enumerate(PHASES[:3])},
+    }
     columns["ttft_us"] = np.where((ends[:, 0] < 0) | (ends[:, 2] < 0), -1, ends[:, 2] - ends[:, 0]).tolist()
     segments, more = {}, np.zeros((len(rows), 2), dtype=int)
     for i, request in enumerate(rows["request"]):
@@ -103,7 +111,10 @@ def _columns_of(rows, extras):
                 elif base[i, p] >= 0:
                     columns[f"{phase}_us"][i] = total
     columns |= {"preempted_us": more[:, 0].tolist(), "transfer_us": more[:, 1].tolist()}
-    columns |= {c: rows[c].fillna(0).astype(int).tolist() for c in ("replica", "prompt_tokens", "output_tokens", "hit_tokens", "preemptions", "recomputed_tokens")}
+    columns |= {
+        c: rows[c].fillna(0).astype(int).tolist()
+        for c in ("replica", "prompt_tokens", "output_tokens", "hit_tokens", "preemptions", "recomputed_tokens")
+    }
     columns["state"] = [_STATES.index(s) if s in _STATES else len(_STATES) for s in rows["state"]]
     columns["session"] = rows["session"].fillna("").tolist()
     kept = {k: v for k, v in columns.items() if k in ("request", "arrival_us") or any(v)}

@@ -39,14 +39,24 @@ def _in_script(text):
 
 
 def _json(data):
-    return json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return (
+        json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        .replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
 
 
 def content_of(data):
     """The bytes of the whole page."""
     program = "\n".join((_HERE / "page" / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    parts = {"TITLE": html.escape(data["title"]), "STYLE": (_HERE / "page" / "page.css").read_text(encoding="utf-8"), "LIBRARY": _in_script(library()),
-             "DATA": _json(data), "PROGRAM": _in_script(program)}
+    parts = {
+        "TITLE": html.escape(data["title"]),
+        "STYLE": (_HERE / "page" / "page.css").read_text(encoding="utf-8"),
+        "LIBRARY": _in_script(library()),
+        "DATA": _json(data),
+        "PROGRAM": _in_script(program),
+    }
     template = (_HERE / "page" / "page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda m: parts[m[1]], template).encode("utf-8")
 

@@ -26,11 +26,16 @@ def write(folders, out=None):
         if len(content) <= page.MOST_BYTES:
             page.write(path, content)
             return path, data["left_out"]
-    raise ResultsError(f"{path}: would have {len(content) / 1e6:.1f} MB without requests, and a page has at most {page.MOST_BYTES / 1e6:.0f}: report a part of the experiment, run with --set and --out")
+    raise ResultsError(
+        f"{path}: would have {len(content) / 1e6:.1f} MB without requests, and a page has at most {page.MOST_BYTES / 1e6:.0f}: "
+        "report a part of the experiment, run with --set and --out"
+    )
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="kvlab report", description="Write one interactive HTML page of a results folder, or of two side by side. It needs no network.")
+    parser = argparse.ArgumentParser(
+        prog="kvlab report", description="Write one interactive HTML page of a results folder, or of two side by side. It needs no network."
+    )
     parser.add_argument("folder", nargs="+", help="results/NAME, as written by kvlab run; at most two")
     parser.add_argument("--out", metavar="FILE.html", help=f"where to write the page; without it: {NAME} in the first folder")
     try:

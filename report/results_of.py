@@ -40,15 +40,29 @@ def _kind(results):
                 return name
         raise ResultsError(f"{results.folder}: no summary.csv; not a results folder?")
     columns = set(results.summary.columns)
-    for kind, is_it in (("accuracy", results.is_accuracy), ("cache", results.is_hit_ratio), ("replay", results.is_replay), ("serving", "ttft_p50_ms" in columns)):
+    for kind, is_it in (
+        ("accuracy", results.is_accuracy),
+        ("cache", results.is_hit_ratio),
+        ("replay", results.is_replay),
+        ("serving", "ttft_p50_ms" in columns),
+    ):
         if is_it:
             return kind
-    raise ResultsError(f"{results.folder / 'summary.csv'}: of no kind that a report is made of: no column 'ttft_p50_ms' (serving), 'hit_frac' and 'lookups' (block caches), "
-                       "'attention_mass' (replay) or 'exact_match_frac' (graded answers); written by another version of kvlab?")
+    raise ResultsError(
+        f"{results.folder / 'summary.csv'}: of no kind that a report is made of: no column 'ttft_p50_ms' (serving), "
+        "'lookups' (block caches), "
+        "'attention_mass' (replay) or 'exact_match_frac' (graded answers); written by another version of kvlab?"
+    )
 
 
 def _figures(results, kind):
-    own = {"accuracy": kv.graded, "replay": kv.replay, "points": kv.measured_points, "claims": kv.published, "validation": serving.validations}
+    own = {
+        "accuracy": kv.graded,
+        "replay": kv.replay,
+        "points": kv.measured_points,
+        "claims": kv.published,
+        "validation": serving.validations,
+    }
     return own.get(kind, serving.figures_of)(results)
 
 
@@ -84,8 +98,16 @@ def _credibility(results, manifest):
     lines = []
     for source, runs in sources.items() if results.summary is not None else ():
         rows = results.summary[results.summary["run"].isin(runs)]
-        shares = [f"{_share(rows, c)} {name}" for c, name in (("inside_frac", "measured"), ("interpolated_frac", "interpolated"), ("extrapolated_frac", "extrapolated")) if _share(rows, c)]
-        blocks = f"KV blocks {' or '.join(sorted(rows['kv_blocks_source'].astype(str).unique()))}" if "kv_blocks_source" in rows and len(rows) else ""
+        shares = [
+            f"{_share(rows, c)} {name}"
+            for c, name in (("inside_frac", "measured"), ("interpolated_frac", "interpolated"), ("extrapolated_frac", "extrapolated"))
+            if _share(rows, c)
+        ]
+        blocks = (
+            f"KV blocks {' or '.join(sorted(rows['kv_blocks_source'].astype(str).unique()))}"
+            if "kv_blocks_source" in rows and len(rows)
+            else ""
+        )
         overload = f"overload {_share(rows, 'overload_frac')} of time" if _share(rows, "overload_frac") else ""
         lines.append("; ".join(filter(None, (f"step time {', '.join(shares)}" if shares else "", overload, blocks, source))))
     return lines
@@ -114,12 +136,27 @@ def _command(manifest):
 def _about(results, kind, manifest, number):
     """What the page says of a result beside its figures."""
     resolved = results.folder / "resolved.yaml"
-    failed = [{"axes": r.get("axes", {}), "run": r.get("run", ""), "state": r.get("state", ""), "error": r.get("error", "")} for r in manifest.get("runs", []) if r.get("state", "done") not in _DONE]
+    failed = [
+        {"axes": r.get("axes", {}), "run": r.get("run", ""), "state": r.get("state", ""), "error": r.get("error", "")}
+        for r in manifest.get("runs", [])
+        if r.get("state", "done") not in _DONE
+    ]
     head = {k: v for k, v in manifest.items() if k != "runs"}
-    return {"folder": results.folder.name, "kind": kind, "number": number,
-            "manifest": head, "runs": manifest.get("runs", []), "command": _command(manifest), "failed": failed, "credibility": _credibility(results, manifest),
-            "remarks": _remarks(manifest), "resolved": resolved.read_text(encoding="utf-8", errors="replace") if resolved.is_file() else "",
-            "slo_ms": results.slo_ms, "summary": tables.summary(results) if results.summary is not None else None, "tables": tables.others(results.folder)}
+    return {
+        "folder": results.folder.name,
+        "kind": kind,
+        "number": number,
+        "manifest": head,
+        "runs": manifest.get("runs", []),
+        "command": _command(manifest),
+        "failed": failed,
+        "credibility": _credibility(results, manifest),
+        "remarks": _remarks(manifest),
+        "resolved": resolved.read_text(encoding="utf-8", errors="replace") if resolved.is_file() else "",
+        "slo_ms": results.slo_ms,
+        "summary": tables.summary(results) if results.summary is not None else None,
+        "tables": tables.others(results.folder),
+    }
 
 
 def _timeline(rows):
@@ -133,15 +170,31 @@ def _runs(everything, most_requests, left_out):
     flat = [t for own in asked for t in own.values()]
     chosen = lives.chosen_requests(flat, most_requests) if flat else None
     if chosen is not None:
-        left_out.append(f"requests: {sum(t['request'].isin(chosen).sum() for t in flat)} of {sum(map(len, flat))} are in the explorer, the same numbers in every run: "
-                        f"the slowest, and others evenly spaced (figures and the summary are of all requests)")
+        left_out.append(
+            f"requests: {sum(t['request'].isin(chosen).sum() for t in flat)} of {sum(map(len, flat))} are in the explorer, "
+            "the same numbers in every run: "
+            f"the slowest, and others evenly spaced (figures and the summary are of all requests)"
+        )
     runs = []
     for number, (results, own) in enumerate(zip(everything, asked)):
         found = lives.lives(results, own, chosen)
         samples = dict(list(results.timeline.groupby("run"))) if results.timeline is not None else {}
-        policy = dict(zip(results.summary["run"], results.summary["step_policy_frac"])) if results.summary is not None and "step_policy_frac" in results.summary else {}
+        policy = (
+            dict(zip(results.summary["run"], results.summary["step_policy_frac"]))
+            if results.summary is not None and "step_policy_frac" in results.summary
+            else {}
+        )
         for run, label in _labelled(results).items():
-            runs.append({"result": number, "id": run, "label": label, "lives": found.get(run), "policy_frac": spec.numbers([policy.get(run, 0)])[0] or 0, "samples": samples.get(run)})
+            runs.append(
+                {
+                    "result": number,
+                    "id": run,
+                    "label": label,
+                    "lives": found.get(run),
+                    "policy_frac": spec.numbers([policy.get(run, 0)])[0] or 0,
+                    "samples": samples.get(run),
+                }
+            )
     with_samples = [r for r in runs if r["samples"] is not None]
     if len(with_samples) > MOST_TIMELINES:
         left_out.append(f"timelines: of {MOST_TIMELINES} of {len(with_samples)} runs, the first ones")
@@ -175,8 +228,8 @@ def _count_lines(figures, left_out):
 
 
 def data_of(folders, most_requests):
-    """`most_requests`: in the explorer, of all runs together. Raises ResultsError where a folder holds no results, or some that no report is
-    made of."""
+    """`most_requests`: in the explorer, of all runs together. Raises ResultsError where a folder holds no results, or results of no kind
+    that a report is made of."""
     folders, left_out = [Path(f) for f in folders], []
     everything = [load(folder) for folder in folders]
     kinds, manifests = [_kind(results) for results in everything], [_manifest(folder) for folder in folders]
@@ -187,4 +240,11 @@ def data_of(folders, most_requests):
     abouts = [{**_about(r, k, m, i), "name": n} for i, (r, k, m, n) in enumerate(zip(everything, kinds, manifests, names))]
     _count_rows(abouts, left_out)
     _count_lines(figures, left_out)
-    return {"title": " and ".join(names), "results": abouts, "figures": figures, "runs": runs, "phases": list(lives.PHASES), "left_out": left_out}
+    return {
+        "title": " and ".join(names),
+        "results": abouts,
+        "figures": figures,
+        "runs": runs,
+        "phases": list(lives.PHASES),
+        "left_out": left_out,
+    }

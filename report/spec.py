@@ -6,8 +6,20 @@ import numpy as np
 
 import style
 
-_SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": "x", "<": "triangle-left",
-            ">": "triangle-right", "p": "pentagon", "h": "hexagon", "*": "star"}
+_SYMBOLS = {
+    "o": "circle",
+    "s": "square",
+    "^": "triangle-up",
+    "D": "diamond",
+    "v": "triangle-down",
+    "P": "cross",
+    "X": "x",
+    "<": "triangle-left",
+    ">": "triangle-right",
+    "p": "pentagon",
+    "h": "hexagon",
+    "*": "star",
+}
 _RESULT_DASHES = ("solid", "6px,3px")
 _SECOND_BARS = "#e3bd8f"
 _SLO = {"color": "#606060", "width": 1, "dash": "dash"}
@@ -41,8 +53,16 @@ def axis(title, log=False, **more):
 
 def option(traces, x, y, name="", note="", limits=()):
     """One state of a figure. `name`: what its selector calls it; `limits`: ("x" or "y", value) of the SLO."""
-    shapes = [{"type": "line", "line": _SLO, f"{which}0": value, f"{which}1": value,
-               **({"yref": "paper", "y0": 0, "y1": 1} if which == "x" else {"xref": "paper", "x0": 0, "x1": 1})} for which, value in limits]
+    shapes = [
+        {
+            "type": "line",
+            "line": _SLO,
+            f"{which}0": value,
+            f"{which}1": value,
+            **({"yref": "paper", "y0": 0, "y1": 1} if which == "x" else {"xref": "paper", "x0": 0, "x1": 1}),
+        }
+        for which, value in limits
+    ]
     note = " ".join(filter(None, (note, "Dashed grey: the limit of the SLO." if limits else "")))
     return {"name": name, "traces": traces, "layout": {"xaxis": x, "yaxis": y, "shapes": shapes}, "note": note}
 
@@ -72,7 +92,10 @@ def apply_looks(traces):
 def _joined(name, options, prefixes):
     traces = []
     for number, (prefix, found) in enumerate(zip(prefixes, options)):
-        traces += [{**t, "name": f"{prefix}: {t['name']}" if t.get("name") else prefix, "of": t.get("name"), "result": number} for t in (found["traces"] if found else ())]
+        traces += [
+            {**t, "name": f"{prefix}: {t['name']}" if t.get("name") else prefix, "of": t.get("name"), "result": number}
+            for t in (found["traces"] if found else ())
+        ]
     first = next(o for o in options if o)
     notes = dict.fromkeys(o["note"] for o in options if o and o["note"])
     return {**first, "name": name, "traces": traces, "note": " ".join(notes)}
@@ -89,7 +112,9 @@ def join(figures, prefixes):
             result += [{**f, "title": f"{prefix}: {f['title']}"} for prefix, f in zip(prefixes, own) if f]
             continue
         names = list(dict.fromkeys(o["name"] for f in own if f for o in f["options"]))
-        options = [_joined(n, [next((o for o in f["options"] if o["name"] == n), None) if f else None for f in own], prefixes) for n in names]
+        options = [
+            _joined(n, [next((o for o in f["options"] if o["name"] == n), None) if f else None for f in own], prefixes) for n in names
+        ]
         result.append({**first, "options": options})
     return result
 

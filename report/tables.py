@@ -3,13 +3,33 @@
 import csv
 
 MOST_ROWS = 2000  # of a table of the page
-_SERVED = ("ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms requests_per_s output_tokens_per_s goodput_per_s slo_attainment_frac search_rate_per_s "
-           "preemptions prefix_hit_frac kv_used_mean_frac attention_mass").split()
-_REPLAYED = "budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac host_bytes_frac disk_bytes_frac family".split()
-_GRADED = "budget_tokens task length num_answers exact_match_frac exact_match_lo exact_match_hi full_exact_match_frac kl_to_full resident_bytes_frac family".split()
+_SERVED = (
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms requests_per_s output_tokens_per_s goodput_per_s slo_attainment_frac "
+    "search_rate_per_s "
+    "preemptions prefix_hit_frac kv_used_mean_frac attention_mass"
+).split()
+_REPLAYED = (
+    "budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac host_bytes_frac "
+    "disk_bytes_frac family"
+).split()
+_GRADED = (
+    "budget_tokens task length num_answers exact_match_frac exact_match_lo exact_match_hi full_exact_match_frac kl_to_full "
+    "resident_bytes_frac family"
+).split()
 _CACHED = "requests lookups hit_frac token_hit_frac evictions capacity_gib".split()
 # Files beside summary.csv that are shown as they are.
-OTHERS = ("service.csv", "pools.csv", "links.csv", "stores.csv", "search.csv", "validation.csv", "points.csv", "groups.csv", "left_out.csv", "claims.csv")
+OTHERS = (
+    "service.csv",
+    "pools.csv",
+    "links.csv",
+    "stores.csv",
+    "search.csv",
+    "validation.csv",
+    "points.csv",
+    "groups.csv",
+    "left_out.csv",
+    "claims.csv",
+)
 
 
 def read(path):
@@ -48,7 +68,13 @@ def _table(name, columns, rows, shown, axes=()):
 
 def summary(results):
     columns, rows = read(results.folder / "summary.csv")
-    return _table("summary.csv", columns, rows, _shown(results, columns, rows), (*columns[1 : columns.index("seed") + 1], "task", "length", "recipe", "budget_tokens") if "seed" in columns else results.axes)
+    return _table(
+        "summary.csv",
+        columns,
+        rows,
+        _shown(results, columns, rows),
+        (*columns[1 : columns.index("seed") + 1], "task", "length", "recipe", "budget_tokens") if "seed" in columns else results.axes,
+    )
 
 
 def others(folder):

@@ -31,7 +31,8 @@ function section(id, title, ...children) {
 
 // A labelled list of choices; `options` are [value, text].
 function choice(label, id, options, onchange) {
-  const list = el("select", { id, onchange: () => onchange(list.value) }, ...options.map(([value, text]) => el("option", { value: String(value) }, text)));
+  const choices = options.map(([value, text]) => el("option", { value: String(value) }, text));
+  const list = el("select", { id, onchange: () => onchange(list.value) }, ...choices);
   return { list, field: el("label", {}, label, list) };
 }
 

@@ -10,7 +10,8 @@ function legendOf(traces, wide) {
 
 function heightOf(option, wide) {
   const first = option.traces[0] || {};
-  if (first.type === "bar" || first.type === "heatmap") return Math.max(330, 110 + 21 * first.y.length * (first.type === "bar" ? option.traces.length : 1));
+  const bars = { bar: option.traces.length, heatmap: 1 }[first.type];
+  if (bars) return Math.max(330, 110 + 21 * first.y.length * bars);
   if (typeof (first.y || [])[0] === "string") return Math.max(300, 110 + 17 * new Set(option.traces.flatMap((trace) => trace.y)).size);
   return wide ? 430 : 330 + 15 * Math.ceil(option.traces.length / 2);
 }
@@ -21,16 +22,23 @@ class FigureCard {
     this.logs = { x: this.logSwitch("x"), y: this.logSwitch("y") };
     this.plot = el("div", { id: "figure-" + figure.key });
     this.note = el("p", { class: "note" });
-    const states = figure.options.length > 1 ? choice(figure.select, "select-" + figure.key, figure.options.map((option, at) => [at, option.name || "all"]),
-      (value) => { this.at = Number(value); this.reset(); }) : null;
-    const controls = el("div", { class: "controls" }, states && states.field, this.logs.x.field, this.logs.y.field);
-    place.append(el("div", { class: "card" + (wide ? " wide" : "") }, el("div", { class: "title" }, figure.title), controls, this.plot, this.note));
+    const names = figure.options.map((option, at) => [at, option.name || "all"]);
+    const states = choice(figure.select, "select-" + figure.key, names, (value) => this.turn(value));
+    states.field.hidden = figure.options.length === 1;
+    const controls = el("div", { class: "controls" }, states.field, this.logs.x.field, this.logs.y.field);
+    const title = el("div", { class: "title" }, figure.title);
+    place.append(el("div", { class: "card" + (wide ? " wide" : "") }, title, controls, this.plot, this.note));
     this.reset();
   }
 
   logSwitch(which) {
     const box = el("input", { type: "checkbox", onchange: () => this.render() });
     return { box, field: el("label", {}, box, "log " + which) };
+  }
+
+  turn(value) {
+    this.at = Number(value);
+    this.reset();
   }
 
   option() {
@@ -57,8 +65,8 @@ class FigureCard {
       }
       axes[which + "axis"] = { automargin: true, ...axis };
     }
-    const height = heightOf(option, this.wide);
-    draw(this.plot, option.traces, { ...axes, shapes: option.layout.shapes, height, barmode: "group", ...legendOf(option.traces, this.wide) });
+    const more = { shapes: option.layout.shapes, height: heightOf(option, this.wide), barmode: "group" };
+    draw(this.plot, option.traces, { ...axes, ...more, ...legendOf(option.traces, this.wide) });
     this.note.textContent = option.note;
   }
 }

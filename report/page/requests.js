@@ -1,6 +1,7 @@
 // The request explorer: filters, a table, and the lives of the requests on the page of the table.
 
 const STATES = ["completed", "rejected", "unfinished", "other"];
+const COUNTS = ["replica", "prompt_tokens", "output_tokens", "hit_tokens", "preemptions", "recomputed_tokens"];
 const MOST_LIVES = 40;  // drawn at once
 
 // Rows of a run, made when they are first asked for.
@@ -10,7 +11,7 @@ function requestsOf(run) {
   run.rows = columns.request.map((request, i) => {
     const row = { request, arrival: columns.arrival_us[i], phases: {}, segments: run.lives.segments[request] || null };
     for (const phase of DATA.phases) row.phases[phase] = at(phase + "_us", i, 0);
-    for (const name of ["replica", "prompt_tokens", "output_tokens", "hit_tokens", "preemptions", "recomputed_tokens"]) row[name] = at(name, i, 0);
+    for (const name of COUNTS) row[name] = at(name, i, 0);
     for (const name of ["session", "client", "class"]) row[name] = String(at(name, i, ""));
     row.state = STATES[at("state", i, 0)];
     const done = row.state === "completed";
@@ -38,41 +39,46 @@ function lifeOf(row) {
 
 // Bars of lives: `lives` are [label, row, offset in µs]; one trace per phase.
 function lifeTraces(lives, unit) {
-  const has = new Set();
   const traces = DATA.phases.map((phase) => {
-    const bars = lives.flatMap(([label, row, offset]) => lifeOf(row).filter((part) => part[0] === phase).map(([, begin, end]) => [label, begin + offset, end - begin]));
-    if (bars.length) has.add(phase);
-    return { type: "bar", orientation: "h", name: phase, y: bars.map((bar) => bar[0]), base: bars.map((bar) => bar[1] / unit), x: bars.map((bar) => bar[2] / unit),
-      width: 0.7, text: bars.map((bar) => duration(bar[2])), textposition: "none", hovertemplate: `${phase}: %{text}<extra>%{y}</extra>`,
-      marker: { color: LOOKS[phase][0], pattern: { shape: LOOKS[phase][1], fillmode: "overlay", fgcolor: "white", size: 5 } } };
+    const own = (row) => lifeOf(row).filter((part) => part[0] === phase);
+    const bars = lives.flatMap(([label, row, offset]) => own(row).map(([, begin, end]) => [label, begin + offset, end - begin]));
+    return {
+      type: "bar", orientation: "h", name: phase, width: 0.7,
+      y: bars.map((bar) => bar[0]), base: bars.map((bar) => bar[1] / unit), x: bars.map((bar) => bar[2] / unit),
+      text: bars.map((bar) => duration(bar[2])), textposition: "none", hovertemplate: `${phase}: %{text}<extra>%{y}</extra>`,
+      marker: { color: LOOKS[phase][0], pattern: { shape: LOOKS[phase][1], fillmode: "overlay", fgcolor: "white", size: 5 } },
+    };
   });
-  return traces.filter((trace) => has.has(trace.name));
+  return traces.filter((trace) => trace.x.length);
 }
 
 function drawLives(place, lives, title) {
-  const most = Math.max(1, ...lives.map(([, row, offset]) => offset + Math.max(0, ...lifeOf(row).map((part) => part[2])))), unit = most >= 1e7 ? 1e6 : 1e3;
+  const ends = lives.map(([, row, offset]) => offset + Math.max(0, ...lifeOf(row).map((part) => part[2])));
+  const unit = Math.max(1, ...ends) >= 1e7 ? 1e6 : 1e3;
   const labels = lives.map((life) => life[0]);
   return draw(place, lifeTraces(lives, unit), {
     barmode: "overlay", height: 100 + 20 * Math.max(2, lives.length), margin: { l: 40, r: 16, t: 34, b: 40 }, showlegend: true,
-    xaxis: { title: { text: `${title} (${unit === 1e6 ? "s" : "ms"})` } }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" },
+    xaxis: { title: { text: `${title} (${unit === 1e6 ? "s" : "ms"})` } },
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" },
     yaxis: { type: "category", automargin: true, categoryorder: "array", categoryarray: labels, range: [labels.length - 0.4, -0.6] },
   });
 }
 
 function requestColumns(run) {
-  const has = (test) => requestsOf(run).some(test), columns = [];
+  const has = (test) => requestsOf(run).some(test), columns = [], known = (value) => (value < 0 ? "" : value);
   const add = (title, value, text, number, hint) => columns.push({ title, value, text, number, hint });
   add("request", (row) => row.request, (row) => String(row.request), true, "its number in the trace, from 0");
-  for (const name of ["client", "class", "session"]) if (has((row) => row[name] !== "")) add(name, (row) => row[name], (row) => row[name], false);
+  for (const name of ["client", "class", "session"]) {
+    if (has((row) => row[name] !== "")) add(name, (row) => row[name], (row) => row[name], false);
+  }
   if (has((row) => row.replica > 0)) add("replica", (row) => row.replica, (row) => String(row.replica), true);
   add("arrival", (row) => row.arrival, (row) => short(row.arrival / 1e6) + " s", true);
-  for (const name of ["ttft", "tpot", "e2e"]) add(name.toUpperCase(), (row) => (row[name] < 0 ? "" : row[name]), (row) => duration(row[name]), true);
+  for (const name of ["ttft", "tpot", "e2e"]) add(name.toUpperCase(), (row) => known(row[name]), (row) => duration(row[name]), true);
   for (const phase of DATA.phases) {
-    if (has((row) => row.phases[phase] > 0)) add(phase, (row) => (row.phases[phase] < 0 ? "" : row.phases[phase]), (row) => duration(row.phases[phase]), true);
+    if (has((row) => row.phases[phase] > 0)) add(phase, (row) => known(row.phases[phase]), (row) => duration(row.phases[phase]), true);
   }
-  for (const [name, title] of [["prompt_tokens", "prompt"], ["output_tokens", "output"], ["hit_tokens", "hit"], ["preemptions", "preemptions"],
-    ["recomputed_tokens", "recomputed"]]) {
-    if (has((row) => row[name] > 0)) add(title, (row) => row[name], (row) => short(row[name]), true, name);
+  for (const name of COUNTS.slice(1)) {
+    if (has((row) => row[name] > 0)) add(name.replace("_tokens", ""), (row) => row[name], (row) => short(row[name]), true, name);
   }
   add("state", (row) => row.state, (row) => row.state, false);
   return columns;
@@ -93,7 +99,8 @@ function slowest(run, metric) {
 
 function kindsOf(run) {
   const kinds = [["all", "all requests"]], limits = limitsOf(run);
-  if (limits.length) kinds.push(["misses", `slow: misses the SLO (${limits.map(([metric, limit]) => `${metric.toUpperCase()} ${short(limit)} ms`).join(", ")})`]);
+  const named = limits.map(([metric, limit]) => `${metric.toUpperCase()} ${short(limit)} ms`).join(", ");
+  if (limits.length) kinds.push(["misses", `slow: misses the SLO (${named})`]);
   for (const metric of ["e2e", "ttft", "tpot"]) kinds.push([metric, `slow: slowest 5 % by ${metric.toUpperCase()}`]);
   if (requestsOf(run).some((row) => row.preemptions > 0)) kinds.push(["preempted", "preempted"]);
   if (requestsOf(run).some((row) => row.state !== "completed")) kinds.push(["lost", "not completed"]);
@@ -116,9 +123,11 @@ function lifeNote(run) {
   const total = run.lives.total, shown = requestsOf(run).length;
   if (shown < total) lines.push(`${shown.toLocaleString("en-US")} of ${total.toLocaleString("en-US")} requests are in the page.`);
   if (!run.lives.has_preempted_times) {
-    lines.push("Times of preemptions are not known, and are part of prefill or decode: a run with trace: {perfetto: true} has them, up to 64 MiB of trace.json.");
+    lines.push("Times of preemptions are not known, and are part of prefill or decode: "
+      + "a run with trace: {perfetto: true} has them, up to 64 MiB of trace.json.");
   }
-  if (run.policy_frac > 0) lines.push(`The KV policy takes ${short(100 * run.policy_frac)} % of this run's step time; its share of one request is not recorded.`);
+  const policy = short(100 * run.policy_frac);
+  if (run.policy_frac > 0) lines.push(`The KV policy takes ${policy} % of this run's step time; its share of one request is not recorded.`);
   return lines.join(" ");
 }
 
@@ -126,23 +135,30 @@ class Explorer {
   constructor(place, runs) {
     this.runs = runs;
     this.run = runs[0];
-    this.runChoice = choice("run", "request-run", runs.map((run, at) => [at, runName(run)]), (value) => { this.run = runs[Number(value)]; this.reset(); });
+    const names = runs.map((run, at) => [at, runName(run)]);
+    const chosen = choice("run", "request-run", names, (value) => { this.run = runs[Number(value)]; this.reset(); });
     this.filters = el("span", { class: "controls" });
-    this.search = el("input", { type: "search", id: "request-number", placeholder: "request or session", "aria-label": "request or session", oninput: () => this.filter() });
+    const said = { placeholder: "request or session", "aria-label": "request or session" };
+    this.search = el("input", { type: "search", id: "request-number", ...said, oninput: () => this.filter() });
     this.plot = el("div", { id: "request-lives" });
     this.note = el("p", { class: "note" });
     this.from = choice("bars from", "request-from", [["own", "each arrival"], ["clock", "the start of the run"]], () => this.draw());
     const table = el("div", {});
-    place.append(el("div", { class: "controls" }, this.runChoice.field, this.filters, this.search), table, el("div", { class: "controls" }, this.from.field), this.plot, this.note);
-    this.table = new DataTable(table, [], [], { pageSize: MOST_LIVES, onRow: (row) => this.onPick && this.onPick(this.run, row), onPage: (rows) => { this.shown = rows; this.draw(); } });
+    place.append(el("div", { class: "controls" }, chosen.field, this.filters, this.search), table);
+    place.append(el("div", { class: "controls" }, this.from.field), this.plot, this.note);
+    const onRow = (row) => this.onPick && this.onPick(this.run, row), onPage = (rows) => { this.shown = rows; this.draw(); };
+    this.table = new DataTable(table, [], [], { pageSize: MOST_LIVES, onRow, onPage });
     this.table.table.id = "request-table";
     this.reset();
   }
 
   reset() {
-    const any = (name) => { const values = valuesOf(this.run, name); return values.length ? [["", "every " + name], ...values.map((value) => [value, value])] : null; };
     this.kind = choice("show", "request-kind", kindsOf(this.run), () => this.filter());
-    this.groups = ["client", "class"].filter((name) => any(name)).map((name) => ({ name, ...choice(name, "request-" + name, any(name), () => this.filter()) }));
+    const groups = ["client", "class"].map((name) => [name, valuesOf(this.run, name)]).filter(([, values]) => values.length);
+    this.groups = groups.map(([name, values]) => {
+      const options = [["", "every " + name], ...values.map((value) => [value, value])];
+      return { name, ...choice(name, "request-" + name, options, () => this.filter()) };
+    });
     this.filters.replaceChildren(this.kind.field, ...this.groups.map((group) => group.field));
     this.note.textContent = lifeNote(this.run);
     this.filter();
@@ -150,8 +166,9 @@ class Explorer {
 
   filter() {
     const test = testOf(this.run, this.kind.list.value), text = this.search.value.trim();
-    const rows = requestsOf(this.run).filter((row) => test(row) && this.groups.every((group) => group.list.value === "" || row[group.name] === group.list.value)
-      && (text === "" || String(row.request) === text || row.session === text));
+    const inGroups = (row) => this.groups.every((group) => group.list.value === "" || row[group.name] === group.list.value);
+    const isNamed = (row) => text === "" || String(row.request) === text || row.session === text;
+    const rows = requestsOf(this.run).filter((row) => test(row) && inGroups(row) && isNamed(row));
     this.table.show(rows, requestColumns(this.run));
   }
 

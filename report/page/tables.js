@@ -54,8 +54,10 @@ class DataTable {
     return el("thead", {}, el("tr", {}, ...this.columns.map((column) => {
       const sort = this.order === column.title ? (this.down ? "descending" : "ascending") : "none";
       const act = () => this.sortBy(column);
-      return el("th", { class: column.number ? "number" : "", title: column.hint || column.title, "aria-sort": sort, tabindex: "0", onclick: act,
-        onkeydown: (event) => { if (event.key === "Enter") act(); } }, column.title);
+      const onkeydown = (event) => { if (event.key === "Enter") act(); };
+      const title = column.hint || column.title;
+      const kind = column.number ? "number" : "";
+      return el("th", { class: kind, title, "aria-sort": sort, tabindex: "0", onclick: act, onkeydown }, column.title);
     })));
   }
 
@@ -114,7 +116,8 @@ function matching(table, text) {
 function csvTable(place, table, id) {
   const every = table.columns.map((_, at) => at);
   const few = csvColumns(table, table.shown), all = table.shown.length < every.length ? csvColumns(table, every) : few;
-  const filter = el("input", { type: "search", id: id + "-filter", placeholder: "filter by text", title: "of runs, axes and other columns of text", "aria-label": "filter by text", oninput: () => show() });
+  const said = { placeholder: "filter by text", "aria-label": "filter by text", title: "of runs, axes and other columns of text" };
+  const filter = el("input", { type: "search", id: id + "-filter", ...said, oninput: () => show() });
   const whole = el("input", { type: "checkbox", id: id + "-all", onchange: () => show() });
   place.append(el("div", { class: "controls" }, filter, all === few ? null : el("label", {}, whole, `all ${every.length} columns`)));
   const made = new DataTable(place, few, table.rows, { pageSize: 100 });
@@ -127,10 +130,12 @@ function csvTable(place, table, id) {
 
 function failures(result) {
   if (!result.failed.length) return null;
-  const of = (run) => Object.entries(run.axes).map(([axis, value]) => `${axis}=${value}`).join(" ") || run.run;
-  return el("div", { class: "card", id: "failed-" + result.number }, el("div", { class: "title bad" }, `${result.failed.length} of ${result.runs.length} runs have no result`),
-    el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "run"), el("th", {}, "state"), el("th", {}, "error"))),
-      el("tbody", {}, ...result.failed.map((run) => el("tr", {}, el("td", {}, of(run)), el("td", { class: "bad" }, run.state), el("td", { style: "white-space: normal" }, run.error))))));
+  const title = el("div", { class: "title bad" }, `${result.failed.length} of ${result.runs.length} runs have no result`);
+  const heads = ["run", "state", "error"].map((name) => el("th", {}, name));
+  const rows = result.failed.map((run) => el("tr", {}, el("td", {}, axesText(run) || run.run), el("td", { class: "bad" }, run.state),
+    el("td", { class: "wrapped" }, run.error)));
+  const table = el("table", {}, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows));
+  return el("div", { class: "card", id: "failed-" + result.number }, title, table);
 }
 
 function summarySection() {
@@ -150,7 +155,8 @@ function otherTables() {
   if (!DATA.results.some((result) => result.tables.length)) return;
   const made = section("tables", "Other tables");
   DATA.results.forEach((result) => result.tables.forEach((table, at) => {
-    const card = el("div", { class: "card" }, el("div", { class: "title" }, DATA.results.length > 1 ? `${result.name}: ${table.name}` : table.name));
+    const title = el("div", { class: "title" }, DATA.results.length > 1 ? `${result.name}: ${table.name}` : table.name);
+    const card = el("div", { class: "card" }, title);
     made.append(card);
     csvTable(card, table, `table-${result.number}-${at}`);
   }));

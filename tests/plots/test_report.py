@@ -1,17 +1,14 @@
-"""Tests of report/: the page's data over made-up and real results, the file itself, and the page in a browser.
+"""Tests of report/: the page's data over made-up and real results, and the file itself (in a browser: test_report_in_browser.py).
 Run: python3 tests/plots/test_report.py"""
 
 import contextlib
 import csv
-import html.parser
 import importlib.util
 import io
 import json
-import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -29,72 +26,11 @@ import report  # noqa: E402
 import spec  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
+from report_case import RATE, ReportTest  # noqa: E402
 from results_of import data_of  # noqa: E402
 
 PROGRAM = ROOT / "build" / "release" / "kvlab"
-RATE = "trace.arrival.poisson.rate_per_s"
 MANY = 100_000
-
-
-class Page(html.parser.HTMLParser):
-    """Elements, the text of each script, the addresses that attributes name, and which elements were not closed in order."""
-
-    EMPTY = ("meta", "link", "img", "br", "input")
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.scripts, self.addresses, self.open, self.wrong = [], [], [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.addresses += [value for name, value in attributes if name in ("src", "href", "action", "data", "poster", "srcset")]
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-        if tag == "script":
-            self.scripts.append((dict(attributes), ""))
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
-            self.wrong.append(tag)
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] == "script":
-            attributes, text = self.scripts[-1]
-            self.scripts[-1] = (attributes, text + data)
-
-    def data(self):
-        return json.loads(next(text for attributes, text in self.scripts if attributes.get("id") == "data"))
-
-
-class ReportTest(unittest.TestCase):
-    def setUp(self):
-        self.top = Path(tempfile.mkdtemp(prefix="kvlab_report_"))
-        self.addCleanup(shutil.rmtree, self.top)
-        self.folder = self.top / "made_up"
-
-    def write(self, *folders):
-        """Writes the page with a stand-in for Plotly and reads it back."""
-        with mock.patch.object(page, "library", lambda: "/* the library: </script> */"):
-            path, _ = report.write(folders or [self.folder])
-        return Page(path.read_text(encoding="utf-8"))
-
-    def main(self, *arguments):
-        heard = io.StringIO()
-        with contextlib.redirect_stderr(heard), mock.patch.object(page, "library", lambda: ""):
-            status = report.main([str(a) for a in arguments])
-        return status, heard.getvalue()
-
-
-    def assert_whole(self, own, rows):
-        """Phases of completed requests add up to their time from arrival to the last token."""
-        columns = own["columns"]
-        total = sum(np.array(columns.get(f"{p}_us", [0] * len(rows))) for p in lives.PHASES)
-        done = (rows.sort_index()["state"] == "completed").to_numpy()
-        e2e = (np.round(rows.sort_index()["last_token_ns"] / 1000) - np.round(rows.sort_index()["arrival_ns"] / 1000)).to_numpy()
-        self.assertGreater(done.sum(), 0)
-        np.testing.assert_array_equal(total[done], e2e[done])
 
 
 class TheFile(ReportTest):
@@ -143,8 +79,11 @@ class TheFile(ReportTest):
             heard = io.StringIO()
             with contextlib.redirect_stderr(heard):
                 self.assertEqual(report.main([str(self.folder)]), 2)
-        self.assertEqual(heard.getvalue(), "kvlab report: the report needs plotly.min.js of the Python package plotly, which is not installed: "
-                         f"{sys.executable} -m pip install --no-deps --target {self.top} plotly\n")
+        self.assertEqual(
+            heard.getvalue(),
+            "kvlab report: the report needs plotly.min.js of the Python package plotly, which is not installed: "
+            f"{sys.executable} -m pip install --no-deps --target {self.top} plotly\n",
+        )
 
     def test_a_page_that_is_too_large_has_fewer_requests_and_says_so(self):
         synthetic.write_runs(self.folder, {"scheduler": ["a", "b"]}, num_requests=400)
@@ -155,14 +94,21 @@ class TheFile(ReportTest):
             self.assertEqual(path.stat().st_size, few)
             self.assertEqual(len(left_out), 1)
             self.assertRegex(left_out[0], r"^requests: 100 of 800 are in the explorer")
-            with mock.patch.object(page, "MOST_BYTES", 1000), self.assertRaisesRegex(report.ResultsError, "would have .* MB without requests"):
+            with mock.patch.object(page, "MOST_BYTES", 1000), self.assertRaisesRegex(
+                report.ResultsError, "would have .* MB without requests"
+            ):
                 report.write([self.folder])
 
 
 class Runs(ReportTest):
     def test_failed_and_stopped_runs_are_listed(self):
         synthetic.write_runs(self.folder, {"scheduler": ["a", "b"]}, num_requests=5)
-        runs = [{"run": "0001", "state": "done"}, {"run": "0002", "state": "unchanged"}, {"run": "0003", "state": "failed", "axes": {"scheduler": "c"}, "error": "c.yaml:3:1: no"}, {"run": "0004", "state": "not run"}]
+        runs = [
+            {"run": "0001", "state": "done"},
+            {"run": "0002", "state": "unchanged"},
+            {"run": "0003", "state": "failed", "axes": {"scheduler": "c"}, "error": "c.yaml:3:1: no"},
+            {"run": "0004", "state": "not run"},
+        ]
         (self.folder / "manifest.json").write_text(json.dumps({"name": "x", "runs": runs}))
         about = data_of([self.folder], MANY)["results"][0]
         self.assertEqual([(r["state"], r["error"]) for r in about["failed"]], [("failed", "c.yaml:3:1: no"), ("not run", "")])
@@ -176,7 +122,10 @@ class Runs(ReportTest):
         about = data_of([self.folder], MANY)["results"][0]
         self.assertEqual(about["command"], "./kvlab run 'my exp.yaml' --set 'a=[1, 2]' --set 'b=it'\\''s'")
         self.assertEqual(about["remarks"], [{"kind": "note", "text": "n", "runs": ["0001", "0002"]}])
-        self.assertEqual(about["credibility"], ["step time 10.0 % measured, 10.0 % interpolated, 10.0 % extrapolated; overload 10.0 % of time; KV blocks given; profile x"])
+        self.assertEqual(
+            about["credibility"],
+            ["step time 10.0 % measured, 10.0 % interpolated, 10.0 % extrapolated; overload 10.0 % of time; KV blocks given; profile x"],
+        )
 
     def test_errors_are_exact(self):
         self.assertIn("no such folder", self.main(self.folder)[1])
@@ -281,20 +230,42 @@ class Lives(ReportTest):
         nan = float("nan")
         self.assertEqual(lives.parts(0, 10, 30, 100, []), [("queued", 0, 10), ("prefill", 10, 30), ("decode", 30, 100)])
         extra = [("transfer", 30, 40), ("preempted", 35, 60), ("preempted", 90, 200)]
-        self.assertEqual(lives.parts(0, 10, 30, 100, extra), [("queued", 0, 10), ("prefill", 10, 30), ("transfer", 30, 35), ("preempted", 35, 60), ("decode", 60, 90), ("preempted", 90, 100)])
+        self.assertEqual(
+            lives.parts(0, 10, 30, 100, extra),
+            [
+                ("queued", 0, 10),
+                ("prefill", 10, 30),
+                ("transfer", 30, 35),
+                ("preempted", 35, 60),
+                ("decode", 60, 90),
+                ("preempted", 90, 100),
+            ],
+        )
         self.assertEqual(lives.parts(0, 10, nan, nan, extra), [("queued", 0, 10)])
 
     def test_a_preemption_ends_with_the_next_step_that_is_planned_with_the_request(self):
         step = lambda planned, begin, batch: {"ph": "X", "ts": begin, "args": {"planned_us": planned, "batch": batch}}
-        events = [step(0, 1, "7:5@0 8:1@9 "), {"ph": "i", "name": "preempted 7", "ts": 3.0}, step(2, 3.0, "7:1@5 "), step(4, 5, "8:1@10 "), step(8, 9, "7:5@0 "), {"ph": "i", "name": "swapped in 7", "ts": 8}]
+        events = [
+            step(0, 1, "7:5@0 8:1@9 "),
+            {"ph": "i", "name": "preempted 7", "ts": 3.0},
+            step(2, 3.0, "7:1@5 "),
+            step(4, 5, "8:1@10 "),
+            step(8, 9, "7:5@0 "),
+            {"ph": "i", "name": "swapped in 7", "ts": 8},
+        ]
         self.assertEqual(lives._of_trace(events), {7: [("preempted", 3000, 9000)]})
 
     def test_transfers_and_groups_of_requests(self):
         synthetic.write_runs(self.folder, {"scheduler": ["a", "b"]}, num_requests=4)
         rows = pd.read_csv(self.folder / "requests.csv", dtype={"run": str}).set_index(["run", "request"])
         first = rows.loc[("0001", 2)]
-        (self.folder / "transfers.csv").write_text(f"run,request,from,to,tokens,bytes,calls,ready_ns,asked_ns,end_ns\n0001,2,0,1,5,5,1,{first.first_token_ns},{first.first_token_ns},{first.first_token_ns + 2_000_000}\n")
-        (self.folder / "request_groups.csv").write_text("run,request,client,class\n0001,0,9007199254740993,chat\n0001,2,,\"co,de\"\n0002,1,5,\n")
+        (self.folder / "transfers.csv").write_text(
+            "run,request,from,to,tokens,bytes,calls,ready_ns,asked_ns,end_ns\n"
+            f"0001,2,0,1,5,5,1,{first.first_token_ns},{first.first_token_ns},{first.first_token_ns + 2_000_000}\n"
+        )
+        (self.folder / "request_groups.csv").write_text(
+            'run,request,client,class\n0001,0,9007199254740993,chat\n0001,2,,"co,de"\n0002,1,5,\n'
+        )
         one, two = (run["lives"] for run in data_of([self.folder], MANY)["runs"])
         self.assertEqual(one["columns"]["transfer_us"], [0, 0, 2000, 0])
         self.assertEqual(one["columns"]["client"], ["9007199254740993", "", "", ""])
@@ -324,7 +295,14 @@ scheduler: [vllm_v1, vllm_v0]
 memory: {num_blocks: 130}
 max_model_len: 1024
 slo: {ttft_ms: 200, tpot_ms: 30}
-trace: {perfetto: true, generate: {requests: 40, clients: {num: 2}, arrival: {poisson: {rate_per_s: 40}}, prompt_tokens: {fixed: {value: 300}}, output_tokens: {uniform: {min: 100, max: 300}}}}
+trace:
+  perfetto: true
+  generate:
+    requests: 40
+    clients: {num: 2}
+    arrival: {poisson: {rate_per_s: 40}}
+    prompt_tokens: 300
+    output_tokens: {uniform: {min: 100, max: 300}}
 """
 
     def run_program(self, more=""):
@@ -342,114 +320,6 @@ trace: {perfetto: true, generate: {requests: 40, clients: {num: 2}, arrival: {po
             self.assertGreater(lost.sum(), 3)
             np.testing.assert_array_equal(lost, own["preemptions"] > 0)
             self.assertEqual(set(run["lives"]["columns"]["client"]), {"0", "1"})
-
-
-def chromium():
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-def missing():
-    """What a test in a browser lacks; "" where it lacks nothing."""
-    try:
-        page.library()
-    except report.ResultsError as error:
-        return str(error)
-    return "" if chromium() else "no chromium: apt-get install chromium"
-
-
-# Uses the page as a reader does, and writes down what it shows.
-PROBE = """{
-const told = {};
-const rows = (id) => document.querySelectorAll(`#${id} tbody tr`).length;
-const cells = (id, name) => {
-  const column = [...document.querySelectorAll(`#${id} th`)].findIndex((cell) => cell.textContent === name);
-  return [...document.querySelectorAll(`#${id} tbody tr`)].map((row) => row.children[column]);
-};
-const put = (id, value, event) => { const at = document.getElementById(id); at.value = value; at.dispatchEvent(new Event(event)); };
-const head = (id, name) => [...document.querySelectorAll(`#${id} th`)].find((cell) => cell.textContent === name);
-told.sections = [...document.querySelectorAll("section")].map((each) => each.id);
-told.failed = document.getElementById("failed-0").textContent;
-told.rows = rows("summary-0");
-put("summary-0-filter", "VLLM 4", "input");
-told.filtered = cells("summary-0", "rate_per_s").map((cell) => cell.textContent);
-put("summary-0-filter", "", "input");
-head("summary-0", "ttft_p99_ms").click();
-told.order = cells("summary-0", "ttft_p99_ms").map((cell) => Number(cell.title));
-document.getElementById("summary-0-all").click();
-told.columns = document.querySelectorAll("#summary-0 th").length;
-told.timeline = document.getElementById("timeline-plot").data[0].name;
-put("timeline-run", "1", "change");
-put("timeline-with", "0", "change");
-told.timelines = document.getElementById("timeline-plot").data.filter((trace) => trace.showlegend).map((trace) => trace.name);
-put("select-comparison", "1", "change");
-told.bars = document.getElementById("figure-comparison").data[0].x.length;
-told.lines = document.querySelectorAll("#figure-cdf_ttft .scatterlayer path.js-line").length;
-told.requests = rows("request-table");
-put("request-client", "b", "change");
-told.client = rows("request-table");
-put("request-kind", "misses", "change");
-told.slow = cells("request-table", "TTFT").map((cell) => parseFloat(cell.textContent));
-put("request-client", "", "change");
-put("request-kind", "all", "change");
-put("compare-a", "0", "change");
-put("compare-b", "2", "change");
-document.querySelectorAll("#request-table tbody tr")[3].click();
-told.number = document.getElementById("compare-request").value;
-told.verdict = document.querySelector("#compare-pair .verdict").textContent;
-told.blame = [...document.querySelectorAll("#blame tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));
-told.lives = document.getElementById("compare-lives").data.map((trace) => trace.name);
-told.provenance = document.getElementById("provenance-0").textContent;
-document.body.append(Object.assign(document.createElement("pre"), { id: "told", textContent: JSON.stringify(told) }));
-}"""
-
-
-@unittest.skipIf(missing(), missing())
-class InABrowser(ReportTest):
-    def open(self, path):
-        """The page after the probe, and what the console said."""
-        (self.top / "probed.html").write_text(path.read_text().replace("</body>", f"<script>{PROBE}</script></body>"))
-        command = [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self.top / 'profile'}", "--window-size=1400,1000",
-                   "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom", f"file://{self.top / 'probed.html'}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        told = re.search(r'<pre id="told">(.*?)</pre>', done.stdout, re.DOTALL)
-        console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-        self.assertIsNotNone(told, "\n".join(console) or done.stderr[-2000:])
-        return json.loads(html.unescape(told[1])), console
-
-    def test_it_filters_sorts_switches_runs_and_compares(self):
-        synthetic.write_runs(self.folder, {"scheduler": ["vllm_v1", "sarathi"], RATE: [2.0, 4.0]}, num_requests=30)
-        (self.folder / "resolved.yaml").write_text("slo: {ttft_ms: 60}\n")
-        runs = [{"run": f"{i:04}", "state": "done", "cost_source": "profile x"} for i in range(1, 5)] + [{"run": "0005", "state": "failed", "axes": {"scheduler": "<b>"}, "error": "does not fit"}]
-        (self.folder / "manifest.json").write_text(json.dumps({"name": "made_up", "file": "e.yaml", "program": "kvlab 1", "runs": runs}))
-        groups = [f"{run:04},{request},{'ab'[request % 2]}," for run in range(1, 5) for request in range(30)]
-        (self.folder / "request_groups.csv").write_text("run,request,client,class\n" + "\n".join(groups) + "\n")
-        path, _ = report.write([self.folder])
-        told, console = self.open(path)
-        self.assertEqual(console, [])
-        self.assertEqual(told["sections"], ["credibility", "summary", "figures", "timeline", "requests", "compare", "provenance"])
-        self.assertIn("1 of 5 runs have no result", told["failed"])
-        self.assertIn("scheduler=<b>faileddoes not fit", told["failed"])
-        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
-        self.assertEqual((told["rows"], told["filtered"]), (4, ["4"]))
-        np.testing.assert_allclose(told["order"], rows["ttft_p99_ms"].sort_values(ascending=False))
-        self.assertEqual(told["columns"], len(rows.columns))
-        self.assertEqual((told["timeline"], told["timelines"]), ("vllm_v1, rate_per_s 2", ["vllm_v1, rate_per_s 4", "vllm_v1, rate_per_s 2"]))
-        self.assertEqual((told["bars"], told["lines"], told["requests"], told["client"]), (4, 4, 30, 15))
-        self.check_requests(told)
-        self.assertIn("./kvlab run e.yaml", told["provenance"])
-
-    def check_requests(self, told):
-        requests = pd.read_csv(self.folder / "requests.csv", dtype={"run": str}).set_index(["run", "request"])
-        one, other = requests.loc[("0001", 3)], requests.loc[("0003", 3)]
-        ttft = (requests.loc["0001"]["first_token_ns"] - requests.loc["0001"]["arrival_ns"]) / 1e6
-        self.assertEqual(len(told["slow"]), int(((ttft > 60) & (ttft.index % 2 == 1)).sum()))
-        self.assertTrue(told["slow"] and min(told["slow"]) > 60)
-        self.assertEqual(told["number"], "3")
-        by = {"queued": lambda r: r.scheduled_ns - r.arrival_ns, "prefill": lambda r: r.first_token_ns - r.scheduled_ns, "decode": lambda r: r.last_token_ns - r.first_token_ns}
-        largest = max(by, key=lambda phase: abs(by[phase](other) - by[phase](one)))
-        self.assertEqual(told["blame"][0][0], largest)
-        self.assertRegex(told["verdict"], r"^Request 3: [\d,.]+ m?s (longer|shorter) in B")
-        self.assertEqual(sorted(told["lives"]), ["decode", "prefill", "queued"])
 
 
 if __name__ == "__main__":
