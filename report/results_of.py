@@ -33,7 +33,7 @@ def _manifest(folder):
 
 
 def _kind(results):
-    """What the page calls this kind of results; an error where it knows none."""
+    """The kind of these results; an error where no report is made of them."""
     if results.summary is None:
         for name in ("points", "claims", "validation"):
             if getattr(results, name) is not None:
@@ -134,7 +134,7 @@ def _command(manifest):
 
 
 def _about(results, kind, manifest, number):
-    """What the page says of a result beside its figures."""
+    """A result beside its figures: tables, runs, remarks, provenance."""
     resolved = results.folder / "resolved.yaml"
     failed = [
         {"axes": r.get("axes", {}), "run": r.get("run", ""), "state": r.get("state", ""), "error": r.get("error", "")}

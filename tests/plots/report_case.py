@@ -1,4 +1,4 @@
-"""What the tests of report/ share: a temporary results folder, the page as elements, and the check that lives are whole."""
+"""Shared by the tests of report/: a temporary results folder, the page as elements, and the check that lives are whole."""
 
 import contextlib
 import html.parser

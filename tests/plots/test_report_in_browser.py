@@ -27,7 +27,7 @@ def chromium():
 
 
 def missing():
-    """What a test in a browser lacks; "" where it lacks nothing."""
+    """The library or the browser that is not installed, with the remedy; "" where both are."""
     try:
         page.library()
     except report.ResultsError as error:
