@@ -64,14 +64,9 @@ def _heat_axes(title):
 def _over(table, x, title, key, looks):
     """Attention kept and output error over bytes, or over tokens read."""
     lossy = table.assign(lost=1 - table["attention_mass"])
+    note = "Dashed and hollow: the rest is in CPU memory or on disk." if fidelity._elsewhere(table).any() else ""
     options = [
-        option(
-            _family_curves(rows, x, y, looks),
-            axis(title, log=True),
-            axis(y_title, log=log),
-            y_title,
-            "Dashed and hollow: the rest is in CPU memory or on disk.",
-        )
+        option(_family_curves(rows, x, y, looks), axis(title, log=True), axis(y_title, log=log), y_title, note)
         for rows, y, y_title, log in (
             (table, "attention_mass", "Attention mass kept (share)", False),
             (lossy[lossy["lost"] > 0], "lost", "Attention mass lost (share)", True),

@@ -211,8 +211,9 @@ def searches(results):
     probes = pd.read_csv(path, dtype={"run": str})
     names = {row["run"]: text for text, rows in lines_of(results.summary, results.axes, results.name) for row in rows.to_dict("records")}
     traces = [
-        curve(names.get(run, run), rows["rate_per_s"], rows["slo_attainment_frac"], hovertemplate="%{x:.4~g}/s: %{y:.2%}" + _NAME)
-        for run, rows in probes.sort_values("rate_per_s").groupby("run", sort=False)
+        curve(names[run], rows["rate_per_s"], rows["slo_attainment_frac"], hovertemplate="%{x:.4~g}/s: %{y:.2%}" + _NAME)
+        for run, rows in ((run, probes[probes["run"] == run].sort_values("rate_per_s")) for run in names)
+        if len(rows)
     ]
     return [
         figure(

@@ -74,7 +74,8 @@ def figure(key, title, options, select="", is_wide=False):
 
 def apply_looks(traces):
     """Gives lines the looks of plots/style.py in their order; traces that have colours of their own keep these. Lines of two results that
-    have one name have one colour: solid and filled in the first result, dashed and hollow in the second."""
+    have one name have one colour: solid and filled in the first result, dashed and hollow in the second, or dotted where a look has a
+    meaning already."""
     lines = [t for t in traces if t["type"] == "scatter" and "line" not in t and "color" not in t.get("marker", {})]
     names = list(dict.fromkeys(t.get("of", t["name"]) for t in lines))
     for trace in lines:
@@ -83,8 +84,11 @@ def apply_looks(traces):
         trace["line"] = {"color": look["color"], "dash": dash, "width": 1.6, **({"shape": trace.pop("shape")} if "shape" in trace else {})}
         trace["marker"] = {"symbol": _SYMBOLS[look["marker"]] + ("-open" if number else ""), "size": 6, "color": look["color"]}
     for trace in traces:
-        if trace["type"] == "bar" and trace.get("result"):
+        if trace.get("result") and trace["type"] == "bar":
             trace["marker"] = {**trace["marker"], "color": _SECOND_BARS}
+        elif trace.get("result") and not any(trace is line for line in lines) and "symbol" in trace.get("marker", {}):
+            trace["marker"] = {**trace["marker"], "symbol": f"{trace['marker']['symbol']}-dot"}
+            trace["line"] = {**trace.get("line", {}), "dash": "dot"}
         for own in ("of", "result"):
             trace.pop(own, None)
 
@@ -96,6 +100,8 @@ def _joined(name, options, prefixes):
             {**t, "name": f"{prefix}: {t['name']}" if t.get("name") else prefix, "of": t.get("name"), "result": number}
             for t in (found["traces"] if found else ())
         ]
+    plain = [t for t in traces if t.get("hoverinfo") == "skip"]  # a line of reference is in both
+    traces = [t for t in traces if not any(t is other for other in plain[1:])]
     first = next(o for o in options if o)
     notes = dict.fromkeys(o["note"] for o in options if o and o["note"])
     return {**first, "name": name, "traces": traces, "note": " ".join(notes)}

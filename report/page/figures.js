@@ -11,7 +11,7 @@ function legendOf(traces, wide) {
 function heightOf(option, wide) {
   const first = option.traces[0] || {};
   const bars = { bar: option.traces.length, heatmap: 1 }[first.type];
-  if (bars) return Math.max(330, 110 + 21 * first.y.length * bars);
+  if (bars) return Math.max(first.type === "bar" ? 330 : 210, 110 + 21 * first.y.length * bars);
   if (typeof (first.y || [])[0] === "string") return Math.max(300, 110 + 17 * new Set(option.traces.flatMap((trace) => trace.y)).size);
   return wide ? 430 : 330 + 15 * Math.ceil(option.traces.length / 2);
 }
