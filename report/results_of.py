@@ -66,18 +66,21 @@ def _figures(results, kind):
     return own.get(kind, serving.figures_of)(results)
 
 
-def _labelled(results):
-    """{run: label} of the runs in the summary, the seed in it where there are several; points that are one run share its label."""
+def _runs_of(results):
+    """A row per run of the summary: its label, with the seed where there are several, and its KV policy's share of step time. Points of the
+    grid that are one run have the label of the first."""
     if results.summary is None or results.summary.empty:
-        return {}
+        return []
     rows = results.summary
     varying = [a for a in results.axes if rows[a].nunique(dropna=False) > 1] or results.axes[:1]
     has_seeds = "seed" in rows and rows["seed"].nunique() > 1
-    labels = {}
+    runs = {}
     for row in rows.to_dict("records"):
         text = label_of(row, varying, len(varying) == 1) or results.name
-        labels.setdefault(row["run"], f"{text}, seed {row['seed']}" if has_seeds else text)
-    return labels
+        label = f"{text}, seed {row['seed']}" if has_seeds else text
+        policy = spec.numbers([row.get("step_policy_frac", 0)])[0] or 0
+        runs.setdefault(row["run"], {"id": row["run"], "label": label, "seed": str(row.get("seed", "")), "policy_frac": policy})
+    return list(runs.values())
 
 
 def _share(rows, column):
@@ -171,30 +174,15 @@ def _runs(everything, most_requests, left_out):
     chosen = lives.chosen_requests(flat, most_requests) if flat else None
     if chosen is not None:
         left_out.append(
-            f"requests: {sum(t['request'].isin(chosen).sum() for t in flat)} of {sum(map(len, flat))} are in the explorer, "
-            "the same numbers in every run: "
-            f"the slowest, and others evenly spaced (figures and the summary are of all requests)"
+            f"requests: {sum(t['request'].isin(chosen).sum() for t in flat)} of {sum(map(len, flat))} are in the explorer, the same numbers "
+            "in every run: the slowest, and others evenly spaced (figures and the summary are of all requests)"
         )
     runs = []
     for number, (results, own) in enumerate(zip(everything, asked)):
         found = lives.lives(results, own, chosen)
         samples = dict(list(results.timeline.groupby("run"))) if results.timeline is not None else {}
-        policy = (
-            dict(zip(results.summary["run"], results.summary["step_policy_frac"]))
-            if results.summary is not None and "step_policy_frac" in results.summary
-            else {}
-        )
-        for run, label in _labelled(results).items():
-            runs.append(
-                {
-                    "result": number,
-                    "id": run,
-                    "label": label,
-                    "lives": found.get(run),
-                    "policy_frac": spec.numbers([policy.get(run, 0)])[0] or 0,
-                    "samples": samples.get(run),
-                }
-            )
+        for run in _runs_of(results):
+            runs.append({**run, "result": number, "lives": found.get(run["id"]), "samples": samples.get(run["id"])})
     with_samples = [r for r in runs if r["samples"] is not None]
     if len(with_samples) > MOST_TIMELINES:
         left_out.append(f"timelines: of {MOST_TIMELINES} of {len(with_samples)} runs, the first ones")

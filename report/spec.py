@@ -115,7 +115,7 @@ def join(figures, prefixes):
         own = [next((f for f in part if f["key"] == key), None) for part in figures]
         first = next(f for f in own if f)
         if any(t["type"] == "heatmap" for f in own if f for o in f["options"] for t in o["traces"]):
-            result += [{**f, "title": f"{prefix}: {f['title']}"} for prefix, f in zip(prefixes, own) if f]
+            result += [{**f, "key": f"{key}_{number}", "title": f"{prefixes[number]}: {f['title']}"} for number, f in enumerate(own) if f]
             continue
         names = list(dict.fromkeys(o["name"] for f in own if f for o in f["options"]))
         options = [

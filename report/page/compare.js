@@ -105,11 +105,13 @@ class Comparison {
     this.reset();
   }
 
-  // The run of the other result with the same label, or else the next run.
+  // The run of the other result with the same label, or its first; else another run of the same seed, or any.
   other(run) {
-    const twin = this.runs.findIndex((each) => each.result !== run.result && each.label === run.label);
-    const far = this.runs.findIndex((each) => each.result !== run.result);
-    return Math.max(0, twin >= 0 ? twin : far >= 0 ? far : Math.min(1, this.runs.length - 1));
+    const tests = [
+      (each) => each.result !== run.result && each.label === run.label, (each) => each.result !== run.result,
+      (each) => each !== run && each.seed === run.seed, (each) => each !== run,
+    ];
+    return this.runs.findIndex(tests.find((test) => this.runs.some(test)));
   }
 
   columns() {

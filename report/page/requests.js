@@ -185,5 +185,5 @@ function requestSection() {
   const card = el("div", { class: "card" });
   section("requests", "Requests", card);
   const explorer = new Explorer(card, runs);
-  explorer.onPick = compareSection(runs);
+  if (runs.length > 1) explorer.onPick = compareSection(runs);
 }

@@ -114,6 +114,16 @@ class Runs(ReportTest):
         self.assertEqual([(r["state"], r["error"]) for r in about["failed"]], [("failed", "c.yaml:3:1: no"), ("not run", "")])
         self.assertEqual(len(about["runs"]), 4)
 
+    def test_without_rows_or_other_tables(self):
+        synthetic.write_runs(self.folder, {"scheduler": []}, num_requests=0)
+        data = data_of([self.folder], MANY)
+        self.assertEqual((data["figures"], data["runs"]), ([], []))
+        synthetic.write_runs(self.folder, {"scheduler": ["a", "b"]}, num_requests=5)
+        for name in ("requests.csv", "timeline.csv", "manifest.json"):
+            (self.folder / name).unlink()
+        data = data_of([self.folder], MANY)
+        self.assertEqual(([f["key"] for f in data["figures"]], data["runs"]), (["comparison"], []))
+
     def test_command_remarks_and_credibility(self):
         synthetic.write_runs(self.folder, {"scheduler": ["a", "b"]}, num_requests=5)
         runs = [{"run": r, "state": "done", "cost_source": "profile x", "note": "n"} for r in ("0001", "0002")]
