@@ -46,6 +46,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
                                                                 {"answers.csv", "run,recipe,"},
                                                                 {"engine_steps.csv", "run,step,"},
                                                                 {"service.csv", "run,group,"},
+                                                                {"request_groups.csv", "run,request,"},
                                                                 {"transfers.csv", "run,request,"},
                                                                 {"links.csv", "run,pool,"},
                                                                 {"pools.csv", "run,pool,"},

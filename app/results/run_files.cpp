@@ -26,6 +26,7 @@ constexpr const char* kRequestColumns =
 constexpr const char* kTimelineColumns =
     "run,replica,time_ns,running,waiting,swapped,used_blocks,cached_blocks,free_blocks,prompt_tokens,output_tokens\n";
 
+constexpr const char* kGroupColumns = "run,request,client,class\n";
 constexpr const char* kTransferColumns = "run,request,from,to,tokens,bytes,calls,ready_ns,asked_ns,end_ns\n";
 
 struct Instant {  // formats as ns, or as nothing when it never came
@@ -59,6 +60,10 @@ RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& t
     transfers_ = std::make_unique<TextFile>(make("transfers.csv"));
     transfers_->write(kTransferColumns);
   }
+  if (tables.contains("request_groups.csv")) {
+    groups_ = std::make_unique<TextFile>(make("request_groups.csv"));
+    groups_->write(kGroupColumns);
+  }
   if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
 }
 
@@ -80,7 +85,15 @@ void RunFiles::request(const RequestRecord& r) {
   requests_->print(",{},{},{},{},{},{},{},{},{},{},{}\n", Instant{r.arrival}, Instant{r.queued}, Instant{r.scheduled},
                    Instant{r.first_token}, Instant{r.last_token}, r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions,
                    r.recomputed_tokens, outcome_name(r.outcome));
+  if (groups_) write_groups(r);
   if (perfetto_) perfetto_->request(r);
+}
+
+void RunFiles::write_groups(const RequestRecord& r) {
+  const bool has_client = has_fact(r.facts, Fact::kClient), has_class = has_fact(r.facts, Fact::kClass);
+  if (!has_client && !has_class) return;
+  groups_->write(csv_line({id_, std::to_string(r.number), has_client ? std::to_string(r.facts->client) : "",
+                           has_class ? std::string(r.facts->request_class.text()) : ""}));
 }
 
 void RunFiles::sample(const TimelineSample& s) {
@@ -127,6 +140,7 @@ void RunFiles::commit(nlohmann::ordered_json manifest) {
   if (requests_) requests_->close();
   if (timeline_) timeline_->close();
   if (transfers_) transfers_->close();
+  if (groups_) groups_->close();
   if (perfetto_) perfetto_->close();
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   std::vector<fs::path> written{fresh_ / "manifest.json"};

@@ -43,10 +43,11 @@ class RunFiles final : public RunSink {
 
  private:
   std::filesystem::path make(const std::string& name);
+  void write_groups(const RequestRecord& record);  // its client and its class, where it has one
   std::filesystem::path runs_, fresh_;
   std::string id_;
   std::set<std::string> names_;  // of the files so far
-  std::unique_ptr<TextFile> requests_, timeline_, transfers_;
+  std::unique_ptr<TextFile> requests_, timeline_, transfers_, groups_;
   std::unique_ptr<PerfettoFile> perfetto_;
 };
 

@@ -1,4 +1,6 @@
 // Orders, predictors and optional columns in experiments: results by class and client, and errors that say what to do.
+#include <algorithm>
+
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -26,6 +28,16 @@ TEST_F(OrderRunTest, ServiceByClassAndClient) {
     requests += std::stoi(row[table.at("requests")]);
   }
   EXPECT_EQ(requests, 60);
+  const CsvTable groups = read_csv("out/request_groups.csv");
+  EXPECT_EQ(groups.columns, (std::vector<std::string>{"run", "request", "client", "class"}));
+  ASSERT_EQ(groups.rows.size(), 60U);
+  for (const auto& row : table.rows) {
+    const std::string group = row[table.at("group")];
+    if (group == "clients") continue;
+    const auto is_its = [&](const auto& request) { return request[groups.at(group)] == row[table.at("name")]; };
+    EXPECT_EQ(std::to_string(std::count_if(groups.rows.begin(), groups.rows.end(), is_its)), row[table.at("requests")])
+        << row[table.at("name")];
+  }
   for (const auto& row : table.rows) {
     const double attained = row[table.at("slo_attainment_frac")].empty() ? -1 : std::stod(row[table.at("slo_attainment_frac")]);
     if (row[table.at("name")] == "chat") {
@@ -114,6 +126,7 @@ TEST_F(OrderRunTest, NoTableWithoutTheColumns) {
   write("e.yaml", text + "scheduler: vllm_v1\norder: {srpt: {preemptive: false}}\n");
   ASSERT_EQ(call({"run", "e.yaml", "--out", "out"}).status, 0);
   EXPECT_FALSE(std::filesystem::exists("out/service.csv"));
+  EXPECT_FALSE(std::filesystem::exists("out/request_groups.csv"));
 }
 
 TEST_F(OrderRunTest, ErrorsSayWhatToDo) {

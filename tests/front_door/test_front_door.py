@@ -191,6 +191,15 @@ class FrontDoor(unittest.TestCase):
         self.assertIn("no figures: KVLAB_PYTHON=/no/such/python lacks", result.stderr)
         self.assertEqual(self.kvlab("plot", "results/x", KVLAB_PYTHON="/no/such/python").returncode, 2)
 
+    def test_report_is_written_by_python_and_builds_nothing(self):
+        (self.root / "report").mkdir()
+        (self.root / "report" / "report.py").write_text("import sys; print(sys.argv[1:]); sys.exit(2)\n")
+        result = self.kvlab("report", "results/a b", "results/c")
+        self.assertEqual((result.returncode, result.stdout, self.cmake_calls()), (2, "['results/a b', 'results/c']\n", []), result.stderr)
+        without = self.kvlab("report", "results/x", KVLAB_PYTHON="/no/such/python")
+        self.assertEqual(without.returncode, 2)
+        self.assertIn("KVLAB_PYTHON=/no/such/python lacks", without.stderr)
+
     def test_doctor_installs_and_builds_nothing(self):
         (self.fake / "missing").write_text("libfmt-dev\n")
         result = self.kvlab("doctor")

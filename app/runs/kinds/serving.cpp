@@ -173,7 +173,7 @@ class Serving final : public Simulation {
   using Simulation::Simulation;
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<ServingRun>(*this, p, seed); }
   [[nodiscard]] std::set<std::string> tables() const override {
-    return {"requests.csv", "timeline.csv", "engine_steps.csv", "service.csv", "trace.json"};
+    return {"requests.csv", "timeline.csv", "engine_steps.csv", "service.csv", "request_groups.csv", "trace.json"};
   }
   [[nodiscard]] bool runs_engine() const override { return true; }
 };

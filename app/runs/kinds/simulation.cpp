@@ -138,7 +138,7 @@ SimulationRun::SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const
 
 bool SimulationRun::writes(const std::string& table) const {
   if (table == "search.csv") return plan_.search.has_value();
-  if (table == "service.csv") return plan_.has_facts;
+  if (table == "service.csv" || table == "request_groups.csv") return plan_.has_facts;
   if (table == "transfers.csv" || table == "links.csv" || table == "pools.csv") return !plan_.setup.pools.empty();
   if (table == "stores.csv") return plan_.setup.store.is_on();
   return table != "trace.json" || plan_.trace.wants_perfetto;

@@ -86,8 +86,8 @@ class Simulation : public RunKind {
   using RunKind::RunKind;
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<SimulationRun>(*this, p, seed); }
   [[nodiscard]] std::set<std::string> tables() const override {
-    return {"requests.csv",  "timeline.csv", "search.csv", "service.csv", "trace.json",
-            "transfers.csv", "links.csv",    "pools.csv",  "stores.csv"};
+    return {"requests.csv", "timeline.csv",  "search.csv", "service.csv", "request_groups.csv",
+            "trace.json",   "transfers.csv", "links.csv",  "pools.csv",   "stores.csv"};
   }
   // Also prints the schedulers' limits, and how far to trust the step times.
   void report(const SweepReport& report, std::ostream& out) const final;

@@ -1,0 +1,313 @@
+"""Figures of simulated or served requests, from the same rows as those of plots/: CDFs, load curves, bars, search, attention kept."""
+
+import numpy as np
+import pandas as pd
+
+import bars
+import cdf
+import fidelity
+import hit_ratio
+import load_curves
+import serving_fidelity
+import validation
+from groups import _cut_lines, combinations, lines_of, mean_and_interval, seeds_note, views
+from load import axis_title
+from spec import axis, curve, figure, numbers, option, symbol
+
+MOST_LINES = 60  # of one state of a figure
+_POINTS = 300  # of a CDF
+_NAME = "<extra>%{fullData.name}</extra>"
+_LOG_FROM = 30  # factor between the fastest and the slowest requests
+_BAR_METRICS = (
+    ("ttft_p50_ms", "P50 TTFT (ms)"),
+    ("ttft_p99_ms", "P99 TTFT (ms)"),
+    ("tpot_p50_ms", "P50 TPOT (ms)"),
+    ("tpot_p99_ms", "P99 TPOT (ms)"),
+    ("e2e_p50_ms", "P50 end-to-end (ms)"),
+    ("e2e_p99_ms", "P99 end-to-end (ms)"),
+    ("queueing_mean_ms", "Mean queueing (ms)"),
+    ("goodput_per_s", "Goodput (requests/s)"),
+    ("search_rate_per_s", "Highest rate that attains the SLO (requests/s)"),
+    ("slo_attainment_frac", "SLO attainment (share)"),
+    ("requests_per_s", "Throughput (requests/s)"),
+    ("output_tokens_per_s", "Output (tokens/s)"),
+    ("prefix_hit_frac", "Prefix hit ratio (share)"),
+    ("kv_used_mean_frac", "KV memory in use, mean (share)"),
+    ("preemptions", "Preemptions"),
+    ("energy_j_per_token", "Energy (J/token)"),
+    ("dollars_per_million_tokens", "Price ($ per million tokens)"),
+)
+
+
+def _views(results, without=None):
+    return [_cut_lines(view, False, MOST_LINES) for view in views(results, without=without, every=True)]
+
+
+def _seeds(parts):
+    """seeds_note, at once where every part is one run."""
+    parts = list(parts)
+    return seeds_note(parts) if any(len(part) > 1 for part in parts) else ""
+
+
+def _left_out(view):
+    return f"Not drawn: {', '.join(view.left_out)}." if view.left_out else ""
+
+
+def _steps(values):
+    """Values in order and the share of values at or below each, at most _POINTS of them; both ends stay."""
+    values = np.sort(values)
+    keep = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).round().astype(int))
+    return values[keep], (keep + 1) / len(values)
+
+
+def _cdf_option(view, metric, latency, limit_ms):
+    traces, spans = [], []
+    for text, rows in view.lines:
+        values = latency.loc[latency["run"].isin(rows["run"]), metric].dropna().to_numpy()
+        if len(values):
+            x, share = _steps(values)
+            traces.append(curve(text, x, share, mode="lines", shape="hv", hovertemplate="%{x:.4~g} ms: %{y:.1%}" + _NAME))
+            spans.append(np.quantile(values, (0.01, 0.99)))
+    low, high = (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0, 0)
+    limits = [("x", limit_ms)] if limit_ms else []
+    return option(
+        traces,
+        axis(f"{cdf.TITLES[metric]} (ms)", low > 0 and high > _LOG_FROM * low),
+        axis("Share of requests", range=[0, 1.01]),
+        view.title,
+        _left_out(view),
+        limits,
+    )
+
+
+def cdfs(results):
+    if results.requests is None or results.requests.empty:
+        return []
+    results.need("requests", cdf._COLUMNS, "the latency CDF")
+    latency, shown = cdf.latencies_ms(results.requests), _views(results)
+    return [
+        figure(f"cdf_{m}", f"{title}: CDF", [_cdf_option(v, m, latency, results.slo_ms.get(m)) for v in shown], "values")
+        for m, title in cdf.TITLES.items()
+    ]
+
+
+def _load_note(view, rate):
+    return " ".join(filter(None, (_seeds(part for _, rows in view.lines for _, part in combinations(rows, [rate])), _left_out(view))))
+
+
+def _load_option(view, rate, metric, name, limit_ms, note):
+    traces = []
+    for text, rows in view.lines:
+        y, x = load_curves.points(rows, rate, metric), dict(load_curves.points(rows, rate, "requests_per_s")[:, :2])
+        y = np.array([p for p in y if p[0] in x]).reshape(-1, 3)
+        if len(y):
+            traces.append(
+                curve(
+                    text,
+                    [x[p] for p in y[:, 0]],
+                    y[:, 1],
+                    y[:, 2],
+                    customdata=numbers(y[:, 0]),
+                    hovertemplate=f"{axis_title(rate)} %{{customdata}}: %{{x:.4~g}} requests/s, %{{y:.4~g}} ms{_NAME}",
+                )
+            )
+    values = [v for t in traces for v in t["y"] if v]
+    return option(
+        traces,
+        axis("Throughput (requests/s)"),
+        axis(f"{name} (ms)", bool(values) and max(values) > 10 * min(values), rangemode="tozero"),
+        ", ".join(filter(None, (name, view.title))),
+        note,
+        [("y", limit_ms)] if limit_ms else [],
+    )
+
+
+def _goodput_option(view, rate, note):
+    traces = []
+    for text, rows in view.lines:
+        p = load_curves.points(rows, rate, "goodput_per_s")
+        if len(p):
+            traces.append(curve(text, p[:, 0], p[:, 1], p[:, 2], hovertemplate="%{x}: %{y:.4~g} requests/s" + _NAME))
+    top = [max((max(t["x"]) for t in traces), default=0)]
+    if traces and rate.endswith("rate_per_s"):
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": "served = offered",
+                "x": [0, *top],
+                "y": [0, *top],
+                "hoverinfo": "skip",
+                "line": {"color": "#a0a0a0", "width": 1, "dash": "dot"},
+            }
+        )
+    return option(traces, axis(axis_title(rate), rangemode="tozero"), axis("Goodput (requests/s)", rangemode="tozero"), view.title, note)
+
+
+def load(results):
+    """Latency over throughput, and goodput over the load, where a rate or concurrency is swept."""
+    rate = results.rate_axis()
+    if rate is None or results.summary[rate].nunique() < 2:
+        return []
+    shown, figures = [(v, _load_note(v, rate)) for v in _views(results, rate)], []
+    for metric, name in load_curves._LATENCIES.items():
+        options = [
+            _load_option(v, rate, f"{metric}_{s}_ms", f"{s.upper()} {name}", results.slo_ms.get(metric), note)
+            for s in ("p99", "p50")
+            for v, note in shown
+        ]
+        figures.append(figure(f"throughput_latency_{metric}", f"Throughput and {name}", options, "of"))
+    if "goodput_per_s" in results.summary and results.summary["goodput_per_s"].notna().any():
+        figures.append(figure("goodput", "Goodput over load", [_goodput_option(v, rate, note) for v, note in shown], "values"))
+    return figures
+
+
+def _bar_option(lines, column, title, note):
+    stats = [mean_and_interval(part[column]) for _, part in lines]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "",
+        "y": [t for t, _ in lines],
+        "x": numbers([s[0] for s in stats]),
+        "hovertemplate": "%{y}: %{x:.5~g}" + _NAME,
+        "error_x": {"type": "data", "array": numbers([s[1] for s in stats]), "thickness": 1, "width": 3},
+        "marker": {"color": "#8aa6c8", "line": {"color": "#1b1b3a", "width": 0.6}},
+    }
+    if not any(s[1] > 0 for s in stats):
+        del trace["error_x"]
+    return option(
+        [trace],
+        axis(title, bars.is_logarithmic([s[0] for s in stats])),
+        {"autorange": "reversed", "automargin": True, "type": "category"},
+        title,
+        note,
+    )
+
+
+def comparison(results):
+    """Bars of any metric: every line of the experiment, means over seeds."""
+    lines = lines_of(results.summary, results.axes, results.name) if len(results.summary) else []
+    metrics = [
+        m
+        for m in _BAR_METRICS
+        if m[0] in results.summary and pd.api.types.is_numeric_dtype(results.summary[m[0]]) and results.summary[m[0]].notna().any()
+    ]
+    first = [c for c, _ in bars._metrics(results.summary)]
+    note = _seeds(part for _, part in lines)
+    metrics.sort(key=lambda m: first.index(m[0]) if m[0] in first else len(first))
+    return (
+        [figure("comparison", "Comparison", [_bar_option(lines, *m, note) for m in metrics], "metric", is_wide=len(lines) > 8)]
+        if lines
+        else []
+    )
+
+
+def searches(results):
+    """Every rate that `search` tried, with the share of requests that met the SLO there."""
+    path = results.folder / "search.csv"
+    if not path.exists():
+        return []
+    probes = pd.read_csv(path, dtype={"run": str})
+    names = {row["run"]: text for text, rows in lines_of(results.summary, results.axes, results.name) for row in rows.to_dict("records")}
+    traces = [
+        curve(names[run], rows["rate_per_s"], rows["slo_attainment_frac"], hovertemplate="%{x:.4~g}/s: %{y:.2%}" + _NAME)
+        for run, rows in ((run, probes[probes["run"] == run].sort_values("rate_per_s")) for run in names)
+        if len(rows)
+    ]
+    return [
+        figure(
+            "search",
+            "Search: SLO attainment at every rate tried",
+            [option(traces, axis("Arrival rate (requests/s)"), axis("SLO attainment (share)", range=[0, 1.02]))],
+        )
+    ]
+
+
+def attention_kept(results):
+    if not results.measures_attention:
+        return []
+    points = serving_fidelity.points_of(results)
+    looks, options = fidelity._looks(points), []
+    for column, title in serving_fidelity._PANELS:
+        shown = points[points[column].notna()]
+        traces = [
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": p["name"],
+                "x": [p[column]],
+                "y": [p["attention_mass"]],
+                "marker": {"color": looks[p["name"]]["color"], "symbol": symbol(looks[p["name"]]["marker"]), "size": 8},
+            }
+            for p in shown.to_dict("records")
+        ]
+        title = title.replace("\n", " ")
+        options.append(option(traces, axis(title, rangemode="tozero"), axis("Attention mass kept (share)"), title))
+    return [figure("serving_fidelity", "Throughput and attention kept", options, "load")]
+
+
+def hit_ratios(results):
+    if not results.is_hit_ratio:
+        return []
+    options = []
+    for values, rows in combinations(results.summary, hit_ratio.others_of(results)):
+        for column, unit in (("hit_frac", "blocks"), ("token_hit_frac", "tokens")):
+            traces = []
+            for policy, part in rows.groupby("block_cache", sort=False):
+                points = hit_ratio._curve(part, column)
+                own = {"line": {"color": "black", "width": 2.4}, "marker": {"color": "black", "size": 5}} if policy == "belady" else {}
+                traces.append(
+                    curve(
+                        "belady (upper bound)" if own else policy,
+                        points[:, 0],
+                        100 * points[:, 1],
+                        hovertemplate="%{x} blocks: %{y:.2f} %" + _NAME,
+                        **own,
+                    )
+                )
+            name = ", ".join([f"% of {unit}", *map(str, values)])
+            options.append(
+                option(traces, axis("Cache size (blocks)", log=True), axis(f"Hit ratio (% of {unit})", rangemode="tozero"), name)
+            )
+    return [figure("hit_ratio", "Hit ratio over cache size", options, "of")]
+
+
+def validations(results):
+    """Simulated against real: errors per statistic, throughput over time."""
+    figures, table = [], results.validation
+    if table is not None and not table.empty and {"metric", "statistic", "diff_frac"} <= set(table.columns):
+        traces = [
+            {
+                **curve(validation.NAMES.get(m, m), [0], 100 * rows["diff_frac"], hovertemplate="%{x}: %{y:+.2f} %" + _NAME),
+                "mode": "markers",
+                "x": rows["statistic"].tolist(),
+            }
+            for m, rows in table.groupby("metric", sort=False)
+        ]
+        real = "the engine" if validation.is_of_hosts(table) else "real"
+        figures.append(
+            figure(
+                "validation_error",
+                f"Simulated against {real}",
+                [option(traces, {"title": {"text": "Statistic"}, "type": "category"}, axis(f"Simulated − {real} (%)", zeroline=True))],
+            )
+        )
+    if results.throughput is not None and not results.throughput.empty:
+        rows = results.throughput
+        traces = [curve(n, rows["time_s"], rows[f"{n}_tokens_per_s"], mode="lines") for n in ("real", "simulated")]
+        figures.append(
+            figure(
+                "validation_throughput",
+                "Output over time, real and simulated",
+                [option(traces, axis("Time (s)"), axis("Output (tokens/s)", rangemode="tozero"))],
+            )
+        )
+    return figures
+
+
+def figures_of(results):
+    if results.is_hit_ratio:
+        return hit_ratios(results)
+    results.need("summary", [c for c, _ in bars._NEEDED], "the comparison")
+    return [*comparison(results), *load(results), *cdfs(results), *searches(results), *attention_kept(results), *validations(results)]

@@ -1,0 +1,88 @@
+"""Tables of the page: the text of CSV files as it is, with the columns that are shown first."""
+
+import csv
+
+MOST_ROWS = 2000  # of a table of the page
+_SERVED = (
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms requests_per_s output_tokens_per_s goodput_per_s slo_attainment_frac "
+    "search_rate_per_s "
+    "preemptions prefix_hit_frac kv_used_mean_frac attention_mass"
+).split()
+_REPLAYED = (
+    "budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac host_bytes_frac "
+    "disk_bytes_frac family"
+).split()
+_GRADED = (
+    "budget_tokens task length num_answers exact_match_frac exact_match_lo exact_match_hi full_exact_match_frac kl_to_full "
+    "resident_bytes_frac family"
+).split()
+_CACHED = "requests lookups hit_frac token_hit_frac evictions capacity_gib".split()
+# Files beside summary.csv that are shown as they are.
+OTHERS = (
+    "service.csv",
+    "pools.csv",
+    "links.csv",
+    "stores.csv",
+    "search.csv",
+    "validation.csv",
+    "points.csv",
+    "groups.csv",
+    "left_out.csv",
+    "claims.csv",
+)
+
+
+def read(path):
+    """Columns and rows of a CSV file, as text."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    return (rows[0], rows[1:]) if rows else ([], [])
+
+
+def _shown(results, columns, rows):
+    """Columns to begin with: the axes and the seed where they vary, then metrics that have values."""
+    wanted = _GRADED if results.is_accuracy else _CACHED if results.is_hit_ratio else _REPLAYED if results.is_replay else _SERVED
+    end = columns.index("seed") + 1 if "seed" in columns else len(results.axes) + 1
+    varies = lambda c: len({row[c] for row in rows}) > 1
+    has_recipe = "recipe" in columns and (results.is_replay or results.is_accuracy)
+    told = ("kv_policy", "kv_policy.recipe", "kv_policy.budget_tokens") if has_recipe else ()
+    axes = [c for c in range(1, end) if varies(c) and columns[c] not in told]
+    recipe = [columns.index("recipe")] if has_recipe else []
+    found = [columns.index(name) for name in wanted if name in columns]
+    return list(dict.fromkeys([0, *recipe, *axes, *(c for c in found if any(row[c] for row in rows))]))
+
+
+def _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _table(name, columns, rows, shown, axes=()):
+    """`searched`: the columns that the filter looks into: run, axes, and those of text."""
+    searched = [c for c, title in enumerate(columns) if c == 0 or title in axes or any(row[c] and not _is_number(row[c]) for row in rows)]
+    return {"name": name, "columns": columns, "rows": rows[:MOST_ROWS], "shown": shown, "searched": searched, "total": len(rows)}
+
+
+def summary(results):
+    columns, rows = read(results.folder / "summary.csv")
+    return _table(
+        "summary.csv",
+        columns,
+        rows,
+        _shown(results, columns, rows),
+        (*columns[1 : columns.index("seed") + 1], "task", "length", "recipe", "budget_tokens") if "seed" in columns else results.axes,
+    )
+
+
+def others(folder):
+    """The further tables of a folder that have rows."""
+    found = []
+    for name in OTHERS:
+        if (folder / name).is_file():
+            columns, rows = read(folder / name)
+            if rows:
+                found.append(_table(name, columns, rows, list(range(len(columns)))))
+    return found
