@@ -25,7 +25,7 @@ def source_of(results):
     return f"Measured on the attention of the model {model}." if model else ""
 
 
-def _rows_of(table, points, columns):
+def rows_of(table, points, columns):
     """attention_mass of the points' runs as [points, columns], means over what is not in `columns`."""
     of_run = {run: i for i, runs in enumerate(points["run"]) for run in runs}
     table = table[table["run"].isin(of_run.keys())]
@@ -95,18 +95,18 @@ def maps(results, points, folder, every):
             continue
         printed = " ".join(filter(None, (sentence(note), source)))
         if results.heads is not None:
-            heads = _rows_of(results.heads, chosen, ["layer", "kv_head"]).sort_index(axis=1)
+            heads = rows_of(results.heads, chosen, ["layer", "kv_head"]).sort_index(axis=1)
             for name in _pages(chosen, heads.to_numpy(), [c[0] for c in heads.columns], "Layer (columns: its KV heads)", printed, folder, f"fidelity_heads{suffix}"):
                 yield name, note
         if results.steps is not None:
-            steps = _rows_of(results.steps, chosen, ["sample", "step"])
+            steps = rows_of(results.steps, chosen, ["sample", "step"])
             for name in _pages(chosen, steps.to_numpy(), [c[0] for c in steps.columns], "Sample (columns: its decode steps)", printed, folder, f"fidelity_steps{suffix}"):
                 yield name, note
 
 
 def one_recipe(results, points, folder):
     """A recipe's layers and KV heads, a panel per setting."""
-    table = _rows_of(results.heads, points, ["layer", "kv_head"]).sort_index(axis=1)
+    table = rows_of(results.heads, points, ["layer", "kv_head"]).sort_index(axis=1)
     layers, heads = len(table.columns.unique(0)), len(table.columns.unique(1))
     name = f"fidelity_heads_{slug(points['name'].iloc[0])}"
     figure, axes = style.grid(name, 1, len(points), style.COLUMN_IN, 0.9 + max(ROW_IN * layers, 1.0), sharey=True)

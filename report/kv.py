@@ -5,6 +5,7 @@ import numpy as np
 import accuracy
 import claims
 import fidelity
+import heat_maps
 from groups import at_budgets, parts_of
 from spec import axis, figure, numbers, option, symbol
 
@@ -88,7 +89,7 @@ def _maps(results, table):
         options = []
         for suffix, chosen, note in at_budgets(lossy, True) if source is not None else ():
             if len(chosen):
-                cells = fidelity._rows_of(source, chosen, columns)
+                cells = heat_maps.rows_of(source, chosen, columns)
                 cells = cells.sort_index(axis=1) if name == "heads" else cells
                 heat = _heat(cells.to_numpy(), chosen["name"], [f"{a}, {b}" for a, b in cells.columns], 0, 1, "share")
                 options.append(option([heat], *_heat_axes(title), suffix.strip("_").replace("_", " ") or "all", note))
@@ -109,7 +110,7 @@ def replay(results):
     table = fidelity.points_of(results)
     if table.empty:
         return []
-    looks = fidelity._looks(table)
+    looks = fidelity.looks_of(table)
     return [
         _over(table, "resident_bytes_frac", _BYTES, "fidelity_bytes", looks),
         _over(table, "attended_tokens", _READ, "fidelity_attended", looks),
@@ -149,7 +150,7 @@ def graded(results):
     over, tasks = [], []
     for _, rows, title in parts_of(results.summary, results.axes, True) if len(results.summary) else ():
         table = accuracy.points_of(rows)
-        looks, lossy = fidelity._looks(table), table[table["kl_to_full"] > 1e-6]
+        looks, lossy = fidelity.looks_of(table), table[table["kl_to_full"] > 1e-6]
         for shown, y, name, log in (
             (table, "exact_match_frac", "Right answers (mean over tasks)", False),
             (lossy, "kl_to_full", "KL to the full cache (nats per token)", True),

@@ -10,7 +10,7 @@ import hit_ratio
 import load_curves
 import serving_fidelity
 import validation
-from groups import _cut_lines, combinations, lines_of, mean_and_interval, seeds_note, views
+from groups import cut_lines, combinations, lines_of, mean_and_interval, seeds_note, views
 from load import axis_title
 from spec import axis, curve, figure, numbers, option, symbol
 
@@ -40,7 +40,7 @@ _BAR_METRICS = (
 
 
 def _views(results, without=None):
-    return [_cut_lines(view, False, MOST_LINES) for view in views(results, without=without, every=True)]
+    return [cut_lines(view, False, MOST_LINES) for view in views(results, "", without=without, every=True)]
 
 
 def _seeds(parts):
@@ -228,7 +228,7 @@ def attention_kept(results):
     if not results.measures_attention:
         return []
     points = serving_fidelity.points_of(results)
-    looks, options = fidelity._looks(points), []
+    looks, options = fidelity.looks_of(points), []
     for column, title in serving_fidelity._PANELS:
         shown = points[points[column].notna()]
         traces = [
@@ -255,7 +255,7 @@ def hit_ratios(results):
         for column, unit in (("hit_frac", "blocks"), ("token_hit_frac", "tokens")):
             traces = []
             for policy, part in rows.groupby("block_cache", sort=False):
-                points = hit_ratio._curve(part, column)
+                points = hit_ratio._curve(part, column, hit_ratio._X)
                 own = {"line": {"color": "black", "width": 2.4}, "marker": {"color": "black", "size": 5}} if policy == "belady" else {}
                 traces.append(
                     curve(

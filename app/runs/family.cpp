@@ -4,6 +4,7 @@ namespace kvlab {
 
 std::string family_of(const Recipe& r) {
   if (r.selector == "top_k_oracle" || r.scorer == "oracle" || r.scorer == "random" || r.keeps_everything()) return "reference";
+  if (r.prunes()) return "prompt pruning";
   if (r.selector != "all") return "selection";
   if (r.scorer.empty() && r.format == "native" && r.selects_in_prompts()) return "prefill selection";
   if (r.scorer.empty()) return r.format != "native" ? "format" : "merging";

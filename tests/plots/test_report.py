@@ -54,7 +54,7 @@ class TheFile(ReportTest):
     def test_text_of_the_results_stays_text(self):
         names = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>"]
         synthetic.write_runs(self.folder, {"scheduler": names}, num_requests=5)
-        (self.folder / "manifest.json").write_text(json.dumps({"name": "<!--<script>"}))
+        (self.folder / "manifest.json").write_text(json.dumps({"experiment": "<!--<script>"}))
         found = self.write()
         self.assertEqual(found.tags.count("script"), 3)
         self.assertNotIn("img", found.tags)
@@ -160,7 +160,7 @@ class Runs(ReportTest):
     def test_two_results_share_figures_and_keep_their_names(self):
         for name in ("one", "two"):
             synthetic.write_runs(self.top / name, {"scheduler": ["a", "b"]}, num_requests=20)
-            (self.top / name / "manifest.json").write_text(json.dumps({"name": "same"}))
+            (self.top / name / "manifest.json").write_text(json.dumps({"experiment": "same"}))
         data = data_of([self.top / "one", self.top / "two"], MANY)
         self.assertEqual([r["name"] for r in data["results"]], ["same (one)", "same (two)"])
         lines = next(f for f in data["figures"] if f["key"] == "cdf_ttft")["options"][0]["traces"]
