@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <set>
 #include <sstream>
 
@@ -199,31 +198,8 @@ std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const st
   return config;
 }
 
-namespace {
-
-// Files parsed before, in this thread since nodes may not be shared: a sweep reads the same model for each of thousands of runs.
-const std::shared_ptr<const ConfigFile>& parsed_before(const std::string& file, std::string text) {
-  struct Parsed {
-    std::string text;
-    std::shared_ptr<const ConfigFile> config;
-  };
-  thread_local std::map<std::string, Parsed> all;
-  constexpr std::size_t kMostFiles = 64;
-  if (all.size() > kMostFiles) all.clear();
-  Parsed& one = all[file];
-  if (one.config == nullptr || one.text != text) {
-    one.config = nullptr;  // stays so where the text is wrong
-    one.config = parse_config(text, file, {});
-    one.text = std::move(text);
-  }
-  return one.config;
-}
-
-}  // namespace
-
 std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides) {
-  std::string text = read_file(file, "a YAML file");
-  return overrides.empty() ? parsed_before(file, std::move(text)) : parse_config(text, file, overrides);
+  return parse_config(read_file(file, "a YAML file"), file, overrides);
 }
 
 }  // namespace kvlab
