@@ -41,7 +41,9 @@ std::string why_not_renumbered(const Recipe& r) {
   if (!r.renumbers()) return "";
   const auto because = [](const std::string& why) { return "keys cannot be renumbered, because " + why + kInstead; };
   if (!r.acts && r.selects_all) return because("no token is dropped or left out");
-  if (r.prunes()) return because(fmt::format("prompt_pruner '{}' drops tokens of prompts without turning keys", r.prompt_pruner));
+  if (r.prunes())
+    return because(fmt::format("{} '{}' drops tokens of prompts without turning keys", r.pruning_part(),
+                               r.rewrites() ? r.prompt_rewriter : r.prompt_pruner));
   if (r.make_disposal()->adds_segments()) return because(fmt::format("disposal '{}' keeps keys outside the cache", r.disposal));
   if (r.make_selector()->adds_segments()) return because(fmt::format("selector '{}' keeps keys outside the cache", r.selector));
   if (!r.acts) return "";

@@ -25,7 +25,8 @@ inline bool stays_in_pages(const std::string& recipe) { return recipe == "cacheg
 // Bytes held for K and V beyond those counted, per layer and KV head: divisors of channels, which are counted in 16 bits or not at all
 // (where the paper folds them into weights) and held in 32, once for each number of bits.
 inline std::int64_t divisor_bytes(const std::string& recipe, std::int64_t head_dim) {
-  const std::map<std::string, std::int64_t> bytes{{"qserve_kv4", 4}, {"fireq", 2}, {"mikv", 2}, {"zipcache", 6}, {"zipvl", 6}};
+  const std::map<std::string, std::int64_t> bytes{{"qserve_kv4", 4}, {"fireq", 2}, {"mikv", 2},
+                                                  {"zipcache", 6},   {"zipvl", 6}, {"zipvl_prefill", 6}};
   return bytes.contains(recipe) ? bytes.at(recipe) * head_dim : 0;
 }
 
@@ -34,7 +35,7 @@ inline std::int64_t counted_kv(PolicyCache& cache, EngineSequence& s) {
   const std::string name = cache.policy().recipe().name;
   std::int64_t tokens = 0;
   for (const auto& row : cache.positions(s)) tokens += std::ssize(row);
-  const bool has_word = name == "zipcache" || name == "zipvl" || name == "mikv",
+  const bool has_word = name == "zipcache" || name.starts_with("zipvl") || name == "mikv",
              has_position = name == "snapkv_kivi2" || name == "knorm_int4";
   return cache.resident(s).gpu - 4 * tokens * (has_word || has_position ? 1 : 0);
 }

@@ -321,6 +321,7 @@ class RenumberedRecipe : public testing::TestWithParam<std::string> {};
 TEST_P(RenumberedRecipe, RunsOrSaysWhyNot) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe own = shipped_recipe(GetParam());
+  if (!own.runs_in("replay")) GTEST_SKIP() << "does not run in replay";
   static AttentionTrace trace = [] {
     AttentionTrace t = llama3_sample({.prompt = 420, .decode = 6});
     for (const std::string& name : recipe_names())
