@@ -58,7 +58,7 @@ def _colour_classes():
 
 
 def _column_groups(axis, groups, title):
-    """Names the runs of equal values under the columns and parts them by lines, as many as there is room for."""
+    """Names runs of equal values under the columns, where there is room, with lines between them."""
     groups = list(groups)
     starts = [i for i, g in enumerate(groups) if i == 0 or g != groups[i - 1]]
     every = -(-len(starts) // 16)
@@ -81,7 +81,7 @@ def _heat_map(points, values, groups, title, note, folder, name):
 
 
 def _pages(points, values, groups, title, note, folder, name):
-    """Heat maps of these rows: as many as they fill pages."""
+    """Heat maps of these rows, one per page."""
     for first in range(0, len(points), MAX_ROWS):
         rows = slice(first, first + MAX_ROWS)
         yield _heat_map(points[rows], values[rows], groups, title, note, folder, name + (f"_{first // MAX_ROWS + 1}" if first else ""))

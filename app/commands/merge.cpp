@@ -48,11 +48,10 @@ int merge_shards(MergeCommand c, std::ostream& out, std::ostream& err) {
   }
   Experiment experiment = load_experiment(c.target, c.set);
   const std::string remark = drop_idle_seeds(experiment, c.sweep.quiet ? nullptr : &err);
-  if (c.sweep.out.empty()) c.sweep.out = (fs::path("results") / experiment.name).string();
+  c.sweep.out = results_folder(experiment, c.sweep.out).string();
   if (c.sweep.shards.empty()) c.sweep.shards = shard_folders(c.sweep.out);
   if (c.sweep.shards.empty()) throw InputError(shard_folder(c.sweep.out, {}).parent_path().string() + ": there are no shards" + kAdvice);
   if (!c.sweep.quiet) out << remark;
-  c.sweep.only_finished = true;
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 

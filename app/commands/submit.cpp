@@ -13,7 +13,7 @@
 
 #include "app/runs/experiment.h"
 #include "app/runs/seeds.h"
-#include "app/runs/shard.h"
+#include "app/runs/sweep.h"
 #include "base/error.h"
 
 namespace kvlab {
@@ -94,7 +94,7 @@ int submit_sweep(SubmitCommand c, std::ostream& out) {
   Experiment experiment = load_experiment(c.file, c.set);
   drop_idle_seeds(experiment);
   c.file = experiment.file;
-  if (c.out.empty()) c.out = (fs::path("results") / experiment.name).string();
+  c.out = results_folder(experiment, c.out).string();
   c.shards = default_shards(c, experiment);
   const SlurmScripts scripts = slurm_scripts(c, experiment.name, fs::current_path().string(), fs::read_symlink("/proc/self/exe").string());
   if (!c.sends) {
@@ -115,7 +115,7 @@ void add_submit_command(CLI::App& app, SubmitCommand& c, const std::function<voi
   submit->add_option("file", c.file, "experiment (YAML)")->required();
   submit->add_flag("--slurm", c.slurm, "for Slurm: a script for sbatch")->required();
   submit->add_flag("--send", c.sends, "submit the scripts instead of printing them, and a job that merges the shards afterwards");
-  submit->add_option("--shards", c.shards, "tasks of the array; default: as many as runs, at most 16")->check(CLI::Range(1, 100'000));
+  submit->add_option("--shards", c.shards, "tasks of the array; default: one per run, at most 16")->check(CLI::Range(1, 100'000));
   submit->add_option("--cpus", c.cpus, "of a task, which does so many runs at a time; default: 1")->check(CLI::Range(1, 4096));
   submit->add_option("--sbatch", c.options, "a further option of sbatch, --sbatch=--partition=long; may be repeated")
       ->allow_extra_args(false);

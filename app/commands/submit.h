@@ -13,7 +13,7 @@ namespace kvlab {
 struct SubmitCommand {
   std::string file, out;
   std::vector<std::string> set, options;  // options: further ones of sbatch, "--partition=long"
-  std::uint32_t shards = 0;               // 0: as many as there are runs, at most 16
+  std::uint32_t shards = 0;               // 0: one per run, at most 16
   int cpus = 1;                           // of a task
   bool slurm = false, sends = false;
 };

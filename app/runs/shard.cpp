@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr long long kMostShards = 100'000;  // as many as a sweep may have runs
+constexpr long long kMostShards = 100'000;  // the most runs of a sweep
 
 fs::path folder_of_shards(const fs::path& whole) {
   fs::path plain = whole;

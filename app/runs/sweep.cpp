@@ -73,12 +73,16 @@ void adopt(const Experiment& experiment, const SweepOptions& options, const Resu
   adopt_runs(ids, options.shards, folder, [&](const std::string& id) { return experiment.resolved_in(folder.runs() / id, *runs.at(id)); });
 }
 
-fs::path results_folder(const Experiment& experiment, const SweepOptions& options) {
-  const fs::path whole = options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out);
+fs::path folder_of(const Experiment& experiment, const SweepOptions& options) {
+  const fs::path whole = results_folder(experiment, options.out);
   return options.shard ? shard_folder(whole, *options.shard) : whole;
 }
 
 }  // namespace
+
+fs::path results_folder(const Experiment& experiment, const std::string& out) {
+  return out.empty() ? fs::path("results") / experiment.name : fs::path(out);
+}
 
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
   const auto began = std::chrono::steady_clock::now();
@@ -86,8 +90,7 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   RunKinds kinds;
   SweepPlan plan = check_all(kinds, experiment, options, inputs, err);
   const StopSignals signals;
-  ResultsFolder folder(results_folder(experiment, options), experiment,
-                       options.join ? ResultsFolder::Joins::kYes : ResultsFolder::Joins::kNo);
+  ResultsFolder folder(folder_of(experiment, options), experiment, options.join ? ResultsFolder::Joins::kYes : ResultsFolder::Joins::kNo);
   std::vector<std::string> ids = run_ids(experiment, inputs);
   refuse_own_inputs(inputs, folder.path());
   if (options.shard) keep_shard(*options.shard, experiment, plan, ids);
@@ -104,7 +107,7 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   sweep.run_all();
   const int status = sweep.status();
   const std::vector<std::size_t> complete = complete_runs(sweep.states());
-  if (options.only_finished) sweep.report_missing();
+  if (!options.shards.empty()) sweep.report_missing();
   if (complete.empty()) {
     folder.remove_if_new();
     if (status == 130) sweep.report_stop(0);

@@ -16,14 +16,16 @@ struct SweepOptions {
   std::string out;                            // results folder; "": results/NAME
   bool join = false;                          // `out` may belong to another experiment
   std::optional<Shard> shard;                 // only these runs, into a folder of their own beside the results folder
-  std::vector<std::filesystem::path> shards;  // results folders whose complete runs are copied into the results folder
-  bool only_finished = false;                 // do no run: join the complete ones
+  std::vector<std::filesystem::path> shards;  // their complete runs are copied into the results folder, and no run is done
   bool fast_forward = true;
   bool quiet = false;           // errors and nothing else
   bool force = false;           // do runs again whose inputs have not changed
   bool names_results = true;    // for the front door, which draws their figures
   bool shows_progress = false;  // a bar that rewrites its line: only for terminals
 };
+
+// `out`, or where it is "" results/NAME.
+std::filesystem::path results_folder(const Experiment& experiment, const std::string& out);
 
 // Checks every run of an experiment, does those that are not in the results folder yet, and joins their tables at its top. Returns the exit
 // status: 0; 1 or 2 when runs failed (2: all of them by something the user can mend); 1 where shards lack runs; 130 after Ctrl-C.

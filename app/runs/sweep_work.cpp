@@ -78,8 +78,8 @@ void Sweep::find_finished() {
       todo_.push_back(i);
   }
   share_outcomes();
-  if (options_.only_finished) todo_.clear();
-  if (options_.quiet || options_.only_finished) return;
+  if (merges()) todo_.clear();
+  if (options_.quiet || merges()) return;
   for (const auto& [changed, count] : stale_)
     out_ << fmt::format("{} {} done again, since {} changed\n", count, count == 1 ? "run is" : "runs are", changed);
 }
@@ -127,7 +127,7 @@ void Sweep::run_all() {
 // Runs that share nothing, some at a time.
 void Sweep::run_singly() {
   const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  // Where a run measures time, nothing runs beside it.
+  // Runs that measure time have the machine to themselves.
   const bool measures = std::any_of(plan_.kinds.begin(), plan_.kinds.end(), [](const RunKind* kind) { return kind->runs_engine(); });
   const int wanted = measures ? 1 : options_.jobs > 0 ? options_.jobs : cores;
   const int jobs = std::min(wanted, static_cast<int>(todo_.size()));
@@ -209,7 +209,7 @@ int Sweep::status() const {
   const auto count = [&](RunState::Outcome o) {
     return std::count_if(states_.begin(), states_.end(), [&](const RunState& s) { return s.outcome == o; });
   };
-  if (count(RunState::kFailed) > 0 || (options_.only_finished && count(RunState::kNotRun) > 0)) return 1;
+  if (count(RunState::kFailed) > 0 || (merges() && count(RunState::kNotRun) > 0)) return 1;
   return count(RunState::kBadInput) > 0 ? 2 : 0;
 }
 

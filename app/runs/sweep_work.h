@@ -44,6 +44,7 @@ class Sweep {
   [[nodiscard]] bool has_new_runs() const;
 
  private:
+  [[nodiscard]] bool merges() const { return !options_.shards.empty(); }
   [[nodiscard]] RunOrigin origin_of(std::size_t i) const;
   [[nodiscard]] bool is_finished(std::size_t i);
   void set_aside(const std::string& id) const;

@@ -15,7 +15,7 @@ namespace kvlab {
 // computes the rest of the activations again.
 class GradientTape final : public Recorder {
  public:
-  // `inner` is told of everything too; null: nobody. The model outlives the tape.
+  // `inner` gets every call too; it may be null. The model outlives the tape.
   explicit GradientTape(const Transformer& model, Recorder* inner = nullptr);
 
   void on_hidden(std::int32_t layer, std::span<const float> hidden) override;

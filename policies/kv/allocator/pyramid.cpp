@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/layer_allocator.h"
 
 namespace kvlab {
 
@@ -10,7 +10,7 @@ namespace {
 // Budgets that fall linearly from the first layer to the last, with the uniform budget as their mean. With w window tokens in every
 // layer, C = B - w and n tokens: the last layer has C / beta beside the window and the first 2 C - C / beta, at most n - w.
 // PyramidKV, Cai et al. 2024, arXiv:2406.02069. Layers l and L - 1 - l are rounded together, so that the sum is L * B.
-class Pyramid final : public Allocator {
+class Pyramid final : public LayerAllocator {
  public:
   explicit Pyramid(Params& p)
       : beta_(p.optional<double>("beta", 20, 1, 1e6, "how steep: mean budget beside the window over that of the last layer")),
@@ -24,18 +24,8 @@ class Pyramid final : public Allocator {
 
   void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
 
-  void allocate(Ops&, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
-    for (ScoredLayer& l : layers)
-      for (std::size_t s = 0; s < seqs.size(); ++s)
-        keep_alike(l, static_cast<std::int32_t>(s), tokens(model, l.layer, l.target[s], seqs[s].end()));
-  }
-  [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t, std::int32_t target,
-                                      std::int32_t n) const override {
-    return std::min(n, tokens(model, layer, target, n));
-  }
-
  private:
-  [[nodiscard]] std::int32_t tokens(const ModelShape& model, std::int32_t layer, std::int32_t target, std::int32_t n) const {
+  [[nodiscard]] std::int32_t tokens(const ModelShape& model, std::int32_t layer, std::int32_t target, std::int32_t n) const override {
     if (kvpress_) return as_kvpress(model.num_layers, layer, target, n);
     if (groups_ == 0 || model.num_layers % groups_ != 0) return exact_sum(model.num_layers, layer, target, n);
     return exact_sum(groups_, layer / (model.num_layers / groups_), target, n);
