@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,10 +24,12 @@ struct Card {
 template <class Interface>
 class Registry {
  public:
+  using Make = std::function<std::unique_ptr<Interface>(Params&)>;
   struct Entry {
     Card card;
-    std::unique_ptr<Interface> (*make)(Params&);
-    const char* source;  // file that registered it
+    Make make;
+    std::string source;       // file that registered it, or the name that code_version() knows it by
+    bool is_compiled = true;  // false: added while the program runs
   };
 
   template <class Policy>
@@ -38,12 +41,21 @@ class Registry {
     return true;
   }
 
+  // Adds an implementation while the program runs, such as a policy written in Python, or replaces one that was added this way. Not while
+  // another thread reads the registry. InputError if a compiled implementation has the name.
+  static void add_running(Card card, Make make, std::string source) {
+    const auto found = table().find(card.name);
+    if (found != table().end() && found->second.is_compiled) throw InputError("'" + card.name + "' is the name of a built-in policy");
+    const std::string name = card.name;
+    table().insert_or_assign(name, Entry{std::move(card), std::move(make), std::move(source), false});
+  }
+
   // Builds `name` from its parameters and refuses parameters that it did not read. The error on an unknown name suggests similar
   // names, or lists the known ones.
   static std::unique_ptr<Interface> make(const std::string& name, Params& p, const std::string& kind) {
     const auto found = table().find(name);
     if (found == table().end()) p.fail("unknown " + kind + " '" + name + "'" + suggestion(name, names()));
-    UsageLog::note_source(found->second.source);
+    UsageLog::note_source(found->second.source.c_str());
     std::unique_ptr<Interface> made = found->second.make(p);
     p.reject_unread();
     return made;
