@@ -66,6 +66,7 @@ nb::tuple run_experiment_file(const std::string& file, const std::vector<std::st
   sweep.file = file, sweep.shard = shard, sweep.set = set;
   sweep.options.out = out, sweep.options.jobs = jobs, sweep.options.force = force, sweep.options.join = join;
   sweep.options.fast_forward = fast_forward;
+  sweep.options.names_results = false;  // that is for the front door
   sweep.options.on_progress = listener_of(progress);
   const PythonOutcome outcome = run_released(std::move(sweep));
   return nb::make_tuple(outcome.status, outcome.folder, outcome.out, outcome.err);
