@@ -38,7 +38,7 @@ def _run_and_draw(arguments: Sequence[str]) -> int:
     with tempfile.NamedTemporaryFile("r", prefix="kvlab.", suffix=".txt") as named:
         os.environ["KVLAB_RESULT_FILE"] = named.name
         status = _kvlab.main(list(arguments))
-        folder = named.read()
+        folder = named.read().strip()
     if folder and os.environ.get("KVLAB_NO_FIGURES") != "1" and _script("plot", ["--", folder]) != 0:
         print(f"kvlab: figures are missing: kvlab plot '{folder}' tries again", file=sys.stderr)
     return status

@@ -60,7 +60,7 @@ class Runs(Package):
     def test_the_package_brings_its_data(self):
         self.assertNotIn(str(ROOT), str(kvlab._data.root()))
         self.assertIn("quickstart", set(kvlab.list("experiments")["name"]))
-        results = kvlab.run("quickstart", {"scheduler": "sarathi", "trace.limit.requests": 50}, quiet=True)
+        results = kvlab.run("quickstart", {"scheduler": "sarathi", "trace.limit_requests": 50}, quiet=True)
         self.assertEqual((str(results.path), len(results.summary)), ("results/quickstart", 1))
         self.assertTrue(any("generated sample" in note for note in results.notes), results.notes)
         self.assertEqual(results.resolved["scheduler"], "sarathi")
@@ -110,12 +110,6 @@ class Runs(Package):
             kvlab.list("schedulrs")
         with self.assertRaisesRegex(kvlab.InputError, "nowhere: no such folder"):
             kvlab.load("nowhere")
-
-    def test_of_a_sweep_in_which_a_run_fails_the_others_are_there(self):
-        small = {**SMALL, "scheduler": "vllm_v1", "memory": {"num_blocks": [600, 4]}, "name": "partly"}
-        with self.assertRaisesRegex((kvlab.InputError, RuntimeError), r"^run 0002 .* failed: ") as raised:
-            kvlab.run(small, quiet=True)
-        self.assertEqual(list(raised.exception.results.summary["memory.num_blocks"]), [600])
 
     def test_an_interrupt_keeps_complete_runs(self):
         sent = []
@@ -207,10 +201,12 @@ class Sweeps(Package):
     def test_replay(self):
         sample = kvlab._data.root() / "traces" / "samples" / "probe_niah.safetensors"
         results = kvlab.replay(samples=sample, policies=["full", "snapkv", {"recipe": "kivi2"}], budget_tokens=[64, 128], quiet=True)
-        self.assertEqual(list(results.summary["kv_policy.recipe"]), ["full", "snapkv", "snapkv", "kivi2"])
-        mass = results.summary.set_index(["kv_policy.recipe", "kv_policy.budget_tokens"])["attention_mass"]
-        self.assertEqual(list(results.summary["attention_mass"])[0], 1)
-        self.assertLess(mass["snapkv"].loc[64], mass["snapkv"].loc[128])
+        self.assertEqual(list(results.summary["recipe"]), ["full", "snapkv", "snapkv", "kivi2"])
+        mass = list(results.summary["attention_mass"])
+        self.assertTrue(mass[0] == 1 and mass[1] < mass[2] < 1, mass)
+        with self.assertRaisesRegex(kvlab.InputError, r"^run 0002 \(.*\) failed: .*a budget of 8 tokens") as raised:
+            kvlab.replay(samples=sample, policies="snapkv", budget_tokens=[64, 8], name="partly", quiet=True)
+        self.assertEqual(list(raised.exception.results.summary["budget_tokens"]), [64])  # of the run that is complete
         shipped = kvlab.replay("replay_file", set={"kv_policy": {"recipe": "tova", "budget_tokens": 64}}, quiet=True)
         self.assertEqual(len(shipped.summary), 1)
         with self.assertRaisesRegex(kvlab.InputError, "needs samples= and policies="):
