@@ -56,6 +56,15 @@ class Package(unittest.TestCase):
         os.chdir(self.place)
 
 
+class Module(Package):
+    @unittest.skipUnless(shutil.which("readelf"), "no readelf")
+    def test_it_loads_after_any_other_library(self):
+        """Thread-local variables of libstdc++ at a fixed place would make the import fail in hosts that have loaded it before, as workers of Ray have."""
+        listed = subprocess.run(["readelf", "-rW", kvlab._kvlab.__file__], capture_output=True, text=True, check=True).stdout
+        foreign = [line for line in listed.splitlines() if "R_X86_64_TPOFF64" in line and "@" in line]
+        self.assertEqual(foreign, [])
+
+
 class Runs(Package):
     def test_the_package_brings_its_data(self):
         self.assertNotIn(str(ROOT), str(kvlab._data.root()))
@@ -154,6 +163,11 @@ class Runs(Package):
         (results.path / "runs" / results.runs[0] / "summary.csv").write_text("cut")
         with self.assertWarnsRegex(RuntimeWarning, "is damaged"):
             kvlab.run(SMALL, quiet=True)
+
+    def test_seeds_that_change_nothing_are_a_warning(self):
+        with self.assertWarnsRegex(RuntimeWarning, "seeds change nothing in these runs"):
+            results = kvlab.run("block_cache_mrc", {"seeds": 3, "block_cache": "lru", "capacity_blocks": 64}, quiet=True)
+        self.assertEqual(len(results.summary), 1)
 
 
 class Sweeps(Package):
