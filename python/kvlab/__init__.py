@@ -16,6 +16,7 @@ from kvlab.experiments import load, replay, run, sweep
 from kvlab.results import Results, Run
 
 __version__ = _kvlab.version().split()[0]
-__all__ = ["InputError", "Results", "Run", "compare", "describe", "list", "load", "main", "replay", "run", "sweep"]
+# Not `list`: `from kvlab import *` leaves Python's own.
+__all__ = ["InputError", "Results", "Run", "compare", "describe", "load", "main", "replay", "run", "sweep"]
 
 InputError.__module__ = "kvlab"

@@ -266,7 +266,7 @@ class Sweeps(Package):
         self.addCleanup(sys.modules.pop, "ray")
         results = kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, ray=True, out="by_ray")
         self.assertEqual([task[4] for task in Ray.tasks], ["1/3", "2/3", "3/3"])
-        whole = kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, out="whole", quiet=True)
+        kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, out="whole", quiet=True)
         self.assertEqual(filecmp.cmpfiles("by_ray", "whole", TABLES, shallow=False), (list(TABLES), [], []))
         self.assertEqual((str(results.path), len(results.summary)), ("by_ray", 6))
 
