@@ -165,8 +165,10 @@ class Runs(Package):
             kvlab.run(SMALL, quiet=True)
 
     def test_seeds_that_change_nothing_are_a_warning(self):
+        sample = kvlab._data.root() / "traces" / "samples" / "azure_like.csv"
+        recorded = {**SMALL, "scheduler": "sarathi", "max_model_len": 16384, "trace": {"file": sample, "limit_requests": 50}, "seeds": 3}
         with self.assertWarnsRegex(RuntimeWarning, "seeds change nothing in these runs"):
-            results = kvlab.run("block_cache_mrc", {"seeds": 3, "block_cache": "lru", "capacity_blocks": 64}, quiet=True)
+            results = kvlab.run(recorded, quiet=True)
         self.assertEqual(len(results.summary), 1)
 
 
