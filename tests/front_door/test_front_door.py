@@ -56,6 +56,7 @@ class FrontDoor(unittest.TestCase):
         self.root = self.fake / "checkout"
         (self.root / "base").mkdir(parents=True)
         (self.root / "base" / "a.cpp").write_text("")
+        (self.root / "CMakeLists.txt").write_text("")
         (self.root / "plots").mkdir()
         (self.root / "plots" / "plot.py").write_text(DRAW)
         shutil.copy(ROOT / "kvlab", self.root / "kvlab")
@@ -171,6 +172,15 @@ class FrontDoor(unittest.TestCase):
         result = self.kvlab("test")
         self.assertEqual(result.returncode, 2)
         self.assertIn("missing packages: libgtest-dev\n", result.stderr)
+
+    def test_an_installed_program_builds_nothing_and_finds_its_data(self):
+        self.kvlab("status", "0")  # builds
+        (self.root / "CMakeLists.txt").unlink()
+        self.script("checkout/build/release/kvlab", "#!/bin/sh\necho \"$KVLAB_HOME\"\n")
+        before = len(self.cmake_calls())
+        self.assertEqual(self.kvlab("list").stdout, f"{self.root}\n")
+        self.assertEqual(self.kvlab("test").returncode, 2)
+        self.assertEqual(len(self.cmake_calls()), before)
 
     def test_a_new_checkout_simulates_before_the_whole_program_is_built(self):
         serving, recipe = self.fake / "serving.yaml", self.fake / "recipe.yaml"
