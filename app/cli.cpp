@@ -18,6 +18,7 @@
 #include "app/commands/label.h"
 #include "app/commands/logits.h"
 #include "app/commands/merge.h"
+#include "app/commands/pivot.h"
 #include "app/commands/record.h"
 #include "app/commands/reproduce.h"
 #include "app/commands/run_command.h"
@@ -54,6 +55,7 @@ struct Arguments {
   CharacterizeCommand characterize;
   ReproduceCommand reproduce;
   MergeCommand merge;
+  PivotCommand pivot;
   SubmitCommand submit;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
@@ -369,6 +371,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_list(app, a, chosen);
   add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
+  add_pivot_command(app, a.pivot, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return print_pivot(a.pivot, out); }; });
   add_validate(app, a, chosen);
   add_clean(app, a, chosen);
   add_reproduce(app, a, chosen);

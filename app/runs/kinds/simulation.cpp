@@ -5,17 +5,20 @@
 #include <algorithm>
 #include <map>
 #include <ostream>
+#include <set>
 #include <utility>
 
 #include "app/results/pool_tables.h"
 #include "app/runs/cost_source.h"
 #include "app/runs/kinds/replay.h"
+#include "app/runs/load_traces.h"
 #include "app/runs/pools.h"
 #include "app/runs/report.h"
-#include "app/runs/search.h"
 #include "app/runs/step_time.h"
+#include "app/runs/wait_watch.h"
 #include "base/csv.h"
 #include "base/text.h"
+#include "policies/scheduler/draws_by_seed.h"
 
 namespace kvlab {
 
@@ -36,27 +39,6 @@ RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& 
 }
 
 namespace {
-
-// A rate at which nothing is judged would pass for one that does not attain.
-void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double rate) {
-  if (s.requests > 0 && s.latencies.counted == 0)
-    throw InputError(
-        fmt::format("'warmup_ms': at {:.4g} requests per second all of them arrive during the warm-up, so nothing is counted; shorten the "
-                    "warm-up, lengthen the trace, or search lower rates",
-                    rate));
-  if (plan.search->itl_p99_ms > 0 && s.latencies.itl.count == 0)
-    throw InputError(fmt::format("'itl_p99_ms': at {:.4g} requests per second no gap between two tokens is counted", rate));
-  if (s.requests == 0 || s.latencies.judged > 0 || !plan.search->has_slo) return;
-  if (plan.setup.stop.after_time.count() == 0)
-    throw InputError(
-        fmt::format("'slo': at {:.4g} requests per second no request that is counted has a target, so nothing is judged; give limits for "
-                    "all requests, or for classes and clients that arrive after the warm-up",
-                    rate));
-  throw InputError(
-      fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
-                  "judged; stop later, or search other rates",
-                  rate));
-}
 
 // "21.6 to 25.2": the range of a share over rows, in percent.
 std::string percent_range(const CsvTable& summary, const char* column) {
@@ -88,6 +70,28 @@ void print_limits(const CsvTable& summary, std::ostream& out) {
     if (limits.size() > 1) line += runs.size() == 1 ? " (run " + runs[0] + ")" : fmt::format(" ({} runs from {})", runs.size(), runs[0]);
   }
   if (!line.empty()) out << "most per step: " << line << "\n";
+}
+
+// Prints a remark where schedulers are compared whose limits of tokens per step have nothing in common. Those without a limit do not count.
+void print_unequal_budgets(const CsvTable& summary, std::ostream& out) {
+  if (!summary.has("max_step_tokens") || !summary.has("scheduler")) return;
+  std::map<std::string, std::set<std::string>> budgets;  // of each scheduler
+  for (const auto& row : summary.rows) {
+    const std::string& limit = row[summary.at("max_step_tokens")];
+    if (!limit.empty()) budgets[row[summary.at("scheduler")]].insert(limit);
+  }
+  if (budgets.size() < 2) return;
+  std::set<std::string> common = budgets.begin()->second;
+  std::vector<std::string> texts;
+  for (const auto& [scheduler, limits] : budgets) {
+    std::erase_if(common, [&, &own = limits](const std::string& limit) { return !own.contains(limit); });
+    texts.push_back(scheduler + " " + join({limits.begin(), limits.end()}, ", "));
+  }
+  if (common.empty())
+    out << fmt::format(
+        "note: the schedulers differ in their most tokens per step as well ({}), so the differences are not of the policies alone: give "
+        "them one limit (budget_tokens, of sglang chunk_tokens)\n",
+        join(texts, "; "));
 }
 
 const std::string kMeasured = "step times measured by the engine; ";
@@ -144,9 +148,20 @@ bool SimulationRun::writes(const std::string& table) const {
   return table != "trace.json" || plan_.trace.wants_perfetto;
 }
 
+namespace {
+
+// A scheduler's own plans depend on the seed.
+bool draws_by_seed(const SimSetup& setup) {
+  for (std::size_t i = 0; i < setup.num_pools(); ++i)
+    if (dynamic_cast<const DrawsBySeed*>(setup.pool(i).make_scheduler().get()) != nullptr) return true;
+  return false;
+}
+
+}  // namespace
+
 std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const {
   const SimSetup& setup = plan_.setup;
-  bool draws_more = plan_.has_samples || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
+  bool draws_more = plan_.has_samples || draws_by_seed(setup) || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
   for (const PoolPlan& pool : plan_.pools) {
     const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // dispatchers between pools may ask, too
     draws_more = draws_more || (may_predict && pool.make_predictor()->is_random());
@@ -204,30 +219,6 @@ Fields SimulationRun::apply_load(const RunOptions& options) {
   return {{"capacity_per_s", fmt::format("{:.6f}", capacity_per_s)}};
 }
 
-// Looks for the highest rate that attains, and returns the run at that rate.
-RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Findings& findings) {
-  const double native_per_s = mean_rate(*plan_.trace.open(), plan_.setup.stop.after_requests);
-  const auto at_rate = [&](double rate) -> OpenTrace {
-    return [this, factor = native_per_s / rate] { return std::make_unique<RescaledTrace>(plan_.trace.open(), factor); };
-  };
-  const SearchResult found = search_rate(*plan_.search, [&](double rate) {
-    WatchedSink sink(nullptr, options);
-    const RunSummary s = simulate_with_oracle(plan_.setup, at_rate(rate), sink, options);
-    refuse_unjudged(s, plan_, rate);
-    const double duration_s = to_s(s.counted_duration);
-    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false,
-                 s.latencies.itl.p99 * 1e-6};
-  });
-  files.add_file("search.csv", search_csv(files.id(), found));
-  findings.note = found.note;
-  WatchedSink sink(&files, options);
-  const bool any = found.best_per_s > 0;
-  const RunSummary summary = simulate_with_oracle(plan_.setup, at_rate(any ? found.best_per_s : plan_.search->low_per_s), sink, options);
-  findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
-  findings.rows[0].emplace_back("search_rate_per_s", any ? fmt::format("{:.6f}", found.best_per_s) : "");
-  return summary;
-}
-
 namespace {
 
 nlohmann::ordered_json profile_of(const CostSetup& cost) {
@@ -250,6 +241,17 @@ std::vector<PoolUse> uses_of(const ServingPlan& plan, const RunSummary& summary)
 }  // namespace
 
 Bill SimulationRun::bill(const RunSummary& summary) const { return bill_of(summary, uses_of(plan_, summary)); }
+
+RunSummary SimulationRun::run_plan(RunFiles& files, const RunOptions& options, const Probe* next, Findings& findings) {
+  WaitWatch watch(plan_.setup, &files);
+  WatchedSink sink(&watch, options);
+  const RunSummary summary = simulate_with_oracle(plan_.setup, plan_.trace.open, sink, options);
+  Answer answer{num_gpus(plan_), most_missed_limit(summary.latencies), watch.waits_for()};
+  if (plan_.search) answer.binding_limit = next != nullptr ? next->binding_limit : "";
+  if (plan_.search) answer.waits_for = next != nullptr ? next->waits_for : "";
+  findings.rows = {summary_fields(summary, plan_.setup, bill(summary), answer)};
+  return summary;
+}
 
 void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const {
   manifest["credibility"] = label;
@@ -354,9 +356,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
   if (plan_.search) {
     summary = search(files, options, findings);
   } else {
-    WatchedSink sink(&files, options);
-    summary = simulate_with_oracle(plan_.setup, plan_.trace.open, sink, options);
-    findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
+    summary = run_plan(files, options, nullptr, findings);
     findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   }
   if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
@@ -384,14 +384,18 @@ Findings SimulationRun::run(RunFiles& files, const RunOptions& options) {
 }
 
 std::vector<std::string> Simulation::metrics() const {
-  return {"ttft_p50_ms",    "ttft_p99_ms",       "tpot_p50_ms",        "e2e_p50_ms",      "requests_per_s", "output_tokens_per_s",
-          "goodput_per_s",  "search_rate_per_s", "preemptions",        "prefix_hit_frac", "qoe_mean",       "kv_used_mean_frac",
-          "attention_mass", "output_rel_err",    "resident_bytes_frac"};
+  return {
+      "search_rate_per_s",     "search_concurrency", "search_replicas",     "search_tp",   "goodput_per_s",  "slo_attainment_frac",
+      "binding_limit",         "ttft_p50_ms",        "ttft_p99_ms",         "tpot_p50_ms", "tpot_p99_ms",    "output_tokens_per_s",
+      "attention_mass",        "output_rel_err",     "resident_bytes_frac", "qoe_mean",    "gpus",           "dollars_per_million_tokens",
+      "prefix_hit_frac",       "kv_blocks",          "waits_for",           "e2e_p50_ms",  "requests_per_s", "requests_per_s_per_gpu",
+      "goodput_per_s_per_gpu", "preemptions",        "kv_used_mean_frac"};
 }
 
 void Simulation::report(const SweepReport& report, std::ostream& out) const {
   RunKind::report(report, out);
   print_limits(report.summary, out);
+  print_unequal_budgets(report.summary, out);
   print_credibility(report, out);
 }
 
