@@ -62,8 +62,8 @@ std::string remark_on_engine_limits(const Params& p, const std::string& gpu) {
   const std::string pool = p.path().empty() ? "" : p.path() + ".";
   std::vector<std::string> limits;
   std::string scheduler;
-  for (const std::string& name : {"vllm_v1", "sglang"}) {
-    for (const std::string& key : {"budget_tokens", "chunk_tokens", "max_num_seqs"}) {
+  for (const char* const name : {"vllm_v1", "sglang"}) {
+    for (const char* const key : {"budget_tokens", "chunk_tokens", "max_num_seqs"}) {
       const auto found = p.defaults().find(fmt::format("{}scheduler.{}.{}", pool, name, key));
       if (found == p.defaults().end() || found->second == "0") continue;
       scheduler = name;
