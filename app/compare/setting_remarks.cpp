@@ -25,7 +25,8 @@ Json manifest_at(const RunPlace& run) {
 std::string text_at(const Json& manifest, const std::string& key) {
   if (manifest.contains(key) && manifest[key].is_string()) return manifest[key].get<std::string>();
   std::vector<std::string> texts;
-  for (const Json& pool : manifest.value("pools", Json::array()))
+  const Json pools = manifest.value("pools", Json::array());
+  for (const Json& pool : pools)
     if (pool.contains(key) && pool[key].is_string()) texts.push_back(pool[key].get<std::string>());
   return join(texts, ", ");
 }
@@ -43,7 +44,8 @@ struct KeyedInputs {
 
 KeyedInputs inputs_of(const Json& manifest, const std::string& key) {
   KeyedInputs found;
-  for (const auto& [label, fingerprint] : manifest.value("inputs", Json::object()).items()) {
+  const Json inputs = manifest.value("inputs", Json::object());
+  for (const auto& [label, fingerprint] : inputs.items()) {
     if (!label.starts_with(key + ": ") || !fingerprint.is_string()) continue;
     found.fingerprints.insert(fingerprint.get<std::string>());
     found.names.push_back(label.substr(key.size() + 2) + " " + fingerprint.get<std::string>());

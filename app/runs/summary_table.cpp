@@ -92,6 +92,8 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
 
 // Headings of columns whose names are longer than their values.
 const std::map<std::string, std::string> kShortTitles = {
+    {"search_rate_per_s", "max_rate/s"},          {"search_concurrency", "max_users"},
+    {"search_replicas", "min_replicas"},          {"search_tp", "min_tp"},
     {"slo_attainment_frac", "attained"},          {"binding_limit", "binding"},
     {"output_tokens_per_s", "tokens/s"},          {"dollars_per_million_tokens", "$/1M tokens"},
     {"requests_per_s_per_gpu", "requests/s/GPU"}, {"goodput_per_s_per_gpu", "goodput/s/GPU"},

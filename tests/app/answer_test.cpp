@@ -138,13 +138,13 @@ TEST_F(AnswerRun, WithoutAnSloNothingBinds) {
 
 // The printed table is at most 160 wide, and says what it leaves out.
 TEST_F(AnswerRun, TheTableFits) {
-  run(small() + "slo: {ttft_ms: 100, tpot_ms: 20}\nreplicas: [1, 2]\nmemory: {block_tokens: [16, 32]}\nsearch: {rate: [1, 2]}\n");
+  run(small() + "slo: {ttft_ms: 100, tpot_ms: 20}\nreplicas: [1, 2]\nprefix_caching: [true, false]\nsearch: {rate: [1, 2]}\n");
   std::istringstream lines(called_.out);
   std::string line, header;
   while (std::getline(lines, line)) {
-    if (line.find("search_rate_per_s") != std::string::npos && header.empty()) header = line;
+    if (line.find("max_rate/s") != std::string::npos && header.empty()) header = line;
     if (!header.empty() && line.starts_with("also in summary.csv: ")) break;
-    if (!header.empty()) EXPECT_LE(line.size(), 160U) << line;
+    EXPECT_TRUE(header.empty() || line.size() <= 160U) << line;
   }
   EXPECT_TRUE(line.starts_with("also in summary.csv: ")) << called_.out;
   EXPECT_NE(header.find("attained"), std::string::npos) << header;
@@ -176,7 +176,7 @@ TEST_F(AnswerRun, FindsTheFewestReplicas) {
 }
 
 TEST_F(AnswerRun, FindsTheMostUsers) {
-  const CsvTable table = run(small() + "search: {concurrency: [1, 60], ramp_s: 2, ttft_p99_ms: 60, tpot_p50_ms: 100}\n");
+  const CsvTable table = run(small() + "search: {concurrency: [1, 60], ramp_s: 0.1, ttft_p99_ms: 60, tpot_p50_ms: 100}\n");
   const double best = number(table, "search_concurrency");
   const CsvTable probes = read_csv("out/search.csv");
   ASSERT_GT(best, 1);
@@ -184,7 +184,7 @@ TEST_F(AnswerRun, FindsTheMostUsers) {
   EXPECT_LE(number(table, "ttft_p99_ms"), 60);
   EXPECT_EQ(text(table, "binding_limit"), "ttft_p99_ms");
   for (std::size_t r = 0; r < probes.rows.size(); ++r)
-    if (number(probes, "value", r) == best + 1) EXPECT_GT(number(probes, "ttft_p99_ms", r), 60);
+    EXPECT_TRUE(number(probes, "value", r) != best + 1 || number(probes, "ttft_p99_ms", r) > 60) << r;
 }
 
 // The weights of the 70B model take 131 GiB: one H100 cannot hold them.

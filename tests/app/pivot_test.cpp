@@ -23,7 +23,7 @@ TEST_F(PivotTest, MeansOverSeedsByHand) {
   ASSERT_EQ(called.status, 0) << called.err;
   EXPECT_EQ(called.out,
             "goodput_per_s over trace.arrival.poisson.rate_per_s; mean over n = 2 seeds, +- half of the 95 % t-interval\n"
-            "scheduler  1               2\n"
+            "scheduler  1                   2\n"
             "orca       0.600 +- 1.271  0.250\n"
             "sarathi    1\n");
 }
