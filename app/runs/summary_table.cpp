@@ -114,13 +114,11 @@ class PrintedTable {
   PrintedTable(const CsvTable& summary, std::size_t num_axes, std::vector<std::size_t> shown)
       : summary_(summary), num_axes_(num_axes), shown_(std::move(shown)) {}
 
-  // Leaves out metrics until the table is at most this wide: first those that are the same in all rows, the last ones first. Returns their
-  // names.
+  // Leaves out metrics, the last ones first, until the table is at most this wide. Returns their names.
   std::vector<std::string> narrow_to(std::size_t most) {
     std::vector<std::string> left_out;
     while (width() > most) {
-      auto at = std::find_if(shown_.rbegin(), shown_.rend(), [&](std::size_t c) { return is_metric(c) && !varies(c); });
-      if (at == shown_.rend()) at = std::find_if(shown_.rbegin(), shown_.rend(), [&](std::size_t c) { return is_metric(c); });
+      const auto at = std::find_if(shown_.rbegin(), shown_.rend(), [&](std::size_t c) { return is_metric(c); });
       if (at == shown_.rend()) break;
       left_out.insert(left_out.begin(), summary_.columns[*at]);
       shown_.erase(std::next(at).base());
@@ -145,11 +143,6 @@ class PrintedTable {
   [[nodiscard]] bool is_metric(std::size_t c) const { return c > num_axes_ + 1 && summary_.columns[c] != "recipe"; }
   [[nodiscard]] std::string cell(std::size_t r, std::size_t c) const {
     return c <= num_axes_ + 1 ? summary_.rows[r][c] : short_number(summary_.rows[r][c]);
-  }
-  // A single row has no column that is the same in all.
-  [[nodiscard]] bool varies(std::size_t c) const {
-    return num_rows() == 1 ||
-           std::any_of(summary_.rows.begin(), summary_.rows.end(), [&](const auto& row) { return row[c] != summary_.rows[0][c]; });
   }
   [[nodiscard]] std::size_t width() const {
     std::size_t sum = 0;
