@@ -16,6 +16,7 @@
 #include "app/commands/describe.h"
 #include "app/commands/engine_commands.h"
 #include "app/commands/merge.h"
+#include "app/commands/pivot.h"
 #include "app/commands/reproduce.h"
 #include "app/commands/run_command.h"
 #include "app/commands/submit.h"
@@ -44,6 +45,7 @@ struct Arguments {
   CharacterizeCommand characterize;
   ReproduceCommand reproduce;
   MergeCommand merge;
+  PivotCommand pivot;
   SubmitCommand submit;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
@@ -285,6 +287,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_list(app, a, chosen);
   add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
+  add_pivot_command(app, a.pivot, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return print_pivot(a.pivot, out); }; });
   add_validate(app, a, chosen);
   add_clean(app, a, chosen);
   add_reproduce(app, a, chosen);

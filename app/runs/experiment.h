@@ -13,7 +13,8 @@
 namespace kvlab {
 
 // Lists that are values, not axes of a sweep.
-inline const std::set<std::string> kDataLists = {"search.rate", "eval.tasks", "eval.lengths"};
+inline const std::set<std::string> kDataLists = {"search.rate", "search.concurrency", "search.replicas",
+                                                 "search.tp",   "eval.tasks",         "eval.lengths"};
 
 // One run of an experiment: a point of the grid that the lists span, for one seed.
 struct RunSpec {

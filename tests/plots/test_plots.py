@@ -395,6 +395,19 @@ class Attainment(FigureTest):
         self.assertTrue(any(list(line.get_ydata()) == [80, 80] for line in axis.lines), "no line at the share wanted")
 
 
+    def test_a_search_over_replicas(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4]}, num_requests=10)
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str}).assign(search_rate_per_s=None, search_replicas=[3, 2])
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        probes = [[run, i, "", share, 0, int(share >= 0.9), "replicas", n] for run in rows["run"] for i, (n, share) in enumerate(((4, 1.0), (1, 0.0), (2, 0.5), (3, 0.95)))]
+        synthetic.write_csv(self.folder / "search.csv", "run probe rate_per_s slo_attainment_frac goodput_per_s attains varied value".split(), probes)
+        names, _ = self.draw(write=False)
+        self.assertIn("attainment", names)
+        (axis,) = self.axes("attainment")
+        self.assertEqual([list(axis.lines[0].get_xdata()), list(axis.lines[0].get_ydata())], [[1, 2, 3, 4], [0, 50, 95, 100]])
+        self.assertEqual(axis.get_xlabel(), "Replicas")
+
+
 class Pgf(FigureTest):
     def test_source_has_the_data_and_balances(self):
         synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4], RATE: [2.0, 4.0]}, seeds=(1, 2), num_requests=10)
