@@ -334,9 +334,24 @@ void require_written(std::ostream& out) {
   throw std::runtime_error(std::string("standard output cannot be written") + (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
 }
 
+// Values of --vllm-args and --sglang-args begin with dashes, so they are joined to their option.
+std::vector<std::string> joined(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  bool takes_value = false;
+  for (const std::string& word : arguments) {
+    if (takes_value)
+      words.back() += "=" + word;
+    else
+      words.push_back(word);
+    takes_value = !takes_value && (word == "--vllm-args" || word == "--sglang-args");
+  }
+  return words;
+}
+
 // Returns the status to leave with at once, or -1 with `chosen` set.
-int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
+int parse(CLI::App& app, const std::vector<std::string>& given, std::ostream& out) {
   try {
+    const std::vector<std::string> arguments = joined(given);
     check_words(app, arguments);
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
   } catch (const CLI::CallForHelp&) {
