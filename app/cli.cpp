@@ -30,6 +30,7 @@
 #include "app/machine_options.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
+#include "base/hugging_face.h"
 #include "base/text.h"
 #include "engine/model/record.h"
 
@@ -62,6 +63,13 @@ struct Arguments {
 // As 'seed' of an experiment. An unsigned option alone would take -1 for 2^64 - 1.
 CLI::Range seed_range() { return {std::int64_t{0}, std::numeric_limits<std::int64_t>::max()}; }
 
+// The same with the folder of a model that is named by its id on the Hugging Face hub.
+template <class OfModel>
+OfModel with_weights(OfModel command) {
+  command.model = weights_folder(command.model);
+  return command;
+}
+
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
 
 void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
@@ -88,7 +96,8 @@ void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   record->add_option("--budget-tokens", a.record.budget_tokens, "of the recipe; default: as its file says")->check(CLI::Range(1, 1 << 28));
   record->add_option("--backend", a.record.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
   record->add_option("--dtype", a.record.dtype, "of the floats in the file; default: f16")->check(CLI::IsMember({"f16", "f32"}));
-  record->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(a.record, out); }; });
+  record->callback(
+      [&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(with_weights(a.record), out); }; });
 }
 
 void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
@@ -118,7 +127,8 @@ void add_logits(CLI::App& app, Arguments& a, Command& chosen) {
   logits->add_option("--chunk-tokens", a.logits.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
       ->check(CLI::Range(1, 1 << 28));
   logits->add_option("--backend", a.logits.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
-  logits->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(a.logits, out); }; });
+  logits->callback(
+      [&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(with_weights(a.logits), out); }; });
 }
 
 void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
@@ -257,7 +267,7 @@ void add_tokenize(CLI::App& app, Arguments& a, Command& chosen) {
   input->require_option(1);
   one->add_flag("--tokens", a.tokenize.shows_tokens, "--text: print one id and its token a line")->excludes("--ids");
   one->add_flag("--no-special", a.tokenize.without_special, "--text: without what the tokenizer adds (<s>); --ids: without special tokens");
-  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(a.tokenize, out); }; });
+  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(with_weights(a.tokenize), out); }; });
 }
 
 void add_estimates(CLI::App& app, Arguments& a, Command& chosen) {
@@ -390,7 +400,8 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);
-  add_label_command(app, a.label, [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.label, out); }; });
+  add_label_command(app, a.label,
+                    [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(with_weights(a.label), out); }; });
   add_tokenize(app, a, chosen);
   try {
     const int status = parse(app, arguments, out);
