@@ -14,7 +14,6 @@
 
 #include "app/commands/calibrate.h"
 #include "app/commands/clean.h"
-#include "app/commands/describe.h"
 #include "app/commands/label.h"
 #include "app/commands/logits.h"
 #include "app/commands/merge.h"
@@ -27,6 +26,7 @@
 #include "app/compare/compare.h"
 #include "app/compare/points.h"
 #include "app/compare/validate.h"
+#include "app/help_commands.h"
 #include "app/machine_options.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
@@ -40,7 +40,7 @@ namespace {
 
 // The arguments' values. Only the chosen command's part is used.
 struct Arguments {
-  std::string kind, name, real, against, folder_a, folder_b;
+  std::string real, against, folder_a, folder_b;
   RunCommand run;
   TraceCommand trace;
   RecordCommand record;
@@ -56,8 +56,9 @@ struct Arguments {
   ReproduceCommand reproduce;
   MergeCommand merge;
   SubmitCommand submit;
+  HelpArguments help;
   std::size_t num_requests = 10;
-  bool json = false, every = false, quiet = false;
+  bool every = false, quiet = false;
 };
 
 // As 'seed' of an experiment. An unsigned option alone would take -1 for 2^64 - 1.
@@ -166,37 +167,6 @@ void add_calibrate(CLI::App& app, Arguments& a, Command& chosen) {
   one->add_option("--kv-policy", a.calibrate.kv_policies,
                   "recipes whose operations are timed too, as the engine calls them; others without a table are priced by the roofline");
   one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return calibrate_device(a.calibrate, out, err); }; });
-}
-
-void add_list(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* list = app.add_subcommand("list", "what experiments can name: " + join(list_kinds(), ", "));
-  list->add_option("kind", a.kind, join(list_kinds(), ", ") + "; default: print these kinds");
-  list->add_flag("--json", a.json, "as JSON");
-  list->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      if (a.kind.empty()) {
-        out << (a.json ? kinds_as_json() : join(list_kinds(), "\n") + "\n");
-        return 0;
-      }
-      const std::vector<Item> items = list_items(a.kind);
-      out << (a.json ? items_as_json(items, false) : items_as_text(items));
-      return 0;
-    };
-  });
-  CLI::App* describe = app.add_subcommand(
-      "describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
-  describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")->required();
-  describe->add_flag("--json", a.json, "as JSON");
-  describe->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      const std::vector<Item> items = describe_items(a.name);
-      if (a.json)
-        out << items_as_json(items, true);
-      else
-        for (const Item& item : items) out << description_as_text(item);
-      return 0;
-    };
-  });
 }
 
 void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
@@ -391,7 +361,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_merge_command(app, a.merge, [&] { chosen = [&a](std::ostream& out, std::ostream& err) { return merge_shards(a.merge, out, err); }; });
   add_submit_command(app, a.submit, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return submit_sweep(a.submit, out); }; });
   add_trace(app, a, chosen);
-  add_list(app, a, chosen);
+  add_help_commands(app, a.help, [&](auto act) { chosen = [act](std::ostream& out, std::ostream&) { return act(out); }; });
   add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
   add_validate(app, a, chosen);

@@ -248,14 +248,32 @@ std::string unit_of(const std::string& key) {
   return "";
 }
 
-std::string items_as_text(const std::vector<Item>& items) {
+namespace {
+
+// The words of `line` in lines of at most `columns` bytes; further lines begin with `indent` blanks.
+std::string wrapped(const std::string& line, std::size_t indent, std::size_t columns) {
+  if (columns < indent + 20 || line.size() <= columns) return line;
+  std::string text;
+  for (std::size_t begin = 0, room = columns; begin < line.size(); room = columns - indent) {
+    std::size_t end = std::min(begin + room, line.size());
+    if (const std::size_t blank = line.rfind(' ', end); end < line.size() && blank != std::string::npos && blank > begin) end = blank;
+    text += (begin == 0 ? "" : "\n" + std::string(indent, ' ')) + line.substr(begin, end - begin);
+    begin = line.find_first_not_of(' ', end);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string items_as_text(const std::vector<Item>& items, std::size_t columns) {
   std::size_t width = 0;
   for (const Item& item : items) width = std::max(width, item.name.size());
   const bool mixed = std::any_of(items.begin(), items.end(), [&](const Item& i) { return i.kind != items.front().kind; });
   std::string text;
   for (const Item& item : items) {
-    text += fmt::format("{:<{}}  {}{}", item.name, width, mixed ? fmt::format("{:<9}  ", item.kind) : "", item.summary);
-    text += item.source.empty() || item.kind == "models" || item.kind == "experiments" ? "\n" : fmt::format(" [{}]\n", item.source);
+    std::string line = fmt::format("{:<{}}  {}{}", item.name, width, mixed ? fmt::format("{:<9}  ", item.kind) : "", item.summary);
+    if (!item.source.empty() && item.kind != "models" && item.kind != "experiments") line += fmt::format(" [{}]", item.source);
+    text += wrapped(line, width + 2 + (mixed ? 11 : 0), columns) + "\n";
   }
   return text;
 }

@@ -31,7 +31,8 @@ std::vector<Item> describe_items(const std::string& name);
 // Unit of a parameter, by the suffix of its key: "ms", "tokens", ...; "" where it has none.
 std::string unit_of(const std::string& key);
 
-std::string items_as_text(const std::vector<Item>& items);  // for list: a line each
+// For list: a line each, wrapped at `columns` where that is not 0.
+std::string items_as_text(const std::vector<Item>& items, std::size_t columns = 0);
 std::string items_as_json(const std::vector<Item>& items, bool with_parameters);
 std::string description_as_text(const Item& item);
 
