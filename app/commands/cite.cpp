@@ -180,42 +180,51 @@ std::string entry_of_model(const std::string& name) {
                      is_hub ? "Hugging Face, \\url{https://huggingface.co/" + id + "}" : "model as named in the experiment");
 }
 
-// The source that a card states; false where no card has this name.
-bool find_source(const Cited& cited, std::string& source) {
-  for (const Item& item : list_items(cited.kind)) {
-    if (item.name != cited.name) continue;
-    source = item.source;
-    return true;
+// Cards of everything that can be cited, read once.
+class Cards {
+ public:
+  Cards() {
+    for (const auto& [key, kind] : kinds_of_keys())
+      if (!items_.contains(kind)) items_[kind] = list_items(kind);
   }
-  return false;
-}
 
-void add_used(const std::set<Cited>& used, Bibliography& all) {
-  for (const Cited& cited : used) {
-    std::string source;
-    if (cited.kind == "models")
-      all.add_entry(entry_of_model(cited.name), cited);
-    else if (find_source(cited, source))
-      all.add(cited, source);
+  // Adds what these names are the cards of; a model need not have one.
+  void add(const std::set<Cited>& used, Bibliography& all) const {
+    for (const Cited& cited : used) {
+      if (cited.kind == "models") all.add_entry(entry_of_model(cited.name), cited);
+      if (cited.kind == "models") continue;
+      for (const Item& item : items_.at(cited.kind))
+        if (item.name == cited.name) all.add(cited, item.source);
+    }
   }
-}
+
+  // The kinds in which a card has this name.
+  [[nodiscard]] std::set<Cited> named(const std::string& name) const {
+    std::set<Cited> found;
+    for (const auto& [kind, items] : items_)
+      for (const Item& item : items)
+        if (item.name == name) found.insert({kind, name});
+    return found;
+  }
+
+ private:
+  std::map<std::string, std::vector<Item>> items_;
+};
 
 }  // namespace
 
 std::string citations(const std::vector<std::string>& names) {
   Bibliography all;
   all.add_entry(entry_of_kvlab(), {"", "KVLab"});
+  const Cards cards;
   for (const std::string& name : names) {
-    if (std::error_code error; fs::is_directory(name, error)) {
-      add_used(used_by(name), all);
-      continue;
+    std::error_code error;
+    const std::set<Cited> cited = fs::is_directory(name, error) ? used_by(name) : cards.named(name);
+    if (cited.empty() && !fs::is_directory(name, error)) {
+      describe_items(name);  // suggests names
+      throw InputError("'" + name + "' has no card with a source: cite takes results folders, policies, recipes, systems and models");
     }
-    for (const Item& item : describe_items(name)) {
-      if (item.kind == "models")
-        all.add_entry(entry_of_model(item.name), {item.kind, item.name});
-      else
-        all.add({item.kind, item.name}, item.source);
-    }
+    cards.add(cited, all);
   }
   return all.text();
 }

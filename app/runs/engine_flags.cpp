@@ -31,7 +31,7 @@ struct FlagTable {
   std::vector<FlagRule> rules;
 };
 
-std::map<std::string, std::string> read_texts(Params& p, const std::string& key) {
+std::map<std::string, std::string> read_flag_texts(Params& p, const std::string& key) {
   Params all = p.optional_child(key, key);
   std::map<std::string, std::string> texts;
   for (const std::string& name : all.keys()) texts[name] = all.text(name, "what it stands for");
@@ -43,7 +43,7 @@ FlagRule read_rule(Params p, const std::string& name) {
   rule.key = p.text("key", "", "path in the experiment");
   rule.switched = p.text("switch", "", "value of an option without one");
   rule.has_values = p.has("values");
-  rule.values = read_texts(p, "values");
+  rule.values = read_flag_texts(p, "values");
   rule.takes_others = p.flag("takes_others", false, "values that are not listed are taken as they are");
   rule.otherwise = p.text("otherwise", "", "why other values are refused");
   rule.has_suffixes = p.flag("suffixes", false, "k, K, m and M may follow a number");
@@ -52,7 +52,7 @@ FlagRule read_rule(Params p, const std::string& name) {
   if (p.has("over")) rule.over = p.words("over", "paths of divisors");
   if (p.has("also")) rule.names = p.words("also", "other names");
   rule.names.insert(rule.names.begin(), name);
-  rule.with = read_texts(p, "with");
+  rule.with = read_flag_texts(p, "with");
   rule.ignored = p.text("ignored", "", "why it changes nothing");
   rule.refused = p.text("refused", "", "why it is refused");
   p.reject_unread();

@@ -27,6 +27,7 @@ search: {rate: [1, 2], itl_p99_ms: 1}
 qoe: {ttft_ms: 1}
 validate: {max_diff_frac: 1}
 images: {tokens_each: 10, encoder: clip-vit-l-14-336}
+paths_from: {working_folder: ., experiment_folder: .}
 figures: {NAME: {title: a, only: {NAME: a}, names: {NAME: a}}}
 trace: &generated
   generate:

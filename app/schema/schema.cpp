@@ -21,9 +21,9 @@
 
 namespace kvlab {
 
-namespace {
-
 using Json = nlohmann::ordered_json;
+
+namespace {
 
 // A key with its documentation, and the keys below it.
 struct KeyNode {
@@ -31,7 +31,7 @@ struct KeyNode {
   std::map<std::string, KeyNode> below;
 };
 
-KeyNode tree_of(const std::vector<AskedKeys::Asked>& asked) {
+KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked) {
   KeyNode root;
   for (const AskedKeys::Asked& one : asked) {
     KeyNode* at = &root;
@@ -151,7 +151,7 @@ Json policy_schema(const std::string& kind) {
     } catch (const InputError&) {  // a combination of defaults that it refuses; what it asked for until then counts
     }
     names.push_back(name);
-    const KeyNode tree = tree_of(asked.all());
+    const KeyNode tree = key_tree(asked.all());
     by_name[name] = {{"description", entry.card.summary}, {"anyOf", Json::array({mapping_schema(tree.below), {{"type", "null"}}})}};
   }
   const Json one = {
@@ -200,7 +200,7 @@ Json special_schema(const std::string& key) {
 }  // namespace
 
 std::string experiment_schema() {
-  Json root = mapping_schema(tree_of(asked_of_experiments()).below);
+  Json root = mapping_schema(key_tree(asked_of_experiments()).below);
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "KVLab experiment"},
                  {"description", "An experiment of KVLab: docs/experiments.md. Any value may be a list, which is an axis of the sweep."}};
