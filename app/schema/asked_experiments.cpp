@@ -29,14 +29,14 @@ validate: {max_diff_frac: 1}
 images: {tokens_each: 10, encoder: clip-vit-l-14-336}
 paths_from: {working_folder: ., experiment_folder: .}
 figures: {NAME: {title: a, only: {NAME: a}, names: {NAME: a}}}
-trace: &generated
+trace:
   generate:
     requests: 10
     arrival: {poisson: {rate_per_s: 1}}
     prompt_tokens: {fixed: {value: 10}}
     output_tokens: {fixed: {value: 10}}
-    sessions: {turns: {fixed: {value: 1}}, think_s: {fixed: {value: 1}}}
-    shared_prefix: {groups: 1, tokens: {fixed: {value: 10}}}
+    sessions: {turns: {fixed: {value: 1}}, new_tokens: {fixed: {value: 1}}, think_time: {exponential: {mean_s: 1}}}
+    shared_prefix: {num_groups: 1, tokens: {fixed: {value: 10}}}
     clients: {num: 2}
     images: {share_frac: 0.5, per_request: {fixed: {value: 1}}}
     classes: {NAME: {share_frac: 1, prompt_tokens: {fixed: {value: 10}}, output_tokens: {fixed: {value: 10}}, priority: 1, ttft_slo_ms: 1, tpot_slo_ms: 1, tbt_slo_ms: 1}}
@@ -68,7 +68,7 @@ model: llama-3.1-8b
 hardware: h100
 scheduler: vllm_v1
 dispatcher: mooncake
-pools: {NAME: {role: prefill, replicas: 1, link: nvlink}, OTHER: {role: decode, replicas: 1, hardware: h200}}
+pools: {NAME: {role: prefill, replicas: 1}, OTHER: {role: decode, replicas: 1, hardware: h200}}
 store: {bytes_per_gpu: 1000000000}
 transfer: {layerwise: true}
 trace: {file: traces/samples/azure_like.csv}
