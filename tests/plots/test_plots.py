@@ -253,6 +253,7 @@ class Comparison(FigureTest):
         self.assertEqual(load.load(self.folder).slo_ms, {})
 
     def test_limits_of_a_named_slo(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "resolved.yaml").write_text("slo: mlperf_llama2-70b_server\n")
         limits = {"ttft": 2000.0, "tpot": 200.0}
         for runs, expected in (([limits, limits], limits), ([limits, {"ttft": 1.0}], {}), ([None, None], {})):
