@@ -24,6 +24,7 @@
 #include "app/compare/compare.h"
 #include "app/compare/points.h"
 #include "app/compare/validate.h"
+#include "app/help_commands.h"
 #include "app/machine_options.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
@@ -35,7 +36,7 @@ namespace {
 
 // The arguments' values. Only the chosen command's part is used.
 struct Arguments {
-  std::string kind, name, real, against, folder_a, folder_b;
+  std::string real, against, folder_a, folder_b;
   RunCommand run;
   TraceCommand trace;
   ProfileCommand profile;
@@ -47,8 +48,9 @@ struct Arguments {
   MergeCommand merge;
   PivotCommand pivot;
   SubmitCommand submit;
+  HelpArguments help;
   std::size_t num_requests = 10;
-  bool json = false, every = false, quiet = false;
+  bool every = false, quiet = false;
 };
 
 void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
@@ -86,37 +88,6 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
   add("lint", "compare every entry with the GPU's datasheet", false, lint_profile_folder);
   add("convert", "write a bundle or Vidur CSVs in our own format; with --format aisimulate the tables of a Python package", true,
       convert_profile_folder);
-}
-
-void add_list(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* list = app.add_subcommand("list", "what experiments can name: " + join(list_kinds(), ", "));
-  list->add_option("kind", a.kind, join(list_kinds(), ", ") + "; default: print these kinds");
-  list->add_flag("--json", a.json, "as JSON");
-  list->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      if (a.kind.empty()) {
-        out << (a.json ? kinds_as_json() : join(list_kinds(), "\n") + "\n");
-        return 0;
-      }
-      const std::vector<Item> items = list_items(a.kind);
-      out << (a.json ? items_as_json(items, false) : items_as_text(items));
-      return 0;
-    };
-  });
-  CLI::App* describe = app.add_subcommand(
-      "describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
-  describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")->required();
-  describe->add_flag("--json", a.json, "as JSON");
-  describe->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      const std::vector<Item> items = describe_items(a.name);
-      if (a.json)
-        out << items_as_json(items, true);
-      else
-        for (const Item& item : items) out << description_as_text(item);
-      return 0;
-    };
-  });
 }
 
 void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
@@ -252,9 +223,24 @@ void require_written(std::ostream& out) {
   throw std::runtime_error(std::string("standard output cannot be written") + (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
 }
 
+// Values of --vllm-args and --sglang-args begin with dashes, so they are joined to their option.
+std::vector<std::string> joined(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  bool takes_value = false;
+  for (const std::string& word : arguments) {
+    if (takes_value)
+      words.back() += "=" + word;
+    else
+      words.push_back(word);
+    takes_value = !takes_value && (word == "--vllm-args" || word == "--sglang-args");
+  }
+  return words;
+}
+
 // Returns the status to leave with at once, or -1 with `chosen` set.
-int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
+int parse(CLI::App& app, const std::vector<std::string>& given, std::ostream& out) {
   try {
+    const std::vector<std::string> arguments = joined(given);
     check_words(app, arguments);
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
   } catch (const CLI::CallForHelp&) {
@@ -284,7 +270,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_merge_command(app, a.merge, [&] { chosen = [&a](std::ostream& out, std::ostream& err) { return merge_shards(a.merge, out, err); }; });
   add_submit_command(app, a.submit, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return submit_sweep(a.submit, out); }; });
   add_trace(app, a, chosen);
-  add_list(app, a, chosen);
+  add_help_commands(app, a.help, [&](auto act) { chosen = [act](std::ostream& out, std::ostream&) { return act(out); }; });
   add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
   add_pivot_command(app, a.pivot, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return print_pivot(a.pivot, out); }; });

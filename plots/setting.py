@@ -21,7 +21,17 @@ def slo_ms(folder):
     """{"ttft": limit, "tpot": limit, "e2e": limit} in ms: those that are given, and are one number. Limits of some requests are no line."""
     slo = resolved(folder).get("slo")
     found = {m: slo.get(f"{m}_ms") for m in _SLO} if isinstance(slo, dict) else {}
-    return {metric: float(limit) for metric, limit in found.items() if isinstance(limit, (int, float)) and not isinstance(limit, bool)}
+    limits = {metric: float(limit) for metric, limit in found.items() if isinstance(limit, (int, float)) and not isinstance(limit, bool)}
+    return limits or _preset_ms(folder)
+
+
+def _preset_ms(folder):
+    """The limits of an SLO that the experiment names, from the manifest; {} where runs differ."""
+    try:
+        found = [run.get("slo_ms") for run in json.loads((folder / "manifest.json").read_text()).get("runs", [])]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+    return found[0] if found and isinstance(found[0], dict) and all(one == found[0] for one in found) else {}
 
 
 def _base(path):

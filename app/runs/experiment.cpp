@@ -193,9 +193,6 @@ Experiment parse_experiment(const std::string& text, const std::string& file, co
   return e;
 }
 
-namespace {
-
-// "quickstart" or "quickstart.yaml" as `kvlab list experiments` prints them: the file in experiments/. Any other text stays.
 std::string find_experiment(const std::string& file) {
   std::error_code error;
   if (fs::exists(file, error) || file.find('/') != std::string::npos || file.empty()) return file;
@@ -208,8 +205,6 @@ std::string find_experiment(const std::string& file) {
   if (meant.empty()) return file;
   throw InputError("there is no file '" + file + "', and no experiment of this name" + meant);
 }
-
-}  // namespace
 
 std::vector<fs::path> experiment_files() { return shipped_yaml_files("experiments"); }
 

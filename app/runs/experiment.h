@@ -55,6 +55,10 @@ std::string seen_from(const std::filesystem::path& base, const std::filesystem::
 // The experiments that are known by name: those of ./experiments, or the shipped ones.
 std::vector<std::filesystem::path> experiment_files();
 
+// "quickstart" or "quickstart.yaml", as `kvlab list experiments` prints them, is the file in experiments/. Any other text stays. InputError
+// with the names that may be meant where there is no such file.
+std::string find_experiment(const std::string& named);
+
 // file: a path, or the name of one of experiment_files(). overrides: "a.b=c" as given with --set. Throws InputError on anything wrong with
 // file, lists, name, seed or seeds.
 Experiment load_experiment(const std::string& file, const std::vector<std::string>& overrides);

@@ -5,12 +5,14 @@
 #include "app/runs/kv_memory.h"
 #include "app/runs/policy_factory.h"
 #include "app/runs/swap_plan.h"
+#include "base/hugging_face.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "sim/cost/hub_models.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {
@@ -46,6 +48,8 @@ std::vector<std::string> remarks_on(const Parallel& parallel, const ModelSpec& m
 // Reads the model, GPU and profile.
 void read_costs(Params& p, PoolPlan& pool, std::vector<std::string>& remarks) {
   pool.cost = read_cost_setup(p);
+  if (const std::string model = p.inline_text("model", ""); is_hub_id(model))
+    remarks.push_back("model: " + find_model_file(file_or_name(p, model), profiles_folder() + "/models").remark);
   if (pool.cost.profile) pool.lint = lint_command(p, pool.cost.profile->file);
   for (const std::string& remark : hardware_remarks(pool.cost.hardware))
     remarks.push_back(fmt::format("hardware {}: {}", pool.cost.hardware.name, remark));

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,7 @@ import plot  # noqa: E402
 import policies  # noqa: E402
 import replay_predicts  # noqa: E402
 import serving_fidelity  # noqa: E402
+import setting  # noqa: E402
 import settings  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
@@ -249,6 +251,14 @@ class Comparison(FigureTest):
             self.assertEqual(self.axes("comparison")[0].lines[0].get_xdata(), [1000.0, 1000.0])
         (self.folder / "resolved.yaml").write_text("slo: {ttft_ms: [1000, 2000]}\n")
         self.assertEqual(load.load(self.folder).slo_ms, {})
+
+    def test_limits_of_a_named_slo(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "resolved.yaml").write_text("slo: mlperf_llama2-70b_server\n")
+        limits = {"ttft": 2000.0, "tpot": 200.0}
+        for runs, expected in (([limits, limits], limits), ([limits, {"ttft": 1.0}], {}), ([None, None], {})):
+            (self.folder / "manifest.json").write_text(json.dumps({"runs": [{"slo_ms": one} if one else {} for one in runs]}))
+            self.assertEqual(setting.slo_ms(self.folder), expected)
 
     def test_equal_seeds_are_one(self):
         rows = self.write(["a", "b"], seeds=(1, 2, 3))

@@ -10,6 +10,7 @@
 #include "app/runs/kinds/replay.h"
 #include "app/runs/load_traces.h"
 #include "app/runs/pools.h"
+#include "app/runs/slo.h"
 #include "app/runs/step_time.h"
 #include "app/runs/wait_watch.h"
 #include "base/text.h"
@@ -159,6 +160,7 @@ void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_j
   manifest["model"] = plan_.cost.model.name;
   if (plan_.setup.pools.empty()) manifest["hardware"] = plan_.cost.hardware.name;
   if (!plan_.system.empty()) manifest["system"] = plan_.system;
+  for (const auto& [metric, limit] : preset_limits_ms(p_)) manifest["slo_ms"][metric] = limit;
 }
 
 // Of each pool: where its step times come from, its link to others, and its shares of step time.
