@@ -15,6 +15,7 @@
 #include "app/commands/calibrate.h"
 #include "app/commands/clean.h"
 #include "app/commands/describe.h"
+#include "app/commands/export.h"
 #include "app/commands/label.h"
 #include "app/commands/logits.h"
 #include "app/commands/merge.h"
@@ -55,6 +56,7 @@ struct Arguments {
   ReproduceCommand reproduce;
   MergeCommand merge;
   SubmitCommand submit;
+  ExportCommand exported;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -206,7 +208,9 @@ void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
 void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* validate = app.add_subcommand("validate", "compare results with a real engine's log, or simulate measured points");
   CLI::Option_group* measured = validate->add_option_group("measured");
-  CLI::Option* const requests = measured->add_option("--requests", a.real, "the engine's requests.jsonl");
+  CLI::Option* const requests = measured->add_option(
+      "--requests", a.real,
+      "an engine's requests.jsonl, vLLM's /metrics, or a result of vllm bench serve, AIPerf or GuideLLM (docs/exchange.md)");
   CLI::Option* const points = measured->add_option("--points", a.points.file, "measured TPOT by model, GPU and load (CSV)");
   measured->require_option(1);
   CLI::Option* const against = validate->add_option("--against", a.against, "--requests: results folder")->excludes(points);
@@ -371,6 +375,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_compare(app, a, chosen);
   add_validate(app, a, chosen);
   add_clean(app, a, chosen);
+  add_export_command(app, a.exported, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return export_results(a.exported, out); }; });
   add_reproduce(app, a, chosen);
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);

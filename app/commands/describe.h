@@ -17,7 +17,7 @@ struct Item {
 };
 
 // The kinds that `kvlab list` knows: schedulers, orders, predictors, dispatchers, systems, block_caches, kv, hardware, models,
-// trace_formats, experiments, claims.
+// trace_formats, log_formats, export_formats, experiments, claims.
 const std::vector<std::string>& list_kinds();
 std::string kinds_as_json();
 
