@@ -21,6 +21,7 @@
 #include "app/commands/merge.h"
 #include "app/commands/record.h"
 #include "app/commands/reproduce.h"
+#include "app/commands/results.h"
 #include "app/commands/run_command.h"
 #include "app/commands/submit.h"
 #include "app/commands/tokenize.h"
@@ -57,6 +58,7 @@ struct Arguments {
   MergeCommand merge;
   SubmitCommand submit;
   ExportCommand exported;
+  ResultsCommand results;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -240,15 +242,14 @@ void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
   });
 }
 
-void add_clean(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* clean = app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
-  clean->add_option("folder", a.clean.folder, "results folder")->required();
-  clean->add_flag("--yes", a.clean.yes, "remove them without asking");
-  clean->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      a.clean.can_ask = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
-      return clean_results(a.clean, std::cin, out);
-    };
+bool can_ask() { return ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1; }
+
+void add_results(CLI::App& app, Arguments& a, Command& chosen) {
+  add_results_command(app, a.results, [&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return a.results.can_ask = can_ask(), show_results(a.results, std::cin, out); };
+  });
+  add_clean_command(app, a.clean, [&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return a.clean.can_ask = can_ask(), clean_results(a.clean, std::cin, out); };
   });
 }
 
@@ -374,7 +375,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
   add_validate(app, a, chosen);
-  add_clean(app, a, chosen);
+  add_results(app, a, chosen);
   add_export_command(app, a.exported, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return export_results(a.exported, out); }; });
   add_reproduce(app, a, chosen);
   add_profile(app, a, chosen);

@@ -18,14 +18,14 @@ using Exchange = AppTest;
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
 
-const LogStatistic* find(const RequestLog& log, const std::string& metric, const std::string& statistic) {
+const LogStatistic* statistic_in(const RequestLog& log, const std::string& metric, const std::string& statistic) {
   for (const LogStatistic& s : log.statistics)
     if (s.metric == metric && s.statistic == statistic) return &s;
   return nullptr;
 }
 
 double ms_of(const RequestLog& log, const std::string& metric, const std::string& statistic) {
-  const LogStatistic* const s = find(log, metric, statistic);
+  const LogStatistic* const s = statistic_in(log, metric, statistic);
   return s == nullptr ? std::nan("") : s->value_ms;
 }
 
@@ -57,9 +57,9 @@ TEST_F(Exchange, AiperfReportHasUnits) {
   EXPECT_EQ(log.num_completed, 5);
   EXPECT_NEAR(ms_of(log, "e2e", "mean"), 1500, 1e-9);
   EXPECT_NEAR(ms_of(log, "e2e", "p50"), 1250, 1e-9);
-  EXPECT_EQ(find(log, "e2e", "count"), nullptr);
+  EXPECT_EQ(statistic_in(log, "e2e", "count"), nullptr);
   EXPECT_NEAR(ms_of(log, "tpot", "mean"), 12.5, 1e-9) << "AIPerf's inter-token latency is a mean per request";
-  EXPECT_EQ(find(log, "ttft", "max"), nullptr);
+  EXPECT_EQ(statistic_in(log, "ttft", "max"), nullptr);
   EXPECT_THAT(log.note, HasSubstr("1 of the log's 6 requests failed"));
   write("report.json", R"({"request_latency": {"unit": "hours", "avg": 1}})");
   EXPECT_THAT(error_of([] { read_real_log("report.json"); }), HasSubstr("'request_latency', 'avg', is in \"hours\"; known: s, ms, us, ns"));
@@ -104,7 +104,7 @@ TEST_F(Exchange, GuideLlmWithoutRowsHasDistributions) {
   EXPECT_NEAR(ms_of(log, "e2e", "p99"), 2900, 1e-9) << "its latency is in seconds";
   EXPECT_NEAR(ms_of(log, "e2e", "std"), 500, 1e-9);
   EXPECT_NEAR(ms_of(log, "itl", "mean"), 20, 1e-9) << "weighted by gaps: the mean of all gaps";
-  EXPECT_EQ(find(log, "itl", "p50"), nullptr);
+  EXPECT_EQ(statistic_in(log, "itl", "p50"), nullptr);
   root["benchmarks"].push_back(root["benchmarks"][0]);
   write("benchmarks.json", root.dump());
   EXPECT_THAT(error_of([] { read_real_log("benchmarks.json"); }), HasSubstr("holds 2 benchmarks, and a validation compares one"));
@@ -132,14 +132,14 @@ TEST_F(Exchange, HistogramsBoundQuantiles) {
   write("metrics.txt", kMetrics);
   const RequestLog log = read_real_log("metrics.txt");
   EXPECT_NEAR(ms_of(log, "ttft", "mean"), 300, 1e-9) << "sum and count are exact";
-  const LogStatistic* const p50 = find(log, "ttft", "p50");
+  const LogStatistic* const p50 = statistic_in(log, "ttft", "p50");
   ASSERT_NE(p50, nullptr);
   EXPECT_NEAR(p50->bounds_ms->first, 100, 1e-9);
   EXPECT_NEAR(p50->bounds_ms->second, 250, 1e-9);
   EXPECT_NEAR(p50->value_ms, 250, 1e-9) << "the fifth of ten: the end of the bucket that holds ranks 2 to 5";
-  const LogStatistic* const p90 = find(log, "ttft", "p90");
+  const LogStatistic* const p90 = statistic_in(log, "ttft", "p90");
   EXPECT_NEAR(p90->value_ms, 500, 1e-9);
-  const LogStatistic* const p95 = find(log, "ttft", "p95");
+  const LogStatistic* const p95 = statistic_in(log, "ttft", "p95");
   EXPECT_TRUE(std::isnan(p95->value_ms)) << "the last bucket has no upper limit";
   EXPECT_NEAR(p95->bounds_ms->first, 500, 1e-9);
   EXPECT_TRUE(std::isinf(p95->bounds_ms->second));
