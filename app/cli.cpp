@@ -13,11 +13,12 @@
 
 #include "app/commands/clean.h"
 #include "app/commands/command.h"
-#include "app/commands/describe.h"
 #include "app/commands/engine_commands.h"
+#include "app/commands/export.h"
 #include "app/commands/merge.h"
 #include "app/commands/pivot.h"
 #include "app/commands/reproduce.h"
+#include "app/commands/results.h"
 #include "app/commands/run_command.h"
 #include "app/commands/submit.h"
 #include "app/commands/trace.h"
@@ -49,6 +50,8 @@ struct Arguments {
   PivotCommand pivot;
   SubmitCommand submit;
   HelpArguments help;
+  ExportCommand exported;
+  ResultsCommand results;
   std::size_t num_requests = 10;
   bool every = false, quiet = false;
 };
@@ -107,7 +110,9 @@ void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
 void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* validate = app.add_subcommand("validate", "compare results with a real engine's log, or simulate measured points");
   CLI::Option_group* measured = validate->add_option_group("measured");
-  CLI::Option* const requests = measured->add_option("--requests", a.real, "the engine's requests.jsonl");
+  CLI::Option* const requests = measured->add_option(
+      "--requests", a.real,
+      "an engine's requests.jsonl, vLLM's /metrics, or a result of vllm bench serve, AIPerf or GuideLLM (docs/exchange.md)");
   CLI::Option* const points = measured->add_option("--points", a.points.file, "measured TPOT by model, GPU and load (CSV)");
   measured->require_option(1);
   CLI::Option* const against = validate->add_option("--against", a.against, "--requests: results folder")->excludes(points);
@@ -137,15 +142,14 @@ void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
   });
 }
 
-void add_clean(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* clean = app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
-  clean->add_option("folder", a.clean.folder, "results folder")->required();
-  clean->add_flag("--yes", a.clean.yes, "remove them without asking");
-  clean->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      a.clean.can_ask = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
-      return clean_results(a.clean, std::cin, out);
-    };
+bool can_ask() { return ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1; }
+
+void add_results(CLI::App& app, Arguments& a, Command& chosen) {
+  add_results_command(app, a.results, [&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return a.results.can_ask = can_ask(), show_results(a.results, std::cin, out); };
+  });
+  add_clean_command(app, a.clean, [&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return a.clean.can_ask = can_ask(), clean_results(a.clean, std::cin, out); };
   });
 }
 
@@ -275,7 +279,8 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_compare(app, a, chosen);
   add_pivot_command(app, a.pivot, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return print_pivot(a.pivot, out); }; });
   add_validate(app, a, chosen);
-  add_clean(app, a, chosen);
+  add_results(app, a, chosen);
+  add_export_command(app, a.exported, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return export_results(a.exported, out); }; });
   add_reproduce(app, a, chosen);
   add_profile(app, a, chosen);
   add_engine_commands(app, chosen);

@@ -11,6 +11,7 @@
 #include "app/claims/claim.h"
 #include "app/commands/describe_kv.h"
 #include "app/commands/describe_model.h"
+#include "app/export/export_format.h"
 #include "app/runs/experiment.h"
 #include "app/runs/serving_system.h"
 #include "app/runs/slo.h"
@@ -25,6 +26,7 @@
 #include "policies/scheduler/scheduler.h"
 #include "sim/cost/make_cost_model.h"
 #include "traces/formats.h"
+#include "traces/logs/log_format.h"
 
 namespace kvlab {
 
@@ -174,7 +176,7 @@ struct Kind {
   std::vector<Item> (*items)(const std::string& only);
 };
 
-constexpr std::array<Kind, 13> kKinds = {
+constexpr std::array<Kind, 15> kKinds = {
     {{"schedulers", [](const std::string& only) { return policies<Scheduler>("schedulers", only); }},
      {"orders", [](const std::string& only) { return policies<Order>("orders", only); }},
      {"predictors", [](const std::string& only) { return policies<Predictor>("predictors", only); }},
@@ -186,6 +188,8 @@ constexpr std::array<Kind, 13> kKinds = {
      {"hardware", hardware},
      {"models", models},
      {"trace_formats", [](const std::string& only) { return policies<TraceFormat>("trace_formats", only); }},
+     {"log_formats", [](const std::string& only) { return policies<LogFormat>("log_formats", only); }},
+     {"export_formats", [](const std::string& only) { return policies<ExportFormat>("export_formats", only); }},
      {"experiments", experiments},
      {"claims", claims}}};
 

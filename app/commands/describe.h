@@ -16,8 +16,8 @@ struct Item {
   std::vector<std::pair<std::string, std::string>> facts = {};  // further facts, in order
 };
 
-// The kinds that `kvlab list` knows: schedulers, orders, predictors, dispatchers, systems, block_caches, kv, slos, hardware,
-// models, trace_formats, experiments, claims.
+// The kinds that `kvlab list` knows: schedulers, orders, predictors, dispatchers, systems, block_caches, kv, slos, hardware, models,
+// trace_formats, log_formats, export_formats, experiments, claims.
 const std::vector<std::string>& list_kinds();
 std::string kinds_as_json();
 

@@ -5,7 +5,6 @@
 #include <ostream>
 
 #include "app/runs/engine_flags.h"
-#include "app/runs/seeds.h"
 
 namespace kvlab {
 
@@ -30,8 +29,6 @@ int run_experiment(RunCommand c, std::ostream& out, std::ostream& err) {
   c.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
   if (!c.shard.empty()) c.sweep.shard = parse_shard(c.shard);
   Experiment experiment = load_experiment(c.file, c.set);
-  const std::string remark = drop_idle_seeds(experiment, c.sweep.quiet ? nullptr : &err, c.sweep.shows_progress);
-  if (!c.sweep.quiet) out << remark;
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 

@@ -24,6 +24,13 @@ struct RunSpec {
   std::vector<std::string> labels;  // one per axis of the experiment, "" where the run does not have it
 };
 
+// A results folder whose runs the tables and figures of this experiment have too.
+struct IncludedResults {
+  std::string folder;  // as written
+  std::filesystem::path path;
+  std::string place;  // in the file, for errors
+};
+
 // An experiment file, the values set on the command line, and the runs it spans.
 struct Experiment {
   std::string file, text, name;
@@ -31,6 +38,7 @@ struct Experiment {
   std::shared_ptr<const ConfigFile> config;  // ${VARIABLES} expanded
   std::vector<std::string> axes;             // paths of its lists, in the order of the file
   std::vector<RunSpec> runs;
+  std::vector<IncludedResults> included;
 
   // The run's parameters over a parse of this thread's own, so that runs in parallel share no YAML nodes.
   [[nodiscard]] Params params(const RunSpec& run) const;
@@ -48,6 +56,9 @@ struct Experiment {
 
 // The key for the folders in which an experiment's files are looked for: {working_folder, experiment_folder}, relative to the file.
 inline constexpr const char* kPathsFrom = "paths_from";
+
+// The key for results folders of other experiments. It changes no run, so runs and their ids do not know it.
+inline constexpr const char* kIncludeResults = "include_results";
 
 // `path` as seen from the folder `base`: relative where they share more than the root, so that both can be moved together; else absolute.
 std::string seen_from(const std::filesystem::path& base, const std::filesystem::path& path);

@@ -117,19 +117,36 @@ void print_remarks(const SweepReport& report, std::ostream& out) {
   }
 }
 
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
-                    double wall_s) {
+namespace {
+
+constexpr const char* kOwnEntries[] = {"kvlab_run", "code", "inputs", "files"};  // of a run's own manifest alone
+
+// Of a run in another results folder.
+Json entry_of(const ViewRow& row, const View& view) {
+  Json run = read_json_object<Json>(row.run / "manifest.json");
+  for (const char* own : kOwnEntries) run.erase(own);
+  for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
+  run["state"] = "included";
+  return run;
+}
+
+}  // namespace
+
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, const View& view,
+                    ResultsFolder& folder, double wall_s) {
   Json runs = Json::array();
   for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
     const bool is_there = states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged;
     Json run = is_there ? manifest_of_run(folder, experiment.runs[i].id) : Json{{"run", experiment.runs[i].id}};
-    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);  // of the run's own manifest
+    for (const char* own : kOwnEntries) run.erase(own);
     run["axes"] = Json::object();
     for (std::size_t a = 0; a < experiment.axes.size(); ++a) run["axes"][experiment.axes[a]] = experiment.runs[i].labels[a];
     run["state"] = outcome_text(states[i].outcome);
     if (!states[i].message.empty()) run["error"] = states[i].message;
     runs.push_back(std::move(run));
   }
+  for (const ViewRow& row : view.rows)
+    if (row.run != folder.runs() / row.id) runs.push_back(entry_of(row, view));
   const Json m = {{"program", "kvlab " + program_version()},
                   {"code", code_version({}).at("core")},
                   {"experiment", experiment.name},
@@ -151,7 +168,9 @@ void print_report(const RunKind& kind, const Experiment& experiment, const std::
   if (unchanged > 0)
     out << fmt::format("{} of {} runs were there already, with the same inputs (--force does them again)\n", unchanged, states.size());
   if (!fs::exists(folder.path() / "summary.csv")) return;
-  kind.report({read_csv(folder.path() / "summary.csv"), experiment.axes.size(), experiment.seeds().size() > 1, folder}, out);
+  const CsvTable summary = read_csv(folder.path() / "summary.csv");
+  const std::size_t num_axes = summary.at("seed") - 1;  // those of results that are included, too
+  kind.report({summary, num_axes, experiment.seeds().size() > 1, folder}, out);
 }
 
 }  // namespace kvlab
