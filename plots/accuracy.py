@@ -11,6 +11,7 @@ from families import FAMILIES
 from fidelity import FRONT, choose, draw_front, draw_others, front_of, label_front, left_out_note, legend_of, looks_of
 from heat_maps import MAX_ROWS, ROW_IN, name_rows
 from groups import at_budgets, only_labels, parts_of, sentence, wilson
+from names import model_name
 
 _SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
 
@@ -118,5 +119,5 @@ def draw(results, folder, every=False):
         return
     results.need("summary", _SUMMARY, "the accuracy figures")
     for suffix, rows, drawn in parts_of(results.summary, results.axes, every):
-        for name, note in _draw_part(rows, setting.run_model(results.folder), folder, suffix, every):
+        for name, note in _draw_part(rows, model_name(setting.run_model(results.folder)), folder, suffix, every):
             yield name, "; ".join(filter(None, (drawn, note)))

@@ -154,6 +154,17 @@ def others_of(rows, axes):
     return [a for a in axes if not is_policy_axis(a) and rows[a].nunique(dropna=False) > 1]
 
 
+def at_first(rows, axes):
+    """The rows at the first value of each axis, and these values; NaN, where a run does not have the axis, is one."""
+    chosen = {}
+    for axis in axes:
+        value = rows[axis].iloc[0]
+        rows = rows[rows[axis].isna() if pd.isna(value) else rows[axis] == value]
+        if not pd.isna(value):
+            chosen[axis] = value
+    return rows, chosen
+
+
 def policy_names(rows, axes):
     """Of each row its policy, and the values of other axes that vary."""
     others = others_of(rows, axes)

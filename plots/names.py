@@ -12,11 +12,19 @@ _WORD = re.compile(r"[A-Za-z_][\w.]*(?:#\d+)?")
 
 
 @functools.lru_cache
+def _groups():
+    return yaml.safe_load((Path(__file__).parent / "names.yaml").read_text())
+
+
+@functools.lru_cache
 def table():
-    """({id: name}, {axis: form of its values})"""
-    groups = yaml.safe_load((Path(__file__).parent / "names.yaml").read_text())
-    axes = groups.pop("axes")
-    return {key: name for group in groups.values() for key, name in group.items()}, axes
+    """({id: name}, {axis: form of its values}), without the models."""
+    return {key: name for group, ids in _groups().items() if group not in ("axes", "models") for key, name in ids.items()}, _groups()["axes"]
+
+
+def model_name(model, figure=""):
+    """The name of a model, such as 'Llama-3.1-8B' of 'llama-3.1-8b'; the id where it has none. Ids of models are looked up whole."""
+    return str(settings.of(figure)["names"].get(model, _groups()["models"].get(model, model)))
 
 
 def _with_values(label, axes):
@@ -33,6 +41,7 @@ def shown(label, figure=""):
     if label in own:
         return str(own[label])
     known, axes = table()
+    label = ", ".join(model_name(part, figure) for part in label.split(", "))
     text = _with_values(label, {a: form for a, form in axes.items() if a not in own})
     return _WORD.sub(lambda match: str(own.get(match[0], known.get(match[0], match[0]))), text)
 

@@ -4,6 +4,8 @@ import json
 
 import yaml
 
+from policies import BUDGETS
+
 _SLO = ("ttft", "tpot", "e2e")
 
 
@@ -69,3 +71,17 @@ def budget_tokens(folder):
 
     found = budgets(resolved(folder).get("kv_policy"))
     return found.pop() if len(found) == 1 and -1 not in found else None
+
+
+def fixed_policy(folder):
+    """(recipe, budget) that all runs share, such as ('snapkv', 'budget_tokens 128'); "" for each that varies or is not given."""
+    policy = resolved(folder).get("kv_policy")
+    if isinstance(policy, list) and len(policy) == 1:
+        policy = policy[0]
+    if isinstance(policy, str):
+        return policy, ""
+    if not isinstance(policy, dict):
+        return "", ""
+    recipe = policy.get("recipe")
+    budgets = [f"{key} {policy[key]:.12g}" for key in BUDGETS if isinstance(policy.get(key), (int, float))]
+    return recipe if isinstance(recipe, str) else "", budgets[0] if len(budgets) == 1 else ""

@@ -356,7 +356,7 @@ class Settings(FigureTest):
 
     def test_keys_are_those_that_the_program_knows(self):
         source = (HERE.parents[1] / "app" / "runs" / "figure_settings.cpp").read_text()
-        for key in (*settings.LOOK, *settings.DATA):
+        for key in (*settings.LOOK, *settings.DATA, *settings.JOIN):
             self.assertIn(f'"{key}"', source)
 
 
@@ -782,8 +782,11 @@ class JointFigures(FigureTest):
         served = synthetic.write_runs(self.folder / "served", {"scheduler": SCHEDULERS[:2]}, num_requests=10)
         status, lines = self.plot(graded, served)
         self.assertEqual(status, 0)
-        self.assertEqual(lines[-1], "kvlab: no joint figure: 'frontier' joins one folder of graded answers with one that served under 'host: [sim, engine]'; "
-                                    f"{graded} has graded answers, {served} was served on one host")
+        self.assertEqual(lines[-1], f"kvlab: no joint figure: no KV policy is in both folders, by recipe and budget: {graded} has full, snapkv 64; {served} serves one policy")
+        cached = synthetic.write_hit_ratios(self.folder / "cached")
+        status, lines = self.plot(graded, cached)
+        self.assertEqual((status, lines[-1]), (0, "kvlab: no joint figure: one folder of graded answers or a replay is joined with one of a serving experiment; "
+                                                  f"{graded} has graded answers, {cached} has hit ratios"))
         status, lines = self.plot(served)
         self.assertFalse(any("joint" in line for line in lines))
 
@@ -861,7 +864,7 @@ class Frontier(FigureTest):
 
     def test_figure_of_both_folders(self):
         self.write((("full", ""), ("budget_tokens 128", "snapkv")))
-        drawn = plot.draw_frontier([self.folder / "graded", self.folder / "served"])
+        drawn = plot.draw_joint([self.folder / "graded", self.folder / "served"])
         self.assertEqual((drawn.names, drawn.notes), (["frontier"], ["frontier: at load_frac 0.3; only graded: snapkv 512, h2o 128"]))
         for kind in ("pdf", "png"):
             self.assertGreater((drawn.folder / f"frontier.{kind}").stat().st_size, 2000)
@@ -880,16 +883,14 @@ class Frontier(FigureTest):
         for a, b in zip(boxes, boxes[1:]):
             self.assertFalse(_overlap(a, b))
 
-    def test_folders_without_a_common_policy_are_an_error(self):
+    def test_folders_without_a_common_policy_have_no_figure(self):
         self.write((("budget_tokens 64", "snapkv"),))
-        with self.assertRaises(load.ResultsError) as caught:
-            plot.draw_frontier([self.folder / "graded", self.folder / "served"])
-        self.assertIn("no KV policy is in both folders", str(caught.exception))
-        self.assertIn("snapkv 512", str(caught.exception))
-        self.assertIn("serves snapkv 64", str(caught.exception))
+        drawn = plot.draw_joint([self.folder / "graded", self.folder / "served"])
+        self.assertEqual(drawn.names, [])
+        for text in ("no joint figure: no KV policy is in both folders", "snapkv 512", "serves snapkv 64"):
+            self.assertIn(text, drawn.notes[0])
         synthetic.write_csv(self.folder / "served" / "summary.csv", ["run", "host", "seed", "tpot_mean_ms", "e2e_mean_ms"], [["0001", "sim", 1, 2.0, 3.0]])
-        with self.assertRaisesRegex(load.ResultsError, "serves one policy"):
-            plot.draw_frontier([self.folder / "graded", self.folder / "served"])
+        self.assertIn("serves one policy", plot.draw_joint([self.folder / "graded", self.folder / "served"]).notes[0])
 
 
 class Validation(FigureTest):
