@@ -82,6 +82,16 @@ def _bars(axis, stats):
     axis.grid(axis="y", visible=False)
 
 
+def _clear_of(axis, at):
+    """Moves the numbers that a vertical line at `at` would cross to its right."""
+    scale, line = 72 / axis.figure.dpi, axis.transData.transform((at, 0))[0]
+    renderer = axis.figure.canvas.get_renderer()
+    for text in axis.texts:
+        box = text.get_window_extent(renderer)
+        if text.get_gid() is None and box.x0 - 3 < line < box.x1 + 3:
+            text.set_position((text.get_position()[0] + (line + 4 - box.x0) * scale, 0))
+
+
 def _in_seconds(stats, title):
     if not title.endswith("(ms)") or not style.in_seconds(_largest(s[0] for s in stats)):
         return stats, title, 1
@@ -122,6 +132,7 @@ def _panels(name, texts, num_metrics):
 def draw_bars(name, lines, metrics, slo_ms, folder, title="", note=""):
     """`lines`: (text, rows) of each bar from above; `metrics`: (column, title) of each panel."""
     figure, axes = _panels(name, [text for text, _ in lines], len(metrics))
+    limits = []
     for axis, (column, text) in zip(axes, metrics):
         stats, text, unit = _in_seconds([mean_and_interval(part[column]) for _, part in lines], text)
         _bars(axis, stats)
@@ -130,7 +141,13 @@ def draw_bars(name, lines, metrics, slo_ms, folder, title="", note=""):
         metric = column.split("_")[0]
         if column.endswith("_p99_ms") and metric in slo_ms:
             style.limit(axis, "x", slo_ms[metric] / unit, "SLO")
-    return style.save(figure, folder, name, title=title, note=note)
+            limits.append((axis, slo_ms[metric] / unit))
+
+    def place():
+        for axis, at in limits:
+            _clear_of(axis, at)
+
+    return style.save(figure, folder, name, title=title, note=note, place=place)
 
 
 def _pages(view, num_metrics):

@@ -56,7 +56,7 @@ def points_of(accuracy, serving):
     answers["name"] = [full_name(p, b) for p, b in zip(answers["name"], answers["budget"])]
     served, setting = _served(serving)
     served.insert(0, "name", [full_name(p, b) for p, b in served.index])
-    points = served.dropna().merge(answers[["name", "exact_match_frac", "half", "num_answers", "resident_bytes_frac", "family"]], on="name")
+    points = served.dropna().merge(answers[["name", "exact_match_frac", "below", "above", "num_answers", "resident_bytes_frac", "family"]], on="name")
     if points.empty:
         raise Unjoinable(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(answers['name'])}; {serving.folder} serves "
                            f"{', '.join(served['name'])}, which needs both hosts for each")
@@ -100,7 +100,7 @@ def _draw_points(axis, points, metric, unit):
     for p in points.to_dict("records"):
         look = {"color": FAMILIES[p["family"]], "marker": MARKERS[p["family"]], "markersize": _size(p["resident_bytes_frac"]), "linestyle": "none"}
         predicted, measured = p[f"{metric}_sim"] / unit, p[f"{metric}_engine"] / unit
-        axis.errorbar(measured, p["exact_match_frac"], yerr=p["half"], fmt="none", ecolor="#b0b0b0", elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=1.3)
+        axis.errorbar(measured, p["exact_match_frac"], yerr=[[p["below"]], [p["above"]]], fmt="none", ecolor="#b0b0b0", elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=1.3)
         axis.plot([predicted, measured], [p["exact_match_frac"]] * 2, color=look["color"], linewidth=0.8)
         axis.plot(measured, p["exact_match_frac"], markeredgewidth=0, alpha=0.85, **look)
         axis.plot(predicted, p["exact_match_frac"], markerfacecolor="none", markeredgewidth=0.9, **look)
@@ -139,7 +139,7 @@ def draw(accuracy, serving, folder, every=False):
         _scale(axis, points, metric, unit)
     model = model_name(setting.run_model(accuracy.folder))
     axes[0, 0].set_ylabel("Right answers (mean over tasks)" + (f"\nof the model {model}" if model else ""))
-    most = max((points["exact_match_frac"] + points["half"]).max(), 0.01)
+    most = max((points["exact_match_frac"] + points["above"]).max(), 0.01)
     axes[0, 0].set_ylim(-0.04 * most, 1.08 * most)
     widest = max(len(shown(n, NAME)) for n in points["name"])
     axes[0, 1].annotate("M" * (widest * 4 // 5), (1.04, 0.5), xycoords="axes fraction", fontsize=6, alpha=0)  # room for the names

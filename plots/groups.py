@@ -208,7 +208,9 @@ def at_budgets(points, every):
         yield "", points, ""
     for budget in budgets if every else budgets[middle : middle + 1]:
         chosen = points[points["budget"].isin((budget, ""))]
-        notes = [] if every or len(budgets) == 1 else [f"1 of {len(budgets)} budgets drawn"]
+        key, value = budget.split()
+        text = f"budget of {value} tokens" if key == "budget_tokens" else budget.replace("_", " ")
+        notes = [text if every else f"{text}, 1 of {len(budgets)} drawn"] if len(budgets) > 1 else []
         missing = [n for n in points["name"].unique() if n not in set(chosen["name"])]
         notes += [f"without {', '.join(missing)}, which {'has' if len(missing) == 1 else 'have'} other budgets"] if missing else []
         yield f"_{slug(budget)}", chosen, "; ".join(notes)

@@ -83,15 +83,15 @@ def _told(results):
 
 
 def _graded(results):
-    """A row per policy and budget with `kept`, half of its interval, `n` and the family; and the values of other axes drawn."""
+    """A row per policy and budget with `kept`, how far its interval reaches `below` and `above`, `n` and the family; and the values of other axes drawn."""
     rows, asked = at_first(results.summary, others_of(results.summary, results.axes))
     rows = budgets.with_fixed_parts(rows, results.folder)
     if results.is_accuracy:
         found = accuracy.points_of(rows).rename(columns={"name": "policy", "exact_match_frac": "kept", "num_answers": "n"})
-        return found[["policy", "budget", "kept", "half", "n", "family"]], asked
+        return found[["policy", "budget", "kept", "below", "above", "n", "family"]], asked
     grouped = rows.groupby(["policy", "budget"], sort=False)
     found = grouped.agg(kept=("attention_mass", "mean"), n=("samples", "min"), family=("family", "first")).reset_index()
-    return found.assign(half=0.0), asked
+    return found.assign(below=0.0, above=0.0), asked
 
 
 def _at_load(rows, axis, metric):
@@ -219,7 +219,7 @@ def _draw_panel(axis, points, looks, others, metric, line):
         rows = rows.sort_values("kept", kind="stable")
         axis.plot(rows[column], rows["kept"], linestyle="-", linewidth=0.6, alpha=0.9, markersize=4.5, markeredgewidth=0, **looks[policy])
         bars = {"fmt": "none", "ecolor": looks[policy]["color"], "elinewidth": 0.4, "capsize": 1, "capthick": 0.4, "alpha": 0.5, "zorder": 1.3}
-        for which, half in (("yerr", rows["half"]), ("xerr", rows[f"{column}_half"])):
+        for which, half in (("yerr", rows[["below", "above"]].to_numpy().T), ("xerr", rows[f"{column}_half"].to_numpy())):
             if (half > 0).any():
                 axis.errorbar(rows[column], rows["kept"], **{which: half}, **bars)
     draw_front(axis, line, column, "kept")
@@ -232,13 +232,13 @@ def _draw_panel(axis, points, looks, others, metric, line):
 
 def _label_axes(axes, found, quality, serving):
     if quality.is_accuracy:
-        most = max((found.points["kept"] + found.points["half"]).max(), 0.01)
+        most = max((found.points["kept"] + found.points["above"]).max(), 0.01)
         axes[0].set_ylabel(f"Right answers (mean over tasks)\nof the model {_model_of(quality)}")
         axes[0].set_ylim(-0.04 * most, 1.08 * most)
     else:
         axes[0].set_ylabel(f"Attention mass kept (share)\nin replay of the model {_model_of(quality)}")
         for axis in axes:
-            mass_scale(axis, found.points["kept"].min())
+            mass_scale(axis, found.points["kept"].min(), found.points["kept"].max())
     for axis, metric in zip(axes, found.metrics):
         load = f"at the {metric.load} load " if found.load else ""
         unit = metric.unit + ("" if metric.more_is_better else ", reversed")

@@ -15,7 +15,7 @@ from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
         "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str},
-        "points": {"id": str, "group": str}, "claims": {"name": str}, "search": {"run": str}}
+        "points": {"id": str, "group": str}, "claims": {"name": str}, "search": {"run": str}, "prompts": {"run": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
@@ -39,6 +39,7 @@ class Results:
     points: pd.DataFrame = None
     claims: pd.DataFrame = None
     search: pd.DataFrame = None
+    prompts: pd.DataFrame = None
 
     @functools.cached_property
     def source(self):

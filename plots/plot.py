@@ -20,6 +20,7 @@ import hit_ratio
 import joint
 import load_curves
 import points
+import prefill
 import replay_predicts
 import serving_fidelity
 import settings
@@ -78,7 +79,7 @@ def _kinds(results):
         return (claims,)
     if results.is_points:
         return (points,)
-    return (fidelity,) if results.is_replay else KINDS
+    return (fidelity, prefill) if results.is_replay else KINDS
 
 
 def draw_all(folder, every=False, recipe=None, overrides=()):

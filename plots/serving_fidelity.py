@@ -68,7 +68,7 @@ def together(points, columns):
 
 def _y_label(results):
     model, budget = model_name(setting.sample_model(results.folder)), setting.budget_tokens(results.folder)
-    told = ", ".join(filter(None, (f"on the model {model}" if model else "", f"budget {budget} tokens" if budget else "")))
+    told = "\n".join(filter(None, (f"on the model {model}" if model else "", f"budget {budget} tokens" if budget else "")))
     return "Attention mass kept" + (f"\nmeasured {told}" if told else "")
 
 

@@ -58,7 +58,11 @@ def run_model(folder):
 
 
 def run_hardware(folder):
-    return _of_runs(folder, "hardware")
+    """The GPUs of all runs; of pools, whose runs do not name them, the experiment's own key where no pool has another."""
+    experiment = resolved(folder)
+    given = experiment.get("hardware")
+    own = given.upper() if isinstance(given, str) and "hardware" not in str(experiment.get("pools")) else ""
+    return _of_runs(folder, "hardware") or (own if "pools" in experiment else "")
 
 
 def budget_tokens(folder):

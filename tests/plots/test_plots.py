@@ -558,7 +558,7 @@ class Accuracy(FigureTest):
         self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_128"), ["Full cache", "SnapKV", "H2O", "TOVA", "KIVI-2"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].texts], ["100", "100", "25", "25", "0", "0", "50", "50", "100", "100"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].get_xticklabels()], ["NA", "copy"])
-        self.assertEqual(notes, ["accuracy_tasks_budget_tokens_128: 1 of 2 budgets drawn; without snapkv (allocator pyramid), which has other budgets"])
+        self.assertEqual(notes, ["accuracy_tasks_budget_tokens_128: budget of 128 tokens, 1 of 2 drawn; without snapkv (allocator pyramid), which has other budgets"])
         self.draw(every=True, write=False)
         self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["Full cache", "SnapKV (allocator pyramid)", "SnapKV", "H2O", "KIVI-2"])
 
@@ -600,7 +600,7 @@ class Replay(FigureTest):
         synthetic.write_replay(self.folder)
         names, notes = self.draw()
         self.assertEqual(names, [*self.OVER, "fidelity_heads_budget_tokens_128", "fidelity_steps_budget_tokens_128", "needles", "summary.tex"])
-        self.assertIn("fidelity_heads_budget_tokens_128: 1 of 2 budgets drawn", notes)
+        self.assertIn("fidelity_heads_budget_tokens_128: budget of 128 tokens, 1 of 2 drawn", notes)
         self.assert_labelled_with_units()
         self.assert_fits_a_column(self.OVER)
         self.assertIn("SnapKV & 512 & 0.961 &", (self.folder / "figures" / "summary.tex").read_text())
@@ -640,7 +640,7 @@ class Replay(FigureTest):
         _, notes = self.draw(write=False)
         heads = self.axes("fidelity_heads_budget_tokens_512")[0]
         self.assertEqual([t.get_text() for t in heads.get_yticklabels()], ["StreamingLLM", "SnapKV", "Quest", "offload", "Random"])
-        self.assertIn("fidelity_heads_budget_tokens_512: 1 of 3 budgets drawn", notes)
+        self.assertIn("fidelity_heads_budget_tokens_512: budget of 512 tokens, 1 of 3 drawn", notes)
         upper = self.axes("needles")[0]
         self.assertEqual([t.get_text() for t in upper.get_xticklabels()], ["128", "256", "512"])
         self.assertEqual([t.get_position()[0] for t in upper.texts if t.get_position()[1] == 1], [2])  # snapkv
@@ -757,8 +757,8 @@ class ServingFidelity(FigureTest):
         with mock.patch.object(style, "save") as save:
             list(serving_fidelity.draw(results, self.folder / "figures"))
         left, right = save.call_args.args[0].axes
-        self.assertEqual(left.get_ylabel(), "Attention mass kept\nmeasured on the model probe")
-        self.assertTrue(right.get_xlabel().endswith("(tokens/s)\nsimulated: llama-3.1-8b"), right.get_xlabel())
+        self.assertEqual(left.get_ylabel(), "Attention mass kept\nmeasured on the model KVLab probe")
+        self.assertTrue(right.get_xlabel().endswith("(tokens/s)\nsimulated: Llama-3.1-8B"), right.get_xlabel())
 
     def test_figure(self):
         results = self.write()
@@ -782,7 +782,7 @@ class JointFigures(FigureTest):
         served = synthetic.write_runs(self.folder / "served", {"scheduler": SCHEDULERS[:2]}, num_requests=10)
         status, lines = self.plot(graded, served)
         self.assertEqual(status, 0)
-        self.assertEqual(lines[-1], f"kvlab: no joint figure: no KV policy is in both folders, by recipe and budget: {graded} has full, snapkv 64; {served} serves one policy")
+        self.assertEqual(lines[-1], f"kvlab: no joint figure: no KV policy is in both folders, by recipe and budget: {graded} has snapkv 64, full; {served} serves one policy", lines)
         cached = synthetic.write_hit_ratios(self.folder / "cached")
         status, lines = self.plot(graded, cached)
         self.assertEqual((status, lines[-1]), (0, "kvlab: no joint figure: one folder of graded answers or a replay is joined with one of a serving experiment; "
