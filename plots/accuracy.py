@@ -13,7 +13,7 @@ from heat_maps import MAX_ROWS, ROW_IN, name_rows
 from groups import at_budgets, only_labels, parts_of, sentence, wilson
 from names import model_name
 
-_SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
+SUMMARY_COLUMNS = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
 
 
 def points_of(rows):
@@ -118,7 +118,7 @@ def draw(results, folder, every=False):
     """Yields (name, note) of the figures written."""
     if not results.is_accuracy:
         return
-    results.need("summary", _SUMMARY, "the accuracy figures")
+    results.need("summary", SUMMARY_COLUMNS, "the accuracy figures")
     for suffix, rows, drawn in parts_of(results.summary, results.axes, every):
         for name, note in _draw_part(rows, model_name(setting.run_model(results.folder)), folder, suffix, every):
             yield name, "; ".join(filter(None, (drawn, note)))

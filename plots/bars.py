@@ -13,7 +13,7 @@ _SEARCH = ("search_rate_per_s", "Highest rate that attains the SLO (requests/s)"
 _TTFT, _TPOT = ("ttft_p99_ms", "P99 TTFT (ms)"), ("tpot_p99_ms", "P99 TPOT (ms)")
 _E2E, _OUTPUT = ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "Output (tokens/s)")
 _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
-_NEEDED = (_TTFT, _TPOT, _E2E, _OUTPUT)
+NEEDED = (_TTFT, _TPOT, _E2E, _OUTPUT)
 _MAX_PANELS = 4
 MAX_BARS = 24
 _SHORT_LABEL = 16  # characters; with longer ones the panels stand side by side across the page
@@ -29,7 +29,7 @@ def _has(summary, metric):
     return metric[0] in summary and summary[metric[0]].notna().any()
 
 
-def _metrics(summary):
+def metrics_of(summary):
     """Of what the runs have, the first four: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
     wanted = [_TTFT, _TPOT, _GOODPUT if _has(summary, _GOODPUT) else _E2E, _OUTPUT]
     if _HIT[0] in summary and summary[_HIT[0]].nunique() > 1:
@@ -163,8 +163,8 @@ def _pages(view, num_metrics):
 def draw(results, folder, every=False):
     if results.summary is None or results.is_hit_ratio:
         return
-    results.need("summary", [column for column, _ in _NEEDED], "the bar comparison")
-    metrics = [m for m in _metrics(results.summary) if results.summary[m[0]].notna().any()]
+    results.need("summary", [column for column, _ in NEEDED], "the bar comparison")
+    metrics = [m for m in metrics_of(results.summary) if results.summary[m[0]].notna().any()]
     for view in views(results, "comparison", every=every, most=MAX_BARS):
         if len(view.lines) < 2 or not metrics:
             continue

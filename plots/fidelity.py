@@ -12,7 +12,7 @@ from heat_maps import maps, needles, one_recipe, source_of
 from load import ResultsError
 from names import shown
 
-_SUMMARY = ("recipe budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac "
+SUMMARY_COLUMNS = ("recipe budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac "
             "host_bytes_frac disk_bytes_frac family").split()
 _GREY = {"color": "#b4b4b4", "linestyle": "none", "markersize": 2.4, "markeredgewidth": 0, "zorder": 1.2}
 _MAX_GREY = 40  # policies that a note names
@@ -26,7 +26,7 @@ def points_of(results):
     its budget; `selects`: it keeps all tokens and reads some."""
     rows = results.summary
     rows = rows.assign(name=policy_names(rows, results.axes), rank=rows["family"].map(list(FAMILIES).index))
-    numbers = [c for c in _SUMMARY if c not in ("recipe", "family")] + ["rank"]
+    numbers = [c for c in SUMMARY_COLUMNS if c not in ("recipe", "family")] + ["rank"]
     grouped = rows.groupby(["name", *results.axes], sort=False, dropna=False)
     points = grouped.agg({"run": list, "family": "first", "budget": "first", **dict.fromkeys(numbers, "mean")}).reset_index("name").reset_index(drop=True)
     points = points.sort_values("rank", kind="stable", ignore_index=True)
@@ -47,7 +47,7 @@ def pareto(x, y):
 # ---- curves ----
 
 
-def _elsewhere(rows):
+def is_elsewhere(rows):
     """Which rows hold bytes in host memory or on disk."""
     return rows["host_bytes_frac"] + rows["disk_bytes_frac"] > 0
 
@@ -125,7 +125,7 @@ def legend_of(points, looks, figure, more=()):
         names = rows["name"].unique()
         head = Line2D([], [], linestyle="none", marker=MARKERS[family], markersize=4, markerfacecolor="none", markeredgewidth=0.8, color=FAMILIES[family])
         blocks.append([(head, f"{family}:")] + [(Line2D([], [], linestyle="none", markersize=4, markeredgewidth=0, **looks[n]), shown(n, figure)) for n in names])
-        if family == "selection" and _elsewhere(rows).any():
+        if family == "selection" and is_elsewhere(rows).any():
             hollow = {"color": FAMILIES[family], "marker": MARKERS[family], "markerfacecolor": "white", "linestyle": "--", "linewidth": 0.7, "markersize": 4}
             blocks[-1].append((Line2D([], [], **hollow), "hollow: rest on the host"))
     columns, height = _legend_columns(blocks)
@@ -149,7 +149,7 @@ def _draw_curves(axis, points, x, y, looks):
     for name, rows in points[points["name"].isin(looks)].groupby("name", sort=False):
         rows = rows.sort_values(x, kind="stable")
         look = looks[name]
-        hollow = _elsewhere(rows).any()
+        hollow = is_elsewhere(rows).any()
         axis.plot(rows[x], rows[y], linewidth=0.7, alpha=0.75, markersize=3.2, markeredgewidth=0.7,
                   markerfacecolor="white" if hollow else look["color"], linestyle="--" if hollow else "-", **look)
 
@@ -218,7 +218,7 @@ def _fidelity_over(points, x, title, note, folder, name, every):
     lossy = points[points["output_rel_err"] > 0]
     panels = []
     for axis, rows, y, sign in ((axes[0, 0], points, "attention_mass", 1), (axes[0, 1], lossy, "output_rel_err", -1)):
-        plain = rows[(rows["family"] != "reference") & ((x != "resident_bytes_frac") | ~_elsewhere(rows))]
+        plain = rows[(rows["family"] != "reference") & ((x != "resident_bytes_frac") | ~is_elsewhere(rows))]
         panels.append((axis, rows, y, sign, rows.loc[front_of(plain, x, y, sign)]))
     chosen, others = choose(points, [line["name"] for *_, line in panels], name, every)
     coloured = points[points["name"].isin(chosen)]
@@ -256,7 +256,7 @@ def _over_bytes(points, source, folder, every):
 
 def draw(results, folder, every=False, recipe=None):
     """Yields (name, note) of the figures written."""
-    results.need("summary", _SUMMARY, "the fidelity figures")
+    results.need("summary", SUMMARY_COLUMNS, "the fidelity figures")
     if results.summary.empty:
         return
     points, source = points_of(results), source_of(results)

@@ -17,7 +17,7 @@ def _family_curves(table, x, y, looks, scale=1):
     traces = []
     for name, rows in table.groupby("name", sort=False):
         rows = rows.sort_values(x, kind="stable")
-        colour, hollow = looks[name]["color"], fidelity._elsewhere(rows).any()
+        colour, hollow = looks[name]["color"], fidelity.is_elsewhere(rows).any()
         traces.append(
             {
                 "type": "scatter",
@@ -65,7 +65,7 @@ def _heat_axes(title):
 def _over(table, x, title, key, looks):
     """Attention kept and output error over bytes, or over tokens read."""
     lossy = table.assign(lost=1 - table["attention_mass"])
-    note = "Dashed and hollow: the rest is in CPU memory or on disk." if fidelity._elsewhere(table).any() else ""
+    note = "Dashed and hollow: the rest is in CPU memory or on disk." if fidelity.is_elsewhere(table).any() else ""
     options = [
         option(_family_curves(rows, x, y, looks), axis(title, log=True), axis(y_title, log=log), y_title, note)
         for rows, y, y_title, log in (
@@ -106,7 +106,7 @@ def _maps(results, table):
 
 
 def replay(results):
-    results.need("summary", fidelity._SUMMARY, "the fidelity figures")
+    results.need("summary", fidelity.SUMMARY_COLUMNS, "the fidelity figures")
     table = fidelity.points_of(results)
     if table.empty:
         return []
@@ -146,7 +146,7 @@ def _tasks(rows, table, title):
 
 
 def graded(results):
-    results.need("summary", accuracy._SUMMARY, "the accuracy figures")
+    results.need("summary", accuracy.SUMMARY_COLUMNS, "the accuracy figures")
     over, tasks = [], []
     for _, rows, title in parts_of(results.summary, results.axes, True) if len(results.summary) else ():
         table = accuracy.points_of(rows)
@@ -209,10 +209,10 @@ def _published_marks(rows, names):
 
 def published(results):
     """Published figures or ranges, and ours, a row per claim."""
-    rows = results.claims[results.claims["verdict"].isin(claims._VERDICTS)]
-    names = [claims._name(row) for _, row in rows.iterrows()]
+    rows = results.claims[results.claims["verdict"].isin(claims.VERDICTS)]
+    names = [claims.name_of(row) for _, row in rows.iterrows()]
     traces = [_published_marks(rows, names)] if names else []
-    for verdict, label, look in zip(claims._VERDICTS, claims._LABELS, claims._LOOKS):
+    for verdict, label, look in zip(claims.VERDICTS, claims.LABELS, claims.LOOKS):
         own = (rows["verdict"] == verdict).to_numpy()
         if own.any():
             x, y = numbers(rows["ours"][own]), [n for n, is_own in zip(names, own) if is_own]

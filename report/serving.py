@@ -83,7 +83,7 @@ def _cdf_option(view, metric, latency, limit_ms):
 def cdfs(results):
     if results.requests is None or results.requests.empty:
         return []
-    results.need("requests", cdf._COLUMNS, "the latency CDF")
+    results.need("requests", cdf.COLUMNS, "the latency CDF")
     latency, shown = cdf.latencies_ms(results.requests), _views(results)
     return [
         figure(f"cdf_{m}", f"{title}: CDF", [_cdf_option(v, m, latency, results.slo_ms.get(m)) for v in shown], "values")
@@ -150,7 +150,7 @@ def load(results):
     if rate is None or results.summary[rate].nunique() < 2:
         return []
     shown, figures = [(v, _load_note(v, rate)) for v in _views(results, rate)], []
-    for metric, name in load_curves._LATENCIES.items():
+    for metric, name in load_curves.LATENCIES.items():
         options = [
             _load_option(v, rate, f"{metric}_{s}_ms", f"{s.upper()} {name}", results.slo_ms.get(metric), note)
             for s in ("p99", "p50")
@@ -193,7 +193,7 @@ def comparison(results):
         for m in _BAR_METRICS
         if m[0] in results.summary and pd.api.types.is_numeric_dtype(results.summary[m[0]]) and results.summary[m[0]].notna().any()
     ]
-    first = [c for c, _ in bars._metrics(results.summary)]
+    first = [c for c, _ in bars.metrics_of(results.summary)]
     note = _seeds(part for _, part in lines)
     metrics.sort(key=lambda m: first.index(m[0]) if m[0] in first else len(first))
     return (
@@ -229,7 +229,7 @@ def attention_kept(results):
         return []
     points = serving_fidelity.points_of(results)
     looks, options = fidelity.looks_of(points), []
-    for column, title in serving_fidelity._PANELS:
+    for column, title in serving_fidelity.PANELS:
         shown = points[points[column].notna()]
         traces = [
             {
@@ -255,7 +255,7 @@ def hit_ratios(results):
         for column, unit in (("hit_frac", "blocks"), ("token_hit_frac", "tokens")):
             traces = []
             for policy, part in rows.groupby("block_cache", sort=False):
-                points = hit_ratio._curve(part, column, hit_ratio._X)
+                points = hit_ratio.curve_of(part, column, hit_ratio.X)
                 own = {"line": {"color": "black", "width": 2.4}, "marker": {"color": "black", "size": 5}} if policy == "belady" else {}
                 traces.append(
                     curve(
@@ -309,5 +309,5 @@ def validations(results):
 def figures_of(results):
     if results.is_hit_ratio:
         return hit_ratios(results)
-    results.need("summary", [c for c, _ in bars._NEEDED], "the comparison")
+    results.need("summary", [c for c, _ in bars.NEEDED], "the comparison")
     return [*comparison(results), *load(results), *cdfs(results), *searches(results), *attention_kept(results), *validations(results)]

@@ -1043,8 +1043,8 @@ class Numbers(unittest.TestCase):
         self.assertEqual(load.axis_title("replicas"), "Replicas")
 
     def test_goodput_replaces_latency_only_with_an_slo(self):
-        self.assertNotIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [np.nan]}))])
-        self.assertIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [1.0]}))])
+        self.assertNotIn("goodput_per_s", [c for c, _ in bars.metrics_of(pd.DataFrame({"goodput_per_s": [np.nan]}))])
+        self.assertIn("goodput_per_s", [c for c, _ in bars.metrics_of(pd.DataFrame({"goodput_per_s": [1.0]}))])
 
 
 class EarlierResults(FigureTest):
