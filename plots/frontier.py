@@ -19,7 +19,7 @@ from policies import full_name
 NAME = "frontier"
 _LOG_FROM = 10  # the largest latency over the median from which the axis is logarithmic
 
-_METRICS = (("tpot_mean_ms", "Time per output token (ms)"), ("e2e_mean_ms", "End-to-end latency (ms)"))
+METRICS = (("tpot_mean_ms", "Time per output token (ms)"), ("e2e_mean_ms", "End-to-end latency (ms)"))
 
 
 def _served(serving):
@@ -30,7 +30,7 @@ def _served(serving):
     for axis, load in lowest.items():
         rows = rows[rows[axis] == load]
     rows, others = at_first(rows, [a for a in others_of(serving.summary, serving.axes) if a not in ("host", *loads)])
-    metrics = [m for m, _ in _METRICS]
+    metrics = [m for m, _ in METRICS]
     means = rows.groupby(["policy", "budget", "host"], sort=False)[metrics].mean().unstack("host").reindex(columns=pd.MultiIndex.from_product([metrics, ("sim", "engine")]))
     means.columns = ["_".join(c) for c in means.columns]
     return means, lowest | others
@@ -77,12 +77,12 @@ def spread(heights, gap, top):
 def _name_points(axis, points):
     """A column of names beside the panel, each with a line to its point."""
     points = points.sort_values("exact_match_frac", kind="stable")
-    unit = 1000 if style.in_seconds(_most_ms(points, _METRICS[1][0])) else 1
+    unit = 1000 if style.in_seconds(_most_ms(points, METRICS[1][0])) else 1
     low, high = axis.get_ylim()
     heights = [(y - low) / (high - low) for y in points["exact_match_frac"]]
     gap = min(7 / (axis.bbox.height * 72 / axis.figure.dpi), 1 / len(points))
     for p, height in zip(points.to_dict("records"), spread(heights, gap, 1)):
-        end = max(p[f"{_METRICS[1][0]}_sim"], p[f"{_METRICS[1][0]}_engine"]) / unit
+        end = max(p[f"{METRICS[1][0]}_sim"], p[f"{METRICS[1][0]}_engine"]) / unit
         axis.annotate(shown(p["name"], NAME), (end, p["exact_match_frac"]), (1.04, height), textcoords="axes fraction", va="center", fontsize=6, color=FAMILIES[p["family"]],
                       arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "#909090", "shrinkA": 0, "shrinkB": 3}, annotation_clip=False)
 
@@ -132,7 +132,7 @@ def draw(accuracy, serving, folder, every=False):
     """Yields (name, note) of the figure."""
     points, note = points_of(accuracy, serving)
     figure, axes = style.grid(NAME, 1, 2, style.PAGE_IN, 2.5, sharey=True)
-    for axis, (metric, title) in zip(axes[0], _METRICS):
+    for axis, (metric, title) in zip(axes[0], METRICS):
         unit = 1000 if style.in_seconds(_most_ms(points, metric)) else 1
         _draw_points(axis, points, metric, unit)
         axis.set_xlabel(title.replace("(ms)", "(s)") if unit > 1 else title)

@@ -27,7 +27,7 @@ def kind_of(results):
     return f"was served on {' and '.join(hosts)}" if hosts else "was served on one host"
 
 
-def _is_served(results):
+def is_served(results):
     return results.summary is not None and not (results.is_accuracy or results.is_replay or results.is_hit_ratio)
 
 
@@ -36,7 +36,7 @@ def pairs_of(everything):
 
     Raises Unjoinable, with what each folder holds, where there is no such pair or the choice is not clear.
     """
-    graded, replays, served = ([r for r in everything if is_it(r)] for is_it in (lambda r: r.is_accuracy, lambda r: r.is_replay, _is_served))
+    graded, replays, served = ([r for r in everything if is_it(r)] for is_it in (lambda r: r.is_accuracy, lambda r: r.is_replay, is_served))
     if len(served) != 1 or len(graded) > 1 or len(replays) > 1 or not graded + replays:
         kinds = ", ".join(f"{r.folder} {kind_of(r)}" for r in everything)
         raise Unjoinable(f"one folder of graded answers or a replay is joined with one of a serving experiment; {kinds}")

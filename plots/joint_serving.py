@@ -76,7 +76,7 @@ def _model_of(results):
     return model_name(setting.run_model(results.folder) or setting.sample_model(results.folder)) or f"a model that {results.folder.name} does not name"
 
 
-def _told(results):
+def told(results):
     """'llama-3.1-8b on RTX 4090'"""
     hardware = setting.run_hardware(results.folder)
     return f"{_model_of(results)}{f' on {hardware}' if hardware else ''}"
@@ -230,19 +230,31 @@ def _draw_panel(axis, points, looks, others, metric, line):
         axis.invert_xaxis()  # the best corner is the upper right one in every panel
 
 
+def y_title(quality):
+    """The label of what is kept, with the model that it is of."""
+    if quality.is_accuracy:
+        return f"Right answers (mean over tasks)\nof the model {_model_of(quality)}"
+    return f"Attention mass kept (share)\nin replay of the model {_model_of(quality)}"
+
+
+def x_lines(metric, load):
+    """The label of a metric: its name, and the load and unit. `load`: the axis of loads, or None where there is one load."""
+    at = f"at the {metric.load} load " if load else ""
+    return [metric.title, f"{at}({metric.unit})"]
+
+
 def _label_axes(axes, found, quality, serving):
+    axes[0].set_ylabel(y_title(quality))
     if quality.is_accuracy:
         most = max((found.points["kept"] + found.points["above"]).max(), 0.01)
-        axes[0].set_ylabel(f"Right answers (mean over tasks)\nof the model {_model_of(quality)}")
         axes[0].set_ylim(-0.04 * most, 1.08 * most)
     else:
-        axes[0].set_ylabel(f"Attention mass kept (share)\nin replay of the model {_model_of(quality)}")
         for axis in axes:
             mass_scale(axis, found.points["kept"].min(), found.points["kept"].max())
     for axis, metric in zip(axes, found.metrics):
-        load = f"at the {metric.load} load " if found.load else ""
-        unit = metric.unit + ("" if metric.more_is_better else ", reversed")
-        lines = [metric.title, f"{load}({unit})", f"{_HOSTS.get(serving.host, 'served')}: {_told(serving)}"]
+        title, unit = x_lines(metric, found.load)
+        unit = unit if metric.more_is_better else f"{unit[:-1]}, reversed)"
+        lines = [title, unit, f"{_HOSTS.get(serving.host, 'served')}: {told(serving)}"]
         axis.set_xlabel("\n".join(part for line in lines for part in textwrap.wrap(line, _LABEL_WIDTH)))
 
 
@@ -252,6 +264,12 @@ def _source_note(quality, serving):
     if one == other:
         return ""
     return f"Two models: {other} was served, and nothing was {'graded' if quality.is_accuracy else 'replayed'} on it."
+
+
+def notes_of(found, quality, serving):
+    """Sentences below the figure: whose numbers these are, n, the rule of the join, and what is in one folder only."""
+    n = f"n = {found.points['n'].min():g} {'answers or more per task; bars are 95 % intervals' if quality.is_accuracy else 'samples or more'}."
+    return [text for text in (_source_note(quality, serving), n, *found.notes) if text]
 
 
 def name_of(quality):
@@ -277,7 +295,6 @@ def draw(quality, serving, folder, every=False):
         for axis, metric, line in zip(axes, found.metrics, lines):
             label_front(axis, points, line[line["name"].isin(chosen)], metric.column, "kept", -1, name)
 
-    n = f"n = {points['n'].min():g} {'answers or more per task; bars are 95 % intervals' if quality.is_accuracy else 'samples or more'}."
-    notes = [_source_note(quality, serving), n, *found.notes, left_out_note(others, name)]
+    notes = [*notes_of(found, quality, serving), left_out_note(others, name)]
     legend = legend_of(coloured, looks, name, [(Line2D([], [], **FRONT), "Pareto front")])
     yield style.save(figure, folder, name, *legend, note=" ".join(filter(None, notes)), place=place), " ".join(found.notes)

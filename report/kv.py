@@ -6,8 +6,9 @@ import accuracy
 import claims
 import fidelity
 import heat_maps
+import predictions
 from groups import at_budgets, parts_of
-from spec import axis, figure, numbers, option, symbol
+from spec import axis, figure, heat, heat_axes, numbers, option, symbol
 
 _BYTES, _READ = "KV bytes on the GPU (share of the full cache)", "Tokens read per step, layer and KV head"
 
@@ -34,32 +35,6 @@ def _family_curves(table, x, y, looks, scale=1):
             }
         )
     return traces
-
-
-def _heat(cells, rows, columns, low, high, unit, texts=None):
-    """A heat map whose rows begin at the top."""
-    trace = {
-        "type": "heatmap",
-        "z": [numbers(r) for r in cells],
-        "x": [str(c) for c in columns],
-        "y": [str(r) for r in rows],
-        "zmin": low,
-        "zmax": high,
-        "colorscale": "Viridis",
-        "xgap": 1,
-        "ygap": 1,
-        "colorbar": {"title": {"text": unit}, "thickness": 12},
-        "hovertemplate": f"%{{y}}<br>%{{x}}: %{{z:.4~g}} {unit}<extra></extra>",
-    }
-    return {**trace, "text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}} if texts else trace
-
-
-def _heat_axes(title):
-    return {"title": {"text": title}, "type": "category", "automargin": True}, {
-        "autorange": "reversed",
-        "type": "category",
-        "automargin": True,
-    }
 
 
 def _over(table, x, title, key, looks):
@@ -91,8 +66,8 @@ def _maps(results, table):
             if len(chosen):
                 cells = heat_maps.rows_of(source, chosen, columns)
                 cells = cells.sort_index(axis=1) if name == "heads" else cells
-                heat = _heat(cells.to_numpy(), chosen["name"], [f"{a}, {b}" for a, b in cells.columns], 0, 1, "share")
-                options.append(option([heat], *_heat_axes(title), suffix.strip("_").replace("_", " ") or "all", note))
+                cell_map = heat(cells.to_numpy(), chosen["name"], [f"{a}, {b}" for a, b in cells.columns], 0, 1, "share")
+                options.append(option([cell_map], *heat_axes(title), suffix.strip("_").replace("_", " ") or "all", note))
         figures.append(
             figure(
                 f"fidelity_{name}",
@@ -128,7 +103,7 @@ def _tasks(rows, table, title):
         if len(chosen):
             cells = np.array([full.to_numpy(), *(p.reindex(full.index).to_numpy() for p in chosen["by_task"])])
             texts = [["" if np.isnan(v) else f"{100 * v:.0f}" for v in row] for row in cells]
-            heat = _heat(100 * cells, ["full cache", *chosen["name"]], full.index, 0, 100, "%", texts)
+            cell_map = heat(100 * cells, ["full cache", *chosen["name"]], full.index, 0, 100, "%", texts)
             few = (
                 f"A cell has {counts.min()} to {counts.max()} answers."
                 if counts.min() < counts.max()
@@ -136,8 +111,8 @@ def _tasks(rows, table, title):
             )
             options.append(
                 option(
-                    [heat],
-                    *_heat_axes("Task"),
+                    [cell_map],
+                    *heat_axes("Task"),
                     ", ".join(filter(None, (title, suffix.strip("_").replace("_", " ")))) or "all",
                     " ".join(filter(None, (few, note))),
                 )
@@ -170,6 +145,7 @@ def graded(results):
     return [
         figure("accuracy_bytes", "Answers over bytes", over, "measure", is_wide=True),
         figure("accuracy_tasks", "Right answers by task (%)", tasks, "budget", is_wide=True),
+        *predictions.predictions(results),
     ]
 
 

@@ -15,6 +15,7 @@ from load import axis_title
 from spec import axis, curve, figure, numbers, option, symbol
 
 MOST_LINES = 60  # of one state of a figure
+_MOST_BARS = 40  # of one state of the comparison
 _POINTS = 300  # of a CDF
 _NAME = "<extra>%{fullData.name}</extra>"
 _LOG_FROM = 30  # factor between the fastest and the slowest requests
@@ -185,22 +186,31 @@ def _bar_option(lines, column, title, note):
     )
 
 
+def _bar_views(results):
+    """(title, lines): all lines in one figure, or one for each value of the numeric axes where there are many."""
+    lines = lines_of(results.summary, results.axes, results.name) if len(results.summary) else []
+    if len(lines) <= _MOST_BARS:
+        return [("", lines)] if lines else []
+    return [(view.title, view.lines) for view in _views(results)]
+
+
 def comparison(results):
     """Bars of any metric: every line of the experiment, means over seeds."""
-    lines = lines_of(results.summary, results.axes, results.name) if len(results.summary) else []
+    shown = _bar_views(results)
     metrics = [
         m
         for m in _BAR_METRICS
         if m[0] in results.summary and pd.api.types.is_numeric_dtype(results.summary[m[0]]) and results.summary[m[0]].notna().any()
     ]
     first = [c for c, _ in bars.metrics_of(results.summary)]
-    note = _seeds(part for _, part in lines)
     metrics.sort(key=lambda m: first.index(m[0]) if m[0] in first else len(first))
-    return (
-        [figure("comparison", "Comparison", [_bar_option(lines, *m, note) for m in metrics], "metric", is_wide=len(lines) > 8)]
-        if lines
-        else []
-    )
+    options = [
+        _bar_option(lines, column, ", ".join(filter(None, (text, title))), _seeds(part for _, part in lines))
+        for column, text in metrics
+        for title, lines in shown
+    ]
+    is_wide = any(len(lines) > 8 for _, lines in shown)
+    return [figure("comparison", "Comparison", options, "metric", is_wide=is_wide)] if shown else []
 
 
 def searches(results):
