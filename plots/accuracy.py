@@ -106,7 +106,9 @@ def _by_task(points, full, note, folder, name):
 def _draw_part(rows, model, folder, suffix, every):
     """Figures of the rows that differ in policy, task, length and seed alone."""
     points = points_of(rows)
-    yield _over_bytes(points, model, folder, f"accuracy_bytes{suffix}", every), ""
+    bytes_ = points["resident_bytes_frac"]
+    if len(points) == 1 or bytes_.max() > 1.01 * bytes_.min():  # prefill selectors leave bytes as they are
+        yield _over_bytes(points, model, folder, f"accuracy_bytes{suffix}", every), ""
     full = rows.groupby("task", sort=False)[["num_answers", "full_exact_match_frac"]].apply(lambda t: np.average(t["full_exact_match_frac"], weights=t["num_answers"]))
     for end, chosen, note in at_budgets(points[points["name"] != "full"], every):
         for first in range(0, len(chosen), MAX_ROWS):

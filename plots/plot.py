@@ -72,7 +72,8 @@ def _place(error):
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def _kinds(results):
+def kinds_of(results):
+    """Modules that draw what these results have."""
     if results.is_accuracy:
         return (accuracy, replay_predicts)
     if results.is_claims:
@@ -90,7 +91,7 @@ def draw_all(folder, every=False, recipe=None, overrides=()):
     written.start()
     drawn = Drawn(results.folder / "figures")
     drawn.add("figures", custom.draw(results, drawn.folder, every))
-    for kind in _kinds(results):
+    for kind in kinds_of(results):
         options = {"recipe": recipe} if kind is fidelity else {}
         drawn.add(kind.__name__, kind.draw(results, drawn.folder, every, **options))
     _add_asked(drawn, results, every)
@@ -100,8 +101,8 @@ def draw_all(folder, every=False, recipe=None, overrides=()):
     return drawn
 
 
-def draw_joint(folders, every=False, overrides=()):
-    """The figures that folders have together, in those of the one that was served; a note where there is none."""
+def draw_joint(folders, every=False, overrides=(), into=None):
+    """The figures that folders have together, in `into` or among those of the folder that was served; a note where there is none."""
     try:
         pairs = joint.pairs_of([load(folder) for folder in folders])
     except Unjoinable as error:
@@ -110,10 +111,11 @@ def draw_joint(folders, every=False, overrides=()):
     settings.start(served.folder, overrides)
     style.apply()
     written.start()
-    drawn = Drawn(served.folder / "figures")
+    drawn = Drawn(into or served.folder / "figures")
     for draw, quality, _ in pairs:
         drawn.add_joint(draw, quality, served, every)
-    written.finish(drawn.folder, served.folder)
+    if into is None:
+        written.finish(drawn.folder, served.folder)
     return drawn
 
 

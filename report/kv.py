@@ -7,7 +7,7 @@ import claims
 import fidelity
 import heat_maps
 import predictions
-from groups import at_budgets, parts_of
+from groups import at_budgets, parts_of, sentence
 from spec import axis, figure, heat, heat_axes, numbers, option, symbol
 
 _BYTES, _READ = "KV bytes on the GPU (share of the full cache)", "Tokens read per step, layer and KV head"
@@ -114,7 +114,7 @@ def _tasks(rows, table, title):
                     [cell_map],
                     *heat_axes("Task"),
                     ", ".join(filter(None, (title, suffix.strip("_").replace("_", " ")))) or "all",
-                    " ".join(filter(None, (few, note))),
+                    " ".join(filter(None, (few, sentence(note)))),
                 )
             )
     return options

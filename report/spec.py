@@ -48,7 +48,8 @@ def curve(name, x, y, half=None, **more):
 
 
 def axis(title, log=False, **more):
-    return {"title": {"text": title}, "type": "log" if log else "linear", **more}
+    ticks = {"tickformat": "~g"} if log else {}  # else plotly prints 2 and 5 without their power of ten
+    return {"title": {"text": title}, "type": "log" if log else "linear", **ticks, **more}
 
 
 def option(traces, x, y, name="", note="", limits=()):
