@@ -6,7 +6,7 @@ import style
 from groups import View, combinations, lines_of, mean_and_interval, only_labels, seeds_note, views
 from load import axis_title
 
-_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 
 
 def points(rows, axis, column):
@@ -63,7 +63,7 @@ def _throughput_latency(results, view, metric, folder):
     handles = [draw_curve(axis, i, c / [1, unit, unit]) for i, (_, c) in enumerate(curves)]
     scale_latency(axis, all_y.min() / unit, all_y.max() / unit)
     axis.set_xlabel("Throughput (requests/s)")
-    axis.set_ylabel(f"P99 {_LATENCIES[metric]} ({'s' if seconds else 'ms'})")
+    axis.set_ylabel(f"P99 {LATENCIES[metric]} ({'s' if seconds else 'ms'})")
     if metric in results.slo_ms:
         style.limit(axis, "y", results.slo_ms[metric] / unit, "SLO")
     return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
@@ -143,8 +143,8 @@ def draw(results, folder, every=False):
     rate = results.rate_axis()
     if rate is None or results.summary[rate].nunique() < 2:
         return
-    results.need("summary", ["requests_per_s", *(f"{m}_p99_ms" for m in _LATENCIES)], "the throughput-latency curve")
-    for metric in _LATENCIES:
+    results.need("summary", ["requests_per_s", *(f"{m}_p99_ms" for m in LATENCIES)], "the throughput-latency curve")
+    for metric in LATENCIES:
         for view in views(results, f"throughput_latency_{metric}", without=rate, every=every):
             yield _throughput_latency(results, view, metric, folder), view.note
     if "goodput_per_s" in results.summary and results.summary["goodput_per_s"].notna().any():
