@@ -192,8 +192,8 @@ class FrontDoor(unittest.TestCase):
         self.assertEqual(self.kvlab("plot", "results/x", KVLAB_PYTHON="/no/such/python").returncode, 2)
 
     def test_report_is_written_by_python_and_builds_nothing(self):
-        (self.root / "report").mkdir()
-        (self.root / "report" / "report.py").write_text("import sys; print(sys.argv[1:]); sys.exit(2)\n")
+        (self.root / "python" / "kvlab" / "report").mkdir(parents=True)
+        (self.root / "python" / "kvlab" / "report" / "report.py").write_text("import sys; print(sys.argv[1:]); sys.exit(2)\n")
         result = self.kvlab("report", "results/a b", "results/c")
         self.assertEqual((result.returncode, result.stdout, self.cmake_calls()), (2, "['results/a b', 'results/c']\n", []), result.stderr)
         without = self.kvlab("report", "results/x", KVLAB_PYTHON="/no/such/python")
