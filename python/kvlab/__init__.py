@@ -13,9 +13,13 @@ from kvlab.catalogue import describe, list_items as list
 from kvlab.cli import main
 from kvlab.comparison import compare
 from kvlab.experiments import load, replay, run, sweep
+from kvlab.policies import block_cache, dispatcher, order, param, scheduler, scorer
 from kvlab.results import Results, Run
 
 __version__ = _kvlab.version().split()[0]
-__all__ = ["InputError", "Results", "Run", "compare", "describe", "list", "load", "main", "replay", "run", "sweep"]
+__all__ = [
+    *("InputError", "Results", "Run", "compare", "describe", "list", "load", "main", "replay", "run", "sweep"),
+    *("block_cache", "dispatcher", "order", "param", "scheduler", "scorer"),
+]
 
 InputError.__module__ = "kvlab"

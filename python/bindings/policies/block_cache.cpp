@@ -1,7 +1,8 @@
+#include "policies/block_cache/block_cache.h"
+
 #include <fmt/format.h>
 
 #include "bindings/policies/python_policy.h"
-#include "policies/block_cache/block_cache.h"
 #include "policies/block_cache/candidate_heap.h"
 
 namespace kvlab {
@@ -27,8 +28,7 @@ class PythonBlockCache final : public BlockCache {
     heap_.reset();
     num_released_ = num_candidates_ = 0;
     is_candidate_.assign(num_blocks, false);
-    if (reset_ != nullptr)
-      python_.policy().call([&] { (*reset_)(nb::cast(num_blocks)); });
+    if (reset_ != nullptr) python_.policy().call([&] { (*reset_)(nb::cast(num_blocks)); });
   }
   void on_insert(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) override {
     if (on_insert_ == nullptr) return;
@@ -70,8 +70,7 @@ class PythonBlockCache final : public BlockCache {
   }
 
   [[nodiscard]] BlockId chosen(std::uint64_t incoming) const {
-    const std::int64_t block =
-        python_.policy().call([&] { return python_.policy().integer("victim()", (*victim_)(nb::cast(incoming))); });
+    const std::int64_t block = python_.policy().call([&] { return python_.policy().integer("victim()", (*victim_)(nb::cast(incoming))); });
     const bool is_known = block >= 0 && block < static_cast<std::int64_t>(is_candidate_.size());
     if (!is_known || !is_candidate_[static_cast<std::size_t>(block)])
       python_.policy().fail(fmt::format("victim() returned block {}, which is no candidate: {}; {} candidates exist", block,

@@ -1,10 +1,11 @@
+#include "policies/dispatcher/dispatcher.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "bindings/policies/replicas.h"
 #include "bindings/policies/requests.h"
-#include "policies/dispatcher/dispatcher.h"
 
 namespace kvlab {
 
@@ -35,11 +36,11 @@ class PythonDispatcher final : public Dispatcher {
 
  private:
   [[nodiscard]] ReplicaId chosen(const nb::object& returned, const Ask& ask) const {
-    const auto number = static_cast<std::int64_t>(
-        is_replica(returned) ? index(replica_of(returned)) : python_.policy().integer("route(), if no replica,", returned));
-    const auto found =
-        std::find_if(ask.among.begin(), ask.among.end(), [&](ReplicaId replica) { return index(replica) == number; });
-    if (found == ask.among.end()) python_.policy().fail(fmt::format("route() returned replica {}, which is none of those that it may choose from", number));
+    const auto number = static_cast<std::int64_t>(is_replica(returned) ? index(replica_of(returned))
+                                                                       : python_.policy().integer("route(), if no replica,", returned));
+    const auto found = std::find_if(ask.among.begin(), ask.among.end(), [&](ReplicaId replica) { return index(replica) == number; });
+    if (found == ask.among.end())
+      python_.policy().fail(fmt::format("route() returned replica {}, which is none of those that it may choose from", number));
     return *found;
   }
 

@@ -66,8 +66,7 @@ class PythonOrder final : public KeyedOrder {
   }
   void on_plan() override {
     ++plan_;
-    if (on_plan_ != nullptr)
-      python_.policy().call([&] { (*on_plan_)(nb::handle(), nb::cast(now())); });
+    if (on_plan_ != nullptr) python_.policy().call([&] { (*on_plan_)(nb::handle(), nb::cast(now())); });
     if (is_fixed_) return;
     waiting_.clear();
     for (std::uint32_t i = 0; i < size(); ++i) waiting_.push_back(at(i));

@@ -40,7 +40,8 @@ void Planning::require_tokens(RequestId r, std::int32_t tokens) const {
 }
 
 PythonRequest Planning::waiting(std::int64_t position) const {
-  if (position < 0 || position >= view().num_waiting()) throw nb::index_error(fmt::format("{} requests wait", view().num_waiting()).c_str());
+  if (position < 0 || position >= view().num_waiting())
+    throw nb::index_error(fmt::format("{} requests wait", view().num_waiting()).c_str());
   return request(view().waiting(static_cast<std::uint32_t>(position)));
 }
 
@@ -78,7 +79,8 @@ bool Planning::allocate_or_preempt(RequestId r, std::int32_t tokens) {
 
 void Planning::admit(RequestId r) {
   require_waiting(r, "admit");
-  if (!room_.contains(r)) refuse(fmt::format("admit: request {} has no room: call view.try_allocate(request, tokens) first", view().info(r).number));
+  if (!room_.contains(r))
+    refuse(fmt::format("admit: request {} has no room: call view.try_allocate(request, tokens) first", view().info(r).number));
   view().admit(r);
 }
 
@@ -189,8 +191,7 @@ void bind_memory(nb::class_<View>& c) {
       "try_allocate",
       [](const View& v, const R& r, std::int32_t tokens, std::int32_t ahead) { return v.get().try_allocate(r.id(), tokens, ahead); },
       nb::arg("request"), nb::arg("tokens"), nb::arg("ahead") = 0);
-  c.def("allocate_or_preempt",
-        [](const View& v, const R& r, std::int32_t tokens) { return v.get().allocate_or_preempt(r.id(), tokens); });
+  c.def("allocate_or_preempt", [](const View& v, const R& r, std::int32_t tokens) { return v.get().allocate_or_preempt(r.id(), tokens); });
 }
 
 void bind_queues(nb::class_<View>& c) {

@@ -32,7 +32,7 @@ PythonValue value_of(nb::handle object) {
 
 PythonParam param_of(const nb::dict& d) {
   PythonParam param{nb::cast<std::string>(d["key"]), nb::cast<std::string>(d["meaning"]), value_of(d["value"]),
-                    nb::cast<bool>(d["required"]), nb::cast<double>(d["min"]), nb::cast<double>(d["max"])};
+                    nb::cast<bool>(d["required"]),   nb::cast<double>(d["min"]),          nb::cast<double>(d["max"])};
   return param;
 }
 

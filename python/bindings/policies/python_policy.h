@@ -14,8 +14,8 @@
 #include "base/params.h"
 #include "base/registry.h"
 
-// Policies written in Python. kvlab/policies.py inspects the function or class and hands over a declaration; here it becomes an entry of the
-// registry that YAML names it in. Simulations run without the GIL, in several threads: every call of Python takes it.
+// Policies written in Python. kvlab/policies.py inspects the function or class and hands over a declaration; here it becomes an entry of
+// the registry that YAML names it in. Simulations run without the GIL, in several threads: every call of Python takes it.
 namespace kvlab {
 
 namespace nb = nanobind;
@@ -31,7 +31,8 @@ struct PythonParam {
   double min = 0, max = 0;  // of numbers
 };
 
-// A method, or the function itself. A caller gives all arguments that methods of this name may take; it passes those that this one declares.
+// A method, or the function itself. A caller gives all arguments that methods of this name may take; it passes those that this one
+// declares.
 class PythonMethod {
  public:
   static constexpr std::size_t kMostArguments = 8;

@@ -9,7 +9,8 @@ namespace {
 
 class LentReplica {
  public:
-  LentReplica(const FleetView& fleet, ReplicaId id, LeasePtr lease) : fleet_(&fleet), id_(id), lease_(std::move(lease)), call_(lease_->call) {}
+  LentReplica(const FleetView& fleet, ReplicaId id, LeasePtr lease)
+      : fleet_(&fleet), id_(id), lease_(std::move(lease)), call_(lease_->call) {}
   [[nodiscard]] const FleetView& fleet() const {
     require_lent(lease_, call_, "a replica");
     return *fleet_;

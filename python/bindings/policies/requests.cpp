@@ -16,18 +16,20 @@ void require_lent(const LeasePtr& lease, std::uint64_t call, const char* what) {
 }
 
 const Request& PythonRequest::request(const char* attribute) const {
-  record();
-  if (request_ == nullptr) throw nb::attribute_error(fmt::format("'{}' is not known here: only facts of the arrival are", attribute).c_str());
+  require_lent(lease_, call_, "a request");
+  if (request_ == nullptr)
+    throw nb::attribute_error(fmt::format("'{}' is not known here: only facts of the arrival are", attribute).c_str());
   if (is_arriving_)
     throw nb::attribute_error(
-        fmt::format("'{}' changes while a request is served, and a key without 'now' is asked once, at the arrival: write key(request, now)",
-                    attribute)
+        fmt::format(
+            "'{}' changes while a request is served, and a key without 'now' is asked once, at the arrival: write key(request, now)",
+            attribute)
             .c_str());
   return *request_;
 }
 
 std::int32_t PythonRequest::predicted_tokens() const {
-  record();
+  require_lent(lease_, call_, "a request");
   if (predicted_tokens_ > 0) return predicted_tokens_;
   throw nb::attribute_error("'predicted_tokens' is known to orders with needs=[\"predicted_tokens\"]");
 }
@@ -101,7 +103,8 @@ void bind_requests(nb::module_& m) {
   c.def_prop_ro("arrival", [](const PythonRequest& r) { return to_s(r.record().arrival - kStart); });
   c.def_prop_ro("prompt_tokens", [](const PythonRequest& r) { return r.record().prompt_tokens; });
   c.def_prop_ro("predicted_tokens", &PythonRequest::predicted_tokens);
-  c.def("__eq__", [](const PythonRequest& a, nb::handle b) { return nb::isinstance<PythonRequest>(b) && a == nb::cast<PythonRequest&>(b); });
+  c.def("__eq__",
+        [](const PythonRequest& a, nb::handle b) { return nb::isinstance<PythonRequest>(b) && a == nb::cast<PythonRequest&>(b); });
   c.def("__hash__", [](const PythonRequest& r) { return r.record().number; });
   c.def("__repr__", [](const PythonRequest& r) { return fmt::format("<request {}>", r.record().number); });
   bind_facts(c);

@@ -41,7 +41,7 @@ class PythonRequest {
   // AttributeError: this caller lends facts of the arrival alone.
   [[nodiscard]] const Request& request(const char* attribute) const;
   [[nodiscard]] RequestId id() const {
-    record();
+    require_lent(lease_, call_, "a request");
     return id_;
   }
   [[nodiscard]] std::int32_t predicted_tokens() const;

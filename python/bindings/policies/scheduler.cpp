@@ -1,5 +1,6 @@
-#include "bindings/policies/planning.h"
 #include "policies/scheduler/scheduler.h"
+
+#include "bindings/policies/planning.h"
 
 namespace kvlab {
 

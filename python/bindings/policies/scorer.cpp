@@ -72,7 +72,9 @@ class PythonScorer final : public Scorer {
   void step_key(const SeqStep& seq, StepKey& key) const override {
     if (charged_) charged_->step_key(seq, key);
   }
-  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return charged_ ? charged_->affine_lengths(len) : Lengths::all(); }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override {
+    return charged_ ? charged_->affine_lengths(len) : Lengths::all();
+  }
   [[nodiscard]] bool cuts_affinely() const override { return charged_ && charged_->cuts_affinely(); }
   [[nodiscard]] Protected protects() const override { return protected_; }
   [[nodiscard]] bool comparable_across_heads() const override { return comparable_; }
@@ -145,8 +147,7 @@ class PythonScorer final : public Scorer {
     const Queries& window = step.in.window[static_cast<std::size_t>(kv.sequence(row))];
     const std::int32_t count = std::min(window.count, window_queries_);
     const std::int64_t line = std::int64_t{kv.kv_heads} * kv.group * kv.head_dim;
-    const float* const first =
-        window.data + (window.count - count) * line + std::int64_t{row % kv.kv_heads} * kv.group * kv.head_dim;
+    const float* const first = window.data + (window.count - count) * line + std::int64_t{row % kv.kv_heads} * kv.group * kv.head_dim;
     const auto size = [](std::int32_t n) { return static_cast<std::size_t>(n); };
     array.emplace(first, std::initializer_list<std::size_t>{size(count), size(kv.group), size(kv.head_dim)},
                   std::initializer_list<std::int64_t>{line, kv.head_dim, 1});
@@ -156,8 +157,8 @@ class PythonScorer final : public Scorer {
     using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
     Scores given;
     if (!nb::try_cast(returned, given) || given.shape(0) != tokens)
-      python_.policy().fail(fmt::format("score() must return an array of {} numbers, one for each token, and returned {}", tokens,
-                                        described(returned)));
+      python_.policy().fail(
+          fmt::format("score() must return an array of {} numbers, one for each token, and returned {}", tokens, described(returned)));
     for (std::size_t i = 0; i < tokens; ++i) {
       scores[i] = given.data()[i];
       if (std::isnan(scores[i])) python_.policy().fail(fmt::format("score() returned NaN for token {} of the row", i));
