@@ -8,6 +8,7 @@ The guide is docs/python.md. Errors that the caller can mend are InputError, a V
 
 from kvlab import _data  # first: it tells the program where its data is
 from kvlab import _kvlab
+from kvlab._data import data_path
 from kvlab._kvlab import InputError
 from kvlab.catalogue import describe, list_items as list
 from kvlab.cli import main
@@ -18,7 +19,7 @@ from kvlab.results import Results, Run
 
 __version__ = _kvlab.version().split()[0]
 __all__ = [
-    *("InputError", "Results", "Run", "compare", "describe", "list", "load", "main", "replay", "run", "sweep"),
+    *("InputError", "Results", "Run", "compare", "data_path", "describe", "list", "load", "main", "replay", "run", "sweep"),
     *("block_cache", "dispatcher", "order", "param", "scheduler", "scorer"),
 ]
 

@@ -60,6 +60,10 @@ _texts: dict[str, Callable[[], str]] = {}  # name of a policy -> its text as of 
 _kinds: dict[str, str] = {}
 
 
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] == 'o' else 'a'} {kind}"
+
+
 def _parameter(spec: inspect.Parameter, where: str) -> dict[str, Any]:
     """A keyword-only argument as the program reads it from YAML."""
     given = spec.default if isinstance(spec.default, param) else param(spec.default)
@@ -132,7 +136,7 @@ def _of_class(kind: str, cls: type, where: str) -> dict[str, Any]:
             methods[name] = _places(kind, name, arguments[1:], where)
         elif name.startswith("on_"):
             close = difflib.get_close_matches(name, known, 1)
-            raise TypeError(f"{where}: {name}() is never called; a {kind} has {', '.join(known)}" + (f"; did you mean '{close[0]}'?" if close else ""))
+            raise TypeError(f"{where}: {name}() is never called; {_a(kind)} has {', '.join(known)}" + (f"; did you mean '{close[0]}'?" if close else ""))
     parameters = []
     if cls.__init__ is not object.__init__:
         arguments, keywords = _split(cls.__init__, where)
@@ -150,7 +154,7 @@ def _require_methods(kind: str, methods: dict[str, Any], where: str) -> None:
         if "victim" in methods and not {"on_acquire", "on_release"} <= methods.keys():
             raise TypeError(f"{where}: a block cache with victim() needs on_release(block) and on_acquire(block), which say what may be given up")
     elif next(iter(_METHODS[kind])) not in methods:
-        raise TypeError(f"{where}: a {kind} needs {next(iter(_METHODS[kind]))}()")
+        raise TypeError(f"{where}: {_a(kind)} needs {next(iter(_METHODS[kind]))}()")
 
 
 def _place_of(target: Any) -> tuple[str, int]:
@@ -167,9 +171,9 @@ def _place_of(target: Any) -> tuple[str, int]:
 
 def _register(kind: str, name: str, target: Any, options: dict[str, Any]) -> Any:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise TypeError(f"a {kind} needs a name of letters, digits and '_', by which YAML knows it: @kvlab.{kind.replace(' ', '_')}(\"my_{kind.replace(' ', '_')}\")")
+        raise TypeError(f"{_a(kind)} needs a name of letters, digits and '_', by which YAML knows it: @kvlab.{kind.replace(' ', '_')}(\"my_{kind.replace(' ', '_')}\")")
     if _kinds.get(name, kind) != kind:
-        raise ValueError(f"'{name}' is a {_kinds[name]} in Python already: choose another name")
+        raise ValueError(f"'{name}' is {_a(_kinds[name])} in Python already: choose another name")
     file, line = _place_of(target)
     where = f"{file}:{line}: {kind} '{name}'"
     is_function = inspect.isfunction(target)

@@ -156,7 +156,9 @@ class PythonScorer final : public Scorer {
   void copy_scores(const nb::object& returned, std::size_t tokens, float* scores) const {
     using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
     Scores given;
-    if (!nb::try_cast(returned, given) || given.shape(0) != tokens)
+    const bool is_array = nb::try_cast(returned, given);
+    if (!is_array) PyErr_Clear();
+    if (!is_array || given.shape(0) != tokens)
       python_.policy().fail(
           fmt::format("score() must return an array of {} numbers, one for each token, and returned {}", tokens, described(returned)));
     for (std::size_t i = 0; i < tokens; ++i) {
@@ -168,7 +170,7 @@ class PythonScorer final : public Scorer {
   static std::string described(const nb::object& returned) {
     const std::string type = nb::str(nb::handle(returned.type()).attr("__name__")).c_str();
     if (!nb::hasattr(returned, "shape")) return type;
-    return fmt::format("{} of shape {}", type, nb::str(returned.attr("shape")).c_str());
+    return fmt::format("{} of shape {}", type, nb::repr(returned.attr("shape")).c_str());
   }
 
   PythonInstance python_;
