@@ -133,7 +133,8 @@ def _of_class(kind: str, cls: type, where: str) -> dict[str, Any]:
             arguments, keywords = _split(getattr(cls, name), where)
             if keywords:
                 raise TypeError(f"{where}: parameters are keyword-only arguments of __init__(), not of {name}()")
-            methods[name] = _places(kind, name, arguments[1:], where)
+            is_static = isinstance(inspect.getattr_static(cls, name), staticmethod)
+            methods[name] = _places(kind, name, arguments if is_static else arguments[1:], where)
         elif name.startswith("on_"):
             close = difflib.get_close_matches(name, known, 1)
             raise TypeError(f"{where}: {name}() is never called; {_a(kind)} has {', '.join(known)}" + (f"; did you mean '{close[0]}'?" if close else ""))
@@ -243,6 +244,8 @@ def scorer(
     alone. protects: first and last tokens that always stay. window_queries: how many of the prompt's last queries it takes.
     compare_heads: scores of different heads may be ranked together."""
     sinks, recent = protects
+    if not all(isinstance(n, int) and 0 <= n < 2**31 for n in (sinks, recent, window_queries)):
+        raise TypeError(f"scorer '{name}': protects=(first, last) and window_queries are whole numbers of tokens")
     return _decorator(
         "scorer",
         name,

@@ -75,6 +75,14 @@ nb::object PythonMethod::call(const std::array<PyObject*, kMostArguments>& argum
   return nb::steal(returned);
 }
 
+void keep_thread_state() {
+  thread_local bool is_kept = false;
+  if (is_kept) return;
+  is_kept = true;
+  const bool had_gil = PyGILState_Ensure() == PyGILState_LOCKED;  // never released
+  if (!had_gil) PyEval_SaveThread();
+}
+
 PythonPolicy::PythonPolicy(const nb::dict& d)
     : kind_(nb::cast<std::string>(d["kind"])),
       name_(nb::cast<std::string>(d["name"])),

@@ -51,6 +51,9 @@ class PythonMethod {
   std::vector<std::uint8_t> places_;
 };
 
+// The interpreter keeps its state of a thread that has called this once, and need not make one for each call of Python on it.
+void keep_thread_state();
+
 // A policy as it was declared, shared by the runs that make it.
 class PythonPolicy {
  public:
@@ -75,6 +78,7 @@ class PythonPolicy {
   // Calls f() with the GIL. An exception of Python becomes an InputError with file:line of the policy and the traceback's last line.
   template <class F>
   auto call(F&& f) const {
+    keep_thread_state();
     const nb::gil_scoped_acquire gil;
     try {
       return f();
