@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "app/claims/claim.h"
@@ -166,8 +165,8 @@ std::vector<Item> slos(const std::string& only) {
 }
 
 std::vector<Item> kv(const std::string& only) {
-  std::vector<Item> items;
-  std::copy_if(kv_items().begin(), kv_items().end(), std::back_inserter(items), [&](const Item& i) { return is_asked(i.name, only); });
+  std::vector<Item> items = kv_items();
+  std::erase_if(items, [&](const Item& i) { return !is_asked(i.name, only); });
   return items;
 }
 
