@@ -76,7 +76,7 @@ std::string bash_cases(const std::vector<CompletedCommand>& all) {
 std::string bash_script(const std::vector<CompletedCommand>& all) {
   std::string option_cases;
   for (const auto& [option, kind] : option_kinds()) option_cases += fmt::format("    {}) value={} ;;\n", option, kind);
-  return fmt::format(R"(# Completion of kvlab. Load it with: source <(kvlab completion bash)
+  return fmt::format(R"sh(# Completion of kvlab. Load it with: source <(kvlab completion bash)
 _kvlab_names() {{  # PROGRAM KIND: the names of that kind
   local kind
   if [[ $2 == any ]]; then
@@ -109,7 +109,7 @@ _kvlab() {{
 }
 }
 complete -o default -F _kvlab kvlab ./kvlab
-)",
+)sh",
                      join(list_kinds(), " "),
                      [&] {
   std::string paths;
@@ -135,7 +135,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string fish_script(const std::vector<CompletedCommand>& all) {
-  std::string text = fmt::format(R"(# Completion of kvlab. Load it with: kvlab completion fish | source
+  std::string text = fmt::format(R"sh(# Completion of kvlab. Load it with: kvlab completion fish | source
 function __kvlab_names
   if test $argv[1] = any
     for kind in {}; KVLAB_NO_BUILD=1 kvlab list $kind 2>/dev/null; end | string replace -r ' .*' ''
@@ -143,7 +143,7 @@ function __kvlab_names
     KVLAB_NO_BUILD=1 kvlab list $argv[1] 2>/dev/null | string replace -r ' .*' ''
   end
 end
-)",
+)sh",
                                  join(list_kinds(), " "));
   for (const CompletedCommand& c : all) {
     const std::size_t blank = c.path.find(' ');
