@@ -73,6 +73,14 @@ std::string bash_cases(const std::vector<CompletedCommand>& all) {
   return text;
 }
 
+// A pattern of `case` that has the path of every command.
+std::string path_patterns(const std::vector<CompletedCommand>& all) {
+  std::string paths;
+  for (const CompletedCommand& c : all)
+    if (!c.path.empty()) paths += fmt::format("{}'{}'", paths.empty() ? "      " : " | ", c.path);
+  return paths + ") ;;\n";
+}
+
 std::string bash_script(const std::vector<CompletedCommand>& all) {
   std::string option_cases;
   for (const auto& [option, kind] : option_kinds()) option_cases += fmt::format("    {}) value={} ;;\n", option, kind);
@@ -106,18 +114,10 @@ _kvlab() {{
     words="$words $(_kvlab_names "${{COMP_WORDS[0]}}" "$kind")"
   fi
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
-}
-}
+}}
 complete -o default -F _kvlab kvlab ./kvlab
 )sh",
-                     join(list_kinds(), " "),
-                     [&] {
-  std::string paths;
-  for (const CompletedCommand& c : all)
-    if (!c.path.empty()) paths += fmt::format("{}'{}'", paths.empty() ? "      " : " | ", c.path);
-  return paths + ") ;;\n";
-                     }(),
-                     bash_cases(all), option_cases);
+                     join(list_kinds(), " "), path_patterns(all), bash_cases(all), option_cases);
 }
 
 // zsh runs bash's completion functions, but has no mapfile.
