@@ -158,7 +158,7 @@ def label_of(row, axes, alone):
 
 def _without_marks(rows):
     """Takes away the mark of text that a spreadsheet would compute."""
-    for column in rows.select_dtypes(object).columns:
+    for column in rows.select_dtypes(exclude=["number", "bool"]).columns:
         rows[column] = rows[column].map(lambda v: v[1:] if isinstance(v, str) and re.match("'+[=+@-]", v) else v)
     return rows
 

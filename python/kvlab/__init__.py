@@ -18,8 +18,9 @@ from kvlab.policies import block_cache, dispatcher, order, param, scheduler, sco
 from kvlab.results import Results, Run
 
 __version__ = _kvlab.version().split()[0]
+# Not `list`: `from kvlab import *` leaves Python's own.
 __all__ = [
-    *("InputError", "Results", "Run", "compare", "data_path", "describe", "list", "load", "main", "replay", "run", "sweep"),
+    *("InputError", "Results", "Run", "compare", "data_path", "describe", "load", "main", "replay", "run", "sweep"),
     *("block_cache", "dispatcher", "order", "param", "scheduler", "scorer"),
 ]
 

@@ -56,11 +56,20 @@ class Package(unittest.TestCase):
         os.chdir(self.place)
 
 
+class Module(Package):
+    @unittest.skipUnless(shutil.which("readelf"), "no readelf")
+    def test_it_loads_after_any_other_library(self):
+        """Thread-local variables of libstdc++ at a fixed place would make the import fail in hosts that have loaded it before, as workers of Ray have."""
+        listed = subprocess.run(["readelf", "-rW", kvlab._kvlab.__file__], capture_output=True, text=True, check=True).stdout
+        foreign = [line for line in listed.splitlines() if "R_X86_64_TPOFF64" in line and "@" in line]
+        self.assertEqual(foreign, [])
+
+
 class Runs(Package):
     def test_the_package_brings_its_data(self):
-        self.assertNotIn(str(ROOT), str(kvlab._data.root()))
+        self.assertEqual(kvlab._data.root(), Path(kvlab.__file__).resolve().parent / "data")
         self.assertIn("quickstart", set(kvlab.list("experiments")["name"]))
-        results = kvlab.run("quickstart", {"scheduler": "sarathi", "trace.limit.requests": 50}, quiet=True)
+        results = kvlab.run("quickstart", {"scheduler": "sarathi", "trace.limit_requests": 50}, quiet=True)
         self.assertEqual((str(results.path), len(results.summary)), ("results/quickstart", 1))
         self.assertTrue(any("generated sample" in note for note in results.notes), results.notes)
         self.assertEqual(results.resolved["scheduler"], "sarathi")
@@ -111,12 +120,6 @@ class Runs(Package):
         with self.assertRaisesRegex(kvlab.InputError, "nowhere: no such folder"):
             kvlab.load("nowhere")
 
-    def test_of_a_sweep_in_which_a_run_fails_the_others_are_there(self):
-        small = {**SMALL, "scheduler": "vllm_v1", "memory": {"num_blocks": [600, 4]}, "name": "partly"}
-        with self.assertRaisesRegex((kvlab.InputError, RuntimeError), r"^run 0002 .* failed: ") as raised:
-            kvlab.run(small, quiet=True)
-        self.assertEqual(list(raised.exception.results.summary["memory.num_blocks"]), [600])
-
     def test_an_interrupt_keeps_complete_runs(self):
         sent = []
 
@@ -160,6 +163,13 @@ class Runs(Package):
         (results.path / "runs" / results.runs[0] / "summary.csv").write_text("cut")
         with self.assertWarnsRegex(RuntimeWarning, "is damaged"):
             kvlab.run(SMALL, quiet=True)
+
+    def test_seeds_that_change_nothing_are_a_warning(self):
+        sample = kvlab._data.root() / "traces" / "samples" / "azure_like.csv"
+        recorded = {**SMALL, "scheduler": "sarathi", "max_model_len": 16384, "trace": {"file": sample, "limit_requests": 50}, "seeds": 3}
+        with self.assertWarnsRegex(RuntimeWarning, "seeds change nothing in these runs"):
+            results = kvlab.run(recorded, quiet=True)
+        self.assertEqual(len(results.summary), 1)
 
 
 class Sweeps(Package):
@@ -207,10 +217,12 @@ class Sweeps(Package):
     def test_replay(self):
         sample = kvlab._data.root() / "traces" / "samples" / "probe_niah.safetensors"
         results = kvlab.replay(samples=sample, policies=["full", "snapkv", {"recipe": "kivi2"}], budget_tokens=[64, 128], quiet=True)
-        self.assertEqual(list(results.summary["kv_policy.recipe"]), ["full", "snapkv", "snapkv", "kivi2"])
-        mass = results.summary.set_index(["kv_policy.recipe", "kv_policy.budget_tokens"])["attention_mass"]
-        self.assertEqual(list(results.summary["attention_mass"])[0], 1)
-        self.assertLess(mass["snapkv"].loc[64], mass["snapkv"].loc[128])
+        self.assertEqual(list(results.summary["recipe"]), ["full", "snapkv", "snapkv", "kivi2"])
+        mass = list(results.summary["attention_mass"])
+        self.assertTrue(mass[0] == 1 and mass[1] < mass[2] < 1, mass)
+        with self.assertRaisesRegex(kvlab.InputError, r"^run 0002 \(.*\) failed: .*a budget of 8 tokens") as raised:
+            kvlab.replay(samples=sample, policies="snapkv", budget_tokens=[64, 8], name="partly", quiet=True)
+        self.assertEqual(list(raised.exception.results.summary["budget_tokens"]), [64])  # of the run that is complete
         shipped = kvlab.replay("replay_file", set={"kv_policy": {"recipe": "tova", "budget_tokens": 64}}, quiet=True)
         self.assertEqual(len(shipped.summary), 1)
         with self.assertRaisesRegex(kvlab.InputError, "needs samples= and policies="):
@@ -256,7 +268,7 @@ class Sweeps(Package):
         self.addCleanup(sys.modules.pop, "ray")
         results = kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, ray=True, out="by_ray")
         self.assertEqual([task[4] for task in Ray.tasks], ["1/3", "2/3", "3/3"])
-        whole = kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, out="whole", quiet=True)
+        kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, out="whole", quiet=True)
         self.assertEqual(filecmp.cmpfiles("by_ray", "whole", TABLES, shallow=False), (list(TABLES), [], []))
         self.assertEqual((str(results.path), len(results.summary)), ("by_ray", 6))
 
