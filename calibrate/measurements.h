@@ -29,8 +29,8 @@ class Measurements {
     std::vector<double> medians;  // of each time it was measured
 
     [[nodiscard]] int times() const { return static_cast<int>(medians.size()); }
-    // Mean of the medians, without those a factor of four from their median (of two: from the smaller): there the device or the clock stood
-    // still.
+    // Mean of the medians, without those a factor of four away from their median (with two: from the smaller). There the device or its
+    // clock had stopped.
     [[nodiscard]] double mean_seconds() const;
     // Standard deviation of these medians / their mean; 0 for one.
     [[nodiscard]] double deviation_frac() const;

@@ -58,7 +58,7 @@ double link_rate(const CalibratedFolder& f) {
   return rate > 0 ? rate : f.facts.copy_bytes_per_s;
 }
 
-// fp32 is priced at half the fp16 rate, so on a CPU twice the measured rate stands for fp16.
+// fp32 is priced at half the fp16 rate, so on a CPU the fp16 rate is written as twice the measured one.
 std::string hardware_text(const CalibratedFolder& f) {
   const PeakRates peak = peaks_of(f);
   const bool is_cpu = f.facts.kind == DeviceKind::kCpu;

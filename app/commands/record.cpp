@@ -24,7 +24,7 @@ namespace {
 // In the vocabulary of a byte-level model the 256 bytes come first, then <s>.
 constexpr std::int32_t kByteLevelBos = 256;
 
-// What is recorded, and what is known about it.
+// The content to record, and its facts.
 struct Sample {
   std::vector<std::int32_t> ids, continuation;
   std::string task;

@@ -113,7 +113,7 @@ void check_name(Params& p, const std::string& name) {
   }
 }
 
-// What an experiment says of its runs themselves.
+// The seeds that an experiment sets for its runs.
 struct SeedRange {
   std::uint64_t first = 1, count = 1;
 };
@@ -170,7 +170,7 @@ class RunMaker {
 
   Experiment& e_;
   Grid grid_;
-  std::vector<std::size_t> axis_of_;  // of each element; behind the last where it has none
+  std::vector<std::size_t> axis_of_;  // of each element; one past the last axis if it has none
   std::map<std::vector<std::uint32_t>, SeedRange> seeds_;
 };
 

@@ -1,6 +1,6 @@
-// Speed of hit-ratio curves: one operation is one block lookup with whatever follows it (touch, insertion, eviction,
-// release). The trace is Mooncake's conversation trace in 16-token blocks, from the folder that KVLAB_DATA names; where it is
-// absent a generated one of similar lengths and sharing stands in, and the label says so.
+// Speed of hit-ratio curves: one operation is one block lookup with whatever follows it (touch, insertion, eviction, release). The trace is
+// Mooncake's conversation trace in 16-token blocks, from the folder that KVLAB_DATA names; without it, the bench generates one of similar
+// lengths and sharing, and the label says so.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

@@ -335,7 +335,7 @@ void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer) {
   });
 }
 
-// Queries and inputs of the layer stay until the policy acts behind the last layer.
+// Queries and inputs of the layer stay until the policy acts after the last layer.
 void PolicyCache::keep(Group& g, std::int32_t layer) {
   Group::Kept& kept = g.kept[at(layer)];
   const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim;

@@ -1,4 +1,4 @@
-// What sequences of a PolicyCache hold beside pages: what formats encode, and what was moved to host memory.
+// The data that sequences of a PolicyCache hold outside of pages: encoded by formats, or moved to CPU memory.
 #include <fmt/format.h>
 
 #include "base/error.h"

@@ -151,7 +151,7 @@ void PlainDecoder::update_tables(std::span<const Token> batch) {
   run_cuda(DeviceScatter{page_.data(), place.data(), value.data(), static_cast<std::int64_t>(place.size())}, cuda_);
 }
 
-// Slots behind the batch hold no tokens.
+// Slots after the batch hold no tokens.
 void PlainDecoder::upload_step(std::span<const Token> batch, std::int32_t size) {
   std::vector<std::int32_t> ids(number(size), 0), positions(number(size), 0), len(number(size * heads_), 0);
   std::vector<float> temperature(number(size), 0);

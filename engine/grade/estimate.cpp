@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTimes = 3;
 
-// The fastest of three: a few milliseconds in which another program runs would stand for hours.
+// The fastest of three: a few milliseconds in which another program runs would add hours to the estimate.
 double time_of(const auto& work) {
   double fastest = 0;
   for (int i = 0; i < kTimes; ++i) {

@@ -58,7 +58,7 @@ std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t voca
   return value.get<std::int32_t>();
 }
 
-// Of each layer its type, where the file lists them.
+// The type of each layer, if the file lists them.
 std::vector<std::string> layer_types(const JsonConfig& file, std::int32_t layers) {
   if (!file.has("layer_types")) return {};
   const JsonConfig::Json& types = file.at("layer_types");

@@ -75,7 +75,7 @@ class KvPassHost final : public PassHost {
   KvState& kv_;
   std::int64_t prompt_tokens_;
   std::int32_t behind_prompt_;
-  std::vector<float> hidden_;  // of what ran last behind the prompt
+  std::vector<float> hidden_;  // of the last pass after the prompt
 };
 
 struct PassRun {
@@ -173,7 +173,7 @@ const std::map<std::string, PassFunction>& pass_functions() {
   return functions;
 }
 
-// Of all layers; 0: none has one.
+// The shortest window of all layers; 0: none has one.
 std::int32_t shortest_window(const ModelConfig& c) {
   std::int32_t shortest = 0;
   for (const std::int32_t window : c.windows)

@@ -34,7 +34,7 @@ void norm_heads(std::span<float> x, Weight weight, float epsilon) {
 
 }  // namespace
 
-// Of one forward pass. `branch` is what the last attention or MLP adds to `residual`; the next norm adds it.
+// Tensors of one forward pass. `branch` is the output of the last attention or MLP; the next norm adds it to `residual`.
 struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
   // With the width of a token's row.

@@ -102,8 +102,8 @@ void StepExecutor::forget(Served& s) {
   s.blocks.clear();
 }
 
-// All rows of a sequence from one pool to the other, and what it holds beside pages; `back`: its full pages go into the blocks it was
-// given, where it lies in blocks.
+// Moves all rows of a sequence from one pool to the other, with the data it holds outside of pages. back: its full pages go into the blocks
+// that it was given, if its tokens are stored in blocks.
 void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
   std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
   s.sequence.rows.assign(old.size(), {});
@@ -177,7 +177,7 @@ void StepExecutor::begin(Served& s, const SequenceAction& row) {
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }
 
-// A request's tokens to be run, and what is drawn behind them.
+// Adds a request's tokens to the step, and the draw after them.
 void StepExecutor::add_row(const SequenceAction& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
@@ -222,7 +222,7 @@ void StepExecutor::run(StepJob job) {
   }
 }
 
-// What others may read was cut without a copy.
+// Fails if tokens that others may read were cut without a copy.
 void StepExecutor::check_uncut(const Served& s, const SequenceAction& row) const {
   if (!s.is_uncut || row.share.leaves_hashed) return;
   for (const KvStore::Sequence& layer : s.sequence.rows)
@@ -232,7 +232,7 @@ void StepExecutor::check_uncut(const Served& s, const SequenceAction& row) const
                                      cache_->policy().recipe().name, s.sequence.draws, s.sequence.seen_tokens));
 }
 
-// What the trace names is fed in place of what was sampled: later requests find it by that name.
+// The token that the trace names replaces the sampled one: later requests find it by that name.
 void StepExecutor::emit(Served& s, std::int32_t end, std::int32_t token) {
   s.emitted.push_back(token);
   if (std::ssize(s.sequence.ids) == end) s.sequence.ids.push_back(token);

@@ -48,7 +48,7 @@ void AddedTokens::Search::add(const std::string& text, std::int32_t id) {
     at = child->second;
     if (is_new) nodes_.emplace_back();
   }
-  // Of two texts that normalize to the same one the first is found.
+  // If two texts normalize to the same one, the first is found.
   if (nodes_[static_cast<std::size_t>(at)].id < 0) nodes_[static_cast<std::size_t>(at)].id = id;
 }
 
@@ -134,7 +134,7 @@ void AddedTokens::cut(Piece&& piece, const Search& search, std::vector<Piece>& o
     if (token.takes_right) end = behind_white_space(text, end);
     if (begin >= end) continue;  // all of it is white space that an earlier token took
     rest_until(begin);
-    // The search goes on behind the token itself: one that begins in white space already taken is still found, as in Hugging Face
+    // The search continues after the token itself: a token that begins in white space already taken is still found, as in Hugging Face
     // tokenizers.
     out.push_back({"", false, 0, found.id});
     done = end;
