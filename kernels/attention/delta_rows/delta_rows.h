@@ -8,7 +8,7 @@
 namespace kvlab {
 
 // Corrects sparse attention of a chunk by some dense rows. `out` holds sparse outputs S and is changed in place. The last tail() queries
-// get dense outputs D. Of the others every `stride`-th row r, from the chunk's first on, is computed densely, and the difference D[r] -
+// get dense outputs D. Among the others, every `stride`-th row r, from the chunk's first on, is computed densely, and the difference D[r] -
 // S[r] is added to rows r .. r + stride - 1 in every query head. Delta Attention, Willette et al. 2025, arXiv:2505.11254.
 struct DeltaRows {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Entries of a row's list that stand for a token: those before the first -1.
+// Number of tokens in a row's list: entries before the first -1.
 __device__ __forceinline__ std::int32_t listed_count(const DeviceList& list, int row) {
   const std::int32_t* const index = list.index + list.first[row];
   return count_first(list.entries(row), [&](std::int32_t i) { return index[i] >= 0; });

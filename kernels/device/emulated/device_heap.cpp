@@ -23,7 +23,7 @@ namespace kvlab::emulated {
 DeviceAccess::DeviceAccess() {}
 DeviceAccess::~DeviceAccess() {}
 
-// Of the exact size: the address sanitizer sees what a kernel reads or writes beside it.
+// Has the exact size, so that the address sanitizer sees a kernel's accesses outside of it.
 void* take_device_memory(std::int64_t bytes) {
   void* p = nullptr;
   if (posix_memalign(&p, 256, static_cast<std::size_t>(bytes)) != 0) return nullptr;
@@ -145,7 +145,7 @@ bool is_pinned(std::uintptr_t at) {
   return next != pinned().given.begin() && at < std::prev(next)->first + std::prev(next)->second;
 }
 
-// Whether there is memory at this address.
+// True if there is memory at this address.
 bool is_mapped(std::uintptr_t at) {
   unsigned char there = 0;
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
