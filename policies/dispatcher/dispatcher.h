@@ -37,7 +37,7 @@ class FleetView {
  public:
   virtual ~FleetView() = default;
   [[nodiscard]] virtual Time now() const = 0;
-  // Of all pools. Replicas are numbered through, pool by pool.
+  // In all pools. Replicas are numbered consecutively, pool by pool.
   [[nodiscard]] virtual std::uint32_t num_replicas() const = 0;
   [[nodiscard]] virtual Roles roles(ReplicaId replica) const = 0;
   // Requests that were asked for at this stage before: the key of random draws.

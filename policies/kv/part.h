@@ -107,7 +107,7 @@ class KvPart {
   // the step is the first after the prompt. The costs of decode steps are kept by these.
   virtual void step_key(const SeqStep&, StepKey&) const {}
   // Row lengths around `len` over which calls and bytes of a decode step are affine while the step's key is the same: costs between them
-  // follow from two of them. Of steps that cut rows only by scorers with cuts_affinely().
+  // follow from two of them. In steps that cut rows, this holds only for scorers with cuts_affinely().
   [[nodiscard]] virtual Lengths affine_lengths(std::int32_t /*len*/) const { return Lengths::all(); }
   // kFound, kLeft: the part computes over all KV heads of a layer together and needs equal numbers of tokens in them, in the rows that it
   // finds when the policy acts (kFound) or also in those that the policy leaves (kLeft).

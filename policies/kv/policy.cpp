@@ -81,7 +81,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
 }
 
 KvPolicy::LayerKinds KvPolicy::layer_kinds(bool decoding) const {
-  // Layers that share a budget differ when they are cut: those with better scores, or more protected tokens, keep more. Where tokens leave
+  // Layers that share a budget differ when they are cut: those with better scores, or more protected tokens, keep more. If tokens leave
   // between layers, each layer of a prompt has its own.
   const bool share_out = allocator_->has_shares() || allocator_->depends_on_data() || allocator_->scope() != Allocator::Scope::kLayer;
   const bool are_shared_out = ((!decoding || trigger_->in_decode()) && share_out) || (!decoding && pruner_ != nullptr);

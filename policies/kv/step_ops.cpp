@@ -144,7 +144,7 @@ std::int32_t StepOps::kind_of(Unit& unit, const Calls& calls, const Seq& seq, st
   return static_cast<std::int32_t>(kind);
 }
 
-// What the sequence adds to the calls of its company; nothing where it changes which operations are called.
+// The calls that the sequence adds to those of its company; empty if it changes which operations are called.
 std::optional<StepOps::Calls> StepOps::added(const Unit& unit, const Seq& seq, std::int32_t company) {
   const Unit::Company& with = unit.companies[static_cast<std::size_t>(company)];
   std::vector<Seq> batch = with.members;

@@ -68,7 +68,7 @@ class StepOps {
     std::int32_t begin = 0, kind = 0;  // the operations that are called
     Calls base, slope;                 // slope empty: one length
     Read read, read_slope;
-    // Of a batch while it is summed: its sequences on this line, their tokens after `begin`, and the tokens that they gain in a step.
+    // While a batch is summed: its sequences on this line, their tokens after `begin`, and the tokens that they gain in a step.
     std::int64_t count = 0, further = 0, gains = 0;
     bool is_further = false, grows = false;  // any of them
   };

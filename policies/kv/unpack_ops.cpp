@@ -18,7 +18,7 @@ class StepNotes final : public KvKeeper {
  public:
   struct Layer {
     std::vector<OpCall> decoding;
-    // Of K and V: each list of tokens, and its length. Operations on one list decode the same tokens.
+    // For K and for V: each list of tokens, and its length. Operations on one list decode the same tokens.
     std::vector<std::pair<const std::int64_t*, std::int64_t>> lists[2];
     std::int64_t read_tokens = -1;  // over all heads; -1: nothing was asked for
 

@@ -136,7 +136,7 @@ class Vtc final : public Order {
   using Active = std::set<std::pair<std::int64_t, std::uint32_t>>;
 
   static std::int64_t micro(double weight) { return std::llround(weight * 1e6); }
-  // Of r's prompt and `output` tokens. A whole number, so that it does not matter in how many parts it is charged.
+  // Cost of r's prompt and `output` tokens. A whole number, so that charging it in parts gives the same sum.
   [[nodiscard]] std::int64_t cost(const Job& job, std::int64_t output, RequestId r) const {
     const Client& client = clients_[job.client];
     const std::int64_t prompt = info(r).prompt_tokens;

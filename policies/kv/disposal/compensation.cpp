@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// One token per KV head stands for all that were dropped: the mean of their keys and of their values, attended to with their count as
+// One token per KV head represents all that were dropped: the mean of their keys and of their values, attended to with their count as
 // weight, n exp(q k / sqrt(d)) in numerator and denominator of the softmax. Keys are averaged after RoPE, so that channels which
 // turn slowly dominate.
 class Compensation final : public Disposal {

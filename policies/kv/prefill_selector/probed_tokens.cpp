@@ -58,7 +58,7 @@ class ProbedTokens final : public PrefillSelector {
     return pieces;
   }
 
-  // Of a chunk without probes, in which nothing tells tokens apart.
+  // For a chunk without probes, in which nothing tells tokens apart.
   static std::int64_t attend_to_all(ChosenPrefill& op, Ops& ops, std::int32_t queries) {
     std::int64_t* const first = ops.host_longs(2);
     std::int32_t* const count = ops.host_ints(1);

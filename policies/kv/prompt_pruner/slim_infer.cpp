@@ -46,7 +46,7 @@ class SlimInfer final : public PromptPruner {
 
  private:
   [[nodiscard]] std::int32_t block() const { return unit_ * units_; }
-  // Of the prompt, between the first block and the last tokens.
+  // Blocks of the prompt between its first block and its last tokens.
   [[nodiscard]] std::int32_t blocks(std::int32_t prompt_tokens) const { return std::max(0, prompt_tokens - block() - recent_) / block(); }
 
   PruneStages stages_;

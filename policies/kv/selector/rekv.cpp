@@ -95,7 +95,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
  private:
-  // What a row retrieved; tail 0: everything.
+  // The tokens that a row retrieved; tail 0: everything.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;

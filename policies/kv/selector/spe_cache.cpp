@@ -9,10 +9,10 @@ namespace kvlab {
 
 namespace {
 
-// A copy of the cache in few bits stays on the GPU, full precision lies on the host; the attention of a guessed next token over the
-// copy tells which tokens to bring in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3.
-// A recording has no guessed tokens: the same layer's query of the step before stands in for one, or the step's own query (the guess
-// was right).
+// A copy of the cache in few bits stays on the GPU, full precision is in CPU memory. The attention of a guessed next token over
+// the copy tells which tokens to fetch in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163,
+// section 3. A recording has no guessed tokens: it uses the same layer's query of the step before, or the step's own query (a
+// right guess).
 class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit SpeCache(Params& p)
@@ -23,7 +23,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
                                        "tokens of a channel of K, or channels of a token of V, that share a scale")},
         looks_ahead_(p.choice("guess", {{"previous", true}, {"right", false}}, true, "query that chooses; 'right' is an upper bound")) {}
 
-  // Of the newest tokens at most half of it.
+  // The newest tokens take at most half of it.
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;
@@ -154,7 +154,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
   bool looks_ahead_;
   RowProgress progress_;
   LastQueries last_;
-  // Of this step, from update() on.
+  // Valid within a step, from update() on.
   KvRows copy_;
   const std::int32_t* covered_ = nullptr;
   Selection selection_;
