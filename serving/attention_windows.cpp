@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// What a configuration class has where the file is silent.
+// The values that a configuration class has if the file does not set them.
 struct Defaults {
   std::int64_t window = 0;       // 0: none
   bool has_switch = true;        // use_sliding_window means something to it

@@ -33,7 +33,7 @@ class Fleet final {
   [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return replicas_.state(rank); }
   // Over all replicas, for figures of the devices' own; complete after run().
   [[nodiscard]] StepTotals totals() const;
-  // Of the replicas of one pool.
+  // Totals of the replicas of one pool.
   [[nodiscard]] StepTotals totals(std::uint32_t pool) const;
 
  private:

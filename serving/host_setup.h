@@ -105,7 +105,7 @@ struct StoreUse {
   std::int64_t evicted_blocks = 0;
 };
 
-// What the ranks of one pool did.
+// Totals of the ranks of one pool.
 struct PoolTotals {
   Int128 busy = 0;  // ps, of ranks
   std::uint64_t steps = 0;

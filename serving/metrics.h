@@ -77,7 +77,7 @@ struct SloTarget {
   std::int32_t tbt_ppm = kEveryGap;
   static constexpr std::int32_t kEveryGap = 1'000'000;
 
-  // Of that many gaps, so many may be longer than tbt.
+  // Number of gaps, out of `gaps`, that may be longer than tbt.
   [[nodiscard]] std::int64_t late_gaps_allowed(std::int64_t gaps) const { return gaps * (kEveryGap - tbt_ppm) / kEveryGap; }
   static constexpr SloTarget none() { return {true, Span::max(), Span::max(), Span::max()}; }
 };

@@ -35,7 +35,7 @@ class QoeWatch {
   void add(RequestId id, Picoseconds at);
   // After add(id, at): the tokens after it, with those gaps. O(log terms), but O(terms) where gaps become shorter.
   void add(RequestId id, Picoseconds at, const StretchGaps& gaps);
-  // Of the tokens so far, in (0, 1]; there is one or more.
+  // Quality of experience of the tokens so far, in (0, 1]; there is one or more.
   [[nodiscard]] double qoe(RequestId id) const;
 
  private:
