@@ -70,8 +70,8 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
   }
 }
 
-// Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. Where experts are
-// cut instead, the table, which is of uncut experts, is scaled by the roofline.
+// Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. If experts are cut instead, the
+// roofline scales the table, which is of uncut experts.
 ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens) const {
   const MoeExpertsShape shape{tokens, model_.hidden, model_.moe_intermediate, model_.experts, model_.experts_per_token};
   const double ranks = parallel_.ep;

@@ -314,8 +314,8 @@ StepCost StepCostModel::step(const StepShape& shape) {
   return cost;
 }
 
-// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: at most `limit` steps lie
-// in it, and the last is found by bisection.
+// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: at most `limit` steps are in it, and the
+// last is found by bisection.
 std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const {
   const SkewRule& skew = *prices_->skew();
   const auto is_same = [&](std::int64_t i) {

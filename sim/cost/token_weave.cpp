@@ -63,7 +63,7 @@ void cut(const StepShape& whole, std::int64_t first, std::array<Half, 2>& halves
   for (Half& half : halves) half.shape.prefills = half.prefills;
 }
 
-// Of the linear part of a layer's time.
+// Shares of the linear part of a layer's time.
 struct Shares {
   double feed_forward = 0, norms = 0;
 };
