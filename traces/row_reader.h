@@ -19,7 +19,7 @@ class Params;
 
 // Settings for reading a file, beside its name and the options of its format.
 struct ReaderOptions {
-  bool any_order = false;                   // rows may go back in time, and turns of a session may stand apart
+  bool any_order = false;                   // rows may go back in time, and turns of a session need not be adjacent
   bool uses_arrivals = true;                // false: others replace them, so rows may lack theirs
   bool doubts_unit = true;                  // false: the user has changed the rate, so that the unit of times is no riddle
   std::vector<std::string> ignore_columns;  // beside those that every reader passes over
