@@ -90,7 +90,7 @@ struct PairOf {
   __device__ __forceinline__ static PairOf nan() { return {0xFFFFFFFFU}; }
   __device__ __forceinline__ static PairOf of(float x, float y) { return {pack<T>(x, y)}; }
   __device__ __forceinline__ float2 value() const { return unpack<T>(bits); }
-  // Of a number and NaN, returns the number.
+  // Given a number and NaN, returns the number.
   __device__ __forceinline__ PairOf least(PairOf other) const { return {min2<T>(bits, other.bits)}; }
   __device__ __forceinline__ PairOf most(PairOf other) const { return {max2<T>(bits, other.bits)}; }
 };

@@ -45,7 +45,7 @@ class LayerPairs final : public Disposal {
   }
 
   // The second layer holds the directions and all its other data; the first one its own magnitudes, and its own vectors of tokens that were
-  // not merged. Where both kept their vectors, 4 bytes record it for K and for V.
+  // not merged. For tokens of which both kept their vectors, 4 bytes record it for K and for V.
   [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
                                    const Format& format, const TierBytes& rows) const override {
     TierBytes all = rows;
