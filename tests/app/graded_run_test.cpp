@@ -74,7 +74,7 @@ TEST_F(GradedRun, ATaskWithACommaIsOneField) {
   EXPECT_EQ(answers.rows[0][answers.at("task")], "qa, \"hard\"");
 }
 
-// Of a block of samples of which a part is there, all are graded again: bytes may be counted over the block.
+// If only a part of a block of samples was graded, the whole block is graded again: bytes may be counted over the block.
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
   const std::filesystem::path partial = "out/partial/" + key_of(run_folder("whole")) + ".txt";
@@ -158,7 +158,7 @@ TEST_F(GradedRun, AnswersOfOneToken) {
   EXPECT_EQ(decoded.out.find("first answers"), std::string::npos) << decoded.out;
 }
 
-// What the model's folder holds besides the model does not count: results may be written there.
+// Other files in the model's folder do not count: results may be written there.
 TEST_F(GradedRun, AModelIsWhatTheEngineReadsOfItsFolder) {
   std::filesystem::copy(KVLAB_SOURCE_DIR "/tests/parity/models/llama_gqa", "llama-3.1-8b");  // also a name of profiles/models
   const auto run = [] {
@@ -228,7 +228,7 @@ TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
   EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done; answers are kept in out, and the same command goes on from them\n");
 }
 
-// One task has answers of three tokens, the other of one: the table weights both alike, and says so.
+// One task's answers have three tokens, the other's one: the table weights both alike, and says so.
 TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
   std::string other = read("eval.jsonl");
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"a\"", "\"b\""}, {"[7,8,9]", "[7]"}})

@@ -257,7 +257,7 @@ TEST(ShippedAttentionTrace, HasANeedle) {
   EXPECT_EQ(needle, "274916");
 }
 
-// What lies there is what the README's command writes; the file has half precision.
+// The shipped file is the output of the README's command; it has half precision.
 TEST_F(ReplayRun, TheShippedTraceIsRecordedAgain) {
   const Called called = call({"trace", "record", "--model", KVLAB_SOURCE_DIR "/engine/probe", "--ids",
                               KVLAB_SOURCE_DIR "/traces/samples/probe_niah.json", "--decode-tokens", "8", "--out", "again.safetensors"});

@@ -1,4 +1,4 @@
-// What happens where the GPU's memory is nearly full, and how pages are copied in it.
+// Behaviour when the GPU's memory is nearly full, and copies of pages in it.
 #include <gmock/gmock.h>
 
 #include <functional>

@@ -184,7 +184,7 @@ TEST_F(EngineModelCuda, RefusesWhatItCannotRun) {
 }
 
 #if KVLAB_EMULATED
-// What is asked for and what would fit is said, and nothing stays allocated.
+// The message names the requested size and one that would fit, and nothing stays allocated.
 TEST_F(EngineModelCuda, SaysWhatFitsIntoMemory) {
   const std::int64_t before = emulated::used_memory();
   const auto message = [](std::int64_t room, auto&& f) -> std::string {

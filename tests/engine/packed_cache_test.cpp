@@ -1,4 +1,4 @@
-// Sequences at rest as their format stores them: the same answers, bit for bit, in as many bytes as are counted.
+// Sequences packed between steps as their format stores them: the same outputs, bit for bit, in as many bytes as are counted.
 #include <gtest/gtest.h>
 
 #include "tests/engine/cache_steps.h"

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::int32_t kHeads = 4, kGroup = 3, kDim = 20, kPrompt = 131, kPage = 8;
 
-// Normal-like numbers that begin `offset` floats behind an aligned address.
+// Normal-like numbers that begin `offset` floats after an aligned address.
 struct Moved {
   std::vector<float> memory;
   float* data;

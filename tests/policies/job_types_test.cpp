@@ -103,7 +103,7 @@ TEST(JobTypes, ParityWhereMeansAreEqual) {
 // Equal short types are not told apart, and need not be: the long one is left alone all the same.
 TEST(JobTypes, ALongTypeIsLeftAloneBesideEqualShortOnes) { EXPECT_LT(excess(Rule::kEtc, 0, {20, 20, 20, 2000}, 100), 1); }
 
-// What is learned is worth more the more jobs there are.
+// Learned means are worth more the more jobs there are.
 TEST(JobTypes, TheExcessShrinksWithTheNumberOfJobs) {
   const std::vector<double> means{20, 100};
   for (const Rule rule : {Rule::kEtc, Rule::kUcb}) {

@@ -132,7 +132,7 @@ TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
   }
 }
 
-// Of a cached prefix of four blocks, tokens that the policy observes are computed anew: of other requests' blocks and of its own.
+// In a cached prefix of four blocks, tokens that the policy observes are computed anew: in other requests' blocks and in its own.
 TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
   const auto found = [](std::int32_t fresh, std::int32_t prompt) {
     DrivenReplica r({.blocks = 20, .kept_tokens = 100, .fresh_tokens = fresh});
