@@ -88,7 +88,7 @@ TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
   EXPECT_EQ(trigger->target(at(10, 10), 10, Budget{}), Target(10));
 }
 
-// After a cut, tokens that it examined stay; only later ones, after the window of 4, are offered.
+// Offers the whole prompt in the step that completes it, and nothing before or after.
 TEST(PrefillEnd, WithoutBudgetOffersThePromptOnce) {
   auto trigger = make_part<TriggerRegistry>("prefill_end", "{budgeted: false}");
   EXPECT_FALSE(trigger->needs_budget());
