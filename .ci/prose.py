@@ -29,7 +29,7 @@ ANSWERS = re.compile(r"(\S+)\s+answers\s+(?:with|in|for|to|as|at|by|on|how|when|
 
 
 def is_verb(match):
-    """Whether "answers" in a match of ANSWERS is the verb: the word before it is a subject, not one that makes it a noun."""
+    """True if "answers" in a match of ANSWERS is the verb: the word before it is a subject, not one that makes it a noun."""
     before = match.group(1).strip("*_(,;:\"").lower()
     return not (before in NOUNS or before.endswith(("'s", "s'", "ed")) or before[:1].isdigit() or match.group(1).endswith((",", ":", ";", ".")))
 

@@ -73,7 +73,7 @@ class Recorder:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
     def check_rotation(self, module):
-        """What was kept from before RoPE must turn into what was kept behind it, by the model's own function."""
+        """Tensors recorded before RoPE must become those recorded after it, by the model's own function."""
         rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
         if rotate is None or self.rotation is None:
             fail("--pre-rope: the model has no apply_rotary_pos_emb to check against")

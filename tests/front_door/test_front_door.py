@@ -21,7 +21,7 @@ case "$1" in
   run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE"; exit "${3:-0}" ;;
 esac
 """
-# Stands for cmake: notes that it was called, and "builds" the program. A file named `broken` makes it fail.
+# Replaces cmake: notes that it was called, and "builds" the program. A file named `broken` makes it fail.
 CMAKE = """#!/bin/sh
 echo "$@" >>"$FAKE/cmake_calls"
 if [ -e "$FAKE/broken" ]; then echo 'FAILED: x.o'; echo 'x.cpp:1:1: error: made up'; exit 1; fi
