@@ -35,7 +35,7 @@ KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation, serving_fideli
 
 @dataclass
 class Drawn:
-    """What is in a folder of figures now, what was left out, and which kinds failed."""
+    """The figures that a folder has now, those left out, and the kinds that failed."""
 
     folder: Path = None
     names: list = field(default_factory=list)
@@ -58,7 +58,7 @@ class Drawn:
 
 
 def _place(error):
-    """Where in plots/ an error comes from."""
+    """The place in plots/ that an error comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if Path(f.filename).parent == Path(__file__).parent), frames[-1])
     return f"{Path(last.filename).name}:{last.lineno}"
@@ -113,7 +113,7 @@ def _kinds_of(everything):
 
 
 def draw_frontier(folders, overrides=()):
-    """Of graded answers and a served experiment together, in the second one's figures; a note where there is no such figure."""
+    """Draws graded answers and a served experiment together, among the second one's figures; a note if there is no such figure."""
     everything = [load(folder) for folder in folders]
     graded = [r for r in everything if r.is_accuracy]
     served = [r for r in everything if not r.is_accuracy and r.summary is not None and "host" in r.axes]
