@@ -17,7 +17,7 @@ struct RecipeCalls {
   Measured measured;  // of a call: the median time, the means of what is counted
 };
 
-// The steps in which a recipe's operations are timed: for each length and each number of sequences, prompts of so many tokens, one in a
+// The steps in which a recipe's operations are timed: for each length and each number of sequences, prompts of that many tokens, one in a
 // step, and then decode steps of all of them.
 struct RecipeSteps {
   std::vector<std::int32_t> prompt_tokens, sequences;

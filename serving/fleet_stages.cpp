@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Requests that are held with nothing else under way may still be released by a timer; after so many they wait forever.
+// Requests that are held with nothing else under way may still be released by a timer; after this many they wait forever.
 constexpr std::uint32_t kMostIdleTimers = 1000;
 
 }  // namespace

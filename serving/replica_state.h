@@ -103,7 +103,7 @@ class ReplicaState final : public ReplicaView {
   void rejoin(RequestId r, Time at);
   // An export's memory goes back, and its slot.
   void release_export(RequestId r);
-  // An export leaves for good; its record goes to the outbox.
+  // An export leaves permanently; its record goes to the outbox.
   void refuse_export(RequestId r, Time at, const char* reason);
   [[nodiscard]] Handover& handover() { return handover_; }
   [[nodiscard]] const Handover& handover() const { return handover_; }

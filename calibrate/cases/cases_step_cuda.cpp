@@ -159,7 +159,7 @@ KernelFamily rmsnorm_qk(ElementType type) {
 // page tables in device memory. With more tokens than sequences these are prompts, whose tables come from CPU memory.
 struct AppendStep {
   KvRows kv;
-  AppendKv decode;  // of so many tokens; none: prompts
+  AppendKv decode;  // if decode.tokens > 0; else prompts
   AppendRows prompts;
 };
 void run_cuda(const AppendStep& a, CudaContext& cuda) {

@@ -68,7 +68,7 @@ class EngineModel {
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                                  const RecordOptions& options) const = 0;
 
-  // Logits [ids.size(), vocab_size] over a full cache, so many tokens at a time; 0: all at once.
+  // Logits [ids.size(), vocab_size] over a full cache, in chunks of this many tokens; 0: all at once.
   [[nodiscard]] std::vector<float> logits(std::span<const std::int32_t> ids, std::int32_t chunk_tokens = 0) const;
 };
 

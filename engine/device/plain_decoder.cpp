@@ -226,7 +226,7 @@ void PlainDecoder::forget_stale_graphs() {
   recorded_places_ = now;
 }
 
-// Tokens of the longest row, rounded, that tables of so many sequences leave room for.
+// Tokens of the longest row, rounded, that fit if the tables have this number of sequences.
 std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) const {
   const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;  // times the tokens of a page
   std::int32_t longest = rounded_tokens(tokens);

@@ -26,7 +26,7 @@ struct ModelConfig {
   bool qk_norm = false;               // RMSNorm of each query and key head before RoPE
   std::vector<std::int32_t> windows;  // [layers] of sliding attention, 0: none; or empty: none anywhere
 
-  // A query sees the last so many tokens, itself included; 0: all.
+  // Number of tokens that a query sees, the last ones, itself included; 0: all.
   [[nodiscard]] std::int32_t window(std::int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
 };
 

@@ -268,7 +268,7 @@ PolicyCache::HeldBytes StepExecutor::held() const {
   return all;
 }
 
-// A step of prompts of so many tokens together, each of at most `longest`, and two in which they decode.
+// A step of prompts with this total of tokens, each of at most `longest`, and two steps in which they decode.
 void StepExecutor::run_some(PolicyCache& cache, std::int32_t tokens, std::int32_t longest) {
   constexpr int kSteps = 3;
   std::vector<EngineSequence> sequences(static_cast<std::size_t>((tokens + longest - 1) / longest));

@@ -193,7 +193,7 @@ StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, st
   return {&known->second, at.length - known->second.begin};
 }
 
-// Adds the bytes, so many times, that attention reads of encoded rows of `len` tokens.
+// Adds, `times` times, the bytes that attention reads of encoded rows of `len` tokens.
 StepOps::Calls StepOps::add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const {
   if (!shapes_.policy().reads_shares()) return calls;
   auto layer = unit.layers.begin();

@@ -136,7 +136,7 @@ void StepOps::advance(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   }
 }
 
-// Attention of the sequences at a step, so many times.
+// Adds attention of the sequences at a step, `times` times.
 void StepOps::add_reads(const Unit& unit, std::span<const Cursor> cursors, std::int64_t times, std::span<Read> reads) const {
   const bool reads_shares = shapes_.policy().reads_shares();
   for (std::size_t s = 0; s < reads.size(); ++s) {

@@ -147,7 +147,7 @@ UnpackOps::Unpacked UnpackOps::run_tiers(std::int32_t held_tokens) {
   return found;
 }
 
-// Into pages and out of them: positions and statistics of `tokens`, K and V of so many.
+// Into pages and out of them: positions and statistics of `tokens`, K and V of the given number.
 void UnpackOps::add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const {
   const std::int64_t first[] = {0, tokens};
   KvRows kv;

@@ -142,7 +142,7 @@ std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const Profile
   return std::nullopt;
 }
 
-// `window`: a token sees so many, itself included; 0: all.
+// `window`: number of tokens that a token sees, itself included; 0: all.
 Work attention_work(const AttentionWork& work, std::int64_t window, const Point& at) {
   Work all;
   if (at[0] > 0) all = work.prefill({static_cast<std::int32_t>(at[0]), static_cast<std::int32_t>(at[1])});

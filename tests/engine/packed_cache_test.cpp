@@ -18,7 +18,7 @@ struct Pair {
     for (EngineSequence* s : {&a, &b}) paged.start(*s);
     for (EngineSequence* s : {&packed_a, &packed_b}) packed.start(*s);
   }
-  // So many tokens of each in one step.
+  // Runs this number of tokens of each in one step.
   void step(std::int32_t of_a, std::int32_t of_b) {
     std::vector<StepPiece> in_pages, at_rest;
     if (of_a > 0) in_pages.push_back({&a, of_a}), at_rest.push_back({&packed_a, of_a});

@@ -26,7 +26,7 @@ struct Pair {
     for (EngineSequence* s : {&a, &b}) paged.start(*s);
     for (EngineSequence* s : {&tiered_a, &tiered_b}) tiered.start(*s);
   }
-  // So many tokens of each in one step.
+  // Runs this number of tokens of each in one step.
   void step(std::int32_t of_a, std::int32_t of_b) {
     std::vector<StepPiece> in_pages, lower;
     if (of_a > 0) in_pages.push_back({&a, of_a}), lower.push_back({&tiered_a, of_a});

@@ -168,7 +168,7 @@ TEST(D2oLayers, ShareBySmallVarianceWhatDenseLayersLeave) {
 TEST(D2oLayers, SharesByEntropy) {
   ScoredModel m({4, 2, 2, 4, 16}, 2, kTokens, 0, 40);
   for (std::size_t l = 0; l < 4; ++l)
-    for (std::size_t i = 0; i < m.scores[l].size(); ++i) m.scores[l][i] = i % kTokens < 2 + 28 * l ? 1.0F : 0.0F;  // so many share alike
+    for (std::size_t i = 0; i < m.scores[l].size(); ++i) m.scores[l][i] = i % kTokens < 2 + 28 * l ? 1.0F : 0.0F;  // these share alike
   for (float& x : m.scores[0]) x = x > 0 ? x : 1e-12F;
   m.allocate(*make_part<AllocatorRegistry>(
       "d2o_layers", "{shares: entropy, dense_first_layers: 0, dense_last_layers: 0, least_frac: 0, least_mean_frac: 0.5}"));

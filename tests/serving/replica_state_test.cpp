@@ -115,7 +115,7 @@ class DrivenReplica {
 constexpr std::int32_t kKept = 8;
 const std::vector<std::uint64_t> kFiveBlocks{11, 12, 13, 14, 15};
 
-// Blocks have names where a request has hashes and prefix caching is on, before and after it left the hashed domain.
+// Blocks have names if a request has hashes and prefix caching is on, before and after it stopped sharing blocks.
 TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
   for (const bool caches : {true, false}) {
     for (const std::vector<std::uint64_t>& content : {kFiveBlocks, {}}) {

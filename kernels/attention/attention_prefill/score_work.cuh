@@ -29,8 +29,8 @@ struct ScoreArgs {
   std::int64_t q_stride, tokens;
   std::int32_t rows, kv_heads, group, page_units;
   Divisor columns;      // per token: the group, or the next power of two
-  std::int32_t window;  // a query sees only the last so many tokens; 0: all
-  std::int32_t last;    // only the last so many queries of a prompt count; 0: all
+  std::int32_t window;  // number of last tokens that a query sees; 0: all
+  std::int32_t last;    // number of last queries of a prompt that count; 0: all
   std::int32_t visible_offset;
   bool weigh_by_visible, group_max, adds;
   float scale;   // times log2(e)

@@ -14,7 +14,7 @@ struct LshShape {
   std::int32_t bits = 10, tables = 150;  // signs of a table's bucket number; at most 16
   [[nodiscard]] std::int64_t projections() const { return static_cast<std::int64_t>(bits) * tables; }
   [[nodiscard]] std::int64_t buckets() const { return std::int64_t{1} << bits; }
-  // Numbers that a row of so many keys stores: buckets' ends and the keys' numbers, for each table.
+  // Count of numbers stored for a row of keys: buckets' ends and the keys' numbers, for each table.
   [[nodiscard]] std::int64_t table_size(std::int64_t keys) const { return tables * (buckets() + keys); }
   // Probability that a key at this cosine to the query is sampled: two vectors have the same sign with w = 1 - acos(cosine) / pi, and
   // 1 - (1 - w^K)^L - L w^K (1 - w^K)^(L - 1) for K bits and L tables.
