@@ -13,8 +13,8 @@ namespace kvlab {
 // How KV goes from one replica to another.
 struct TransferSetup {
   std::int32_t layers = 1;
-  // Number of places that hold a block's KV: one per layer, for keys and values apart; 1: the block comes first in the layout (FlowKV, Li et
-  // al. 2025).
+  // Number of places that hold a block's KV: one per layer, for keys and values apart; 1: the block comes first in the layout (FlowKV, Li
+  // et al. 2025).
   std::int32_t places_per_block = 1;
   // One call copies a run of blocks that are adjacent on both sides; false: one block.
   bool merges_blocks = true;
