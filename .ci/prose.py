@@ -26,6 +26,7 @@ NOUNS = set("""a after all and any are as both different each earlier equal exac
             lost many measures more most new no of on one or other our recorded right same several short some such take than that the their these
             those true two when where which whose while with without wrong your""".split())
 ANSWERS = re.compile(r"(\S+)\s+answers\s+(?:with|in|for|to|as|at|by|on|how|when|whether|what|which|that|whose|of|a|an|the|its|it|one|no|only|null|nothing|\d|`)", re.I)
+BARE = re.compile(r"answers (?:a|if|no|the|what|whether|with)\b", re.I)  # at a sentence's start, where a plural has no object
 
 
 def is_verb(match):
@@ -36,7 +37,7 @@ def is_verb(match):
 
 def flagged_words(sentence):
     text = re.sub(r"'[^' ]*'|\"[^\"]*\"", "X", sentence)
-    return len(WORDS.findall(text)) + sum(is_verb(match) for match in ANSWERS.finditer(text))
+    return len(WORDS.findall(text)) + sum(is_verb(match) for match in ANSWERS.finditer(text)) + bool(BARE.match(text))
 
 
 def runs(lines):

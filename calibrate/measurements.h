@@ -18,7 +18,7 @@ struct Measured {
 enum class Role : std::uint8_t { kFit, kHeldOut };  // held-out points are never fitted
 
 // Everything measured so far, in memory and in FOLDER/measurements.csv, to which every measurement is appended as it is taken: what a
-// calibration that was cut off goes on from. FOLDER/calibration.yaml says what was measured where; a folder of another device, model or
+// calibration that was cut off continues from. FOLDER/calibration.yaml says what was measured where; a folder of another device, model or
 // seed is refused.
 class Measurements {
  public:

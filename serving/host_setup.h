@@ -42,7 +42,7 @@ struct MemorySetup {
   [[nodiscard]] std::int64_t copy_bytes() const { return swap.codec.is_on() ? swap.codec.block_bytes : block_bytes; }
 };
 
-// How long a run goes on. 0: no such limit.
+// How long a run continues. 0: no such limit.
 struct StopRule {
   Span after_time{0};
   std::uint64_t after_requests = 0;  // requests taken from the trace

@@ -40,7 +40,7 @@ class Replica {
                std::optional<KvOffer>&& prefix = {});
   // A request whose KV another rank offers; likewise.
   void receive_import(const Request& from, KvOffer offer, std::uint32_t rank, Picoseconds at);
-  // An export of that rank goes on here.
+  // An export of that rank continues here.
   void rejoin(RequestId slot, std::uint32_t rank, Picoseconds at);
   // The memory of an export of that rank goes back; catch_up(at) came before.
   void release_export(RequestId slot, std::uint32_t rank, Picoseconds at);

@@ -99,7 +99,7 @@ class ReplicaState final : public ReplicaView {
   // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
   // false if it could never run here; its record goes to the outbox.
   bool receive_import(const Request& from, KvOffer offer, Time at);
-  // An export goes on here, with its memory; it is rejected if its output does not fit.
+  // An export continues here, with its memory; it is rejected if its output does not fit.
   void rejoin(RequestId r, Time at);
   // An export's memory goes back, and its slot.
   void release_export(RequestId r);

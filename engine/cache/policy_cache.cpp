@@ -101,7 +101,7 @@ void PolicyCache::make_room(std::span<const StepPiece> pieces) {
   std::int64_t pages = 0;
   const std::int32_t each = pages_->page_tokens();
   for (const StepPiece& piece : pieces) {
-    std::int64_t most_awake = 0;  // layers at rest have pages one after another
+    std::int64_t most_awake = 0;  // packed layers have pages one after another
     for (std::size_t l = 0; l < piece.sequence->rows.size(); ++l) {
       const KvStore::Sequence& layer = piece.sequence->rows[l];
       std::int64_t of_layer = 0;

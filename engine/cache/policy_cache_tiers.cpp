@@ -74,7 +74,7 @@ void PolicyCache::raise(Group& g, std::int32_t layer) {
   });
 }
 
-// Sequences inside their prompt, and those at rest as their format stores them, have nothing on a lower tier.
+// Sequences inside their prompt, and those packed as their format stores them, have nothing on a lower tier.
 void PolicyCache::lower(Group& g, std::int32_t layer) {
   if (!options_.tiers || policy_.lower(layer) == Selector::Lower::kNothing) return;
   const Ops::Frame frame(ops_);

@@ -199,7 +199,7 @@ void check_request(const ModelConfig& c, std::size_t prompt_tokens, const Record
   }
 }
 
-// A prompt that has been prefilled: what decoding goes on from.
+// A prompt that has been prefilled: the state that decoding continues from.
 struct Prefilled {
   const Transformer& model;
   const RecordOptions& options;

@@ -79,7 +79,7 @@ struct Transformer::Activations {
     run_cpu(RmsNorm{branch.data(), residual.data(), weight.data(), hidden.data(), tokens, width, epsilon});
   }
 
-  // Rows that go on, ascending; the others leave the pass.
+  // Rows that continue, ascending; the others leave the pass.
   void keep_rows(std::span<const std::int32_t> rows, const ModelConfig& c) {
     for (const auto& [part, each] : parts(c)) {
       std::span<float>& all = this->*part;

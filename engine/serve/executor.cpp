@@ -39,7 +39,7 @@ StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const
   reserve_pages();
 }
 
-// Sequences at rest have pages of one layer at a time; two of the longest prompts are on their way at once. More makes the pool grow.
+// Packed sequences have pages of one layer at a time; two of the longest prompts are being computed at once. More makes the pool grow.
 std::int64_t StepExecutor::pages_at_once() const {
   const std::int64_t all = options_.num_blocks * pages_per_block_;
   if (!cache_->may_rest() || options_.shares_blocks) return all;

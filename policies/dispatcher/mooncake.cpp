@@ -10,7 +10,7 @@ namespace kvlab {
 namespace {
 
 // Mooncake (Qin et al. 2024), its conductor (algorithm 1) and early rejection (section 7). A prompt goes to the prefill instance that is
-// expected to end it first: its queue, and the prompt less the prefix that it caches. A request goes on to the decode instance with the
+// expected to end it first: its queue, and the prompt less the prefix that it caches. A request continues to the decode instance with the
 // shortest expected step. Requests that are expected to break a limit are rejected. If the experiment has a store, an instance fetches
 // the longest prefix of all stores if it is long enough compared with its own. Left out: long prompts are not spread over several
 // instances.

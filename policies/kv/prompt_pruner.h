@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// Which tokens of a prompt go on from one layer to the next while the prompt is computed in one piece: later layers compute hidden states,
-// keys and values of these alone. Counts follow from the model's and the prompt's size, so costs need no data. On the CPU alone.
+// Decides which tokens of a prompt pass from one layer to the next while the prompt is computed in one piece: later layers compute hidden
+// states, keys and values only of these. Counts follow from the model's and the prompt's size, so costs need no data. On the CPU only.
 class PromptPruner : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override {
@@ -16,7 +16,7 @@ class PromptPruner : public KvPart {
   // `layer` computes `tokens` of a prompt of prompt_tokens; returns the number that the next layer computes.
   [[nodiscard]] virtual std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                           std::int32_t prompt_tokens) const = 0;
-  // Tokens at both ends of a prompt that go on from every layer; the last one always does.
+  // Tokens at both ends of a prompt that pass every layer; the last one always does.
   struct Ends {
     std::int32_t first = 0, last = 1;
   };

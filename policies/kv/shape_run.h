@@ -42,7 +42,7 @@ class ShapeRun {
     std::vector<std::int64_t> fetched;  // [num_layers] bytes that decode brought from lower tiers over the host link
     std::vector<std::int64_t> disk;     // [num_layers] bytes that decode read from disk
   };
-  // One step. A sequence whose numbers continue the last step at its place goes on; any other gets the state that the step before would
+  // One step. A sequence whose numbers continue the last step at its place continues; any other gets the state that the step before would
   // have left. `keeper` is called for the tokens that this step encodes and reads. Errors (InputError): `extras` lacks a size that the
   // recipe observes.
   Result step(std::span<const Seq> batch, KvKeeper* keeper = nullptr);

@@ -143,7 +143,7 @@ class Andes final : public KeyedOrder {
     return known ? static_cast<double>(ns(*known)) : observed_.step_ns(requests);
   }
 
-  // Requests that are on their way between the memories are left alone: they come in when they can.
+  // Requests that are on their way between the memories are not moved: they come in when they can.
   void search() {
     if (!under_pressure_) return leave_batch();
     if (has_batch_ && steps_ < next_search_ && !view().running().empty()) return;

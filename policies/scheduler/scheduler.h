@@ -19,7 +19,7 @@ inline constexpr std::int32_t kMostLayers = 256;
 using LayerSet = std::bitset<kMostLayers>;
 
 // One request's share of a step: `tokens` new tokens through layers [layer_begin, layer_end). layer_end 0: to the last one. Tokens that end
-// before the last layer go on in a later step, which begins at layer_end; until then they are not computed, and emit nothing.
+// before the last layer continue in a later step, which begins at layer_end; until then they are not computed, and emit nothing.
 struct StepEntry {
   RequestId request{};
   std::int32_t tokens = 0;

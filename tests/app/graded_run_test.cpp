@@ -42,7 +42,7 @@ class GradedRun : public AppTest {
   }
 };
 
-// The others go on, and their answers are there.
+// The others continue, and their answers are there.
 TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   const Called called = call({"run", "graded.yaml", "--out", "out"});
   EXPECT_EQ(called.status, 2);
@@ -84,7 +84,7 @@ TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
   EXPECT_EQ(read("out/answers.csv"), read("whole/answers.csv"));
   EXPECT_FALSE(std::filesystem::exists(partial));
-  EXPECT_TRUE(std::filesystem::exists("out/partial/of_other_settings.txt"));  // of a run that may go on
+  EXPECT_TRUE(std::filesystem::exists("out/partial/of_other_settings.txt"));  // of a run that may continue
   // A block that is there as a whole is taken.
   std::filesystem::remove_all(run_folder("out"));
   std::filesystem::create_directories("out/partial");
@@ -203,7 +203,7 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   ASSERT_EQ(summary.rows.size(), 2U);
   EXPECT_EQ(summary.rows[0][summary.at("needle_found_frac")], "1.000000");
   EXPECT_EQ(summary.rows[1][summary.at("needle_found_frac")], "0.500000");
-  // Three tokens that the prompt goes on with are looked for whole, and need no end marker; two of it are too few.
+  // Three tokens that the prompt continues with are looked for whole, and need no end marker; two of it are too few.
   write("eval.jsonl", sample(turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"}).status,
             0);

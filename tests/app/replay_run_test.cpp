@@ -43,7 +43,7 @@ TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
   EXPECT_TRUE(pairs.contains("keydiff 64"));
 }
 
-// The others go on, and the front door is told of a folder to draw.
+// The others continue, and the front door is told of a folder to draw.
 TEST_F(ReplayRun, ARefusedRecipeIsReportedWithItsPlace) {
   write("e.yaml", std::string("host: replay\nsamples: {niah: {file: ") + kSample +
                       "}}\nkv_policy:\n  - full\n  - {recipe: snapkv, budget_tokens: 8}\n  - {recipe: knorm, budget_tokens: 64}\n");

@@ -8,7 +8,7 @@
 namespace kvlab {
 namespace {
 
-// Two sequences with everything in pages, and the same ones at rest.
+// Two sequences with everything in pages, and the same ones packed.
 struct Pair {
   PolicyCache paged, packed;
   EngineSequence a = sequence_of(0, some_ids(310, 3), 230), b = sequence_of(1, some_ids(250, 5), 160);
@@ -104,7 +104,7 @@ TEST(PackedCache, RowsThatLoseEncodedTokensStayInPages) {
   }
 }
 
-// At rest a cache in two bits takes a fraction of its pages.
+// A packed cache in two bits takes a fraction of its pages.
 TEST(PackedCache, MemoryIsReallyFreed) {
   Pair pair(recipe_of("{recipe: full, format: {kivi: {bits: 2, residual_tokens: 32}}}"));
   pair.step(230, 160);

@@ -127,7 +127,7 @@ TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
   }
 }
 
-// Sequences at rest leave nothing in the blocks that a preemption takes from them: both hosts compute all of it anew. Some decode when
+// Packed sequences leave nothing in the blocks that a preemption takes from them: both hosts compute all of it anew. Some decode when
 // memory runs out.
 TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
   for (const char* name : {"fp8", "infinigen"}) {

@@ -150,7 +150,7 @@ TEST_P(TieredCache, RowsThatOutgrowTheBudget) {
   check_places(pair);
 }
 
-// Prompts in chunks; one decodes while the other's prompt goes on.
+// Prompts in chunks; one decodes while the other's prompt continues.
 TEST_P(TieredCache, PromptsInChunks) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   Pair pair(small_tiered(GetParam()));

@@ -45,7 +45,7 @@ TEST(AllFormats, AreSoundForGroupsOfHeadsAndEdgesOfBlocks) {
       }
 }
 
-// Rows that lost all their tokens go on with those of decode, with the same calls on shapes.
+// Rows that lost all their tokens continue with those of decode, with the same calls on shapes.
 TEST(AllFormats, EmptiedRowsGoOn) {
   for (const auto& [name, small] : kSmall) {
     SCOPED_TRACE(name);

@@ -6,7 +6,7 @@ namespace {
 using Memory = ReplicaDriver::Memory;
 
 // F = 8. Every pass is filled to 8 tokens while prompts last: short ones are fused, long ones split, the rest of a split one
-// goes on before those that wait.
+// continues before those that wait.
 TEST(FastGenScheduler, FillsEveryForwardPass) {
   ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{});
   d.arrive(3, 3);
@@ -44,7 +44,7 @@ TEST(FastGenScheduler, NoWatermarkAndNoReservation) {
 }
 
 // A decode without a block is passed over, not preempted: 3 blocks, requests 0 (5 of 8 tokens) and 1 (full) hold them all.
-// Request 0 goes on until it needs a block itself; it is done by then.
+// Request 0 continues until it needs a block itself; it is done by then.
 TEST(FastGenScheduler, DecodesWithoutABlockWait) {
   ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 3});
   d.arrive(5, 3);

@@ -155,7 +155,7 @@ TEST(VllmV0Scheduler, SwappedRequestsBlockNewPrompts) {
 }
 
 // Request 0 has been handed over with its 3 blocks; request 1 needs a third block for its next token and swaps itself out. Request 0
-// comes back with its blocks, as one from another replica does, and goes on: request 1 waits for memory that only it gives back.
+// comes back with its blocks, as one from another replica does, and continues: request 1 waits for memory that only it gives back.
 TEST(VllmV0Scheduler, RequestsWithBlocksDoNotWaitForSwappedOnes) {
   ReplicaDriver d("vllm_v0", "{preemption: swap}", Memory{.num_blocks = 5, .host_blocks = 10});
   d.arrive(12, 3, {}, true);

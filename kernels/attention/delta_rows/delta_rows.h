@@ -22,7 +22,7 @@ struct DeltaRows {
   std::int64_t stride = 64;
   std::int64_t activation_bytes = 2, kv_bytes = 2;  // of one element, in call()
 
-  // As many that a whole number of strides comes before them; a chunk no longer than that is computed densely.
+  // Chosen so that a whole number of strides comes before it; a chunk no longer than that is computed densely.
   [[nodiscard]] std::int64_t tail() const { return std::min(new_tokens, new_tokens % stride + std::max<std::int64_t>(128, stride)); }
   [[nodiscard]] std::int64_t corrected() const { return new_tokens - tail(); }  // rows
   // Keys that the chunk's row i sees.

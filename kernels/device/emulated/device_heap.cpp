@@ -60,7 +60,7 @@ struct Heap {
   std::mutex mutex;
   unsigned char* begin = nullptr;                   // of the addresses
   std::size_t top = 0;                              // bytes from begin that have been in use
-  int accesses = 0;                                 // that are going on
+  int accesses = 0;                                 // that are continuing
   std::map<std::size_t, std::size_t> given, spare;  // where, from begin: bytes asked for; bytes between allocations
 
   Heap();

@@ -19,7 +19,7 @@ constexpr std::int64_t kFewTokens = 12;         // up to these, a lane has a cha
 constexpr std::int64_t kSomeTokens = 48;        // up to these, a lane has a token; above, a general matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // of a task, at most: of products, and rows of w
 
-// The weights of a task are read in several streams that begin far apart and go on for a while: a core fetches ahead of a stream that it
+// The weights of a task are read in several streams that begin far apart and continue for a while: a core fetches ahead of a stream that it
 // has followed for some lines, and one stream alone leaves most of the memory's bandwidth unused. Rows that are taken together are
 // therefore `stride` rows apart.
 
@@ -52,7 +52,7 @@ void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, 
   }
 }
 
-// As many tokens as `Tokens` at a time, and the rest.
+// `Tokens` tokens at a time, and the rest.
 template <int Rows, int Tokens>
 void dot_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
   for (; first + Tokens <= a.tokens; first += Tokens) dot_rows<Rows, Tokens>(a, part, begin, stride, first);

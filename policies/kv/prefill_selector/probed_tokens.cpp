@@ -14,9 +14,9 @@ namespace kvlab {
 
 namespace {
 
-// Attention among important tokens alone, per KV head: as many as hold a share of the attention of probe queries, by their mean attention
-// from the probes that see them, and the newest. The others' queries get zeros, so these tokens pass the layer by its MLP and residual.
-// ZipVL, He et al. 2024, arXiv:2410.08584, section 3.2; sets per KV head are our definition, and zeros our reading.
+// Attention among important tokens only, per KV head: the smallest number that holds a share of the attention of probe queries, by their
+// mean attention from the probes that see them, and the newest. The others' queries get zeros, so these tokens pass the layer by its MLP
+// and residual. ZipVL, He et al. 2024, arXiv:2410.08584, section 3.2; sets per KV head and zeros are our definition.
 class ProbedTokens final : public PrefillSelector {
  public:
   explicit ProbedTokens(Params& p)

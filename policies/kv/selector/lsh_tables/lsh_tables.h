@@ -27,7 +27,7 @@ struct LshBuild {
   KvRows kv;
   LshShape shape;
   const float* projections = nullptr;                   // [shape.projections(), head_dim]
-  const std::int32_t *begin = nullptr, *end = nullptr;  // [kv.num_rows] begin >= end: the row is left alone
+  const std::int32_t *begin = nullptr, *end = nullptr;  // [kv.num_rows] begin >= end: the row is unchanged
   float* const* center = nullptr;                       // [kv.num_rows] -> [head_dim] out
   std::int32_t* const* table = nullptr;                 // [kv.num_rows] -> [shape.table_size(end - begin)] out
 };
