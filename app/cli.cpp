@@ -9,20 +9,16 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
-#include <limits>
 #include <ostream>
 
-#include "app/commands/calibrate.h"
 #include "app/commands/clean.h"
+#include "app/commands/command.h"
 #include "app/commands/describe.h"
-#include "app/commands/label.h"
-#include "app/commands/logits.h"
+#include "app/commands/engine_commands.h"
 #include "app/commands/merge.h"
-#include "app/commands/record.h"
 #include "app/commands/reproduce.h"
 #include "app/commands/run_command.h"
 #include "app/commands/submit.h"
-#include "app/commands/tokenize.h"
 #include "app/commands/trace.h"
 #include "app/compare/compare.h"
 #include "app/compare/points.h"
@@ -31,7 +27,6 @@
 #include "app/results/results.h"
 #include "app/results/text_file.h"
 #include "base/text.h"
-#include "engine/model/record.h"
 
 namespace kvlab {
 
@@ -42,12 +37,7 @@ struct Arguments {
   std::string kind, name, real, against, folder_a, folder_b;
   RunCommand run;
   TraceCommand trace;
-  RecordCommand record;
-  LogitsCommand logits;
-  LabelCommand label;
   ProfileCommand profile;
-  CalibrateCommand calibrate;
-  TokenizeCommand tokenize;
   CleanCommand clean;
   PointsCommand points;
   EstimateCommand estimate;
@@ -58,38 +48,6 @@ struct Arguments {
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
-
-// As 'seed' of an experiment. An unsigned option alone would take -1 for 2^64 - 1.
-CLI::Range seed_range() { return {std::int64_t{0}, std::numeric_limits<std::int64_t>::max()}; }
-
-using Command = std::function<int(std::ostream& out, std::ostream& err)>;
-
-void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
-  CLI::App* record = trace.add_subcommand("record", "run a model on a prompt and record its attention (safetensors)");
-  record->add_option("--model", a.record.model, "folder in Hugging Face layout: config.json and safetensors")->required();
-  CLI::Option_group* input = record->add_option_group("prompt");
-  input->add_option("--ids", a.record.ids_file, "JSON list of token ids, or {ids, continuation, task, needles, question_begin}");
-  input->add_option("--text", a.record.text_file,
-                    "text, for the model's tokenizer; of a byte-level model the bytes are the tokens, behind <s>");
-  input->require_option(1);
-  record->add_option("--out", a.record.output, "file to write")->required();
-  record->add_option("--prompt-tokens", a.record.prompt_tokens, "take so many tokens of the input; default: all")
-      ->check(CLI::Range(1, 1 << 28));
-  record->add_option("--decode-tokens", a.record.decode_tokens, "tokens to decode greedily behind them")->check(CLI::Range(0, 1 << 28));
-  record->add_option("--chunk-tokens", a.record.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
-      ->check(CLI::Range(1, 1 << 28));
-  record->add_flag("--pre-rope", a.record.pre_rope, "also queries and keys before RoPE");
-  record->add_flag("--hidden", a.record.hidden, "also the inputs of the attention layers");
-  record->add_flag("--w-o", a.record.w_o, "also the output projections");
-  record->add_flag("--w-q", a.record.w_q, "also the projections to queries");
-  record->add_option("--pass", a.record.passes, "also an extra pass: " + join(extra_pass_names(), ", ") + "; may be repeated")
-      ->allow_extra_args(false);
-  record->add_option("--kv-policy", a.record.kv_policy, "recipe that acts on the cache meanwhile: what is recorded is what it left");
-  record->add_option("--budget-tokens", a.record.budget_tokens, "of the recipe; default: as its file says")->check(CLI::Range(1, 1 << 28));
-  record->add_option("--backend", a.record.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
-  record->add_option("--dtype", a.record.dtype, "of the floats in the file; default: f16")->check(CLI::IsMember({"f16", "f32"}));
-  record->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(a.record, out); }; });
-}
 
 void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* trace = app.add_subcommand("trace", "inspect, convert or generate a request trace; record an attention trace");
@@ -107,18 +65,6 @@ void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
   add("inspect", "print rates, lengths and sharing of a trace", false, inspect_trace);
   add("convert", "write a trace in another format", true, convert_trace);
   add("generate", "write the trace that an experiment's 'trace: {generate: ...}' describes", true, convert_trace);
-  add_trace_record(*trace, a, chosen);
-}
-
-void add_logits(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* logits = app.add_subcommand("logits", "run a model and write its logits");
-  logits->add_option("--model", a.logits.model, "folder in Hugging Face layout: config.json and safetensors")->required();
-  logits->add_option("--ids", a.logits.ids_file, "safetensors with token ids '0.ids', '1.ids', ...")->required();
-  logits->add_option("--out", a.logits.output, "safetensors to write: '0.logits', '1.logits', ..., one row for each token")->required();
-  logits->add_option("--chunk-tokens", a.logits.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
-      ->check(CLI::Range(1, 1 << 28));
-  logits->add_option("--backend", a.logits.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
-  logits->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(a.logits, out); }; });
 }
 
 void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
@@ -138,24 +84,6 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
   add("lint", "compare every entry with the GPU's datasheet", false, lint_profile_folder);
   add("convert", "write a bundle or Vidur CSVs in our own format; with --format aisimulate the tables of a Python package", true,
       convert_profile_folder);
-}
-
-void add_calibrate(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* one = app.add_subcommand("calibrate", "measure this machine's kernels and write a profile that simulations can use");
-  CLI::Option_group* device = one->add_option_group("device");
-  device->add_flag("--cpu", a.calibrate.cpu, "the CPU, with the CPU's kernels");
-  device->add_option("--gpu", a.calibrate.gpu, "the GPU of this number; needs a build with CUDA");
-  device->require_option(1);
-  one->add_option("--minutes", a.calibrate.minutes, "how long to measure; default: 10");
-  one->add_option("--model", a.calibrate.model, "a name in profiles/models or a config.json; default: llama-3.1-8b, with --cpu the probe");
-  one->add_option("--hardware", a.calibrate.hardware,
-                  "datasheet to check against: a name in profiles/hardware; default: by the GPU's name");
-  one->add_option("--out", a.calibrate.out,
-                  "folder to write; default: profiles/NAME. A folder of the same device, model and seed is gone on with");
-  one->add_option("--seed", a.calibrate.seed, "of the points that are held out to state the error; default: 1")->check(seed_range());
-  one->add_option("--kv-policy", a.calibrate.kv_policies,
-                  "recipes whose operations are timed too, as the engine calls them; others without a table are priced by the roofline");
-  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return calibrate_device(a.calibrate, out, err); }; });
 }
 
 void add_list(CLI::App& app, Arguments& a, Command& chosen) {
@@ -246,18 +174,6 @@ void add_clean(CLI::App& app, Arguments& a, Command& chosen) {
       return clean_results(a.clean, std::cin, out);
     };
   });
-}
-
-void add_tokenize(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* one = app.add_subcommand("tokenize", "print a text's token ids as a model's tokenizer.json gives them, or the text of ids");
-  one->add_option("--model", a.tokenize.model, "folder with tokenizer.json")->required();
-  CLI::Option_group* input = one->add_option_group("input");
-  input->add_option("--text", a.tokenize.text_file, "text to tokenize; -: standard input");
-  input->add_option("--ids", a.tokenize.ids_file, "JSON list of ids whose text to print; -: standard input");
-  input->require_option(1);
-  one->add_flag("--tokens", a.tokenize.shows_tokens, "--text: print one id and its token a line")->excludes("--ids");
-  one->add_flag("--no-special", a.tokenize.without_special, "--text: without what the tokenizer adds (<s>); --ids: without special tokens");
-  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(a.tokenize, out); }; });
 }
 
 void add_estimates(CLI::App& app, Arguments& a, Command& chosen) {
@@ -373,10 +289,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_clean(app, a, chosen);
   add_reproduce(app, a, chosen);
   add_profile(app, a, chosen);
-  add_calibrate(app, a, chosen);
-  add_logits(app, a, chosen);
-  add_label_command(app, a.label, [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.label, out); }; });
-  add_tokenize(app, a, chosen);
+  add_engine_commands(app, chosen);
   try {
     const int status = parse(app, arguments, out);
     const int done = status >= 0 ? status : chosen(out, err);

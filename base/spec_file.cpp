@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/data_root.h"
 #include "base/text.h"
 #include "base/usage.h"
 
@@ -79,9 +80,7 @@ namespace {
 
 std::string data_folder(const char* variable, const char* folder, const char* sample) {
   if (const char* set = std::getenv(variable)) return set;
-  std::error_code error;
-  if (fs::exists(fs::path(folder) / sample, error)) return folder;
-  return fs::path(KVLAB_SOURCE_DIR) / folder;
+  return shipped_folder(folder, sample);
 }
 
 }  // namespace

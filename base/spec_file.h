@@ -30,11 +30,11 @@ std::vector<std::string> yaml_names(const std::filesystem::path& folder);
 // The .yaml files of FOLDER here, else of the one beside profiles_folder(), by name.
 std::vector<std::filesystem::path> shipped_yaml_files(const std::string& folder);
 
-// The folder of the program's own data: $KVLAB_PROFILES, else ./profiles, else profiles/ in the source tree it was built from.
+// Measured tables, models and hardware: $KVLAB_PROFILES, else ./profiles, else profiles/ in data_root() (base/data_root.h).
 std::string profiles_folder();
-// The same for KV-policy recipes: $KVLAB_RECIPES, else policies/kv/recipes here or in the source tree.
+// KV-policy recipes: $KVLAB_RECIPES, else policies/kv/recipes here or in data_root().
 std::string recipes_folder();
-// The same for serving systems: $KVLAB_SYSTEMS, else policies/systems here or in the source tree.
+// Serving systems: $KVLAB_SYSTEMS, else policies/systems here or in data_root().
 std::string systems_folder();
 
 }  // namespace kvlab

@@ -117,8 +117,9 @@ std::vector<std::string> metrics_of(const CsvTable& a, const CsvTable& b, bool e
   return metrics;
 }
 
-std::string metric_table(const CsvTable& a, const CsvTable& b, const Group& group, const std::vector<std::string>& metrics) {
-  std::vector<std::vector<std::string>> rows;
+std::vector<ComparedMetric> metrics_of_group(const CsvTable& a, const CsvTable& b, const Group& group,
+                                             const std::vector<std::string>& metrics) {
+  std::vector<ComparedMetric> found;
   for (const std::string& metric : metrics) {
     std::vector<double> values_a, values_b;
     for (const auto& [row_a, row_b] : group.pairs) {
@@ -127,11 +128,18 @@ std::string metric_table(const CsvTable& a, const CsvTable& b, const Group& grou
       values_a.push_back(x);
       values_b.push_back(y);
     }
-    if (values_a.empty()) continue;
-    const PairedDifference d = paired_difference(values_a, values_b);
+    if (!values_a.empty()) found.push_back({group.title, metric, paired_difference(values_a, values_b)});
+  }
+  return found;
+}
+
+std::string metric_table(const CsvTable& a, const CsvTable& b, const Group& group, const std::vector<std::string>& metrics) {
+  std::vector<std::vector<std::string>> rows;
+  for (const ComparedMetric& compared : metrics_of_group(a, b, group, metrics)) {
+    const PairedDifference& d = compared.difference;
     const bool has_interval = std::isfinite(d.half_width) && d.half_width > 0;  // a difference that never varies has none
     const std::string relative = d.mean_a != 0 ? fmt::format("{:+.2f}%", 100 * d.mean / d.mean_a) : "";
-    rows.push_back({metric, short_number(d.mean_a), short_number(d.mean_b), short_number(d.mean), relative});
+    rows.push_back({compared.metric, short_number(d.mean_a), short_number(d.mean_b), short_number(d.mean), relative});
     if (group.pairs.size() == 1) continue;
     rows.back().push_back(has_interval ? short_number(d.mean - d.half_width) : "");
     rows.back().push_back(has_interval ? short_number(d.mean + d.half_width) : "");
@@ -249,6 +257,17 @@ PairedDifference paired_difference(const std::vector<double>& a, const std::vect
   for (std::size_t i = 0; i < a.size(); ++i) squares += (b[i] - a[i] - d.mean) * (b[i] - a[i] - d.mean);
   d.half_width = a.size() < 2 ? std::numeric_limits<double>::infinity() : student_t_975(a.size() - 1) * std::sqrt(squares / (n - 1) / n);
   return d;
+}
+
+std::vector<ComparedMetric> compared_metrics(const std::string& folder_a, const std::string& folder_b, bool every) {
+  const CsvTable a = read_csv(fs::path(folder_a) / "summary.csv"), b = read_csv(fs::path(folder_b) / "summary.csv");
+  const std::vector<std::string> metrics = metrics_of(a, b, every);
+  std::vector<ComparedMetric> all;
+  for (Group& group : match(a, b)) {
+    join_equal_pairs(a, b, group);
+    for (ComparedMetric& compared : metrics_of_group(a, b, group, metrics)) all.push_back(std::move(compared));
+  }
+  return all;
 }
 
 std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests) {

@@ -9,12 +9,13 @@
 
 namespace kvlab {
 
-Progress::Progress(std::ostream& err, std::size_t num_runs, bool is_shown) : err_(err), num_runs_(num_runs), is_shown_(is_shown) {
-  if (is_shown_) thread_ = std::thread([this] { loop(); });
+Progress::Progress(std::ostream& err, std::size_t num_runs, bool is_shown, ProgressListener listener)
+    : err_(err), num_runs_(num_runs), is_shown_(is_shown), listener_(std::move(listener)) {
+  if (is_shown_ || listener_) thread_ = std::thread([this] { loop(); });
 }
 
 Progress::~Progress() {
-  if (!is_shown_) return;
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
@@ -22,6 +23,7 @@ Progress::~Progress() {
   wake_.notify_all();
   thread_.join();
   clear_line();
+  if (listener_) listener_(now());
 }
 
 void Progress::clear_line() {
@@ -30,17 +32,26 @@ void Progress::clear_line() {
 
 void Progress::loop() {
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, std::chrono::milliseconds(250), [this] { return is_over_; })) draw();
+  while (!wake_.wait_for(lock, std::chrono::milliseconds(250), [this] { return is_over_; })) {
+    if (is_shown_) draw();
+    if (listener_) listener_(now());
+  }
+}
+
+SweepProgress Progress::now() const {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began_;
+  return {runs_done_, num_runs_, requests_, passed.count()};
 }
 
 void Progress::draw() {
-  const double passed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-  const std::uint64_t done = runs_done_;
+  const SweepProgress at = now();
   constexpr int kWidth = 30;
-  const int filled = static_cast<int>(kWidth * done / num_runs_);
-  std::string line = fmt::format("\r\033[K[{:#<{}}{:.<{}}] {}/{} runs", "", filled, "", kWidth - filled, done, num_runs_);
-  line += fmt::format("  {} req/s", short_number(static_cast<double>(requests_) / passed_s));
-  if (done > 0) line += fmt::format("  {:.0f} s to go", passed_s / static_cast<double>(done) * static_cast<double>(num_runs_ - done));
+  const int filled = static_cast<int>(kWidth * at.runs_done / at.num_runs);
+  std::string line = fmt::format("\r\033[K[{:#<{}}{:.<{}}] {}/{} runs", "", filled, "", kWidth - filled, at.runs_done, at.num_runs);
+  line += fmt::format("  {} req/s", short_number(static_cast<double>(at.requests) / at.passed_s));
+  if (at.runs_done > 0)
+    line +=
+        fmt::format("  {:.0f} s to go", at.passed_s / static_cast<double>(at.runs_done) * static_cast<double>(at.num_runs - at.runs_done));
   err_ << line << std::flush;
 }
 

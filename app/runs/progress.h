@@ -12,11 +12,19 @@
 
 namespace kvlab {
 
-// One line on a terminal, rewritten four times a second: runs done, requests per second of wall time, time to go.
-// Silent where it is not shown.
+// How far a sweep is.
+struct SweepProgress {
+  std::uint64_t runs_done = 0, num_runs = 0;  // of the runs that have to be done
+  std::uint64_t requests = 0;                 // simulated so far, in all of them
+  double passed_s = 0;                        // wall time
+};
+using ProgressListener = std::function<void(const SweepProgress&)>;
+
+// Four times a second: one line on a terminal, which is rewritten: runs done, requests per second of wall time, time to go. It is silent
+// where it is not shown. The listener, if there is one, is called as often, and once at the end; it must not throw.
 class Progress {
  public:
-  Progress(std::ostream& err, std::size_t num_runs, bool is_shown);
+  Progress(std::ostream& err, std::size_t num_runs, bool is_shown, ProgressListener listener = {});
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -27,10 +35,12 @@ class Progress {
 
  private:
   void loop();
+  [[nodiscard]] SweepProgress now() const;
   void draw();
   std::ostream& err_;
   std::size_t num_runs_;
   bool is_shown_;
+  ProgressListener listener_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::atomic<std::uint64_t> requests_{0}, runs_done_{0};
   std::mutex mutex_;

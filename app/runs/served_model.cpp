@@ -34,14 +34,6 @@ void check_shape(const Params& p, const ModelConfig& c, const ModelSpec& m) {
 
 }  // namespace
 
-ServedModel read_served_model(Params& p) {
-  ServedModel served;
-  served.has_random_weights = p.choice("weights", {"files", "random"}, 0,
-                                       "of the model, with 'host: engine'; random: in the profile's shape, to measure times") == 1;
-  served.backend = read_backend(p);
-  return served;
-}
-
 void find_served_model(Params& p, const ModelSpec& spec, ServedModel& served) {
   if (served.has_random_weights) {
     try {

@@ -33,10 +33,6 @@ const EngineModel& shared_random_model(const ModelConfig& config, std::string_vi
   return made_once("<" + config.name + ">", backend, [&] { return make_random_model(backend, config, kServing); });
 }
 
-std::string read_backend(Params& p) {
-  return p.choice("backend", {"cpu", "cuda"}, 0, "what the model runs on, with 'host: engine'") == 1 ? "cuda" : "cpu";
-}
-
 void check_backend(const Params& p, std::string_view backend) {
   try {
     require_backend(backend);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/runs/experiment.h"
+#include "app/runs/progress.h"
 #include "app/runs/shard.h"
 
 namespace kvlab {
@@ -18,10 +19,11 @@ struct SweepOptions {
   std::optional<Shard> shard;                 // only these runs, into a folder of their own beside the results folder
   std::vector<std::filesystem::path> shards;  // their complete runs are copied into the results folder, and no run is done
   bool fast_forward = true;
-  bool quiet = false;           // errors and nothing else
-  bool force = false;           // do runs again whose inputs have not changed
-  bool names_results = true;    // for the front door, which draws their figures
-  bool shows_progress = false;  // a bar that rewrites its line: only for terminals
+  bool quiet = false;            // errors and nothing else
+  bool force = false;            // do runs again whose inputs have not changed
+  bool names_results = true;     // for the front door, which draws their figures
+  bool shows_progress = false;   // a bar that rewrites its line: only for terminals
+  ProgressListener on_progress;  // is told how far the sweep is, from a thread of its own
 };
 
 // `out`, or where it is "" results/NAME.

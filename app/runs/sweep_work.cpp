@@ -116,7 +116,7 @@ void Sweep::run_batches() {
 
 void Sweep::run_all() {
   if (todo_.empty()) return;
-  progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
+  progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet, options_.on_progress);
   run_batches();
   if (!todo_.empty()) run_singly();
   share_outcomes();

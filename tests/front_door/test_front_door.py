@@ -21,7 +21,7 @@ case "$1" in
   run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE"; exit "${3:-0}" ;;
 esac
 """
-# Replaces cmake: notes that it was called, and "builds" the program. A file named `broken` makes it fail.
+# In place of cmake: notes that it was called, and "builds" the program. A file named `broken` makes it fail.
 CMAKE = """#!/bin/sh
 echo "$@" >>"$FAKE/cmake_calls"
 if [ -e "$FAKE/broken" ]; then echo 'FAILED: x.o'; echo 'x.cpp:1:1: error: made up'; exit 1; fi
@@ -30,7 +30,10 @@ for preset in release cuda; do
   [ -d "$FAKE/checkout/build/$preset" ] || continue
   touch "$FAKE/checkout/build/$preset/build.ninja"
   mkdir -p "$FAKE/checkout/build/$preset/bench"
-  cp "$FAKE/program" "$FAKE/checkout/build/$preset/kvlab"
+  case "$*" in
+    *'--target kvlab_sim'*) cp "$FAKE/program" "$FAKE/checkout/build/$preset/kvlab_sim" ;;
+    --build*) cp "$FAKE/program" "$FAKE/checkout/build/$preset/kvlab" ;;
+  esac
   for name in kernel sim; do
     printf '#!/bin/sh\\necho %s %s_bench "$@"\\nexit ${%s_status:-0}\\n' $preset $name $name >"$FAKE/checkout/build/$preset/bench/${name}_bench"
     chmod +x "$FAKE/checkout/build/$preset/bench/${name}_bench"
@@ -53,6 +56,7 @@ class FrontDoor(unittest.TestCase):
         self.root = self.fake / "checkout"
         (self.root / "base").mkdir(parents=True)
         (self.root / "base" / "a.cpp").write_text("")
+        (self.root / "CMakeLists.txt").write_text("")
         (self.root / "plots").mkdir()
         (self.root / "plots" / "plot.py").write_text(DRAW)
         shutil.copy(ROOT / "kvlab", self.root / "kvlab")
@@ -169,6 +173,32 @@ class FrontDoor(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("missing packages: libgtest-dev\n", result.stderr)
 
+    def test_an_installed_program_builds_nothing_and_finds_its_data(self):
+        self.kvlab("status", "0")  # builds
+        (self.root / "CMakeLists.txt").unlink()
+        self.script("checkout/build/release/kvlab", "#!/bin/sh\necho \"$KVLAB_HOME\"\n")
+        before = len(self.cmake_calls())
+        self.assertEqual(self.kvlab("list").stdout, f"{self.root}\n")
+        self.assertEqual(self.kvlab("test").returncode, 2)
+        self.assertEqual(len(self.cmake_calls()), before)
+
+    def test_a_new_checkout_simulates_before_the_whole_program_is_built(self):
+        serving, recipe = self.fake / "serving.yaml", self.fake / "recipe.yaml"
+        serving.write_text("trace: {file: a.csv}\nscheduler: sarathi\n")
+        recipe.write_text("trace: {file: a.csv}\nkv_policy: snapkv\n")
+        targets = lambda: [c.split("--target ")[1].split()[0] for c in self.cmake_calls() if "--target" in c]
+        self.kvlab("run", str(serving))
+        self.assertEqual(targets(), ["kvlab_sim"])
+        self.kvlab("run", str(serving))
+        self.assertEqual(targets(), ["kvlab_sim"])  # up to date
+        self.kvlab("run", str(serving), "--set", "kv_policy={recipe: h2o}")
+        self.assertEqual(targets(), ["kvlab_sim", "kvlab"])
+        shutil.rmtree(self.root / "build")
+        self.kvlab("run", str(recipe))
+        self.assertEqual(targets()[2:], ["kvlab"])  # a KV policy needs the whole program
+        self.kvlab("run", str(serving))
+        self.assertEqual(len(targets()), 3)  # the whole program is there
+
     def test_run_draws_where_the_program_wrote(self):
         result = self.kvlab("run", "results/some name")
         self.assertEqual((result.returncode, result.stdout), (0, "wrote results/some name\n"))
@@ -192,8 +222,8 @@ class FrontDoor(unittest.TestCase):
         self.assertEqual(self.kvlab("plot", "results/x", KVLAB_PYTHON="/no/such/python").returncode, 2)
 
     def test_report_is_written_by_python_and_builds_nothing(self):
-        (self.root / "report").mkdir()
-        (self.root / "report" / "report.py").write_text("import sys; print(sys.argv[1:]); sys.exit(2)\n")
+        (self.root / "python" / "kvlab" / "report").mkdir(parents=True)
+        (self.root / "python" / "kvlab" / "report" / "report.py").write_text("import sys; print(sys.argv[1:]); sys.exit(2)\n")
         result = self.kvlab("report", "results/a b", "results/c")
         self.assertEqual((result.returncode, result.stdout, self.cmake_calls()), (2, "['results/a b', 'results/c']\n", []), result.stderr)
         without = self.kvlab("report", "results/x", KVLAB_PYTHON="/no/such/python")

@@ -1,4 +1,4 @@
-"""Shared by the tests of report/: a temporary results folder, the page as elements, and the check that lives are whole."""
+"""Shared by the tests of python/kvlab/report: a temporary results folder, the page as elements, and the check that lives are whole."""
 
 import contextlib
 import html.parser
@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "report"), str(ROOT / "plots")]
+sys.path[:0] = [str(ROOT / "python" / "kvlab" / "report"), str(ROOT / "plots")]
 
 import numpy as np  # noqa: E402
 

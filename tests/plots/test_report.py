@@ -1,4 +1,4 @@
-"""Tests of report/: the page's data over made-up and real results, and the file itself (in a browser: test_report_in_browser.py).
+"""Tests of python/kvlab/report: the page's data over made-up and real results, and the file itself (in a browser: test_report_in_browser.py).
 Run: python3 tests/plots/test_report.py"""
 
 import contextlib
@@ -15,7 +15,7 @@ from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "report"), str(ROOT / "plots"), str(HERE)]
+sys.path[:0] = [str(ROOT / "python" / "kvlab" / "report"), str(ROOT / "plots"), str(HERE)]
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402

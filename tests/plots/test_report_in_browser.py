@@ -11,7 +11,7 @@ import unittest
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "report"), str(HERE.parents[1] / "plots"), str(HERE)]
+sys.path[:0] = [str(HERE.parents[1] / "python" / "kvlab" / "report"), str(HERE.parents[1] / "plots"), str(HERE)]
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402

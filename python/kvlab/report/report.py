@@ -1,4 +1,6 @@
-"""Writes one self-contained HTML page of a results folder, or of two side by side: python3 report/report.py results/NAME [results/OTHER]
+"""Writes one self-contained HTML page of a results folder, or of two side by side:
+
+    python3 python/kvlab/report/report.py results/NAME [results/OTHER]
 
 Reads result files only (docs/results.md). The page is described in docs/report.md."""
 
@@ -7,7 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "plots"))
+_PACKAGE = Path(__file__).resolve().parents[1]
+# The modules of the figures: in the data of an installed package, else at the top of the source tree.
+_PLOTS = _PACKAGE / "data" / "plots"
+sys.path.insert(0, str(_PLOTS if _PLOTS.is_dir() else _PACKAGE.parents[1] / "plots"))
 
 import page  # noqa: E402
 from load import ResultsError  # noqa: E402

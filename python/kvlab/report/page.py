@@ -10,16 +10,17 @@ from pathlib import Path
 from load import ResultsError
 
 _HERE = Path(__file__).resolve().parent
-_ROOT = _HERE.parent
+_ROOT = _HERE.parents[2]
 _LIBRARY = Path("plotly") / "package_data" / "plotly.min.js"
-_OWN = _ROOT / "build" / "plotly"  # where the command below installs it
+_IS_CHECKOUT = (_ROOT / "kvlab").is_file() and (_ROOT / "plots").is_dir()
+_OWN = _ROOT / "build" / "plotly"  # of a checkout: where the command below installs it
 _SCRIPTS = ("base.js", "tables.js", "figures.js", "timeline.js", "requests.js", "compare.js", "provenance.js", "main.js")
 MOST_BYTES = 20_000_000
 _MARK = b"<!-- written by kvlab report -->"
 
 
 def _install():
-    return f"{sys.executable} -m pip install --no-deps --target {_OWN} plotly"
+    return f"{sys.executable} -m pip install --no-deps {f'--target {_OWN} ' if _IS_CHECKOUT else ''}plotly"
 
 
 def library():

@@ -1,0 +1,49 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <iostream>
+#include <sstream>
+#include <tuple>
+
+#include "app/cli.h"
+#include "app/results/results.h"
+#include "app/runs/stop_signals.h"
+#include "base/data_root.h"
+#include "bindings/bindings.h"
+
+namespace kvlab {
+
+namespace nb = nanobind;
+
+namespace {
+
+std::tuple<int, std::string, std::string> call_program(const std::vector<std::string>& arguments) {
+  std::ostringstream out, err;
+  const nb::gil_scoped_release released;
+  stop_requested() = false;  // an earlier call may have been interrupted
+  const int status = run_cli(arguments, out, err);
+  return {status, out.str(), err.str()};
+}
+
+int run_program(const std::vector<std::string>& arguments) {
+  const nb::gil_scoped_release released;
+  stop_requested() = false;
+  return run_cli(arguments, std::cout, std::cerr);
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  m.def("call", &call_program, nb::arg("arguments"), "Runs the command line. Returns (exit status, stdout, stderr).");
+  m.def("main", &run_program, nb::arg("arguments"),
+        "Runs the command line with the process's own stdout and stderr. Returns the exit status.");
+  m.def("version", &program_version, "'0.1.0', with the commit where it is known.");
+  m.def(
+      "data_root", [] { return data_root().string(); }, "The folder with profiles/, experiments/ and the other data.");
+  m.def(
+      "set_data_root", [](const std::string& folder) { set_data_root(folder); }, nb::arg("folder"),
+      "Sets the folder that is taken where the environment has no KVLAB_HOME.");
+}
+
+}  // namespace kvlab
