@@ -19,7 +19,7 @@ struct GroupRow {
   Distribution ttft, e2e;                  // ns, of completed requests
   double service_tokens = 0;               // prompt tokens, once the first token is out, and twice the output tokens (the weights of VTC)
   double qoe_sum = 0;                      // of the requests whose quality of experience was followed,
-  std::uint64_t followed = 0;              // their number
+  std::uint64_t followed = 0;              // so many
 };
 
 struct GroupSummary {
