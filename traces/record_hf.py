@@ -58,7 +58,7 @@ class Recorder:
         if query.shape[0] != 1:
             fail("one sample at a time")
         if scaling is not None and abs(scaling * module.head_dim**0.5 - 1) > 1e-6:
-            fail(f"layer {module.layer_idx} scales its scores by {scaling}, a trace stands for 1 / sqrt(head_dim)")
+            fail(f"layer {module.layer_idx} scales its scores by {scaling}, a trace assumes 1 / sqrt(head_dim)")
         for name in ("softcap", "s_aux"):
             if kwargs.get(name) is not None:
                 fail(f"layer {module.layer_idx} has '{name}', which a trace cannot say")
@@ -152,7 +152,7 @@ def parse(argv):
     source.add_argument("--ids", help="JSON file: a list of token ids, or {ids, task, needles, question_begin}")
     source.add_argument("--text", help="text file, UTF-8")
     parser.add_argument("--prompt-tokens", type=int, default=0, help="only so many tokens of the input; 0: all")
-    parser.add_argument("--decode-tokens", type=int, default=32, help="decoded greedily behind the prompt")
+    parser.add_argument("--decode-tokens", type=int, default=32, help="decoded greedily after the prompt")
     parser.add_argument("--chunk-tokens", type=int, default=0, help="prefill in chunks of so many; 0: at once")
     parser.add_argument("--out", required=True)
     parser.add_argument("--pre-rope", action="store_true", help="also Q and K before RoPE")

@@ -95,7 +95,7 @@ class Compensation final : public Disposal {
   std::vector<float> log_weight_;
 };
 
-KVLAB_REGISTER(Disposal, Compensation, "compensation", "one token per KV head stands for the dropped ones: their mean, with their count",
+KVLAB_REGISTER(Disposal, Compensation, "compensation", "one token per KV head represents the dropped ones: their mean, with their count",
                "RazorAttention: Tang et al. 2024, arXiv:2407.15891, eq. 3-4");
 
 }  // namespace

@@ -48,7 +48,7 @@ class RepresentativeTokens final : public ScorerWrapper {
   Anchor anchor_;
 };
 
-KVLAB_REGISTER(Scorer, RepresentativeTokens, "representatives", "the best tokens and some that stand for the rest",
+KVLAB_REGISTER(Scorer, RepresentativeTokens, "representatives", "the best tokens and some that represent the rest",
                "KVCrush: Jha et al. 2025, arXiv:2503.00022");
 
 }  // namespace

@@ -145,7 +145,7 @@ class SparF final : public Selector, public TakesShare {
 };
 
 KVLAB_REGISTER(Selector, SparF, "spar_f",
-               "few channels of all keys on flash tell which tokens to read there; the mean value stands for the others",
+               "few channels of all keys on flash tell which tokens to read there; the mean value replaces the others",
                "SparF of InstInfer: Pan et al. 2024, arXiv:2409.04992, after SparQ: Ribar et al. 2024, arXiv:2312.04985");
 
 }  // namespace
