@@ -100,7 +100,7 @@ class Fleet final {
   FleetContext context_;
   Replicas replicas_;
   Encoders encoders_;
-  std::unique_ptr<Dispatch> dispatch_;  // where there are several replicas, or encode replicas
+  std::unique_ptr<Dispatch> dispatch_;  // if there are several replicas, or encode replicas
   HeldRequests held_;
   std::vector<std::uint64_t> outputs_seen_;  // by replica: when those that wait for its step were last asked about
   bool asks_pending_ = false;                // held requests will be asked about at this instant

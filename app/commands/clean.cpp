@@ -178,7 +178,7 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
   if (!is_confirmed(command, in, out)) return 0;
   for (const Leftover& one : found) remove(one);
   std::error_code ignored;
-  fs::remove(folder.partial(), ignored);  // where it is empty
+  fs::remove(folder.partial(), ignored);  // if it is empty
   std::size_t kept = 0;
   for (const Leftover& one : found)
     if (kind_of(one.path) != PathKind::kNothing) {

@@ -36,10 +36,10 @@ struct EvalPrompt {
 // A sample that an experiment asks for. Without `make` a file has it.
 struct SampleToMake {
   std::function<AttentionTrace()> make;
-  std::function<AttentionTrace()> outline;             // what of it is known before: sizes, ids
-  std::function<std::vector<std::string>()> settings;  // what it follows from, as "name = value"
+  std::function<AttentionTrace()> outline;             // facts known before: sizes, ids
+  std::function<std::vector<std::string>()> settings;  // the settings it depends on, as "name = value"
   bool is_drawn = false;                               // from the seed
-  std::string file;                                    // where it is kept; empty: nowhere
+  std::string file;                                    // the file that keeps it; empty: none
 };
 
 // Bytes are the tokens; <s> comes first.

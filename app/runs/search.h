@@ -36,7 +36,7 @@ struct Probe {
 struct SearchResult {
   std::vector<Probe> probes;  // in the order they were made
   double best_per_s = 0;      // the highest rate that attained; 0: none did
-  std::string note;           // what a reader must know: range too low or high, attainment not monotonic
+  std::string note;           // for the reader: range too low or high, attainment not monotonic
 };
 
 // Bisection. Both ends are tried first; monotonicity is not assumed to hold, but checked over the probes made.

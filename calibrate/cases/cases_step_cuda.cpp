@@ -187,7 +187,7 @@ AppendKv decode_append(Buffers& b, const KvRows& kv) {
 AppendStep build_append_step(Buffers& b, const Shape& s) {
   const std::int64_t sequences = s.at("sequences"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   const bool decodes = sequences == s.at("tokens");
-  const std::int64_t each = s.at("tokens") / sequences;  // what does not divide evenly is left out
+  const std::int64_t each = s.at("tokens") / sequences;  // a remainder is left out
   RowsSpec spec;
   spec.batch = sequences, spec.kv_heads = s.at("kv_heads"), spec.head_dim = d, spec.len = decodes ? kCached + 1 : each;
   AppendStep a;

@@ -67,7 +67,7 @@ AddedTokens::Search::Found AddedTokens::Search::at(std::string_view text, std::s
 AddedTokens AddedTokens::read(const JsonNode& list, const Bpe& model, const Normalizer& normalizer) {
   AddedTokens added;
   if (list.is_null()) return added;
-  std::vector<std::pair<std::string, std::int32_t>> special, others;  // where two are the same when normalized, special ones are first
+  std::vector<std::pair<std::string, std::int32_t>> special, others;  // if two are the same when normalized, special ones are first
   for (const JsonNode& node : list.elements()) {
     const std::int32_t id = added.add(node, model);
     const AddedToken& token = added.tokens_.at(id);

@@ -22,7 +22,7 @@ class ShapeRun {
   struct Seq {
     std::int32_t seen_tokens = 0, new_tokens = 0, prompt_tokens = 0;
     std::vector<std::int32_t> held;  // before the step: [num_layers * kv_heads] tokens, or one value for all; empty: none
-    SeqExtras extras = {};           // what some recipes observe besides
+    SeqExtras extras = {};           // further inputs that some recipes observe
     // At this place of a batch.
     [[nodiscard]] SeqStep as_step(std::int32_t index = 0) const {
       return {index, seen_tokens, new_tokens, prompt_tokens, extras.question_begin};

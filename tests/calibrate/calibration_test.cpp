@@ -156,7 +156,7 @@ TEST(Calibration, StallsAreSharedByAllEntries) {
   expect_longer();
   EXPECT_NEAR(with.result.errors.back().median_frac, without.result.errors.back().median_frac, 1e-6) << "held-out points are means too";
   with.plan.seconds = 1e-6;
-  with.run(stalled);  // what was measured before is read back
+  with.run(stalled);  // earlier measurements are read back
   expect_longer();
 }
 
@@ -216,7 +216,7 @@ TEST(Calibration, RecipesAddWhatTheEngineCalls) {
   c.plan.recipes.clear();
   c.run(meter);
   EXPECT_EQ(meter.recipes.size(), 4U);
-  expect_added();  // what was measured before stays
+  expect_added();  // earlier measurements stay
 }
 
 TEST(Calibration, HeldOutPointsAreNeverFitted) {

@@ -69,7 +69,7 @@ class FakeMeter final : public Meter {
     recipes.push_back(recipe.name);
     return recipe_calls;
   }
-  std::vector<RecipeCalls> recipe_calls;  // what any recipe's operations take
+  std::vector<RecipeCalls> recipe_calls;  // calls of any recipe's operations
   std::vector<std::string> recipes;       // that were measured
   std::string name = "fake", lacks;
   DeviceKind kind = DeviceKind::kCpu;

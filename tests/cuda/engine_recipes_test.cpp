@@ -10,7 +10,7 @@ using Held = std::vector<std::vector<std::int32_t>>;
 
 struct Outcome {
   std::vector<Held> held;                // [steps]
-  std::vector<std::vector<float>> outs;  // what attention answered
+  std::vector<std::vector<float>> outs;  // attention's outputs
   TierBytes resident;
   Held offloaded;  // positions
 };

@@ -83,10 +83,10 @@ Beyond beyond_count(const std::string& name, std::int64_t prompt, std::int64_t d
   if (name == "shadowkv") return {decoded + prompt % 8, decoded + prompt % 8};  // lengths do not tell what was decoded, and is read too
   // The same, and the question; a frame among the newest 40 tokens counts twice.
   if (name == "rekv") return {-40, decoded + 2 * 16};
-  if (name == "a2ats") return {0, kGroup * 24};  // what a step found counts as the host's
+  if (name == "a2ats") return {0, kGroup * 24};  // tokens that a step found count as the host's
   if (name == "retrieval_attention" || name == "retrieval_attention_hnsw") return {0, kGroup * 16};
   if (name == "leoam") return {-8, 0};                         // counted is the most that a step can read
-  if (name == "magicpig") return {decoded, decoded + prompt};  // what a step samples and what was decoded count as the host's
+  if (name == "magicpig") return {decoded, decoded + prompt};  // tokens that a step samples and decoded ones count as the host's
   if (name == "kcache") return {-kGroup * 64, 0};
   return {-63, 0};  // infinigen
 }

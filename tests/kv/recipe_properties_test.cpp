@@ -23,7 +23,7 @@ struct WatchedStep {
   std::vector<std::vector<std::int32_t>> positions;  // [layer * kv_heads + head] after the step
   std::vector<float> outputs;                        // of decode, layer by layer
   TierBytes resident;
-  std::int64_t rows_bytes = 0;  // what the format says that the rows take
+  std::int64_t rows_bytes = 0;  // bytes of the rows according to the format
   Traffic traffic;
 };
 

@@ -23,7 +23,7 @@ TEST(LogHistogram, QuantilesAreWithinAFifthOfAPercent) {
     for (std::uint64_t i = 0; i < size; ++i) {
       const double smooth = draw(i).lognormal(static_cast<double>(list % 7) * 4, 1.5);
       const double two_modes = draw(i).uniform() < 0.7 ? 10'000'000 + 1'000 * smooth : 400'000'000;
-      const double steps = 131'072.0 * static_cast<double>(1 + i % 2);  // where bins begin
+      const double steps = 131'072.0 * static_cast<double>(1 + i % 2);  // starts of bins
       values.push_back(static_cast<std::int64_t>(list % 4 == 0 ? smooth : list % 4 == 1 ? two_modes : steps));
       histogram.add(values.back());
     }

@@ -15,7 +15,7 @@ enum class Scores : std::uint8_t { kLogSums, kSums, kGrouped, kByHead };
 
 template <class T>
 struct ScoreArgs {
-  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; what rounding to T took from the queries, may be null
+  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; q_rest: q minus its rounding to T, may be null
   const T* k;                       // pages
   const std::int32_t* query_first;  // [prompts + 1]
   const std::int32_t* kv_before;    // [rows]: query t of a prompt sees kv_before + t + 1 tokens; or null, then

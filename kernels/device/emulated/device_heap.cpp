@@ -60,8 +60,8 @@ struct Heap {
   std::mutex mutex;
   unsigned char* begin = nullptr;                   // of the addresses
   std::size_t top = 0;                              // bytes from begin that have been in use
-  int accesses = 0;                                 // that are continuing
-  std::map<std::size_t, std::size_t> given, spare;  // where, from begin: bytes asked for; bytes between allocations
+  int accesses = 0;                                 // in progress
+  std::map<std::size_t, std::size_t> given, spare;  // key: offset from begin; bytes asked for; bytes between allocations
 
   Heap();
   void allow(int protection) const {
@@ -225,7 +225,7 @@ void expect_on_host(const void* p, const char* what) {
 }
 
 void expect_no_host_pointer(const void* argument, std::size_t bytes, const char* kernel) {
-  constexpr std::uintptr_t kLowest = std::uintptr_t{1} << 44, kHighest = std::uintptr_t{1} << 47;  // where Linux puts programs and heaps
+  constexpr std::uintptr_t kLowest = std::uintptr_t{1} << 44, kHighest = std::uintptr_t{1} << 47;  // where Linux maps programs and heaps
   for (std::size_t at = 0; at + sizeof(std::uintptr_t) <= bytes; at += sizeof(std::uintptr_t)) {
     std::uintptr_t word = 0;
     std::memcpy(&word, static_cast<const std::byte*>(argument) + at, sizeof word);
