@@ -32,7 +32,7 @@ TEST(SplitTotal, PassesExcessOnAsAsked) {
   EXPECT_EQ(split(weights, 100, Ints(3, 0), {20, 100, 100}, Excess::kEven), (Ints{20, 50, 30}));
   EXPECT_EQ(split(weights, 100, Ints(3, 0), {20, 100, 100}, Excess::kByWeight), (Ints{20, 60, 20}));
   EXPECT_EQ(split(weights, 100, {0, 0, 30}, {100, 100, 100}, Excess::kEven),
-            (Ints{50, 20, 30}));  // the floor's part comes from the others
+            (Ints{50, 20, 30}));  // what the floor takes comes from the others
 }
 
 TEST(SplitTotal, SumsToTheTotalWithinTheBounds) {
