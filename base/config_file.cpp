@@ -128,7 +128,7 @@ void apply_override(ConfigFile& config, const std::string& text) {
   config.set_by[path] = origin;
 }
 
-// Takes no notice of what it is told.
+// Ignores everything that it receives.
 class NoEvents final : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark&) override {}

@@ -33,7 +33,7 @@ std::string as_float32(const ModelSpec& model) {
   return "# " + model.name + " as it was measured on a CPU: in float32.\n" + YAML::Dump(root) + "\n";
 }
 
-// Rates of the fastest measurements: what a datasheet would be, for lint and roofline.
+// Rates of the fastest measurements, which replace a datasheet for lint and roofline.
 struct PeakRates {
   double bytes_per_s = 0, flops_per_s = 0;
 };

@@ -52,7 +52,7 @@ std::string one_line(const YAML::Node& node) {
   return all.size() <= kMost ? all : all.substr(0, kMost) + "...";
 }
 
-// Adds what of a run's configuration is not as the newest sweep has it: "scheduler=orca".
+// Adds the parts of a run's configuration that differ from the newest sweep: "scheduler=orca".
 void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::string& path, std::string& title) {
   if (run.IsMap() && sweep.IsDefined() && sweep.IsMap()) {
     for (const auto& item : run) {

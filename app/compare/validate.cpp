@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Requests = std::vector<ServedRequest>;
 
-// The runs of a results folder, by what they are to a validation.
+// The runs of a results folder, by their role in a validation.
 struct SimulatedRuns {
   std::vector<Requests> ensemble;
   std::vector<Requests> unjittered;  // empty unless jitter is an axis that has 0 among its values
@@ -99,7 +99,7 @@ SimulatedRuns load_runs(const fs::path& folder) {
 std::string ms(double value) { return std::isfinite(value) ? fmt::format("{:.6f}", value) : ""; }
 std::string percent(double frac) { return std::isfinite(frac) ? fmt::format("{:+.2f}%", 100 * frac) : ""; }
 
-// One file of a validation, and what is printed of it.
+// One file of a validation, and its printed form.
 struct Comparison {
   std::string csv, text;
 };

@@ -136,7 +136,7 @@ class RunMaker {
   }
 
  private:
-  // Read once for all points that agree in what it depends on.
+  // Read once for all points with the same inputs.
   const SeedRange& read_seeds(std::size_t point, const std::shared_ptr<const Choices>& choices) {
     std::vector<std::uint32_t> own;
     for (const std::uint32_t element : grid_.points[point]) {

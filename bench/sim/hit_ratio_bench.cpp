@@ -52,7 +52,7 @@ void run_lru(benchmark::State& state, std::uint32_t capacity_blocks) {
   state.counters["reference_integer_adds_per_s"] = reference_rates().integer_adds_per_s;
 }
 
-// About what one 80-GB card holds beside an 8B model.
+// About the KV that one 80-GB card holds next to an 8B model.
 void BM_HitRatioLru(benchmark::State& state) { run_lru(state, 25'000); }
 BENCHMARK(BM_HitRatioLru)->Unit(benchmark::kMillisecond);
 

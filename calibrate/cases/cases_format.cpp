@@ -1,4 +1,4 @@
-// How tokens are stored: quantizing, and moving what was kept.
+// Storage of tokens: quantizing, and moving the kept ones.
 #include <algorithm>
 #include <cmath>
 

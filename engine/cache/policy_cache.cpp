@@ -252,7 +252,7 @@ bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {
   return true;
 }
 
-// Over what the policy lets be attended to. Prompts are the model's own attention and not logged.
+// Attention over the tokens that the policy selects. Prompts are the model's own attention and not logged.
 void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) {
   const Ops::Frame frame(ops_);
   policy_.before_attention(step_of(g), layer, segments_);

@@ -138,7 +138,7 @@ void DeviceTransformer::linear(const void* x, const void* w, const void* bias, v
   run_cuda(DeviceLinear{x, w, y, bias, tokens, in, out, type_}, cuda_);
 }
 
-// Adds what the last attention or MLP computed to the residual.
+// Adds the output of the last attention or MLP to the residual.
 void DeviceTransformer::norm(const DeviceTensor& weight, const Activations& a) {
   run_cuda(DeviceRmsNorm{a.branch, a.residual, weight.data(), a.hidden, a.tokens, config_.hidden_dim, config_.norm_epsilon, type_}, cuda_);
 }

@@ -234,7 +234,7 @@ std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) c
   return longest;
 }
 
-// The largest come first: what they need serves the others. No slot holds a token, so a step reads weights alone.
+// The largest come first: the others fit into their memory. No slot holds a token, so a step reads weights alone.
 void PlainDecoder::prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens) {
   if (!graphs_ || sequences < 1) return;
   cache_.pages().fill(pool_);

@@ -25,7 +25,7 @@ std::vector<std::int32_t> byte_ids(std::string_view text) {
 
 void append(std::vector<float>& to, std::span<const float> more) { to.insert(to.end(), more.begin(), more.end()); }
 
-// Appends what each forward pass computes to the tensors of its layers.
+// Appends the results of each forward pass to the tensors of its layers.
 class LayerRecorder final : public Recorder {
  public:
   LayerRecorder(std::vector<LayerTensors>& layers, bool pre_rope, bool hidden) : layers_(layers), pre_rope_(pre_rope), hidden_(hidden) {}
@@ -145,7 +145,7 @@ void repeat(PassRun& s) {
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
-// Tokens that run in one piece after what is cached.
+// Tokens that run in one piece after the cached ones.
 void run_appended(PassRun& s, std::vector<std::int32_t> ids) {
   LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   s.host.run(ids, recorder);

@@ -135,7 +135,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
 }
 
-// To a sequence with pages of its own they are a share of the memory: what they held before is lost.
+// To a sequence with pages of its own they are a share of the memory: their former content is lost.
 void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
   if (!s.is_in_blocks) {
     for (const TakenBlock& block : blocks) blocks_.drop(block.id);

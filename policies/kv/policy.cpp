@@ -113,7 +113,7 @@ StepKey KvPolicy::step_key(const SeqStep& seq, std::optional<std::int32_t> targe
   if (!trigger_->acts() && recipe_.budget.frac > 0) key.add(recipe_.budget.of(seq.prompt_tokens),
                                                             kForEver);  // a selector's share
   for (const KvPart* part : parts_) part->step_key(seq, key);
-  // Codes and summaries follow from what was cut when.
+  // Codes and summaries depend on the cuts and their times.
   if (trigger_->in_decode() && !(format_->is_native() && selector_->selects_all())) key.add(seq.seen_tokens), key.add(seq.prompt_tokens);
   if (!target) return key;
   // If the trigger's target stays for ever, these numbers stay too.

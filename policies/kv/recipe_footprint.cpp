@@ -175,7 +175,7 @@ void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) cons
   shape.extras = extras_of(shapes_.policy().needs(), shape.as_step());
 }
 
-// A decode step in which nothing is cut: the rows alone say what is kept.
+// A decode step in which nothing is cut: the rows determine the kept tokens.
 bool RecipeFootprint::only_grows(const SeqState& seq) const {
   return decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut;
 }

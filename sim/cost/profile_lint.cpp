@@ -40,7 +40,7 @@ struct Tally {
 
 class TableLint {
  public:
-  // `slow`: what it is that an entry takes hundreds of times its roofline.
+  // `slow`: the explanation if an entry takes hundreds of times its roofline.
   TableLint(std::string name, const SampleGrid& grid, std::vector<std::string> axes, const HardwareSpec& hardware, double peak_flops,
             Severity slow = Severity::kError)
       : name_(std::move(name)), grid_(grid), axes_(std::move(axes)), hardware_(hardware), peak_flops_(peak_flops), slow_(slow) {}

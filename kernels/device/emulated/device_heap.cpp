@@ -45,7 +45,7 @@ void expect_no_host_pointer(const void*, std::size_t, const char*) {}
 
 namespace {
 
-// Guards around each allocation: what a kernel writes beside it is noticed when it is freed.
+// Guards around each allocation: a kernel's writes outside of it are noticed when it is freed.
 constexpr std::size_t kGuard = 256;
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr std::size_t kAddresses = std::size_t{1} << 36;

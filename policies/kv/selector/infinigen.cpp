@@ -104,7 +104,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // Partial keys and what one step may bring.
+  // Partial keys and the tokens that one step may fetch.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;

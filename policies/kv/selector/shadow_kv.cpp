@@ -98,7 +98,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   // Values are brought while the chosen chunks' keys are rebuilt, on CUDA streams of their own.
   [[nodiscard]] FetchBeside fetches_beside() const override { return keys_fetched_ ? FetchBeside::kNothing : FetchBeside::kKeyRebuild; }
 
-  // Means of all chunks, and exact K and V of what is always read and of the budget's buffer. Rows do not tell how much of them was
+  // Means of all chunks, and exact K and V of tokens that are always read and of the budget's buffer. Rows do not tell how much of them was
   // decoded; that is read too.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;

@@ -61,7 +61,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection_;
   }
 
-  // The guess chooses for the next step, and what it chose is brought while this step computes (abstract).
+  // The guess chooses for the next step, and its tokens are fetched while this step computes (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
 
   // Tokens that were not brought are read from the copy.
@@ -104,7 +104,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return std::max(0, len - newest) / code_.group * code_.group;
   }
 
-  // Tokens that a step brings: what the budget leaves beside the newest ones, which wait for a whole group.
+  // Tokens that a step fetches: the budget without the newest ones, which wait for a whole group.
   [[nodiscard]] std::int32_t brought(std::int32_t len, std::int32_t budget) const {
     const std::int32_t copied = covered(len, budget);
     return std::min(copied, budget > 0 ? std::max(1, budget - (len - copied)) : top_);
