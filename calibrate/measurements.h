@@ -38,7 +38,7 @@ class Measurements {
   // Properties that all measurements of a folder share.
   using Identity = std::map<std::string, std::string>;
 
-  // Makes the folder, or reads what it holds. InputError for a folder that is something else or cannot be written.
+  // Makes the folder, or reads its files. InputError for a folder that is something else or cannot be written.
   Measurements(const std::string& folder, const Identity& identity);
 
   void add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& measured);

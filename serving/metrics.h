@@ -124,7 +124,7 @@ class MetricsCollector {
   explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
   // cut_off: when the run ended, for a request that was unfinished then. One without a session is a turn of its program, if it has one.
   void add(const RequestRecord& record, Time cut_off = kNever);
-  // A request of a session has left, as add() was told; has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
+  // A request of a session has left, as passed to add(); has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
   // wait for each other are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
   // The quality of experience of a completed request; below 0: not followed.

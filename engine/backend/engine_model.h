@@ -61,7 +61,7 @@ class EngineModel {
   // Prepares for such steps, so that none stops to do it: on a GPU memory is allocated, as far as it is free, and decode steps of all sizes
   // are recorded. The rest follows when a step needs it. No sequence of the cache is touched.
   virtual void prepare(PolicyCache& /*cache*/, const Load& /*most*/) const {}
-  // Tells what steps over a cache had to do without; empty: nothing.
+  // Reports limitations of steps over a cache; empty: nothing.
   [[nodiscard]] virtual std::string remark(PolicyCache& /*cache*/) const { return ""; }
 
   // The result of run_prompt() in prompt_tensors.h.

@@ -30,7 +30,7 @@ struct ModelConfig {
   [[nodiscard]] std::int32_t window(std::int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
 };
 
-// Reads DIR/config.json in Hugging Face layout; docs/models.md says what is supported. Errors (InputError, with file, key, what was found
+// Reads DIR/config.json in Hugging Face layout; docs/models.md lists the supported ones. Errors (InputError, with file, key, what was found
 // and what is allowed): no such file, not JSON, a model type or an option that the transformer does not compute, a key missing or out of
 // range.
 ModelConfig read_model_config(const std::string& dir);

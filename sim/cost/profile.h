@@ -32,7 +32,7 @@ struct ProfileOp {
   [[nodiscard]] bool is_of_class(std::size_t one) const { return !layer_class || *layer_class == one; }
 };
 
-// Measured kernel times of one model on one GPU at one tensor-parallel degree: what every format is read into.
+// Measured kernel times of one model on one GPU at one tensor-parallel degree: every format is read into this.
 struct Profile {
   std::string file;                     // folder or file it was read from
   std::string format;                   // bundle, vidur, kvlab or aisimulate

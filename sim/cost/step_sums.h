@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Sums of what a step costs.
+// Sums of a step's costs.
 
 inline constexpr const char* kLongStep = "one step takes longer than that";
 

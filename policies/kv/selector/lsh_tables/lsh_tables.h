@@ -48,7 +48,7 @@ struct LshSample {
   std::uint32_t* heads = nullptr;                       // like unit: bit g is set if query head g of the group samples it
   std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, and keys found in buckets
 };
-// Hashes the queries and reads the ends of their buckets; LshBuckets prices what is in these.
+// Hashes the queries and reads the ends of their buckets; LshBuckets prices their content.
 OpCall call(const LshSample&);
 void run_cpu(const LshSample&);
 
