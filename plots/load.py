@@ -9,18 +9,16 @@ from pathlib import Path
 import pandas as pd
 
 import setting
+from errors import ResultsError, Unjoinable  # noqa: F401  (readers of results take them from here)
+from names import model_name
 from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
         "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str},
-        "points": {"id": str, "group": str}, "claims": {"name": str}, "search": {"run": str}}
+        "points": {"id": str, "group": str}, "claims": {"name": str}, "search": {"run": str}, "prompts": {"run": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
-
-
-class ResultsError(Exception):
-    """Something the user can mend; printed as one line."""
 
 
 @dataclass
@@ -41,6 +39,7 @@ class Results:
     points: pd.DataFrame = None
     claims: pd.DataFrame = None
     search: pd.DataFrame = None
+    prompts: pd.DataFrame = None
 
     @functools.cached_property
     def source(self):
@@ -48,7 +47,7 @@ class Results:
         model, hardware = setting.run_model(self.folder), setting.run_hardware(self.folder)
         hosts = set(self.summary["host"]) if "host" in self.axes else {self.host}
         by = {"sim": "Simulated", "engine": "Measured in the engine"}.get(hosts.pop() if len(hosts) == 1 else "", "Simulated and measured in the engine")
-        return f"{by}: {model}{f' on {hardware}' if hardware else ''}." if model else ""
+        return f"{by}: {model_name(model)}{f' on {hardware}' if hardware else ''}." if model else ""
 
     @property
     def search_attainment(self):
@@ -158,7 +157,7 @@ def label_of(row, axes, alone):
 
 def _without_marks(rows):
     """Takes away the mark of text that a spreadsheet would compute."""
-    for column in rows.select_dtypes(object).columns:
+    for column in rows.select_dtypes(exclude=["number", "bool"]).columns:
         rows[column] = rows[column].map(lambda v: v[1:] if isinstance(v, str) and re.match("'+[=+@-]", v) else v)
     return rows
 

@@ -8,6 +8,7 @@
 
 #include "base/params.h"
 #include "policies/block_cache/block_cache.h"
+#include "sim/hit_groups.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -29,6 +30,7 @@ struct HitRatioTrace {
   std::vector<std::uint32_t> request_begin{0};  // [num_requests + 1] into keys
   std::int32_t block_tokens = 16;
   std::int64_t prompt_tokens = 0;  // of all requests, with those in no full or no hashed block
+  HitGroups groups;
 
   [[nodiscard]] std::size_t num_requests() const { return request_begin.size() - 1; }
   [[nodiscard]] std::span<const std::uint64_t> chain(std::size_t request) const {
@@ -53,6 +55,7 @@ struct HitRatio {
   std::uint64_t evictions = 0;
   std::int64_t hit_tokens = 0;
   std::int64_t prompt_tokens = 0;
+  std::vector<HitGroup> groups = {};  // in order of their first request; empty where the trace has no class, client or session
 
   [[nodiscard]] std::uint64_t misses() const { return lookups - hits; }
   [[nodiscard]] double hit_frac() const { return lookups ? static_cast<double>(hits) / static_cast<double>(lookups) : 0; }

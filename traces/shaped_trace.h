@@ -29,6 +29,7 @@ class ShapedTrace final : public TraceSource {
   [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
   [[nodiscard]] std::int32_t concurrency() const override;
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override;
+  [[nodiscard]] Span ramp() const override { return shape_.arrivals ? shape_.arrivals->ramp() : source_->ramp(); }
   [[nodiscard]] std::string skipped() const override;
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 

@@ -4,7 +4,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <istream>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "app/results/results.h"
+#include "app/results/results_info.h"
 #include "app/results/run_files.h"
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
@@ -131,14 +131,6 @@ void find_partial(const ResultsFolder& folder, std::vector<Leftover>& found) {
     if (is_partial(path)) found.push_back({path, "answers of a graded run that is not complete", {}, fs::file_size(path)});
 }
 
-std::string size_text(std::uintmax_t bytes) {
-  constexpr std::array<const char*, 4> kUnits = {"B", "KiB", "MiB", "GiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
-}
-
 bool is_confirmed(const CleanCommand& command, std::istream& in, std::ostream& out) {
   if (command.yes) return true;
   if (!command.can_ask) {
@@ -187,6 +179,14 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
     }
   out << fmt::format("removed {}\n", found.size() - kept);
   return 0;
+}
+
+void add_clean_command(CLI::App& app, CleanCommand& c, const std::function<void()>& choose) {
+  CLI::App* const clean =
+      app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
+  clean->add_option("folder", c.folder, "results folder")->required();
+  clean->add_flag("--yes", c.yes, "remove them without asking");
+  clean->callback(choose);
 }
 
 }  // namespace kvlab

@@ -8,7 +8,7 @@
 #include <map>
 #include <ostream>
 
-#include "app/compare/validate.h"
+#include "app/compare/simulated_runs.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/quantile.h"

@@ -12,9 +12,6 @@ namespace kvlab {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// Files of a model's folder that the engine and the simulator read. Results that are written into it do not count.
 std::vector<fs::path> files_of_model(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
@@ -26,6 +23,8 @@ std::vector<fs::path> files_of_model(const fs::path& folder) {
   std::sort(files.begin(), files.end());
   return files;
 }
+
+namespace {
 
 std::vector<fs::path> files_of(const InputFile& input) {
   if (input.is_model) return files_of_model(input.path);

@@ -21,6 +21,9 @@ struct InputFile {
   bool is_model = false;  // a folder from which only the model's own files are read
   bool is_kept = false;   // a sample that the run itself makes where the file is not there: its settings are in the config
 };
+// Files of a model's folder that the engine and the simulator read. Results that are written into it do not count.
+std::vector<std::filesystem::path> files_of_model(const std::filesystem::path& folder);
+
 using InputList = std::vector<InputFile>;
 
 // Files that an experiment names. Each is looked at once, a file before anything reads it and a folder when its fingerprint is computed,

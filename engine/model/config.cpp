@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <map>
 
-#include "base/spec_file.h"
+#include "base/hugging_face.h"
 #include "base/text.h"
 #include "engine/model/config_rope.h"
 #include "engine/model/json_config.h"
@@ -119,19 +119,14 @@ void read_dims(const JsonConfig& file, ModelConfig& c) {
   c.max_tokens = file.integer("max_position_embeddings", kMaxTokens);
 }
 
-std::string folder_name(const std::string& dir) {
-  const std::filesystem::path path = std::filesystem::absolute(dir).lexically_normal();
-  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
-}
-
 }  // namespace
 
 ModelConfig read_model_config(const std::string& dir) {
   if (std::error_code error; !std::filesystem::is_directory(dir, error))
-    if (const std::string advice = download_advice(dir); !advice.empty()) throw InputError("no folder '" + dir + "'" + advice);
+    if (const std::string advice = hub_advice(dir, true); !advice.empty()) throw InputError("no folder '" + dir + "'" + advice);
   const JsonConfig file((std::filesystem::path(dir) / "config.json").string());
   ModelConfig c;
-  c.name = folder_name(dir);
+  c.name = model_title(dir);
   c.type = read_type(file);
   refuse_unsupported(file, c.type);
   read_dims(file, c);

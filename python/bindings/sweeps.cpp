@@ -12,6 +12,7 @@
 #include "app/runs/stop_signals.h"
 #include "app/runs/sweep.h"
 #include "bindings/bindings.h"
+#include "bindings/policies/policy_use.h"
 
 namespace kvlab {
 
@@ -26,10 +27,10 @@ struct PythonSweep {
   SweepOptions options;
 };
 
-// Result of one call: the exit status and texts of `kvlab run`, and the results folder.
+// Result of one call: the exit status of `kvlab run --quiet`, its lines on stderr and remarks on seeds, and the results folder.
 struct PythonOutcome {
   int status = 0;
-  std::string folder, out, err;
+  std::string folder, err;
 };
 
 // A listener for the sweep's thread. An exception of the callable is printed and does not end the sweep.
@@ -51,12 +52,12 @@ PythonOutcome run_released(PythonSweep sweep) {
   if (!sweep.shard.empty()) sweep.options.shard = parse_shard(sweep.shard);
   Experiment experiment = load_experiment(sweep.file, sweep.set);
   std::ostringstream out, err;
-  out << drop_idle_seeds(experiment);
+  err << drop_idle_seeds(experiment);  // the remark, a line
   const std::filesystem::path whole = results_folder(experiment, sweep.options.out);
   PythonOutcome outcome;
   outcome.folder = (sweep.options.shard ? shard_folder(whole, *sweep.options.shard) : whole).string();
   outcome.status = run_sweep(std::move(experiment), sweep.options, out, err);
-  outcome.out = out.str(), outcome.err = err.str();
+  outcome.err = err.str();
   return outcome;
 }
 
@@ -66,10 +67,12 @@ nb::tuple run_experiment_file(const std::string& file, const std::vector<std::st
   sweep.file = file, sweep.shard = shard, sweep.set = set;
   sweep.options.out = out, sweep.options.jobs = jobs, sweep.options.force = force, sweep.options.join = join;
   sweep.options.fast_forward = fast_forward;
+  sweep.options.quiet = true;
   sweep.options.names_results = false;  // that is for the front door
   sweep.options.on_progress = listener_of(progress);
+  const PolicyUse use;
   const PythonOutcome outcome = run_released(std::move(sweep));
-  return nb::make_tuple(outcome.status, outcome.folder, outcome.out, outcome.err);
+  return nb::make_tuple(outcome.status, outcome.folder, outcome.err);
 }
 
 nb::list compared_rows(const std::string& folder_a, const std::string& folder_b, bool every) {
@@ -93,7 +96,7 @@ nb::list compared_rows(const std::string& folder_a, const std::string& folder_b,
 void bind_sweeps(nb::module_& m) {
   m.def("run", &run_experiment_file, nb::arg("file"), nb::arg("set"), nb::arg("out"), nb::arg("jobs"), nb::arg("force"), nb::arg("join"),
         nb::arg("shard"), nb::arg("fast_forward"), nb::arg("progress").none(),
-        "`kvlab run`. Returns (exit status, results folder, stdout, stderr). progress: None, or called with (runs done, runs, requests, "
+        "`kvlab run --quiet`. Returns (exit status, results folder, stderr). progress: None, or called with (runs done, runs, requests, "
         "seconds) from another thread.");
   m.def("compared", &compared_rows, nb::arg("folder_a"), nb::arg("folder_b"), nb::arg("every"),
         "Rows (configuration, metric, pairs, mean of A, mean of B, mean of B - A, half width of its 95 % interval or None).");

@@ -17,6 +17,14 @@ def root() -> Path:
     return Path(_kvlab.data_root())
 
 
+def data_path(name: str) -> str:
+    """The path of a file that ships: data_path("traces/samples/probe_niah.safetensors"). FileNotFoundError: it does not."""
+    path = root() / name
+    if not path.exists():
+        raise FileNotFoundError(f"the package has no {name}; its data is in {root()}")
+    return str(path)
+
+
 def script(name: str) -> Path:
     """The path of a script of the package: "plot", "report" or "convert" (tables of the package aisimulate)."""
     own = {"report": _PACKAGE / "report" / "report.py"}

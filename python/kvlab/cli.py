@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from kvlab import _data, _kvlab
 from kvlab._call import environment
 
+_HELP = """
+Also, of the Python package:
+  plot results/NAME           draw the figures again
+  report results/NAME [OTHER] write one interactive HTML page of a result, or of two side by side"""
 _WRITES_RESULTS = ("run", "merge", "validate", "reproduce")
 
 
@@ -56,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.flush()
     earlier = signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in the program itself
     try:
-        return _run_and_draw(arguments) if command in _WRITES_RESULTS else _kvlab.main(arguments)
+        status = _run_and_draw(arguments) if command in _WRITES_RESULTS else _kvlab.main(arguments)
     finally:
         signal.signal(signal.SIGINT, earlier)
+    if command in ("--help", "-h"):
+        print(_HELP)
+    return status

@@ -79,7 +79,7 @@ def run(
     listener = progress or (None if quiet else progress_line.listener())
     folder = fspath(out) if out is not None else ""
     file = file_of(path, folder)
-    status, made, _, err = _kvlab.run(file, overrides(set), folder, jobs or 0, force, join, shard or "", fast_forward, listener)
+    status, made, err = _kvlab.run(file, overrides(set), folder, jobs or 0, force, join, shard or "", fast_forward, listener)
     results = Results(made)
     if status != 0:
         _raise_failure(status, results, err)

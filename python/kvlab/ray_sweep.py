@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab._call import call
+from kvlab._kvlab import InputError
 from kvlab.experiments import Experiment, file_of, run
 from kvlab.results import Results
 from kvlab.yaml_text import overrides
@@ -36,6 +37,8 @@ def run_shards(path: Experiment, settings: Mapping[str, Any], out: str | PathLik
         for each in tasks:
             ray.cancel(each)
         raise
+    except (InputError, RuntimeError) as error:  # Ray's, whose text is a traceback; the task's own is its cause
+        raise getattr(error, "cause", None) or error from None
     arguments = [argument for text in overrides(settings) for argument in ("--set", text)]
     call("merge", file, *arguments, *(("--out", folder) if folder else ()))
     return Results(Path(parts[0]).parent.with_suffix(""))

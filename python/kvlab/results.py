@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -89,8 +90,9 @@ class Results(Folder):
         return f"Results('{self.path}')"
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<li>{note}</li>" for note in self.notes)
-        return f"<p><b>{self.name}</b>: {self.path}</p>{self.summary.to_html(max_rows=20, index=False)}<ul>{notes}</ul>"
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        table = self.table(self.tables[0] if "summary" not in self.tables else "summary").to_html(max_rows=20, index=False) if self.tables else ""
+        return f"<p><b>{html.escape(self.name)}</b>: {html.escape(str(self.path))}</p>{table}<ul>{notes}</ul>"
 
     @property
     def name(self) -> str:

@@ -57,12 +57,18 @@ void check_parallel(const Params& p, const Parallel& parallel, const ModelSpec& 
   check_experts(p, parallel, m);
 }
 
+int read_tp(const Params& experiment, Params& parallel) {
+  constexpr int kMost = 1024;
+  parallel.prefer("tp", experiment.told(kChosenTp, 1));
+  return parallel.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
+}
+
 // Sets `parallel` and `overlap` of a setup that has its model and hardware.
 void read_parallel(Params& experiment, CostSetup& setup) {
   constexpr int kMost = 1024;
   Params p = experiment.optional_child("parallel", "parallel");
   Parallel& parallel = setup.parallel;
-  parallel.tp = p.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
+  parallel.tp = read_tp(experiment, p);
   parallel.pp = p.optional<int>("pp", 1, 1, kMost, "stages the layers are cut into");
   parallel.dp = p.optional<int>("dp", 1, 1, kMost, "ranks of tp x pp GPUs, each with its own scheduler and KV cache; limits are per rank");
   parallel.ep = p.optional<int>(
@@ -242,7 +248,7 @@ std::string name_of(Params& experiment, const std::string& key, const std::strin
 
 int tp_of(Params& experiment) {
   Params p = experiment.optional_child("parallel", "parallel");
-  return p.optional<int>("tp", 1, 1, 1024, "GPUs that share each layer");
+  return read_tp(experiment, p);
 }
 
 }  // namespace

@@ -59,9 +59,6 @@ TEST_F(LogKinds, WhatCannotBeComparedIsSaid) {
   const std::string one_line = R"({"ttfts": [0.1], "itls": [[0.1]], "output_lens": [2]})";
   const std::string engine = R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3})";
   const std::pair<std::string, std::string> cases[] = {
-      {R"({"completed": 2, "request_throughput": 1.0, "mean_ttft_ms": 150.0})",
-       "is a benchmark's result without 'ttfts', so with totals only; run it again with --save-detailed (vllm bench serve) or "
-       "--output-details (SGLang)"},
       {R"({"ttfts": [0.1, 0.2], "itls": [[0.1]], "output_lens": [2, 2]})", "'itls' has 1 entries, 'ttfts' 2"},
       {R"({"ttfts": [-0.1], "itls": [[0.1]], "output_lens": [2]})", "'ttfts', entry 1, is no number >= 0: -0.1"},
       {R"({"ttfts": [0.1], "itls": [[0.1]], "output_lens": [0]})", "has no requests that completed"},

@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
 
+#include "app/runs/progress.h"
 #include "app/runs/stop_signals.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
@@ -217,6 +221,45 @@ TEST_F(RunTest, GoodputSearchKeepsTheP99OfGaps) {
   EXPECT_LE(found, limit);
   EXPECT_LT(std::stod(rate), 5000);
   EXPECT_EQ(best("search.itl_p99_ms=0.001").first, "") << "no rate has such gaps";
+}
+
+std::atomic<int> num_earlier_signals{0};
+
+extern "C" void count_earlier_signal(int /*signal*/) { ++num_earlier_signals; }
+
+TEST(StopSignals, TheFirstSignalAsksToStopAndTheNextDoesWhatItDidBefore) {
+  struct sigaction own = {}, before = {};
+  own.sa_handler = count_earlier_signal;
+  ::sigaction(SIGINT, &own, &before);
+  {
+    const StopSignals outer, inner;  // as in sweeps on several threads
+    std::raise(SIGINT);
+    EXPECT_TRUE(stop_requested());
+    EXPECT_EQ(num_earlier_signals, 0);
+    std::raise(SIGINT);
+    EXPECT_EQ(num_earlier_signals, 1);
+  }
+  stop_requested() = false;
+  std::raise(SIGINT);
+  EXPECT_EQ(num_earlier_signals, 2);
+  EXPECT_FALSE(stop_requested());
+  ::sigaction(SIGINT, &before, nullptr);
+}
+
+TEST(Progress, AListenerHearsTheEndAndNothingIsWritten) {
+  std::ostringstream err;
+  std::vector<SweepProgress> heard;
+  {
+    Progress progress(err, 2, false, [&](const SweepProgress& at) { heard.push_back(at); });
+    progress.requests() += 60;
+    progress.run_done();
+    progress.run_done();
+  }
+  ASSERT_FALSE(heard.empty());
+  EXPECT_EQ(heard.back().runs_done, 2U);
+  EXPECT_EQ(heard.back().num_runs, 2U);
+  EXPECT_EQ(heard.back().requests, 60U);
+  EXPECT_EQ(err.str(), "");
 }
 
 TEST_F(RunTest, AnInterruptKeepsWhatIsComplete) {

@@ -20,8 +20,8 @@ def run_cell(source, variables, place):
     """Runs a cell and returns what a notebook would show below it."""
     tree = ast.parse(source, place)
     shown = ast.Expression(tree.body.pop().value) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, place, "exec"), variables)  # noqa: S102
-    value = eval(compile(shown, place, "eval"), variables) if shown else None  # noqa: S307
+    exec(compile(tree, place, "exec"), variables)
+    value = eval(compile(shown, place, "eval"), variables) if shown else None
     return "" if value is None else value._repr_html_() if hasattr(value, "_repr_html_") else repr(value)
 
 

@@ -56,9 +56,18 @@ class Package(unittest.TestCase):
         os.chdir(self.place)
 
 
+class Module(Package):
+    @unittest.skipUnless(shutil.which("readelf"), "no readelf")
+    def test_it_loads_after_any_other_library(self):
+        """Thread-local variables of libstdc++ at a fixed place would make the import fail in hosts that have loaded it before, as workers of Ray have."""
+        listed = subprocess.run(["readelf", "-rW", kvlab._kvlab.__file__], capture_output=True, text=True, check=True).stdout
+        foreign = [line for line in listed.splitlines() if "R_X86_64_TPOFF64" in line and "@" in line]
+        self.assertEqual(foreign, [])
+
+
 class Runs(Package):
     def test_the_package_brings_its_data(self):
-        self.assertNotIn(str(ROOT), str(kvlab._data.root()))
+        self.assertEqual(kvlab._data.root(), Path(kvlab.__file__).resolve().parent / "data")
         self.assertIn("quickstart", set(kvlab.list("experiments")["name"]))
         results = kvlab.run("quickstart", {"scheduler": "sarathi", "trace.limit_requests": 50}, quiet=True)
         self.assertEqual((str(results.path), len(results.summary)), ("results/quickstart", 1))
@@ -154,6 +163,13 @@ class Runs(Package):
         (results.path / "runs" / results.runs[0] / "summary.csv").write_text("cut")
         with self.assertWarnsRegex(RuntimeWarning, "is damaged"):
             kvlab.run(SMALL, quiet=True)
+
+    def test_seeds_that_change_nothing_are_a_warning(self):
+        sample = kvlab._data.root() / "traces" / "samples" / "azure_like.csv"
+        recorded = {**SMALL, "scheduler": "sarathi", "max_model_len": 16384, "trace": {"file": sample, "limit_requests": 50}, "seeds": 3}
+        with self.assertWarnsRegex(RuntimeWarning, "seeds change nothing in these runs"):
+            results = kvlab.run(recorded, quiet=True)
+        self.assertEqual(len(results.summary), 1)
 
 
 class Sweeps(Package):
@@ -252,7 +268,7 @@ class Sweeps(Package):
         self.addCleanup(sys.modules.pop, "ray")
         results = kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, ray=True, out="by_ray")
         self.assertEqual([task[4] for task in Ray.tasks], ["1/3", "2/3", "3/3"])
-        whole = kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, out="whole", quiet=True)
+        kvlab.sweep(SMALL, {"seed": [1, 2, 3]}, out="whole", quiet=True)
         self.assertEqual(filecmp.cmpfiles("by_ray", "whole", TABLES, shallow=False), (list(TABLES), [], []))
         self.assertEqual((str(results.path), len(results.summary)), ("by_ray", 6))
 

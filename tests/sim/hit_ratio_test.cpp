@@ -46,6 +46,26 @@ void expect_conserved(const HitRatio& r, std::uint32_t capacity) {
   EXPECT_LE(r.insertions - r.evictions, capacity);
 }
 
+// Two clients send the same two blocks twice, 32 tokens each time: the second of each finds both. The follow-up is a later turn.
+TEST(HitRatio, GroupsByHand) {
+  RequestFacts seven, eight;
+  seven.client = 7, eight.client = 8;
+  HitRatioTrace trace = trace_of({{1, 2}, {3, 4}, {1, 2}, {3, 4}});
+  TraceRequest request;
+  request.prompt_tokens = 40;
+  for (const RequestFacts* facts : {&seven, &eight, &seven}) {
+    request.facts = facts;
+    trace.groups.add(request);
+  }
+  request.session = 1;
+  request.is_follow_up = true;
+  trace.groups.add(request);
+  const std::vector<HitGroup> found = run("lru", trace, 8).groups;
+  EXPECT_EQ(found, (std::vector<HitGroup>{
+                       {"client", "7", 3, 6, 4, 64, 120}, {"client", "8", 1, 2, 0, 0, 40}, {"turn", "later", 1, 2, 2, 32, 40}}));
+  EXPECT_TRUE(run("lru", trace_of({{1}}), 8).groups.empty());
+}
+
 // 3 blocks: [1 2] goes in, [1 3] hits block 1, [4 5] evicts 2 and 3 (deeper and older first), [1 3] hits 1 and evicts 5.
 TEST(HitRatio, LruOnChainsByHand) {
   const HitRatio r = run("lru", trace_of({{1, 2}, {1, 3}, {4, 5}, {1, 3}}), 3);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -117,11 +118,13 @@ class RotatedCode final : public VectorCode {
   };
   // The matrices of the model's only head_dim, drawn at the first vector. Seed and generator are stored instead of the matrices.
   const Tables& tables(std::int32_t d) const {
-    std::call_once(drawn_, [&] {
-      tables_.rotation = orthonormal(gaussian(d, seed_, 0), d);
-      if (sketches_) tables_.sketch = gaussian(d, seed_, 1);
-      tables_.centroids = lloyd_max(bits_);
-    });
+    if (is_drawn_.load(std::memory_order_acquire)) return tables_;
+    const std::lock_guard lock(drawing_);
+    if (is_drawn_.load(std::memory_order_relaxed)) return tables_;
+    tables_.rotation = orthonormal(gaussian(d, seed_, 0), d);
+    if (sketches_) tables_.sketch = gaussian(d, seed_, 1);
+    tables_.centroids = lloyd_max(bits_);
+    is_drawn_.store(true, std::memory_order_release);
     return tables_;
   }
 
@@ -139,7 +142,9 @@ class RotatedCode final : public VectorCode {
   int bits_;
   bool sketches_;
   std::uint64_t seed_;
-  mutable std::once_flag drawn_;
+  // No std::call_once: its state is thread-local in libstdc++, which the module of the Python package may not find at a fixed place.
+  mutable std::mutex drawing_;
+  mutable std::atomic<bool> is_drawn_{false};
   mutable Tables tables_;
 };
 
