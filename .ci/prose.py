@@ -24,7 +24,7 @@ WORDS = re.compile(r"\b(behind|lies?|lying|stands?|stood|standing)\b(?!-)", re.I
 # these words.
 NOUNS = set("""a after all and any are as both different each earlier equal exact few first fewer from graded has have his if in is its long longer
             lost many measures more most new no of on one or other our recorded right same several short some such take than that the their these
-            those true two when where which whose while with without wrong your""".split())
+            those three four five true two when where which whose while with without wrong your""".split())
 ANSWERS = re.compile(r"(\S+)\s+answers\s+(?:with|in|for|to|as|at|by|on|how|when|whether|what|which|that|whose|of|a|an|the|its|it|one|no|only|null|nothing|\d|`)", re.I)
 BARE = re.compile(r"answers (?:a|if|no|the|what|whether|with)\b", re.I)  # at a sentence's start, where a plural has no object
 

@@ -30,7 +30,7 @@ def _has(summary, metric):
 
 
 def metrics_of(summary):
-    """Of what the runs have, the first four: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
+    """The first four that the runs have: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
     wanted = [_TTFT, _TPOT, _GOODPUT if _has(summary, _GOODPUT) else _E2E, _OUTPUT]
     if _HIT[0] in summary and summary[_HIT[0]].nunique() > 1:
         wanted.insert(0, _HIT)

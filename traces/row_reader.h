@@ -46,7 +46,7 @@ class RowReader : public TraceSource {
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
   [[nodiscard]] std::string remark() const final;
-  // What a result made of this trace has to say about its origin: estimates, drawn values; "" for recorded ones.
+  // A remark on the trace's origin for results made of it: estimates, drawn values; "" for recorded ones.
   [[nodiscard]] virtual std::string origin() const { return ""; }
   // False for files whose header has lengths only: every arrival is then 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }
