@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How to use what is not among the shipped files.
+// How to use a file that is not shipped.
 std::string way_to_own(const std::string& kind) {
   if (kind == "hardware")
     return "; for a card of your own write 'hardware: FILE.yaml' (profiles/README.md), or measure it with './kvlab calibrate --gpu 0'";

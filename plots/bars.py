@@ -16,7 +16,7 @@ _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
 NEEDED = (_TTFT, _TPOT, _E2E, _OUTPUT)
 _MAX_PANELS = 4
 MAX_BARS = 24
-_SHORT_LABEL = 16  # characters; with longer ones the panels stand side by side across the page
+_SHORT_LABEL = 16  # characters; with longer ones the panels are side by side across the page
 _LABEL_WIDTH = 30
 _LINE_IN = 0.105  # of text
 _AROUND_IN = 0.5  # a panel's axis and its label
@@ -30,7 +30,7 @@ def _has(summary, metric):
 
 
 def metrics_of(summary):
-    """Of what the runs have, the first four: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
+    """The first four that the runs have: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
     wanted = [_TTFT, _TPOT, _GOODPUT if _has(summary, _GOODPUT) else _E2E, _OUTPUT]
     if _HIT[0] in summary and summary[_HIT[0]].nunique() > 1:
         wanted.insert(0, _HIT)
@@ -40,7 +40,7 @@ def metrics_of(summary):
 
 
 def _largest(values):
-    """Of those that are numbers; 0: there are none."""
+    """The largest of those that are numbers; 0: there are none."""
     return max((v for v in values if np.isfinite(v)), default=0)
 
 

@@ -60,7 +60,7 @@ def _shade(colour, place, count):
 
 
 def looks_of(points):
-    """Of each policy: marker and colour by family, shade by place in the family."""
+    """For each policy: marker and colour by family, shade by place in the family."""
     looks = {}
     for family, rows in points.groupby("family", sort=False):
         names = rows["name"].unique()
@@ -241,7 +241,7 @@ def _fidelity_over(points, x, title, note, folder, name, every):
 
 
 def _over_bytes(points, source, folder, every):
-    smaller = points[(points["resident_bytes_frac"] < 0.995) | ~points["selects"]]  # the others would stand on one line
+    smaller = points[(points["resident_bytes_frac"] < 0.995) | ~points["selects"]]  # the others would be on one line
     notes = ["selectors that keep all bytes are in fidelity_attended"] if len(smaller) < len(points) else []
     some = smaller[smaller["resident_bytes_frac"] > 0]  # the axis is logarithmic
     if len(some) < len(smaller):

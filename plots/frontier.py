@@ -1,4 +1,4 @@
-"""What a KV policy costs and what it keeps: right answers over time per token, predicted by the simulator and measured by the engine (docs/engine.md).
+"""Cost and accuracy of KV policies: right answers over time per token, predicted by the simulator and measured by the engine (docs/engine.md).
 
 Joins two results folders by recipe and budget: graded answers (docs/accuracy.md) and a serving experiment with `host: [sim, engine]`.
 """
@@ -92,7 +92,7 @@ def _most_ms(points, metric):
 
 
 def _size(share):
-    """Of a mark, in points: its area grows with the share of the full cache's bytes."""
+    """Size of a mark in points: its area grows with the share of the full cache's bytes."""
     return 3 + 9 * np.sqrt(share)
 
 

@@ -1,4 +1,4 @@
-"""What goes into one figure: which lines, how runs are averaged over seeds, which value of a long sweep."""
+"""The content of one figure: which lines, how runs are averaged over seeds, which value of a long sweep."""
 
 import math
 from dataclasses import dataclass, field
@@ -166,7 +166,7 @@ def at_first(rows, axes):
 
 
 def policy_names(rows, axes):
-    """Of each row its policy, and the values of other axes that vary."""
+    """For each row its policy, and the values of other axes that vary."""
     others = others_of(rows, axes)
     return [", ".join(filter(None, (row["policy"], label_of(row, others, False)))) for row in rows.to_dict("records")]
 

@@ -10,7 +10,7 @@ from load import ResultsError, Unjoinable, load
 
 
 def kind_of(results):
-    """What a folder holds, for a message."""
+    """The content of a folder, for a message."""
     if results.is_claims:
         return "has published claims"
     if results.is_points:

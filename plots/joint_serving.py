@@ -1,4 +1,4 @@
-"""What a KV policy keeps and what serving gains: right answers or fidelity measured on one model, over simulated serving of another (docs/figures.md).
+"""Kept accuracy and gains in serving under KV policies: right answers or fidelity measured on one model, over simulated serving of another (docs/figures.md).
 
 Joins a results folder of graded answers, or a replay, with a serving experiment on one host, by recipe and budget (budgets.py).
 """

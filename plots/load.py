@@ -43,7 +43,7 @@ class Results:
 
     @functools.cached_property
     def source(self):
-        """Where the numbers are from: 'Simulated: llama-3.1-8b on L40S.'; "" where the folder does not say."""
+        """The origin of the numbers: 'Simulated: llama-3.1-8b on L40S.'; "" if the folder does not say."""
         model, hardware = setting.run_model(self.folder), setting.run_hardware(self.folder)
         hosts = set(self.summary["host"]) if "host" in self.axes else {self.host}
         by = {"sim": "Simulated", "engine": "Measured in the engine"}.get(hosts.pop() if len(hosts) == 1 else "", "Simulated and measured in the engine")
@@ -145,7 +145,7 @@ def slug(text):
 
 
 def label_of(row, axes, alone):
-    """Text values stand for themselves, numbers need their axis' name. `alone`: a single axis, whose name the reader knows.
+    """Text values need no name, numbers need their axis' name. `alone`: a single axis, whose name the reader knows.
     An axis that the run does not have (a parameter of another policy) is left out."""
     parts = []
     for axis in (a for a in axes if not pd.isna(row[a])):
@@ -176,7 +176,7 @@ def _read(folder, table):
 
 
 def _axes(summary, path):
-    """Axes stand between `run` and `seed`; results without time once had no seed but `lookups`."""
+    """Axes are between `run` and `seed`; results without time once had no seed but `lookups`."""
     columns = list(summary.columns)
     end = next((c for c in ("seed", "lookups") if c in columns), None)
     if not columns or columns[0] != "run" or end is None:

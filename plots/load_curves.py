@@ -26,7 +26,7 @@ def draw_curve(axis, index, curve):
 
 
 def _apart(curves, width):
-    """The curves moved apart along x by a little, so that intervals at the same x do not lie on each other."""
+    """The curves moved apart along x by a little, so that intervals at the same x do not overlap."""
     if not any((curve[:, 2] > 0).any() for curve in curves):
         return curves
     step = min(0.007, 0.03 / len(curves)) * width

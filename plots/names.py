@@ -1,4 +1,4 @@
-"""What figures and tables call policies and values: names.yaml, and `names` in the settings of figures before it."""
+"""Names of policies and values in figures and tables: names.yaml, and `names` in the settings of figures before it."""
 
 import functools
 import re

@@ -36,7 +36,7 @@ KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation, serving_fideli
 
 @dataclass
 class Drawn:
-    """What is in a folder of figures now, what was left out, and which kinds failed."""
+    """The figures that a folder has now, those left out, and the kinds that failed."""
 
     folder: Path = None
     names: list = field(default_factory=list)
@@ -66,7 +66,7 @@ class Drawn:
 
 
 def _place(error):
-    """Where in plots/ an error comes from."""
+    """The place in plots/ that an error comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if Path(f.filename).parent == Path(__file__).parent), frames[-1])
     return f"{Path(last.filename).name}:{last.lineno}"

@@ -56,8 +56,8 @@ std::int64_t tpot_ns(const RequestRecord& r) { return r.output_tokens > 1 ? ns(r
 
 namespace {
 
-// Of an unfinished request: the first token or the whole answer is late, or the tokens so far came more slowly than allowed, the wait for
-// the next one included.
+// Misses of an unfinished request: the first token or the whole answer is late, or the tokens so far came more slowly than allowed, the
+// wait for the next one included.
 SloMisses missed_so_far(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
   const bool has_first = r.first_token != kNever;
   const Time first = has_first ? r.first_token : cut_off;

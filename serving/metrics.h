@@ -82,7 +82,7 @@ struct SloTarget {
   std::int32_t tbt_ppm = kEveryGap;
   static constexpr std::int32_t kEveryGap = 1'000'000;
 
-  // Of that many gaps, so many may be longer than tbt.
+  // Number of gaps, out of `gaps`, that may be longer than tbt.
   [[nodiscard]] std::int64_t late_gaps_allowed(std::int64_t gaps) const { return gaps * (kEveryGap - tbt_ppm) / kEveryGap; }
   static constexpr SloTarget none() { return {true, Span::max(), Span::max(), Span::max()}; }
 };
@@ -134,7 +134,7 @@ class MetricsCollector {
   explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
   // cut_off: when the run ended, for a request that was unfinished then. One without a session is a turn of its program, if it has one.
   void add(const RequestRecord& record, Time cut_off = kNever);
-  // A request of a session has left, as add() was told; has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
+  // A request of a session has left, as passed to add(); has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
   // wait for each other are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
   // The quality of experience of a completed request; below 0: not followed.

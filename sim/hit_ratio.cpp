@@ -130,7 +130,7 @@ void HitRatioRun::release() {
   for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
 }
 
-// What the run will look up, in order.
+// The lookups of the run, in order.
 std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
   std::vector<std::uint64_t> lookups;
   lookups.reserve(trace.keys.size());
@@ -155,7 +155,7 @@ void append_chain(HitRatioTrace& trace, const TraceRequest& request) {
   trace.prompt_tokens += request.prompt_tokens;
 }
 
-// A key stands for a whole prefix, so it cannot come twice in one chain.
+// A key identifies a whole prefix, so it cannot come twice in one chain.
 void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, std::vector<std::uint64_t>& sorted) {
   sorted.assign(hashes.begin(), hashes.end());
   std::sort(sorted.begin(), sorted.end());

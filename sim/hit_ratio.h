@@ -41,7 +41,7 @@ struct HitRatioTrace {
 // Reads `source` to its end: the full blocks of each prompt whose content the trace names. Generated tokens take no part.
 // InputError where no request has content hashes, where neither of block_tokens and the trace's hash_tokens divides the
 // other, where a request names one block twice, or beyond 2^32 - 3 blocks.
-// each_turn is called every few thousand requests; what it throws ends the reading.
+// each_turn is called every few thousand requests; an exception ends the reading.
 HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn = {});
 
 struct HitRatio {

@@ -14,7 +14,7 @@ namespace kvlab {
 class ArrivalProcess {
  public:
   virtual ~ArrivalProcess() = default;
-  // `recorded` is what the trace says, for processes that start from it.
+  // `recorded` are the trace's arrivals, for processes that start from it.
   virtual Time next(Time recorded) = 0;
   // Closed loop: sessions in progress at once, else 0; and the pause before session i comes in place of one that ended.
   [[nodiscard]] virtual std::int32_t concurrency() const { return 0; }

@@ -41,7 +41,7 @@ struct ClassShape {
   RequestFacts facts;
 };
 
-// A share of the requests has images: so many each.
+// A share of the requests has images: this number each.
 struct ImageShape {
   double share_frac = 1;
   std::unique_ptr<CountDistribution> per_request;

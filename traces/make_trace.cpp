@@ -69,8 +69,8 @@ TraceShape read_shape(Params& p) {
   return shape;
 }
 
-// Each arrival moves by up to `most` either way, not before the start. Requests keep their order: the moved times are handed
-// out in it, which moves none of them further. What varies is when requests come, not which of two comes first.
+// Each arrival moves by up to `most` either way, not before the start. The moved times are assigned in order, so requests keep their order,
+// and none moves further than `most`. Only the times of requests vary, not which of two comes first.
 std::unique_ptr<TraceSource> jittered(std::unique_ptr<TraceSource> source, Span most, std::uint64_t seed) {
   auto trace = std::make_unique<InMemoryTrace>(std::move(source));
   std::vector<std::size_t> roots;

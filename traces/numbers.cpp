@@ -30,7 +30,7 @@ bool take(std::string_view& text, char c) {
   return true;
 }
 
-// The digits behind a decimal point in units of unit_ns; the first digit below one nanosecond rounds.
+// The digits after a decimal point in units of unit_ns; the first digit below one nanosecond rounds.
 bool take_fraction(std::string_view& text, std::int64_t unit_ns, std::int64_t& value) {
   if (text.empty() || !is_digit(text.front())) return false;
   value = 0;

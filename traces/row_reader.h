@@ -23,7 +23,7 @@ using TokenCounter = std::function<std::int32_t(std::string_view text)>;
 
 // Settings for reading a file, beside its name and the options of its format.
 struct ReaderOptions {
-  bool any_order = false;                   // rows may go back in time, and turns of a session may stand apart
+  bool any_order = false;                   // rows may go back in time, and turns of a session need not be adjacent
   bool uses_arrivals = true;                // false: others replace them, so rows may lack theirs
   bool doubts_unit = true;                  // false: the user has changed the rate, so that the unit of times is no riddle
   std::vector<std::string> ignore_columns;  // beside those that every reader passes over
@@ -46,7 +46,7 @@ class RowReader : public TraceSource {
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
   [[nodiscard]] std::string remark() const final;
-  // What a result made of this trace has to say about its origin: estimates, drawn values; "" for recorded ones.
+  // A remark on the trace's origin for results made of it: estimates, drawn values; "" for recorded ones.
   [[nodiscard]] virtual std::string origin() const { return ""; }
   // False for files whose header has lengths only: every arrival is then 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }

@@ -20,7 +20,7 @@ struct TraceShape {
 };
 
 // A stream over another stream. A follow-up whose session's start was left out by `offset` is left out as well, and
-// counted. Cutting a prompt cuts its hashes to whole chunks of what is left.
+// counted. Cutting a prompt cuts its hashes to whole chunks of the remaining prompt.
 class ShapedTrace final : public TraceSource {
  public:
   ShapedTrace(std::unique_ptr<TraceSource> source, TraceShape shape) : source_(std::move(source)), shape_(std::move(shape)) {}

@@ -52,7 +52,7 @@ std::string one_line(const YAML::Node& node) {
   return all.size() <= kMost ? all : all.substr(0, kMost) + "...";
 }
 
-// Adds what of a run's configuration is not as the newest sweep has it: "scheduler=orca".
+// Adds the parts of a run's configuration that differ from the newest sweep: "scheduler=orca".
 void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::string& path, std::string& title) {
   if (run.IsMap() && sweep.IsDefined() && sweep.IsMap()) {
     for (const auto& item : run) {
@@ -170,7 +170,7 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
   if (!is_confirmed(command, in, out)) return 0;
   for (const Leftover& one : found) remove(one);
   std::error_code ignored;
-  fs::remove(folder.partial(), ignored);  // where it is empty
+  fs::remove(folder.partial(), ignored);  // if it is empty
   std::size_t kept = 0;
   for (const Leftover& one : found)
     if (kind_of(one.path) != PathKind::kNothing) {

@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// What the words after a command are: kinds of `kvlab list`, whose names are printed when they are needed.
+// Kinds of `kvlab list` for the words after a command; their names are printed on demand.
 const std::map<std::string, std::string>& positional_kinds() {
   static const std::map<std::string, std::string> kinds = {
       {"run", "experiments"}, {"submit", "experiments"}, {"reproduce", "claims"}, {"describe", "any"}, {"cite", "any"}};

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Adds what an engine's options stand for to the values of --set, and says so.
+// Adds the meaning of an engine's options to the values of --set, and prints it.
 void add_engine_flags(const std::string& engine, const std::string& text, RunCommand& c, std::ostream& out) {
   if (text.empty()) return;
   const EngineFlags flags = read_engine_flags(engine, text, c.file, c.set);

@@ -46,7 +46,7 @@ struct Group {
         fmt::format("{}{} pair{} of runs", title.empty() ? "" : title + "- ", pairs.size(), pairs.size() == 1 ? "" : "s");
     return text + (num_alike > 0 ? fmt::format(", the first of {} that are alike: the seed changes nothing, n = 1\n", num_alike) : "\n");
   }
-  std::size_t num_alike = 0;  // pairs in place of which the first one stands
+  std::size_t num_alike = 0;  // pairs that the first one represents
 };
 
 // Pairs in which the seed changes nothing are one.

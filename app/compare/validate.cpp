@@ -27,7 +27,7 @@ using Requests = std::vector<ServedRequest>;
 
 constexpr double kDoubtfulFactor = 100;  // units differ by 1000
 
-// Of the median end-to-end latencies; "" where they may well be in one unit.
+// Compares the median end-to-end latencies; "" where they may well be in one unit.
 std::string remark_on_unit(double real_ms, double simulated_ms) {
   const double factor = real_ms / simulated_ms;
   if (factor > 1 / kDoubtfulFactor && factor < kDoubtfulFactor) return "";

@@ -48,7 +48,7 @@ std::string resolved_for(const fs::path& run, const fs::path& target) {
   return experiment.resolved_in(target, experiment.runs.at(0));
 }
 
-// Of a run that two folders have: "" where its tables are the same bytes.
+// The conflict of a run that two folders have: "" if its tables are the same bytes.
 std::string conflict_between(const fs::path& kept, const fs::path& other) {
   const RunManifest a = read_run_manifest(kept), b = read_run_manifest(other);
   const auto digest = [](const RunManifest& m) { return m.files.contains("summary.csv") ? m.files.at("summary.csv") : ""; };

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// What a results folder holds, read without its lock: a sweep may be writing there.
+// The content of a results folder, read without its lock: a sweep may be writing there.
 struct ResultsInfo {
   std::filesystem::path folder;
   std::string experiment, file;  // of the newest sweep; the file as it was given

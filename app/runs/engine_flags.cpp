@@ -17,7 +17,7 @@ namespace kvlab {
 
 namespace {
 
-// What an option means; the fields are those of the header.
+// The meaning of an option; the fields are those of the header.
 struct FlagRule {
   std::string key, switched, otherwise, ignored, refused;
   bool has_values = false, takes_others = false, has_suffixes = false;

@@ -132,7 +132,7 @@ void check_name(Params& p, const std::string& name) {
   }
 }
 
-// What an experiment says of its runs themselves.
+// The seeds that an experiment sets for its runs.
 struct SeedRange {
   std::uint64_t first = 1, count = 1;
 };
@@ -155,7 +155,7 @@ class RunMaker {
   }
 
  private:
-  // Read once for all points that agree in what it depends on.
+  // Read once for all points with the same inputs.
   const SeedRange& read_seeds(std::size_t point, const std::shared_ptr<const Choices>& choices) {
     std::vector<std::uint32_t> own;
     for (const std::uint32_t element : grid_.points[point]) {
@@ -189,7 +189,7 @@ class RunMaker {
 
   Experiment& e_;
   Grid grid_;
-  std::vector<std::size_t> axis_of_;  // of each element; behind the last where it has none
+  std::vector<std::size_t> axis_of_;  // of each element; one past the last axis if it has none
   std::map<std::vector<std::uint32_t>, SeedRange> seeds_;
 };
 

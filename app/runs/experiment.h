@@ -18,7 +18,7 @@ inline const std::set<std::string> kDataLists = {"search.rate", "search.concurre
 
 // One run of an experiment: a point of the grid that the lists span, for one seed.
 struct RunSpec {
-  std::string id;                          // what determines its result (app/runs/input_files.h); "" until a sweep has found that out
+  std::string id;                          // identifies its inputs (app/runs/input_files.h); "" until a sweep has computed it
   std::shared_ptr<const Choices> choices;  // one for all seeds
   std::uint64_t seed = 1;
   std::vector<std::string> labels;  // one per axis of the experiment, "" where the run does not have it

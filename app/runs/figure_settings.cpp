@@ -35,7 +35,7 @@ void read_data(Params& f) {
   }
 }
 
-// Of the figures of two folders.
+// Settings of the figures of two folders.
 void read_join(Params& f) {
   f.text("join", "", "results folder of graded answers or of a replay that the figure joins with this experiment");
   f.choice("join_by", {"budget", "share"}, 0, "budgets are joined where they are equal, or keep the same share of the prompt");

@@ -111,8 +111,8 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList
   }
 }
 
-// A scalar that names an existing file or folder counts, whatever its key; of hardware, recipe and model the file that their name stands
-// for, or the folder of that name that a model is read from.
+// A scalar that names an existing file or folder counts, whatever its key. Names of hardware, recipes and models count as the file that
+// they refer to, or as the folder of that name that a model is read from.
 void InputFiles::add_named(const std::string& key, const std::string& text, InputList& found) const {
   std::error_code error;
   fs::path path = find_named_file(*experiment_.config, text);

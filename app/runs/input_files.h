@@ -35,7 +35,7 @@ class InputFiles {
   void add_spec_files(const Choices* choices, const std::set<std::string>& files);
 
   [[nodiscard]] const InputList& of_run(const RunSpec& run) const { return files_.at(run.choices.get()); }
-  // Fingerprint of what a file holds.
+  // Fingerprint of a file's content.
   std::string fingerprint(const InputFile& file);
   // Path as found -> fingerprint.
   [[nodiscard]] const std::map<std::string, std::string>& all() const { return fingerprint_; }

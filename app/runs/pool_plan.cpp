@@ -96,7 +96,7 @@ void read_policies(Params& p, std::uint64_t seed, PoolPlan& pool, std::vector<st
   pool.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
   if (!pool.make_block_cache()->needs_future()) return;
-  Params none = Params::empty("block cache 'lru'");  // what an oracle is told of comes from a first pass
+  Params none = Params::empty("block cache 'lru'");  // the oracle's lookups come from a first pass
   BlockCacheRegistry::make("lru", none, "block cache");
 }
 

@@ -59,8 +59,8 @@ void read_load(Params& p, ServingPlan& plan) {
   if (plan.search && plan.load_frac > 0) p.fail_at("load_frac", "'load_frac' and 'search' both set the arrival rate: give one");
 }
 
-// A search over replicas or tp sets a key that the file must leave out. Of tp the largest is told now, with which the model fits if it
-// fits at all.
+// A search over replicas or tp sets a key that the file must leave out. The largest tp is set first: the model fits with it if it fits at
+// all.
 void prepare_search(Params& p, const ServingSystem& system, const SearchPlan& search) {
   if (!search.is_easier_above()) return;
   const char* const key = search.key_text();

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A file that is read would be replaced by what is written.
+// The output would replace a file that is read.
 void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
   std::error_code error;
   for (const auto& [file, fingerprint] : inputs.all()) {

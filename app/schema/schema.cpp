@@ -45,7 +45,7 @@ KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked) {
   return root;
 }
 
-// Names that users choose stand in capitals where keys are collected.
+// Names that users choose are in capitals where keys are collected.
 bool is_free_name(const std::string& key) {
   return std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isupper(c) != 0; });
 }

@@ -58,7 +58,7 @@ std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t voca
   return value.get<std::int32_t>();
 }
 
-// Of each layer its type, where the file lists them.
+// The type of each layer, if the file lists them.
 std::vector<std::string> layer_types(const JsonConfig& file, std::int32_t layers) {
   if (!file.has("layer_types")) return {};
   const JsonConfig::Json& types = file.at("layer_types");
@@ -77,7 +77,7 @@ WindowKeys read_window_keys(const JsonConfig& file, const ModelConfig& c) {
   const bool is_qwen = c.type != "mistral";
   keys.use_sliding_window = file.flag_or("use_sliding_window", false);
   if (is_qwen) keys.layer_types = layer_types(file, c.layers);
-  if (is_qwen && !*keys.use_sliding_window) return keys;  // what the others say has no effect
+  if (is_qwen && !*keys.use_sliding_window) return keys;  // the other keys have no effect then
   if (file.given("sliding_window") != nullptr) keys.sliding_window = file.integer_or("sliding_window", 0, kMaxTokens);
   const JsonConfig::Json* first = file.given("max_window_layers");  // unlike other counts it may be 0
   if (!is_qwen || !keys.layer_types.empty() || first == nullptr) return keys;

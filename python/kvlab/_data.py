@@ -1,4 +1,4 @@
-"""Where the program's data is: data/ in an installed package, else the source tree that the module was built from."""
+"""The folder of the program's data: data/ in an installed package, else the source tree that the module was built from."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _version(name: str) -> str:
 
 
 def _bytecode(code: CodeType) -> str:
-    """Of code without a source file. Line numbers and the file's name are left out."""
+    """The text for code without a source file. Line numbers and the file's name are left out."""
     constants = [_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return f"{code.co_code.hex()} {constants} {code.co_names} {code.co_varnames} {code.co_freevars} {code.co_argcount} {code.co_kwonlyargcount}"
 
@@ -114,5 +114,5 @@ def _text(target: Any, seen: set[int]) -> str:
 
 def text_of(policy: Any) -> str:
     """The source of a function or class, of the user's own functions, classes, modules and plain values that it uses, and the versions of the
-    packages. Functions without a source file count by their byte code. Of another object that it uses, the class counts and not its state."""
+    packages. Functions without a source file count by their byte code. For another object that it uses, the class counts and not its state."""
     return _text(policy, set())

@@ -164,7 +164,7 @@ void check_attention(const Profile& profile) {
     throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
 }
 
-// Entries that cannot be are an error, unless the user keeps them; what is merely odd goes into the notes.
+// Entries that cannot be are an error, unless the user keeps them; merely odd entries go into the notes.
 void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible) {
   for (const LintFinding& finding : lint_profile(profile, setup.model, setup.hardware)) {
     if (finding.severity == LintFinding::Severity::kError && !keeps_impossible) {

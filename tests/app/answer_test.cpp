@@ -68,7 +68,7 @@ TEST(Answer, RejectedRequestsMissNoLimitAndCanBind) {
   EXPECT_EQ(most_missed_limit(none.finish()), "");
 }
 
-// Of 100 blocks; the scheduler runs at most 4 requests.
+// There are 100 blocks; the scheduler runs at most 4 requests.
 TEST(WaitWatch, CountsSamplesInWhichRequestsWait) {
   class FourAtMost final : public Scheduler {
     void plan(ReplicaView& /*view*/, StepPlan& /*plan*/) override {}

@@ -17,7 +17,7 @@ class SchemaTest : public AppTest {
     AppTest::SetUp();
     schema_ = Json::parse(experiment_schema());
   }
-  // The first of a value's forms, which stands beside lists and variables.
+  // The first of a value's forms, next to lists and variables.
   static const Json& form(const Json& value) { return value.contains("anyOf") ? value["anyOf"][0] : value; }
 
   Json schema_;

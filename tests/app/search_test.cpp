@@ -83,7 +83,7 @@ TEST(Search, WholeNumbersAreFoundExactly) {
   }
 }
 
-// Of replicas the fewest, so the search comes from above.
+// The fewest replicas are searched, so the search comes from above.
 TEST(Search, FindsTheFewestReplicas) {
   const SearchPlan replicas = plan_from("search: {replicas: [1, 64]}");
   const auto needs = [&](double fewest) { return search(replicas, [=](double n) { return probe_of(n >= fewest ? 95 : 50); }); };

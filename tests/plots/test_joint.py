@@ -27,7 +27,7 @@ SERVED = ("goodput_per_s", "output_tokens_per_s", "tpot_mean_ms", "ttft_p50_ms")
 
 
 def write_graded(folder, policies, key="budget_tokens", prompt=1000):
-    """Four answers on each of two tasks, of each (recipe, budget, right answers); a budget of None is no budget."""
+    """Four answers on each of two tasks, for each (recipe, budget, right answers); a budget of None is no budget."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for i, (recipe, budget, right) in enumerate(policies):

@@ -555,7 +555,7 @@ class HitRatio(FigureTest):
 
 
 def write_graded(folder, policies, budget="budget_tokens", more=()):
-    """Answers on two tasks: (kv_policy, kv_policy.recipe, the budget's axis, right answers) of each policy, and values of more axes behind these."""
+    """Answers on two tasks: (kv_policy, kv_policy.recipe, the budget's axis, right answers) of each policy, and values of more axes after these."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for i, (at, recipe, value, right, *others) in enumerate(policies):

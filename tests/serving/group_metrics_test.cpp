@@ -36,7 +36,7 @@ TEST(GroupMetrics, RequestsAreHeldToTheirOwnTargets) {
   EXPECT_TRUE(attains(lax, Slo{})) << "other targets are then none";
 }
 
-// Of two requests of a class: 40 and 10 tokens of 100 and 50 were in the cache; one of one token has no TPOT.
+// Two requests of a class: 40 and 10 tokens of 100 and 50 were in the cache; one of one token has no TPOT.
 TEST(GroupMetrics, TpotAndHitsByGroup) {
   RequestFacts chat;
   chat.request_class = ClassName("chat");

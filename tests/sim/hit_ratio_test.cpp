@@ -156,7 +156,7 @@ RC_GTEST_PROP(HitRatio, NothingBeatsBelady, ()) {
   const HitRatioTrace trace = trace_of(*rc::gen::resize(30, chain_workloads()));
   for (const std::uint32_t capacity : {1U, 2U, 3U, 5U, 8U, 13U, 21U}) {
     const HitRatio best = run("belady", trace, capacity);
-    RC_ASSERT(best.orphans == 0U);  // what it keeps of a chain is a prefix
+    RC_ASSERT(best.orphans == 0U);  // the kept part of a chain is a prefix
     for (const std::string& cache : kAll) {
       const HitRatio r = run(cache, trace, capacity);
       expect_conserved(r, capacity);

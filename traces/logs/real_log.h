@@ -46,7 +46,7 @@ RequestLog read_real_log(const std::string& file);
 bool is_statistic(const std::string& name);
 // NaN of no values. Percentiles interpolate linearly; `std` divides by n.
 double statistic_of(std::vector<double> values, const std::string& statistic);
-// Of each request that has it: ttft, tpot or e2e.
+// Values of each request that has the metric: ttft, tpot or e2e.
 std::vector<double> latencies_ms(const std::vector<ServedRequest>& requests, const std::string& metric);
 
 struct MetricRow {

@@ -81,7 +81,7 @@ class SampleParser {
   std::size_t at_ = 0;
 };
 
-// One histogram: observations up to each limit, their number and their sum. Of a series with timestamps the last sample counts.
+// One histogram: observations up to each limit, their number and their sum. The last sample of a series with timestamps counts.
 class Histogram {
  public:
   void add(const PrometheusSample& s, std::string_view suffix, const std::string& where) {

@@ -17,7 +17,7 @@ namespace kvlab {
 
 namespace {
 
-// Prices what was run, step by step, and keeps both times.
+// Prices the executed steps one by one, and keeps both times.
 class StepLog {
  public:
   StepLog(const ServingPlan& plan, std::string run_id)

@@ -163,7 +163,7 @@ void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_j
   for (const auto& [metric, limit] : preset_limits_ms(p_)) manifest["slo_ms"][metric] = limit;
 }
 
-// Of each pool: where its step times come from, its link to others, and its shares of step time.
+// For each pool: the source of its step times, its link to other pools, and its shares of step time.
 nlohmann::ordered_json SimulationRun::pools_of(const RunSummary& summary) const {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) {

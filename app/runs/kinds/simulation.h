@@ -48,7 +48,7 @@ class WatchedSink final : public RunSink {
 // A sink for a simulation beside the run's own: its requests are neither written nor counted.
 inline WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
 
-// An oracle block cache is run twice: the lookups of the first pass are the future that the second is told.
+// An oracle block cache is run twice: the lookups of the first pass are the future of the second.
 RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options);
 
 // A request trace through simulated serving: `host: sim`. The engine serves what is read in the same way and derives from it.

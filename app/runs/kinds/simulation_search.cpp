@@ -43,7 +43,7 @@ OpenTrace at_rate(OpenTrace open, double native_per_s, double rate_per_s) {
   return [open = std::move(open), factor = native_per_s / rate_per_s] { return std::make_unique<RescaledTrace>(open(), factor); };
 }
 
-// What the search found, as columns.
+// The results of the search, as columns.
 Fields search_fields(const SearchPlan& search, const SearchResult& found, std::int64_t gpus) {
   const auto of = [&](SearchKey key, const char* format, double scale = 1) {
     return search.key == key && found.best ? fmt::format(fmt::runtime(format), *found.best / scale) : std::string();

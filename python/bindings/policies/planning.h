@@ -40,7 +40,7 @@ class Planning {
 
 void bind_planning(nb::module_& m);
 
-// What is passed to plan(): the view and the plan.
+// The arguments of plan(): the view and the plan.
 struct PlanArguments {
   nb::object view, plan;
 };

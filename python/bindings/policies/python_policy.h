@@ -57,7 +57,7 @@ void keep_thread_state();
 // A policy as it was declared, shared by the runs that make it.
 class PythonPolicy {
  public:
-  // Of a declaration by kvlab/policies.py. Holding the GIL.
+  // From a declaration by kvlab/policies.py. Holding the GIL.
   explicit PythonPolicy(const nb::dict& declaration);
   ~PythonPolicy();
   PythonPolicy(const PythonPolicy&) = delete;

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// What is lent to one call of Python: objects of an earlier call are refused. Ending a call raises `call`.
+// The objects lent to one call of Python: those of an earlier call are refused. Ending a call raises `call`.
 struct Lease {
   std::uint64_t call = 1;
 };
