@@ -14,6 +14,8 @@ AskedKeys::AskedKeys(std::string file) : file_(std::move(file)), outer_(newest_a
 
 AskedKeys::~AskedKeys() { newest_asked_keys = outer_; }
 
+bool AskedKeys::listens() { return newest_asked_keys != nullptr; }
+
 void AskedKeys::note(const std::string& file, Asked asked) {
   if (newest_asked_keys != nullptr && file.starts_with(newest_asked_keys->file_)) newest_asked_keys->all_.push_back(std::move(asked));
 }

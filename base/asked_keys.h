@@ -22,6 +22,7 @@ class AskedKeys {
 
   [[nodiscard]] const std::vector<Asked>& all() const { return all_; }
 
+  static bool listens();  // an object exists on this thread
   static void note(const std::string& file, Asked asked);
 
  private:

@@ -44,7 +44,7 @@ Params Params::describing(const std::string& owner, std::vector<ParamDoc>& docs)
 YAML::Node Params::find(const std::string& key) const {
   seen_->insert(key);
   (*asked_)[path_].insert(key);
-  AskedKeys::note(file_->name, {path_of(key), "", "", "", ""});
+  if (AskedKeys::listens()) AskedKeys::note(file_->name, {path_of(key), "", "", "", ""});
   if (is_describing() || !node_.IsMap()) return YAML::Node(YAML::NodeType::Undefined);
   const YAML::Node node = node_[key];
   if (!node.IsDefined()) return YAML::Node(YAML::NodeType::Undefined);
@@ -130,7 +130,7 @@ std::string Params::text_at(const std::string& key, const YAML::Node& node) cons
 
 void Params::record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
                     const std::string& meaning) {
-  AskedKeys::note(file_->name, {path_of(key), type, fallback, range, meaning});
+  if (AskedKeys::listens()) AskedKeys::note(file_->name, {path_of(key), type, fallback, range, meaning});
   if (docs_ != nullptr) docs_->push_back({key, type, fallback, range, meaning});
   if (docs_ == nullptr && !fallback.empty() && !has(key)) (*defaults_)[path_of(key)] = fallback;
 }
@@ -248,9 +248,9 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   record(key, "name, or {name: {parameters}}", fallback, "", meaning);
   const YAML::Node node = find(key);
   const auto without_parameters = [&](const std::string& name) {
-    Params none = optional_child("\x01none", key + " '" + name + "'");
-    seen_->erase("\x01none");
-    none.path_ = path_of(key) + "." + name;
+    Params none = below(YAML::Node(YAML::NodeType::Map), path_of(key) + "." + name, key + " '" + name + "'");
+    none.docs_ = docs_;
+    none.preferred_ = preferred_;
     if (node.IsDefined()) {  // an empty mapping has no place of its own: messages name that of the word
       auto at_word = std::make_shared<ConfigFile>(*file_);
       at_word->name = place(file_->name, node.Mark());
