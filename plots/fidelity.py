@@ -127,7 +127,7 @@ def legend_of(points, looks, figure, more=()):
         blocks.append([(head, f"{family}:")] + [(Line2D([], [], linestyle="none", markersize=4, markeredgewidth=0, **looks[n]), shown(n, figure)) for n in names])
         if family == "selection" and is_elsewhere(rows).any():
             hollow = {"color": FAMILIES[family], "marker": MARKERS[family], "markerfacecolor": "white", "linestyle": "--", "linewidth": 0.7, "markersize": 4}
-            blocks[-1].append((Line2D([], [], **hollow), "hollow: rest on the host"))
+            blocks[-1].append((Line2D([], [], **hollow), "hollow: rest in CPU memory"))
     columns, height = _legend_columns(blocks)
     blank = (Line2D([], [], linestyle="none"), "")
     entries = [entry for c in columns for entry in c + [blank] * (height - len(c))]
@@ -163,7 +163,7 @@ def _place_label(axis, text, x, y, up, taken):
     begin = max(left, px - 5 - width)
     low, high = axis.bbox.y0 * scale, axis.bbox.y1 * scale
     is_free = lambda y: not any(begin < b + w and b < begin + width and abs(y - m) < (height + h) / 2 for b, w, m, h in taken)
-    tried = [(way, off) for way in (up, -up) for off in np.arange(8.0, 61.0) if low < py + way * off < high]
+    tried = [(way, off) for way in (up, -up) for off in np.arange(8.0, 61.0) if low + 4 < py + way * off < high - 4]
     up, off = next(((way, off) for way, off in tried if is_free(py + way * off)), tried[-1] if tried else (up, 60.0))
     taken.append((begin, width, py + up * off, height))
     return begin - px, up * off

@@ -155,6 +155,10 @@ def _list(names, figure):
     return text + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
 
 
+def _word(figure):
+    return "graded" if figure == ACCURACY else "replayed"
+
+
 def _budget_note(found, prompts, figure):
     """The rule of the join, and what the budgets are of both prompts."""
     crossed = [f"{shown(m.policy, figure)}: {m.how}" for m in found if m.how]
@@ -163,7 +167,7 @@ def _budget_note(found, prompts, figure):
     if same:
         texts = [f"{b.split()[1]} tokens" if b.startswith("budget_tokens") else b for b in same]
         shares = [[budgets.share_of(b, p) for p in prompts] for b in same[:1]]
-        of = f", {100 * shares[0][0]:.3g} % of the graded prompts and {100 * shares[0][1]:.3g} % of those served" if len(same) == 1 and all(shares[0]) and same[0].startswith("budget_tokens") else ""
+        of = f", {100 * shares[0][0]:.3g} % of the {_word(figure)} prompts and {100 * shares[0][1]:.3g} % of those served" if len(same) == 1 and all(shares[0]) and same[0].startswith("budget_tokens") else ""
         notes.append(f"Joined by recipe and equal budget: {', '.join(texts)}{of}.")
     if crossed:
         text = "; ".join(crossed[:_MAX_NAMED]) + (f" and {len(crossed) - _MAX_NAMED} more" if len(crossed) > _MAX_NAMED else "")
@@ -174,7 +178,7 @@ def _budget_note(found, prompts, figure):
 def _only_note(graded, served, found, figure):
     kept = {(m.policy, m.left) for m in found}, {(m.policy, m.right) for m in found}
     notes = []
-    for word, rows, used in (("graded", graded, kept[0]), ("served", served, kept[1])):
+    for word, rows, used in ((_word(figure), graded, kept[0]), ("served", served, kept[1])):
         names = [full_name(p, b) for p, b in zip(rows["policy"], rows["budget"]) if (p, b) not in used]
         notes += [f"Only {word}: {_list(names, figure)}."] if names else []
     return notes

@@ -73,10 +73,18 @@ std::string bash_cases(const std::vector<CompletedCommand>& all) {
   return text;
 }
 
+// A pattern of `case` that has the path of every command.
+std::string path_patterns(const std::vector<CompletedCommand>& all) {
+  std::string paths;
+  for (const CompletedCommand& c : all)
+    if (!c.path.empty()) paths += fmt::format("{}'{}'", paths.empty() ? "      " : " | ", c.path);
+  return paths + ") ;;\n";
+}
+
 std::string bash_script(const std::vector<CompletedCommand>& all) {
   std::string option_cases;
   for (const auto& [option, kind] : option_kinds()) option_cases += fmt::format("    {}) value={} ;;\n", option, kind);
-  return fmt::format(R"(# Completion of kvlab. Load it with: source <(kvlab completion bash)
+  return fmt::format(R"sh(# Completion of kvlab. Load it with: source <(kvlab completion bash)
 _kvlab_names() {{  # PROGRAM KIND: the names of that kind
   local kind
   if [[ $2 == any ]]; then
@@ -106,18 +114,10 @@ _kvlab() {{
     words="$words $(_kvlab_names "${{COMP_WORDS[0]}}" "$kind")"
   fi
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
-}
-}
+}}
 complete -o default -F _kvlab kvlab ./kvlab
-)",
-                     join(list_kinds(), " "),
-                     [&] {
-  std::string paths;
-  for (const CompletedCommand& c : all)
-    if (!c.path.empty()) paths += fmt::format("{}'{}'", paths.empty() ? "      " : " | ", c.path);
-  return paths + ") ;;\n";
-                     }(),
-                     bash_cases(all), option_cases);
+)sh",
+                     join(list_kinds(), " "), path_patterns(all), bash_cases(all), option_cases);
 }
 
 // zsh runs bash's completion functions, but has no mapfile.
@@ -135,7 +135,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string fish_script(const std::vector<CompletedCommand>& all) {
-  std::string text = fmt::format(R"(# Completion of kvlab. Load it with: kvlab completion fish | source
+  std::string text = fmt::format(R"sh(# Completion of kvlab. Load it with: kvlab completion fish | source
 function __kvlab_names
   if test $argv[1] = any
     for kind in {}; KVLAB_NO_BUILD=1 kvlab list $kind 2>/dev/null; end | string replace -r ' .*' ''
@@ -143,7 +143,7 @@ function __kvlab_names
     KVLAB_NO_BUILD=1 kvlab list $argv[1] 2>/dev/null | string replace -r ' .*' ''
   end
 end
-)",
+)sh",
                                  join(list_kinds(), " "));
   for (const CompletedCommand& c : all) {
     const std::size_t blank = c.path.find(' ');

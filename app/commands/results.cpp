@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kMostListed = 40;
 
 // Columns of summary.csv of which the first with values is the main metric of its kind of run.
-constexpr const char* kMainMetrics[] = {"search_rate_per_s", "score",       "hit_frac",           "attention_mass",
+constexpr const char* kListedMetrics[] = {"search_rate_per_s", "score",       "hit_frac",           "attention_mass",
                                         "goodput_per_s",     "ttft_p50_ms", "output_tokens_per_s"};
 
 int list_all(std::ostream& out) {
@@ -45,7 +45,7 @@ int list_all(std::ostream& out) {
 }
 
 std::string main_metric(const CsvTable& summary) {
-  for (const char* const column : kMainMetrics) {
+  for (const char* const column : kListedMetrics) {
     if (!summary.has(column)) continue;
     const std::size_t c = summary.at(column);
     if (std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return !row[c].empty(); })) return column;

@@ -27,6 +27,14 @@ std::string place_in_bucket(const LogStatistic& s, double value) {
   return value < s.bounds_ms->first ? "below" : value > s.bounds_ms->second ? "above" : "in";
 }
 
+// simulated / real - 1. For a histogram's quantile: NaN inside its bucket, where no difference can be told, else from the nearest bound.
+double difference(const LogStatistic& s, double simulated) {
+  const std::string place = place_in_bucket(s, simulated);
+  if (place == "in") return std::numeric_limits<double>::quiet_NaN();
+  const double real = place.empty() ? s.value_ms : place == "below" ? s.bounds_ms->first : s.bounds_ms->second;
+  return real > 0 ? simulated / real - 1 : std::numeric_limits<double>::quiet_NaN();
+}
+
 std::string bound_text(const LogStatistic& s, bool is_upper) {
   return s.bounds_ms ? ms_text(is_upper ? s.bounds_ms->second : s.bounds_ms->first) : "";
 }
@@ -60,7 +68,7 @@ Comparison compare_statistics(const RequestLog& log, const SimulatedRuns& runs) 
       left_out.push_back(s.metric + " " + s.statistic);
       continue;
     }
-    const double middle = median(values), diff = s.value_ms > 0 ? middle / s.value_ms - 1 : std::numeric_limits<double>::quiet_NaN();
+    const double middle = median(values), diff = difference(s, middle);
     const auto [lo, hi] = std::minmax_element(values.begin(), values.end());
     std::vector<std::string> row = {s.metric, s.statistic, ms_text(s.value_ms), ms_text(middle), ms_text(*lo), ms_text(*hi), ms_text(diff)};
     if (has_bounds) row.insert(row.end(), {bound_text(s, false), bound_text(s, true)});

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -99,9 +98,10 @@ std::string join_results(const fs::path& out, const std::vector<fs::path>& folde
   ViewUnion all;
   Sources sources;
   for (const fs::path& folder : folders) {
-    const View view = view_of_folder(folder);
-    for (const ViewRow& row : view.rows) sources.add(row);
-    all.add(view, folder.string());
+    const FolderView found = view_of_folder(folder);
+    sources.remarks += found.remark;
+    for (const ViewRow& row : found.view.rows) sources.add(row);
+    all.add(found.view, folder.string());
   }
   View view = all.view();
   Experiment none;
@@ -124,8 +124,7 @@ std::string join_results(const fs::path& out, const std::vector<fs::path>& folde
   }
   join_runs(target, view);
   target.replace_texts({{"manifest.json", manifest_of(out, kind, folders, view).dump(2) + "\n"}});
-  const std::string shared =
-      sources.num_shared > 0 ? fmt::format("{} runs are in more than one folder; each has one row\n", sources.num_shared) : "";
+  const std::string shared = sources.num_shared > 0 ? runs_are(sources.num_shared) + " in more than one folder, with one row each\n" : "";
   return sources.remarks + shared + fmt::format("joined {} runs of {} folders\n", ids.size(), folders.size());
 }
 

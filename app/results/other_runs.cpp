@@ -15,13 +15,18 @@ namespace kvlab {
 
 namespace fs = std::filesystem;
 
-View view_of_folder(const fs::path& folder) {
+std::string runs_are(std::size_t count, const std::string& of) {
+  return fmt::format("{} {}{} {}", count, count == 1 ? "run" : "runs", of.empty() ? "" : " of " + of, count == 1 ? "is" : "are");
+}
+
+FolderView view_of_folder(const fs::path& folder) {
   if (kind_of(folder) != PathKind::kFolder) throw InputError(folder.string() + ": no such folder; kvlab run makes one");
   if (kind_of(folder / "summary.csv") != PathKind::kFile)
     throw InputError(folder.string() + ": holds no summary.csv, so no run of it has finished");
   const CsvTable summary = read_csv(folder / "summary.csv");
   const std::size_t num_axes = summary.at("seed") - 1;
   View view;
+  std::size_t num_broken = 0;
   view.axes.assign(summary.columns.begin() + 1, summary.columns.begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
   std::set<std::pair<std::string, std::vector<std::string>>> seen;  // a run of graded answers has several rows
   for (const auto& row : summary.rows) {
@@ -30,9 +35,13 @@ View view_of_folder(const fs::path& folder) {
     if (!seen.insert({row[0], labels}).second) continue;
     if (const RunManifest manifest = read_run_manifest(run); manifest.is_ours() && manifest.is_finished && !manifest.is_numbered)
       view.rows.push_back({row[0], run, std::move(labels)});
+    else
+      ++num_broken;
   }
   if (view.rows.empty()) throw InputError(folder.string() + ": holds no finished run");
-  return view;
+  return {view, num_broken > 0
+                    ? runs_are(num_broken, folder.string()) + " damaged or gone and " + (num_broken == 1 ? "is" : "are") + " left out\n"
+                    : ""};
 }
 
 namespace {
@@ -128,10 +137,11 @@ std::string include_results(const Experiment& experiment, View& view) {
   all.add(view, experiment.name);
   std::string remark;
   for (const IncludedResults& other : experiment.included) {
-    const std::size_t left_out = all.add(view_of_folder(other.path), other.folder);
-    if (left_out > 0)
-      remark += fmt::format("note: {} {} of {} {} in the tables already, and {} no second row\n", left_out, left_out == 1 ? "run" : "runs",
-                            other.folder, left_out == 1 ? "is" : "are", left_out == 1 ? "has" : "have");
+    const FolderView found = view_of_folder(other.path);
+    if (!found.remark.empty()) remark += "note: " + found.remark;
+    if (const std::size_t left_out = all.add(found.view, other.folder); left_out > 0)
+      remark += fmt::format("note: {} in the tables already, and {} no second row\n", runs_are(left_out, other.folder),
+                            left_out == 1 ? "has" : "have");
   }
   view = all.view();
   return remark;

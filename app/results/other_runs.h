@@ -12,8 +12,16 @@ namespace kvlab {
 // The column that names the results folder of each row, where tables have rows of several.
 inline constexpr const char* kOriginAxis = "results";
 
+struct FolderView {
+  View view;
+  std::string remark;  // a line on rows whose run is damaged or gone; "" if there are none
+};
+
 // The finished runs of the newest sweep of a results folder, each row with its labels. InputError: it is none, or holds no finished run.
-View view_of_folder(const std::filesystem::path& folder);
+FolderView view_of_folder(const std::filesystem::path& folder);
+
+// "1 run is", "2 runs are".
+std::string runs_are(std::size_t count, const std::string& of = "");
 
 // Puts rows of several folders in one view: axes are those of all, and first kOriginAxis. A row whose folder does not have an axis gets the
 // value at this path in the run's resolved.yaml, "" where it is none.

@@ -244,12 +244,12 @@ std::string search_csv(const std::string& run_id, const SearchPlan& plan, const 
   for (std::size_t i = 0; i < result.probes.size(); ++i) {
     const Probe& p = result.probes[i];
     const MetricsCollector::Latencies& l = p.latencies;
+    const auto if_judged = [&](double number) { return l.judged > 0 ? fmt::format("{:.6f}", number) : std::string(); };
     const std::string value = fmt::format("{:.6f}", p.value);
-    text +=
-        csv_line({run_id, std::to_string(i + 1), plan.key == SearchKey::kRate ? value : "", fmt::format("{:.6f}", l.slo_attainment_frac),
-                  fmt::format("{:.6f}", p.goodput_per_s()), p.attains ? "1" : "0", plan.key_text(), value, ms(l.ttft, l.ttft.p50),
-                  ms(l.ttft, l.ttft.p99), ms(l.tpot, l.tpot.p50), ms(l.tpot, l.tpot.p99), ms(l.itl, l.itl.p99), ms(l.e2e, l.e2e.p50),
-                  ms(l.e2e, l.e2e.p99), p.binding_limit, p.waits_for, p.refusal});
+    text += csv_line({run_id, std::to_string(i + 1), plan.key == SearchKey::kRate ? value : "", if_judged(l.slo_attainment_frac),
+                      if_judged(p.goodput_per_s()), p.attains ? "1" : "0", plan.key_text(), value, ms(l.ttft, l.ttft.p50),
+                      ms(l.ttft, l.ttft.p99), ms(l.tpot, l.tpot.p50), ms(l.tpot, l.tpot.p99), ms(l.itl, l.itl.p99), ms(l.e2e, l.e2e.p50),
+                      ms(l.e2e, l.e2e.p99), p.binding_limit, p.waits_for, p.refusal});
   }
   return text;
 }

@@ -182,6 +182,7 @@ TEST_F(AnswerRun, FindsTheMostUsers) {
   ASSERT_GT(best, 1);
   ASSERT_LT(best, 60);
   EXPECT_LE(number(table, "ttft_p99_ms"), 60);
+  EXPECT_EQ(text(probes, "slo_attainment_frac"), "") << "no request has a target";
   EXPECT_EQ(text(table, "binding_limit"), "ttft_p99_ms");
   for (std::size_t r = 0; r < probes.rows.size(); ++r)
     EXPECT_TRUE(number(probes, "value", r) != best + 1 || number(probes, "ttft_p99_ms", r) > 60) << r;

@@ -97,7 +97,9 @@ TEST_F(EngineFlagsTest, OptionsThatSetAKeyAreKnownAsForeignKeys) {
     for (const auto& option : table->root["options"]) {
       const std::string name = option.first.Scalar();
       const bool is_same = option.second["key"].IsDefined() && option.second["key"].Scalar() == name;
-      if (option.second["key"].IsDefined() && !is_same) EXPECT_NE(own_key_for(name), "") << engine << " " << name;
+      if (option.second["key"].IsDefined() && !is_same) {
+        EXPECT_NE(own_key_for(name), "") << engine << " " << name;
+      }
     }
   }
 }

@@ -52,7 +52,7 @@ TEST_F(LogKinds, AiperfRowsAreRequests) {
   EXPECT_NEAR(log.requests[0].ttft_ms(), 255.9, 1e-6);
   EXPECT_NEAR(log.requests[0].e2e_ms(), 1500, 1e-6);
   EXPECT_EQ(log.requests[0].output_tokens, 11);
-  EXPECT_EQ(log.note, "1 of the log's 3 requests failed and are left out\n1 of the log's 3 requests are of its warm-up and are left out\n");
+  EXPECT_EQ(log.note, "1 of the log's 3 requests are of its warm-up and are left out\n1 of the log's 3 requests failed and are left out\n");
 }
 
 TEST_F(LogKinds, WhatCannotBeComparedIsSaid) {

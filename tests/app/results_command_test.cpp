@@ -80,10 +80,9 @@ TEST_F(ResultsCommandTest, JoinedFoldersHoldEveryRun) {
 TEST_F(ResultsCommandTest, WhatCannotBeJoinedIsSaid) {
   EXPECT_THAT(call({"results", "join", "one", "two", "one"}).err, HasSubstr("results/one: is there already, and is no result of"));
   EXPECT_THAT(call({"results", "join", "x", "one"}).err, HasSubstr("two or more to join"));
-  write("mrc.yaml",
-        "name: mrc\nkind: block_cache_mrc\ntrace: {file: " KVLAB_SOURCE_DIR
-        "/traces/samples/mooncake_like.jsonl.gz, format: mooncake, block_size: 512}\nblock_tokens: 512\nblock_caches: [lru]\n"
-        "capacity_blocks: [250]\nstop: {after_requests: 50}\n");
+  write("mrc.yaml", "name: mrc\nkind: block_cache_mrc\ntrace: {file: " KVLAB_SOURCE_DIR
+                    "/traces/samples/mooncake_like.jsonl.gz, format: mooncake, block_size: 512}\nblock_tokens: 512\nblock_caches: [lru]\n"
+                    "capacity_blocks: [250]\n");
   const Called mrc = call({"run", "mrc.yaml", "--quiet"});
   if (mrc.status == 0) {
     EXPECT_THAT(call({"results", "join", "x", "one", "mrc"}).err, HasSubstr("only runs of one kind can be joined"));
@@ -93,13 +92,15 @@ TEST_F(ResultsCommandTest, WhatCannotBeJoinedIsSaid) {
   // One run in two folders, which differ: the first is taken, and it is said.
   ASSERT_EQ(call({"run", "one.yaml", "--out", "results/again", "--quiet"}).status, 0);
   const Called same = call({"results", "join", "x", "one", "again"});
-  EXPECT_THAT(same.out, HasSubstr("2 runs are in more than one folder; each has one row\njoined 2 runs of 2 folders")) << same.err;
+  EXPECT_THAT(same.out, HasSubstr("2 runs are in more than one folder, with one row each\njoined 2 runs of 2 folders")) << same.err;
   const fs::path manifest = run_folder("results/again") / "manifest.json";
   std::string text = read(manifest);
-  const std::size_t at = text.find("\"summary.csv\": \"") + 15;
+  const std::size_t at = text.find("\"summary.csv\": \"") + 16;
   text[at] = text[at] == '1' ? '2' : '1';
   write(manifest, text);
   EXPECT_THAT(call({"results", "join", "x", "one", "again"}).out, HasSubstr("differ; the first is taken"));
+  write(manifest, "{");
+  EXPECT_THAT(call({"results", "join", "x", "one", "again"}).out, HasSubstr("1 run of results/again is damaged or gone and is left out\n"));
 }
 
 TEST_F(ResultsCommandTest, CleansAsKvlabClean) {

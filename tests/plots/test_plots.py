@@ -453,7 +453,7 @@ class ManyPolicies(FigureTest):
         (note,) = self.texts("fidelity_bytes")
         self.assertIn("In grey: policy_", note)
         grey = note[note.index("In grey") :].count("policy_")
-        entries = [t for t in self.legend("fidelity_bytes") if t and not t.endswith(":") and t not in ("Pareto front", "hollow: rest on the host")]
+        entries = [t for t in self.legend("fidelity_bytes") if t and not t.endswith(":") and t not in ("Pareto front", "hollow: rest in CPU memory")]
         self.assertEqual((len(entries), len(entries) + grey), (12, 26))  # full, snapkv, streaming, random, kivi2 and offload are the others
         for name in ("Full cache", "Random", "KIVI-2"):
             self.assertIn(name, entries)

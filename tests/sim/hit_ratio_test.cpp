@@ -46,7 +46,8 @@ void expect_conserved(const HitRatio& r, std::uint32_t capacity) {
   EXPECT_LE(r.insertions - r.evictions, capacity);
 }
 
-// Two clients send the same two blocks twice, 32 tokens each time: the second of each finds both. The follow-up is a later turn.
+// Prompts of two blocks (32 of 40 tokens). Client 7 sends the first, third and fourth: the third repeats its own, the fourth client 8's,
+// and is a later turn.
 TEST(HitRatio, GroupsByHand) {
   RequestFacts seven, eight;
   seven.client = 7, eight.client = 8;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -60,6 +61,14 @@ const nlohmann::json* member_of(const nlohmann::json& object, std::initializer_l
     at = &*found;
   }
   return at->is_null() ? nullptr : at;
+}
+
+void LeftOut::add(const std::string& what, std::size_t count) {
+  const auto known = std::find_if(counts_.begin(), counts_.end(), [&](const auto& entry) { return entry.first == what; });
+  if (known == counts_.end())
+    counts_.emplace_back(what, count);
+  else
+    known->second += count;
 }
 
 std::string LeftOut::note(std::size_t num_kept) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/registry.h"
 #include "traces/logs/real_log.h"
@@ -53,11 +54,11 @@ const nlohmann::json* member_of(const nlohmann::json& object, std::initializer_l
 // Lines on requests that are not compared: "2 of the log's 9 requests failed and are left out\n".
 class LeftOut {
  public:
-  void add(const std::string& what, std::size_t count = 1) { counts_[what] += count; }
+  void add(const std::string& what, std::size_t count = 1);
   [[nodiscard]] std::string note(std::size_t num_kept) const;
 
  private:
-  std::map<std::string, std::size_t> counts_;
+  std::vector<std::pair<std::string, std::size_t>> counts_;  // in the order in which they were met
 };
 
 }  // namespace kvlab

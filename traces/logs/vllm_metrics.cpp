@@ -168,8 +168,8 @@ class MetricsText {
     if (const auto e2e = histograms_.find("vllm:e2e_request_latency_seconds"); e2e != histograms_.end())
       log.num_completed = static_cast<std::int64_t>(e2e->second.count());
     log.note =
-        "histograms since the server's start, warm-up requests included: means are exact, a quantile is known to its bucket (real_lo to "
-        "real_hi), and 'real' is interpolated linearly in it\n";
+        "histograms since the server's start, warm-up requests included: means are exact; a quantile is known to its bucket, real_lo to "
+        "real_hi: 'real' is interpolated linearly in it, and 'diff' is from its nearest bound\n";
     return log;
   }
 

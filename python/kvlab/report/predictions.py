@@ -8,6 +8,13 @@ from groups import parts_of
 from spec import axis, figure, heat, heat_axes, numbers, option, symbol
 
 
+_SCALE = [[0, "#7f3b08"], [0.25, "#fdb863"], [0.5, "#f7f7f7"], [0.75, "#b2abd2"], [1, "#2d004b"]]  # brown to purple, as in the figure
+
+
+def _capital(text):
+    return text[0].upper() + text[1:]
+
+
 def _scatter(rows, measure, title, sign, part):
     usable = rows[(rows["full_exact_match_frac"] > 0) & rows[measure].notna()]
     rho = replay_predicts.correlations(rows, measure, sign)[1][0]
@@ -26,7 +33,7 @@ def _scatter(rows, measure, title, sign, part):
     ]
     note = f"n = {len(usable)} pairs of policy, task and budget; Spearman's ρ over all of them is {rho:.2f}." if np.isfinite(rho) else ""
     name = ", ".join(filter(None, (title, part)))
-    return option(traces, axis(f"{title} in replay"), axis("Right answers lost (points)"), name, note)
+    return option(traces, axis(f"{_capital(title)} in replay"), axis("Right answers lost (points)"), name, note)
 
 
 def _matrix(rows, measure, title, sign, against, words, part):
@@ -37,7 +44,7 @@ def _matrix(rows, measure, title, sign, against, words, part):
     budgets = sorted({budget for _, budget in cells})
     values = np.array([[cells.get((t, b), (np.nan,))[0] for b in budgets] for t in tasks])
     texts = [["–" if np.isnan(v) else f"{v:.2f}" for v in row] for row in values]
-    trace = {**heat(values, tasks, [f"{b:g}" for b in budgets], -1, 1, "ρ", texts), "colorscale": "PuOr"}
+    trace = {**heat(values, tasks, [f"{b:g}" for b in budgets], -1, 1, "ρ", texts), "colorscale": _SCALE}
     name = ", ".join(filter(None, (f"{title}, {words}", part)))
     return option([trace], *heat_axes("Budget (tokens)"), name, f"Pooled ρ = {pooled[0]:.2f}.")
 

@@ -48,7 +48,8 @@ def curve(name, x, y, half=None, **more):
 
 
 def axis(title, log=False, **more):
-    ticks = {"tickformat": "~g"} if log else {}  # else plotly prints 2 and 5 without their power of ten
+    # Without a format plotly prints 2 and 5 without their power of ten; 's' has k and M, but also m for thousandths.
+    ticks = {"tickformat": "~s" if title.endswith(("(ms)", "(blocks)")) else "~g"} if log else {}
     return {"title": {"text": title}, "type": "log" if log else "linear", **ticks, **more}
 
 
