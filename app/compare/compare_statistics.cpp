@@ -27,7 +27,7 @@ std::string place_in_bucket(const LogStatistic& s, double value) {
   return value < s.bounds_ms->first ? "below" : value > s.bounds_ms->second ? "above" : "in";
 }
 
-// simulated / real - 1. Of a quantile of a histogram: NaN in its bucket, where nothing tells a difference, else from the nearest bound.
+// simulated / real - 1. For a histogram's quantile: NaN inside its bucket, where no difference can be told, else from the nearest bound.
 double difference(const LogStatistic& s, double simulated) {
   const std::string place = place_in_bucket(s, simulated);
   if (place == "in") return std::numeric_limits<double>::quiet_NaN();

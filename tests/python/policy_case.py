@@ -1,4 +1,4 @@
-"""What the tests of policies in Python share."""
+"""Shared by the tests of policies in Python."""
 
 import os
 import shutil
