@@ -55,7 +55,8 @@ void add_trace_record(CLI::App& trace, EngineArguments& a, Command& chosen) {
   record->add_option("--budget-tokens", a.record.budget_tokens, "of the recipe; default: as its file says")->check(CLI::Range(1, 1 << 28));
   record->add_option("--backend", a.record.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
   record->add_option("--dtype", a.record.dtype, "of the floats in the file; default: f16")->check(CLI::IsMember({"f16", "f32"}));
-  record->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(with_weights(a.record), out); }; });
+  record->callback(
+      [&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(with_weights(a.record), out); }; });
 }
 
 void add_logits(CLI::App& app, EngineArguments& a, Command& chosen) {
@@ -66,7 +67,8 @@ void add_logits(CLI::App& app, EngineArguments& a, Command& chosen) {
   logits->add_option("--chunk-tokens", a.logits.chunk_tokens, "tokens of a prefill chunk; default: in one piece")
       ->check(CLI::Range(1, 1 << 28));
   logits->add_option("--backend", a.logits.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
-  logits->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(with_weights(a.logits), out); }; });
+  logits->callback(
+      [&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(with_weights(a.logits), out); }; });
 }
 
 void add_calibrate(CLI::App& app, EngineArguments& a, Command& chosen) {
@@ -108,7 +110,8 @@ void add_engine_commands(CLI::App& app, Command& chosen) {
   add_trace_record(*app.get_subcommand("trace"), a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);
-  add_label_command(app, a.label, [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(with_weights(a.label), out); }; });
+  add_label_command(app, a.label,
+                    [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(with_weights(a.label), out); }; });
   add_tokenize(app, a, chosen);
 }
 

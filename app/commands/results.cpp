@@ -24,7 +24,7 @@ constexpr std::size_t kMostListed = 40;
 
 // Columns of summary.csv of which the first with values is the main metric of its kind of run.
 constexpr const char* kListedMetrics[] = {"search_rate_per_s", "score",       "hit_frac",           "attention_mass",
-                                        "goodput_per_s",     "ttft_p50_ms", "output_tokens_per_s"};
+                                          "goodput_per_s",     "ttft_p50_ms", "output_tokens_per_s"};
 
 int list_all(std::ostream& out) {
   const ResultsFound found = results_in("results");
