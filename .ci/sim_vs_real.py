@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Does the simulation from this machine's own profile tell how the engine serves? Calibrates; then, several times, serves a trace and goes on
-calibrating, all into one profile; then simulates the same traces from that profile, and lets `kvlab validate` compare. A machine that others
-use is half as fast again in one second as in the next. Taken in turns, the profile's means and the runs' medians see the same machine. Where
-the medians of the runs are beyond the limit more runs are made, up to --most. P99 is printed, and judged only for 100 requests or more: of
-fewer it is the largest, so one interruption of the engine decides it.
+"""Compares the simulation from this machine's own profile with the engine. Calibrates; then, several times, serves a trace and continues to
+calibrate, all into one profile; then simulates the same traces from that profile, and lets `kvlab validate` compare. The speed of a shared
+machine varies by half from one second to the next. Taken in turns, the profile's means and the runs' medians see the same machine. If
+the medians of the runs are beyond the limit, more runs are made, up to --most. P99 is printed, and judged only for 100 requests or more:
+with fewer it is the largest, so one interruption of the engine decides it.
 
 Exit status: 0 where all medians are within the limit; 1 where a metric is beyond it, to the same side, in three quarters of the runs; 42 (a
 stage that was skipped) where medians are beyond it but the runs disagree.
@@ -79,7 +79,7 @@ class Comparison:
 
 
 def log_requests(folder):
-    """What the engine served, as `kvlab validate` reads an engine's log."""
+    """Writes the requests that the engine served as a log that `kvlab validate` reads."""
     with open(folder / "requests.csv") as stream, open(folder / "requests.jsonl", "w") as log:
         for row in csv.DictReader(stream):
             seconds = {name: int(row[column]) * 1e-9 for name, column in (("arrival_time", "arrival_ns"), ("queued_ts", "queued_ns"),

@@ -13,16 +13,19 @@
 
 #include "app/commands/clean.h"
 #include "app/commands/command.h"
-#include "app/commands/describe.h"
 #include "app/commands/engine_commands.h"
+#include "app/commands/export.h"
 #include "app/commands/merge.h"
+#include "app/commands/pivot.h"
 #include "app/commands/reproduce.h"
+#include "app/commands/results.h"
 #include "app/commands/run_command.h"
 #include "app/commands/submit.h"
 #include "app/commands/trace.h"
 #include "app/compare/compare.h"
 #include "app/compare/points.h"
 #include "app/compare/validate.h"
+#include "app/help_commands.h"
 #include "app/machine_options.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
@@ -34,7 +37,7 @@ namespace {
 
 // The arguments' values. Only the chosen command's part is used.
 struct Arguments {
-  std::string kind, name, real, against, folder_a, folder_b;
+  std::string real, against, folder_a, folder_b;
   RunCommand run;
   TraceCommand trace;
   ProfileCommand profile;
@@ -44,9 +47,13 @@ struct Arguments {
   CharacterizeCommand characterize;
   ReproduceCommand reproduce;
   MergeCommand merge;
+  PivotCommand pivot;
   SubmitCommand submit;
+  HelpArguments help;
+  ExportCommand exported;
+  ResultsCommand results;
   std::size_t num_requests = 10;
-  bool json = false, every = false, quiet = false;
+  bool every = false, quiet = false;
 };
 
 void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
@@ -86,37 +93,6 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
       convert_profile_folder);
 }
 
-void add_list(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* list = app.add_subcommand("list", "what experiments can name: " + join(list_kinds(), ", "));
-  list->add_option("kind", a.kind, join(list_kinds(), ", ") + "; default: print these kinds");
-  list->add_flag("--json", a.json, "as JSON");
-  list->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      if (a.kind.empty()) {
-        out << (a.json ? kinds_as_json() : join(list_kinds(), "\n") + "\n");
-        return 0;
-      }
-      const std::vector<Item> items = list_items(a.kind);
-      out << (a.json ? items_as_json(items, false) : items_as_text(items));
-      return 0;
-    };
-  });
-  CLI::App* describe = app.add_subcommand(
-      "describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
-  describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")->required();
-  describe->add_flag("--json", a.json, "as JSON");
-  describe->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      const std::vector<Item> items = describe_items(a.name);
-      if (a.json)
-        out << items_as_json(items, true);
-      else
-        for (const Item& item : items) out << description_as_text(item);
-      return 0;
-    };
-  });
-}
-
 void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* compare = app.add_subcommand("compare", "differences between two results folders, run by run");
   compare->add_option("A", a.folder_a, "results folder")->required();
@@ -134,7 +110,9 @@ void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
 void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* validate = app.add_subcommand("validate", "compare results with a real engine's log, or simulate measured points");
   CLI::Option_group* measured = validate->add_option_group("measured");
-  CLI::Option* const requests = measured->add_option("--requests", a.real, "the engine's requests.jsonl");
+  CLI::Option* const requests = measured->add_option(
+      "--requests", a.real,
+      "an engine's requests.jsonl, vLLM's /metrics, or a result of vllm bench serve, AIPerf or GuideLLM (docs/exchange.md)");
   CLI::Option* const points = measured->add_option("--points", a.points.file, "measured TPOT by model, GPU and load (CSV)");
   measured->require_option(1);
   CLI::Option* const against = validate->add_option("--against", a.against, "--requests: results folder")->excludes(points);
@@ -164,15 +142,14 @@ void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
   });
 }
 
-void add_clean(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* clean = app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
-  clean->add_option("folder", a.clean.folder, "results folder")->required();
-  clean->add_flag("--yes", a.clean.yes, "remove them without asking");
-  clean->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
-      a.clean.can_ask = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
-      return clean_results(a.clean, std::cin, out);
-    };
+bool can_ask() { return ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1; }
+
+void add_results(CLI::App& app, Arguments& a, Command& chosen) {
+  add_results_command(app, a.results, [&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return a.results.can_ask = can_ask(), show_results(a.results, std::cin, out); };
+  });
+  add_clean_command(app, a.clean, [&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return a.clean.can_ask = can_ask(), clean_results(a.clean, std::cin, out); };
   });
 }
 
@@ -250,9 +227,24 @@ void require_written(std::ostream& out) {
   throw std::runtime_error(std::string("standard output cannot be written") + (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
 }
 
+// Values of --vllm-args and --sglang-args begin with dashes, so they are joined to their option.
+std::vector<std::string> joined(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words;
+  bool takes_value = false;
+  for (const std::string& word : arguments) {
+    if (takes_value)
+      words.back() += "=" + word;
+    else
+      words.push_back(word);
+    takes_value = !takes_value && (word == "--vllm-args" || word == "--sglang-args");
+  }
+  return words;
+}
+
 // Returns the status to leave with at once, or -1 with `chosen` set.
-int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
+int parse(CLI::App& app, const std::vector<std::string>& given, std::ostream& out) {
   try {
+    const std::vector<std::string> arguments = joined(given);
     check_words(app, arguments);
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
   } catch (const CLI::CallForHelp&) {
@@ -282,11 +274,13 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_merge_command(app, a.merge, [&] { chosen = [&a](std::ostream& out, std::ostream& err) { return merge_shards(a.merge, out, err); }; });
   add_submit_command(app, a.submit, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return submit_sweep(a.submit, out); }; });
   add_trace(app, a, chosen);
-  add_list(app, a, chosen);
+  add_help_commands(app, a.help, [&](auto act) { chosen = [act](std::ostream& out, std::ostream&) { return act(out); }; });
   add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
+  add_pivot_command(app, a.pivot, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return print_pivot(a.pivot, out); }; });
   add_validate(app, a, chosen);
-  add_clean(app, a, chosen);
+  add_results(app, a, chosen);
+  add_export_command(app, a.exported, [&] { chosen = [&a](std::ostream& out, std::ostream&) { return export_results(a.exported, out); }; });
   add_reproduce(app, a, chosen);
   add_profile(app, a, chosen);
   add_engine_commands(app, chosen);

@@ -61,7 +61,7 @@ std::string in_one_line(std::string text) {
   return text;
 }
 
-// What stands in a list is read as if it stood in the list's place.
+// An element of a list has the path of the list itself.
 std::string path_below(std::string path, const std::string& key) {
   while (path.ends_with("[]")) path.resize(path.size() - 2);
   return path + (path.empty() ? "" : ".") + key;

@@ -22,8 +22,8 @@ constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxRepeated = 10'000;
 constexpr std::size_t kMaxKeyBytes = 1000;  // YAML itself takes up to 1,024 where a key is not marked as one
 
-// What yaml-cpp lets pass: of two equal keys it keeps both and answers with the first, and aliases of aliases make a tree that grows
-// tenfold with every line.
+// Rejects two things that yaml-cpp accepts: of two equal keys it keeps both and returns the first, and aliases of aliases make a tree that
+// grows tenfold with every line.
 class TreeCheck {
  public:
   // A text has fewer values than bytes, but for those that aliases repeat.
@@ -62,7 +62,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// An empty mapping that messages place where `original` stands.
+// An empty mapping with the position of `original`, for messages.
 YAML::Node empty_map_like(const YAML::Node& original) {
   if (!original.IsDefined() || !original.IsMap()) return YAML::Node(YAML::NodeType::Map);
   const YAML::Mark mark = original.Mark();
@@ -128,7 +128,7 @@ void apply_override(ConfigFile& config, const std::string& text) {
   config.set_by[path] = origin;
 }
 
-// Takes no notice of what it is told.
+// Ignores everything that it receives.
 class NoEvents final : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark&) override {}

@@ -19,7 +19,7 @@ const std::map<std::string, std::string>& table() {
                       rate = "'rate_per_s' of the trace's arrival, as in 'trace: {generate: {arrival: {poisson: {rate_per_s: 2}}, ...}}'",
                       requests = "'requests' of 'trace: {generate: ...}', or 'limit_requests' of a trace file",
                       prompt = "'prompt_tokens' of 'trace: {generate: ...}'", output = "'output_tokens' of 'trace: {generate: ...}'",
-                      none = "without a counterpart";
+                      order = "'order', as in 'order: priority'", none = "without a counterpart";
     return std::map<std::string, std::string>{
         {"max_num_batched_tokens", budget},
         {"chunked_prefill_size", budget},
@@ -28,6 +28,18 @@ const std::map<std::string, std::string>& table() {
         {"max_running_requests", rows},
         {"max_batch_size", rows},
         {"enable_chunked_prefill", chunked},
+        {"async_scheduling", "'async_scheduling' of scheduler vllm_v1"},
+        {"scheduler_reserve_full_isl", "'reserve_full_prompt' of scheduler vllm_v1"},
+        {"enable_mixed_chunk", "'mixed_chunk' of scheduler sglang"},
+        {"disable_overlap_schedule", "'overlap: false' of scheduler sglang"},
+        {"scheduling_policy", order},
+        {"schedule_policy", order + "; SGLang's lpm is longest_prefix, its lof longest_output"},
+        {"enable_priority_scheduling", "'order: priority'"},
+        {"load_balance_method", "'dispatcher', as in 'dispatcher: round_robin'"},
+        {"enforce_eager", graphs + ", 0"},
+        {"disable_cuda_graph", graphs + ", 0"},
+        {"disable_hybrid_kv_cache_manager", "'hybrid: false' in 'memory'"},
+        {"model_path", "'model'"},
         {"long_prefill_token_threshold", "'long_prefill_tokens' of scheduler vllm_v1"},
         {"gpu_memory_utilization", frac},
         {"mem_fraction_static", frac + " (a share for weights, reserve and KV together)"},

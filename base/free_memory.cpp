@@ -21,7 +21,7 @@ std::optional<std::uint64_t> bytes_of_line(const std::string& meminfo, const std
   return std::nullopt;
 }
 
-// What is there, or what the limit leaves of it; "max" and "" are no limit.
+// The smaller of the free bytes and the limit; "max" and "" are no limit.
 std::uint64_t within(std::uint64_t bytes, const std::string& limit) {
   std::istringstream text(limit);
   std::uint64_t most = 0;

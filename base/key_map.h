@@ -58,7 +58,7 @@ class KeyMap {
 
   // Asks the memory system for the key's slot, some operations before it is needed.
   void prefetch(std::uint64_t key) const { __builtin_prefetch(&slots_[home(key)]); }
-  // The same before an erase(), which also looks at where the search would go on.
+  // The same before an erase(), which also looks at where the search would continue.
   void prefetch_erase(std::uint64_t key) const {
     const std::size_t at = home(key);
     __builtin_prefetch(&slots_[at]);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/asked_keys.h"
 #include "base/foreign_keys.h"
 #include "base/text.h"
 
@@ -43,6 +44,7 @@ Params Params::describing(const std::string& owner, std::vector<ParamDoc>& docs)
 YAML::Node Params::find(const std::string& key) const {
   seen_->insert(key);
   (*asked_)[path_].insert(key);
+  AskedKeys::note(file_->name, {path_of(key), "", "", "", ""});
   if (is_describing() || !node_.IsMap()) return YAML::Node(YAML::NodeType::Undefined);
   const YAML::Node node = node_[key];
   if (!node.IsDefined()) return YAML::Node(YAML::NodeType::Undefined);
@@ -128,6 +130,7 @@ std::string Params::text_at(const std::string& key, const YAML::Node& node) cons
 
 void Params::record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
                     const std::string& meaning) {
+  AskedKeys::note(file_->name, {path_of(key), type, fallback, range, meaning});
   if (docs_ != nullptr) docs_->push_back({key, type, fallback, range, meaning});
   if (docs_ == nullptr && !fallback.empty() && !has(key)) (*defaults_)[path_of(key)] = fallback;
 }

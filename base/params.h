@@ -90,7 +90,7 @@ class Params {
   // A mapping below this one; an absent optional child is empty.
   Params child(const std::string& key, const std::string& owner);
   Params optional_child(const std::string& key, const std::string& owner);
-  // The same where `key: text` may stand for `key: {name_key: text}`.
+  // The same where `key: text` is short for `key: {name_key: text}`.
   Params child_or_text(const std::string& key, const std::string& name_key, const std::string& owner);
   // `key: name` or `key: {name: {parameters}}`: the way every policy is chosen.
   std::pair<std::string, Params> named(const std::string& key, const std::string& fallback, const std::string& meaning);

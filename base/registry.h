@@ -16,7 +16,7 @@ namespace kvlab {
 // The description of a policy that `kvlab list` and `kvlab describe` print, beside its parameters.
 struct Card {
   std::string name;     // as written in YAML
-  std::string summary;  // one line: what it does
+  std::string summary;  // one line: its purpose
   std::string source;   // paper, or system and version
 };
 

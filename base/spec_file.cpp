@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/data_root.h"
+#include "base/hugging_face.h"
 #include "base/text.h"
 #include "base/usage.h"
 
@@ -14,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How to use what is not among the shipped files.
+// How to use a file that is not shipped.
 std::string way_to_own(const std::string& kind) {
   if (kind == "hardware")
     return "; for a card of your own write 'hardware: FILE.yaml' (profiles/README.md), or measure it with './kvlab calibrate --gpu 0'";
@@ -34,22 +35,14 @@ std::string find_spec_file(const std::string& name_or_path, const std::string& f
   }
   const std::vector<std::string> known = yaml_names(folder);
   throw InputError("unknown " + kind + " '" + name_or_path + "': neither a file nor a name in " + folder + suggestion(name_or_path, known) +
-                   (meant_names(name_or_path, known).empty() ? way_to_own(kind) : "") + download_advice(name_or_path));
+                   (meant_names(name_or_path, known).empty() ? way_to_own(kind) : "") +
+                   (kind == "model" ? hub_advice(name_or_path, false) : ""));
 }
 
 std::string file_or_name(const Params& p, const std::string& text) {
   const std::string file = p.resolve_file(text);
   std::error_code error;
   return fs::exists(file, error) ? file : text;
-}
-
-std::string download_advice(const std::string& name) {
-  const std::size_t slash = name.find('/');
-  const bool is_id = slash != std::string::npos && slash > 0 && slash + 1 < name.size() && name.find('/', slash + 1) == std::string::npos &&
-                     name.find_first_of(".~$") != 0 && !name.ends_with(".yaml") && !name.ends_with(".yml") && !name.ends_with(".json");
-  std::error_code error;
-  if (!is_id || fs::exists(name.substr(0, slash), error)) return "";
-  return "; for a model of Hugging Face type 'hf download " + name + " --local-dir DIR', and name DIR";
 }
 
 namespace {

@@ -16,10 +16,6 @@ std::string find_spec_file(const std::string& name_or_path, const std::string& f
 // The file that a text read from `p` names, relative to its YAML, if it exists; else the text: a name for find_spec_file().
 std::string file_or_name(const Params& p, const std::string& text);
 
-// "; for a model of Hugging Face type 'hf download ID --local-dir DIR', and name DIR" for a text that looks like an id ("org/name") and
-// names no folder here; "" for any other.
-std::string download_advice(const std::string& name);
-
 // Hugging Face files write `null` for "not set"; Params takes an absent key for that. The given one stays as it is.
 std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config);
 

@@ -94,7 +94,7 @@ std::vector<std::string> words_with_digits(std::string_view name) {
   return words;
 }
 
-// Of two letters one may be wrong, but not the first; beyond six letters a third of them may be.
+// In a word of two letters the second may be wrong. In longer words one letter may be, and beyond six letters a third of them.
 bool is_near(std::string_view typed, std::string_view known, std::size_t distance) {
   if (typed.size() < 2) return false;
   if (typed.size() == 2) return distance <= 1 && typed[0] == known[0];

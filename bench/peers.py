@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Times what PyTorch has for the cases of kernel_bench, under the same names and in the same JSON.
+"""Times PyTorch's operations for the cases of kernel_bench, under the same names and in the same JSON.
 
     python3 bench/peers.py [--filter REGEX] [--out FILE.json] [--seconds 0.2]
 
 Needs PyTorch with CUDA; without it says so and ends with status 0. K and V are contiguous here, paged in kernel_bench. Cold as there:
-operands rotate through copies that make up three times the L2 cache; a time is the median of batches between two events, queued behind a
+operands rotate through copies that make up three times the L2 cache; a time is the median of batches between two events, queued after a
 wait on the GPU.
 """
 

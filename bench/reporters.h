@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Leaves out what is not a finite number, since JSON has no word for it: the relative deviation of counters that are 0 in all repetitions.
+// Leaves out numbers that are not finite, which JSON cannot represent: the relative deviation of counters that are 0 in all repetitions.
 template <class Reporter>
 class FiniteNumbers : public Reporter {
  public:

@@ -79,8 +79,8 @@ class Calibrator {
     return std::clamp(0.25 * plan_.seconds / static_cast<double>(std::max<std::size_t>(points, 1)), 0.002, 0.25);
   }
 
-  // A point whose five samples would take more than a fiftieth of the time (and more than a second), by what the largest point below it on
-  // its line took: left out, and with it what lies beyond.
+  // A point whose five samples would take more than a fiftieth of the time (and more than a second), judged by the largest point below it
+  // on its line. It and the points beyond it are left out.
   [[nodiscard]] bool takes_too_long(const CalibrationTable& table, const CalibrationPoint& at) const {
     const double most = std::max(1.0, plan_.seconds / 50);
     double expected = 0;
@@ -94,7 +94,7 @@ class Calibrator {
     return expected > most;
   }
 
-  // From table to table, so that a slow second of the device lies on a point of each and not on all points of one.
+  // Goes from table to table, so that a slow second of the device affects one point of each table and not all points of one.
   bool measure_coarse() {
     const double seconds = seconds_each();
     std::vector<std::vector<CalibrationPoint>> points;

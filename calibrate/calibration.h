@@ -34,7 +34,7 @@ struct CalibrationResult {
 
 // Measures the coarse grid of every table, then its held-out points, then, while time is left, one point at a time where interpolation is
 // estimated to err most over all tables (refine.h), each table counting alike; then all points again in rounds. Every measurement is kept
-// at once; called again on the same folder, it goes on. Then writes the profile, heldout.csv, and for a device without a datasheet its
+// at once; called again on the same folder, it continues. Then writes the profile, heldout.csv, and for a device without a datasheet its
 // hardware, refusing what the lint finds impossible. `stop` ends it after the measurement in progress.
 CalibrationResult calibrate(const ModelSpec& model, Meter& meter, const CalibrationPlan& plan, const std::atomic<bool>& stop,
                             std::ostream& log);

@@ -18,7 +18,7 @@ struct Measured {
 enum class Role : std::uint8_t { kFit, kHeldOut };  // held-out points are never fitted
 
 // Everything measured so far, in memory and in FOLDER/measurements.csv, to which every measurement is appended as it is taken: what a
-// calibration that was cut off goes on from. FOLDER/calibration.yaml says what was measured where; a folder of another device, model or
+// calibration that was cut off continues from. FOLDER/calibration.yaml says what was measured where; a folder of another device, model or
 // seed is refused.
 class Measurements {
  public:
@@ -29,8 +29,8 @@ class Measurements {
     std::vector<double> medians;  // of each time it was measured
 
     [[nodiscard]] int times() const { return static_cast<int>(medians.size()); }
-    // Mean of the medians, without those a factor of four from their median (of two: from the smaller): there the device or the clock stood
-    // still.
+    // Mean of the medians, without those a factor of four away from their median (with two: from the smaller). There the device or its
+    // clock had stopped.
     [[nodiscard]] double mean_seconds() const;
     // Standard deviation of these medians / their mean; 0 for one.
     [[nodiscard]] double deviation_frac() const;
@@ -38,7 +38,7 @@ class Measurements {
   // Properties that all measurements of a folder share.
   using Identity = std::map<std::string, std::string>;
 
-  // Makes the folder, or reads what it holds. InputError for a folder that is something else or cannot be written.
+  // Makes the folder, or reads its files. InputError for a folder that is something else or cannot be written.
   Measurements(const std::string& folder, const Identity& identity);
 
   void add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& measured);

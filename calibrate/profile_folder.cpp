@@ -33,7 +33,7 @@ std::string as_float32(const ModelSpec& model) {
   return "# " + model.name + " as it was measured on a CPU: in float32.\n" + YAML::Dump(root) + "\n";
 }
 
-// Rates of the fastest measurements: what a datasheet would be, for lint and roofline.
+// Rates of the fastest measurements, which replace a datasheet for lint and roofline.
 struct PeakRates {
   double bytes_per_s = 0, flops_per_s = 0;
 };
@@ -58,7 +58,7 @@ double link_rate(const CalibratedFolder& f) {
   return rate > 0 ? rate : f.facts.copy_bytes_per_s;
 }
 
-// fp32 is priced at half the fp16 rate, so on a CPU twice the measured rate stands for fp16.
+// fp32 is priced at half the fp16 rate, so on a CPU the fp16 rate is written as twice the measured one.
 std::string hardware_text(const CalibratedFolder& f) {
   const PeakRates peak = peaks_of(f);
   const bool is_cpu = f.facts.kind == DeviceKind::kCpu;

@@ -24,7 +24,7 @@ struct TimedCall {
   double seconds = 0;
 };
 
-// On a GPU, of each call the time between events around it, behind a pause in which the host queues both.
+// On a GPU, the time of each call is taken between events around it, after a pause in which the CPU queues both.
 class CallTimes final : public OpClock {
  public:
   explicit CallTimes(CudaContext* cuda) : cuda_(cuda), timer_(cuda != nullptr ? std::make_unique<CudaTimer>() : nullptr) {}
@@ -46,7 +46,7 @@ class CallTimes final : public OpClock {
       add(std::string(call.op), call, seconds);
   }
   void add(const std::string& op, const OpCall& call, double seconds) { calls_[op].push_back({call, seconds}); }
-  // What was timed as kAtRest since the last call.
+  // Seconds timed as kAtRest since the last call.
   double take_rest_seconds() { return std::exchange(rest_seconds_, 0); }
   [[nodiscard]] const std::map<std::string, std::vector<TimedCall>>& calls() const { return calls_; }
 

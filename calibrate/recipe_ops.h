@@ -14,10 +14,10 @@ namespace kvlab {
 // Calls of one operation of a recipe, of about the same size.
 struct RecipeCalls {
   std::string op;     // the folder in kernels/
-  Measured measured;  // of a call: the median time, the means of what is counted
+  Measured measured;  // of a call: the median time, the means of the counts
 };
 
-// The steps in which a recipe's operations are timed: for each length and each number of sequences, prompts of so many tokens, one in a
+// The steps in which a recipe's operations are timed: for each length and each number of sequences, prompts of that many tokens, one in a
 // step, and then decode steps of all of them.
 struct RecipeSteps {
   std::vector<std::int32_t> prompt_tokens, sequences;

@@ -193,7 +193,7 @@ bool has_bias(const CalibrationTable& t, const ModelSpec& m) {
   return t.op == OpId::kQkvProj ? m.qkv_bias : t.op == OpId::kOProj ? m.o_bias : m.mlp_bias;
 }
 
-// Tokens at a point are those of so many sequences that decode, or of prompts.
+// Tokens at a point are those of decoding sequences, one each, or of prompts.
 std::int64_t sequences_of(const CalibrationTable& t, std::int64_t tokens) {
   return tokens <= t.most_sequences ? tokens : ceil_div(tokens, kContextTokens);
 }

@@ -23,7 +23,7 @@ struct CalibrationTable {
     kDecode,   // rows, length of each
     kPolicy,   // cached tokens per KV head; the second count is the length of a sequence, 0: at most kLayoutTokens
     kCopy,     // bytes over the host link
-    kRecipe,   // bytes and FLOPs of a recipe's operation: points are what the engine's calls were
+    kRecipe,   // bytes and FLOPs of a recipe's operation: points are the sizes of the engine's calls
   };
   std::string name;  // of the table's file; of a policy operation: as its OpCall has it
   Kind kind = Kind::kOp;

@@ -61,7 +61,7 @@ template <class F>
 void for_each_group(const HostPage& p, bool keys, std::int32_t tokens, F&& f) {
   const int bits = bits_of(p.format);
   const std::int32_t width = group_channels(p.format, p.head_dim), groups = p.head_dim / width;
-  const std::int64_t numbers = std::int64_t{p.page_tokens} * p.head_dim * bits / 16;  // where scales begin
+  const std::int64_t numbers = std::int64_t{p.page_tokens} * p.head_dim * bits / 16;  // offset of the scales
   const auto add = [&](Group& group, std::int32_t token, std::int32_t channel) {
     group.codes.push_back(keys ? k_code(bits, p.head_dim, token, channel) : v_code(bits, p.head_dim, token, channel));
     group.elements.push_back(std::int64_t{token} * p.head_dim + channel);

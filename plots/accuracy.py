@@ -11,14 +11,15 @@ from families import FAMILIES
 from fidelity import FRONT, choose, draw_front, draw_others, front_of, label_front, left_out_note, legend_of, looks_of
 from heat_maps import MAX_ROWS, ROW_IN, name_rows
 from groups import at_budgets, only_labels, parts_of, sentence, wilson
+from names import model_name
 
-_SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
+SUMMARY_COLUMNS = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
 
 
 def points_of(rows):
     """A row per policy and budget: exact_match_frac and full_exact_match_frac as the mean over tasks (lengths and seeds pooled by answers), the
-    other numbers over answers, each with the numbers of its row (KL per token, then); `by_task` holds the shares task by task, `half` half of the 95 %
-    interval of exact_match_frac (Wilson's of each task, independent of each other), and num_answers the fewest of a task."""
+    other numbers over answers, each with the numbers of its row (KL per token, then); `by_task` holds the shares task by task, `below` and `above` reach from
+    exact_match_frac to the ends of its 95 % interval (Wilson's of each task, added in squares as independent: Zou and Donner 2008), and num_answers the fewest of a task."""
     shares = ["exact_match_frac", "full_exact_match_frac"]
     points = []
     for (policy, budget), own in rows.groupby(["policy", "budget"], sort=False):
@@ -26,9 +27,9 @@ def points_of(rows):
         by = own.groupby("task", sort=False)[["num_answers", *shares]]
         tasks = by.apply(lambda t: pd.Series({c: np.average(t[c], weights=t["num_answers"]) for c in shares} | {"num_answers": t["num_answers"].sum()}))
         ends = [wilson(t.exact_match_frac * t.num_answers, t.num_answers) for t in tasks.itertuples()]
-        half = np.sqrt(sum(((high - low) / 2) ** 2 for low, high in ends)) / len(ends)
+        below, above = (np.sqrt(sum((end[i] - share) ** 2 for end, share in zip(ends, tasks["exact_match_frac"]))) / len(ends) for i in (0, 1))
         points.append({"name": policy, "budget": budget, "family": own["family"].iloc[0], **mean, **tasks[shares].mean().to_dict(), "by_task": tasks["exact_match_frac"],
-                       "half": half, "num_answers": int(tasks["num_answers"].min()), "host_bytes_frac": 0.0, "disk_bytes_frac": 0.0})
+                       "below": below, "above": above, "num_answers": int(tasks["num_answers"].min()), "host_bytes_frac": 0.0, "disk_bytes_frac": 0.0})
     table = pd.DataFrame(points)
     return table.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
 
@@ -39,13 +40,14 @@ def _curves(axis, points, y, looks):
         look = {"linewidth": 0.7, "alpha": 0.75, "markersize": 3.2, "markeredgewidth": 0, "linestyle": "-", **looks[policy]}
         axis.plot(rows["resident_bytes_frac"], rows[y], **look)
         if y == "exact_match_frac":
-            axis.errorbar(rows["resident_bytes_frac"], rows[y], yerr=rows["half"], fmt="none", ecolor=look["color"], elinewidth=0.4, capsize=1, capthick=0.4, alpha=0.5, zorder=1.3)
+            axis.errorbar(rows["resident_bytes_frac"], rows[y], yerr=rows[["below", "above"]].to_numpy().T, fmt="none", ecolor=look["color"], elinewidth=0.4, capsize=1, capthick=0.4, alpha=0.5, zorder=1.3)
 
 
 def _label_axes(left, right, points, lossy, model):
     left.axhline(points["full_exact_match_frac"].max(), color="black", linewidth=0.6, linestyle=":")
     left.set_ylabel("Right answers (mean over tasks)" + (f"\nof the model {model}" if model else ""))
-    left.set_ylim(bottom=-0.02 * left.get_ylim()[1])  # marks at 0 are whole
+    top = max((points["exact_match_frac"] + points["above"]).max(), points["full_exact_match_frac"].max(), 0.01)
+    left.set_ylim(-0.02 * top, 1.06 * top)  # marks at both ends are whole
     if len(lossy):
         style.logarithmic(right, "y", lossy["kl_to_full"].min(), lossy["kl_to_full"].max())
         right.set_ylim(bottom=0.35 * lossy["kl_to_full"].min())
@@ -104,7 +106,9 @@ def _by_task(points, full, note, folder, name):
 def _draw_part(rows, model, folder, suffix, every):
     """Figures of the rows that differ in policy, task, length and seed alone."""
     points = points_of(rows)
-    yield _over_bytes(points, model, folder, f"accuracy_bytes{suffix}", every), ""
+    bytes_ = points["resident_bytes_frac"]
+    if len(points) == 1 or bytes_.max() > 1.01 * bytes_.min():  # prefill selectors leave bytes as they are
+        yield _over_bytes(points, model, folder, f"accuracy_bytes{suffix}", every), ""
     full = rows.groupby("task", sort=False)[["num_answers", "full_exact_match_frac"]].apply(lambda t: np.average(t["full_exact_match_frac"], weights=t["num_answers"]))
     for end, chosen, note in at_budgets(points[points["name"] != "full"], every):
         for first in range(0, len(chosen), MAX_ROWS):
@@ -116,7 +120,7 @@ def draw(results, folder, every=False):
     """Yields (name, note) of the figures written."""
     if not results.is_accuracy:
         return
-    results.need("summary", _SUMMARY, "the accuracy figures")
+    results.need("summary", SUMMARY_COLUMNS, "the accuracy figures")
     for suffix, rows, drawn in parts_of(results.summary, results.axes, every):
-        for name, note in _draw_part(rows, setting.run_model(results.folder), folder, suffix, every):
+        for name, note in _draw_part(rows, model_name(setting.run_model(results.folder)), folder, suffix, every):
             yield name, "; ".join(filter(None, (drawn, note)))

@@ -13,10 +13,10 @@ _SEARCH = ("search_rate_per_s", "Highest rate that attains the SLO (requests/s)"
 _TTFT, _TPOT = ("ttft_p99_ms", "P99 TTFT (ms)"), ("tpot_p99_ms", "P99 TPOT (ms)")
 _E2E, _OUTPUT = ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "Output (tokens/s)")
 _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
-_NEEDED = (_TTFT, _TPOT, _E2E, _OUTPUT)
+NEEDED = (_TTFT, _TPOT, _E2E, _OUTPUT)
 _MAX_PANELS = 4
 MAX_BARS = 24
-_SHORT_LABEL = 16  # characters; with longer ones the panels stand side by side across the page
+_SHORT_LABEL = 16  # characters; with longer ones the panels are side by side across the page
 _LABEL_WIDTH = 30
 _LINE_IN = 0.105  # of text
 _AROUND_IN = 0.5  # a panel's axis and its label
@@ -29,8 +29,8 @@ def _has(summary, metric):
     return metric[0] in summary and summary[metric[0]].notna().any()
 
 
-def _metrics(summary):
-    """Of what the runs have, the first four: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
+def metrics_of(summary):
+    """The first four that the runs have: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
     wanted = [_TTFT, _TPOT, _GOODPUT if _has(summary, _GOODPUT) else _E2E, _OUTPUT]
     if _HIT[0] in summary and summary[_HIT[0]].nunique() > 1:
         wanted.insert(0, _HIT)
@@ -40,7 +40,7 @@ def _metrics(summary):
 
 
 def _largest(values):
-    """Of those that are numbers; 0: there are none."""
+    """The largest of those that are numbers; 0: there are none."""
     return max((v for v in values if np.isfinite(v)), default=0)
 
 
@@ -80,6 +80,16 @@ def _bars(axis, stats):
         if np.isfinite(mean):
             axis.annotate(_value_text(mean), (max(end, start), y), (2, 0), textcoords="offset points", va="center", fontsize=6, bbox=_BEHIND)
     axis.grid(axis="y", visible=False)
+
+
+def _clear_of(axis, at):
+    """Moves the numbers that a vertical line at `at` would cross to its right."""
+    scale, line = 72 / axis.figure.dpi, axis.transData.transform((at, 0))[0]
+    renderer = axis.figure.canvas.get_renderer()
+    for text in axis.texts:
+        box = text.get_window_extent(renderer)
+        if text.get_gid() is None and box.x0 - 3 < line < box.x1 + 3:
+            text.set_position((text.get_position()[0] + (line + 4 - box.x0) * scale, 0))
 
 
 def _in_seconds(stats, title):
@@ -122,6 +132,7 @@ def _panels(name, texts, num_metrics):
 def draw_bars(name, lines, metrics, slo_ms, folder, title="", note=""):
     """`lines`: (text, rows) of each bar from above; `metrics`: (column, title) of each panel."""
     figure, axes = _panels(name, [text for text, _ in lines], len(metrics))
+    limits = []
     for axis, (column, text) in zip(axes, metrics):
         stats, text, unit = _in_seconds([mean_and_interval(part[column]) for _, part in lines], text)
         _bars(axis, stats)
@@ -130,7 +141,13 @@ def draw_bars(name, lines, metrics, slo_ms, folder, title="", note=""):
         metric = column.split("_")[0]
         if column.endswith("_p99_ms") and metric in slo_ms:
             style.limit(axis, "x", slo_ms[metric] / unit, "SLO")
-    return style.save(figure, folder, name, title=title, note=note)
+            limits.append((axis, slo_ms[metric] / unit))
+
+    def place():
+        for axis, at in limits:
+            _clear_of(axis, at)
+
+    return style.save(figure, folder, name, title=title, note=note, place=place)
 
 
 def _pages(view, num_metrics):
@@ -146,8 +163,8 @@ def _pages(view, num_metrics):
 def draw(results, folder, every=False):
     if results.summary is None or results.is_hit_ratio:
         return
-    results.need("summary", [column for column, _ in _NEEDED], "the bar comparison")
-    metrics = [m for m in _metrics(results.summary) if results.summary[m[0]].notna().any()]
+    results.need("summary", [column for column, _ in NEEDED], "the bar comparison")
+    metrics = [m for m in metrics_of(results.summary) if results.summary[m[0]].notna().any()]
     for view in views(results, "comparison", every=every, most=MAX_BARS):
         if len(view.lines) < 2 or not metrics:
             continue

@@ -7,7 +7,7 @@ import style
 from groups import panelled
 
 TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End-to-end latency"}
-_COLUMNS = ["run", "arrival_ns", "first_token_ns", "last_token_ns", "output_tokens", "state"]
+COLUMNS = ["run", "arrival_ns", "first_token_ns", "last_token_ns", "output_tokens", "state"]
 _MAX_POINTS = 2000
 
 
@@ -82,7 +82,7 @@ def draw(results, folder, every=False):
     """Yields (name, note) of the figures written."""
     if results.requests is None or results.summary is None:
         return
-    results.need("requests", _COLUMNS, "the latency CDF")
+    results.need("requests", COLUMNS, "the latency CDF")
     latency = latencies_ms(results.requests)
     for metric in TITLES:
         for view in panelled(results, f"cdf_{metric}", every):

@@ -12,11 +12,12 @@ from heat_maps import maps, needles, one_recipe, source_of
 from load import ResultsError
 from names import shown
 
-_SUMMARY = ("recipe budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac "
+SUMMARY_COLUMNS = ("recipe budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac "
             "host_bytes_frac disk_bytes_frac family").split()
 _GREY = {"color": "#b4b4b4", "linestyle": "none", "markersize": 2.4, "markeredgewidth": 0, "zorder": 1.2}
 _MAX_GREY = 40  # policies that a note names
 _LEGEND_COLUMNS = 5
+_TALLEST = 7  # entries of a block in one column
 FRONT = {"color": "black", "linewidth": 2.4, "alpha": 0.2}
 
 
@@ -25,7 +26,7 @@ def points_of(results):
     its budget; `selects`: it keeps all tokens and reads some."""
     rows = results.summary
     rows = rows.assign(name=policy_names(rows, results.axes), rank=rows["family"].map(list(FAMILIES).index))
-    numbers = [c for c in _SUMMARY if c not in ("recipe", "family")] + ["rank"]
+    numbers = [c for c in SUMMARY_COLUMNS if c not in ("recipe", "family")] + ["rank"]
     grouped = rows.groupby(["name", *results.axes], sort=False, dropna=False)
     points = grouped.agg({"run": list, "family": "first", "budget": "first", **dict.fromkeys(numbers, "mean")}).reset_index("name").reset_index(drop=True)
     points = points.sort_values("rank", kind="stable", ignore_index=True)
@@ -46,7 +47,7 @@ def pareto(x, y):
 # ---- curves ----
 
 
-def _elsewhere(rows):
+def is_elsewhere(rows):
     """Which rows hold bytes in host memory or on disk."""
     return rows["host_bytes_frac"] + rows["disk_bytes_frac"] > 0
 
@@ -59,7 +60,7 @@ def _shade(colour, place, count):
 
 
 def looks_of(points):
-    """Of each policy: marker and colour by family, shade by place in the family."""
+    """For each policy: marker and colour by family, shade by place in the family."""
     looks = {}
     for family, rows in points.groupby("family", sort=False):
         names = rows["name"].unique()
@@ -96,6 +97,27 @@ def draw_others(axis, points, others, x, y):
         axis.plot(rows[x], rows[y], marker=MARKERS[family], **_GREY)
 
 
+def _split(block, most):
+    """A block in pieces of about equal heights, none above `most`."""
+    pieces = -(-len(block) // most)
+    height = -(-len(block) // pieces)
+    return [block[i : i + height] for i in range(0, len(block), height)]
+
+
+def _legend_columns(blocks):
+    """Blocks side by side: tall ones in columns of their own, next to each other, the others where there is room first."""
+    tall = [piece for block in blocks if len(block) > _TALLEST for piece in _split(block, _TALLEST)]
+    rest = sorted((block for block in blocks if len(block) <= _TALLEST), key=len, reverse=True)
+    height = max([len(block) for block in tall + rest] + [-(-sum(map(len, blocks)) // _LEGEND_COLUMNS)])
+    columns = [list(piece) for piece in tall]
+    for block in rest:
+        room = next((c for c in columns if len(c) + len(block) <= height), None)
+        if room is None:
+            columns.append(room := [])
+        room.extend(block)
+    return columns, height
+
+
 def legend_of(points, looks, figure, more=()):
     """Families side by side, each under its name: handles, labels and the number of columns. `more`: entries of another block."""
     blocks = [list(more)] if more else []
@@ -103,51 +125,46 @@ def legend_of(points, looks, figure, more=()):
         names = rows["name"].unique()
         head = Line2D([], [], linestyle="none", marker=MARKERS[family], markersize=4, markerfacecolor="none", markeredgewidth=0.8, color=FAMILIES[family])
         blocks.append([(head, f"{family}:")] + [(Line2D([], [], linestyle="none", markersize=4, markeredgewidth=0, **looks[n]), shown(n, figure)) for n in names])
-        if family == "selection" and _elsewhere(rows).any():
+        if family == "selection" and is_elsewhere(rows).any():
             hollow = {"color": FAMILIES[family], "marker": MARKERS[family], "markerfacecolor": "white", "linestyle": "--", "linewidth": 0.7, "markersize": 4}
-            blocks[-1].append((Line2D([], [], **hollow), "hollow: rest on the host"))
-    height = max(max(map(len, blocks)), -(-sum(map(len, blocks)) // _LEGEND_COLUMNS))
-    columns = []
-    for block in sorted(blocks, key=len, reverse=True):  # first fit
-        room = next((c for c in columns if len(c) + len(block) <= height), None)
-        if room is None:
-            columns.append(room := [])
-        room.extend(block)
+            blocks[-1].append((Line2D([], [], **hollow), "hollow: rest in CPU memory"))
+    columns, height = _legend_columns(blocks)
     blank = (Line2D([], [], linestyle="none"), "")
     entries = [entry for c in columns for entry in c + [blank] * (height - len(c))]
     return [h for h, _ in entries], [t for _, t in entries], len(columns)
 
 
-def mass_scale(axis, low):
-    """Stretches masses near 1, where most policies are, as a logarithmic axis of what is lost would."""
+def mass_scale(axis, low, high=1):
+    """Stretches masses near 1, where most policies are, as a logarithmic axis of what is lost would. The axis ends above `high`."""
     def to_axis(m):
         return -np.log10(np.maximum(1.004 - np.asarray(m, dtype=float), 1e-9))
 
     axis.set_yscale("function", functions=(to_axis, lambda v: 1.004 - 10.0 ** -np.asarray(v, dtype=float)))
     ticks = [t for t in (0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1) if t >= low]
     axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
-    axis.set_ylim(max(0, low - 0.05), 1.0024)
+    axis.set_ylim(max(0, low - 0.05), 1.0024 if high > 0.98 else high + 0.4 * (1 - high))
 
 
 def _draw_curves(axis, points, x, y, looks):
     for name, rows in points[points["name"].isin(looks)].groupby("name", sort=False):
         rows = rows.sort_values(x, kind="stable")
         look = looks[name]
-        hollow = _elsewhere(rows).any()
+        hollow = is_elsewhere(rows).any()
         axis.plot(rows[x], rows[y], linewidth=0.7, alpha=0.75, markersize=3.2, markeredgewidth=0.7,
                   markerfacecolor="white" if hollow else look["color"], linestyle="--" if hollow else "-", **look)
 
 
 def _place_label(axis, text, x, y, up, taken):
-    """Offset in points of a label beside (x, y), further off until it covers no point and no other; it stays inside the panel on the left."""
+    """Offset in points of a label beside (x, y), further off until it covers no point and no other; it stays inside the panel."""
     scale = 72 / axis.figure.dpi
     px, py = axis.transData.transform((x, y)) * scale
     left = axis.bbox.x0 * scale + 2
     width, height = 3.5 * len(text), 8
     begin = max(left, px - 5 - width)
-    off = 8.0
-    while off < 60 and any(begin < b + w and b < begin + width and abs(py + up * off - m) < (height + h) / 2 for b, w, m, h in taken):
-        off += 1.0
+    low, high = axis.bbox.y0 * scale, axis.bbox.y1 * scale
+    is_free = lambda y: not any(begin < b + w and b < begin + width and abs(y - m) < (height + h) / 2 for b, w, m, h in taken)
+    tried = [(way, off) for way in (up, -up) for off in np.arange(8.0, 61.0) if low + 4 < py + way * off < high - 4]
+    up, off = next(((way, off) for way, off in tried if is_free(py + way * off)), tried[-1] if tried else (up, 60.0))
     taken.append((begin, width, py + up * off, height))
     return begin - px, up * off
 
@@ -186,7 +203,7 @@ def _fidelity_axes(left, right, points, lossy, x, title):
         style.logarithmic(axis, "x", points[x].min(), points[x].max())
         axis.set_xlim(points[x].min() * 0.5, points[x].max() * 1.15)
         axis.set_xlabel(title)
-    mass_scale(left, points["attention_mass"].min())
+    mass_scale(left, points["attention_mass"].min(), points["attention_mass"].max())
     left.set_ylabel("Attention mass kept\n(share, on a log scale of what is lost)")
     if len(lossy):
         style.logarithmic(right, "y", lossy["output_rel_err"].min(), lossy["output_rel_err"].max())
@@ -201,7 +218,7 @@ def _fidelity_over(points, x, title, note, folder, name, every):
     lossy = points[points["output_rel_err"] > 0]
     panels = []
     for axis, rows, y, sign in ((axes[0, 0], points, "attention_mass", 1), (axes[0, 1], lossy, "output_rel_err", -1)):
-        plain = rows[(rows["family"] != "reference") & ((x != "resident_bytes_frac") | ~_elsewhere(rows))]
+        plain = rows[(rows["family"] != "reference") & ((x != "resident_bytes_frac") | ~is_elsewhere(rows))]
         panels.append((axis, rows, y, sign, rows.loc[front_of(plain, x, y, sign)]))
     chosen, others = choose(points, [line["name"] for *_, line in panels], name, every)
     coloured = points[points["name"].isin(chosen)]
@@ -224,7 +241,7 @@ def _fidelity_over(points, x, title, note, folder, name, every):
 
 
 def _over_bytes(points, source, folder, every):
-    smaller = points[(points["resident_bytes_frac"] < 0.995) | ~points["selects"]]  # the others would stand on one line
+    smaller = points[(points["resident_bytes_frac"] < 0.995) | ~points["selects"]]  # the others would be on one line
     notes = ["selectors that keep all bytes are in fidelity_attended"] if len(smaller) < len(points) else []
     some = smaller[smaller["resident_bytes_frac"] > 0]  # the axis is logarithmic
     if len(some) < len(smaller):
@@ -239,11 +256,13 @@ def _over_bytes(points, source, folder, every):
 
 def draw(results, folder, every=False, recipe=None):
     """Yields (name, note) of the figures written."""
-    results.need("summary", _SUMMARY, "the fidelity figures")
+    results.need("summary", SUMMARY_COLUMNS, "the fidelity figures")
     if results.summary.empty:
         return
     points, source = points_of(results), source_of(results)
-    yield _over_bytes(points, source, folder, every)
+    is_exact = (points["attention_mass"] >= 1).all() and (points["output_rel_err"] <= 0).all()
+    if not is_exact or points["resident_bytes_frac"].nunique() > 1:  # prefill selectors leave decode and bytes as they are
+        yield _over_bytes(points, source, folder, every)
     reading = points[(points["attention_mass"] < 1) & (points["attended_tokens"] > 0)]
     if not reading.empty:
         yield _fidelity_over(reading, "attended_tokens", "Tokens attended to (per step, layer and KV head)", source, folder, "fidelity_attended", every), ""

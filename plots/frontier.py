@@ -1,4 +1,4 @@
-"""What a KV policy costs and what it keeps: right answers over time per token, predicted by the simulator and measured by the engine (docs/engine.md).
+"""Cost and accuracy of KV policies: right answers over time per token, predicted by the simulator and measured by the engine (docs/engine.md).
 
 Joins two results folders by recipe and budget: graded answers (docs/accuracy.md) and a serving experiment with `host: [sim, engine]`.
 """
@@ -11,26 +11,15 @@ import setting
 import style
 from accuracy import points_of as answers_of
 from families import FAMILIES, MARKERS
-from groups import others_of, sentence
-from load import ResultsError, value_text
-from names import shown
+from groups import at_first, others_of, sentence
+from load import Unjoinable, value_text
+from names import model_name, shown
 from policies import full_name
 
 NAME = "frontier"
 _LOG_FROM = 10  # the largest latency over the median from which the axis is logarithmic
 
-_METRICS = (("tpot_mean_ms", "Time per output token (ms)"), ("e2e_mean_ms", "End-to-end latency (ms)"))
-
-
-def _at_first(rows, axes):
-    """The rows at the first value of each axis, and these values; NaN, where a run does not have the axis, is one."""
-    chosen = {}
-    for axis in axes:
-        value = rows[axis].iloc[0]
-        rows = rows[rows[axis].isna() if pd.isna(value) else rows[axis] == value]
-        if not pd.isna(value):
-            chosen[axis] = value
-    return rows, chosen
+METRICS = (("tpot_mean_ms", "Time per output token (ms)"), ("e2e_mean_ms", "End-to-end latency (ms)"))
 
 
 def _served(serving):
@@ -40,8 +29,8 @@ def _served(serving):
     lowest = {a: rows[a].min() for a in loads}
     for axis, load in lowest.items():
         rows = rows[rows[axis] == load]
-    rows, others = _at_first(rows, [a for a in others_of(serving.summary, serving.axes) if a not in ("host", *loads)])
-    metrics = [m for m, _ in _METRICS]
+    rows, others = at_first(rows, [a for a in others_of(serving.summary, serving.axes) if a not in ("host", *loads)])
+    metrics = [m for m, _ in METRICS]
     means = rows.groupby(["policy", "budget", "host"], sort=False)[metrics].mean().unstack("host").reindex(columns=pd.MultiIndex.from_product([metrics, ("sim", "engine")]))
     means.columns = ["_".join(c) for c in means.columns]
     return means, lowest | others
@@ -60,16 +49,16 @@ def _note(setting, asked, served, answers):
 
 
 def points_of(accuracy, serving):
-    """A row per policy that both folders have: its answers, and each metric by host at the lowest load; and what the note says. ResultsError:
+    """A row per policy that both folders have: its answers, and each metric by host at the lowest load; and what the note says. Unjoinable:
     there is none."""
-    rows, asked = _at_first(accuracy.summary, others_of(accuracy.summary, accuracy.axes))
+    rows, asked = at_first(accuracy.summary, others_of(accuracy.summary, accuracy.axes))
     answers = answers_of(rows)
     answers["name"] = [full_name(p, b) for p, b in zip(answers["name"], answers["budget"])]
     served, setting = _served(serving)
     served.insert(0, "name", [full_name(p, b) for p, b in served.index])
-    points = served.dropna().merge(answers[["name", "exact_match_frac", "half", "num_answers", "resident_bytes_frac", "family"]], on="name")
+    points = served.dropna().merge(answers[["name", "exact_match_frac", "below", "above", "num_answers", "resident_bytes_frac", "family"]], on="name")
     if points.empty:
-        raise ResultsError(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(answers['name'])}; {serving.folder} serves "
+        raise Unjoinable(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(answers['name'])}; {serving.folder} serves "
                            f"{', '.join(served['name'])}, which needs both hosts for each")
     return points, _note(setting, asked, served, answers)
 
@@ -88,12 +77,12 @@ def spread(heights, gap, top):
 def _name_points(axis, points):
     """A column of names beside the panel, each with a line to its point."""
     points = points.sort_values("exact_match_frac", kind="stable")
-    unit = 1000 if style.in_seconds(_most_ms(points, _METRICS[1][0])) else 1
+    unit = 1000 if style.in_seconds(_most_ms(points, METRICS[1][0])) else 1
     low, high = axis.get_ylim()
     heights = [(y - low) / (high - low) for y in points["exact_match_frac"]]
     gap = min(7 / (axis.bbox.height * 72 / axis.figure.dpi), 1 / len(points))
     for p, height in zip(points.to_dict("records"), spread(heights, gap, 1)):
-        end = max(p[f"{_METRICS[1][0]}_sim"], p[f"{_METRICS[1][0]}_engine"]) / unit
+        end = max(p[f"{METRICS[1][0]}_sim"], p[f"{METRICS[1][0]}_engine"]) / unit
         axis.annotate(shown(p["name"], NAME), (end, p["exact_match_frac"]), (1.04, height), textcoords="axes fraction", va="center", fontsize=6, color=FAMILIES[p["family"]],
                       arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "#909090", "shrinkA": 0, "shrinkB": 3}, annotation_clip=False)
 
@@ -103,7 +92,7 @@ def _most_ms(points, metric):
 
 
 def _size(share):
-    """Of a mark, in points: its area grows with the share of the full cache's bytes."""
+    """Size of a mark in points: its area grows with the share of the full cache's bytes."""
     return 3 + 9 * np.sqrt(share)
 
 
@@ -111,7 +100,7 @@ def _draw_points(axis, points, metric, unit):
     for p in points.to_dict("records"):
         look = {"color": FAMILIES[p["family"]], "marker": MARKERS[p["family"]], "markersize": _size(p["resident_bytes_frac"]), "linestyle": "none"}
         predicted, measured = p[f"{metric}_sim"] / unit, p[f"{metric}_engine"] / unit
-        axis.errorbar(measured, p["exact_match_frac"], yerr=p["half"], fmt="none", ecolor="#b0b0b0", elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=1.3)
+        axis.errorbar(measured, p["exact_match_frac"], yerr=[[p["below"]], [p["above"]]], fmt="none", ecolor="#b0b0b0", elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=1.3)
         axis.plot([predicted, measured], [p["exact_match_frac"]] * 2, color=look["color"], linewidth=0.8)
         axis.plot(measured, p["exact_match_frac"], markeredgewidth=0, alpha=0.85, **look)
         axis.plot(predicted, p["exact_match_frac"], markerfacecolor="none", markeredgewidth=0.9, **look)
@@ -139,18 +128,18 @@ def _legend_of(points):
     return [h for h, _ in entries], [t for _, t in entries]
 
 
-def draw(accuracy, serving, folder):
+def draw(accuracy, serving, folder, every=False):
     """Yields (name, note) of the figure."""
     points, note = points_of(accuracy, serving)
     figure, axes = style.grid(NAME, 1, 2, style.PAGE_IN, 2.5, sharey=True)
-    for axis, (metric, title) in zip(axes[0], _METRICS):
+    for axis, (metric, title) in zip(axes[0], METRICS):
         unit = 1000 if style.in_seconds(_most_ms(points, metric)) else 1
         _draw_points(axis, points, metric, unit)
         axis.set_xlabel(title.replace("(ms)", "(s)") if unit > 1 else title)
         _scale(axis, points, metric, unit)
-    model = setting.run_model(accuracy.folder)
+    model = model_name(setting.run_model(accuracy.folder))
     axes[0, 0].set_ylabel("Right answers (mean over tasks)" + (f"\nof the model {model}" if model else ""))
-    most = max((points["exact_match_frac"] + points["half"]).max(), 0.01)
+    most = max((points["exact_match_frac"] + points["above"]).max(), 0.01)
     axes[0, 0].set_ylim(-0.04 * most, 1.08 * most)
     widest = max(len(shown(n, NAME)) for n in points["name"])
     axes[0, 1].annotate("M" * (widest * 4 // 5), (1.04, 0.5), xycoords="axes fraction", fontsize=6, alpha=0)  # room for the names

@@ -1,4 +1,4 @@
-"""What goes into one figure: which lines, how runs are averaged over seeds, which value of a long sweep."""
+"""The content of one figure: which lines, how runs are averaged over seeds, which value of a long sweep."""
 
 import math
 from dataclasses import dataclass, field
@@ -154,8 +154,19 @@ def others_of(rows, axes):
     return [a for a in axes if not is_policy_axis(a) and rows[a].nunique(dropna=False) > 1]
 
 
+def at_first(rows, axes):
+    """The rows at the first value of each axis, and these values; NaN, where a run does not have the axis, is one."""
+    chosen = {}
+    for axis in axes:
+        value = rows[axis].iloc[0]
+        rows = rows[rows[axis].isna() if pd.isna(value) else rows[axis] == value]
+        if not pd.isna(value):
+            chosen[axis] = value
+    return rows, chosen
+
+
 def policy_names(rows, axes):
-    """Of each row its policy, and the values of other axes that vary."""
+    """For each row its policy, and the values of other axes that vary."""
     others = others_of(rows, axes)
     return [", ".join(filter(None, (row["policy"], label_of(row, others, False)))) for row in rows.to_dict("records")]
 
@@ -197,7 +208,9 @@ def at_budgets(points, every):
         yield "", points, ""
     for budget in budgets if every else budgets[middle : middle + 1]:
         chosen = points[points["budget"].isin((budget, ""))]
-        notes = [] if every or len(budgets) == 1 else [f"1 of {len(budgets)} budgets drawn"]
+        key, value = budget.split()
+        text = f"budget of {value} tokens" if key == "budget_tokens" else budget.replace("_", " ")
+        notes = [text if every else f"{text}, 1 of {len(budgets)} drawn"] if len(budgets) > 1 else []
         missing = [n for n in points["name"].unique() if n not in set(chosen["name"])]
         notes += [f"without {', '.join(missing)}, which {'has' if len(missing) == 1 else 'have'} other budgets"] if missing else []
         yield f"_{slug(budget)}", chosen, "; ".join(notes)

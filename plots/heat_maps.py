@@ -10,7 +10,7 @@ import style
 from families import FAMILIES
 from groups import at_budgets, budgets_of, sentence
 from load import slug
-from names import shown
+from names import model_name, shown
 from policies import full_name
 
 _LEVELS = (0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)  # of attention mass: finer where policies differ
@@ -21,7 +21,7 @@ MAX_ROWS = 60  # of a heat map: more are no page
 
 def source_of(results):
     """Whose attention was measured."""
-    model = setting.sample_model(results.folder) or setting.run_model(results.folder)
+    model = model_name(setting.sample_model(results.folder) or setting.run_model(results.folder))
     return f"Measured on the attention of the model {model}." if model else ""
 
 

@@ -9,18 +9,16 @@ from pathlib import Path
 import pandas as pd
 
 import setting
+from errors import ResultsError, Unjoinable  # noqa: F401  (readers of results take them from here)
+from names import model_name
 from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
         "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str},
-        "points": {"id": str, "group": str}, "claims": {"name": str}, "search": {"run": str}}
+        "points": {"id": str, "group": str}, "claims": {"name": str}, "search": {"run": str}, "prompts": {"run": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
-
-
-class ResultsError(Exception):
-    """Something the user can mend; printed as one line."""
 
 
 @dataclass
@@ -41,14 +39,15 @@ class Results:
     points: pd.DataFrame = None
     claims: pd.DataFrame = None
     search: pd.DataFrame = None
+    prompts: pd.DataFrame = None
 
     @functools.cached_property
     def source(self):
-        """Where the numbers are from: 'Simulated: llama-3.1-8b on L40S.'; "" where the folder does not say."""
+        """The origin of the numbers: 'Simulated: llama-3.1-8b on L40S.'; "" if the folder does not say."""
         model, hardware = setting.run_model(self.folder), setting.run_hardware(self.folder)
         hosts = set(self.summary["host"]) if "host" in self.axes else {self.host}
         by = {"sim": "Simulated", "engine": "Measured in the engine"}.get(hosts.pop() if len(hosts) == 1 else "", "Simulated and measured in the engine")
-        return f"{by}: {model}{f' on {hardware}' if hardware else ''}." if model else ""
+        return f"{by}: {model_name(model)}{f' on {hardware}' if hardware else ''}." if model else ""
 
     @property
     def search_attainment(self):
@@ -146,7 +145,7 @@ def slug(text):
 
 
 def label_of(row, axes, alone):
-    """Text values stand for themselves, numbers need their axis' name. `alone`: a single axis, whose name the reader knows.
+    """Text values need no name, numbers need their axis' name. `alone`: a single axis, whose name the reader knows.
     An axis that the run does not have (a parameter of another policy) is left out."""
     parts = []
     for axis in (a for a in axes if not pd.isna(row[a])):
@@ -177,7 +176,7 @@ def _read(folder, table):
 
 
 def _axes(summary, path):
-    """Axes stand between `run` and `seed`; results without time once had no seed but `lookups`."""
+    """Axes are between `run` and `seed`; results without time once had no seed but `lookups`."""
     columns = list(summary.columns)
     end = next((c for c in ("seed", "lookups") if c in columns), None)
     if not columns or columns[0] != "run" or end is None:

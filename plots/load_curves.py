@@ -1,4 +1,4 @@
-"""Throughput-latency curves, goodput over offered load, and the attainment that a search for the highest rate saw."""
+"""Throughput-latency curves, goodput over offered load, and the attainment that a search saw."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import style
 from groups import View, combinations, lines_of, mean_and_interval, only_labels, seeds_note, views
 from load import axis_title
 
-_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 
 
 def points(rows, axis, column):
@@ -26,7 +26,7 @@ def draw_curve(axis, index, curve):
 
 
 def _apart(curves, width):
-    """The curves moved apart along x by a little, so that intervals at the same x do not lie on each other."""
+    """The curves moved apart along x by a little, so that intervals at the same x do not overlap."""
     if not any((curve[:, 2] > 0).any() for curve in curves):
         return curves
     step = min(0.007, 0.03 / len(curves)) * width
@@ -63,7 +63,7 @@ def _throughput_latency(results, view, metric, folder):
     handles = [draw_curve(axis, i, c / [1, unit, unit]) for i, (_, c) in enumerate(curves)]
     scale_latency(axis, all_y.min() / unit, all_y.max() / unit)
     axis.set_xlabel("Throughput (requests/s)")
-    axis.set_ylabel(f"P99 {_LATENCIES[metric]} ({'s' if seconds else 'ms'})")
+    axis.set_ylabel(f"P99 {LATENCIES[metric]} ({'s' if seconds else 'ms'})")
     if metric in results.slo_ms:
         style.limit(axis, "y", results.slo_ms[metric] / unit, "SLO")
     return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
@@ -90,41 +90,61 @@ def _goodput(results, view, folder):
     return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
 
 
-def _attainment(results, folder):
-    """Share of requests within the SLO at each rate that a search tried; the rate found is marked."""
+_SEARCHED = {
+    "rate": ("search_rate_per_s", "Arrival rate (requests/s)", "rate"),
+    "concurrency": ("search_concurrency", "Users", "number of users"),
+    "replicas": ("search_replicas", "Replicas", "number of replicas"),
+    "tp": ("search_tp", "Tensor-parallel degree", "degree"),
+}
+
+
+def _searched(results):
+    """The quantity that every search varied; None: they differ, or there is none."""
+    if results.search is None or results.search["slo_attainment_frac"].nunique() < 2:
+        return None
+    varied = results.search["varied"].unique() if "varied" in results.search else ["rate"]
+    return varied[0] if len(varied) == 1 and _SEARCHED[varied[0]][0] in results.summary else None
+
+
+def _attainment(results, varied, folder):
+    """Share of requests within the SLO at each value that a search tried; the one found is marked."""
     name = "attainment"
+    column, title, noun = _SEARCHED[varied]
+    at = "value" if "value" in results.search else "rate_per_s"
     lines = dict(lines_of(results.summary, results.axes, results.name))
     view = View("", [(label, lines[label]) for label in only_labels(lines, name)][: style.MAX_LINES], name, source=results.source)
     view.left_out = tuple(only_labels(lines, name)[style.MAX_LINES :])
     figure, (axis,) = style.panels(name, 1, 1.8)
     handles = []
     for i, (_, rows) in enumerate(view.lines):
-        probes = results.search[results.search["run"].isin(rows["run"])].groupby("rate_per_s")["slo_attainment_frac"].mean()
+        probes = results.search[results.search["run"].isin(rows["run"])].groupby(at)["slo_attainment_frac"].mean()
         handles += axis.plot(probes.index, 100 * probes, **style.line(i))
-        found = rows["search_rate_per_s"].mean()
+        found = rows[column].mean()
         axis.plot([found, found], [0, 0], marker="|", markersize=9, markeredgewidth=1.4, color=handles[-1].get_color(), clip_on=False, linestyle="none", zorder=3)
     tried = results.search[results.search["attains"] == 1]["slo_attainment_frac"]
-    lost = results.search.groupby("rate_per_s")["slo_attainment_frac"].max() < 0.05
-    axis.set_xlim(0, lost[lost].index.min() if lost.any() else results.search["rate_per_s"].max())  # what is beyond shows nothing
+    lost = results.search.groupby(at)["slo_attainment_frac"].max() < 0.05
+    falls = varied in ("rate", "concurrency")  # what is beyond the last that attains shows nothing
+    axis.set_xlim(0, lost[lost].index.min() if falls and lost.any() else results.search[at].max())
     axis.set_ylim(0, 102)
     if len(tried):
         style.limit(axis, "y", 100 * results.search_attainment, "wanted")
-    axis.set_xlabel("Arrival rate (requests/s)")
+    axis.set_xlabel(title)
     axis.set_ylabel("Requests within the SLO (%)")
-    return _finish(figure, view, handles, [text for text, _ in view.lines], view.footnote("Points are the search's probes; a bar on the x axis is the rate found."), folder)
+    return _finish(figure, view, handles, [text for text, _ in view.lines], view.footnote(f"Points are the search's probes; a bar on the x axis is the {noun} found."), folder)
 
 
 def draw(results, folder, every=False):
     if results.summary is None or results.is_hit_ratio:
         return
-    if results.search is not None and "search_rate_per_s" in results.summary and results.search["slo_attainment_frac"].nunique() > 1:
+    varied = _searched(results)
+    if varied is not None:
         results.need("search", ["rate_per_s", "slo_attainment_frac", "attains"], "the attainment curve")
-        yield _attainment(results, folder), ""
+        yield _attainment(results, varied, folder), ""
     rate = results.rate_axis()
     if rate is None or results.summary[rate].nunique() < 2:
         return
-    results.need("summary", ["requests_per_s", *(f"{m}_p99_ms" for m in _LATENCIES)], "the throughput-latency curve")
-    for metric in _LATENCIES:
+    results.need("summary", ["requests_per_s", *(f"{m}_p99_ms" for m in LATENCIES)], "the throughput-latency curve")
+    for metric in LATENCIES:
         for view in views(results, f"throughput_latency_{metric}", without=rate, every=every):
             yield _throughput_latency(results, view, metric, folder), view.note
     if "goodput_per_s" in results.summary and results.summary["goodput_per_s"].notna().any():

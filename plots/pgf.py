@@ -1,6 +1,6 @@
 """A figure as pgfplots source for \\input into a paper: the same panels, lines, marks, bars, labels and legend, with the data as coordinates.
 
-Needs \\usepackage{pgfplots} with \\pgfplotsset{compat=1.16}. What pgfplots cannot draw, a heat map, is included as the PDF beside it.
+Needs \\usepackage{pgfplots} with \\pgfplotsset{compat=1.16}. A heat map, which pgfplots cannot draw, is included as the PDF beside it.
 """
 
 import numpy as np

@@ -16,10 +16,11 @@ import cdf
 import claims
 import custom
 import fidelity
-import frontier
 import hit_ratio
+import joint
 import load_curves
 import points
+import prefill
 import replay_predicts
 import serving_fidelity
 import settings
@@ -28,14 +29,14 @@ import table
 import timeline
 import validation
 import written
-from load import ResultsError, load
+from load import ResultsError, Unjoinable, load
 
 KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation, serving_fidelity)
 
 
 @dataclass
 class Drawn:
-    """What is in a folder of figures now, what was left out, and which kinds failed."""
+    """The figures that a folder has now, those left out, and the kinds that failed."""
 
     folder: Path = None
     names: list = field(default_factory=list)
@@ -56,22 +57,30 @@ class Drawn:
         except Exception as error:
             self.failures.append(f"{kind}: {type(error).__name__}: {' '.join(str(error).split())} ({_place(error)})")
 
+    def add_joint(self, draw, quality, served, every):
+        """The figure of two folders, or a note that says why there is none."""
+        try:
+            self.add("joint", draw(quality, served, self.folder, every))
+        except Unjoinable as error:
+            self.notes.append(f"no joint figure: {error}")
+
 
 def _place(error):
-    """Where in plots/ an error comes from."""
+    """The place in plots/ that an error comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if Path(f.filename).parent == Path(__file__).parent), frames[-1])
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def _kinds(results):
+def kinds_of(results):
+    """Modules that draw what these results have."""
     if results.is_accuracy:
         return (accuracy, replay_predicts)
     if results.is_claims:
         return (claims,)
     if results.is_points:
         return (points,)
-    return (fidelity,) if results.is_replay else KINDS
+    return (fidelity, prefill) if results.is_replay else KINDS
 
 
 def draw_all(folder, every=False, recipe=None, overrides=()):
@@ -82,50 +91,43 @@ def draw_all(folder, every=False, recipe=None, overrides=()):
     written.start()
     drawn = Drawn(results.folder / "figures")
     drawn.add("figures", custom.draw(results, drawn.folder, every))
-    for kind in _kinds(results):
+    for kind in kinds_of(results):
         options = {"recipe": recipe} if kind is fidelity else {}
         drawn.add(kind.__name__, kind.draw(results, drawn.folder, every, **options))
+    _add_asked(drawn, results, every)
     drawn.add("summary.tex", table.write(results, drawn.folder))
     written.finish(drawn.folder, results.folder)
     settings.refuse_unmet(drawn.names)
     return drawn
 
 
-def _kind_of(results):
-    if results.is_claims:
-        return "has published claims"
-    if results.is_points:
-        return "has measured points"
-    if results.summary is None:
-        return "has no runs"
-    if results.is_accuracy:
-        return "has graded answers"
-    if results.is_hit_ratio:
-        return "has hit ratios"
-    if results.is_replay:
-        return "is a replay"
-    hosts = list(results.summary["host"].unique()) if "host" in results.axes else []
-    return f"was served on {' and '.join(hosts)}" if hosts else "was served on one host"
-
-
-def _kinds_of(everything):
-    return ", ".join(f"{r.folder} {_kind_of(r)}" for r in everything)
-
-
-def draw_frontier(folders, overrides=()):
-    """Of graded answers and a served experiment together, in the second one's figures; a note where there is no such figure."""
-    everything = [load(folder) for folder in folders]
-    graded = [r for r in everything if r.is_accuracy]
-    served = [r for r in everything if not r.is_accuracy and r.summary is not None and "host" in r.axes]
-    if len(graded) != 1 or len(served) != 1:
-        return Drawn(notes=[f"no joint figure: 'frontier' joins one folder of graded answers with one that served under 'host: [sim, engine]'; {_kinds_of(everything)}"])
-    settings.start(served[0].folder, overrides)
+def draw_joint(folders, every=False, overrides=(), into=None):
+    """The figures that folders have together, in `into` or among those of the folder that was served; a note where there is none."""
+    try:
+        pairs = joint.pairs_of([load(folder) for folder in folders])
+    except Unjoinable as error:
+        return Drawn(notes=[f"no joint figure: {error}"])
+    served = pairs[0][2]
+    settings.start(served.folder, overrides)
     style.apply()
     written.start()
-    drawn = Drawn(served[0].folder / "figures")
-    drawn.add("frontier", frontier.draw(graded[0], served[0], drawn.folder))
-    written.finish(drawn.folder, served[0].folder)
+    drawn = Drawn(into or served.folder / "figures")
+    for draw, quality, _ in pairs:
+        drawn.add_joint(draw, quality, served, every)
+    if into is None:
+        written.finish(drawn.folder, served.folder)
     return drawn
+
+
+def _add_asked(drawn, results, every):
+    """The joint figures that the experiment's own settings ask for."""
+    for name, other in joint.asked_for(results.folder):
+        try:
+            draw, quality, served = joint.asked_pair(results, name, other)
+        except Unjoinable as error:
+            drawn.notes.append(f"{name}: not drawn: {error}")
+            continue
+        drawn.add_joint(draw, quality, served, every)
 
 
 def _short(notes):
@@ -158,10 +160,10 @@ def _draw_folders(options):
         status = max(status, _report(drawn, options.quiet))
         print(f"kvlab: drew {len(drawn.names)} figures and tables into {drawn.folder} in {time.monotonic() - began:.1f} s", file=sys.stderr)
     if len(options.folder) > 1:
-        drawn = draw_frontier(options.folder, _overrides(options))
-        if not drawn.folder:
-            print(f"kvlab: {drawn.notes[0]}", file=sys.stderr)
-            return status
+        drawn = draw_joint(options.folder, options.all, _overrides(options))
+        for note in (n for n in drawn.notes if n.startswith("no joint figure")):
+            print(f"kvlab: {note}", file=sys.stderr)
+        drawn.notes = [n for n in drawn.notes if not n.startswith("no joint figure")]
         status = max(status, _report(drawn, options.quiet))
         if drawn.names:
             print(f"kvlab: drew {', '.join(drawn.names)} of the folders together into {drawn.folder}", file=sys.stderr)

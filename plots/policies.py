@@ -1,4 +1,4 @@
-"""What a KV policy is called: its recipe with what is changed in it, and its budget, from the axes of a sweep (docs/results.md)."""
+"""The name of a KV policy: its recipe with the changes to it, and its budget, from the axes of a sweep (docs/results.md)."""
 
 import re
 
@@ -20,7 +20,7 @@ def _parts_of_label(label, has_recipe):
     words = re.sub(r"#\d+$", "", str(label)).split()
     parts = {"recipe": words.pop(0)} if has_recipe and words else {}
     if has_recipe and words and re.fullmatch(r"[\d.]+", words[0]):
-        budget = words.pop(0)  # with a point: a share, in results from before it stood behind its key
+        budget = words.pop(0)  # with a point: a share, in older results without its key
         parts["budget_frac" if "." in budget else "budget_tokens"] = budget
     return parts | dict(zip(words[::2], words[1::2]))
 

@@ -59,7 +59,7 @@ def _matrix(axis, cells, tasks, budgets, title):
     axis.imshow(values, cmap="PuOr", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     for i, row in enumerate(values):
         for j, value in enumerate(row):
-            axis.text(j, i, "–" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", fontsize=5.5, color="white" if abs(value) > 0.6 else "black")
+            axis.text(j, i, "–" if np.isnan(value) else f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=5.5, color="white" if abs(value) > 0.6 else "black")
     axis.set_xticks(range(len(budgets)), [f"{b:.0f}" for b in budgets])
     axis.set_yticks(range(len(tasks)), tasks)
     axis.tick_params(length=0)

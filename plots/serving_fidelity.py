@@ -10,9 +10,9 @@ from families import FAMILIES
 from fidelity import FRONT, draw_front, label_front, legend_of, looks_of, mass_scale, pareto
 from groups import combinations, only_labels
 from load import label_of
-from names import shown
+from names import model_name, shown
 
-_PANELS = (("goodput_per_s", "Goodput at the best load\n(requests/s within the SLO)"), ("output_tokens_per_s", "Output at the highest load\n(tokens/s)"))
+PANELS = (("goodput_per_s", "Goodput at the best load\n(requests/s within the SLO)"), ("output_tokens_per_s", "Output at the highest load\n(tokens/s)"))
 _SAME_PLACE = 0.012  # of the axes: points that near cover each other
 _MEANS = ["resident_bytes_frac", "attention_mass", "goodput_per_s", "output_tokens_per_s"]
 
@@ -67,8 +67,8 @@ def together(points, columns):
 
 
 def _y_label(results):
-    model, budget = setting.sample_model(results.folder), setting.budget_tokens(results.folder)
-    told = ", ".join(filter(None, (f"on the model {model}" if model else "", f"budget {budget} tokens" if budget else "")))
+    model, budget = model_name(setting.sample_model(results.folder)), setting.budget_tokens(results.folder)
+    told = "\n".join(filter(None, (f"on the model {model}" if model else "", f"budget {budget} tokens" if budget else "")))
     return "Attention mass kept" + (f"\nmeasured {told}" if told else "")
 
 
@@ -78,9 +78,9 @@ def draw(results, folder, every=False):
         return
     name, points = "serving_fidelity", points_of(results)
     points = points[points["name"].isin(only_labels(points["name"], name))].reset_index(drop=True)
-    panels = [p for p in _PANELS if results.summary[p[0]].notna().any()]
+    panels = [p for p in PANELS if results.summary[p[0]].notna().any()]
     figure, axes = style.grid(name, 1, len(panels), style.PAGE_IN, 2.6)
-    looks, model, hardware = looks_of(points), setting.run_model(results.folder), setting.run_hardware(results.folder)
+    looks, model, hardware = looks_of(points), model_name(setting.run_model(results.folder)), setting.run_hardware(results.folder)
     simulated = f"\nsimulated: {model}{f' on {hardware}' if hardware else ''}" if model else ""
     lines = [_draw_panel(axis, points, looks, column, title + simulated) for axis, (column, title) in zip(axes[0], panels)]
     axes[0][0].set_ylabel(_y_label(results))

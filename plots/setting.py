@@ -4,6 +4,8 @@ import json
 
 import yaml
 
+from policies import BUDGETS
+
 _SLO = ("ttft", "tpot", "e2e")
 
 
@@ -21,7 +23,17 @@ def slo_ms(folder):
     """{"ttft": limit, "tpot": limit, "e2e": limit} in ms: those that are given, and are one number. Limits of some requests are no line."""
     slo = resolved(folder).get("slo")
     found = {m: slo.get(f"{m}_ms") for m in _SLO} if isinstance(slo, dict) else {}
-    return {metric: float(limit) for metric, limit in found.items() if isinstance(limit, (int, float)) and not isinstance(limit, bool)}
+    limits = {metric: float(limit) for metric, limit in found.items() if isinstance(limit, (int, float)) and not isinstance(limit, bool)}
+    return limits or _preset_ms(folder)
+
+
+def _preset_ms(folder):
+    """The limits of an SLO that the experiment names, from the manifest; {} where runs differ."""
+    try:
+        found = [run.get("slo_ms") for run in json.loads((folder / "manifest.json").read_text()).get("runs", [])]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+    return found[0] if found and isinstance(found[0], dict) and all(one == found[0] for one in found) else {}
 
 
 def _base(path):
@@ -56,7 +68,11 @@ def run_model(folder):
 
 
 def run_hardware(folder):
-    return _of_runs(folder, "hardware")
+    """The GPUs of all runs; of pools, whose runs do not name them, the experiment's own key where no pool has another."""
+    experiment = resolved(folder)
+    given = experiment.get("hardware")
+    own = given.upper() if isinstance(given, str) and "hardware" not in str(experiment.get("pools")) else ""
+    return _of_runs(folder, "hardware") or (own if "pools" in experiment else "")
 
 
 def budget_tokens(folder):
@@ -69,3 +85,17 @@ def budget_tokens(folder):
 
     found = budgets(resolved(folder).get("kv_policy"))
     return found.pop() if len(found) == 1 and -1 not in found else None
+
+
+def fixed_policy(folder):
+    """(recipe, budget) that all runs share, such as ('snapkv', 'budget_tokens 128'); "" for each that varies or is not given."""
+    policy = resolved(folder).get("kv_policy")
+    if isinstance(policy, list) and len(policy) == 1:
+        policy = policy[0]
+    if isinstance(policy, str):
+        return policy, ""
+    if not isinstance(policy, dict):
+        return "", ""
+    recipe = policy.get("recipe")
+    budgets = [f"{key} {policy[key]:.12g}" for key in BUDGETS if isinstance(policy.get(key), (int, float))]
+    return recipe if isinstance(recipe, str) else "", budgets[0] if len(budgets) == 1 else ""

@@ -4,14 +4,15 @@ import difflib
 
 import yaml
 
-from load import ResultsError
+from errors import ResultsError
 from setting import resolved
 
 LOOK = ("names", "only", "size", "title", "x_label", "y_label", "x_range", "y_range", "x_scale", "y_scale", "slo_lines", "legend", "draw", "format", "max_lines")
 DATA = ("metric", "statistic", "x", "series", "panel")
+JOIN = ("join", "join_by")  # of figures of two folders
+JOINT = ("frontier", "accuracy_serving", "fidelity_serving")
 FORMATS = ("pdf", "png", "pgf")
 ALL = "all"
-_JOINT = "frontier"  # drawn of two folders
 _given = {}  # {name of a figure: its settings}
 _met = set()  # names in _given of which there is a figure
 taken = set()  # figures that the user defines: the usual ones of these names are not drawn
@@ -41,7 +42,9 @@ def _words(value):
 
 def _checked(name, key, value):
     place = f"figures.{name}.{key}"
-    one_of(f"figures.{name}", key, LOOK + DATA)
+    one_of(f"figures.{name}", key, LOOK + DATA + JOIN)
+    if key in JOIN and name not in JOINT:
+        raise ResultsError(f"{place}: only figures of two folders have it: {', '.join(JOINT)}")
     if key in ("size", "x_range", "y_range"):
         value = _numbers(place, value)
     elif key == "names" and not isinstance(value, dict):
@@ -54,6 +57,8 @@ def _checked(name, key, value):
         raise ResultsError(f"{place}: expected true or false")
     for one in value if key == "format" else ():
         one_of(place, one, FORMATS)
+    if key == "join_by":
+        one_of(place, value, ("budget", "share"))
     if key in ("x_scale", "y_scale"):
         one_of(place, value, ("linear", "log"))
     return value
@@ -72,7 +77,7 @@ def _read_override(text):
     """'figures.tail.names.vllm_v1=vLLM' as ('tail', {'names': {'vllm_v1': 'vLLM'}})."""
     path, equals, value = text.partition("=")
     parts = path.split(".")
-    at = next((i for i, part in enumerate(parts) if i > 1 and part in LOOK + DATA), None)
+    at = next((i for i, part in enumerate(parts) if i > 1 and part in LOOK + DATA + JOIN), None)
     if not equals or parts[0] != "figures" or (at is None and len(parts) < 3):
         raise ResultsError(f"--set {text}: expected figures.NAME.KEY=VALUE, such as figures.comparison.size=[7,3]")
     at = len(parts) - 1 if at is None else at
@@ -108,7 +113,7 @@ def with_data(defaults):
     """{name: settings} of the figures that the user defines: with a metric, or with other data of one in `defaults`."""
     found = {}
     for name, own in _given.items():
-        if name != ALL and any(key in own for key in DATA):
+        if name not in (ALL, *JOINT) and any(key in own for key in DATA):
             if "metric" not in own and name not in defaults:
                 raise ResultsError(f"figures.{name}: a figure of your own needs 'metric'; it has {', '.join(own)}")
             found[name] = {**_given.get(ALL, {}), **defaults.get(name, {}), **own}
@@ -118,5 +123,5 @@ def with_data(defaults):
 def refuse_unmet(drawn):
     """ResultsError: settings for a figure that was not drawn and does not exist."""
     for name in _given:
-        if name not in (ALL, _JOINT) and name not in _met:
+        if name not in (ALL, *JOINT) and name not in _met:
             raise unknown("figures", name, [*drawn, ALL], "figure ")

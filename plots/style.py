@@ -4,6 +4,7 @@ import textwrap
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
@@ -118,6 +119,13 @@ def width_of(name, width_in):
     return settings.of(name).get("size", (width_in, 0))[0]
 
 
+def _filled(items, columns):
+    """The items as a legend fills its columns: one after the other, the first ones with one more where they differ."""
+    short, longer = divmod(len(items), columns)
+    ends = np.cumsum([0] + [short + (i < longer) for i in range(columns)])
+    return [items[a:b] for a, b in zip(ends, ends[1:])]
+
+
 def _legend_columns(figure, labels):
     renderer = figure.canvas.get_renderer()
     text = figure.text(0, 0, "", fontsize=_SETTINGS["legend.fontsize"])
@@ -126,10 +134,12 @@ def _legend_columns(figure, labels):
         text.set_text(label)
         widths.append(text.get_window_extent(renderer).width / figure.dpi)
     text.remove()
-    entry_in = max(widths) + 0.5  # line sample, gap and column space
-    columns = max(1, min(len(labels), int(figure.get_figwidth() / entry_in)))
-    rows = -(-len(labels) // columns)
-    return -(-len(labels) // rows)  # as few columns as these rows need, so that none is nearly empty
+    for rows in range(1, len(labels) + 1):  # each column is as wide as its longest label, with line sample, gap and column space
+        columns = -(-len(labels) // rows)
+        taken = sum(max(column) + 0.5 for column in _filled(widths, columns))
+        if taken <= figure.get_figwidth():
+            return columns
+    return 1
 
 
 def in_seconds(most_ms):
@@ -177,10 +187,15 @@ def _wrapped(figure, text, size):
     """Lines as wide as the figure, and their height in inches; none where there is no text."""
     if not text:
         return "", 0.0
-    probe = figure.text(0, 0, text, fontsize=size)
-    letters = max(20, int(0.96 * len(text) * figure.bbox.width / probe.get_window_extent(figure.canvas.get_renderer()).width))
+    probe, renderer = figure.text(0, 0, text, fontsize=size), figure.canvas.get_renderer()
+    letters = max(20, int(len(text) * figure.bbox.width / probe.get_window_extent(renderer).width))
+    while True:  # lines of wide letters take more than the mean
+        lines = textwrap.wrap(text, letters, break_long_words=False)
+        probe.set_text("\n".join(lines))
+        if letters <= 20 or probe.get_window_extent(renderer).width <= 0.97 * figure.bbox.width:
+            break
+        letters -= 1
     probe.remove()
-    lines = textwrap.wrap(text, letters, break_long_words=False)
     return "\n".join(lines), len(lines) * 1.25 * size / 72 + 0.03
 
 

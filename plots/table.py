@@ -52,7 +52,7 @@ def named(label):
 
 def tabular(header, rows, above=(), below=(), texts=1):
     """`texts`: columns of text at the left; `above`: lines over the header that span columns; `below`: lines under the rows. A list in `rows` is a row,
-    a string a line of its own. Longer than a page it is a longtable, whose header stands on every page."""
+    a string a line of its own. Longer than a page it is a longtable, whose header is on every page."""
     columns = "l" * texts + "r" * (len(header) - texts)
     head = [r"\toprule", *above, " & ".join(header) + r" \\", r"\midrule"]
     body = [row if isinstance(row, str) else " & ".join(row) + r" \\" for row in rows]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 import style
 from groups import num_seeds, views
@@ -57,6 +58,7 @@ def _figure(series, tops, title, note, folder, name):
     for axis, (column, label) in zip(axes, _ROWS):
         axis.set_ylabel(label)
         axis.set_ylim(0, tops[column])
+        axis.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=3, steps=[1, 2, 2.5, 5, 10]))
     axes[-1].set_xlim(0, tops["time_s"])
     axes[-1].set_xlabel("Time (s)")
     figure.align_ylabels(axes)

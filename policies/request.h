@@ -15,7 +15,7 @@ namespace kvlab {
 enum class Outcome : std::uint8_t { kCompleted, kRejected, kUnfinished };
 
 // How the gaps between a request's tokens compare with its target: it holds whatever the next gap is; one more late gap misses it; it is
-// missed, however the request goes on. kWithin without a target.
+// missed, however the request continues. kWithin without a target.
 enum class GapState : std::uint8_t { kWithin, kLastChance, kMissed };
 
 // Facts and times of a request, from its arrival on: once it has left, its row of requests.csv. Times it has not reached are kNever. The

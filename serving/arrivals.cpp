@@ -18,7 +18,8 @@ Picoseconds later(Picoseconds now, Span gap) {
 }  // namespace
 
 Arrivals::Arrivals(TraceSource& trace, const StopRule& stop) : trace_(trace), stop_(stop), concurrency_(trace.concurrency()) {
-  starts_.assign(static_cast<std::size_t>(concurrency_), Picoseconds{});
+  for (std::int32_t user = 0; user < concurrency_; ++user)
+    starts_.push_back(later({}, Span(trace.ramp().count() / concurrency_ * user)));  // ascending, hence a heap
   has_ahead_ = read(ahead_);
   if (has_ahead_ && ahead_.is_follow_up) throw InputError("the trace begins with a follow-up turn");
   read_ahead();

@@ -14,7 +14,7 @@ struct WindowKeys {
   std::optional<std::int64_t> sliding_window = {};  // tokens; 0: null in the file, which is not the same as no key
   std::optional<bool> use_sliding_window = {};
   std::optional<std::int64_t> max_window_layers = {};       // the first layer with a window
-  std::optional<std::int64_t> sliding_window_pattern = {};  // every so many layers one sees all
+  std::optional<std::int64_t> sliding_window_pattern = {};  // distance between layers that see all tokens
   std::vector<std::string> layer_types = {};                // [layers] "sliding_attention" or another; empty: no key
 };
 

@@ -95,7 +95,7 @@ class BlockPool {
  private:
   struct State {                   // 16 bytes: a block's line is touched once per operation
     std::uint64_t key = 0;         // of its content, while has_key
-    std::uint32_t takes = 0;       // how often it was handed out: tells whether it still holds what it held
+    std::uint32_t takes = 0;       // how often it was handed out: tells whether its content is still the same
     std::uint32_t count : 30 = 0;  // references
     std::uint32_t has_key : 1 = 0;
     std::uint32_t is_split : 1 = 0;

@@ -18,7 +18,7 @@ namespace kvlab {
 struct DecodeTimes {
   Picoseconds base{}, slope{};
   Picoseconds host{};                  // host time per step
-  std::int64_t steps = 0;              // the times hold for so many steps; 0: the device does not look ahead
+  std::int64_t steps = 0;              // number of steps for which the times hold; 0: the device does not look ahead
   std::vector<Picoseconds> each = {};  // if not empty: the times of these steps, which run along no line
 };
 

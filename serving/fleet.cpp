@@ -115,7 +115,7 @@ void Fleet::handle(const Event& event, Picoseconds next_root) {
   }
 }
 
-// Takes finished requests out of a replica, and those that go on elsewhere.
+// Takes finished requests out of a replica, and those that continue elsewhere.
 void Fleet::collect(Replica& replica, Picoseconds at) {
   for (const auto& rank : replica.ranks()) {
     std::vector<Departure>& outbox = rank->state.outbox();

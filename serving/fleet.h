@@ -33,7 +33,7 @@ class Fleet final {
   [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return replicas_.state(rank); }
   // Over all replicas, for figures of the devices' own; complete after run().
   [[nodiscard]] StepTotals totals() const;
-  // Of the replicas of one pool.
+  // Totals of the replicas of one pool.
   [[nodiscard]] StepTotals totals(std::uint32_t pool) const;
 
  private:
@@ -100,7 +100,7 @@ class Fleet final {
   FleetContext context_;
   Replicas replicas_;
   Encoders encoders_;
-  std::unique_ptr<Dispatch> dispatch_;  // where there are several replicas, or encode replicas
+  std::unique_ptr<Dispatch> dispatch_;  // if there are several replicas, or encode replicas
   HeldRequests held_;
   std::vector<std::uint64_t> outputs_seen_;  // by replica: when those that wait for its step were last asked about
   bool asks_pending_ = false;                // held requests will be asked about at this instant

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Requests that are held with nothing else under way may still be released by a timer; after so many they wait forever.
+// Requests that are held with nothing else under way may still be released by a timer; after this many they wait forever.
 constexpr std::uint32_t kMostIdleTimers = 1000;
 
 }  // namespace
@@ -37,7 +37,7 @@ void Fleet::receive(const TraceRequest& request, Time arrival, const Placement& 
   collect(replica, at);
 }
 
-// A request has emitted its first token on a rank that does not go on with it.
+// A request has emitted its first token on a rank that does not continue with it.
 void Fleet::ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at) {
   if (dispatch_->reads_load()) catch_up_all(at);
   const Request& r = state(rank).table()[slot];

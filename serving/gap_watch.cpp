@@ -10,7 +10,7 @@ namespace {
 
 GapState state_of(std::int64_t spare) { return spare < 0 ? GapState::kMissed : spare == 0 ? GapState::kLastChance : GapState::kWithin; }
 
-// Of first, first + step, ...: those above the limit.
+// Number of terms of first, first + step, ... above the limit.
 std::int64_t terms_above(std::int64_t limit, std::int64_t first, std::int64_t step, std::int64_t terms) {
   if (step == 0) return first > limit ? terms : 0;
   if (step > 0) return first > limit ? terms : std::max<std::int64_t>(0, terms - 1 - (limit - first) / step);

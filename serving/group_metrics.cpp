@@ -17,7 +17,12 @@ void GroupMetrics::add_to(Group& group, const RequestRecord& r, bool judged, boo
     row.qoe_sum += qoe;
     ++row.followed;
   }
+  if (r.scheduled != kNever) {
+    row.prompt_tokens += r.prompt_tokens;
+    row.hit_tokens += r.hit_tokens;
+  }
   if (r.outcome != Outcome::kCompleted) return;
+  if (r.output_tokens > 1) group.tpot.add(tpot_ns(r));
   group.ttft.add(ns(r.first_token - r.arrival));
   group.e2e.add(ns(r.last_token - r.arrival));
 }
@@ -40,6 +45,7 @@ std::vector<GroupRow> GroupMetrics::rows_of(std::map<Key, Group>& groups) {
   std::vector<GroupRow> rows;
   for (auto& [key, group] : groups) {
     group.row.ttft = group.ttft.finish();
+    group.row.tpot = group.tpot.finish();
     group.row.e2e = group.e2e.finish();
     rows.push_back(group.row);
   }

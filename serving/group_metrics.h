@@ -16,10 +16,12 @@ struct GroupRow {
   std::string name;  // of the class, or the client's number
   std::uint64_t requests = 0, completed = 0, unfinished = 0;
   std::uint64_t judged = 0, attained = 0;  // as of the whole run; with the request's own targets where it has some
-  Distribution ttft, e2e;                  // ns, of completed requests
-  double service_tokens = 0;               // prompt tokens, once the first token is out, and twice the output tokens (the weights of VTC)
-  double qoe_sum = 0;                      // of the requests whose quality of experience was followed,
-  std::uint64_t followed = 0;              // so many
+  Distribution ttft, tpot, e2e;            // ns, of completed requests; TPOT of those with two tokens and more
+  // Prompts of scheduled requests, and the tokens of these that the first admission found in the cache.
+  std::int64_t prompt_tokens = 0, hit_tokens = 0;
+  double service_tokens = 0;   // prompt tokens, once the first token is out, and twice the output tokens (the weights of VTC)
+  double qoe_sum = 0;          // of the requests whose quality of experience was followed,
+  std::uint64_t followed = 0;  // so many
 };
 
 struct GroupSummary {
@@ -39,7 +41,7 @@ class GroupMetrics {
  private:
   struct Group {
     GroupRow row;
-    Values ttft, e2e;
+    Values ttft, tpot, e2e;
   };
   static void add_to(Group& group, const RequestRecord& record, bool judged, bool attained, double qoe);
   template <class Key>

@@ -42,7 +42,7 @@ struct MemorySetup {
   [[nodiscard]] std::int64_t copy_bytes() const { return swap.codec.is_on() ? swap.codec.block_bytes : block_bytes; }
 };
 
-// How long a run goes on. 0: no such limit.
+// How long a run continues. 0: no such limit.
 struct StopRule {
   Span after_time{0};
   std::uint64_t after_requests = 0;  // requests taken from the trace
@@ -79,9 +79,9 @@ struct HostSetup : PoolSetup {
   Span warmup{0};             // requests that arrive before it are served and not counted
   Span timeline_interval{0};  // 0: no timeline
   std::uint64_t seed = 1;
-  bool fast_forward = true;                              // where the device looks ahead
+  bool fast_forward = true;                              // if the device looks ahead
   std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: the lookups of an earlier pass
-  std::vector<std::uint64_t>* record_lookups = nullptr;  // where to note block lookups in order, for such a pass
+  std::vector<std::uint64_t>* record_lookups = nullptr;  // block lookups in order, recorded for such a pass
 
   [[nodiscard]] std::size_t num_pools() const { return pools.empty() ? 1 : pools.size(); }
   [[nodiscard]] const PoolSetup& pool(std::size_t i) const { return pools.empty() ? *this : pools[i]; }
@@ -105,7 +105,7 @@ struct StoreUse {
   std::int64_t evicted_blocks = 0;
 };
 
-// What the ranks of one pool did.
+// Totals of the ranks of one pool.
 struct PoolTotals {
   Int128 busy = 0;  // ps, of ranks
   std::uint64_t steps = 0;
@@ -131,8 +131,8 @@ struct ServingSummary {
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
   std::string first_rejection;             // why the first rejected request was, if any
   std::string skipped;                     // rows the trace passed over, and why
-  std::string trace_remark;                // what looks wrong in the trace, if anything
-  std::string remark;                      // what the host had to do without, if anything
+  std::string trace_remark;                // suspicious facts of the trace, if any
+  std::string remark;                      // limitations of the host in this run, if any
   std::vector<PoolTotals> pools;           // as in the setup
   std::vector<LinkUse> links;              // of replicas that took part in a transfer; encode replicas are counted after all others
   std::vector<StoreUse> stores;            // of replicas that have one

@@ -19,7 +19,7 @@ void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, Serv
 // The state of a replica now, for timeline.csv; `counted`: its counters at the sample before, which become those of now.
 TimelineSample sample_of(const ReplicaState& state, std::uint32_t replica, Picoseconds at, ReplicaState::Counters& counted);
 
-// Adds what one replica counted.
+// Adds the counts of one replica.
 void add_counters(const ReplicaState& state, ServingSummary& summary);
 
 }  // namespace kvlab

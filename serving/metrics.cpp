@@ -52,18 +52,21 @@ void Values::count_all() {
 
 Distribution Values::finish() { return counted_.count() > 0 ? distribution_of(counted_) : distribution_of(exact_); }
 
-namespace {
-
 std::int64_t tpot_ns(const RequestRecord& r) { return r.output_tokens > 1 ? ns(r.last_token - r.first_token) / (r.output_tokens - 1) : 0; }
 
-// The first token or the whole answer is late, or the tokens so far came more slowly than allowed, the wait for the next one included.
-bool has_missed(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
-  if (cut_off == kNever) return false;
-  const Time first = r.first_token == kNever ? cut_off : r.first_token;
-  if (first - r.arrival > slo.ttft || cut_off - r.arrival > slo.e2e || r.gaps == GapState::kMissed) return true;
-  if (r.gaps == GapState::kLastChance && r.first_token != kNever && cut_off - r.last_token > slo.tbt) return true;
-  return r.first_token != kNever && r.output_tokens > 0 && ns(cut_off - r.first_token) / r.output_tokens > ns(slo.tpot);
+namespace {
+
+// Misses of an unfinished request: the first token or the whole answer is late, or the tokens so far came more slowly than allowed, the
+// wait for the next one included.
+SloMisses missed_so_far(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
+  const bool has_first = r.first_token != kNever;
+  const Time first = has_first ? r.first_token : cut_off;
+  const bool is_last_gap_late = r.gaps == GapState::kLastChance && has_first && cut_off - r.last_token > slo.tbt;
+  return {first - r.arrival > slo.ttft, has_first && r.output_tokens > 0 && ns(cut_off - r.first_token) / r.output_tokens > ns(slo.tpot),
+          r.gaps == GapState::kMissed || is_last_gap_late, cut_off - r.arrival > slo.e2e};
 }
+
+bool is_any(const SloMisses& missed) { return std::find(missed.begin(), missed.end(), true) != missed.end(); }
 
 }  // namespace
 
@@ -81,13 +84,18 @@ SloTarget targets_of(const RequestRecord& r, const Slo& of_run) {
   return own;
 }
 
+SloMisses missed_terms(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
+  if (r.outcome == Outcome::kUnfinished && cut_off != kNever) return missed_so_far(r, slo, cut_off);
+  if (r.outcome != Outcome::kCompleted) return {};
+  return {r.first_token - r.arrival > slo.ttft, tpot_ns(r) > ns(slo.tpot), r.gaps == GapState::kMissed, r.last_token - r.arrival > slo.e2e};
+}
+
 bool has_attained(const RequestRecord& r, const SloTarget& slo) {
-  return slo.is_set && r.outcome == Outcome::kCompleted && r.first_token - r.arrival <= slo.ttft && tpot_ns(r) <= ns(slo.tpot) &&
-         r.last_token - r.arrival <= slo.e2e && r.gaps != GapState::kMissed;
+  return slo.is_set && r.outcome == Outcome::kCompleted && !is_any(missed_terms(r, slo));
 }
 
 bool is_judged(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
-  return r.outcome != Outcome::kUnfinished || has_missed(r, slo, cut_off);
+  return r.outcome != Outcome::kUnfinished || is_any(missed_terms(r, slo, cut_off));
 }
 
 void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
@@ -95,7 +103,7 @@ void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   if (r.arrival < count_from_) return;
   ++counted_;
   const SloTarget slo = targets_of(r, slo_);
-  if (slo.is_set && is_judged(r, slo, cut_off)) ++judged_;
+  if (slo.is_set) judge(r, slo, cut_off);
   if (r.outcome == Outcome::kRejected) ++rejected_;
   if (r.outcome == Outcome::kUnfinished) ++unfinished_;
   if (r.outcome != Outcome::kCompleted) return;
@@ -109,7 +117,17 @@ void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   queueing_.add(ns(r.scheduled - r.arrival));
   normalized_.add(e2e / r.output_tokens);
   if (r.output_tokens > 1) tpot_.add(tpot_ns(r));
-  if (has_attained(r, slo)) ++attained_;
+}
+
+void MetricsCollector::judge(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
+  const SloMisses missed = missed_terms(r, slo, cut_off);
+  const bool has_missed = is_any(missed);
+  if (r.outcome == Outcome::kUnfinished && !has_missed) return;
+  ++judged_;
+  if (r.outcome == Outcome::kRejected) ++judged_rejected_;
+  if (r.outcome == Outcome::kCompleted && !has_missed) ++attained_;
+  for (std::size_t i = 0; i < missed.size(); ++i)
+    if (missed[i]) ++missed_[i];
 }
 
 void MetricsCollector::add_qoe(const RequestRecord& r, double qoe) {
@@ -156,6 +174,8 @@ MetricsCollector::Latencies MetricsCollector::finish() {
   all.attained = attained_;
   all.counted = counted_;
   all.judged = judged_;
+  all.missed = missed_;
+  all.judged_rejected = judged_rejected_;
   all.completed = completed_;
   all.rejected = rejected_;
   all.unfinished = unfinished_;

@@ -67,6 +67,11 @@ struct Distribution {
 // Sorts in place; percentiles interpolate linearly between order statistics (numpy's default).
 Distribution distribution_of(std::vector<std::int64_t>& values);
 
+// The limits that an SLO may have, in the order of summary.csv.
+enum class SloTerm : std::uint8_t { kTtft, kTpot, kTbt, kE2e };
+inline constexpr std::array<const char*, 4> kSloTermNames = {"ttft", "tpot", "tbt", "e2e"};
+using SloMisses = std::array<bool, kSloTermNames.size()>;  // by SloTerm
+
 struct SloTarget {
   bool is_set = false;
   // A request attains if each is at most this; tpot: (last - first) / (out - 1), 0 for one token. e2e: from arrival to last token.
@@ -77,7 +82,7 @@ struct SloTarget {
   std::int32_t tbt_ppm = kEveryGap;
   static constexpr std::int32_t kEveryGap = 1'000'000;
 
-  // Of that many gaps, so many may be longer than tbt.
+  // Number of gaps, out of `gaps`, that may be longer than tbt.
   [[nodiscard]] std::int64_t late_gaps_allowed(std::int64_t gaps) const { return gaps * (kEveryGap - tbt_ppm) / kEveryGap; }
   static constexpr SloTarget none() { return {true, Span::max(), Span::max(), Span::max()}; }
 };
@@ -90,9 +95,14 @@ struct Slo : SloTarget {
   [[nodiscard]] bool has_targets() const { return is_set || !classes.empty() || !clients.empty(); }
 };
 
+// Time per output token after the first, ns; 0 for one token.
+std::int64_t tpot_ns(const RequestRecord& record);
+
 // The targets of a request: those of the run, each replaced by the request's own where the trace gives it. Its own limit of gaps is of the
 // same quantile as the run's; without one it is a limit of every gap.
 SloTarget targets_of(const RequestRecord& record, const Slo& of_run);
+// The limits that a request has missed: of a completed one by its answer, of an unfinished one by `cut_off`. A rejected one misses none.
+SloMisses missed_terms(const RequestRecord& record, const SloTarget& slo, Time cut_off = kNever);
 // It attained its targets.
 bool has_attained(const RequestRecord& record, const SloTarget& slo);
 // It is known whether it attains: it has left, or had missed a target at `cut_off`, when the run ended.
@@ -124,7 +134,7 @@ class MetricsCollector {
   explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
   // cut_off: when the run ended, for a request that was unfinished then. One without a session is a turn of its program, if it has one.
   void add(const RequestRecord& record, Time cut_off = kNever);
-  // A request of a session has left, as add() was told; has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
+  // A request of a session has left, as passed to add(); has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
   // wait for each other are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
   // The quality of experience of a completed request; below 0: not followed.
@@ -140,6 +150,8 @@ class MetricsCollector {
     Distribution qoe_loss;  // parts per million: 1e6 (1 - quality of experience)
     double slo_attainment_frac = 0;
     std::uint64_t attained = 0, counted = 0, judged = 0, completed = 0, rejected = 0, unfinished = 0;
+    std::array<std::uint64_t, kSloTermNames.size()> missed{};  // judged requests that missed each limit; one request may miss several
+    std::uint64_t judged_rejected = 0;                         // judged requests that were turned away
     std::int64_t prompt_tokens = 0, output_tokens = 0;
   };
   Latencies finish();
@@ -156,6 +168,7 @@ class MetricsCollector {
   };
   static void add_to(Job& job, const RequestRecord& record);
   void count(const Job& job);
+  void judge(const RequestRecord& record, const SloTarget& slo, Time cut_off);
 
   Slo slo_;
   Time count_from_;
@@ -163,6 +176,8 @@ class MetricsCollector {
   Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_, qoe_loss_;
   std::unordered_map<std::int64_t, Job> jobs_;      // by session
   std::unordered_map<std::int64_t, Job> programs_;  // by program, of requests without a session
+  std::array<std::uint64_t, kSloTermNames.size()> missed_{};
+  std::uint64_t judged_rejected_ = 0;
   std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
   std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
 };

@@ -45,7 +45,7 @@ class NodeStore {
     std::vector<Fresh> fresh;     // that come from GPU memory
     std::vector<BlockId> blocks;  // these and the others, in order, with a reference each
   };
-  // Allocates room for the first `most` blocks, or for as many of them as fit.
+  // Allocates room for the first `most` blocks, or for the number of them that fits.
   Write begin_write(const TraceRequest& prompt, std::int64_t most);
   // The copy has ended: other requests find the blocks.
   void end_write(const Write& write);

@@ -11,8 +11,8 @@
 
 namespace kvlab {
 
-// The text that a user expects: it begins `ttft` after arrival and goes on at one token per `per_token`, which is also as fast as the user
-// reads. A request's own ttft_slo_ms and tpot_slo_ms take their places.
+// The text that a user expects: it begins `ttft` after arrival and continues at one token per `per_token`, which is also as fast as the
+// user reads. A request's own ttft_slo_ms and tpot_slo_ms take their places.
 struct ExpectedText {
   Span ttft{};
   Span per_token{1};  // above 0
@@ -35,7 +35,7 @@ class QoeWatch {
   void add(RequestId id, Picoseconds at);
   // After add(id, at): the tokens after it, with those gaps. O(log terms), but O(terms) where gaps become shorter.
   void add(RequestId id, Picoseconds at, const StretchGaps& gaps);
-  // Of the tokens so far, in (0, 1]; there is one or more.
+  // Quality of experience of the tokens so far, in (0, 1]; there is one or more.
   [[nodiscard]] double qoe(RequestId id) const;
 
  private:

@@ -150,7 +150,7 @@ void Replica::catch_up(Picoseconds at, bool with_plans) {
   queue_plan(clock_.now(at));
 }
 
-// A request has left, or goes on elsewhere, and is still here.
+// A request has left, or continues elsewhere, and is still here.
 bool Replica::has_output() const {
   return std::any_of(ranks_.begin(), ranks_.end(),
                      [](const auto& rank) { return !rank->state.outbox().empty() || !rank->state.handover().is_quiet(); });
@@ -193,7 +193,7 @@ bool Replica::plan_one(Picoseconds at) {
     begin(at, std::max(at, std::exchange(copies_end_, Picoseconds{})));
     return true;
   }
-  // With nothing in flight no event would ask again, though others can run in the blocks that were given up. It comes to an end: each
+  // With nothing in flight no event would ask again, though others can run in the blocks that were released. It comes to an end: each
   // such plan leaves fewer running requests.
   if (count_ == 0 && has_preempted)
     queue_plan(std::max(clock_.now(at), copies_end_));

@@ -40,11 +40,11 @@ class Replica {
                std::optional<KvOffer>&& prefix = {});
   // A request whose KV another rank offers; likewise.
   void receive_import(const Request& from, KvOffer offer, std::uint32_t rank, Picoseconds at);
-  // An export of that rank goes on here.
+  // An export of that rank continues here.
   void rejoin(RequestId slot, std::uint32_t rank, Picoseconds at);
   // The memory of an export of that rank goes back; catch_up(at) came before.
   void release_export(RequestId slot, std::uint32_t rank, Picoseconds at);
-  // An export of that rank leaves for good, rejected; likewise.
+  // An export of that rank leaves finally, rejected; likewise.
   void refuse_export(RequestId slot, std::uint32_t rank, Picoseconds at, const char* reason);
   // True: no step is skipped, so that each of them is an event; catch_up(at) came before.
   void set_watched(bool is_watched);

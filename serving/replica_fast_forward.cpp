@@ -111,7 +111,7 @@ void Replica::repeat_memory(std::int64_t n) {
   });
 }
 
-// Of its first n iterations, for so many requests.
+// Adds the gaps of the first n iterations, for `counted` requests.
 void Replica::add_gaps(std::int64_t n, std::uint64_t counted) {
   for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth_); ++i)
     itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);

@@ -204,7 +204,7 @@ class ReplicaMemory {
   std::vector<SeqState> charged_;                       // while a step is committed: the policy's sequences,
   std::vector<std::size_t> charged_places_;             // and their entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
-  HostCopies copies_;  // their blocks are part of host_used_ and are given up when the room is needed
+  HostCopies copies_;  // their blocks are part of host_used_ and are dropped when the room is needed
   std::vector<BlockId> taken_;
   std::vector<StoreWrite> writes_;  // under way, by number; the others are empty
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;

@@ -150,7 +150,7 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
   Request& r = table_[entry.request];
   entry.kv_before = entry.computed_before = r.computed_tokens;
   ++r.in_flight_steps;
-  if (!entry.ends()) return false;  // its tokens go on through later layers in later steps
+  if (!entry.ends()) return false;  // its tokens continue through later layers in later steps
   const std::int32_t known = r.known_tokens();
   const std::int32_t after = r.computed_tokens + entry.tokens;
   if (after > known) throw InternalError("a plan computes tokens that are not known");

@@ -99,11 +99,11 @@ class ReplicaState final : public ReplicaView {
   // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
   // false if it could never run here; its record goes to the outbox.
   bool receive_import(const Request& from, KvOffer offer, Time at);
-  // An export goes on here, with its memory; it is rejected if its output does not fit.
+  // An export continues here, with its memory; it is rejected if its output does not fit.
   void rejoin(RequestId r, Time at);
   // An export's memory goes back, and its slot.
   void release_export(RequestId r);
-  // An export leaves for good; its record goes to the outbox.
+  // An export leaves permanently; its record goes to the outbox.
   void refuse_export(RequestId r, Time at, const char* reason);
   [[nodiscard]] Handover& handover() { return handover_; }
   [[nodiscard]] const Handover& handover() const { return handover_; }

@@ -56,7 +56,7 @@ void ReplicaState::vacate(RequestId id, Preemption mode) {
   if (!swapped) forget_computed(id);
 }
 
-// Its blocks stay while they are copied: no output under way may end it, or change what it holds.
+// Its blocks stay while they are copied: no output under way may end it, or change its content.
 bool ReplicaState::can_leave_later(RequestId id) const {
   return needed_tokens(id) > 0 && (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
 }

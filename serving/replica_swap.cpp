@@ -49,7 +49,7 @@ bool ReplicaMemory::make_host_room(std::int64_t blocks) {
   return true;
 }
 
-// Of `blocks` blocks' worth from `first` on; private pages have no neighbours.
+// Copy calls for `blocks` blocks' worth from `first` on; private pages are copied one by one.
 std::int64_t ReplicaMemory::calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const {
   if (limits_.swap_group_blocks <= 1) return blocks;
   const std::int64_t in_blocks = std::clamp<std::int64_t>(std::ssize(r.blocks) - first, 0, blocks);

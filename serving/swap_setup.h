@@ -28,7 +28,7 @@ struct SwapSetup {
   SwapCodec codec;
 };
 
-// A request comes back from CPU memory and its copy ends in `end`. If the steps go on, it misses a token in each step that begins before
+// A request comes back from CPU memory and its copy ends in `end`. If the steps continue, it misses a token in each step that begins before
 // that. If the step waits instead (it already waits for `waited`), all of its `rows` requests and this one are delayed by the
 // difference; the cost in tokens is the delay over the time of a step, for each of them. True: waiting costs no more. step: time of a step
 // with this request; 0: not known.

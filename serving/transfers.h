@@ -13,8 +13,8 @@ namespace kvlab {
 // How KV goes from one replica to another.
 struct TransferSetup {
   std::int32_t layers = 1;
-  // The KV of a block is in so many places: one per layer, for keys and values apart; 1: the block comes first in the layout (FlowKV, Li et
-  // al. 2025).
+  // Number of places that hold a block's KV: one per layer, for keys and values apart; 1: the block comes first in the layout (FlowKV, Li
+  // et al. 2025).
   std::int32_t places_per_block = 1;
   // One call copies a run of blocks that are adjacent on both sides; false: one block.
   bool merges_blocks = true;
@@ -46,7 +46,7 @@ class Transfers {
   // Starts a transfer at `at`. Layer-wise it began with the prompt, if the links were free: with C the time of the prompt and T that of the
   // transfer over L layers, its last layer leaves after the prompt's, so that it ends at the later of ready + T / L and begun + C / L + T.
   Times begin(const KvFetch& fetch, Picoseconds at);
-  // Seconds from `at` to the end of a transfer in so many calls that would begin then.
+  // Seconds from `at` to the end of a transfer in that number of calls that would begin then.
   [[nodiscard]] double seconds(std::uint32_t from, std::uint32_t to, std::int64_t bytes, std::int64_t calls, Picoseconds at) const;
 
   struct Use {

@@ -35,7 +35,7 @@ struct CostTotals {
 
   [[nodiscard]] Int128 of(CostPart part) const;
   [[nodiscard]] Int128 of(Footing footing) const;
-  // Of device time and waits for the host, which add up to 1; all 0 if there were no steps.
+  // Shares of device time and waits for the host, which add up to 1; all 0 if there were no steps.
   [[nodiscard]] StepShares shares() const;
 };
 

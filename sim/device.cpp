@@ -136,7 +136,7 @@ DecodeTimes SimDevice::look_ahead() {
   return times_of(shape);
 }
 
-// Of steps whose rows all gain a token, or none.
+// Times of steps whose rows all gain a token, or none.
 DecodeTimes SimDevice::times_of(StepShape& shape) {
   shape.head_rows = shape.decodes;
   shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;

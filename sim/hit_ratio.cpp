@@ -130,7 +130,7 @@ void HitRatioRun::release() {
   for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
 }
 
-// What the run will look up, in order.
+// The lookups of the run, in order.
 std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
   std::vector<std::uint64_t> lookups;
   lookups.reserve(trace.keys.size());
@@ -155,7 +155,7 @@ void append_chain(HitRatioTrace& trace, const TraceRequest& request) {
   trace.prompt_tokens += request.prompt_tokens;
 }
 
-// A key stands for a whole prefix, so it cannot come twice in one chain.
+// A key identifies a whole prefix, so it cannot come twice in one chain.
 void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, std::vector<std::uint64_t>& sorted) {
   sorted.assign(hashes.begin(), hashes.end());
   std::sort(sorted.begin(), sorted.end());
@@ -177,6 +177,7 @@ HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_token
     check_block_tokens(request, block_tokens);
     check_distinct(request.hashes, trace.num_requests(), sorted);
     append_chain(trace, request);
+    trace.groups.add(request);
   }
   if (!has_hashes)
     throw InputError("the trace has no content hashes, so nothing in it can be shared: hit ratios need a trace such as Mooncake's");
@@ -188,11 +189,15 @@ HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint3
   // A cache with a block for every lookup never needs a victim, so more would change nothing.
   const auto useful = static_cast<std::uint32_t>(std::clamp<std::size_t>(trace.keys.size(), 1, capacity_blocks));
   HitRatioRun run(cache, useful);
+  run.result.groups = trace.groups.groups();
   if (cache.needs_future()) cache.set_future(lookups_of(trace, useful));
   for (std::size_t r = 0; r < trace.num_requests(); ++r) {
     if (each_turn && r % kRequestsPerTurn == 0) each_turn();
+    const std::uint64_t hits_before = run.result.hits;
     run.process(trace.chain(r));
+    if (!trace.groups.is_empty()) trace.groups.count(r, trace.chain(r).size(), run.result.hits - hits_before, run.result.groups);
   }
+  for (HitGroup& group : run.result.groups) group.hit_tokens = static_cast<std::int64_t>(group.hits) * trace.block_tokens;
   run.result.hit_tokens = static_cast<std::int64_t>(run.result.hits) * trace.block_tokens;
   run.result.prompt_tokens = trace.prompt_tokens;
   return run.result;

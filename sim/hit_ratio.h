@@ -8,6 +8,7 @@
 
 #include "base/params.h"
 #include "policies/block_cache/block_cache.h"
+#include "sim/hit_groups.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -29,6 +30,7 @@ struct HitRatioTrace {
   std::vector<std::uint32_t> request_begin{0};  // [num_requests + 1] into keys
   std::int32_t block_tokens = 16;
   std::int64_t prompt_tokens = 0;  // of all requests, with those in no full or no hashed block
+  HitGroups groups;
 
   [[nodiscard]] std::size_t num_requests() const { return request_begin.size() - 1; }
   [[nodiscard]] std::span<const std::uint64_t> chain(std::size_t request) const {
@@ -39,7 +41,7 @@ struct HitRatioTrace {
 // Reads `source` to its end: the full blocks of each prompt whose content the trace names. Generated tokens take no part.
 // InputError where no request has content hashes, where neither of block_tokens and the trace's hash_tokens divides the
 // other, where a request names one block twice, or beyond 2^32 - 3 blocks.
-// each_turn is called every few thousand requests; what it throws ends the reading.
+// each_turn is called every few thousand requests; an exception ends the reading.
 HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn = {});
 
 struct HitRatio {
@@ -53,6 +55,7 @@ struct HitRatio {
   std::uint64_t evictions = 0;
   std::int64_t hit_tokens = 0;
   std::int64_t prompt_tokens = 0;
+  std::vector<HitGroup> groups = {};  // in order of their first request; empty where the trace has no class, client or session
 
   [[nodiscard]] std::uint64_t misses() const { return lookups - hits; }
   [[nodiscard]] double hit_frac() const { return lookups ? static_cast<double>(hits) / static_cast<double>(lookups) : 0; }

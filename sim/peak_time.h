@@ -18,7 +18,7 @@ class PeakTime {
 
   // `count` steps whose costs run base, base + slope, ...
   void add(const StepCost& base, const StepCost& slope, std::int64_t count);
-  // Of another rank of the same model.
+  // Adds that of another rank of the same model.
   void merge(const PeakTime& other);
   [[nodiscard]] double seconds() const;
 

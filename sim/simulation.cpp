@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// Devices of one pool, and what they did.
+// Devices of one pool, and their totals.
 struct PoolDevices {
   std::vector<const SimDevice*> devices;
   std::shared_ptr<LockStep> group;  // of the replica whose devices are being made

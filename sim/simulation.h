@@ -37,7 +37,7 @@ struct PoolCosts {
 
 // Totals of a simulation, over all replicas.
 struct RunSummary : ServingSummary {
-  // Of the devices' step time, as in summary.csv: linear (experts included), attention, head, collective, policy; and inside tables,
+  // Shares of the devices' step time, as in summary.csv: linear (experts included), attention, head, collective, policy; and inside tables,
   // between their points, neither.
   std::array<double, 5> part_frac{};
   std::array<double, 3> footing_frac{};

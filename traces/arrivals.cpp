@@ -149,16 +149,19 @@ class ClosedLoop final : public ArrivalProcess {
   ClosedLoop(Params& p, std::uint64_t seed)
       : seed_(seed),
         concurrency_(p.required<std::int32_t>("concurrency", 1, 1 << 24, "sessions in progress at once")),
-        think_(read_spans(p, "think_time", "pause between the end of a session and the next one's arrival")) {}
+        think_(read_spans(p, "think_time", "pause between the end of a session and the next one's arrival")),
+        ramp_(p.seconds("ramp_s", 0, 0, 9e6, "the first sessions start evenly over this time; 0: all at once")) {}
   Time next(Time /*recorded*/) override { return kStart; }
   std::int32_t concurrency() const override { return concurrency_; }
   Span think_time(std::uint64_t session_index) const override { return (*think_)(Draw{seed_, Purpose::kThinkTime, session_index, kLoop}); }
+  Span ramp() const override { return ramp_; }
 
  private:
   static constexpr std::uint64_t kLoop = ~std::uint64_t{0};  // apart from the steps that turns of a session have
   std::uint64_t seed_;
   std::int32_t concurrency_;
   std::unique_ptr<SpanDistribution> think_;
+  Span ramp_;
 };
 
 }  // namespace

@@ -14,11 +14,12 @@ namespace kvlab {
 class ArrivalProcess {
  public:
   virtual ~ArrivalProcess() = default;
-  // `recorded` is what the trace says, for processes that start from it.
+  // `recorded` are the trace's arrivals, for processes that start from it.
   virtual Time next(Time recorded) = 0;
   // Closed loop: sessions in progress at once, else 0; and the pause before session i comes in place of one that ended.
   [[nodiscard]] virtual std::int32_t concurrency() const { return 0; }
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
+  [[nodiscard]] virtual Span ramp() const { return Span{0}; }
 };
 
 // Names of `arrival:`:
@@ -28,7 +29,7 @@ class ArrivalProcess {
 //   constant     rate_per_s: request i comes at i / rate
 //   on_off       on_rate_per_s, off_rate_per_s, on_s, off_s, phases (exponential or constant): Poisson at two rates in turn
 //   trace        scale: as recorded, with the rate multiplied
-//   closed_loop  concurrency, think_time
+//   closed_loop  concurrency, think_time, ramp_s
 // Random gaps come before each request, the first one too. Refuses a process that runs past 106 days.
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed);
 

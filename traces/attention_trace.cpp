@@ -18,7 +18,7 @@ namespace kvlab {
 
 namespace {
 
-// Which tensor of the layout a name stands for.
+// The tensor of the layout that a name refers to.
 struct Place {
   std::string pass;         // "" outside of passes
   std::int64_t layer = -1;  // -1: the ids

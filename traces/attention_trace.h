@@ -46,7 +46,7 @@ struct AttentionTrace {
   std::int32_t num_layers = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
   std::int32_t hidden_dim = 0;  // 0: neither hidden nor w_o nor w_q was recorded
   std::int32_t num_tokens = 0, prompt_tokens = 0;
-  std::vector<std::int32_t> chunk_ends;                        // where the chunks of the prefill ended; the last is prompt_tokens
+  std::vector<std::int32_t> chunk_ends;                        // ends of the prefill's chunks; the last is prompt_tokens
   std::vector<std::int32_t> ids;                               // [num_tokens], or empty
   double rope_base = 0;                                        // 0: the model has no RoPE
   std::string rope_scaling = "none";                           // or the model's JSON object

@@ -14,7 +14,7 @@ namespace kvlab {
 //   n * hash_tokens <= prompt_tokens      n * hash_tokens: the hashes end in the prompt.
 //   hash n - 1 crosses the prompt's end   prompt_tokens: it may cover a partial chunk of the prompt (Mooncake) or generated
 //                                         tokens as well (LLMServingSim), and a trace does not say which.
-//   hashes go on after that chunk         n * hash_tokens: generated tokens are hashed too.
+//   hashes continue after that chunk      n * hash_tokens: generated tokens are hashed too.
 inline std::int64_t covered_tokens(const TraceRequest& request) {
   const auto num_hashes = static_cast<std::int64_t>(request.hashes.size());
   const std::int64_t named = num_hashes * request.hash_tokens;

@@ -60,7 +60,7 @@ class MemoryBytes final : public ByteSource {
   std::span<const char> bytes_;
 };
 
-// Gives back the first bytes that were read to find out what the source is.
+// Gives back the first bytes that were read to detect the kind of source.
 class Rejoined final : public ByteSource {
  public:
   Rejoined(std::string head, std::unique_ptr<ByteSource> rest) : head_(std::move(head)), rest_(std::move(rest)) {}

@@ -19,7 +19,7 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
-std::int64_t integer_field(const LineReader& at, std::string_view column, std::string_view text, std::int64_t min, std::int64_t max,
+std::int64_t integer_field(const InputPlace& at, std::string_view column, std::string_view text, std::int64_t min, std::int64_t max,
                            std::string_view hint) {
   long long value = 0;
   if (text.empty()) at.fail(column, "nothing found; expected a whole number");
@@ -31,7 +31,7 @@ std::int64_t integer_field(const LineReader& at, std::string_view column, std::s
   at.fail(column, fmt::format("{} is not a whole number from {} to {}{}", quoted(text), min, max, hint));
 }
 
-Span time_field(const LineReader& at, std::string_view column, std::string_view text, std::int64_t unit_ns) {
+Span time_field(const InputPlace& at, std::string_view column, std::string_view text, std::int64_t unit_ns) {
   std::int64_t value = 0;
   if (text.empty()) at.fail(column, "nothing found; expected a time");
   if (!parse_time_ns(text, unit_ns, value)) at.fail(column, quoted(text) + " is not a time: expected a decimal number, 0 or more");

@@ -36,7 +36,7 @@ class CsvRows {
   [[nodiscard]] Span time(std::size_t column, std::int64_t unit_ns) const;
 
   [[noreturn]] void fail(std::size_t column, const std::string& message) const { lines_->fail(columns_[column].name, message); }
-  [[nodiscard]] const LineReader& lines() const { return *lines_; }
+  [[nodiscard]] const InputPlace& lines() const { return *lines_; }
 
  private:
   void read_header(std::string_view header, IgnoredColumns& ignored);
@@ -54,9 +54,9 @@ inline constexpr std::string_view kPromptHint = "; a prompt has at least 1 token
 inline constexpr std::string_view kOutputHint = "; a request emits at least 1 token: mend or remove the row";
 
 // Reads `text` as a whole number in [min, max], or stops with the place and `column`.
-std::int64_t integer_field(const LineReader& at, std::string_view column, std::string_view text, std::int64_t min, std::int64_t max,
+std::int64_t integer_field(const InputPlace& at, std::string_view column, std::string_view text, std::int64_t min, std::int64_t max,
                            std::string_view hint);
 // Reads `text` as a time >= 0 in units of `unit_ns`, or stops likewise.
-Span time_field(const LineReader& at, std::string_view column, std::string_view text, std::int64_t unit_ns);
+Span time_field(const InputPlace& at, std::string_view column, std::string_view text, std::int64_t unit_ns);
 
 }  // namespace kvlab

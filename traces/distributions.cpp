@@ -47,7 +47,7 @@ class Uniform final : public CountDistribution {
 class Lognormal final : public CountDistribution {
  public:
   explicit Lognormal(Params& p) {
-    const double median = p.required<double>("median", 1, kMaxCount, "half of the values lie below");
+    const double median = p.required<double>("median", 1, kMaxCount, "half of the values are below");
     mu_ = std::log(median);
     if (p.has("mean")) {  // mean = median * exp(sigma^2 / 2)
       const double mean = p.required<double>("mean", median, kMaxCount, "mean before rounding and limits; instead of sigma");

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/file_kind.h"
+
 namespace kvlab {
 
 namespace {
@@ -21,21 +23,38 @@ TraceFormats::TraceFormats(Params& p) : p_(p) {
   for (const auto& [name, entry] : TraceFormatRegistry::table_view()) formats_[name] = entry.make(p);
 }
 
-std::string TraceFormats::sniff(LineReader& lines, std::string_view first) const {
+bool TraceFormats::is_recognised(const std::string& name, LineReader& lines) const {
+  const TraceFormat& format = *formats_.at(name);
+  if (format.is_document()) return format.recognises(lines.ahead());
+  return format.recognises(first_line(lines));
+}
+
+std::string TraceFormats::sniff(LineReader& lines) const {
+  for (const auto& [name, format] : formats_)  // before a line is asked for: that of a document may be the whole file
+    if (format->is_guessed() && format->is_document() && is_recognised(name, lines)) return name;
   for (const auto& [name, format] : formats_)
-    if (format->recognises(first)) return name;
-  lines.fail("the first line " + quoted(first) + " is of no known trace format; set 'format' to one of " +
+    if (format->is_guessed() && !format->is_document() && is_recognised(name, lines)) return name;
+  lines.fail("the first line " + quoted(first_line(lines)) + " is of no known trace format; set 'format' to one of " +
              join(TraceFormatRegistry::names(), ", "));
 }
 
 std::string TraceFormats::find(const std::string& name, LineReader& lines) const {
   if (!name.empty() && !formats_.contains(name))
     throw InputError("unknown trace format '" + name + "'" + suggestion(name, TraceFormatRegistry::names()));
-  const std::string_view first = first_line(lines);
-  if (!name.empty() && !formats_.at(name)->recognises(first)) return name;
-  const std::string found = sniff(lines, first);
+  if (!name.empty() && (formats_.at(name)->is_document() || is_recognised(name, lines))) return name;
+  const std::string found = sniff(lines);
   if (!name.empty() && found != name)
     lines.fail(fmt::format("the row is of format '{}', which is read otherwise than '{}'; set 'format: {}'", found, name, found));
+  return found;
+}
+
+std::string TraceFormats::format_of_folder(const std::string& path, const std::string& name) const {
+  std::string found;
+  for (const auto& [one, format] : formats_) {
+    if (!format->recognises_folder(path) || (!name.empty() && one != name)) continue;
+    if (!found.empty()) return "";
+    found = one;
+  }
   return found;
 }
 
@@ -54,6 +73,13 @@ void TraceFormats::refuse_options_of_others(const std::string& name) const {
 }
 
 std::unique_ptr<RowReader> TraceFormats::open(const std::string& path, const std::string& name, const ReaderOptions& options) const {
+  if (special_file(path) == "a directory") {
+    const std::string of_folder = format_of_folder(path, name);
+    if (!of_folder.empty()) {
+      refuse_options_of_others(of_folder);
+      return formats_.at(of_folder)->read_folder(path, options);
+    }
+  }
   auto lines = std::make_unique<LineReader>(path);
   const std::string found = find(name, *lines);
   refuse_options_of_others(found);

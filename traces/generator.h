@@ -41,7 +41,7 @@ struct ClassShape {
   RequestFacts facts;
 };
 
-// A share of the requests has images: so many each.
+// A share of the requests has images: this number each.
 struct ImageShape {
   double share_frac = 1;
   std::unique_ptr<CountDistribution> per_request;
@@ -71,6 +71,7 @@ class GeneratedTrace final : public TraceSource {
   bool next(TraceRequest& request) override;
   [[nodiscard]] std::int32_t concurrency() const override { return shape_.arrivals->concurrency(); }
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return shape_.arrivals->think_time(session_index); }
+  [[nodiscard]] Span ramp() const override { return shape_.arrivals->ramp(); }
 
  private:
   void start_session(TraceRequest& request);

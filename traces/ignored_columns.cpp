@@ -19,7 +19,7 @@ constexpr auto kHarmless = std::to_array<std::string_view>(
 
 }  // namespace
 
-void IgnoredColumns::pass_over(const LineReader& at, std::string_view column, std::span<const std::string_view> known) {
+void IgnoredColumns::pass_over(const InputPlace& at, std::string_view column, std::span<const std::string_view> known) {
   if (std::ranges::find(found_, column) != found_.end()) return;
   if (std::ranges::find(kHarmless, column) == kHarmless.end() && std::ranges::find(asked_, column) == asked_.end()) {
     const std::vector<std::string> names(known.begin(), known.end());

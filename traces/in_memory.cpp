@@ -90,7 +90,7 @@ void InMemoryTrace::sort_by_arrival() {
     order_.resize(count);
     std::iota(order_.begin(), order_.end(), 0U);
   }
-  // A follow-up takes the key of the request its session began with, so a stable sort leaves it behind that request.
+  // A follow-up takes the key of the request its session began with, so a stable sort leaves it after that request.
   std::vector<std::uint32_t> head(count);
   std::unordered_map<std::int64_t, std::uint32_t> latest;
   std::int64_t earliest = kArrivalShift;

@@ -21,6 +21,7 @@ class InMemoryTrace final : public TraceSource {
   [[nodiscard]] bool keeps_hashes() const override { return true; }
   [[nodiscard]] std::int32_t concurrency() const override { return source_->concurrency(); }
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
+  [[nodiscard]] Span ramp() const override { return source_->ramp(); }
   [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 

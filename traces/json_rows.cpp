@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "traces/csv_rows.h"
+#include "traces/json_text_decode.h"
 #include "traces/numbers.h"
 #include "traces/row_reader.h"
 
@@ -23,7 +24,7 @@ std::string_view JsonField::scalar_text() {
   }
   std::string_view text = value_.raw_json_token();
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.remove_suffix(1);
-  // Consumes the value, so that the parser can go on behind it, and checks it against JSON's own rules.
+  // Consumes the value, so that the parser can continue after it, and checks it against JSON's own rules.
   if (value_.get_number().error() != simdjson::SUCCESS) fail(quoted(text) + " is not a decimal number that fits 64 bits");
   return text;
 }
@@ -43,6 +44,22 @@ std::string_view JsonField::text() {
   return value_.get_string();
 }
 
+std::string JsonField::lenient_text() {
+  if (value_.type() != simdjson::ondemand::json_type::string) fail("expected a text in quotes");
+  // The token goes on to the next one: its last quote closes the text. The value is left to the parser, which passes over it.
+  const std::string_view token = value_.raw_json_token();
+  const std::size_t close = token.rfind('"');
+  return decode_json_text(token.substr(1, close - 1));
+}
+
+std::int64_t JsonField::instant_ns(std::int64_t unit_ns) {
+  const std::string_view text = scalar_text();
+  std::int64_t value = 0;
+  if (!parse_instant_ns(text, unit_ns, value))
+    fail(quoted(text) + " is not a time since 1970: expected a decimal number, 0 or more, of a year before 2200");
+  return value;
+}
+
 std::int64_t JsonField::session() {
   if (value_.type() == simdjson::ondemand::json_type::string) return session_number(value_.get_string());
   return integer(0, std::numeric_limits<std::int64_t>::max());
@@ -59,6 +76,11 @@ void JsonField::unsigned_list(std::vector<std::uint64_t>& to) {
   }
 }
 
-void fail_syntax(const LineReader& lines, const char* what) { lines.fail(std::string("not one JSON object: ") + what); }
+void JsonField::time_list(std::int64_t unit_ns, std::vector<Span>& to) {
+  if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list of times");
+  for (simdjson::ondemand::value item : value_.get_array()) to.push_back(JsonField(*lines_, *ignored_, key_, item).time(unit_ns));
+}
+
+void fail_syntax(const InputPlace& lines, const char* what) { lines.fail(std::string("not one JSON object: ") + what); }
 
 }  // namespace kvlab

@@ -16,31 +16,46 @@
 
 namespace kvlab {
 
+enum class UnknownKeys : std::uint8_t { kRefuse, kPassOver };
+
 // One value of a JSON row and the words that messages need for it. Each can be read once.
 class JsonField {
  public:
-  JsonField(const LineReader& lines, IgnoredColumns& ignored, std::string_view key, simdjson::ondemand::value value)
+  JsonField(const InputPlace& lines, IgnoredColumns& ignored, std::string_view key, simdjson::ondemand::value value)
       : lines_(&lines), ignored_(&ignored), key_(key), value_(value) {}
 
   std::int64_t integer(std::int64_t min, std::int64_t max, std::string_view hint = "");
   std::int32_t prompt_tokens();
   std::int32_t output_tokens();
   Span time(std::int64_t unit_ns);
+  // An instant in units since 1970, in nanoseconds since then.
+  std::int64_t instant_ns(std::int64_t unit_ns);
   std::string_view text();
+  // A text whose escapes may be broken, see decode_json_text().
+  std::string lenient_text();
+  [[nodiscard]] bool is_null() { return value_.is_null(); }
   // A session's number from a number or a text.
   std::int64_t session();
   // Appends a list of whole numbers >= 0.
   void unsigned_list(std::vector<std::uint64_t>& to);
+  // Appends a list of times.
+  void time_list(std::int64_t unit_ns, std::vector<Span>& to);
   // Calls handle(key index, field) for each field of each object in a list, and done() after each object.
   template <class Handle, class Done>
   void each_object(std::span<const std::string_view> keys, Handle&& handle, Done&& done);
+  // Calls handle(text) for each text of a list.
+  template <class Handle>
+  void each_text(Handle&& handle);
+  // Calls handle(key index, field) for each field of an object; kPassOver: unknown ones are no error, as in logs with open-ended metrics.
+  template <class Handle>
+  void object(std::span<const std::string_view> keys, UnknownKeys unknown, Handle&& handle);
 
   [[noreturn]] void fail(const std::string& message) const { lines_->fail(key_, message); }
 
  private:
   std::string_view scalar_text();
 
-  const LineReader* lines_;
+  const InputPlace* lines_;
   IgnoredColumns* ignored_;
   std::string_view key_;
   simdjson::ondemand::value value_;
@@ -54,7 +69,7 @@ class JsonRows {
   // Reads one row, calling handle(index in keys, JsonField) for every field; false at the end of the file.
   template <class Handle>
   bool next(std::span<const std::string_view> keys, Handle&& handle);
-  [[nodiscard]] const LineReader& lines() const { return *lines_; }
+  [[nodiscard]] const InputPlace& lines() const { return *lines_; }
 
  private:
   std::unique_ptr<LineReader> lines_;
@@ -62,21 +77,22 @@ class JsonRows {
   simdjson::ondemand::parser parser_{LineReader::kMaxLineBytes + 1};
 };
 
-[[noreturn]] void fail_syntax(const LineReader& lines, const char* what);
-inline void fail_missing_key(const LineReader& lines, std::string_view key) { lines.fail(key, "missing in this row"); }
+[[noreturn]] void fail_syntax(const InputPlace& lines, const char* what);
+inline void fail_missing_key(const InputPlace& lines, std::string_view key) { lines.fail(key, "missing in this row"); }
 
 // ---- templates ----
 
 template <class Handle>
-void each_field(const LineReader& lines, IgnoredColumns& ignored, simdjson::ondemand::object object, std::span<const std::string_view> keys,
-                Handle&& handle) {
+void each_field(const InputPlace& lines, IgnoredColumns& ignored, simdjson::ondemand::object object, std::span<const std::string_view> keys,
+                Handle&& handle, UnknownKeys unknown = UnknownKeys::kRefuse) {
   std::uint64_t seen = 0;
   for (simdjson::ondemand::field field : object) {
+    lines.reached(field.key().raw());
     const std::string_view key = field.unescaped_key();
     std::size_t i = 0;
     while (i < keys.size() && keys[i] != key) ++i;
     if (i == keys.size()) {
-      ignored.pass_over(lines, key, keys);
+      if (unknown == UnknownKeys::kRefuse) ignored.pass_over(lines, key, keys);
       continue;
     }
     if ((seen >> i & 1) != 0) lines.fail(key, "appears twice in this row");
@@ -87,10 +103,26 @@ void each_field(const LineReader& lines, IgnoredColumns& ignored, simdjson::onde
 
 template <class Handle, class Done>
 void JsonField::each_object(std::span<const std::string_view> keys, Handle&& handle, Done&& done) {
+  if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list of objects");
   for (simdjson::ondemand::object object : value_.get_array()) {
     each_field(*lines_, *ignored_, object, keys, handle);
     done();
   }
+}
+
+template <class Handle>
+void JsonField::each_text(Handle&& handle) {
+  if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list of texts");
+  for (simdjson::ondemand::value item : value_.get_array()) {
+    if (item.type() != simdjson::ondemand::json_type::string) fail(quoted(item.raw_json_token()) + " in the list is no text in quotes");
+    handle(std::string_view(item.get_string()));
+  }
+}
+
+template <class Handle>
+void JsonField::object(std::span<const std::string_view> keys, UnknownKeys unknown, Handle&& handle) {
+  if (value_.type() != simdjson::ondemand::json_type::object) fail("expected an object in braces");
+  each_field(*lines_, *ignored_, value_.get_object(), keys, handle, unknown);
 }
 
 template <class Handle>

@@ -73,20 +73,20 @@ bool LineReader::next(std::string_view& line) {
     if (line.ends_with('\r')) line.remove_suffix(1);
   } while (line.find_first_not_of(" \t") == std::string_view::npos);
   if (std::memchr(line.data(), '\0', line.size()) != nullptr)
-    fail("the line holds a zero byte; a trace is a text file, plain, .gz or .zst");
+    fail("the line holds a zero byte; a trace is a text file, plain, .gz or .zst; libCacheSim's binary one needs 'format: oracle_general'");
   last_ = line;
   return true;
 }
 
-void LineReader::fail(const std::string& message) const { throw InputError(fmt::format("{}:{}: {}", name_, line_number_, message)); }
+void LineReader::keep_mark() {
+  if (line_number_ == 0 && begin_ == kByteOrderMark.size() && std::string_view(buffer_.data(), begin_) == kByteOrderMark) begin_ = 0;
+}
 
-void LineReader::fail(std::string_view column, const std::string& message) const { fail(fmt::format("column '{}': {}", column, message)); }
-
-std::string quoted(std::string_view text) {
-  constexpr std::size_t kShown = 40;
-  std::string shown = "'";
-  for (const char c : text.substr(0, kShown)) shown += c >= ' ' && c <= '~' ? c : '?';
-  return shown + (text.size() > kShown ? "...'" : "'");
+std::string_view LineReader::next_bytes() {
+  if (begin_ == end_ && !refill()) return {};
+  const std::string_view bytes = ahead();
+  begin_ = end_;
+  return bytes;
 }
 
 }  // namespace kvlab

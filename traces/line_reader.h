@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "traces/bytes.h"
+#include "traces/input_place.h"
 
 namespace kvlab {
 
 // The lines of a text file, one at a time, in memory that does not depend on the file's size. Handles \n and \r\n, a
 // missing last newline and a UTF-8 byte order mark; passes over blank lines. Errors (InputError): an empty file, a zero
 // byte, a line longer than 64 MiB.
-class LineReader {
+class LineReader final : public InputPlace {
  public:
   static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
   static constexpr std::size_t kPadding = 64;  // readable bytes after every line, as SIMD parsers need them
@@ -26,13 +27,16 @@ class LineReader {
   // Makes next() return the line just read once more.
   void put_back() { again_ = true; }
 
-  [[nodiscard]] const std::string& name() const { return name_; }
-  // The number of the line that next() returned last, from 1.
-  [[nodiscard]] std::int64_t line_number() const { return line_number_; }
+  // The bytes that were read ahead and not given out: the begin of the file before the first call of next().
+  [[nodiscard]] std::string_view ahead() const { return {buffer_.data() + begin_, end_ - begin_}; }
+  // For files that are not made of lines: the next bytes, valid until the next call; "" at the end.
+  std::string_view next_bytes();
+  // Before anything is read: a byte order mark is data, too.
+  void keep_mark();
 
-  // Stops with file:line of the line just read.
-  [[noreturn]] void fail(const std::string& message) const;
-  [[noreturn]] void fail(std::string_view column, const std::string& message) const;
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  // The number of the line that next() returned last, from 1.
+  [[nodiscard]] std::int64_t line_number() const override { return line_number_; }
 
  private:
   bool next_raw(std::string_view& line);
@@ -46,8 +50,5 @@ class LineReader {
   std::string_view last_;
   bool at_end_ = false, again_ = false;
 };
-
-// `text` as it may appear in a one-line message: printable, in quotes, cut to a length that can be read.
-std::string quoted(std::string_view text);
 
 }  // namespace kvlab

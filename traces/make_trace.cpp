@@ -31,12 +31,14 @@ std::vector<std::string> words_of(std::string text) {
 }
 
 // The trace of a file; its name and the arrivals that take the place of its own go to `shape`.
-std::unique_ptr<TraceSource> open_file(Params& p, std::uint64_t seed, TraceShape& shape) {
+std::unique_ptr<TraceSource> open_file(Params& p, std::uint64_t seed, const TokenCounter& count_tokens, TraceShape& shape) {
   shape.name = p.text("file", "trace file; .gz and .zst are unpacked");
   const std::string path = p.is_describing() ? "" : p.resolve_file(shape.name);
   if (std::error_code error; !p.is_describing() && !std::filesystem::exists(path, error) && !error) p.fail_at("file", open_error(path));
   const TraceFormats formats(p);
   ReaderOptions options;
+  options.seed = seed;
+  options.count_tokens = count_tokens;
   options.any_order = p.flag("sort", false, "sort by arrival; loads the whole trace");
   options.ignore_columns = words_of(p.text("ignore_columns", "", "columns to pass over that the format does not have, as 'a, b'"));
   std::vector<std::string> names = TraceFormatRegistry::names();
@@ -67,8 +69,8 @@ TraceShape read_shape(Params& p) {
   return shape;
 }
 
-// Each arrival moves by up to `most` either way, not before the start. Requests keep their order: the moved times are handed
-// out in it, which moves none of them further. What varies is when requests come, not which of two comes first.
+// Each arrival moves by up to `most` either way, not before the start. The moved times are assigned in order, so requests keep their order,
+// and none moves further than `most`. Only the times of requests vary, not which of two comes first.
 std::unique_ptr<TraceSource> jittered(std::unique_ptr<TraceSource> source, Span most, std::uint64_t seed) {
   auto trace = std::make_unique<InMemoryTrace>(std::move(source));
   std::vector<std::size_t> roots;
@@ -88,7 +90,7 @@ std::unique_ptr<TraceSource> jittered(std::unique_ptr<TraceSource> source, Span 
 
 }  // namespace
 
-std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
+std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed, const TokenCounter& count_tokens) {
   if (!p.is_describing() && p.has("file") == p.has("generate")) p.fail("'trace' needs either 'file: PATH' or 'generate: {...}'");
   const bool is_generated = p.has("generate");
   std::unique_ptr<TraceSource> source;
@@ -97,7 +99,7 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
     Params inner = p.child("generate", "generate");
     source = std::make_unique<GeneratedTrace>(inner, seed);
   } else {
-    source = open_file(p, seed, shape);
+    source = open_file(p, seed, count_tokens, shape);
   }
   const Span jitter = p.milliseconds(
       "jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; requests keep their order; loads the trace");

@@ -30,7 +30,7 @@ bool take(std::string_view& text, char c) {
   return true;
 }
 
-// The digits behind a decimal point in units of unit_ns; the first digit below one nanosecond rounds.
+// The digits after a decimal point in units of unit_ns; the first digit below one nanosecond rounds.
 bool take_fraction(std::string_view& text, std::int64_t unit_ns, std::int64_t& value) {
   if (text.empty() || !is_digit(text.front())) return false;
   value = 0;
@@ -87,6 +87,21 @@ bool parse_time_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& va
   if (take(text, '.') && !take_fraction(text, unit_ns, fraction_ns)) return false;
   if (!text.empty()) return false;
   value = units >= max_units ? kMaxTraceNs + 1 : units * unit_ns + fraction_ns;
+  return true;
+}
+
+bool parse_instant_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value) {
+  constexpr std::int64_t kYear2200Ns = 7'258'118'400LL * 1'000'000'000LL;
+  if (text.empty() || !is_digit(text.front())) return false;
+  std::int64_t units = 0;
+  for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1)) {
+    if (units > kYear2200Ns / unit_ns) return false;
+    units = units * 10 + (text.front() - '0');
+  }
+  std::int64_t fraction_ns = 0;
+  if (take(text, '.') && !take_fraction(text, unit_ns, fraction_ns)) return false;
+  if (!text.empty() || units > kYear2200Ns / unit_ns) return false;
+  value = units * unit_ns + fraction_ns;
   return true;
 }
 

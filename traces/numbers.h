@@ -15,6 +15,9 @@ inline constexpr std::int64_t kMaxTraceNs = 315'360'000LL * 1'000'000'000LL;
 // as kMaxTraceNs + 1.
 bool parse_time_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value);
 
+// The same for an instant since 1970: a decimal number without an exponent, of a year before 2200. False on anything else.
+bool parse_instant_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value);
+
 // Unsigned decimal digits only: no sign, no leading zero. False on anything else or beyond 64 bits.
 bool parse_unsigned(std::string_view text, std::uint64_t& value);
 

@@ -58,7 +58,7 @@ class Recorder:
         if query.shape[0] != 1:
             fail("one sample at a time")
         if scaling is not None and abs(scaling * module.head_dim**0.5 - 1) > 1e-6:
-            fail(f"layer {module.layer_idx} scales its scores by {scaling}, a trace stands for 1 / sqrt(head_dim)")
+            fail(f"layer {module.layer_idx} scales its scores by {scaling}, a trace assumes 1 / sqrt(head_dim)")
         for name in ("softcap", "s_aux"):
             if kwargs.get(name) is not None:
                 fail(f"layer {module.layer_idx} has '{name}', which a trace cannot say")
@@ -73,7 +73,7 @@ class Recorder:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
     def check_rotation(self, module):
-        """What was kept from before RoPE must turn into what was kept behind it, by the model's own function."""
+        """Tensors recorded before RoPE must become those recorded after it, by the model's own function."""
         rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
         if rotate is None or self.rotation is None:
             fail("--pre-rope: the model has no apply_rotary_pos_emb to check against")
@@ -152,7 +152,7 @@ def parse(argv):
     source.add_argument("--ids", help="JSON file: a list of token ids, or {ids, task, needles, question_begin}")
     source.add_argument("--text", help="text file, UTF-8")
     parser.add_argument("--prompt-tokens", type=int, default=0, help="only so many tokens of the input; 0: all")
-    parser.add_argument("--decode-tokens", type=int, default=32, help="decoded greedily behind the prompt")
+    parser.add_argument("--decode-tokens", type=int, default=32, help="decoded greedily after the prompt")
     parser.add_argument("--chunk-tokens", type=int, default=0, help="prefill in chunks of so many; 0: at once")
     parser.add_argument("--out", required=True)
     parser.add_argument("--pre-rope", action="store_true", help="also Q and K before RoPE")

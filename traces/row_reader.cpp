@@ -76,7 +76,9 @@ std::string RowReader::skipped() const {
 }
 
 std::string RowReader::remark() const {
-  return options_.uses_arrivals && options_.doubts_unit ? unit_.remark(arrival_column_, is_at_end_) : "";
+  const std::string doubt = options_.uses_arrivals && options_.doubts_unit ? unit_.remark(arrival_column_, is_at_end_) : "";
+  const std::string from = origin();
+  return doubt + (doubt.empty() || from.empty() ? "" : "; ") + from;
 }
 
 std::int64_t session_number(std::string_view text) { return number_of_name(text); }

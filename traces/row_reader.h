@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,12 +18,17 @@ namespace kvlab {
 
 class Params;
 
+// The number of tokens of a text. Tokenizers are the engine's, which readers do not know.
+using TokenCounter = std::function<std::int32_t(std::string_view text)>;
+
 // Settings for reading a file, beside its name and the options of its format.
 struct ReaderOptions {
-  bool any_order = false;                   // rows may go back in time, and turns of a session may stand apart
+  bool any_order = false;                   // rows may go back in time, and turns of a session need not be adjacent
   bool uses_arrivals = true;                // false: others replace them, so rows may lack theirs
   bool doubts_unit = true;                  // false: the user has changed the rate, so that the unit of times is no riddle
   std::vector<std::string> ignore_columns;  // beside those that every reader passes over
+  std::uint64_t seed = 1;                   // of formats that draw requests
+  TokenCounter count_tokens;                // of formats that hold text; empty: they estimate
 };
 
 // Shared by all readers of row-by-row formats: times that do not go backwards, follow-ups directly after their session, at least
@@ -40,13 +46,15 @@ class RowReader : public TraceSource {
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
   [[nodiscard]] std::string remark() const final;
+  // A remark on the trace's origin for results made of it: estimates, drawn values; "" for recorded ones.
+  [[nodiscard]] virtual std::string origin() const { return ""; }
   // False for files whose header has lengths only: every arrival is then 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }
 
  protected:
   // The next usable row into `request`, which holds a default one; false at the end.
   virtual bool read_row(TraceRequest& request) = 0;
-  [[nodiscard]] virtual const LineReader& lines() const = 0;
+  [[nodiscard]] virtual const InputPlace& lines() const = 0;
 
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
   // Since the first call's instant, for formats that give dates or whose clock began long before.

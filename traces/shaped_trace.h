@@ -20,7 +20,7 @@ struct TraceShape {
 };
 
 // A stream over another stream. A follow-up whose session's start was left out by `offset` is left out as well, and
-// counted. Cutting a prompt cuts its hashes to whole chunks of what is left.
+// counted. Cutting a prompt cuts its hashes to whole chunks of the remaining prompt.
 class ShapedTrace final : public TraceSource {
  public:
   ShapedTrace(std::unique_ptr<TraceSource> source, TraceShape shape) : source_(std::move(source)), shape_(std::move(shape)) {}
@@ -29,6 +29,7 @@ class ShapedTrace final : public TraceSource {
   [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
   [[nodiscard]] std::int32_t concurrency() const override;
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override;
+  [[nodiscard]] Span ramp() const override { return shape_.arrivals ? shape_.arrivals->ramp() : source_->ramp(); }
   [[nodiscard]] std::string skipped() const override;
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 

@@ -139,7 +139,7 @@ class SyntheticAttention::Head {
  private:
   [[nodiscard]] std::size_t first_noise() const { return kWaveChannel + 2 * all_.num_waves_; }
   [[nodiscard]] std::size_t phase(std::size_t t) const { return t % index(shape_.recurrence_period_tokens) * kBeatChannels; }
-  // What a key holds in the channel of its role. A query of strength A holds 2 A there, which makes q.k / sqrt(d) = A.
+  // The value of a key in the channel of its role. A query of strength A has 2 A there, which makes q.k / sqrt(d) = A.
   [[nodiscard]] float mark_size() const { return 0.5F * std::sqrt(static_cast<float>(head_dim_)); }
 
   void mark(std::size_t t, std::span<float> key) const {

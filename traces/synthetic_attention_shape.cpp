@@ -20,7 +20,7 @@ void read_sizes(Params& p, SyntheticAttentionShape& shape) {
   shape.kv_heads = p.required<std::int32_t>("kv_heads", 1, 1024, "KV heads");
   shape.head_dim = p.optional<std::int32_t>("head_dim", 64, 32, 512, "channels of a head; a multiple of 8");
   shape.prompt_tokens = p.required<std::int32_t>("prompt_tokens", 1, kMost, "prompt length, the question included");
-  shape.decode_tokens = p.optional<std::int32_t>("decode_tokens", 32, 0, kMost, "tokens decoded behind the prompt");
+  shape.decode_tokens = p.optional<std::int32_t>("decode_tokens", 32, 0, kMost, "tokens decoded after the prompt");
   shape.chunk_tokens = p.optional<std::int32_t>("chunk_tokens", 0, 0, kMost, "chunks of the prefill; 0: one");
 }
 

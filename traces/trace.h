@@ -41,6 +41,8 @@ class TraceSource {
   // arrivals as given.
   [[nodiscard]] virtual std::int32_t concurrency() const { return 0; }
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
+  // Closed loop: the first sessions, one for each user, start evenly over this time. 0: all start at once.
+  [[nodiscard]] virtual Span ramp() const { return Span{0}; }
   // Rows passed over on request of the user (failed requests of BurstGPT, ...), with the reason, for the result's record.
   [[nodiscard]] virtual std::string skipped() const { return ""; }
   // A remark on rows read so far that look wrong, for the result's record; "" where none does.

@@ -29,7 +29,7 @@ class Checker {
  private:
   [[noreturn]] void fail(const std::string& message) const { throw InputError(where_ + ": " + message); }
 
-  // Vectors of another size than their shape come from our own code only: what is read from a file has been checked there.
+  // Vectors of another size than their shape come from our own code only: tensors from a file have been checked there.
   static void check_size(std::size_t size, std::int64_t a, std::int64_t b, std::int64_t c, bool may_be_empty) {
     if (size == static_cast<std::size_t>(a * b * c) || (size == 0 && may_be_empty)) return;
     throw InternalError(fmt::format("a tensor of an attention trace has {} elements, expected [{}, {}, {}]", size, a, b, c));

@@ -14,7 +14,6 @@
 #include <sstream>
 #include <thread>
 
-#include "app/runs/seeds.h"
 #include "app/runs/stop_signals.h"
 #include "app/runs/sweep.h"
 #include "base/error.h"
@@ -44,7 +43,6 @@ struct Task {
       options.force = force;
       options.names_results = false;
       Experiment experiment = claim->experiment(*run);
-      drop_idle_seeds(experiment);
       std::ostringstream out, err;
       status = run_sweep(std::move(experiment), options, out, err);
       error = status == 0 ? "" : err.str();

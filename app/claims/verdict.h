@@ -21,7 +21,7 @@ struct Published {
   double value = 0, to = 0;
   std::optional<double> no_effect;  // the figure if the system changed nothing: 1 for a ratio. None: the figure has no side
   std::string unit;                 // "x" for a ratio, else written after the figure
-  std::string text;                 // what it is the figure of
+  std::string text;                 // the quantity that the figure measures
   std::string where;                // abstract, section or table
 };
 

@@ -102,7 +102,7 @@ int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream&
   constexpr int kFirstWithBf16 = 80;
   if (device->cuda() != nullptr && device->cuda()->gpu().compute_capability < kFirstWithBf16) model.dtype = model.kv_dtype = Dtype::kFp16;
   const CalibrationPlan plan = plan_of(c, *device, model);
-  // What would be refused in the end is refused before anything is measured.
+  // Refuses bad requests before anything is measured.
   static_cast<void>(calibration_tables(model, device->kind(), plan.limits));
   for (const Recipe& recipe : plan.recipes) require_timed(c.cpu ? "cpu" : "cuda", recipe, engine_shape(model));
   if (!plan.hardware.empty()) static_cast<void>(load_hardware_spec(plan.hardware, profiles_folder() + "/hardware"));

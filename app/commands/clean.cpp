@@ -4,7 +4,6 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <istream>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "app/results/results.h"
+#include "app/results/results_info.h"
 #include "app/results/run_files.h"
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
@@ -52,7 +52,7 @@ std::string one_line(const YAML::Node& node) {
   return all.size() <= kMost ? all : all.substr(0, kMost) + "...";
 }
 
-// Adds what of a run's configuration is not as the newest sweep has it: "scheduler=orca".
+// Adds the parts of a run's configuration that differ from the newest sweep: "scheduler=orca".
 void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::string& path, std::string& title) {
   if (run.IsMap() && sweep.IsDefined() && sweep.IsMap()) {
     for (const auto& item : run) {
@@ -131,14 +131,6 @@ void find_partial(const ResultsFolder& folder, std::vector<Leftover>& found) {
     if (is_partial(path)) found.push_back({path, "answers of a graded run that is not complete", {}, fs::file_size(path)});
 }
 
-std::string size_text(std::uintmax_t bytes) {
-  constexpr std::array<const char*, 4> kUnits = {"B", "KiB", "MiB", "GiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kUnits[unit]);
-}
-
 bool is_confirmed(const CleanCommand& command, std::istream& in, std::ostream& out) {
   if (command.yes) return true;
   if (!command.can_ask) {
@@ -178,7 +170,7 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
   if (!is_confirmed(command, in, out)) return 0;
   for (const Leftover& one : found) remove(one);
   std::error_code ignored;
-  fs::remove(folder.partial(), ignored);  // where it is empty
+  fs::remove(folder.partial(), ignored);  // if it is empty
   std::size_t kept = 0;
   for (const Leftover& one : found)
     if (kind_of(one.path) != PathKind::kNothing) {
@@ -187,6 +179,14 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
     }
   out << fmt::format("removed {}\n", found.size() - kept);
   return 0;
+}
+
+void add_clean_command(CLI::App& app, CleanCommand& c, const std::function<void()>& choose) {
+  CLI::App* const clean =
+      app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
+  clean->add_option("folder", c.folder, "results folder")->required();
+  clean->add_flag("--yes", c.yes, "remove them without asking");
+  clean->callback(choose);
 }
 
 }  // namespace kvlab

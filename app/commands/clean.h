@@ -1,5 +1,7 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <functional>
 #include <iosfwd>
 #include <string>
 
@@ -14,5 +16,8 @@ struct CleanCommand {
 // `kvlab clean`: lists everything in a results folder that is not part of its newest sweep (other sweeps' runs, remains of interrupted
 // runs, grades of incomplete runs) and removes it after confirmation. Only files that kvlab's manifests name are removed. Returns 0.
 int clean_results(const CleanCommand& command, std::istream& in, std::ostream& out);
+
+// Adds the command, whose options write into the struct, which outlives `app`; `choose` is called where it is the chosen one.
+void add_clean_command(CLI::App& app, CleanCommand& command, const std::function<void()>& choose);
 
 }  // namespace kvlab

@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "app/claims/claim.h"
 #include "app/commands/describe_kv.h"
 #include "app/commands/describe_model.h"
+#include "app/export/export_format.h"
 #include "app/runs/experiment.h"
 #include "app/runs/serving_system.h"
+#include "app/runs/slo.h"
 #include "base/csv.h"
 #include "base/read_file.h"
 #include "base/spec_file.h"
@@ -24,6 +25,7 @@
 #include "policies/scheduler/scheduler.h"
 #include "sim/cost/make_cost_model.h"
 #include "traces/formats.h"
+#include "traces/logs/log_format.h"
 
 namespace kvlab {
 
@@ -135,9 +137,36 @@ std::vector<Item> systems(const std::string& only) {
   return items;
 }
 
-std::vector<Item> kv(const std::string& only) {
+std::vector<Item> slos(const std::string& only) {
   std::vector<Item> items;
-  std::copy_if(kv_items().begin(), kv_items().end(), std::back_inserter(items), [&](const Item& i) { return is_asked(i.name, only); });
+  for (const fs::path& file : yaml_files(slo_folder())) {
+    const std::string name = file.stem().string();
+    if (!is_asked(name, only)) continue;
+    try {
+      Params p = read_slo_file(file.string());
+      Facts facts;
+      std::string limits;
+      for (const char* key : {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"}) {
+        if (!p.has(key)) continue;
+        facts.emplace_back(key, p.inline_text(key, ""));
+        limits += fmt::format("{}{} {}", limits.empty() ? "" : ", ", key, facts.back().second);
+      }
+      if (p.has("attainment"))
+        facts.emplace_back("attainment", p.inline_text("attainment", "") +
+                                             " of the requests, each limit by itself; 'search' has its own "
+                                             "'attainment', of requests that meet all limits");
+      items.push_back(
+          {"slos", name, fmt::format("{}: {}", p.text("summary", "", "one line"), limits), p.text("source", "", ""), {}, {}, {}, facts});
+    } catch (const InputError& e) {
+      items.push_back({"slos", name, std::string("cannot be used: ") + e.what(), "", {}});
+    }
+  }
+  return items;
+}
+
+std::vector<Item> kv(const std::string& only) {
+  std::vector<Item> items = kv_items();
+  std::erase_if(items, [&](const Item& i) { return !is_asked(i.name, only); });
   return items;
 }
 
@@ -146,7 +175,7 @@ struct Kind {
   std::vector<Item> (*items)(const std::string& only);
 };
 
-constexpr std::array<Kind, 12> kKinds = {
+constexpr std::array<Kind, 15> kKinds = {
     {{"schedulers", [](const std::string& only) { return policies<Scheduler>("schedulers", only); }},
      {"orders", [](const std::string& only) { return policies<Order>("orders", only); }},
      {"predictors", [](const std::string& only) { return policies<Predictor>("predictors", only); }},
@@ -154,9 +183,12 @@ constexpr std::array<Kind, 12> kKinds = {
      {"systems", systems},
      {"block_caches", [](const std::string& only) { return policies<BlockCache>("block_caches", only); }},
      {"kv", kv},
+     {"slos", slos},
      {"hardware", hardware},
      {"models", models},
      {"trace_formats", [](const std::string& only) { return policies<TraceFormat>("trace_formats", only); }},
+     {"log_formats", [](const std::string& only) { return policies<LogFormat>("log_formats", only); }},
+     {"export_formats", [](const std::string& only) { return policies<ExportFormat>("export_formats", only); }},
      {"experiments", experiments},
      {"claims", claims}}};
 
@@ -219,14 +251,32 @@ std::string unit_of(const std::string& key) {
   return "";
 }
 
-std::string items_as_text(const std::vector<Item>& items) {
+namespace {
+
+// The words of `line` in lines of at most `columns` bytes; further lines begin with `indent` blanks.
+std::string wrapped(const std::string& line, std::size_t indent, std::size_t columns) {
+  if (columns < indent + 20 || line.size() <= columns) return line;
+  std::string text;
+  for (std::size_t begin = 0, room = columns; begin < line.size(); room = columns - indent) {
+    std::size_t end = std::min(begin + room, line.size());
+    if (const std::size_t blank = line.rfind(' ', end); end < line.size() && blank != std::string::npos && blank > begin) end = blank;
+    text += (begin == 0 ? "" : "\n" + std::string(indent, ' ')) + line.substr(begin, end - begin);
+    begin = line.find_first_not_of(' ', end);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string items_as_text(const std::vector<Item>& items, std::size_t columns) {
   std::size_t width = 0;
   for (const Item& item : items) width = std::max(width, item.name.size());
   const bool mixed = std::any_of(items.begin(), items.end(), [&](const Item& i) { return i.kind != items.front().kind; });
   std::string text;
   for (const Item& item : items) {
-    text += fmt::format("{:<{}}  {}{}", item.name, width, mixed ? fmt::format("{:<9}  ", item.kind) : "", item.summary);
-    text += item.source.empty() || item.kind == "models" || item.kind == "experiments" ? "\n" : fmt::format(" [{}]\n", item.source);
+    std::string line = fmt::format("{:<{}}  {}{}", item.name, width, mixed ? fmt::format("{:<9}  ", item.kind) : "", item.summary);
+    if (!item.source.empty() && item.kind != "models" && item.kind != "experiments") line += fmt::format(" [{}]", item.source);
+    text += wrapped(line, width + 2 + (mixed ? 11 : 0), columns) + "\n";
   }
   return text;
 }

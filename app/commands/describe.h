@@ -16,8 +16,8 @@ struct Item {
   std::vector<std::pair<std::string, std::string>> facts = {};  // further facts, in order
 };
 
-// The kinds that `kvlab list` knows: schedulers, orders, predictors, dispatchers, systems, block_caches, kv, hardware, models,
-// trace_formats, experiments, claims.
+// The kinds that `kvlab list` knows: schedulers, orders, predictors, dispatchers, systems, block_caches, kv, slos, hardware, models,
+// trace_formats, log_formats, export_formats, experiments, claims.
 const std::vector<std::string>& list_kinds();
 std::string kinds_as_json();
 
@@ -31,7 +31,8 @@ std::vector<Item> describe_items(const std::string& name);
 // Unit of a parameter, by the suffix of its key: "ms", "tokens", ...; "" where it has none.
 std::string unit_of(const std::string& key);
 
-std::string items_as_text(const std::vector<Item>& items);  // for list: a line each
+// For list: a line each, wrapped at `columns` where that is not 0.
+std::string items_as_text(const std::vector<Item>& items, std::size_t columns = 0);
 std::string items_as_json(const std::vector<Item>& items, bool with_parameters);
 std::string description_as_text(const Item& item);
 

@@ -180,9 +180,16 @@ void add_kv_details(Item& item) {
 
 namespace {
 
-std::vector<Item> read_kv_items() {
+std::vector<Item> read_recipes() {
   std::vector<Item> recipes;
   for (const std::string& name : recipe_names()) recipes.push_back(recipe_item(name));
+  return recipes;
+}
+
+}  // namespace
+
+std::vector<Item> kv_items() {
+  static const std::vector<Item> recipes = read_recipes();
   Uses uses;
   for (const Item& r : recipes) {
     const Recipe recipe = load_recipe(r.name);
@@ -198,13 +205,6 @@ std::vector<Item> read_kv_items() {
   add_parts<PrefillSelector>("prefill_selector", uses, items);
   add_parts<PromptPruner>("prompt_pruner", uses, items);
   add_parts<PromptRewriter>("prompt_rewriter", uses, items);
-  return items;
-}
-
-}  // namespace
-
-const std::vector<Item>& kv_items() {
-  static const std::vector<Item> items = read_kv_items();
   return items;
 }
 

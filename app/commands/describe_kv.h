@@ -9,8 +9,8 @@
 namespace kvlab {
 
 const std::set<std::string>& kv_kinds();
-// Recipes and the parts they are made of, read once; kinds are recipe, scorer, allocator, trigger, disposal, format, selector.
-const std::vector<Item>& kv_items();
+// Recipes, read once, and the parts that are registered now; kinds are recipe, scorer, allocator, trigger, disposal, format, selector.
+std::vector<Item> kv_items();
 // Adds the facts on a recipe that only describe() shows: its needs, and its costs at stated sizes.
 void add_kv_details(Item& item);
 

@@ -8,6 +8,7 @@
 #include "app/commands/logits.h"
 #include "app/commands/record.h"
 #include "app/commands/tokenize.h"
+#include "base/hugging_face.h"
 #include "base/text.h"
 #include "engine/model/record.h"
 
@@ -22,6 +23,13 @@ struct EngineArguments {
   CalibrateCommand calibrate;
   TokenizeCommand tokenize;
 };
+
+// The command with the folder of a model that is named by its id on the Hugging Face hub.
+template <class OfModel>
+OfModel with_weights(OfModel command) {
+  command.model = weights_folder(command.model);
+  return command;
+}
 
 void add_trace_record(CLI::App& trace, EngineArguments& a, Command& chosen) {
   CLI::App* record = trace.add_subcommand("record", "run a model on a prompt and record its attention (safetensors)");
@@ -47,7 +55,7 @@ void add_trace_record(CLI::App& trace, EngineArguments& a, Command& chosen) {
   record->add_option("--budget-tokens", a.record.budget_tokens, "of the recipe; default: as its file says")->check(CLI::Range(1, 1 << 28));
   record->add_option("--backend", a.record.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
   record->add_option("--dtype", a.record.dtype, "of the floats in the file; default: f16")->check(CLI::IsMember({"f16", "f32"}));
-  record->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(a.record, out); }; });
+  record->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(with_weights(a.record), out); }; });
 }
 
 void add_logits(CLI::App& app, EngineArguments& a, Command& chosen) {
@@ -58,7 +66,7 @@ void add_logits(CLI::App& app, EngineArguments& a, Command& chosen) {
   logits->add_option("--chunk-tokens", a.logits.chunk_tokens, "tokens of a prefill chunk; default: in one piece")
       ->check(CLI::Range(1, 1 << 28));
   logits->add_option("--backend", a.logits.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
-  logits->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(a.logits, out); }; });
+  logits->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(with_weights(a.logits), out); }; });
 }
 
 void add_calibrate(CLI::App& app, EngineArguments& a, Command& chosen) {
@@ -88,7 +96,7 @@ void add_tokenize(CLI::App& app, EngineArguments& a, Command& chosen) {
   input->require_option(1);
   one->add_flag("--tokens", a.tokenize.shows_tokens, "--text: print one id and its token a line")->excludes("--ids");
   one->add_flag("--no-special", a.tokenize.without_special, "--text: without what the tokenizer adds (<s>); --ids: without special tokens");
-  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(a.tokenize, out); }; });
+  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(with_weights(a.tokenize), out); }; });
 }
 
 }  // namespace
@@ -100,7 +108,7 @@ void add_engine_commands(CLI::App& app, Command& chosen) {
   add_trace_record(*app.get_subcommand("trace"), a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);
-  add_label_command(app, a.label, [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.label, out); }; });
+  add_label_command(app, a.label, [&](auto* act) { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(with_weights(a.label), out); }; });
   add_tokenize(app, a, chosen);
 }
 

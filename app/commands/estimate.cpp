@@ -16,7 +16,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kBlockTokens = 16;  // KV is stored in blocks of so many
+constexpr std::int64_t kBlockTokens = 16;  // size of a KV block
 constexpr double kMs = 1e3;
 
 // A step's time as the cost model prices it, and at the peak rates of the datasheet.

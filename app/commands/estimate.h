@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// What `estimate` and `characterize` compute for. profile: as an experiment's `profile`, in one line of YAML.
+// The setting that `estimate` and `characterize` compute for. profile: as an experiment's `profile`, in one line of YAML.
 struct MachineOptions {
   std::string model, hardware, profile = "roofline";
   int tp = 1;

@@ -19,7 +19,7 @@ namespace kvlab {
 namespace {
 
 struct IdsTensor {
-  std::string key;  // what stands before ".ids"
+  std::string key;  // the part before ".ids"
   std::vector<std::int32_t> ids;
 };
 
@@ -45,7 +45,7 @@ std::vector<IdsTensor> read_ids_tensors(const std::string& path, const ModelConf
   return tensors;
 }
 
-// Of a prompt's logits [ids, vocabulary].
+// logits: those of the prompt, [ids, vocabulary].
 void check_finite(const LogitsCommand& c, const IdsTensor& prompt, std::span<const float> logits) {
   const auto bad = std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
   if (bad == logits.end()) return;

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "app/runs/seeds.h"
 #include "base/error.h"
 #include "base/json_text.h"
 
@@ -47,11 +46,9 @@ int merge_shards(MergeCommand c, std::ostream& out, std::ostream& err) {
     throw InputError(c.target + ": there is no folder '" + shard_folder(c.target, {}).parent_path().string() + "' of shards" + kAdvice);
   }
   Experiment experiment = load_experiment(c.target, c.set);
-  const std::string remark = drop_idle_seeds(experiment, c.sweep.quiet ? nullptr : &err);
   c.sweep.out = results_folder(experiment, c.sweep.out).string();
   if (c.sweep.shards.empty()) c.sweep.shards = shard_folders(c.sweep.out);
   if (c.sweep.shards.empty()) throw InputError(shard_folder(c.sweep.out, {}).parent_path().string() + ": there are no shards" + kAdvice);
-  if (!c.sweep.quiet) out << remark;
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 

@@ -18,7 +18,7 @@ struct MergeCommand {
   SweepOptions sweep;
 };
 
-// Returns the exit status: 0; 1 where runs are missing, whose number is said, and tables are of the others.
+// Returns the exit status: 0; 1 if runs are missing. Their number is then printed, and tables are of the others.
 int merge_shards(MergeCommand command, std::ostream& out, std::ostream& err);
 
 // Adds the command, whose options write into the struct, which outlives `app`; `choose` is called where it is the chosen one.

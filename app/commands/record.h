@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// `kvlab trace record`: runs a model on a prompt and writes what its attention saw. One of the two files is set: ids_file, a JSON list of
+// `kvlab trace record`: runs a model on a prompt and writes its attention inputs. One of the two files is set: ids_file, a JSON list of
 // token ids or {ids, continuation, task, needles: [[begin, end]], question_begin}, and text_file, which the model's
 // tokenizer reads, or, of a byte-level model, whose bytes follow <s>.
 struct RecordCommand {

@@ -4,18 +4,31 @@
 
 #include <ostream>
 
-#include "app/runs/seeds.h"
+#include "app/runs/engine_flags.h"
 
 namespace kvlab {
+
+namespace {
+
+// Adds the meaning of an engine's options to the values of --set, and prints it.
+void add_engine_flags(const std::string& engine, const std::string& text, RunCommand& c, std::ostream& out) {
+  if (text.empty()) return;
+  const EngineFlags flags = read_engine_flags(engine, text, c.file, c.set);
+  c.set.insert(c.set.end(), flags.overrides.begin(), flags.overrides.end());
+  if (c.sweep.quiet) return;
+  for (const std::string& remark : flags.remarks) out << remark << "\n";
+}
+
+}  // namespace
 
 int run_experiment(RunCommand c, std::ostream& out, std::ostream& err) {
   c.sweep.fast_forward = c.fast_forward == "on";
   if (!c.model.empty()) c.set.push_back("model=" + c.model);
+  add_engine_flags("vllm", c.vllm_args, c, out);
+  add_engine_flags("sglang", c.sglang_args, c, out);
   c.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
   if (!c.shard.empty()) c.sweep.shard = parse_shard(c.shard);
   Experiment experiment = load_experiment(c.file, c.set);
-  const std::string remark = drop_idle_seeds(experiment, c.sweep.quiet ? nullptr : &err, c.sweep.shows_progress);
-  if (!c.sweep.quiet) out << remark;
   return run_sweep(std::move(experiment), c.sweep, out, err);
 }
 
@@ -24,6 +37,9 @@ void add_run_command(CLI::App& app, RunCommand& c, const std::function<void()>& 
   run->add_option("file", c.file, "experiment (YAML)")->required();
   run->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
   run->add_option("--model", c.model, "folder of the model to run, in place of what the file says");
+  CLI::Option* const vllm =
+      run->add_option("--vllm-args", c.vllm_args, "options of 'vllm serve' in place of what the file says, in quotes");
+  run->add_option("--sglang-args", c.sglang_args, "the same of SGLang's server")->excludes(vllm);
   run->add_option("--jobs", c.sweep.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
   CLI::Option* const out_folder = run->add_option("--out", c.sweep.out, "results folder; default: results/NAME");
   run->add_flag("--join", c.sweep.join, "keep this experiment's runs in --out beside those of the experiment that it belongs to")

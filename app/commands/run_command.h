@@ -12,7 +12,7 @@ namespace kvlab {
 
 // `kvlab run FILE`.
 struct RunCommand {
-  std::string file, model, shard, fast_forward = "on";
+  std::string file, model, shard, fast_forward = "on", vllm_args, sglang_args;
   std::vector<std::string> set;
   SweepOptions sweep;
 };

@@ -41,7 +41,7 @@ std::string arguments_of(const SubmitCommand& c) {
   return text + " --out " + shell_word(c.out);
 }
 
-// What `command` writes to standard output. InputError where it fails.
+// Returns the standard output of `command`. InputError where it fails.
 std::string output_of(const std::string& command) {
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) throw InputError("'" + command + "' cannot be started");

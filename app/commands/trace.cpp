@@ -89,8 +89,8 @@ Profile read_profile(const ProfileCommand& c, int tp) {
   return c.format == "kvlab" ? read_kvlab_profile(c.folder, tp) : read_bundle(c.folder, tp);
 }
 
-// Model and hardware as given, else as the profile says: the way an experiment finds them. What is impossible or missing ends an
-// experiment; here it is a finding, or none.
+// Model and hardware as given, else as the profile says, found as an experiment finds them. An impossible or missing value ends an
+// experiment; here it is at most a finding.
 CostSetup setup_of(const ProfileCommand& c, int tp) {
   YAML::Node root;
   root["profile"][c.format][c.format == "aisimulate" ? "dir" : "path"] = c.folder;
@@ -125,7 +125,7 @@ int lint_profile_folder(const ProfileCommand& asked, std::ostream& out) {
   for (const int tp : degrees_of(command)) {
     const CostSetup setup = setup_of(command, tp);
     const std::vector<LintFinding> findings = lint_profile(*setup.profile, setup.model, setup.hardware);
-    const std::vector<std::string>& notes = setup.profile->notes;  // of the reader; behind them the findings once more
+    const std::vector<std::string>& notes = setup.profile->notes;  // the reader's notes; the findings follow them once more
     for (std::size_t i = 0; i + findings.size() < notes.size(); ++i) out << fmt::format("note (tp {}): {}\n", tp, notes[i]);
     for (const LintFinding& finding : findings) {
       const bool is_error = finding.severity == LintFinding::Severity::kError;

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "app/compare/setting_remarks.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -45,7 +46,7 @@ struct Group {
         fmt::format("{}{} pair{} of runs", title.empty() ? "" : title + "- ", pairs.size(), pairs.size() == 1 ? "" : "s");
     return text + (num_alike > 0 ? fmt::format(", the first of {} that are alike: the seed changes nothing, n = 1\n", num_alike) : "\n");
   }
-  std::size_t num_alike = 0;  // pairs in place of which the first one stands
+  std::size_t num_alike = 0;  // pairs that the first one represents
 };
 
 // Pairs in which the seed changes nothing are one.
@@ -237,6 +238,19 @@ std::string remark_on_traces(const Asked& a, const Asked& b, bool is_search) {
   return "";
 }
 
+// A remark where the steps of the two schedulers have different limits.
+std::string remark_on_limits(const CsvTable& a, std::size_t row_a, const CsvTable& b, std::size_t row_b) {
+  std::string text;
+  for (const auto& [column, what] : {std::pair{"max_step_tokens", "tokens"}, {"max_step_seqs", "sequences"}}) {
+    if (!a.has(column) || !b.has(column)) continue;
+    const std::string &of_a = a.rows[row_a][a.at(column)], &of_b = b.rows[row_b][b.at(column)];
+    if (of_a == of_b) continue;
+    text +=
+        fmt::format("remark: the most {} per step differ ({} and {})\n", what, of_a.empty() ? "any" : of_a, of_b.empty() ? "any" : of_b);
+  }
+  return text;
+}
+
 }  // namespace
 
 double student_t_975(std::size_t degrees) {
@@ -287,9 +301,11 @@ std::string compare_results(const std::string& folder_a, const std::string& fold
   for (const Group& group : groups) {
     text += "\n" + group.heading();
     text += metric_table(a, b, group, metrics_of(a, b, every));
-    if (!has_requests) continue;
     const auto& [row_a, row_b] = group.pairs[0];
     const std::string &run_a = a.rows[row_a][a.at("run")], &run_b = b.rows[row_b][b.at("run")];
+    for (const std::string& remark : remarks_on_settings({folder_a, run_a}, {folder_b, run_b})) text += "remark: " + remark + "\n";
+    text += remark_on_limits(a, row_a, b, row_b);
+    if (!has_requests) continue;
     text += remark_on_traces(asked_of(requests_a, run_a), asked_of(requests_b, run_b), is_search);
     if (num_requests == 0) continue;
     const std::string moved = moved_table(requests_a, requests_b, run_a, run_b, num_requests);

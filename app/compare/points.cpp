@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRowFile = "row";  // the name of a row's experiment in messages
 
-// A row of the file: what it became, or why it was left out.
+// A row of the file: its result, or the reason why it was left out.
 struct PointRow {
   std::string id;
   std::optional<PointExperiment> experiment;

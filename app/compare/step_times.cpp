@@ -92,7 +92,7 @@ double misfit(const Gap& gap, double step_s) {
   return off * off;
 }
 
-// How strongly a fit is held to what is plausible, in squared steps.
+// Weight of plausibility in a fit, in squared steps.
 struct Stiffness {
   double rough = 10;   // per squared difference (of logarithms) between neighbouring gaps
   double pull = 0.05;  // per squared octave away from the pairs' median

@@ -26,6 +26,11 @@ bool is_named(std::string_view by_compiler, std::string_view path) {
   return by_compiler.size() == path.size() || by_compiler[by_compiler.size() - path.size() - 1] == '/';
 }
 
+CodeVersion& running_source_table() {
+  static CodeVersion table;
+  return table;
+}
+
 void add_sources(CodeVersion& code, const std::set<std::string>& sources, std::span<const SourceFile> table) {
   for (const std::string& source : sources) {
     const auto found = std::find_if(table.begin(), table.end(), [&](const SourceFile& s) { return is_named(source, s.path); });
@@ -45,7 +50,19 @@ CodeVersion code_version(const std::set<std::string>& sources) {
   static const std::string core = core_of(source_table(), build_settings());
   CodeVersion code{{"core", core}};
   add_sources(code, sources, source_table());
+  for (const auto& [name, hash] : running_source_table())
+    if (sources.contains(name)) code.emplace(name, hash);
   return code;
+}
+
+void set_running_source(const std::string& name, std::string_view text) {
+  running_source_table().insert_or_assign(name, hex(fingerprint_of_text(text)));
+}
+
+std::string running_sources() {
+  std::string line;
+  for (const auto& [name, hash] : running_source_table()) line += " " + name + " " + hash;
+  return line;
 }
 
 std::string changed_code(const CodeVersion& was, const CodeVersion& is) {

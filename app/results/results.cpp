@@ -104,7 +104,7 @@ ResultsFolder::ResultsFolder(fs::path folder, const Experiment& experiment, Join
     throw InputError(runs().string() + ": is not a folder; kvlab keeps its runs there: move it away");
   kind_without_link(partial());
   lock_.take(folder_);
-  read_marker();  // what another program wrote until now
+  read_marker();  // written by another program until now
   require_experiment(experiment, joins);
   write_marker();
   fs::create_directories(runs());
@@ -255,7 +255,7 @@ void ResultsFolder::remove_if_new() {
   std::error_code ignored;
   fs::remove(folder_ / kMarker, ignored);
   fs::remove(folder_ / ".lock", ignored);
-  fs::remove(runs(), ignored);  // where it is empty
+  fs::remove(runs(), ignored);  // if it is empty
   fs::remove(folder_, ignored);
 }
 

@@ -15,7 +15,7 @@ struct RunManifest {
   std::string id;
   CodeVersion code;
   std::map<std::string, std::string> files;  // name -> digest
-  bool is_finished = false;                  // false: the run that writes them was cut off, or is going on
+  bool is_finished = false;                  // false: the run that writes them was cut off, or is still running
   bool is_numbered = false;                  // runs/0001 of a version that numbered its runs
   [[nodiscard]] bool is_ours() const { return !id.empty(); }
   [[nodiscard]] std::set<std::string> file_names() const;

@@ -16,13 +16,13 @@ namespace kvlab {
 enum class PathKind : std::uint8_t { kNothing, kFile, kFolder, kLink, kOther };
 PathKind kind_of(const std::filesystem::path& path);
 
-// Kind of what is there; a link is an InputError that names it.
+// Kind of the existing entry; a link is an InputError that names it.
 PathKind kind_without_link(const std::filesystem::path& path);
 
 // Size and fingerprint of a file's bytes: "1234 9f86d081884c7d65".
 std::string digest_of_file(const std::filesystem::path& path);
 
-// Returns once what was written is on the disk. A folder: the names in it.
+// Returns once the written bytes are on the disk. A folder: the names in it.
 void sync_path(const std::filesystem::path& path);
 // The same of some files and last of the folder that they are in: all are on their way before the first is waited for.
 void sync_folder_of(const std::vector<std::filesystem::path>& files, const std::filesystem::path& folder);

@@ -37,6 +37,8 @@ bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& 
 
 namespace {
 
+constexpr const char* kOtherColumns = ": has other columns than the runs before it; tables join runs of one kind";
+
 // Appends `path` to `out`, its first line only where it is the first file.
 void append_rows(TextFile& out, const fs::path& path, std::string& header) {
   std::ifstream stream(path, std::ios::binary);
@@ -46,7 +48,7 @@ void append_rows(TextFile& out, const fs::path& path, std::string& header) {
   if (header.empty() || !has_header)
     out.write(first + "\n");
   else if (header != first)
-    throw InternalError(path.string() + ": has other columns than the runs before it");
+    throw InputError(path.string() + kOtherColumns);
   header = first;
   std::vector<char> chunk(1 << 20);
   while (stream) {
@@ -58,11 +60,9 @@ void append_rows(TextFile& out, const fs::path& path, std::string& header) {
 // Joins a run's table with the sweep's axes: run, axes, seed, and the columns that are no axis.
 class SummaryJoin {
  public:
-  SummaryJoin(const fs::path& path, const Experiment& experiment) : out_(path) {
-    for (const std::string& axis : experiment.axes) axes_.push_back(axis_column(axis));
-  }
+  SummaryJoin(const fs::path& path, std::vector<std::string> axes) : out_(path), axes_(std::move(axes)) {}
 
-  void add(const RunSpec& run, const CsvTable& table) {
+  void add(const ViewRow& run, const CsvTable& table) {
     std::vector<std::string> header = table.columns;
     if (header != columns_) choose(header, table.file);
     for (const auto& row : table.rows) {
@@ -87,7 +87,7 @@ class SummaryJoin {
     if (columns_.empty())
       out_.write(csv_line(header));
     else if (header != header_)
-      throw InternalError(file + ": has other columns than the runs before it");
+      throw InputError(file + kOtherColumns);
     columns_ = columns;
     header_ = header;
   }
@@ -97,10 +97,9 @@ class SummaryJoin {
   std::vector<std::size_t> kept_;
 };
 
-void join_summaries(const fs::path& fresh, const ResultsFolder& folder, const Experiment& experiment,
-                    const std::vector<std::size_t>& complete) {
-  SummaryJoin join(fresh, experiment);
-  for (const std::size_t i : complete) join.add(experiment.runs[i], read_csv(folder.runs() / experiment.runs[i].id / "summary.csv"));
+void join_summaries(const fs::path& fresh, const View& view) {
+  SummaryJoin join(fresh, view.axes);
+  for (const ViewRow& row : view.rows) join.add(row, read_csv(row.run / "summary.csv"));
   join.close();
 }
 
@@ -119,11 +118,21 @@ bool join_table(const fs::path& fresh, const std::vector<fs::path>& parts) {
 
 }  // namespace
 
-void join_runs(ResultsFolder& folder, const Experiment& experiment, const std::vector<std::size_t>& complete) {
-  std::vector<std::string> ids;  // each once
+View view_of(const ResultsFolder& folder, const Experiment& experiment, const std::vector<std::size_t>& complete) {
+  View view;
+  for (const std::string& axis : experiment.axes) view.axes.push_back(axis_column(axis));
+  for (const std::size_t i : complete) {
+    const RunSpec& run = experiment.runs[i];
+    view.rows.push_back({run.id, folder.runs() / run.id, run.labels});
+  }
+  return view;
+}
+
+void join_runs(ResultsFolder& folder, const View& view) {
+  std::vector<const ViewRow*> runs;  // each once
   std::set<std::string> seen;
-  for (const std::size_t i : complete)
-    if (seen.insert(experiment.runs[i].id).second) ids.push_back(experiment.runs[i].id);
+  for (const ViewRow& row : view.rows)
+    if (seen.insert(row.id).second) runs.push_back(&row);
   std::map<std::string, fs::path> fresh;
   const auto fresh_of = [&](const std::string& name) {
     const fs::path path = folder.fresh_of(name);
@@ -132,12 +141,11 @@ void join_runs(ResultsFolder& folder, const Experiment& experiment, const std::v
     return path;
   };
   fresh["summary.csv"] = fresh_of("summary.csv");
-  join_summaries(fresh["summary.csv"], folder, experiment, complete);
+  join_summaries(fresh["summary.csv"], view);
   for (const std::string& name : all_run_tables()) {
     std::vector<fs::path> parts;
-    for (const std::string& id : ids)
-      if (const fs::path part = folder.runs() / id / name; is_joined(name, ids.size()) && kind_of(part) == PathKind::kFile)
-        parts.push_back(part);
+    for (const ViewRow* const row : runs)
+      if (const fs::path part = row->run / name; is_joined(name, runs.size()) && kind_of(part) == PathKind::kFile) parts.push_back(part);
     if (join_table(fresh_of(name), parts))
       fresh[name] = folder.fresh_of(name);
     else

@@ -7,12 +7,12 @@
 #include <filesystem>
 
 #include "app/runs/family.h"
+#include "app/runs/model_folder.h"
 #include "app/runs/score_interval.h"
 #include "app/runs/shared_model.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/open_error.h"
-#include "base/spec_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -102,9 +102,8 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
                        p.inline_text("chunk_tokens", ""), p.inline_text("backend", "cpu") + p.inline_text("replay", ""));
   std::error_code error;
   const std::string model = p.text("model", "model folder in Hugging Face layout: config.json, safetensors, tokenizer.json");
-  a.model = p.resolve_file(model);
-  if (!std::filesystem::is_directory(a.model, error))
-    p.fail_at("model", fmt::format("'model': no folder '{}'{}", a.model, download_advice(model)));
+  a.model = read_model_folder(p, model);
+  if (!std::filesystem::is_directory(a.model, error)) p.fail_at("model", fmt::format("'model': no folder '{}'", a.model));
   a.backend = read_backend(p);
   check_backend(p, a.backend);
   Params eval = p.child_or_text("eval", "file", "eval");

@@ -40,7 +40,7 @@ std::vector<std::size_t> other_axes(const CsvTable& summary) {
   return axes;
 }
 
-// Its budget, and what a policy that stands in the list alone changes in its recipe: '512 allocator pyramid'.
+// Its budget, and the changes to its recipe made by a policy in a list: '512 allocator pyramid'.
 std::string budget_of(const CsvTable& summary, const std::vector<std::string>& row, const std::string& recipe) {
   std::string budget = summary.has("kv_policy.budget_tokens") ? row[summary.at("kv_policy.budget_tokens")] : "";
   const std::string policy = summary.has("kv_policy") ? row[summary.at("kv_policy")] : "";

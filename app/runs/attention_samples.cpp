@@ -36,13 +36,13 @@ struct EvalPrompt {
 // A sample that an experiment asks for. Without `make` a file has it.
 struct SampleToMake {
   std::function<AttentionTrace()> make;
-  std::function<AttentionTrace()> outline;             // what of it is known before: sizes, ids
-  std::function<std::vector<std::string>()> settings;  // what it follows from, as "name = value"
+  std::function<AttentionTrace()> outline;             // facts known before: sizes, ids
+  std::function<std::vector<std::string>()> settings;  // the settings it depends on, as "name = value"
   bool is_drawn = false;                               // from the seed
-  std::string file;                                    // where it is kept; empty: nowhere
+  std::string file;                                    // the file that keeps it; empty: none
 };
 
-// Bytes are the tokens, behind <s>.
+// Bytes are the tokens; <s> comes first.
 std::vector<std::int32_t> bytes_of(std::string_view text, bool is_start) {
   std::vector<std::int32_t> ids;
   if (is_start) ids.push_back(kProbeBos);
@@ -50,7 +50,7 @@ std::vector<std::int32_t> bytes_of(std::string_view text, bool is_start) {
   return ids;
 }
 
-// Where the answer stands in the prompt: what a policy must not lose.
+// Places of the answer in the prompt. A policy must not lose these tokens.
 std::vector<std::pair<std::int32_t, std::int32_t>> find_needles(const std::vector<std::int32_t>& prompt, std::vector<std::int32_t> answer) {
   while (!answer.empty() && answer.back() == '\n') answer.pop_back();
   std::vector<std::pair<std::int32_t, std::int32_t>> spans;
@@ -89,7 +89,7 @@ std::uint64_t fingerprint_of_ids(const std::vector<std::int32_t>& ids, std::uint
 
 constexpr std::string_view kModelUnknown = "model = unknown";
 
-// Of a model's folder: its fingerprint, taken once per program.
+// The fingerprint of a model's folder, taken once per program.
 std::string model_setting(const std::string& folder) {
   static std::map<std::string, std::string> known;
   std::string& setting = known[folder];
@@ -217,7 +217,7 @@ std::string other_sizes(const AttentionTrace& kept, const AttentionTrace& asked)
   return kept.needles == asked.needles ? "" : "its needles are elsewhere";
 }
 
-// Where it is kept, wherever the program is called from.
+// The absolute path of the kept file; the same from every working directory.
 std::string place_of(const SampleToMake& sample) { return sample.file.empty() ? "" : std::filesystem::absolute(sample.file).string(); }
 
 // The sample from its file, or made now and kept there.

@@ -12,7 +12,7 @@ namespace kvlab {
 
 // Joules: idle power for `gpu_s`, the seconds of all GPUs, and the rest up to peak power for the `peak_s` that each of `gpus` is at peak.
 double energy_j(const PowerSpec& power, double gpu_s, double peak_s, double gpus = 1);
-// USD for so many seconds of a GPU.
+// USD for this number of seconds of a GPU.
 double dollars(double price_per_hour, double gpu_s);
 double dollars_per_million(double dollars, double tokens);
 

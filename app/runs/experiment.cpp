@@ -73,14 +73,33 @@ void take_figures(ConfigFile& config) {
   config.root.remove(kFigures);
 }
 
+// Results of others are neither axes nor parameters of a run, likewise. found: null where they are known.
+void take_included(ConfigFile& config, std::vector<IncludedResults>* found) {
+  const YAML::Node node = std::as_const(config.root)[kIncludeResults];
+  if (!node.IsDefined()) return;
+  const auto add = [&](const YAML::Node& folder) {
+    const std::string place = place_of(config, folder, kIncludeResults);
+    if (!folder.IsScalar() || folder.Scalar().empty())
+      throw InputError(place + ": 'include_results' is a list of results folders: include_results: [results/OTHER]");
+    if (found != nullptr) found->push_back({folder.Scalar(), find_named_file(config, folder.Scalar()), place});
+  };
+  if (node.IsSequence())
+    for (const auto& folder : node) add(folder);
+  else
+    add(node);
+  config.root.remove(kIncludeResults);
+}
+
 std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const std::string& file,
-                                                 const std::vector<std::string>& overrides) {
+                                                 const std::vector<std::string>& overrides,
+                                                 std::vector<IncludedResults>* included = nullptr) {
   auto config = std::make_shared<ConfigFile>(*parse_config(text, file, overrides));
   Expanded all;  // found before any is written: what aliases share is expanded once
   find_variables(config->root, *config, "", all);
   for (auto& [node, value] : all) node = value;
   read_folders(*config);
   take_figures(*config);
+  take_included(*config, included);
   return config;
 }
 
@@ -113,7 +132,7 @@ void check_name(Params& p, const std::string& name) {
   }
 }
 
-// What an experiment says of its runs themselves.
+// The seeds that an experiment sets for its runs.
 struct SeedRange {
   std::uint64_t first = 1, count = 1;
 };
@@ -136,7 +155,7 @@ class RunMaker {
   }
 
  private:
-  // Read once for all points that agree in what it depends on.
+  // Read once for all points with the same inputs.
   const SeedRange& read_seeds(std::size_t point, const std::shared_ptr<const Choices>& choices) {
     std::vector<std::uint32_t> own;
     for (const std::uint32_t element : grid_.points[point]) {
@@ -170,7 +189,7 @@ class RunMaker {
 
   Experiment& e_;
   Grid grid_;
-  std::vector<std::size_t> axis_of_;  // of each element; behind the last where it has none
+  std::vector<std::size_t> axis_of_;  // of each element; one past the last axis if it has none
   std::map<std::vector<std::uint32_t>, SeedRange> seeds_;
 };
 
@@ -187,15 +206,12 @@ Experiment parse_experiment(const std::string& text, const std::string& file, co
   e.file = file;
   e.text = text;
   e.overrides = overrides;
-  e.config = parse_expanded(text, file, overrides);
+  e.config = parse_expanded(text, file, overrides, &e.included);
   collect_axes(e.config->root, "", e.axes);
   RunMaker(e).add_runs();
   return e;
 }
 
-namespace {
-
-// "quickstart" or "quickstart.yaml" as `kvlab list experiments` prints them: the file in experiments/. Any other text stays.
 std::string find_experiment(const std::string& file) {
   std::error_code error;
   if (fs::exists(file, error) || file.find('/') != std::string::npos || file.empty()) return file;
@@ -208,8 +224,6 @@ std::string find_experiment(const std::string& file) {
   if (meant.empty()) return file;
   throw InputError("there is no file '" + file + "', and no experiment of this name" + meant);
 }
-
-}  // namespace
 
 std::vector<fs::path> experiment_files() { return shipped_yaml_files("experiments"); }
 
@@ -246,6 +260,7 @@ YAML::Node tree_of(const Experiment& e, const ConfigFile& config, const RunSpec&
   root.remove("seeds");
   root.remove(kPathsFrom);
   root.remove(kFigures);
+  root.remove(kIncludeResults);
   return root;
 }
 

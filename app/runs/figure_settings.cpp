@@ -35,6 +35,12 @@ void read_data(Params& f) {
   }
 }
 
+// Settings of the figures of two folders.
+void read_join(Params& f) {
+  f.text("join", "", "results folder of graded answers or of a replay that the figure joins with this experiment");
+  f.choice("join_by", {"budget", "share"}, 0, "budgets are joined where they are equal, or keep the same share of the prompt");
+}
+
 void read_look(Params& f) {
   constexpr double kMost = 1e18;
   Params names = f.optional_child("names", "names");
@@ -56,6 +62,7 @@ void check_figure_settings(Params experiment) {
   for (const std::string& name : figures.keys()) {
     Params figure = figures.child(name, "the figure '" + name + "'");
     read_data(figure);
+    read_join(figure);
     read_look(figure);
     figure.reject_unread();
   }

@@ -8,7 +8,7 @@
 #include <map>
 #include <ostream>
 
-#include "app/compare/validate.h"
+#include "app/compare/simulated_runs.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/quantile.h"
@@ -46,7 +46,7 @@ std::string shown_percent(double frac) { return std::isfinite(frac) ? fmt::forma
 using Differences = std::vector<std::pair<std::string, double>>;
 using Completed = std::map<std::string, std::vector<ServedRequest>>;  // by run
 
-// Of the seeds for which there is a number; NaN: none.
+// Median over the seeds that have a number; NaN: none has.
 double middle(std::vector<double> diffs) {
   std::erase_if(diffs, [](double d) { return !std::isfinite(d); });
   return diffs.empty() ? std::numeric_limits<double>::quiet_NaN() : median(std::move(diffs));

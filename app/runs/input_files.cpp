@@ -12,9 +12,6 @@ namespace kvlab {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// Files of a model's folder that the engine and the simulator read. Results that are written into it do not count.
 std::vector<fs::path> files_of_model(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
@@ -26,6 +23,8 @@ std::vector<fs::path> files_of_model(const fs::path& folder) {
   std::sort(files.begin(), files.end());
   return files;
 }
+
+namespace {
 
 std::vector<fs::path> files_of(const InputFile& input) {
   if (input.is_model) return files_of_model(input.path);
@@ -112,8 +111,8 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList
   }
 }
 
-// A scalar that names an existing file or folder counts, whatever its key; of hardware, recipe and model the file that their name stands
-// for, or the folder of that name that a model is read from.
+// A scalar that names an existing file or folder counts, whatever its key. Names of hardware, recipes and models count as the file that
+// they refer to, or as the folder of that name that a model is read from.
 void InputFiles::add_named(const std::string& key, const std::string& text, InputList& found) const {
   std::error_code error;
   fs::path path = find_named_file(*experiment_.config, text);

@@ -21,6 +21,9 @@ struct InputFile {
   bool is_model = false;  // a folder from which only the model's own files are read
   bool is_kept = false;   // a sample that the run itself makes where the file is not there: its settings are in the config
 };
+// Files of a model's folder that the engine and the simulator read. Results that are written into it do not count.
+std::vector<std::filesystem::path> files_of_model(const std::filesystem::path& folder);
+
 using InputList = std::vector<InputFile>;
 
 // Files that an experiment names. Each is looked at once, a file before anything reads it and a folder when its fingerprint is computed,
@@ -32,7 +35,7 @@ class InputFiles {
   void add_spec_files(const Choices* choices, const std::set<std::string>& files);
 
   [[nodiscard]] const InputList& of_run(const RunSpec& run) const { return files_.at(run.choices.get()); }
-  // Fingerprint of what a file holds.
+  // Fingerprint of a file's content.
   std::string fingerprint(const InputFile& file);
   // Path as found -> fingerprint.
   [[nodiscard]] const std::map<std::string, std::string>& all() const { return fingerprint_; }

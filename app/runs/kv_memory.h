@@ -12,8 +12,8 @@ namespace kvlab {
 // scheduler and max_model_len are read before, since the largest step decides what is left for KV.
 std::int64_t read_memory(Params& p, PoolPlan& pool);
 
-// Reads `kv_policy`: what is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes
-// has more blocks where tokens are packed. After read_memory().
+// Reads `kv_policy`: the KV kept of each sequence. A block holds block_tokens as the policy stores them, so the same memory has more blocks
+// if tokens are packed. After read_memory().
 void read_kv_policy(Params& p, PoolPlan& pool, std::vector<std::string>& remarks);
 
 // Reads `kv_policy` of a run that needs one for its `purpose`, such as "grade". Error with file:line:column: there is none.

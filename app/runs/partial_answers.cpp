@@ -80,7 +80,7 @@ void PartialAnswers::add(const SampleGrades& sample) {
 void PartialAnswers::remove_file() const {
   std::error_code ignored;
   std::filesystem::remove(file_, ignored);
-  std::filesystem::remove(file_.parent_path(), ignored);  // where it is empty
+  std::filesystem::remove(file_.parent_path(), ignored);  // if it is empty
 }
 
 }  // namespace kvlab

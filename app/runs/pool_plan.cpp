@@ -5,11 +5,14 @@
 #include "app/runs/kv_memory.h"
 #include "app/runs/policy_factory.h"
 #include "app/runs/swap_plan.h"
+#include "base/hugging_face.h"
 #include "base/spec_file.h"
+#include "base/text.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
+#include "sim/cost/hub_models.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {
@@ -45,6 +48,8 @@ std::vector<std::string> remarks_on(const Parallel& parallel, const ModelSpec& m
 // Reads the model, GPU and profile.
 void read_costs(Params& p, PoolPlan& pool, std::vector<std::string>& remarks) {
   pool.cost = read_cost_setup(p);
+  if (const std::string model = p.inline_text("model", ""); is_hub_id(model))
+    remarks.push_back("model: " + find_model_file(file_or_name(p, model), profiles_folder() + "/models").remark);
   if (pool.cost.profile) pool.lint = lint_command(p, pool.cost.profile->file);
   for (const std::string& remark : hardware_remarks(pool.cost.hardware))
     remarks.push_back(fmt::format("hardware {}: {}", pool.cost.hardware.name, remark));
@@ -56,7 +61,23 @@ void read_costs(Params& p, PoolPlan& pool, std::vector<std::string>& remarks) {
   pool.make_cost_model();
 }
 
-void read_policies(Params& p, std::uint64_t seed, PoolPlan& pool) {
+// Limits of a step that the engine's scheduler takes from its GPU, where the experiment leaves them out; "": none.
+std::string remark_on_engine_limits(const Params& p, const std::string& gpu) {
+  const std::string pool = p.path().empty() ? "" : p.path() + ".";
+  std::vector<std::string> limits;
+  std::string scheduler;
+  for (const char* const name : {"vllm_v1", "sglang"}) {
+    for (const char* const key : {"budget_tokens", "chunk_tokens", "max_num_seqs"}) {
+      const auto found = p.defaults().find(fmt::format("{}scheduler.{}.{}", pool, name, key));
+      if (found == p.defaults().end() || found->second == "0") continue;
+      scheduler = name;
+      limits.push_back(fmt::format("{} {}", key, found->second));
+    }
+  }
+  return limits.empty() ? "" : fmt::format("{}: {} by default on {}", scheduler, join(limits, " and "), gpu);
+}
+
+void read_policies(Params& p, std::uint64_t seed, PoolPlan& pool, std::vector<std::string>& remarks) {
   const CostSetup& cost = pool.cost;
   const EngineSetting setting{cost.hardware.is_large(),   cost.engine.host.overlaps, cost.model.layers, seed,
                               cost.hardware.memory_bytes, cost.parallel.tp};
@@ -64,8 +85,10 @@ void read_policies(Params& p, std::uint64_t seed, PoolPlan& pool) {
   pool.make_scheduler =
       policy_factory<SchedulerRegistry>(p, "scheduler", own_scheduler, "scheduler", "plans each step of a replica",
                                         [&](const std::string& name, Params& own) { prefer_engine_defaults(name, setting, own); });
+  const bool plans_layers = pool.make_scheduler()->plans_layers();
+  if (const std::string limits = remark_on_engine_limits(p, cost.hardware.name); !limits.empty()) remarks.push_back(limits);
   const bool steps_together = cost.parallel.dp > 1 && cost.model.is_moe();
-  if (pool.make_scheduler()->plans_layers() && (cost.parallel.pp > 1 || steps_together))
+  if (plans_layers && (cost.parallel.pp > 1 || steps_together))
     p.fail_at("scheduler",
               fmt::format("this scheduler plans some of the layers, and {} run whole steps: leave '{}' out of 'parallel', or choose "
                           "a scheduler of whole steps, for example vllm_v1",
@@ -73,7 +96,7 @@ void read_policies(Params& p, std::uint64_t seed, PoolPlan& pool) {
   pool.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
   if (!pool.make_block_cache()->needs_future()) return;
-  Params none = Params::empty("block cache 'lru'");  // what an oracle is told of comes from a first pass
+  Params none = Params::empty("block cache 'lru'");  // the oracle's lookups come from a first pass
   BlockCacheRegistry::make("lru", none, "block cache");
 }
 
@@ -109,7 +132,7 @@ PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std:
   PoolPlan pool;
   pool.encoder_bytes = encoder_bytes;
   read_costs(p, pool, remarks);
-  read_policies(p, seed, pool);
+  read_policies(p, seed, pool, remarks);
   read_order(p, is_only, pool, remarks);
   read_longest(p, pool);
   const std::int64_t host_bytes = read_memory(p, pool);

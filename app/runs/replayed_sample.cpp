@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Where an answer stands in the prompt, token by token: what a policy must not lose.
+// Places of an answer in the prompt, as token ranges. A policy must not lose these tokens.
 ReplayedSample::Spans needles_of(const GradeSample& s, const EvalTurn& turn) {
   constexpr std::size_t kFewest = 3;  // shorter ones are found by chance
   ReplayedSample::Spans spans;

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <thread>
@@ -93,100 +92,7 @@ const char* outcome_text(RunState::Outcome outcome) {
   }
 }
 
-constexpr std::size_t kMaxTableRows = 40;
-
-// Positions of the columns to show: axes and seed where they vary, then metrics that have values.
-std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_axes, const std::vector<std::string>& metrics) {
-  const auto varies = [&](std::size_t c) {
-    return std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return row[c] != summary.rows[0][c]; });
-  };
-  const auto has_value = [&](std::size_t c) {
-    return std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return !row[c].empty(); });
-  };
-  std::vector<std::size_t> shown{0};
-  const bool has_recipe = summary.has("recipe");
-  if (has_recipe) shown.push_back(summary.at("recipe"));  // it says more than the axes it may be written as
-  for (std::size_t c = 1; c <= num_axes + 1; ++c) {
-    if (has_recipe && (summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe")) continue;
-    if (varies(c) || summary.rows[0][c].find(" seed") != std::string::npos) shown.push_back(c);
-  }
-  for (const std::string& column : metrics) {
-    if (summary.has(column) && has_value(summary.at(column))) shown.push_back(summary.at(column));
-  }
-  return shown;
-}
-
-// True where these rows have equal fields from this column on.
-bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector<std::size_t>& rows) {
-  const auto from = static_cast<std::ptrdiff_t>(column);
-  return std::all_of(rows.begin(), rows.end(), [&](std::size_t r) {
-    return std::equal(table.rows[r].begin() + from, table.rows[r].end(), table.rows[rows[0]].begin() + from);
-  });
-}
-
-// One row per configuration: the mean over its seeds, and in place of the seed their number.
-CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
-  CsvTable means{summary.file, summary.columns, {}, {}};
-  std::map<std::vector<std::string>, std::vector<std::size_t>> groups;
-  std::vector<std::vector<std::string>> order;
-  for (std::size_t r = 0; r < summary.rows.size(); ++r) {
-    const std::vector<std::string> key(summary.rows[r].begin() + 1, summary.rows[r].begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
-    if (!groups.contains(key)) order.push_back(key);
-    groups[key].push_back(r);
-  }
-  for (const auto& key : order) {
-    const std::vector<std::size_t>& rows = groups[key];
-    std::vector<std::string> mean = summary.rows[rows[0]];
-    const bool are_alike = rows.size() > 1 && are_equal_from(num_axes + 2, summary, rows);
-    mean[num_axes + 1] = fmt::format("{} seed{}{}", rows.size(), rows.size() == 1 ? "" : "s", are_alike ? ", alike: n = 1" : "");
-    if (are_alike) {
-      means.rows.push_back(std::move(mean));
-      continue;
-    }
-    for (std::size_t c = num_axes + 2; c < mean.size(); ++c) {
-      double sum = 0, value = 0;
-      bool all = true, some = false;
-      for (const std::size_t r : rows) {
-        const bool is_number = parse_real(summary.rows[r][c], value);
-        all = all && is_number, some = some || is_number;
-        sum += value;
-      }
-      // There is no mean if some of the seeds have no value.
-      if (some) mean[c] = all ? number_text(sum / static_cast<double>(rows.size())) : "";
-    }
-    means.rows.push_back(std::move(mean));
-  }
-  return means;
-}
-
-// The last part of an axis's path, where no other column is called that.
-std::string short_title(const std::vector<std::string>& columns, std::size_t at) {
-  const auto last_part = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
-  const std::string title = last_part(columns[at]);
-  const auto same = std::count_if(columns.begin(), columns.end(), [&](const std::string& other) { return last_part(other) == title; });
-  return same == 1 ? title : columns[at];
-}
-
 }  // namespace
-
-void print_table(const SweepReport& report, const std::vector<std::string>& metrics, std::ostream& out) {
-  const std::size_t num_axes = report.num_axes;
-  const CsvTable summary = report.has_seeds ? mean_over_seeds(report.summary, num_axes) : report.summary;
-  const std::vector<std::size_t> shown = shown_columns(summary, num_axes, metrics);
-  std::vector<std::string> header;
-  for (const std::size_t c : shown) header.push_back(short_title(summary.columns, c));
-  std::vector<std::vector<std::string>> rows;
-  for (std::size_t r = 0; r < std::min(summary.rows.size(), kMaxTableRows); ++r) {
-    std::vector<std::string> row;
-    for (std::size_t i = 0; i < shown.size(); ++i) {
-      const std::string& field = summary.rows[r][shown[i]];
-      row.push_back(shown[i] <= num_axes + 1 ? field : short_number(field));
-    }
-    rows.push_back(std::move(row));
-  }
-  out << text_table(header, rows);
-  if (summary.rows.size() > kMaxTableRows) out << fmt::format("... {} more runs in summary.csv\n", summary.rows.size() - kMaxTableRows);
-}
 
 void print_remarks(const SweepReport& report, std::ostream& out) {
   struct Remark {
@@ -211,19 +117,36 @@ void print_remarks(const SweepReport& report, std::ostream& out) {
   }
 }
 
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
-                    double wall_s) {
+namespace {
+
+constexpr const char* kOwnEntries[] = {"kvlab_run", "code", "inputs", "files"};  // of a run's own manifest alone
+
+// The entry of a run in another results folder.
+Json entry_of(const ViewRow& row, const View& view) {
+  Json run = read_json_object<Json>(row.run / "manifest.json");
+  for (const char* own : kOwnEntries) run.erase(own);
+  for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
+  run["state"] = "included";
+  return run;
+}
+
+}  // namespace
+
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, const View& view,
+                    ResultsFolder& folder, double wall_s) {
   Json runs = Json::array();
   for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
     const bool is_there = states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged;
     Json run = is_there ? manifest_of_run(folder, experiment.runs[i].id) : Json{{"run", experiment.runs[i].id}};
-    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);  // of the run's own manifest
+    for (const char* own : kOwnEntries) run.erase(own);
     run["axes"] = Json::object();
     for (std::size_t a = 0; a < experiment.axes.size(); ++a) run["axes"][experiment.axes[a]] = experiment.runs[i].labels[a];
     run["state"] = outcome_text(states[i].outcome);
     if (!states[i].message.empty()) run["error"] = states[i].message;
     runs.push_back(std::move(run));
   }
+  for (const ViewRow& row : view.rows)
+    if (row.run != folder.runs() / row.id) runs.push_back(entry_of(row, view));
   const Json m = {{"program", "kvlab " + program_version()},
                   {"code", code_version({}).at("core")},
                   {"experiment", experiment.name},
@@ -245,7 +168,9 @@ void print_report(const RunKind& kind, const Experiment& experiment, const std::
   if (unchanged > 0)
     out << fmt::format("{} of {} runs were there already, with the same inputs (--force does them again)\n", unchanged, states.size());
   if (!fs::exists(folder.path() / "summary.csv")) return;
-  kind.report({read_csv(folder.path() / "summary.csv"), experiment.axes.size(), experiment.seeds().size() > 1, folder}, out);
+  const CsvTable summary = read_csv(folder.path() / "summary.csv");
+  const std::size_t num_axes = summary.at("seed") - 1;  // those of results that are included, too
+  kind.report({summary, num_axes, experiment.seeds().size() > 1, folder}, out);
 }
 
 }  // namespace kvlab

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/results/results.h"
+#include "app/results/view.h"
 #include "app/runs/experiment.h"
 #include "app/runs/input_files.h"
 #include "app/runs/run_kind.h"
@@ -26,9 +27,9 @@ std::vector<std::size_t> complete_runs(const std::vector<RunState>& states);
 // "scheduler=sarathi seed=2": what tells this run from the others.
 std::string run_title(const Experiment& experiment, const RunSpec& run);
 
-// manifest.json and resolved.yaml of the whole experiment.
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
-                    double wall_s);
+// manifest.json and resolved.yaml of the whole experiment. view: the tables at the top, whose rows of other results are entries too.
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, const View& view,
+                    ResultsFolder& folder, double wall_s);
 
 // The experiment with the runs alone whose results are there.
 Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states);

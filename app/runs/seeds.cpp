@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "app/runs/run_kind.h"
-#include "app/runs/slow_count.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -33,14 +32,6 @@ bool are_same(TraceSource& a, TraceSource& b) {
     if (a.concurrency() > 0 && a.think_time(static_cast<std::uint64_t>(i)) != b.think_time(static_cast<std::uint64_t>(i))) return false;
   }
   return true;
-}
-
-// True where runs with this one's choices and other seeds may differ.
-bool is_random(RunKinds& kinds, const Experiment& experiment, const RunSpec& run) {
-  Params p = experiment.params(run);
-  const std::unique_ptr<PreparedRun> prepared = kinds.read(p, run.seed);
-  const auto requests = prepared->only_draws(run.seed);
-  return !requests || !are_same(*requests, *prepared->only_draws(run.seed + 1));
 }
 
 bool runs_an_engine(RunKinds& kinds, const Experiment& experiment) {
@@ -70,30 +61,47 @@ std::string remark_on(const Experiment& experiment, const std::vector<std::vecto
 
 }  // namespace
 
-std::string drop_idle_seeds(Experiment& experiment, std::ostream* err, bool is_terminal) {
-  std::map<std::vector<std::string>, std::size_t> counts;
-  for (const RunSpec& run : experiment.runs) ++counts[run.labels];
-  RunKinds kinds;
-  if (counts.size() == experiment.runs.size() || runs_an_engine(kinds, experiment)) return "";
+bool is_random(const PreparedRun& run, std::uint64_t seed) {
+  const auto requests = run.only_draws(seed);
+  return !requests || !are_same(*requests, *run.only_draws(seed + 1));
+}
+
+SeedCounts::SeedCounts(const Experiment& experiment) {
+  for (const RunSpec& run : experiment.runs) ++counts_[run.labels];
+}
+
+KeptSeeds kept_seeds(const Experiment& experiment, const SeedCounts& counts, const std::function<bool(std::size_t)>& is_random) {
   std::vector<std::vector<std::string>> idle;
   std::map<std::vector<std::string>, bool> is_idle;  // from a configuration's second run on
-  std::vector<RunSpec> kept;
-  SlowCount progress(err, is_terminal, "reading", experiment.runs.size());
-  for (const RunSpec& run : experiment.runs) {
-    progress.next();
-    const auto known = is_idle.find(run.labels);
+  KeptSeeds kept;
+  for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
+    const std::vector<std::string>& labels = experiment.runs[i].labels;
+    const auto known = is_idle.find(labels);
     if (known == is_idle.end()) {
-      const bool here = counts[run.labels] > 1 && !is_random(kinds, experiment, run);
-      is_idle[run.labels] = here;
-      if (here) idle.push_back(run.labels);
+      const bool here = counts.has_several(experiment.runs[i]) && !is_random(i);
+      is_idle[labels] = here;
+      if (here) idle.push_back(labels);
     } else if (known->second) {
       continue;
     }
-    kept.push_back(run);
+    kept.places.push_back(i);
   }
-  if (idle.empty()) return "";
-  experiment.runs = std::move(kept);
-  return remark_on(experiment, idle, counts.size());
+  if (!idle.empty()) kept.remark = remark_on(experiment, idle, counts.num_configurations());
+  return kept;
+}
+
+std::string drop_idle_seeds(Experiment& experiment) {
+  const SeedCounts counts(experiment);
+  RunKinds kinds;
+  if (counts.num_configurations() == experiment.runs.size() || runs_an_engine(kinds, experiment)) return "";
+  KeptSeeds kept = kept_seeds(experiment, counts, [&](std::size_t i) {
+    Params p = experiment.params(experiment.runs[i]);
+    return is_random(*kinds.read(p, experiment.runs[i].seed), experiment.runs[i].seed);
+  });
+  std::vector<RunSpec> runs;
+  for (const std::size_t i : kept.places) runs.push_back(std::move(experiment.runs[i]));
+  experiment.runs = std::move(runs);
+  return kept.remark;
 }
 
 }  // namespace kvlab

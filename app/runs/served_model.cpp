@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "app/runs/model_folder.h"
 #include "base/error.h"
 #include "base/spec_file.h"
 #include "calibrate/engine_shape.h"
@@ -12,9 +13,12 @@ namespace kvlab {
 
 namespace {
 
+// A shipped name, such as that of the probe, is no folder.
+std::string named_folder(Params& p) { return read_model_folder(p, p.text("model", "model")); }
+
 std::string find_folder(Params& p, const ModelSpec& spec) {
   std::error_code error;
-  const std::string named = p.has("model") ? p.resolve_file(p.text("model", "model")) : "";
+  const std::string named = p.has("model") ? named_folder(p) : "";
   if (std::filesystem::is_directory(named, error)) return named;
   const std::filesystem::path probe = std::filesystem::path(profiles_folder()).parent_path() / "engine" / "probe";
   if (spec.name == "probe" && std::filesystem::is_directory(probe, error)) return probe.string();

@@ -59,6 +59,21 @@ void read_load(Params& p, ServingPlan& plan) {
   if (plan.search && plan.load_frac > 0) p.fail_at("load_frac", "'load_frac' and 'search' both set the arrival rate: give one");
 }
 
+// A search over replicas or tp sets a key that the file must leave out. The largest tp is set first: the model fits with it if it fits at
+// all.
+void prepare_search(Params& p, const ServingSystem& system, const SearchPlan& search) {
+  if (!search.is_easier_above()) return;
+  const char* const key = search.key_text();
+  if (has_pools(p, system))
+    p.fail_at("search", fmt::format("'search' over '{}' is of runs without pools: sweep over the pools' own '{}' by a list", key, key));
+  if (search.key == SearchKey::kReplicas && p.has(key))
+    p.fail_at(key, "'search' over 'replicas' chooses their number: leave 'replicas' out at the top level");
+  if (search.key != SearchKey::kTp) return;
+  if (p.has("parallel") && p.optional_child("parallel", "parallel").has(key))
+    p.fail_at("parallel", "'search' over 'tp' chooses it: leave 'tp' out of 'parallel'");
+  if (p.told(kChosenTp, 0) == 0) p.prefer(kChosenTp, static_cast<long long>(search.high));
+}
+
 // `router` is the older name of `dispatcher`.
 std::string dispatcher_key(Params& p) {
   p.allow({"dispatcher"});
@@ -140,6 +155,13 @@ void check_named_clients(Params& p, const ServingPlan& plan) {
 
 }  // namespace
 
+void set_replicas(const Params& p, ServingPlan& plan, std::uint32_t replicas) {
+  if (plan.setup.make_block_cache()->needs_future())
+    p.fail_at("block_cache", "an oracle block cache needs one replica, so their number cannot be searched: choose another block cache");
+  plan.setup.num_replicas = replicas;
+  plan.pools.front().num_replicas = replicas;
+}
+
 ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   ServingPlan plan;
   SimSetup& setup = plan.setup;
@@ -152,13 +174,15 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   setup.make_dispatcher = policy_factory<DispatcherRegistry>(p, dispatcher, has_pools(p, system) ? "least_outstanding" : "round_robin",
                                                              "dispatcher", "sends requests to replicas");
   plan.images = read_images(p);
+  setup.slo = read_slo(p);
+  plan.search = read_search(p, setup.slo.has_targets());
+  if (plan.search) prepare_search(p, system, *plan.search);
   read_pools(p, own, system, plan);
+  if (plan.search && plan.search->key == SearchKey::kReplicas) set_replicas(p, plan, static_cast<std::uint32_t>(plan.search->high));
   read_transfer(p, plan);
   read_store(p, plan);
   read_limits(p, setup);
-  setup.slo = read_slo(p);
   setup.expected_text = read_expected_text(p);
-  plan.search = read_search(p, setup.slo.has_targets());
   read_engine_keys(p, plan);
   read_load(p, plan);
   plan.has_samples = p.has("samples");
@@ -168,14 +192,22 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   return plan;
 }
 
+std::int64_t num_gpus(const ServingPlan& plan) {
+  std::int64_t gpus = 0;
+  for (const PoolPlan& pool : plan.pools) gpus += std::int64_t{pool.num_replicas} * pool.cost.parallel.gpus();
+  for (const EncodePoolPlan& pool : plan.encode_pools) gpus += std::int64_t{pool.num_replicas} * pool.cost.parallel.gpus();
+  return gpus;
+}
+
 void read_requests(Params& p, ServingPlan& plan) {
   plan.trace = read_trace(p, plan.setup.seed);
   plan.trace.open = [open = plan.trace.open, tokens_each = plan.setup.images.tokens_each] {
     return std::make_unique<ImageTokens>(open(), tokens_each);
   };
   if (!plan.trace.remark.empty()) plan.remarks.push_back(plan.trace.remark);
+  const bool searches_rate = plan.search && (plan.search->key == SearchKey::kRate || plan.search->at_rate_per_s > 0);
   const char* const key = plan.search ? "search" : "load_frac";
-  if ((plan.search || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
+  if ((searches_rate || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
     p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
   read_first_facts(p, plan);
   check_named_clients(p, plan);

@@ -41,6 +41,10 @@ struct ServingPlan {
 // Reads all but `trace` (docs/experiments.md lists the keys). Every policy and the cost model are made once, so that their errors appear
 // here. InputError with file:line:column.
 ServingPlan read_serving_plan(Params& p, std::uint64_t seed);
+// Sets the replicas of a plan without pools. InputError with an oracle block cache, which has one.
+void set_replicas(const Params& p, ServingPlan& plan, std::uint32_t replicas);
+// GPUs of all replicas, encode pools included.
+std::int64_t num_gpus(const ServingPlan& plan);
 // Reads `trace`, after the rest.
 void read_requests(Params& p, ServingPlan& plan);
 

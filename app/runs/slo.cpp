@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/spec_file.h"
 #include "base/text.h"
 #include "traces/row_reader.h"
 
@@ -49,6 +50,16 @@ SloTarget read_target(Params& slo) {
   target.e2e = slo.milliseconds("e2e_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time from arrival to the last token; absent: none");
   read_tbt(slo, target);
   return target;
+}
+
+// `slo: NAME` or `slo: {preset: NAME, ...}`: the limits of profiles/slo/NAME.yaml, or of a file of that form, fill in what `slo` does not
+// say.
+void fall_back_on_preset(Params& slo) {
+  if (!slo.has("preset")) return;
+  const std::string name = slo.text("preset", "limits of this name in profiles/slo (kvlab list slos), or of a file");
+  const std::string file = slo.reading("preset", [&] { return find_spec_file(file_or_name(slo, name), slo_folder(), "SLO"); });
+  Params preset = read_slo_file(file);
+  slo.fall_back_on(preset, {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"});
 }
 
 // The targets of each name below `key`; add(name, its targets).
@@ -123,14 +134,28 @@ Known take_read(TraceSource& trace, Slo& missing) {
 
 }  // namespace
 
+std::string slo_folder() { return profiles_folder() + "/slo"; }
+
+Params read_slo_file(const std::string& file) {
+  Params preset(load_config(file), std::make_shared<const Choices>(), "SLO '" + file + "'");
+  if (!names_limit(preset)) preset.fail("an SLO needs one of 'ttft_ms', 'tpot_ms', 'tbt_ms', 'e2e_ms'");
+  read_target(preset);
+  preset.text("summary", "", "one line");
+  preset.text("source", "", "where the limits come from");
+  preset.optional<double>("attainment", 0, 0, 1, "share of requests that must meet each limit; 0: not said");
+  preset.reject_unread();
+  return preset;
+}
+
 Slo read_slo(Params& p) {
   if (!p.has("slo")) {
     Params none = p.optional_child("slo", "slo");
     return Slo{read_target(none)};
   }
-  Params own = p.optional_child("slo", "slo");
+  Params own = p.child_or_text("slo", "preset", "slo");
+  fall_back_on_preset(own);
   if (!names_limit(own) && !own.has("classes") && !own.has("clients"))
-    own.fail("slo needs one of 'ttft_ms', 'tpot_ms', 'tbt_ms', 'e2e_ms', 'classes', 'clients'");
+    own.fail("slo needs one of 'ttft_ms', 'tpot_ms', 'tbt_ms', 'e2e_ms', 'classes', 'clients', 'preset'");
   Slo slo{read_target(own)};
   read_groups(own, "classes", "class", "chat", [&](const std::string& name, const SloTarget& target, const Params& classes) {
     slo.classes[class_named(name, classes)] = target;
@@ -139,6 +164,16 @@ Slo read_slo(Params& p) {
               [&](const std::string& name, const SloTarget& target, const Params&) { slo.clients[session_number(name)] = target; });
   own.reject_unread();
   return slo;
+}
+
+std::vector<std::pair<std::string, double>> preset_limits_ms(Params p) {
+  std::vector<std::pair<std::string, double>> limits;
+  Params own = p.has("slo") ? p.child_or_text("slo", "preset", "slo") : p.optional_child("slo", "slo");
+  if (!own.has("preset")) return limits;
+  fall_back_on_preset(own);
+  for (const std::string metric : {"ttft", "tpot", "e2e"})
+    if (own.has(metric + "_ms")) limits.emplace_back(metric, own.required<double>(metric + "_ms", 0, kNoLimitMs, "limit"));
+  return limits;
 }
 
 std::optional<ExpectedText> read_expected_text(Params& p) {
@@ -157,7 +192,7 @@ void check_slo_groups(Params& p, const Slo& slo, const OpenTrace& open) {
   Slo missing = slo;
   Params trace = p.child("trace", "trace");
   const Known known = trace.has("generate") ? take_generated(trace.child("generate", "generate"), missing) : take_read(*open(), missing);
-  Params own = p.optional_child("slo", "slo");
+  Params own = p.child_or_text("slo", "preset", "slo");
   Params classes = own.optional_child("classes", "classes"), clients = own.optional_child("clients", "clients");
   for (const std::string& name : classes.keys()) {
     if (missing.classes.contains(ClassName(name)))

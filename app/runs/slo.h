@@ -1,6 +1,9 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "app/runs/trace_input.h"
 #include "base/params.h"
@@ -9,8 +12,17 @@
 
 namespace kvlab {
 
+// The folder of named limits.
+std::string slo_folder();
+
+// Limits in a file: {summary, source, attainment, ttft_ms, tpot_ms, tbt_ms, e2e_ms}. InputError with file:line:column.
+Params read_slo_file(const std::string& file);
+
 // Reads `slo` (docs/experiments.md). InputError with file:line:column.
 Slo read_slo(Params& p);
+
+// "ttft", "tpot" and "e2e" with their limits, of an `slo` that names a preset; none of others, which say them in the experiment.
+std::vector<std::pair<std::string, double>> preset_limits_ms(Params p);
 
 // Reads `qoe`; none: the experiment has none.
 std::optional<ExpectedText> read_expected_text(Params& p);

@@ -88,9 +88,26 @@ std::string limit_of(const SimSetup& setup, std::int32_t StepBounds::*limit) {
   });
 }
 
+// Shares of the judged requests that miss each limit, rates over the number of GPUs, and what binds.
+void add_answer(Fields& f, const RunSummary& s, const SimSetup& setup, const Answer& answer) {
+  const MetricsCollector::Latencies& l = s.latencies;
+  const auto share = [&](std::uint64_t count) { return real_if(l.judged > 0, static_cast<double>(count) / static_cast<double>(l.judged)); };
+  for (std::size_t i = 0; i < kSloTermNames.size(); ++i)
+    f.emplace_back(fmt::format("slo_{}_miss_frac", kSloTermNames[i]), share(l.missed[i]));
+  f.emplace_back("slo_rejected_frac", share(l.judged_rejected));
+  f.emplace_back("binding_limit", answer.binding_limit);
+  f.emplace_back("waits_for", answer.waits_for);
+  f.emplace_back("gpus", std::to_string(answer.gpus));
+  const double gpu_s = to_s(s.counted_duration) * static_cast<double>(answer.gpus);
+  const auto per_gpu = [&](bool exists, auto amount) { return real_if(exists && gpu_s > 0, static_cast<double>(amount) / gpu_s); };
+  f.emplace_back("requests_per_s_per_gpu", per_gpu(true, l.completed));
+  f.emplace_back("output_tokens_per_s_per_gpu", per_gpu(true, l.output_tokens));
+  f.emplace_back("goodput_per_s_per_gpu", per_gpu(setup.slo.has_targets() || l.judged > 0, l.attained));
+}
+
 }  // namespace
 
-Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bill, bool is_simulated) {
+Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bill, const Answer& answer, bool is_simulated) {
   const MetricsCollector::Latencies& l = s.latencies;
   const double duration_s = to_s(s.duration);
   const double counted_s = to_s(s.counted_duration);
@@ -124,13 +141,14 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bi
   f.emplace_back("dollars_per_million_tokens", real_if(bill.dollars_per_million_tokens));
   add_distribution(f, "jct", "_ms", l.jct);
   if (setup.expected_text) add_qoe(f, l.qoe_loss);
+  add_answer(f, s, setup, answer);
   return f;
 }
 
 std::string service_csv(const std::string& run_id, const GroupSummary& groups, bool has_qoe) {
   std::string text = fmt::format(
       "run,group,name,requests,completed,unfinished,slo_attainment_frac,ttft_mean_ms,ttft_p99_ms,e2e_mean_ms,service_tokens,"
-      "service_gap_tokens{}\n",
+      "service_gap_tokens,ttft_p50_ms,tpot_p50_ms,tpot_p99_ms,prefix_hit_frac{}\n",
       has_qoe ? ",qoe_mean" : "");
   const auto line = [&](std::vector<std::string> cells, const std::string& qoe) {
     if (has_qoe) cells.push_back(qoe);
@@ -143,7 +161,9 @@ std::string service_csv(const std::string& run_id, const GroupSummary& groups, b
     const double attained = judged ? static_cast<double>(g.attained) / static_cast<double>(g.judged) : 0;
     line({run_id, kind, g.name, std::to_string(g.requests), std::to_string(g.completed), std::to_string(g.unfinished),
           real_if(judged, attained), real_if(done, g.ttft.mean * 1e-6), real_if(done, g.ttft.p99 * 1e-6), real_if(done, g.e2e.mean * 1e-6),
-          fmt::format("{:.0f}", g.service_tokens), ""},
+          fmt::format("{:.0f}", g.service_tokens), "", real_if(done, g.ttft.p50 * 1e-6), real_if(g.tpot.count > 0, g.tpot.p50 * 1e-6),
+          real_if(g.tpot.count > 0, g.tpot.p99 * 1e-6),
+          real_if(g.prompt_tokens > 0, static_cast<double>(g.hit_tokens) / static_cast<double>(g.prompt_tokens))},
          real_if(g.followed > 0, g.qoe_sum / static_cast<double>(g.followed)));
     if (!judged || kind != std::string("client")) return;
     is_judged = true;
@@ -154,7 +174,7 @@ std::string service_csv(const std::string& run_id, const GroupSummary& groups, b
   const auto& gap = groups.service_gap_tokens;
   if (!groups.clients.empty())
     line({run_id, "clients", "lowest attainment, widest gap", "", "", "", real_if(is_judged, lowest), "", "", "", "",
-          gap ? fmt::format("{:.0f}", *gap) : ""},
+          gap ? fmt::format("{:.0f}", *gap) : "", "", "", "", ""},
          "");
   return text;
 }

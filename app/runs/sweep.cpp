@@ -1,5 +1,6 @@
 #include "app/runs/sweep.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -8,11 +9,13 @@
 
 #include "app/compare/validate.h"
 #include "app/results/adopt_runs.h"
+#include "app/results/other_runs.h"
 #include "app/results/results.h"
 #include "app/results/view.h"
 #include "app/runs/host_pairs.h"
 #include "app/runs/input_files.h"
 #include "app/runs/report.h"
+#include "app/runs/seeds.h"
 #include "app/runs/stop_signals.h"
 #include "app/runs/sweep_plan.h"
 #include "app/runs/sweep_work.h"
@@ -23,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A file that is read would be replaced by what is written.
+// The output would replace a file that is read.
 void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
   std::error_code error;
   for (const auto& [file, fingerprint] : inputs.all()) {
@@ -36,13 +39,18 @@ void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
   }
 }
 
-// The tables of the complete runs.
-void write_view(const Experiment& experiment, const Sweep& sweep, ResultsFolder& folder) {
-  const std::vector<std::size_t> complete = complete_runs(sweep.states());
+// The tables of the complete runs, and of those of other results that the experiment includes.
+View write_view(const Experiment& experiment, const SweepOptions& options, const Sweep& sweep, ResultsFolder& folder, std::ostream& out) {
+  View view = view_of(folder, experiment, complete_runs(sweep.states()));
+  if (!options.shard) {
+    const std::string remark = include_results(experiment, view);
+    if (!options.quiet) out << remark;
+  }
   std::vector<std::string> ids;
-  for (const std::size_t i : complete) ids.push_back(experiment.runs[i].id);
+  for (const ViewRow& row : view.rows) ids.push_back(row.id);
   if (sweep.has_new_runs() || !has_tables_of(folder, ids)) folder.remove_comparisons();  // the runs that they compared are gone
-  join_runs(folder, experiment, complete);
+  join_runs(folder, view);
+  return view;
 }
 
 // Comparisons that the experiment asks for. The front door draws figures of the folder that is named here.
@@ -53,15 +61,23 @@ void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& s
   compare_hosts(complete_part(experiment, sweep.states()), folder, plan.comparisons.max_diff_frac, out);
 }
 
+// Leaves out seeds that change nothing, unless a run measures time. Returns a remark on them.
+std::string drop_idle(Experiment& experiment, SweepPlan& plan) {
+  const SeedCounts counts(experiment);
+  const bool measures = std::any_of(plan.kinds.begin(), plan.kinds.end(), [](const RunKind* kind) { return kind->runs_engine(); });
+  if (measures || counts.num_configurations() == experiment.runs.size()) return "";
+  KeptSeeds kept = kept_seeds(experiment, counts, [&](std::size_t i) { return bool(plan.are_random[i]); });
+  keep_runs(kept.places, experiment, plan);
+  return kept.remark;
+}
+
 // Leaves the shard's runs alone, in the experiment and in what is known of its runs.
 void keep_shard(const Shard& shard, Experiment& experiment, SweepPlan& plan, std::vector<std::string>& ids) {
   const std::vector<std::size_t> places = places_of_shard(ids, shard);
-  const auto keep = [&](auto& all) {
-    auto kept = std::move(all);
-    all.clear();
-    for (const std::size_t i : places) all.push_back(std::move(kept[i]));
-  };
-  keep(experiment.runs), keep(plan.kinds), keep(plan.codes), keep(ids);
+  keep_runs(places, experiment, plan);
+  const std::vector<std::string> all = std::move(ids);
+  ids.clear();
+  for (const std::size_t i : places) ids.push_back(all[i]);
 }
 
 void adopt(const Experiment& experiment, const SweepOptions& options, const ResultsFolder& folder) {
@@ -88,7 +104,10 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   const auto began = std::chrono::steady_clock::now();
   InputFiles inputs(experiment);  // before anything reads them
   RunKinds kinds;
+  if (!options.shard) require_included(experiment, folder_of(experiment, options));
   SweepPlan plan = check_all(kinds, experiment, options, inputs, err);
+  const std::string remark = drop_idle(experiment, plan);
+  if (!options.quiet) out << remark;
   const StopSignals signals;
   ResultsFolder folder(folder_of(experiment, options), experiment, options.join ? ResultsFolder::Joins::kYes : ResultsFolder::Joins::kNo);
   std::vector<std::string> ids = run_ids(experiment, inputs);
@@ -113,9 +132,9 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
     if (status == 130) sweep.report_stop(0);
     return status;
   }
-  write_view(experiment, sweep, folder);
+  const View view = write_view(experiment, options, sweep, folder, out);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
-  write_manifest(experiment, sweep.states(), inputs, folder, wall.count());
+  write_manifest(experiment, sweep.states(), inputs, view, folder, wall.count());
   if (!options.quiet) print_report(*plan.kinds[complete.front()], experiment, sweep.states(), folder, out);
   if (status != 130) {
     if (!options.shard) compare(experiment, plan, sweep, options, folder, options.quiet ? nullptr : &out);

@@ -29,8 +29,9 @@ struct SweepOptions {
 // `out`, or where it is "" results/NAME.
 std::filesystem::path results_folder(const Experiment& experiment, const std::string& out);
 
-// Checks every run of an experiment, does those that are not in the results folder yet, and joins their tables at its top. Returns the exit
-// status: 0; 1 or 2 when runs failed (2: all of them by something the user can mend); 1 where shards lack runs; 130 after Ctrl-C.
+// Checks every run of an experiment, does those that are not in the results folder yet, and joins their tables at its top. Each
+// configuration is read once before the first run; seeds that change nothing are left out (seeds.h). Returns the exit status: 0; 1 or 2
+// when runs failed (2: all of them by something the user can mend); 1 where shards lack runs; 130 after Ctrl-C.
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err);
 
 }  // namespace kvlab

@@ -213,7 +213,7 @@ int Sweep::status() const {
   return count(RunState::kBadInput) > 0 ? 2 : 0;
 }
 
-// On one line, what Ctrl-C left. Of a sweep with --force the same command would do all runs again.
+// Reports on one line how far Ctrl-C let the sweep come. After --force the same command would repeat all runs.
 void Sweep::report_stop(std::size_t complete) const {
   const std::string place = folder_.path().string();
   bool has_answers = false;

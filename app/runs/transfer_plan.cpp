@@ -30,7 +30,7 @@ double rate_of(const Params& transfer, const HardwareSpec& card, const std::stri
                           name, join(known, " and "), name + "_bytes_per_s", card.file));
 }
 
-// What `transfer` says of the links.
+// The links that `transfer` names.
 struct LinkChoice {
   std::string name;        // "": the card's first
   double bytes_per_s = 0;  // of one GPU; 0: as the card has it

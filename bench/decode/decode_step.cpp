@@ -44,7 +44,7 @@ double time_on_device(CudaContext& cuda, int repeats, const std::function<void()
   return median(std::move(seconds));
 }
 
-// Sequences behind context - 1 tokens of zeros, with pages of their own for `context` in each layer. Pages lie in random order.
+// Sequences that hold context - 1 tokens of zeros, with pages of their own for `context` in each layer, in random order.
 std::vector<EngineSequence> filled_sequences(PolicyCache& cache, std::int32_t batch, std::int32_t context) {
   KvPages& pages = cache.pages();
   const std::int32_t page_tokens = pages.page_tokens(), row_pages = ceil_div(context, page_tokens), held = context - 1;

@@ -1,5 +1,5 @@
 // Speed of the CPU engine against the machine's own limits, for the probe: a prompt's operations at the rate of a matrix product, a decode
-// step's products of weights and its attention, one behind the other, each the longer of its FLOPs at that rate and its bytes (weights, K
+// step's products of weights and its attention, one after the other, each the longer of its FLOPs at that rate and its bytes (weights, K
 // and V, each read once) at the memory's for reads. roofline_frac is that over the time taken, the median over rounds: the rates are
 // measured before and after each, since on a shared machine they change from second to second. of_best_frac holds the same times against
 // the fastest rates seen (machine_rates).
@@ -36,7 +36,7 @@ std::vector<std::int32_t> ids_of(std::int64_t n) {
 // Shares of the machine's limits over rounds of the same work, with the limits measured between them.
 class Rounds {
  public:
-  // Of the seconds that a round takes at least, at given rates.
+  // The least number of seconds that a round takes at given rates.
   using LeastSeconds = std::function<double(const MachineRates&)>;
 
   explicit Rounds(LeastSeconds least_s) : least_s_(std::move(least_s)), after_(rates_now()) {}

@@ -30,7 +30,7 @@ double fastest(int repeats, F&& f) {
   return best;
 }
 
-// Of n floats in eight streams: a core fetches ahead per page, so one stream alone leaves most of the bandwidth unused.
+// Sums n floats in eight streams: a core prefetches per page, so a single stream would leave most of the bandwidth unused.
 float sum_in_streams(const float* x, std::int64_t n) {
   using Line = Eigen::Array<float, 16, 1>;
   constexpr std::int64_t kStreams = 8;

@@ -1,5 +1,5 @@
-// Speed of the simulator on real traces, trace parsing apart. Traces come from the folder that KVLAB_DATA names; where they are
-// absent a generated one of the same statistics stands in, and the label says so.
+// Speed of the simulator on real traces, without the time to parse them. Traces come from the folder that KVLAB_DATA names; without it, the
+// bench generates one of the same statistics, and the label says so.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

@@ -55,7 +55,7 @@ void* DevicePool::take(std::int64_t bytes) {
   if (rounded > left_) {
     const std::int64_t size = std::max(rounded, kPoolBytes);
     pieces_.push_back(device_.allocate(size));
-    if (size - rounded <= left_) return pieces_.back().get();  // what is left of the piece before is worth more
+    if (size - rounded <= left_) return pieces_.back().get();  // the rest of the piece before is larger
     at_ = static_cast<char*>(pieces_.back().get());
     left_ = size;
   }

@@ -25,13 +25,13 @@ class DevicePool {
   std::int64_t left_ = 0;
 };
 
-// Normal numbers in device memory that outlive a case. Each case goes on reading where the case before it stopped, as layers do in a step,
-// and comes back to a number after all others: the cache is then in the state of a step. With copies laid out for one case alone, it would
-// be full of the data just written.
+// Normal numbers in device memory that outlive a case. Each case reads on from where the case before it stopped, as layers do in a step,
+// and returns to a number after all others: the cache is then in the state of a step. With copies laid out for one case alone, it would be
+// full of the data just written.
 class SharedNumbers {
  public:
   explicit SharedNumbers(TimedDevice& device) : device_(device) {}
-  // Frees the numbers of the case before to be taken again, from the first on. Returns the byte at which reading goes on.
+  // Frees the numbers of the case before to be taken again, from the first on. Returns the byte at which reading continues.
   std::int64_t begin_case();
   void stop_reading_at(std::int64_t byte) { next_read_ = byte; }
   // n numbers of deviation 1. Whoever writes them leaves numbers there.

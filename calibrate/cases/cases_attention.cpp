@@ -55,7 +55,7 @@ void add_attend(std::vector<KernelFamily>& families) {
       families);
 }
 
-// The same under the name of the model's operation: what a decode step runs on the CPU.
+// The same under the name of the model's operation, as a decode step runs it on the CPU.
 KernelFamily decode_attention() {
   OpRecipe<Attend> recipe{ElementType::kF32, decode_attend,
                           [](const Attend&, const Shape& s) {

@@ -45,7 +45,7 @@ void* pool_of(Buffers& b, const std::vector<std::uint8_t>& patterns, std::int64_
   return pool;
 }
 
-// What a case keeps beside the device's arrays, to read rows back: the layout in host memory.
+// The layout in CPU memory, which a case keeps to read rows of the device's arrays back.
 struct DecodeOp {
   PagedDecode decode;
   const std::int32_t* host_page = nullptr;  // [num_rows * pages of a row]
@@ -161,7 +161,7 @@ KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
   return f;
 }
 
-// The new token of each of several sequences, written into pages of 16 bits behind kCached others.
+// Writes the new token of each of several sequences into pages of 16 bits, after kCached others.
 struct AppendOp {
   AppendKv append;
   DecodeOp layout;

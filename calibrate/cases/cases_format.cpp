@@ -1,4 +1,4 @@
-// How tokens are stored: quantizing, and moving what was kept.
+// Storage of tokens: quantizing, and moving the kept ones.
 #include <algorithm>
 #include <cmath>
 
@@ -81,7 +81,7 @@ GroupCodec codec_of(const Shape& s) {
   return {GroupCodec::Axis::kToken, static_cast<std::int32_t>(s.at("bits")), static_cast<std::int32_t>(s.at("group")), false};
 }
 
-// A number that was decoded lies no further from the original than a step of its group.
+// True if each decoded number is within one step of its group from the original.
 bool within_a_step(const GroupCodec& codec, const std::vector<float>& original, const std::vector<float>& decoded, std::int64_t d) {
   const std::int64_t group = codec.group > 0 ? std::min<std::int64_t>(codec.group, d) : d;
   for (std::size_t begin = 0; begin < original.size(); begin += static_cast<std::size_t>(group)) {

@@ -18,7 +18,7 @@ KernelFamily step_family(const std::string& op, ElementType type, Axes axes, Sha
   return gpu_family(op, type, std::move(axes), {}, {std::move(small)});
 }
 
-// Several products of the same tokens, one after another; outputs lie behind one another.
+// Several products of the same tokens, one after another; their outputs are adjacent in memory.
 struct LinearSet {
   std::vector<DeviceLinear> parts;
 };
@@ -78,7 +78,7 @@ KernelFamily linear_head(ElementType type) {
 const Axes kHeadAxes{{"tokens", "t"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 const Shape kSmallHeads{{"tokens", 3}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 16}};
 
-// What is done to queries, then to keys.
+// An operation on queries, then on keys.
 template <class Op>
 struct QueriesAndKeys {
   Op q, k;
@@ -155,11 +155,11 @@ KernelFamily rmsnorm_qk(ElementType type) {
   return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
 }
 
-// New keys and values from beside the queries into pages: one of each sequence behind others, whose tables lie in device memory, as steps
-// that only decode write them; or where there are more tokens than sequences, prompts, whose tables come from the host.
+// Writes new keys and values, stored next to the queries, into pages. A decode step writes one of each sequence after the cached ones, with
+// page tables in device memory. With more tokens than sequences these are prompts, whose tables come from CPU memory.
 struct AppendStep {
   KvRows kv;
-  AppendKv decode;  // of so many tokens; none: prompts
+  AppendKv decode;  // if decode.tokens > 0; else prompts
   AppendRows prompts;
 };
 void run_cuda(const AppendStep& a, CudaContext& cuda) {
@@ -187,7 +187,7 @@ AppendKv decode_append(Buffers& b, const KvRows& kv) {
 AppendStep build_append_step(Buffers& b, const Shape& s) {
   const std::int64_t sequences = s.at("sequences"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   const bool decodes = sequences == s.at("tokens");
-  const std::int64_t each = s.at("tokens") / sequences;  // what does not divide evenly is left out
+  const std::int64_t each = s.at("tokens") / sequences;  // a remainder is left out
   RowsSpec spec;
   spec.batch = sequences, spec.kv_heads = s.at("kv_heads"), spec.head_dim = d, spec.len = decodes ? kCached + 1 : each;
   AppendStep a;

@@ -37,7 +37,7 @@ void add_unpack_family(OpId id, std::function<Op(Buffers&, const Shape&)> build,
                           ElementType::kBf16, families);
 }
 
-// Whether keys of some rows are expected(row, token, channel) after a run.
+// True if keys of some rows are expected(row, token, channel) after a run.
 template <class F>
 bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expected) {
   run();

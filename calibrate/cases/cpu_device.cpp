@@ -22,7 +22,7 @@ std::string processor_name() {
   return "CPU";
 }
 
-// Of the largest cache that the first core sees.
+// Size of the largest cache that the first core sees.
 std::int64_t largest_cache() {
   std::int64_t largest = 0;
   for (int i = 0; i < 8; ++i) {
@@ -48,7 +48,7 @@ class CpuDevice final : public TimedDevice {
     return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGE_SIZE));
   }
 
-  // As the engine's: weights and KV lie in large pages.
+  // Large pages, as the engine has for weights and KV.
   std::shared_ptr<void> allocate(std::int64_t bytes) override {
     const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, kSmallest));
     return {big_memory::take(size), [size](void* memory) { big_memory::give_back(memory, size); }};

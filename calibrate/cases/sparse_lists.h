@@ -9,7 +9,7 @@
 namespace kvlab {
 
 // Lists in host memory as MInference has them: of each query head and query block its own block, the prompt's first block, and of the
-// others so many per cent at random.
+// others a given percentage at random.
 inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::int64_t kv_before, std::int64_t q_heads,
                                     std::int64_t percent) {
   SparseKeys keys;

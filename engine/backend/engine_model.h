@@ -61,14 +61,14 @@ class EngineModel {
   // Prepares for such steps, so that none stops to do it: on a GPU memory is allocated, as far as it is free, and decode steps of all sizes
   // are recorded. The rest follows when a step needs it. No sequence of the cache is touched.
   virtual void prepare(PolicyCache& /*cache*/, const Load& /*most*/) const {}
-  // Tells what steps over a cache had to do without; empty: nothing.
+  // Reports limitations of steps over a cache; empty: nothing.
   [[nodiscard]] virtual std::string remark(PolicyCache& /*cache*/) const { return ""; }
 
   // The result of run_prompt() in prompt_tensors.h.
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                                  const RecordOptions& options) const = 0;
 
-  // Logits [ids.size(), vocab_size] over a full cache, so many tokens at a time; 0: all at once.
+  // Logits [ids.size(), vocab_size] over a full cache, in chunks of this many tokens; 0: all at once.
   [[nodiscard]] std::vector<float> logits(std::span<const std::int32_t> ids, std::int32_t chunk_tokens = 0) const;
 };
 

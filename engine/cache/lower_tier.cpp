@@ -13,7 +13,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t vector_bytes(const KvRows& rows) { return rows.head_dim * element_bytes(rows.type); }
 
-// K or V of listed tokens between rows and `stored`, which lies where the rows do.
+// Copies K or V of listed tokens between rows and `stored`, both in the same memory.
 void copy(const KvRows& rows, const TensorMemory& memory, bool values, const LowerTier::Lists& lists, TokenCopyWay way, void* stored) {
   if (lists.token.empty()) return;
   const Listing listed(lists.first, lists.token, memory);
@@ -72,7 +72,7 @@ std::int64_t LowerTier::take(const KvRows& rows, TensorMemory memory, std::span<
   return stored;
 }
 
-// What is in the rows and does not stay goes to the host.
+// Moves tokens that are in the rows and do not stay to CPU memory.
 std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays) {
   Lists leaving;
   for (std::size_t h = 0; h < side.host.size(); ++h) {
@@ -97,7 +97,7 @@ std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memor
   return bytes;
 }
 
-// Of rows in the host's memory.
+// For rows in CPU memory.
 std::uint8_t* LowerTier::vector_in(const Side& side, const KvRows& rows, std::size_t head, std::int32_t token) const {
   auto* const pool = reinterpret_cast<std::uint8_t*>(&side == &v_ ? rows.v : rows.k);
   return pool + rows.slot(static_cast<std::int32_t>(head), token) * vector_bytes(rows);

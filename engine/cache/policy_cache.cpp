@@ -101,7 +101,7 @@ void PolicyCache::make_room(std::span<const StepPiece> pieces) {
   std::int64_t pages = 0;
   const std::int32_t each = pages_->page_tokens();
   for (const StepPiece& piece : pieces) {
-    std::int64_t most_awake = 0;  // layers at rest have pages one after another
+    std::int64_t most_awake = 0;  // packed layers have pages one after another
     for (std::size_t l = 0; l < piece.sequence->rows.size(); ++l) {
       const KvStore::Sequence& layer = piece.sequence->rows[l];
       std::int64_t of_layer = 0;
@@ -252,7 +252,7 @@ bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {
   return true;
 }
 
-// Over what the policy lets be attended to. Prompts are the model's own attention and not logged.
+// Attention over the tokens that the policy selects. Prompts are the model's own attention and not logged.
 void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) {
   const Ops::Frame frame(ops_);
   policy_.before_attention(step_of(g), layer, segments_);
@@ -335,7 +335,7 @@ void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer) {
   });
 }
 
-// Queries and inputs of the layer stay until the policy acts behind the last layer.
+// Queries and inputs of the layer stay until the policy acts after the last layer.
 void PolicyCache::keep(Group& g, std::int32_t layer) {
   Group::Kept& kept = g.kept[at(layer)];
   const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim;

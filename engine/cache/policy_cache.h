@@ -73,7 +73,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     std::int64_t host = 0;            // keys and values that the policy moved to CPU memory
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
-  Traffic take_traffic() { return policy_.take_traffic(); }  // what the policy counts
+  Traffic take_traffic() { return policy_.take_traffic(); }  // as counted by the policy
   // The bytes really moved to and from lower tiers (Options::tiers) since the last call.
   Traffic take_moved();
   // Positions of the tokens held, [layers * kv_heads] in the order of their rows.

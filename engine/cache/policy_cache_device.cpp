@@ -21,7 +21,7 @@ bool is_power_of_two(std::int32_t x) { return (x & (x - 1)) == 0; }
 
 }  // namespace
 
-// Of a dense or strided device array; float32 without gaps stays where it is.
+// Copies a dense or strided device array; float32 without gaps is used in place.
 const float* PolicyCache::as_floats(TensorArray<float>& to, const void* from, std::int64_t rows, std::int64_t width, std::int64_t stride,
                                     ElementType type) {
   if (type == ElementType::kF32 && stride == width) return static_cast<const float*>(from);
@@ -74,7 +74,7 @@ void PolicyCache::attend_prompts(Group& g, std::int32_t layer, const LayerInput&
   const DeviceLayer& native = *in.native;
   const DeviceRows rows = on_device(g.layers[place(layer)].rows(), cuda);
   const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
-  // Sequences of the group that lie one behind another in the batch are prompts of one launch.
+  // Sequences of the group that are adjacent in the batch are prompts of one launch.
   for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
     std::vector<std::int32_t> query_first{0}, before;
     for (end = begin; end < g.seqs.size() && g.first[end] == g.first[begin] + query_first.back(); ++end) {
@@ -121,7 +121,7 @@ bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const Laye
   return true;
 }
 
-// What the group's queries attended to, in the type that the model goes on with.
+// Writes the attention output of the group's queries in the type of the model's next operation.
 void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
   if (in.native->type == ElementType::kF32) return;
   const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;

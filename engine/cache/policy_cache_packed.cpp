@@ -1,4 +1,4 @@
-// What sequences of a PolicyCache hold beside pages: what formats encode, and what was moved to host memory.
+// The data that sequences of a PolicyCache hold outside of pages: encoded by formats, or moved to CPU memory.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -96,7 +96,7 @@ void PolicyCache::rest_packed(Group& g, std::int32_t layer) {
   rest_pages(g, layer);
 }
 
-// Rows at rest give their pages back.
+// Packed rows give their pages back.
 void PolicyCache::rest_pages(Group& g, std::int32_t layer) {
   for (std::size_t s = 0; s < g.sequences.size(); ++s)
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h)

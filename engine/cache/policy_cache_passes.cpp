@@ -100,7 +100,7 @@ void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidde
   sequence.pass = std::make_shared<ExtraPass>(whole ? pass_over_prompt(g, s, hidden, ids, options) : pass_over_rows(g, s, ids, options));
 }
 
-// Over what the cache holds with the step's chunk.
+// Attention over the cache, the step's chunk included.
 ExtraPass PolicyCache::pass_over_rows(Group& g, std::size_t s, std::span<const std::int32_t> ids, const RecordOptions& options) {
   const Transformer& model = *model_->transformer();
   RowsPassHost host(model, g.layers, static_cast<std::int32_t>(s), g.seqs[s].end());

@@ -1,4 +1,4 @@
-// Sequences of a PolicyCache whose selector has tiers: what no step reads lies in host memory.
+// Sequences of a PolicyCache whose selector has tiers: tokens that no step reads are in CPU memory.
 #include <numeric>
 
 #include "engine/cache/policy_cache_keeper.h"
@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Of a batch's sequence s.
+// The rows of sequence s of a batch.
 RowsView rows_of(const KvRows& kv, std::size_t s) { return {kv, static_cast<std::int32_t>(s) * kv.kv_heads, kv.kv_heads}; }
 
 // Tokens of each row.
@@ -74,7 +74,7 @@ void PolicyCache::raise(Group& g, std::int32_t layer) {
   });
 }
 
-// Sequences inside their prompt, and those at rest as their format stores them, have nothing on a lower tier.
+// Sequences inside their prompt, and those packed as their format stores them, have nothing on a lower tier.
 void PolicyCache::lower(Group& g, std::int32_t layer) {
   if (!options_.tiers || policy_.lower(layer) == Selector::Lower::kNothing) return;
   const Ops::Frame frame(ops_);

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// Keeps what is needed beside K and V, which the KvState has.
+// Keeps the tensors needed besides K and V, which the KvState has.
 class PromptRecorder final : public Recorder {
  public:
   PromptRecorder(const Needs& needs, std::vector<LayerTensors>& layers) : needs_(needs), layers_(layers) {}

@@ -29,7 +29,7 @@ class DeviceCacheModel final : public CacheModel {
   DeviceTransformer& model_;
 };
 
-// Copies what layers compute to the host on its way into a cache, behind what is there.
+// Copies a layer's tensors to CPU memory on their way into a cache, and appends them to those already there.
 class LayerReader final : public DeviceAttentionHost {
  public:
   LayerReader(const ModelConfig& config, const Needs& needs, PolicyCache& cache, CudaContext& cuda, std::vector<LayerTensors>& layers)
@@ -68,7 +68,7 @@ class LayerReader final : public DeviceAttentionHost {
   std::vector<LayerTensors>& layers_;
 };
 
-// Extra passes behind a prompt that a cache holds whole and the model has just run.
+// Extra passes after a prompt that a cache holds whole and the model has just run.
 class DevicePassHost final : public PassHost {
  public:
   // pass_hidden: inputs of attention layers are recorded.
@@ -103,7 +103,7 @@ class DevicePassHost final : public PassHost {
 
  private:
   static constexpr std::int32_t kUnknown = -1;
-  // Behind a row of the last pass.
+  // The likeliest token after a row of the last pass.
   std::int32_t likeliest(std::int32_t row) {
     const std::int32_t vocabulary = model_.config().vocab_size;
     return greedy_token(download(model_.cuda(), model_.logits({&row, 1}), vocabulary), vocabulary);
@@ -233,7 +233,7 @@ class DeviceModel final : public EngineModel {
   }
 
  private:
-  // What a step asks for beside weights, activations and KV cache (which say themselves what would fit): rotations, scratch memory, logits.
+  // Device memory that a step needs besides weights, activations and KV cache (which report their own needs): rotations, scratch, logits.
   template <class F>
   auto fitted(const F& f) const -> decltype(f()) {
     try {
@@ -246,7 +246,7 @@ class DeviceModel final : public EngineModel {
     }
   }
 
-  // A token each behind the prompts, each drawn from.
+  // True for a plain decode step: each piece is one token after its prompt, and each is drawn from.
   [[nodiscard]] bool is_plain(const PolicyCache& cache, std::span<const StepPiece> pieces, std::span<const Draw> draws) const {
     if (pieces.size() != draws.size() || !PlainDecoder::can_run(*model_, cache)) return false;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -271,7 +271,7 @@ class DeviceModel final : public EngineModel {
     model_->forward(batch, cache);
     cache.end_step({});
   }
-  // Of rows of the last pass, in float32.
+  // Hidden states of rows of the last pass, in float32.
   [[nodiscard]] std::vector<float> hidden_of(std::span<const std::int32_t> rows) const {
     const std::int64_t width = config().hidden_dim, n = static_cast<std::int64_t>(rows.size());
     if (n == 0) return {};

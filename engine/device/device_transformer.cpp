@@ -40,7 +40,7 @@ class Carver {
 
 }  // namespace
 
-// Of one pass, in device memory; of the model's type where nothing else is said.
+// Tensors of one pass in device memory, in the model's type unless noted.
 struct DeviceTransformer::Activations {
   std::int64_t tokens = 0;
   std::int32_t *ids = nullptr, *positions = nullptr;               // [tokens]
@@ -110,7 +110,7 @@ void DeviceTransformer::reserve(std::int64_t tokens, std::int64_t rows) {
   if (const std::int64_t floats = rows * config_.vocab_size; fits(4 * floats)) logits_.reserve(floats);
 }
 
-// Where frequencies depend on the length of a pass, the table is that of the last one.
+// If frequencies depend on the length of a pass, the table is that of the last one.
 void DeviceTransformer::make_rotations(std::int64_t positions) {
   const RopeScaling& scaling = config_.rope_scaling;
   const bool is_dynamic = scaling.kind == RopeScaling::Kind::kDynamic;
@@ -138,12 +138,12 @@ void DeviceTransformer::linear(const void* x, const void* w, const void* bias, v
   run_cuda(DeviceLinear{x, w, y, bias, tokens, in, out, type_}, cuda_);
 }
 
-// Adds what the last attention or MLP computed to the residual.
+// Adds the output of the last attention or MLP to the residual.
 void DeviceTransformer::norm(const DeviceTensor& weight, const Activations& a) {
   run_cuda(DeviceRmsNorm{a.branch, a.residual, weight.data(), a.hidden, a.tokens, config_.hidden_dim, config_.norm_epsilon, type_}, cuda_);
 }
 
-// Heads that are normed one by one lie without gaps: a product each for queries, keys and values.
+// Heads that are normed one by one are stored without gaps: a product each for queries, keys and values.
 void DeviceTransformer::project_apart(const DeviceLayerWeights& w, Activations& a) {
   const std::int64_t bytes = element_bytes(type_);
   auto* y = static_cast<std::uint8_t*>(a.qkv);

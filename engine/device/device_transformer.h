@@ -31,7 +31,7 @@ class DeviceTransformer {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };
   Inputs inputs(std::int64_t tokens);
-  // Allocates the memory of passes over so many tokens and of logits of so many rows, if a quarter of the free memory stays free.
+  // Allocates the memory of passes over this many tokens and of logits of this many rows, if a quarter of the free memory stays free.
   void reserve(std::int64_t tokens, std::int64_t rows);
   void make_rotations(std::int64_t positions);
   const void* run(std::int64_t tokens, DeviceAttentionHost& host);

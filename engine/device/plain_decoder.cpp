@@ -151,7 +151,7 @@ void PlainDecoder::update_tables(std::span<const Token> batch) {
   run_cuda(DeviceScatter{page_.data(), place.data(), value.data(), static_cast<std::int64_t>(place.size())}, cuda_);
 }
 
-// Slots behind the batch hold no tokens.
+// Slots after the batch hold no tokens.
 void PlainDecoder::upload_step(std::span<const Token> batch, std::int32_t size) {
   std::vector<std::int32_t> ids(number(size), 0), positions(number(size), 0), len(number(size * heads_), 0);
   std::vector<float> temperature(number(size), 0);
@@ -226,7 +226,7 @@ void PlainDecoder::forget_stale_graphs() {
   recorded_places_ = now;
 }
 
-// Tokens of the longest row, rounded, that tables of so many sequences leave room for.
+// Tokens of the longest row, rounded, that fit if the tables have this number of sequences.
 std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) const {
   const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;  // times the tokens of a page
   std::int32_t longest = rounded_tokens(tokens);
@@ -234,7 +234,7 @@ std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) c
   return longest;
 }
 
-// The largest come first: what they need serves the others. No slot holds a token, so a step reads weights alone.
+// The largest come first: the others fit into their memory. No slot holds a token, so a step reads weights alone.
 void PlainDecoder::prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens) {
   if (!graphs_ || sequences < 1) return;
   cache_.pages().fill(pool_);

@@ -35,9 +35,9 @@ class PlainDecoder {
   // (GpuMemoryError). If only a graph finds no memory, the step's kernels are launched one by one.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
-  // Records the steps of all sizes up to so many sequences, the longest of so many tokens, of which a cache of `cached_tokens` holds one at
-  // least. Sizes whose page tables would take a quarter of the free memory are left to the steps, and so are all others once a graph finds
-  // no memory. Nothing is written to the cache.
+  // Records the steps of all sizes up to these numbers of sequences and tokens per sequence; a cache of `cached_tokens` holds at least one
+  // of the largest. Sizes whose page tables would take a quarter of the free memory are left to the steps, and so are all others once a
+  // graph finds no memory. Nothing is written to the cache.
   void prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens);
 
   // Launches the last step again, with the same inputs and results, for benchmarks.

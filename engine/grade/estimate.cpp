@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTimes = 3;
 
-// The fastest of three: a few milliseconds in which another program runs would stand for hours.
+// The fastest of three: a few milliseconds in which another program runs would add hours to the estimate.
 double time_of(const auto& work) {
   double fastest = 0;
   for (int i = 0; i < kTimes; ++i) {
@@ -53,7 +53,7 @@ void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {
 double GradeWork::seconds() const {
   constexpr std::int32_t kPrompt = 256, kBatch = 8, kSteps = 4;
   const std::vector<std::int32_t> ids(kPrompt + kTimes * kSteps, 1);
-  PromptTensors prompt = model_.run_prompt(std::span(ids).first(1), {}, {}, {});  // what happens at a first time is not counted
+  PromptTensors prompt = model_.run_prompt(std::span(ids).first(1), {}, {}, {});  // one-time work of a first pass is not counted
   const double prompt_s = time_of([&] { prompt = model_.run_prompt(std::span(ids).first(kPrompt), {}, {}, {}); });
   const std::unique_ptr<PolicyCache> cache = model_.make_cache(load_recipe("full"), {});
   std::vector<EngineSequence> sequences(kBatch);

@@ -35,7 +35,7 @@ struct EvalSample {
 struct EvalChoice {
   std::vector<std::string> tasks;     // empty: all
   std::vector<std::int32_t> lengths;  // empty: all
-  std::int32_t per_task = 0;          // the first so many of each task and length; 0: all
+  std::int32_t per_task = 0;          // number of samples of each task and length, the first ones; 0: all
 };
 
 // Limits of a model.

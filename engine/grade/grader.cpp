@@ -49,7 +49,7 @@ struct Run {
   std::size_t next_place = 0;
   std::vector<GradedAnswer> answers;
   double held_bytes = 0;  // on the GPU, now
-  double resident = 0;    // sum over tokens behind the prompt of held bytes relative to the full cache's
+  double resident = 0;    // sum over tokens after the prompt of held bytes relative to the full cache's
   std::int32_t resident_steps = 0;
 
   [[nodiscard]] std::int32_t left() const { return static_cast<std::int32_t>(sample->ids.size()) - 1 - sequence.seen_tokens; }
@@ -159,12 +159,12 @@ class Grading {
   }
   double held_bytes(Run& r) { return static_cast<double>(cache_->resident(r.sequence).gpu); }
 
-  // Where no token comes behind the prompt, what the policy left of it.
+  // If no token follows the prompt, the share that the policy kept of it.
   [[nodiscard]] double resident_frac(const Run& r) const {
     return r.resident_steps > 0 ? r.resident / r.resident_steps : r.held_bytes / full_bytes(r.sample->prompt_tokens);
   }
 
-  // Mean over the tokens behind the prompt; tokens that ran in one piece were appended one by one as far as bytes go.
+  // Mean over the tokens after the prompt. Bytes of tokens that ran in one piece are counted as if they were appended one by one.
   void count_resident(Run& r, std::int32_t tokens) {
     const std::int32_t end = r.sequence.seen_tokens;
     if (end < r.sample->prompt_tokens) return;

@@ -32,7 +32,7 @@ class HeadPatternSearch {
     double error = 0;       // over all prompts
     double flops_frac = 0;  // on the first prompt
   };
-  // After one prompt or more. Of equal errors the first in the order above.
+  // Valid after at least one prompt. Among equal errors, the first in the order above.
   [[nodiscard]] Found best() const;
 
  private:

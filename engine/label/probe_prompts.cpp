@@ -50,7 +50,7 @@ class Words {
   std::uint64_t next_ = 0;
 };
 
-// Sentences that have at least so many tokens together.
+// Sentences with at least this number of tokens together.
 std::vector<std::string> sentences(const Tokenizer& tokenizer, Words& words, std::int32_t tokens) {
   std::vector<std::string> all;
   for (std::int64_t count = 0; count < tokens; count += std::ssize(tokenizer.encode(all.back(), false))) all.push_back(words.sentence());

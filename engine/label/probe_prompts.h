@@ -29,7 +29,7 @@ NeedleProbe needle_probe(const Tokenizer& tokenizer, const ModelConfig& model, s
 std::vector<std::int32_t> repeated_block(const Tokenizer& tokenizer, const ModelConfig& model, std::uint64_t seed, std::uint64_t index,
                                          std::int32_t block_tokens, std::int32_t repeats);
 
-// InputError: `what` of so many tokens is longer than the model's context.
+// InputError: `what` has more tokens than the model's context.
 void require_context(const ModelConfig& model, std::size_t tokens, const char* what);
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <map>
 
-#include "base/spec_file.h"
+#include "base/hugging_face.h"
 #include "base/text.h"
 #include "engine/model/config_rope.h"
 #include "engine/model/json_config.h"
@@ -58,7 +58,7 @@ std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t voca
   return value.get<std::int32_t>();
 }
 
-// Of each layer its type, where the file lists them.
+// The type of each layer, if the file lists them.
 std::vector<std::string> layer_types(const JsonConfig& file, std::int32_t layers) {
   if (!file.has("layer_types")) return {};
   const JsonConfig::Json& types = file.at("layer_types");
@@ -77,7 +77,7 @@ WindowKeys read_window_keys(const JsonConfig& file, const ModelConfig& c) {
   const bool is_qwen = c.type != "mistral";
   keys.use_sliding_window = file.flag_or("use_sliding_window", false);
   if (is_qwen) keys.layer_types = layer_types(file, c.layers);
-  if (is_qwen && !*keys.use_sliding_window) return keys;  // what the others say has no effect
+  if (is_qwen && !*keys.use_sliding_window) return keys;  // the other keys have no effect then
   if (file.given("sliding_window") != nullptr) keys.sliding_window = file.integer_or("sliding_window", 0, kMaxTokens);
   const JsonConfig::Json* first = file.given("max_window_layers");  // unlike other counts it may be 0
   if (!is_qwen || !keys.layer_types.empty() || first == nullptr) return keys;
@@ -119,19 +119,14 @@ void read_dims(const JsonConfig& file, ModelConfig& c) {
   c.max_tokens = file.integer("max_position_embeddings", kMaxTokens);
 }
 
-std::string folder_name(const std::string& dir) {
-  const std::filesystem::path path = std::filesystem::absolute(dir).lexically_normal();
-  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
-}
-
 }  // namespace
 
 ModelConfig read_model_config(const std::string& dir) {
   if (std::error_code error; !std::filesystem::is_directory(dir, error))
-    if (const std::string advice = download_advice(dir); !advice.empty()) throw InputError("no folder '" + dir + "'" + advice);
+    if (const std::string advice = hub_advice(dir, true); !advice.empty()) throw InputError("no folder '" + dir + "'" + advice);
   const JsonConfig file((std::filesystem::path(dir) / "config.json").string());
   ModelConfig c;
-  c.name = folder_name(dir);
+  c.name = model_title(dir);
   c.type = read_type(file);
   refuse_unsupported(file, c.type);
   read_dims(file, c);

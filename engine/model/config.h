@@ -26,11 +26,11 @@ struct ModelConfig {
   bool qk_norm = false;               // RMSNorm of each query and key head before RoPE
   std::vector<std::int32_t> windows;  // [layers] of sliding attention, 0: none; or empty: none anywhere
 
-  // A query sees the last so many tokens, itself included; 0: all.
+  // Number of tokens that a query sees, the last ones, itself included; 0: all.
   [[nodiscard]] std::int32_t window(std::int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
 };
 
-// Reads DIR/config.json in Hugging Face layout; docs/models.md says what is supported. Errors (InputError, with file, key, what was found
+// Reads DIR/config.json in Hugging Face layout; docs/models.md lists the supported ones. Errors (InputError, with file, key, what was found
 // and what is allowed): no such file, not JSON, a model type or an option that the transformer does not compute, a key missing or out of
 // range.
 ModelConfig read_model_config(const std::string& dir);

@@ -126,7 +126,7 @@ std::string text_of(const JsonConfig& rope, const RopeScaling& s) {
   return text.dump();
 }
 
-// transformers 5 takes this key first where it stands outside of the scaling, transformers 4 does not read it there.
+// transformers 5 prefers this key outside of the scaling; transformers 4 does not read it there.
 void refuse_other_length(const JsonConfig& file, const RopeScaling& s) {
   const char* key = "original_max_position_embeddings";
   if (s.kind != Kind::kLlama3 && s.kind != Kind::kYarn) return;

@@ -33,7 +33,7 @@ void add_product(std::span<const float> dy, Weight w, std::int64_t tokens, std::
 
 }  // namespace
 
-// Of one backward pass, with the memory that its layers share.
+// State of one backward pass, with the memory that its layers share.
 struct GradientTape::Sweep {
   std::int64_t tokens;
   std::vector<float> stream;        // [tokens, hidden_dim] gradient of the residual stream

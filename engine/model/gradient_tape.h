@@ -24,8 +24,8 @@ class GradientTape final : public Recorder {
                     std::span<const float> out) override;
   void on_residual(std::int32_t stage, std::span<const float> residual) override;
 
-  // Of the last layer first: the gradient [tokens, hidden_dim] of Phi with respect to the residual stream between a layer's attention and
-  // its MLP, which is also that with respect to the attention's output. The span lasts for the call.
+  // Called for the last layer first with the gradient [tokens, hidden_dim] of Phi with respect to the residual stream between a layer's
+  // attention and its MLP, which equals that with respect to the attention's output. The span lasts for the call.
   using Seen = std::function<void(std::int32_t layer, std::span<const float> gradient)>;
   // `kv` holds the pass's own keys and values at its end.
   void backward(const KvState& kv, const Seen& seen) const;

@@ -27,7 +27,7 @@ std::string line_and_column(const std::string& text, std::size_t at) {
   return fmt::format("{}:{}", std::count(begin, end, '\n') + 1, std::min(at, text.size()) - line_begin + 1);
 }
 
-// The key whose value begins at a byte: what stands in quotes before the colon; "" in a list.
+// The key whose value begins at a byte: the quoted text before the colon; "" in a list.
 std::string key_before(const std::string& text, std::size_t at) {
   const auto back = [&](std::size_t from) { return from == 0 ? std::string::npos : text.find_last_not_of(" \t\r\n", from - 1); };
   const std::size_t colon = back(at);

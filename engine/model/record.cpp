@@ -25,7 +25,7 @@ std::vector<std::int32_t> byte_ids(std::string_view text) {
 
 void append(std::vector<float>& to, std::span<const float> more) { to.insert(to.end(), more.begin(), more.end()); }
 
-// Appends what each forward pass computes to the tensors of its layers.
+// Appends the results of each forward pass to the tensors of its layers.
 class LayerRecorder final : public Recorder {
  public:
   LayerRecorder(std::vector<LayerTensors>& layers, bool pre_rope, bool hidden) : layers_(layers), pre_rope_(pre_rope), hidden_(hidden) {}
@@ -75,7 +75,7 @@ class KvPassHost final : public PassHost {
   KvState& kv_;
   std::int64_t prompt_tokens_;
   std::int32_t behind_prompt_;
-  std::vector<float> hidden_;  // of what ran last behind the prompt
+  std::vector<float> hidden_;  // of the last pass after the prompt
 };
 
 struct PassRun {
@@ -145,7 +145,7 @@ void repeat(PassRun& s) {
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
-// Tokens that run in one piece after what is cached.
+// Tokens that run in one piece after the cached ones.
 void run_appended(PassRun& s, std::vector<std::int32_t> ids) {
   LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   s.host.run(ids, recorder);
@@ -173,7 +173,7 @@ const std::map<std::string, PassFunction>& pass_functions() {
   return functions;
 }
 
-// Of all layers; 0: none has one.
+// The shortest window of all layers; 0: none has one.
 std::int32_t shortest_window(const ModelConfig& c) {
   std::int32_t shortest = 0;
   for (const std::int32_t window : c.windows)
@@ -199,7 +199,7 @@ void check_request(const ModelConfig& c, std::size_t prompt_tokens, const Record
   }
 }
 
-// A prompt that has been prefilled: what decoding goes on from.
+// A prompt that has been prefilled: the state that decoding continues from.
 struct Prefilled {
   const Transformer& model;
   const RecordOptions& options;

@@ -72,7 +72,7 @@ void add_query_weights(const Transformer& model, const RecordOptions& options, A
 // A trace with everything but tensors and tokens. Errors as record().
 AttentionTrace empty_trace(const ModelConfig& model, std::size_t prompt_tokens, const RecordOptions& options);
 
-// Runs the model and records what its attention layers see. Extra passes run right after the prompt and leave no trace in the cache; their
+// Runs the model and records its attention inputs. Extra passes run right after the prompt and leave no trace in the cache; their
 // positions follow the prompt's, even beyond the model's context. Same input, same bytes. Errors (InputError): an empty prompt, prompt and
 // decoded tokens that do not fit into the model's context, an id outside the vocabulary, an unknown pass or one named twice,
 // more tokens than the window of some layer.

@@ -34,7 +34,7 @@ void norm_heads(std::span<float> x, Weight weight, float epsilon) {
 
 }  // namespace
 
-// Of one forward pass. `branch` is what the last attention or MLP adds to `residual`; the next norm adds it.
+// Tensors of one forward pass. `branch` is the output of the last attention or MLP; the next norm adds it to `residual`.
 struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
   // With the width of a token's row.
@@ -79,7 +79,7 @@ struct Transformer::Activations {
     run_cpu(RmsNorm{branch.data(), residual.data(), weight.data(), hidden.data(), tokens, width, epsilon});
   }
 
-  // Rows that go on, ascending; the others leave the pass.
+  // Rows that continue, ascending; the others leave the pass.
   void keep_rows(std::span<const std::int32_t> rows, const ModelConfig& c) {
     for (const auto& [part, each] : parts(c)) {
       std::span<float>& all = this->*part;

@@ -35,7 +35,7 @@ class AttentionHost {
   // The residual stream [n, hidden_dim] that the next norm reads: stage 2 l before layer l's attention, 2 l + 1 before its MLP, 2 layers
   // before the last norm.
   virtual void on_residual(std::int32_t /*stage*/, const float* /*residual*/) {}
-  // After a layer: the rows of the pass, ascending, that go on to the next layer; empty: all. Valid until the next call.
+  // After a layer: the rows of the pass, ascending, that continue to the next layer; empty: all. Valid until the next call.
   [[nodiscard]] virtual std::span<const std::int32_t> going_on(std::int32_t /*layer*/) { return {}; }
   // Room for n floats of a pass, the same for the next one: the first touch of fresh memory takes as long as a layer.
   [[nodiscard]] std::span<float> pass_memory(std::size_t n) { return {room_in(pass_memory_, n), n}; }

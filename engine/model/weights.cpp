@@ -119,7 +119,7 @@ void check_tied_head(const WeightFiles& files) {
     head.fail(fmt::format("tensor '{}' is not '{}', to which \"tie_word_embeddings\" in config.json ties it", kHead, kEmbedding));
 }
 
-// Of the model, or of a part that is read alone.
+// Weights of the model, or of a part that is read alone.
 void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
   const std::optional<std::uint64_t> given = free_memory();
   if (!given) return;
@@ -132,7 +132,7 @@ void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
                   free / 4 * 1e-9, all ? ", with no room for a KV cache" : ""));
 }
 
-// One piece of memory for all, so that it lies in large pages; each tensor begins at a cache line.
+// One piece of memory for all, so that it uses large pages; each tensor begins at a cache line.
 void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, ModelWeights& w, std::vector<float*>& begins) {
   constexpr std::size_t kLine = 64 / sizeof(float);
   std::size_t all = 0;

@@ -39,7 +39,7 @@ struct ModelWeights {
   [[nodiscard]] Weight head() const { return untied_head.empty() ? embedding : untied_head; }
 };
 
-// Room for all tensors of a model, each filled by `fill`, which is told its name in Hugging Face layout and its shape. Error (InputError),
+// Room for all tensors of a model, each filled by `fill`, which gets its name in Hugging Face layout and its shape. Error (InputError),
 // as wherever weights are laid out: they take more memory than this machine has free.
 using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
 ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);

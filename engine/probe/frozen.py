@@ -19,7 +19,7 @@ GROUP = HEADS // KV_HEADS
 
 @dataclasses.dataclass
 class Layer:
-    """What a layer computed: the attention's input, then q, k before RoPE, v, q, k after it, and the attention's output before W_o."""
+    """Tensors that a layer computed: the attention's input, then q, k before RoPE, v, q, k after it, and the attention's output before W_o."""
     hidden: torch.Tensor
     q0: torch.Tensor
     k0: torch.Tensor

@@ -39,7 +39,7 @@ StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const
   reserve_pages();
 }
 
-// Sequences at rest have pages of one layer at a time; two of the longest prompts are on their way at once. More makes the pool grow.
+// Packed sequences have pages of one layer at a time; two of the longest prompts are being computed at once. More makes the pool grow.
 std::int64_t StepExecutor::pages_at_once() const {
   const std::int64_t all = options_.num_blocks * pages_per_block_;
   if (!cache_->may_rest() || options_.shares_blocks) return all;
@@ -102,8 +102,8 @@ void StepExecutor::forget(Served& s) {
   s.blocks.clear();
 }
 
-// All rows of a sequence from one pool to the other, and what it holds beside pages; `back`: its full pages go into the blocks it was
-// given, where it lies in blocks.
+// Moves all rows of a sequence from one pool to the other, with the data it holds outside of pages. back: its full pages go into the blocks
+// that it was given, if its tokens are stored in blocks.
 void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
   std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
   s.sequence.rows.assign(old.size(), {});
@@ -135,7 +135,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
 }
 
-// To a sequence with pages of its own they are a share of the memory: what they held before is lost.
+// To a sequence with pages of its own they are a share of the memory: their former content is lost.
 void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
   if (!s.is_in_blocks) {
     for (const TakenBlock& block : blocks) blocks_.drop(block.id);
@@ -177,7 +177,7 @@ void StepExecutor::begin(Served& s, const SequenceAction& row) {
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }
 
-// A request's tokens to be run, and what is drawn behind them.
+// Adds a request's tokens to the step, and the draw after them.
 void StepExecutor::add_row(const SequenceAction& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
@@ -222,7 +222,7 @@ void StepExecutor::run(StepJob job) {
   }
 }
 
-// What others may read was cut without a copy.
+// Fails if tokens that others may read were cut without a copy.
 void StepExecutor::check_uncut(const Served& s, const SequenceAction& row) const {
   if (!s.is_uncut || row.share.leaves_hashed) return;
   for (const KvStore::Sequence& layer : s.sequence.rows)
@@ -232,7 +232,7 @@ void StepExecutor::check_uncut(const Served& s, const SequenceAction& row) const
                                      cache_->policy().recipe().name, s.sequence.draws, s.sequence.seen_tokens));
 }
 
-// What the trace names is fed in place of what was sampled: later requests find it by that name.
+// The token that the trace names replaces the sampled one: later requests find it by that name.
 void StepExecutor::emit(Served& s, std::int32_t end, std::int32_t token) {
   s.emitted.push_back(token);
   if (std::ssize(s.sequence.ids) == end) s.sequence.ids.push_back(token);
@@ -268,7 +268,7 @@ PolicyCache::HeldBytes StepExecutor::held() const {
   return all;
 }
 
-// A step of prompts of so many tokens together, each of at most `longest`, and two in which they decode.
+// A step of prompts with this total of tokens, each of at most `longest`, and two steps in which they decode.
 void StepExecutor::run_some(PolicyCache& cache, std::int32_t tokens, std::int32_t longest) {
   constexpr int kSteps = 3;
   std::vector<EngineSequence> sequences(static_cast<std::size_t>((tokens + longest - 1) / longest));

@@ -27,9 +27,9 @@ struct SequenceAction {
   std::uint64_t request = 0;
   std::vector<TakenBlock> blocks = {};  // kRun: after those it has
   // ---- of kRun ----
-  StepEntry share = {};            // computed_before counts, where it starts anew, the tokens that its first blocks are said to hold
+  StepEntry share = {};            // computed_before counts the tokens that its first blocks already hold, if it starts anew
   std::int32_t prompt_tokens = 0;  // as the policy is to see it
-  bool is_published = false;       // where the policy cuts it, its blocks stay as they are for others to find
+  bool is_published = false;       // if the policy cuts it, its blocks stay unchanged for others to find
 
   [[nodiscard]] std::int32_t end() const { return share.computed_before + share.tokens; }
 };

@@ -24,7 +24,7 @@ struct ServeSetup : HostSetup {
   std::int32_t longest_tokens = 0;                                        // of a request of the trace, as far as is known; 0: unknown
   bool stays_awake = false;                                               // between steps, StepLane
   std::function<void(const InFlightStep&)> step_done;                     // called for every step with its measured times; may be empty
-  std::function<void()> each_turn;                                        // called often; what it throws ends the run; may be empty
+  std::function<void()> each_turn;                                        // called often; an exception ends the run; may be empty
   std::function<Picoseconds(const InFlightStep&)> nominal_time;           // tests: a made-up clock in place of the real one
   std::function<void(const ReplicaState&, const StepExecutor&)> inspect;  // tests, with nominal_time: after every plan and its step
   std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;  // tests: tokens by request number

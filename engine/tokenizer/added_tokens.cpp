@@ -48,7 +48,7 @@ void AddedTokens::Search::add(const std::string& text, std::int32_t id) {
     at = child->second;
     if (is_new) nodes_.emplace_back();
   }
-  // Of two texts that normalize to the same one the first is found.
+  // If two texts normalize to the same one, the first is found.
   if (nodes_[static_cast<std::size_t>(at)].id < 0) nodes_[static_cast<std::size_t>(at)].id = id;
 }
 
@@ -67,7 +67,7 @@ AddedTokens::Search::Found AddedTokens::Search::at(std::string_view text, std::s
 AddedTokens AddedTokens::read(const JsonNode& list, const Bpe& model, const Normalizer& normalizer) {
   AddedTokens added;
   if (list.is_null()) return added;
-  std::vector<std::pair<std::string, std::int32_t>> special, others;  // where two are the same when normalized, special ones are first
+  std::vector<std::pair<std::string, std::int32_t>> special, others;  // if two are the same when normalized, special ones are first
   for (const JsonNode& node : list.elements()) {
     const std::int32_t id = added.add(node, model);
     const AddedToken& token = added.tokens_.at(id);
@@ -134,7 +134,7 @@ void AddedTokens::cut(Piece&& piece, const Search& search, std::vector<Piece>& o
     if (token.takes_right) end = behind_white_space(text, end);
     if (begin >= end) continue;  // all of it is white space that an earlier token took
     rest_until(begin);
-    // The search goes on behind the token itself: one that begins in white space already taken is still found, as in Hugging Face
+    // The search continues after the token itself: a token that begins in white space already taken is still found, as in Hugging Face
     // tokenizers.
     out.push_back({"", false, 0, found.id});
     done = end;

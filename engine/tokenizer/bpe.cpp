@@ -91,7 +91,7 @@ void Bpe::add_merge(const JsonNode& node, std::int32_t rank, std::string_view le
   // One after the other: the error names the first of them that is missing.
   const std::int32_t left_id = id(std::string(left)), right_id = id(std::string(right));
   const std::int32_t both = id(std::string(left) + std::string(right));
-  // Of a pair that is named twice the later rank holds, as in Hugging Face tokenizers.
+  // If a pair is named twice, the later rank applies, as in Hugging Face tokenizers.
   merges_.add(pair_key(left_id, right_id)).value = {rank, both};
   merged_ids_.push_back(both);
 }
@@ -131,7 +131,7 @@ std::vector<std::int32_t> Bpe::characters(std::string_view word) const {
       unknown_waits = false;
       ids.push_back(id);
     } else if (falls_back_to_bytes_ && std::all_of(character.begin(), character.end(), has_byte)) {
-      // A waiting unknown token stays behind these bytes, as in Hugging Face tokenizers (seen only where some bytes have no token).
+      // A waiting unknown token stays after these bytes, as in Hugging Face tokenizers (seen only where some bytes have no token).
       for (const char c : character) ids.push_back(bytes_[static_cast<unsigned char>(c)]);
     } else if (unknown_) {
       if (unknown_waits && !fuses_unknown_) ids.push_back(unknown_id());

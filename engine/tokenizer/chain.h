@@ -15,9 +15,9 @@ std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 // The value of `key`, a text of exactly one code point.
 char32_t character_at(const JsonNode& node, const std::string& key);
 
-// A chain of steps that each double a text fills any memory, so no chain may make more than 64 times of what it is given (and 4,096 bytes,
-// for short texts). No known tokenizer makes more than 11 times, by the longest decomposition of NFKC. A step that alone
-// can make any number of times as much has such a limit too, which it asks before it makes anything.
+// A chain of steps that each double a text fills any memory, so no chain may make more than 64 times its input (and 4,096 bytes, for short
+// texts). No known tokenizer makes more than 11 times, by the longest decomposition of NFKC. A step that alone can exceed any multiple has
+// such a limit too, and checks it before it makes anything.
 class GrowthLimit {
  public:
   // The chain's name in errors is `key` in the file of `node`.

@@ -22,7 +22,7 @@ std::size_t bytes_of_tokens(const std::vector<std::string>& tokens) {
   return bytes;
 }
 
-// A token with a character that stands for no byte is taken as it is written.
+// A token with a character that represents no byte is appended as it is written.
 void append_bytes_of_token(const std::string& token, std::string& bytes) {
   const std::size_t size = bytes.size();
   for (std::size_t at = 0; at < token.size();) {

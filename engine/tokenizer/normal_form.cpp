@@ -42,7 +42,7 @@ utf8proc_option_t options_of(NormalForm form) {
                                         (is_compatible ? UTF8PROC_COMPAT : 0));
 }
 
-// Of a stretch without opaque characters.
+// The normal form of a stretch without opaque characters.
 std::string normal_stretch(std::string_view text, NormalForm form) {
   utf8proc_uint8_t* result = nullptr;
   const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),

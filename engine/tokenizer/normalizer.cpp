@@ -18,8 +18,8 @@ constexpr const char* kNormalizer = "normalizer";
 // Bytes of a text's first character; 0: it has none.
 std::size_t first_character(std::string_view text) { return text.empty() ? 0 : next_unit(text, 0).length; }
 
-// Of what the first character came to: all that it becomes alone, unless what follows changes it (a composed or reordered mark); in any
-// case the first character of the outcome.
+// Bytes of the form that come from the first character: all that it becomes alone, unless later characters change it (a composed or
+// reordered mark), and at least the first character of the form.
 std::size_t first_bytes_of_form(std::string_view first, std::string_view all, NormalForm form) {
   const std::string alone = normalized(first, form);
   std::size_t same = 0;
@@ -59,8 +59,8 @@ Normalizer strip(bool left, bool right) {
   };
 }
 
-// What takes a match's place comes of its last character; in the place of nothing at the front, of the character in front of which it
-// stands when the piece is cut out.
+// A replacement counts as coming from the match's last character. A replacement of nothing at the start counts as coming from the character
+// after it when the piece is cut out.
 Normalizer replace(const JsonNode& node) {
   return
       [pattern = Pattern::read(node.at("pattern")), content = node.text("content"), limit = GrowthLimit(node, kNormalizer)](Piece& piece) {

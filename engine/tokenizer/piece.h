@@ -13,7 +13,7 @@ namespace kvlab::tokenization {
 // Metaspace asks if a piece comes from the text's first character ("first"), as Hugging Face tokenizers do (`offsets_original().0 == 0`).
 struct Piece {
   std::string text;
-  bool at_start = false;        // where it was cut out, its first byte came from the first character
+  bool at_start = false;        // when it was cut out, its first byte came from the first character
   std::size_t first_bytes = 0;  // the number of its bytes, all in front, that come from the first character now
   std::int32_t added_id = -1;   // it is this added token; -1: none, still to be tokenized
 

@@ -10,7 +10,7 @@ namespace kvlab::tokenization {
 
 namespace {
 
-// What becomes of the matches of a Split's pattern.
+// The treatment of the matches of a Split's pattern.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // A match joins the slice before it, unless that was a match too.

@@ -32,7 +32,7 @@ class Tokenizer {
   // id that no token has.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
 
-  std::int32_t vocab_size() const;                          // all ids lie below it; some may have no token
+  std::int32_t vocab_size() const;                          // all ids are below it; some may have no token
   std::optional<std::string> token(std::int32_t id) const;  // as the file writes it, such as "Ġthe" or "▁the"
   std::optional<std::int32_t> id_of(std::string_view token) const;
 

@@ -94,7 +94,7 @@ void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
   while (size_[kT1] + size_[kT2] + ghosts_[kT1].size() + ghosts_[kT2].size() > 2 * num_blocks_) ghosts_[kT2].drop_oldest();
 }
 
-// The paper's REPLACE. Where the list it names has no candidate, the other one gives.
+// The paper's REPLACE. If the list it names has no candidate, the victim comes from the other one.
 BlockId Arc::victim(std::uint64_t incoming) {
   const bool was_in_b2 = incoming != 0 && ghosts_[kT2].contains(incoming);
   has_ghost_hit_ = incoming != 0 && take_ghost(incoming);

@@ -9,13 +9,13 @@
 namespace kvlab {
 namespace {
 
-// Belady's MIN: victim = the block whose key is used farthest in the future, the deepest among equals. It knows the order of
-// uses from set_future(). Each on_hit and on_insert takes the earliest use of its key that is left, so a host may use different
-// keys in another order than announced. It is the best possible cache for the announced order; in a simulation with time the
-// order depends on the cache, and it is the bound for the recorded order only.
-// Of blocks with the same key lookups find one: the others are never used again.
-// A chain is looked up from its front, so a block's next use comes before that of every block behind it in the chain: what
-// is cached of a chain is always a prefix.
+// Belady's MIN: victim = the block whose key is used farthest in the future, the deepest among equals. It knows the
+// order of uses from set_future(). Each on_hit and on_insert takes the earliest remaining use of its key, so a host
+// may use different keys in another order than announced. It is the best possible cache for the announced order. In a
+// simulation with time the order depends on the cache, so it is the bound for the recorded order only. Lookups find
+// one of several blocks with the same key: the others are never used again. A chain is looked up from its front, so a
+// block's next use comes before that of every later block of the chain: the cached part of a chain is always a
+// prefix.
 class Belady final : public BlockCache {
  public:
   explicit Belady(Params&) {}

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Decides which unreferenced block of KV memory is given up next. The pool (serving/) drives it, and so does the
+// Decides which unreferenced block of KV memory is evicted next. The pool (serving/) drives it, and so does the
 // hit-ratio driver (sim/hit_ratio) with every block unreferenced and no time.
 //
 // A block is *resident* from on_insert to the moment victim() returns it, *referenced* while requests pin it, and a

@@ -11,7 +11,7 @@ namespace {
 
 // Block groups of FastSwitch: memory is given out in runs of neighbouring blocks, so that a request is swapped in few copies. A request
 // grows into the blocks after its last one; else it takes a part of the longest free run, `group_blocks` after the request that ends before
-// it, if the run is long enough. Hashed blocks are given up by place, not by age.
+// it, if the run is long enough. Hashed blocks are evicted by place, not by age.
 class BlockGroups final : public BlockCache {
  public:
   explicit BlockGroups(Params& p)

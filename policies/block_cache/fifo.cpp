@@ -4,8 +4,8 @@
 namespace kvlab {
 namespace {
 
-// Victim = the oldest insertion; hits change nothing. Of a chain that went unused the first block goes first, which leaves
-// the rest of it unreachable until it ages out as well.
+// Victim = the oldest insertion; hits change nothing. An unused chain loses its first block first, so the rest of it is unreachable until
+// it ages out as well.
 class Fifo final : public BlockCache {
  public:
   explicit Fifo(Params&) {}

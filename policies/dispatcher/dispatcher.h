@@ -37,7 +37,7 @@ class FleetView {
  public:
   virtual ~FleetView() = default;
   [[nodiscard]] virtual Time now() const = 0;
-  // Of all pools. Replicas are numbered through, pool by pool.
+  // In all pools. Replicas are numbered consecutively, pool by pool.
   [[nodiscard]] virtual std::uint32_t num_replicas() const = 0;
   [[nodiscard]] virtual Roles roles(ReplicaId replica) const = 0;
   // Requests that were asked for at this stage before: the key of random draws.
@@ -56,7 +56,7 @@ class FleetView {
   [[nodiscard]] virtual std::uint32_t num_ranks(ReplicaId /*replica*/) const { return 1; }
   // Queues and memory of one rank. Requests that have come since its latest plan are in load() alone.
   [[nodiscard]] virtual const ReplicaView& view(ReplicaId replica, std::uint32_t rank) const = 0;
-  // Blocks that a request of so many tokens holds there, without hits.
+  // Blocks that a request of this number of tokens holds there, without hits.
   [[nodiscard]] virtual std::int64_t blocks_for(ReplicaId replica, std::int32_t tokens) const = 0;
   // Blocks that the queued requests of a replica will take to begin their stage. O(queued requests).
   [[nodiscard]] virtual std::int64_t queued_blocks(ReplicaId replica) const = 0;

@@ -10,7 +10,7 @@ namespace kvlab {
 namespace {
 
 // Mooncake (Qin et al. 2024), its conductor (algorithm 1) and early rejection (section 7). A prompt goes to the prefill instance that is
-// expected to end it first: its queue, and the prompt less the prefix that it caches. A request goes on to the decode instance with the
+// expected to end it first: its queue, and the prompt less the prefix that it caches. A request continues to the decode instance with the
 // shortest expected step. Requests that are expected to break a limit are rejected. If the experiment has a store, an instance fetches
 // the longest prefix of all stores if it is long enough compared with its own. Left out: long prompts are not spread over several
 // instances.
@@ -133,8 +133,8 @@ class MooncakeConductor final : public Dispatcher {
     return {static_cast<double>(load.waiting + load.running), static_cast<double>(blocks * fleet.view(replica, 0).block_tokens())};
   }
 
-  // In so many seconds: the requests that are there now and will not have decoded for decode_s by then, and an equal share of those whose
-  // prompts will have been computed.
+  // The load after `ahead`: the requests that are there now and will not have decoded for decode_s by then, and an equal share of those
+  // whose prompts will have been computed.
   [[nodiscard]] DecodeLoad load_in(const FleetView& fleet, ReplicaId replica, double ahead, double arriving) const {
     const double mean_prompt = static_cast<double>(prompt_tokens_) / static_cast<double>(num_prompts_);
     DecodeLoad load{arriving, arriving * mean_prompt};
@@ -159,7 +159,7 @@ class MooncakeConductor final : public Dispatcher {
     return load;
   }
 
-  // Requests of prefill instances that will have emitted their first token in so many seconds and decode then, for one decode instance.
+  // Requests of prefill instances that will have emitted their first token by then and decode, for one decode instance.
   [[nodiscard]] double arriving_in(const FleetView& fleet, double ahead) const {
     double sum = 0;
     int instances = 0;
@@ -207,7 +207,7 @@ class MooncakeConductor final : public Dispatcher {
   std::vector<ReplicaId> decode_;
   std::vector<std::int64_t> stored_;  // by replica: tokens of the prompt asked for in its store
   std::int64_t longest_ = 0;          // of them
-  std::vector<ReplicaId> holders_;    // that have so many
+  std::vector<ReplicaId> holders_;    // of these prefixes
 };
 
 KVLAB_REGISTER(Dispatcher, MooncakeConductor, "mooncake",

@@ -5,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// Of two different replicas drawn at random the one with fewer requests; of equals the one drawn first.
+// Draws two different replicas at random and takes the one with fewer requests; among equals the one drawn first.
 class PowerOfTwo final : public Dispatcher {
  public:
   explicit PowerOfTwo(Params&) {}

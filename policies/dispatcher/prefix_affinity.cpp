@@ -7,10 +7,10 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's cache-aware router (sgl-router/src/policies/cache_aware.rs): while loads are balanced, the replica that holds most
-// of the prompt, or, where none holds enough, the one that was given the least content so far; else the one with the fewest
-// requests. SGLang guesses what replicas hold from what it sent them; here the replica is asked. What it was given stands
-// for the size of SGLang's tree, whose own evictions are left out.
+// SGLang's cache-aware router (sgl-router/src/policies/cache_aware.rs). While loads are balanced: the replica that holds most of the prompt
+// or, if none holds enough, the one that was given the least content so far. Otherwise: the one with the fewest requests. SGLang guesses
+// what replicas hold from what it sent them; here the replica is asked. The given content replaces the size of SGLang's tree, whose own
+// evictions are left out.
 class PrefixAffinity final : public Dispatcher {
  public:
   explicit PrefixAffinity(Params& p)
@@ -48,7 +48,7 @@ class PrefixAffinity final : public Dispatcher {
     return static_cast<std::size_t>(std::min_element(load_.begin(), load_.end()) - load_.begin());
   }
 
-  // Of equals the less loaded, then the first.
+  // Ties go to the less loaded replica, then to the first.
   [[nodiscard]] std::size_t by_content(const Ask& ask) const {
     const auto given = [&](std::size_t i) { return given_tokens_[index(ask.among[i])]; };
     std::size_t most = 0, emptiest = 0;

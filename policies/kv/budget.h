@@ -18,9 +18,9 @@ struct Budget {
 // Tokens that always stay: the first ones, and the last before the sequence's end.
 struct Protected {
   std::int32_t sinks = 0, recent = 0;
-  bool prompt = false;      // all of what is left of the prompt
+  bool prompt = false;      // all that remains of the prompt
   double recent_frac = 0;   // more of the last: this share of what the row keeps, rounded down
-  std::int32_t before = 0;  // all of what is left before this position
+  std::int32_t before = 0;  // all that remains before this position
   [[nodiscard]] std::int32_t recent_of(std::int32_t kept_tokens) const {
     return recent + static_cast<std::int32_t>(recent_frac * kept_tokens);
   }

@@ -127,7 +127,7 @@ class Footprint {
   // The number of a prompt's last tokens that are computed although their blocks are found, because the policy reads more of them than K
   // and V.
   [[nodiscard]] virtual std::int32_t fresh_tokens() const { return 1; }
-  // True: the policy's budget is less than what always stays of a prompt of so many tokens, so that more than the budget is kept.
+  // True: the policy's budget is less than the tokens that always stay of a prompt of that length, so that more than the budget is kept.
   [[nodiscard]] virtual bool exceeds_budget(std::int32_t /*prompt_tokens*/) const { return false; }
   // True: the tokens of a sequence without hashes are not stored in its blocks, but in the policy's own form; once preempted, it cannot
   // find them again.

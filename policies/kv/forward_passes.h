@@ -24,7 +24,7 @@ struct PassSizes {
 };
 // True: "template" and "windows".
 bool runs_after_chunks(const std::string& pass);
-// Of a pass over `cached` tokens of a prompt; all of them but for passes that run after chunks. Error (InputError): another name.
+// For a pass over `cached` tokens of a prompt: all of them, except in passes that run after chunks. Error (InputError): another name.
 std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, std::int32_t cached, const PassSizes& sizes = {});
 
 // True: each chunk has a backward pass with respect to activations.

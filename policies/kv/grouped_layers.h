@@ -9,8 +9,8 @@
 
 namespace kvlab {
 
-// Layers of a model that do not keep all tokens of a sequence. Groups of as many layers share a block table, as in vLLM's hybrid KV cache
-// manager: a page is a group's share of a block of the pool.
+// Layers of a model that do not keep all tokens of a sequence. Groups of the same number of layers share a block table, as in vLLM's hybrid
+// KV cache manager: a page is a group's share of a block of the pool.
 struct LayerGroups {
   std::int32_t block_tokens = 16;
   std::int64_t window = 0, window_groups = 0;  // tokens that a query sees in layers with a window, itself included; groups of such layers

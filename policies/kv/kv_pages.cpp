@@ -31,7 +31,7 @@ void KvPages::make_free(std::int64_t pages) {
   if (needed > capacity_) grow(needed);
 }
 
-// With half as much again there is nothing to move for long. Less of that is tried before a GPU's free memory runs out.
+// With half as much memory again no move is needed for long. Less is tried before a GPU's free memory runs out.
 void KvPages::grow(std::int64_t needed) {
   const std::int64_t wanted = std::min<std::int64_t>(capacity_ + capacity_ / 2, INT32_MAX);
   for (std::int64_t spare = wanted - needed; spare > needed / 32; spare /= 2) {

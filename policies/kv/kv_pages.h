@@ -28,12 +28,12 @@ class KvPages {
   // The first of `count` consecutive pages.
   [[nodiscard]] std::int32_t take_run(std::int32_t count);
   void give_back(std::int32_t page);
-  // Room for so many pages, so that taking them moves nothing. Error (InputError): that does not fit into the GPU's memory, or into pinned
-  // memory; the pages that are there stay.
+  // Reserves this number of pages, so that taking them moves nothing. Error (InputError): they do not fit into the GPU's memory, or into
+  // pinned memory; the pages that are there stay.
   void reserve(std::int32_t pages);
   // Writes to all of the pool's CPU memory before any page is taken: the first touch takes longer than a page's use.
   void touch();
-  // So many pages can be taken before views become invalid.
+  // Makes space so that this number of pages can be taken before views become invalid.
   void make_free(std::int64_t pages);
   // Everything of the first `tokens` of a page, from another pool of the same widths, type and memory.
   void copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens);

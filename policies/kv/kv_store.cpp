@@ -30,7 +30,7 @@ KvStore::KvStore(const ModelShape& model, std::shared_ptr<KvPages> pages)
 
 // Rows move to consecutive pages.
 void KvStore::reserve(std::int32_t tokens) {
-  if (!has_data()) return;  // nothing lies in pages
+  if (!has_data()) return;  // pages hold nothing
   if (is_shared_) throw InternalError("rows over shared pages take them one by one");
   const std::int32_t pages = pages_for(tokens, kPageTokens);
   if (pages <= reserved_pages_) return;
@@ -108,7 +108,7 @@ void KvStore::rest(std::int32_t row) {
   is_listed_ = false;
 }
 
-// Pages behind a row's tokens hold nothing to be copied.
+// Pages after a row's tokens hold nothing to be copied.
 void KvStore::unshare(std::int32_t first_row, std::int32_t count) {
   std::vector<std::int32_t> shared, own;
   for (std::int32_t row = first_row; row < first_row + count; ++row) {

@@ -17,7 +17,7 @@ struct Needs {
   bool hidden = false;          // the attention layer's input
   bool guessed_query = false;   // in decode: the input of the layer before, and this layer's W_q
   bool token_ids = false;
-  bool question = false;        // where the question begins in the prompt
+  bool question = false;        // the start of the question in the prompt
   bool future_queries = false;  // queries of later steps: an oracle's knowledge
   std::string pass;             // an extra forward pass, by name
   bool pass_hidden = false;     // the attention layers' inputs in that pass

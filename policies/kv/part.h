@@ -107,7 +107,7 @@ class KvPart {
   // the step is the first after the prompt. The costs of decode steps are kept by these.
   virtual void step_key(const SeqStep&, StepKey&) const {}
   // Row lengths around `len` over which calls and bytes of a decode step are affine while the step's key is the same: costs between them
-  // follow from two of them. Of steps that cut rows only by scorers with cuts_affinely().
+  // follow from two of them. In steps that cut rows, this holds only for scorers with cuts_affinely().
   [[nodiscard]] virtual Lengths affine_lengths(std::int32_t /*len*/) const { return Lengths::all(); }
   // kFound, kLeft: the part computes over all KV heads of a layer together and needs equal numbers of tokens in them, in the rows that it
   // finds when the policy acts (kFound) or also in those that the policy leaves (kLeft).
@@ -304,7 +304,7 @@ struct Traffic {
   std::int64_t fetched_bytes = 0;               // from a lower tier
   std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted, and how many were on the GPU already
   std::int64_t stored_bytes = 0;                // to a lower tier
-  std::int64_t disk_bytes = 0;                  // read from disk for what was fetched, in the form in which it is stored there
+  std::int64_t disk_bytes = 0;                  // read from disk for fetched tokens, in the form in which they are stored there
   std::int64_t in_place_bytes = 0;              // of fetched_bytes: used where they are stored, so that they cross no link
   Traffic& operator+=(const Traffic& o) {
     fetched_bytes += o.fetched_bytes, asked_units += o.asked_units, hit_units += o.hit_units;
@@ -333,7 +333,7 @@ class Disposal : public KvPart {
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
   // True: all its work is done in observe(), and nothing is evicted.
   [[nodiscard]] virtual bool acts_alone() const { return false; }
-  // Bytes of K and V of a layer's rows and of what this part keeps beside them; `rows` is what the format alone says.
+  // Bytes of K and V of a layer's rows and of what this part keeps beside them; `rows` is the format's own count.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, std::int32_t /*layer*/, std::span<const SeqStep> /*seqs*/, const KvRows&,
                                            const Format&, const TierBytes& rows) const {
     return rows;

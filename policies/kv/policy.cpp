@@ -81,7 +81,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
 }
 
 KvPolicy::LayerKinds KvPolicy::layer_kinds(bool decoding) const {
-  // Layers that share a budget differ when they are cut: those with better scores, or more protected tokens, keep more. Where tokens leave
+  // Layers that share a budget differ when they are cut: those with better scores, or more protected tokens, keep more. If tokens leave
   // between layers, each layer of a prompt has its own.
   const bool share_out = allocator_->has_shares() || allocator_->depends_on_data() || allocator_->scope() != Allocator::Scope::kLayer;
   const bool are_shared_out = ((!decoding || trigger_->in_decode()) && share_out) || (!decoding && pruner_ != nullptr);
@@ -113,7 +113,7 @@ StepKey KvPolicy::step_key(const SeqStep& seq, std::optional<std::int32_t> targe
   if (!trigger_->acts() && recipe_.budget.frac > 0) key.add(recipe_.budget.of(seq.prompt_tokens),
                                                             kForEver);  // a selector's share
   for (const KvPart* part : parts_) part->step_key(seq, key);
-  // Codes and summaries follow from what was cut when.
+  // Codes and summaries depend on the cuts and their times.
   if (trigger_->in_decode() && !(format_->is_native() && selector_->selects_all())) key.add(seq.seen_tokens), key.add(seq.prompt_tokens);
   if (!target) return key;
   // If the trigger's target stays for ever, these numbers stay too.

@@ -83,12 +83,12 @@ class KvPolicy {
 
   // True: tokens of a prompt leave before or between the layers that compute it, which the three functions below describe.
   [[nodiscard]] bool prunes() const { return pruner_ != nullptr || rewriter_ != nullptr; }
-  // Tokens of the sequence's step that `layer` computes: all, or of a prompt in one piece those that the layers before it let go on.
+  // Tokens of the sequence's step that `layer` computes: all, or of a prompt in one piece those that the layers before it kept.
   [[nodiscard]] std::int32_t step_tokens(const SeqStep& seq, std::int32_t layer) const;
   // InputError: the step has a part of a prompt that is pruned, and not all of it.
   void refuse_part_of_prompt(const SeqStep& seq) const;
   // After after_attention() of such a recipe, with data: for each sequence of the step the places among its tokens in the layer, ascending,
-  // of those that the next layer computes; empty: all go on. Valid until the next call of after_attention().
+  // of those that the next layer computes; empty: all remain. Valid until the next call of after_attention().
   [[nodiscard]] std::span<const std::vector<std::int32_t>> going_on() const { return going_on_; }
 
   // null: prompts are computed as they are. A host that has step_tokens() of a prompt computed says which by choose().

@@ -26,7 +26,7 @@ BlockSelector::BlockSelector(Params& p, std::int32_t block_tokens)
     : block_(p.optional<std::int32_t>("block_tokens", block_tokens, 1, 1 << 16, "tokens of a block of queries and of keys")),
       dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1 << 16, "first layers in which prompts attend to every token")) {}
 
-// On data the marks are counted, on shapes they are what is expected, or recorded counts.
+// On data the marks are counted, on shapes they are expected or recorded counts.
 BlockSelector::Counts BlockSelector::count(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) const {
   const std::int64_t lists = prompt.num_lists();
   Counts counts{chunk.ops.host_ints(lists), chunk.ops.host_ints(has_columns() ? lists : 0)};

@@ -132,7 +132,7 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   if (!r.is_native && !disposal->shrinks())
     refuse(fmt::format("disposal '{}' stores tokens in a precision of its own, so the format must be 'native', not '{}'", r.disposal,
                        r.format));
-  // Within the prompt's end merging comes first: formats encode what is left.
+  // Within the prompt's end merging comes first: formats encode the remaining tokens.
   if (!r.is_native && dynamic_cast<const Merging*>(disposal.get()) != nullptr && (trigger->in_decode() || trigger->inside_prefill()))
     refuse(fmt::format("disposal '{}' changes tokens after format '{}' encoded them; trigger 'prefill_end' merges before", r.disposal,
                        r.format));

@@ -20,7 +20,7 @@ struct Recipe {
 
   std::string weights, weights_from;  // file of trained tensors in use, and where one can be had; "": none, not stated
 
-  std::string text;  // what the experiment says of it: equal texts, equal recipes
+  std::string text;  // as in the experiment: equal texts, equal recipes
 
   Budget budget;
   bool has_budget = false;

@@ -131,7 +131,7 @@ std::int64_t RecipeFootprint::layer_pages(std::int64_t gpu_bytes, std::span<cons
   return pages;
 }
 
-// Of a sequence of `end` tokens.
+// For a sequence of `end` tokens.
 void RecipeFootprint::note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done) {
   const auto cut = std::find_if(held.begin(), held.end(), [end](std::int32_t h) { return h < end; });
   done.held_tokens = cut == held.end() ? end : *cut;
@@ -175,7 +175,7 @@ void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) cons
   shape.extras = extras_of(shapes_.policy().needs(), shape.as_step());
 }
 
-// A decode step in which nothing is cut: the rows alone say what is kept.
+// A decode step in which nothing is cut: the rows determine the kept tokens.
 bool RecipeFootprint::only_grows(const SeqState& seq) const {
   return decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut;
 }
@@ -299,12 +299,12 @@ FootprintStep RecipeFootprint::grow(const SeqState& seq) {
   return done;
 }
 
-// What holds for any step; `gpu` bytes lie on the GPU after it.
+// Fills the fields that are the same for any step; `gpu`: bytes on the GPU after it.
 void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) {
   done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
   done.peak_pages = std::max(done.peak_pages, done.kept_pages);
   if (seq.left_hashed) return;
-  // Its tokens still lie in blocks; what they do not cover stands beside them.
+  // Its tokens are still in blocks; bytes that these do not cover have pages of their own.
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   const double beside = static_cast<double>(gpu) - pages_.token_bytes * end;
   const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));

@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// Tokens of the model's own type that a decode step of one sequence reads of its cache, over its new one: by their bytes, or where they lie
-// decoded by their products.
+// Tokens in the model's own type that a decode step of one sequence reads from its cache, without its new one: derived from their bytes or,
+// if they are stored decoded, from their products.
 std::int32_t RecipeFootprint::attended(const StepOps::Read& all) const {
   const std::int64_t q_heads = model_.q_heads, d = model_.head_dim;
   const bool lies_decoded = reads_ != KvReads::kStored;

@@ -14,7 +14,7 @@ struct PassShape {
   friend bool operator==(const PassShape&, const PassShape&) = default;
 };
 
-// Sizes that lengths do not tell.
+// Sizes that do not follow from lengths.
 struct SeqExtras {
   std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
   std::int32_t future_tokens = 0;    // queries still to come, for oracles

@@ -193,7 +193,7 @@ std::vector<std::int32_t> ShapeRun::lengths(const Group& group, std::size_t s) c
   return held;
 }
 
-// Sequences that do not go on from the last step: their parts' state becomes that of a step just before.
+// Sequences that do not continue from the last step: their parts' state becomes that of a step just before.
 void ShapeRun::put_before(std::span<const Seq> batch) {
   for (std::size_t i = batch.size(); i < progress_.size(); ++i) policy_.forget(static_cast<std::int32_t>(i));
   progress_.resize(batch.size());
@@ -216,8 +216,8 @@ void ShapeRun::put_before(std::span<const Seq> batch) {
   policy_.take_traffic();
 }
 
-// The step from `seen` tokens to seq.seen_tokens, from as many held as `seq` holds and `delta` more. Answers whether it leaves what
-// `seq` holds; if not, the parts have forgotten it again unless rows were only to grow.
+// The step from `seen` tokens to seq.seen_tokens, beginning with `delta` more tokens than `seq` holds. Returns true if it leaves what `seq`
+// holds; if not, the parts have forgotten it again unless rows were only to grow.
 bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, std::int32_t delta) {
   Seq earlier = seq;
   earlier.seen_tokens = seen;

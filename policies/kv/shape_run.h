@@ -22,7 +22,7 @@ class ShapeRun {
   struct Seq {
     std::int32_t seen_tokens = 0, new_tokens = 0, prompt_tokens = 0;
     std::vector<std::int32_t> held;  // before the step: [num_layers * kv_heads] tokens, or one value for all; empty: none
-    SeqExtras extras = {};           // what some recipes observe besides
+    SeqExtras extras = {};           // further inputs that some recipes observe
     // At this place of a batch.
     [[nodiscard]] SeqStep as_step(std::int32_t index = 0) const {
       return {index, seen_tokens, new_tokens, prompt_tokens, extras.question_begin};
@@ -42,7 +42,7 @@ class ShapeRun {
     std::vector<std::int64_t> fetched;  // [num_layers] bytes that decode brought from lower tiers over the host link
     std::vector<std::int64_t> disk;     // [num_layers] bytes that decode read from disk
   };
-  // One step. A sequence whose numbers continue the last step at its place goes on; any other gets the state that the step before would
+  // One step. A sequence whose numbers continue the last step at its place continues; any other gets the state that the step before would
   // have left. `keeper` is called for the tokens that this step encodes and reads. Errors (InputError): `extras` lacks a size that the
   // recipe observes.
   Result step(std::span<const Seq> batch, KvKeeper* keeper = nullptr);

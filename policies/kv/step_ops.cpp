@@ -144,7 +144,7 @@ std::int32_t StepOps::kind_of(Unit& unit, const Calls& calls, const Seq& seq, st
   return static_cast<std::int32_t>(kind);
 }
 
-// What the sequence adds to the calls of its company; nothing where it changes which operations are called.
+// The calls that the sequence adds to those of its company; empty if it changes which operations are called.
 std::optional<StepOps::Calls> StepOps::added(const Unit& unit, const Seq& seq, std::int32_t company) {
   const Unit::Company& with = unit.companies[static_cast<std::size_t>(company)];
   std::vector<Seq> batch = with.members;
@@ -193,7 +193,7 @@ StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, st
   return {&known->second, at.length - known->second.begin};
 }
 
-// Adds the bytes, so many times, that attention reads of encoded rows of `len` tokens.
+// Adds, `times` times, the bytes that attention reads of encoded rows of `len` tokens.
 StepOps::Calls StepOps::add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const {
   if (!shapes_.policy().reads_shares()) return calls;
   auto layer = unit.layers.begin();

@@ -63,12 +63,12 @@ class StepOps {
 
  private:
   using Calls = std::vector<OpCall>;  // of a unit's layers, one after the other; each begins with a call that has no name
-  // Calls at `begin` tokens of a row that grows, and what each further token adds.
+  // Calls at `begin` tokens of a row that grows, and the increment per further token.
   struct Line {
     std::int32_t begin = 0, kind = 0;  // the operations that are called
     Calls base, slope;                 // slope empty: one length
     Read read, read_slope;
-    // Of a batch while it is summed: its sequences on this line, their tokens after `begin`, and the tokens that they gain in a step.
+    // While a batch is summed: its sequences on this line, their tokens after `begin`, and the tokens that they gain in a step.
     std::int64_t count = 0, further = 0, gains = 0;
     bool is_further = false, grows = false;  // any of them
   };
@@ -85,7 +85,7 @@ class StepOps {
     StepKey key;                   // without company
     Lengths range;                 // of this key's line, around `length`
     std::int32_t length = 0;       // of a row that grows, this step's token included
-    bool only_whole_grow = false;  // rows that lost nothing grow, others are cut to what they were
+    bool only_whole_grow = false;  // rows that lost nothing grow, others are cut to their former length
     bool is_first = false, is_cut = false;
   };
   // The places of a sequence whose rows are all alike, from a step on in which it had seen `seen` tokens and held `held`, for `lasts` steps

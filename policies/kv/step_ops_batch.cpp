@@ -91,7 +91,7 @@ void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
   look_up(unit, c, step);
 }
 
-// Looks up what a sequence adds to its company; false: its calls are no sum. Its trail may be another's by now.
+// Looks up the calls that a sequence adds to its company; false: its calls are no sum. Its trail may be another's by now.
 bool StepOps::join(Unit& unit, Cursor& c, std::int32_t company) {
   const std::int32_t held = c.held(c.first_row);
   Trail* const trail = c.trail != nullptr && c.trail->holds(c.walk->seq.prompt_tokens, c.seen(), held) ? c.trail : nullptr;
@@ -110,7 +110,7 @@ bool StepOps::join(Unit& unit, Cursor& c, std::int32_t company) {
   return true;
 }
 
-// Looks up what the sequences add to their company in a step; false: their calls are no sum.
+// Looks up the calls that the sequences add to their company in a step; false: their calls are no sum.
 bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   const std::int32_t company = company_ = company_of(unit, cursors);
   for (Cursor& c : cursors) {
@@ -136,7 +136,7 @@ void StepOps::advance(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   }
 }
 
-// Attention of the sequences at a step, so many times.
+// Adds attention of the sequences at a step, `times` times.
 void StepOps::add_reads(const Unit& unit, std::span<const Cursor> cursors, std::int64_t times, std::span<Read> reads) const {
   const bool reads_shares = shapes_.policy().reads_shares();
   for (std::size_t s = 0; s < reads.size(); ++s) {
@@ -177,7 +177,7 @@ std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::span<Cursor> cursor
   return totals;
 }
 
-// Takes what few changed sequences added before out of the total, and adds what they add now. False: all must be summed anew, because
+// For few changed sequences: subtracts their former calls from the total, and adds their new ones. False: all must be summed anew, because
 // their company changed or calls share bytes.
 bool StepOps::exchange_lines(Unit& unit, std::span<Cursor> cursors, std::size_t step, Calls& total, Calls& slope) {
   const auto shares = [](const OpCall& c) { return c.shared_bytes != 0; };
@@ -203,7 +203,7 @@ void StepOps::add_line(const Place& at, std::int32_t grows, std::int64_t sign, C
   add_times(slope, at.line->slope, sign * grows);
 }
 
-// The calls of all sequences, and what a further step adds.
+// The calls of all sequences, and the increment of a further step.
 void StepOps::sum(const Unit& unit, std::span<const Cursor> cursors, Calls& total, Calls& slope) {
   total.clear();
   for (const OpCall& c : cursors.front().joint.line->base) total.push_back({c.op});

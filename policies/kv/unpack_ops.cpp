@@ -18,7 +18,7 @@ class StepNotes final : public KvKeeper {
  public:
   struct Layer {
     std::vector<OpCall> decoding;
-    // Of K and V: each list of tokens, and its length. Operations on one list decode the same tokens.
+    // For K and for V: each list of tokens, and its length. Operations on one list decode the same tokens.
     std::vector<std::pair<const std::int64_t*, std::int64_t>> lists[2];
     std::int64_t read_tokens = -1;  // over all heads; -1: nothing was asked for
 
@@ -147,7 +147,7 @@ UnpackOps::Unpacked UnpackOps::run_tiers(std::int32_t held_tokens) {
   return found;
 }
 
-// Into pages and out of them: positions and statistics of `tokens`, K and V of so many.
+// Into pages and out of them: positions and statistics of `tokens`, K and V of the given number.
 void UnpackOps::add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const {
   const std::int64_t first[] = {0, tokens};
   KvRows kv;

@@ -13,7 +13,7 @@ namespace {
 // the expected line, over the area below that line. A request's rank is what its QoE gains over the next `horizon_s` if it is served
 // instead of waiting, per token of its context. Under pressure a waiting request with more to gain takes the place of a running one.
 //
-// With `batch_sizes` it is also decided how many run (batch_search.h): under pressure the best of so many batch sizes is sought every
+// With `batch_sizes` it is also decided how many run (batch_search.h): under pressure the best of `batch_sizes` sizes is sought every
 // `search_steps` steps among the running requests and the first waiting ones; running requests that are not in the batch give way, and
 // waiting ones that are not in it are held. Without it the number of running requests is left to the scheduler.
 //
@@ -143,7 +143,7 @@ class Andes final : public KeyedOrder {
     return known ? static_cast<double>(ns(*known)) : observed_.step_ns(requests);
   }
 
-  // Requests that are on their way between the memories are left alone: they come in when they can.
+  // Requests that are on their way between the memories are not moved: they come in when they can.
   void search() {
     if (!under_pressure_) return leave_batch();
     if (has_batch_ && steps_ < next_search_ && !view().running().empty()) return;

@@ -41,7 +41,7 @@ struct BatchCandidate {
 };
 
 // Sets is_chosen of the best batch and returns its size. sizes: candidate sizes, ascending. step_ns(b, context): time of a step of b
-// requests with so many tokens of context in all. Equal sums of gains: the larger batch. At least one candidate is chosen if any fits.
+// requests with `context` tokens in all. Equal sums of gains: the larger batch. At least one candidate is chosen if any fits.
 template <class StepNs>
 std::size_t choose_batch(std::span<BatchCandidate> all, std::span<const std::int32_t> sizes, std::int64_t free_blocks, double horizon_ns,
                          StepNs&& step_ns) {

@@ -9,8 +9,8 @@ namespace kvlab {
 namespace {
 
 // SGLang's `dfs-weight` (python/sglang/srt/managers/schedule_policy.py, v0.5.9): waiting requests in the order of a walk through the tree
-// of their cached prefixes. Of the branches of a node the one with the most waiting requests comes first, and requests whose prefix ends at
-// a node come after its branches. So requests that share a prefix run one after the other.
+// of their cached prefixes. A node's branch with the most waiting requests comes first, and requests whose prefix ends at a node come after
+// its branches. So requests that share a prefix run one after the other.
 class DfsWeight final : public KeyedOrder {
  public:
   explicit DfsWeight(Params& p)

@@ -10,7 +10,7 @@ namespace {
 
 // Priorities that change while requests run, as FastSwitch drives its evaluation with (Shen et al. 2024, arXiv:2411.18424): every 1 /
 // frequency steps they are drawn anew, and better waiting requests take the place of running ones. `random` draws all of them; `markov`
-// gives requests that run a better chance to go on: each keeps its priority with probability stay_frac (our definition of the pattern).
+// gives requests that run a better chance to continue: each keeps its priority with probability stay_frac (our definition of the pattern).
 class FastSwitchPriority final : public KeyedOrder {
  public:
   explicit FastSwitchPriority(Params& p)

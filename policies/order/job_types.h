@@ -32,7 +32,7 @@ class JobTypes {
     return size() - 1;
   }
   // A job of the type arrives; enters the queue, at first or again; leaves it; begins to run, is_first: for the first time; stops, to
-  // wait or for good; was served; has ended after `length` in all.
+  // wait or permanently; was served; has ended after `length` in all.
   void arrive() { change(jobs_, 1); }
   void enter_queue(std::uint32_t type) { change(types_[type].waiting, 1); }
   void leave_queue(std::uint32_t type) { change(types_[type].waiting, -1); }

@@ -7,9 +7,9 @@ namespace kvlab {
 namespace {
 
 // Shortest job first: by predicted output length, by prompt length, or by both. Running requests stay. With a window, requests are cut into
-// groups of so many in the order of their arrival, and only those of one group are sorted: TetriInfer's PrefillSchedBatch (Hu et al. 2024,
-// arXiv:2401.11181, section 3.3.1), which keeps long prompts from waiting forever. A group that is not full is closed when the first of it
-// is taken: later requests belong to the next.
+// groups of that size in the order of their arrival, and only those of one group are sorted: TetriInfer's PrefillSchedBatch (Hu et al.
+// 2024, arXiv:2401.11181, section 3.3.1), which keeps long prompts from waiting forever. A group that is not full is closed when the first
+// of it is taken: later requests belong to the next.
 class Sjf final : public KeyedOrder {
  public:
   explicit Sjf(Params& p)

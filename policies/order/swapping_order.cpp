@@ -129,7 +129,7 @@ Preemption SwappingOrder::take_off(std::vector<RequestId>& off) {
   if (soon >= wanted) return Preemption::kSwapAhead;
   due_.assign(view().running().begin(), view().running().end());
   sort_last_first(due_);
-  due_.pop_back();  // somebody goes on
+  due_.pop_back();  // somebody continues
   for (const RequestId r : due_) {
     const auto held = static_cast<std::int64_t>(info(r).blocks.size());
     if (soon >= wanted || held > cpu_free) break;

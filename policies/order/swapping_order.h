@@ -10,7 +10,7 @@ namespace kvlab {
 // A preemptive order that swaps before memory runs out, as FastServe does it (Wu et al. 2023, arXiv:2305.05920; the constants are those of
 // its code). Preempted requests may stay on the GPU (`preemption: keep`). While fewer than max(swap_ahead_blocks, running requests) GPU
 // blocks are free, or too few for the first request that waits, the last ones by the order are copied to CPU memory: those that wait first,
-// then running ones. Steps go on meanwhile, and the blocks are free when the copies end. The first ones in CPU memory come back before a
+// then running ones. Steps continue meanwhile, and the blocks are free when the copies end. The first ones in CPU memory come back before a
 // row is free, as long as that number of blocks stays free.
 //
 // While less than `cpu_floor_frac` of the CPU memory is free, requests that were preempted go before new ones, and new ones are held. A

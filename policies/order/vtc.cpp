@@ -85,7 +85,7 @@ class Vtc final : public Order {
 
   void on_admit(RequestId r) override {
     Job& job = jobs_[index(r)];
-    if (job.charged_output >= 0) return;  // it was preempted: what it pays for is computed once more
+    if (job.charged_output >= 0) return;  // it was preempted: the prompt that it pays for is computed once more
     job.charged_output = predicts_ ? predictor().output_tokens(info(r)) : 0;
     charge(job, cost(job, job.charged_output, r));
   }
@@ -124,7 +124,7 @@ class Vtc final : public Order {
   struct Client {
     std::int64_t counter = 0;  // millionths of a weighted token
     double weight = 1;
-    std::int64_t input = 0, output = 0;       // what a token costs it, weighted sum
+    std::int64_t input = 0, output = 0;       // cost of a token to it, weighted sum
     std::int64_t key = 0;                     // in active_: the counter when it was put there
     std::map<std::int64_t, RequestId> queue;  // by place
   };
@@ -136,7 +136,7 @@ class Vtc final : public Order {
   using Active = std::set<std::pair<std::int64_t, std::uint32_t>>;
 
   static std::int64_t micro(double weight) { return std::llround(weight * 1e6); }
-  // Of r's prompt and `output` tokens. A whole number, so that it does not matter in how many parts it is charged.
+  // Cost of r's prompt and `output` tokens. A whole number, so that charging it in parts gives the same sum.
   [[nodiscard]] std::int64_t cost(const Job& job, std::int64_t output, RequestId r) const {
     const Client& client = clients_[job.client];
     const std::int64_t prompt = info(r).prompt_tokens;

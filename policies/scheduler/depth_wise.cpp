@@ -3,6 +3,7 @@
 
 #include "base/random.h"
 #include "policies/scheduler/batching.h"
+#include "policies/scheduler/draws_by_seed.h"
 #include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
@@ -14,7 +15,7 @@ namespace {
 // step; waiting requests take free places at once. An output token may leave after an earlier loop. Which do is drawn, and the loss of
 // accuracy is not modelled; nor are LoRA weights of each loop, the test for leaving, and the KV of loops that a token did not reach, which
 // is taken as copied at no cost. KV of every loop is held: blocks have L layers.
-class DepthWise final : public Scheduler {
+class DepthWise final : public Scheduler, public DrawsBySeed {
  public:
   explicit DepthWise(Params& p)
       : layers_(model_layers(p)),

@@ -67,7 +67,7 @@ class FastGen final : public Scheduler {
     admit_waiting(step);
   }
 
-  // As much of a prompt as the pass has room for, provided there are blocks for all `remaining` tokens of it.
+  // Takes the part of a prompt that the pass has room for, if there are blocks for all `remaining` tokens of it.
   bool take_prompt(StepBuilder& step, RequestId r, std::int32_t remaining) const {
     const std::int32_t m = std::min(remaining, forward_tokens_ - step.tokens);
     if (m <= 0 || is_full(step) || step.view.blocks_needed(r, remaining) > step.view.free_blocks()) return false;

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "policies/scheduler/draws_by_seed.h"
 #include "policies/scheduler/layer_ranges.h"
 
 namespace kvlab {
@@ -11,7 +12,7 @@ namespace {
 // FiRST: a router of each layer reads the prompt and decides which layers the output of this request passes. Prompts pass all of them. The
 // routers are not computed: each layer of each request is skipped with the same probability, independently, by a draw. A layer's
 // weights are read if one row of the step passes it. Neither the routers' own time nor the loss of accuracy is modelled.
-class FirstSkip final : public LayerSkipper {
+class FirstSkip final : public LayerSkipper, public DrawsBySeed {
  public:
   explicit FirstSkip(Params& p)
       : LayerSkipper(p),

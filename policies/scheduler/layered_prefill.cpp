@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// The largest number of layer groups of a cohort of up to so many tokens; above the last row: the number of stages.
+// The largest number of layer groups of a cohort of up to this number of tokens; above the last row: the number of stages.
 struct GroupRow {
   std::int32_t tokens, groups;
 };
@@ -64,7 +64,7 @@ class LayeredPrefill final : public Scheduler {
   }
   [[nodiscard]] bool decodes(const ReplicaView& view, RequestId r) const { return is_decode(view, r) && !is_member(r); }
 
-  // The largest divisor of `stages` within the row of so many tokens.
+  // The largest divisor of `stages` within the row for this number of tokens.
   [[nodiscard]] std::int32_t groups_for(std::int64_t tokens) const {
     for (const GroupRow& row : kGroups) {
       if (tokens > row.tokens) continue;

@@ -7,9 +7,9 @@ namespace kvlab {
 
 namespace {
 
-// Iteration-level scheduling: every step gives each running request its next token and admits heads with their whole prompt,
-// each with contiguous memory for all that it may ever need. max_num_seqs limits a batch, so a pipeline of n stages runs n
-// times as many: requests that are not in flight enter the next batch, and new ones take the rows that are left. Published "Orca"
+// Iteration-level scheduling: every step gives each running request its next token and admits heads with their whole prompt, each with
+// contiguous memory for all that it may ever need. max_num_seqs limits a batch, so a pipeline of n stages runs up to n times that number:
+// requests that are not in flight enter the next batch, and new ones take the rows that are left. Published "Orca"
 // baselines are re-implementations that differ in the memory they reserve, hence the parameter.
 class Orca final : public Scheduler {
   enum class Reservation : std::uint8_t { kMax, kPow2, kOracle };

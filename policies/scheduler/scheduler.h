@@ -19,7 +19,7 @@ inline constexpr std::int32_t kMostLayers = 256;
 using LayerSet = std::bitset<kMostLayers>;
 
 // One request's share of a step: `tokens` new tokens through layers [layer_begin, layer_end). layer_end 0: to the last one. Tokens that end
-// before the last layer go on in a later step, which begins at layer_end; until then they are not computed, and emit nothing.
+// before the last layer continue in a later step, which begins at layer_end; until then they are not computed, and emit nothing.
 struct StepEntry {
   RequestId request{};
   std::int32_t tokens = 0;
@@ -169,7 +169,7 @@ class Scheduler {
   [[nodiscard]] virtual int pipeline_depth() const { return 1; }
   // After an empty plan: the time of the next plan() though nothing happens (a batching window ends); kNever: not before an event.
   [[nodiscard]] virtual Time wants_plan_at() const { return kNever; }
-  // Rows that the engine computes for a step of so many tokens: CUDA graphs exist for some sizes only, and a step that runs as a graph
+  // Rows that the engine computes for a step of that many tokens: CUDA graphs exist for some sizes only, and a step that runs as a graph
   // is padded to the next one.
   [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
   // The largest of these sizes: a step of more tokens runs without a graph. 0: there are none.
@@ -187,7 +187,7 @@ class Scheduler {
   // True: entries may pass some of the layers only. The engine, pipeline stages and ranks that step together run whole steps, and refuse
   // it.
   [[nodiscard]] virtual bool plans_layers() const { return false; }
-  // Fast-forward left out so many calls of plan() that would have repeated the latest one.
+  // Number of calls of plan() that fast-forward left out, which would have repeated the latest one.
   virtual void on_repeat(std::int64_t /*plans*/) {}
   // plan() calls ReplicaView::predicted_output().
   [[nodiscard]] virtual bool uses_predictor() const { return false; }

@@ -42,7 +42,7 @@ class OutputShare {
 
 // SGLang 0.5 (Zheng et al. 2023, arXiv:2312.07104; python/sglang/srt/managers/schedule_policy.py, PrefillAdder, scheduler.py and
 // schedule_batch.py, retract_decode, as of v0.5.9). A step prefills or decodes, prompts first. A prompt enters if memory holds it, its
-// own output and the expected output of running requests. At most one prompt is cut, and goes on in the next step.
+// own output and the expected output of running requests. At most one prompt is cut, and continues in the next step.
 class SgLang final : public Scheduler {
  public:
   explicit SgLang(Params& p)
@@ -180,7 +180,7 @@ class SgLang final : public Scheduler {
       if (!is_decoding(step.view, r)) continue_prompt(step, r, room);
   }
 
-  // Without room for its next chunk it waits: decodes go on and make room.
+  // Without room for its next chunk it waits: decodes continue and make room.
   void continue_prompt(StepBuilder& step, RequestId r, Room& room) const {
     ReplicaView& view = step.view;
     const std::int32_t left = needed(view, r);

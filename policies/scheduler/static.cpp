@@ -30,7 +30,7 @@ class Static final : public Scheduler {
     }
   }
 
-  // Nobody joins a batch, and its memory is reserved: it goes on until a member finishes.
+  // Nobody joins a batch, and its memory is reserved: it continues until a member finishes.
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return Horizon::whatever_is_cached(); }
 
   [[nodiscard]] Time wants_plan_at() const override { return window_ends_; }

@@ -140,7 +140,7 @@ def as_bytes(frame):
 
 
 def newest_nccl(frames, op):
-    """Of NCCL's versions, newest first, the first that has the operation in half precision."""
+    """The newest version of NCCL that has the operation in half precision; `frames`: newest first."""
     for frame in frames:
         rows = frame[(frame.op_name == op) & (frame.nccl_dtype == "half")]
         if len(rows):

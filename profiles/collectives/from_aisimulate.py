@@ -5,8 +5,8 @@
     profiles/collectives/from_aisimulate.py FOLDER/h100_sxm "H100 SXM 80GB" > profiles/collectives/h100.yaml
     profiles/collectives/from_aisimulate.py FOLDER/h100_sxm "H100 SXM 80GB" trtllm sglang   # tables of these libraries alone, to append
 
-FOLDER/SYSTEM/comm holds LIBRARY/VERSION/*.parquet. Sizes there count elements; milliseconds become nanoseconds. Of vLLM all versions are
-taken, of NCCL the newest, of other engines the oldest and the newest.
+FOLDER/SYSTEM/comm holds LIBRARY/VERSION/*.parquet. Sizes there count elements; milliseconds become nanoseconds. Takes all versions of
+vLLM, the newest of NCCL, and the oldest and the newest of other engines.
 Points that the neighbours reproduce within TOLERANCE, on straight lines in the logarithms, are left out. A point that is slower than a
 longer message by more than FALL is a disturbed measurement and is left out too; the count of these is in the file.
 """

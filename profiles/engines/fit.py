@@ -6,7 +6,7 @@
 
 FILE.csv: measured points (docs/experiments.md). A point's mean time per token is the simulated one plus the times below, each as often
 as a step has it. Half of the points (bit 1 of the id's CRC-32 is 0) are fitted, by the least mean |log(fitted / measured)|; the other
-half is only judged. Times below 0 are not allowed. Of measured points within 35 % before, so that rows of an unknown load do not count.
+half is only judged. Times below 0 are not allowed. Only points within 35 % before count, since rows of an unknown load differ more.
 """
 import sys
 import zlib

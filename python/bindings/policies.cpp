@@ -1,7 +1,68 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <utility>
+
+#include "app/results/code_version.h"
 #include "bindings/bindings.h"
+#include "bindings/policies/planning.h"
+#include "bindings/policies/policy_use.h"
+#include "bindings/policies/python_policy.h"
+#include "bindings/policies/replicas.h"
+#include "bindings/policies/requests.h"
 
 namespace kvlab {
 
-void bind_policies(nanobind::module_& /*m*/) {}
+namespace {
+
+constexpr std::array<std::pair<const char*, void (*)(const PolicyPtr&)>, 5> kPolicyKinds = {{{"order", add_order},
+                                                                                             {"scorer", add_scorer},
+                                                                                             {"scheduler", add_scheduler},
+                                                                                             {"block cache", add_block_cache},
+                                                                                             {"dispatcher", add_dispatcher}}};
+
+int num_policy_uses = 0;  // changed with the GIL alone
+
+// Returns {name: text} of all policies. Never destroyed: the interpreter ends before it.
+nb::object& policy_texts() {
+  static auto* const callable = new nb::object();
+  return *callable;
+}
+
+void add_policy(const nb::dict& declaration) {
+  if (num_policy_uses > 0) throw std::runtime_error("a policy cannot be added while a run is in progress");
+  const auto kind = nb::cast<std::string>(declaration["kind"]);
+  for (const auto& [name, add] : kPolicyKinds)
+    if (kind == name) return add(std::make_shared<const PythonPolicy>(declaration));
+  throw nb::value_error(("unknown kind of policy: " + kind).c_str());
+}
+
+void forget_all() {
+  forget_policies();
+  policy_texts().reset();
+}
+
+}  // namespace
+
+PolicyUse::PolicyUse() {
+  if (num_policy_uses == 0 && policy_texts().is_valid())
+    for (const auto& [name, text] : nb::cast<nb::dict>(policy_texts()()))
+      set_running_source("python:" + nb::cast<std::string>(name), nb::cast<std::string>(text));
+  ++num_policy_uses;
+}
+
+PolicyUse::~PolicyUse() { --num_policy_uses; }
+
+void bind_policies(nb::module_& m) {
+  bind_requests(m);
+  bind_planning(m);
+  bind_replicas(m);
+  m.def("add_policy", &add_policy, nb::arg("declaration"), "Of kvlab/policies.py.");
+  m.def(
+      "take_policy_texts_from", [](const nb::object& callable) { policy_texts() = callable; }, nb::arg("callable"),
+      "Called before the program runs. Returns {name: text}, on which the identity of runs depends.");
+  m.def("forget_policies", &forget_all, "The interpreter ends.");
+}
 
 }  // namespace kvlab

@@ -11,6 +11,7 @@
 #include "app/runs/stop_signals.h"
 #include "base/data_root.h"
 #include "bindings/bindings.h"
+#include "bindings/policies/policy_use.h"
 
 namespace kvlab {
 
@@ -20,6 +21,7 @@ namespace {
 
 std::tuple<int, std::string, std::string> call_program(const std::vector<std::string>& arguments) {
   std::ostringstream out, err;
+  const PolicyUse use;
   const nb::gil_scoped_release released;
   stop_requested() = false;  // an earlier call may have been interrupted
   const int status = run_cli(arguments, out, err);
@@ -27,6 +29,7 @@ std::tuple<int, std::string, std::string> call_program(const std::vector<std::st
 }
 
 int run_program(const std::vector<std::string>& arguments) {
+  const PolicyUse use;
   const nb::gil_scoped_release released;
   stop_requested() = false;
   return run_cli(arguments, std::cout, std::cerr);

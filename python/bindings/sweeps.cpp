@@ -12,6 +12,7 @@
 #include "app/runs/stop_signals.h"
 #include "app/runs/sweep.h"
 #include "bindings/bindings.h"
+#include "bindings/policies/policy_use.h"
 
 namespace kvlab {
 
@@ -69,6 +70,7 @@ nb::tuple run_experiment_file(const std::string& file, const std::vector<std::st
   sweep.options.quiet = true;
   sweep.options.names_results = false;  // that is for the front door
   sweep.options.on_progress = listener_of(progress);
+  const PolicyUse use;
   const PythonOutcome outcome = run_released(std::move(sweep));
   return nb::make_tuple(outcome.status, outcome.folder, outcome.err);
 }

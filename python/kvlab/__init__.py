@@ -8,15 +8,20 @@ The guide is docs/python.md. Errors that the caller can mend are InputError, a V
 
 from kvlab import _data  # first: it tells the program where its data is
 from kvlab import _kvlab
+from kvlab._data import data_path
 from kvlab._kvlab import InputError
 from kvlab.catalogue import describe, list_items as list
 from kvlab.cli import main
 from kvlab.comparison import compare
 from kvlab.experiments import load, replay, run, sweep
+from kvlab.policies import block_cache, dispatcher, order, param, scheduler, scorer
 from kvlab.results import Results, Run
 
 __version__ = _kvlab.version().split()[0]
 # Not `list`: `from kvlab import *` leaves Python's own.
-__all__ = ["InputError", "Results", "Run", "compare", "describe", "load", "main", "replay", "run", "sweep"]
+__all__ = [
+    *("InputError", "Results", "Run", "compare", "data_path", "describe", "load", "main", "replay", "run", "sweep"),
+    *("block_cache", "dispatcher", "order", "param", "scheduler", "scorer"),
+]
 
 InputError.__module__ = "kvlab"

@@ -1,4 +1,4 @@
-"""Where the program's data is: data/ in an installed package, else the source tree that the module was built from."""
+"""The folder of the program's data: data/ in an installed package, else the source tree that the module was built from."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ if (_PACKAGE / "data").is_dir():
 def root() -> Path:
     """The folder with profiles/, policies/, experiments/, claims/, traces/samples/, engine/probe/ and plots/."""
     return Path(_kvlab.data_root())
+
+
+def data_path(name: str) -> str:
+    """The path of a file that ships: data_path("traces/samples/probe_niah.safetensors"). FileNotFoundError: it does not."""
+    path = root() / name
+    if not path.exists():
+        raise FileNotFoundError(f"the package has no {name}; its data is in {root()}")
+    return str(path)
 
 
 def script(name: str) -> Path:

@@ -40,5 +40,5 @@ def _terminal(done: int, total: int, requests: int, seconds: float) -> None:
 
 
 def listener() -> Listener | None:
-    """What shows progress here; None: nothing does."""
+    """The way that progress is shown here; None: not shown."""
     return _notebook() or (_terminal if sys.stderr is not None and sys.stderr.isatty() else None)

@@ -73,8 +73,8 @@ namespace {
 
 using Chosen = std::map<std::pair<Collective, int>, const CollectiveTable*>;
 
-// The tables of one source. Of several for an operation and ranks: the engine's own library, else the one that comes first, in the version
-// for the engine.
+// The tables of one source. If several have an operation and number of ranks: that of the engine's own library, else the first, in the
+// version for the engine.
 Chosen choose(const CollectiveTables& from, const EngineName& engine) {
   const std::vector<int> running = version_numbers(engine.version);
   const auto is_better = [&](const CollectiveTable& t, const CollectiveTable& best) {

@@ -53,7 +53,7 @@ double message_bytes(const ModelSpec& model, const Parallel& parallel, Collectiv
 // newer than the engine's, else the oldest.
 class Collectives {
  public:
-  // Of an engine that is not known the newest table is taken.
+  // For an unknown engine the newest table is taken.
   Collectives(CollectiveTables profile, std::shared_ptr<const CollectiveTables> card, LinkModel links, const EngineName& engine);
   Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine)
       : Collectives(std::move(profile), std::make_shared<const CollectiveTables>(std::move(card)), std::move(links), engine) {}

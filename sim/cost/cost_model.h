@@ -118,10 +118,10 @@ enum class Footing : std::uint8_t { kInside, kInterpolated, kExtrapolated, kRoof
 inline constexpr std::size_t kFootings = 5;
 using ByFooting = std::array<Picoseconds, kFootings>;
 
-// Device time of a step and what it consists of. All integers, so that sums over skipped steps are exact.
+// Device time of a step and its parts. All integers, so that sums over skipped steps are exact.
 struct StepCost {
   Picoseconds total{};                        // the sum of `times`
-  std::array<ByFooting, kCostParts> times{};  // by part and footing
+  std::array<ByFooting, kCostParts> times{};  // by part and basis
   std::int64_t flops = 0;                     // useful ones, by the formulas of kernels/
   std::int64_t bytes = 0;                     // HBM traffic by the same formulas
 

@@ -14,8 +14,8 @@ struct EngineTimes {
   EngineName engine;
   std::string basis;  // "vllm 0.12.0 (0.6.0 of FILE)"; "": none
 
-  // Of the host: it plans, prepares the inputs, launches, and handles the output. With `overlaps` it does so while the device computes the
-  // step before, and its time shows only where it is longer.
+  // Host time: it plans, prepares the inputs, launches, and handles the output. With `overlaps` it does so while the device computes the
+  // step before, and only the excess over the device time shows.
   struct Host {
     Picoseconds step{}, sequence{};  // sequence: for each request in the step
     bool overlaps = true;

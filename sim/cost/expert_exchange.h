@@ -10,9 +10,9 @@
 
 namespace kvlab {
 
-// The exchange of tokens before the experts of one layer; after them as many bytes go back. Bytes over the link of the busiest GPU, in one
-// direction; its own part does not cross. A token crosses once to each rank, or once to each GPU that has one of its experts, never once
-// for each expert.
+// The exchange of tokens before the experts of one layer; after them the same number of bytes returns. Bytes over the link of the busiest
+// GPU, in one direction; its own part does not cross. A token crosses once to each rank, or once to each GPU that has one of its experts,
+// never once for each expert.
 std::int64_t exchange_volume(const ModelSpec& model, const Parallel& parallel, const GroupTokens& group);
 
 // The collectives before and after the experts of one layer.

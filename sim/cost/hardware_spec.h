@@ -38,7 +38,7 @@ struct HardwareSpec {
   bool has_nvlink = false;         // between all GPUs of a machine
   bool has_peer_access = true;     // over PCIe, to the memory of another GPU
   double launch_ns = 0;            // of one kernel
-  // Of kernels that take longer: in place of launch_ns.
+  // For kernels that take longer: replaces launch_ns.
   double linear_floor_ns = 0, fp8_linear_floor_ns = 0, fp4_linear_floor_ns = 0, attention_floor_ns = 0;
   double flops_frac = 0, fp8_flops_frac = 0, fp4_flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
   // The experts of a layer: routing, two grouped products, and their sum.

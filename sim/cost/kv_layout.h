@@ -27,8 +27,8 @@ KvLayout kv_layout(const ModelSpec& m, const Parallel& p, std::int64_t block_tok
 // Bytes that a sequence holds in that layout, while `new_tokens` are computed on top of `tokens`.
 std::int64_t sequence_bytes(const KvLayout& layout, std::int64_t block_tokens, std::int64_t tokens, std::int64_t new_tokens);
 
-// The GPU KV cache size that vLLM logs for so many pages: tokens of a sequence for which every group keeps all. Since v0.21 vLLM logs the
-// tokens of as many longest requests as fit instead (vllm#40691), the same for models of one group.
+// The GPU KV cache size that vLLM logs for a number of pages: tokens of a sequence for which every group keeps all. Since v0.21 vLLM logs
+// the total tokens of all longest requests that fit instead (vllm#40691), the same for models of one group.
 std::int64_t cache_tokens(const KvLayout& layout, std::int64_t pages, std::int64_t block_tokens);
 
 }  // namespace kvlab

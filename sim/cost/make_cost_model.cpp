@@ -57,12 +57,18 @@ void check_parallel(const Params& p, const Parallel& parallel, const ModelSpec& 
   check_experts(p, parallel, m);
 }
 
+int read_tp(const Params& experiment, Params& parallel) {
+  constexpr int kMost = 1024;
+  parallel.prefer("tp", experiment.told(kChosenTp, 1));
+  return parallel.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
+}
+
 // Sets `parallel` and `overlap` of a setup that has its model and hardware.
 void read_parallel(Params& experiment, CostSetup& setup) {
   constexpr int kMost = 1024;
   Params p = experiment.optional_child("parallel", "parallel");
   Parallel& parallel = setup.parallel;
-  parallel.tp = p.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
+  parallel.tp = read_tp(experiment, p);
   parallel.pp = p.optional<int>("pp", 1, 1, kMost, "stages the layers are cut into");
   parallel.dp = p.optional<int>("dp", 1, 1, kMost, "ranks of tp x pp GPUs, each with its own scheduler and KV cache; limits are per rank");
   parallel.ep = p.optional<int>(
@@ -158,7 +164,7 @@ void check_attention(const Profile& profile) {
     throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
 }
 
-// Entries that cannot be are an error, unless the user keeps them; what is merely odd goes into the notes.
+// Entries that cannot be are an error, unless the user keeps them; merely odd entries go into the notes.
 void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible) {
   for (const LintFinding& finding : lint_profile(profile, setup.model, setup.hardware)) {
     if (finding.severity == LintFinding::Severity::kError && !keeps_impossible) {
@@ -242,7 +248,7 @@ std::string name_of(Params& experiment, const std::string& key, const std::strin
 
 int tp_of(Params& experiment) {
   Params p = experiment.optional_child("parallel", "parallel");
-  return p.optional<int>("tp", 1, 1, 1024, "GPUs that share each layer");
+  return read_tp(experiment, p);
 }
 
 }  // namespace

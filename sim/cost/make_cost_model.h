@@ -31,6 +31,9 @@ struct CostSetup {
   std::shared_ptr<const StepPrices> prices;                           // shared by all replicas and runs
 };
 
+// A fact of the experiment (Params::prefer): `parallel.tp` where the file does not state it, since a search chooses it.
+inline constexpr const char* kChosenTp = "tp that the search tries";
+
 // Reads model, hardware, profile and parallel of an experiment's top level:
 //   model: llama-3.1-8b           a name in profiles/models, a config.json, or a folder that holds one
 //   hardware: h100                a name in profiles/hardware, or a file

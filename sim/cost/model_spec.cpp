@@ -4,10 +4,12 @@
 #include <array>
 #include <filesystem>
 
+#include "base/hugging_face.h"
 #include "base/params.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "serving/longest_text.h"
+#include "sim/cost/hub_models.h"
 #include "sim/cost/model_attention.h"
 #include "sim/cost/model_experts.h"
 #include "sim/cost/model_families.h"
@@ -182,13 +184,12 @@ ModelSpec load_model_spec(const std::string& name_or_path, const std::string& mo
   std::error_code ignored;
   std::string file = name_or_path;
   if (std::filesystem::is_directory(file, ignored)) file += "/config.json";
-  file = find_spec_file(file, models_folder, "model");
+  file = find_model_file(file, models_folder).file;
   const ModelFile read = load_model_file(file);
   Params p(read.config, std::make_shared<Choices>(), "model '" + file + "'");
   const std::filesystem::path path(file);
   const std::string stem = path.stem().string();
-  return read_spec(p, stem == "config" ? std::filesystem::absolute(path).lexically_normal().parent_path().filename().string() : stem, file,
-                   read);
+  return read_spec(p, stem == "config" ? model_title(path.parent_path()) : stem, file, read);
 }
 
 WeightFormat WeightFormat::of(Dtype dtype) {

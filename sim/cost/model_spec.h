@@ -55,7 +55,7 @@ struct ModelSpec {
   Dtype kv_dtype = Dtype::kBf16;
   std::string quantization;                                                   // how weights are quantized; "": not
   WeightFormat attention_weights, mlp_weights, expert_weights, head_weights;  // mlp_weights: of shared experts too
-  std::vector<std::string> remarks;                                           // what is priced in a simpler way than it is computed
+  std::vector<std::string> remarks;                                           // simplifications in the prices
 
   [[nodiscard]] bool is_moe() const { return experts > 0; }
   [[nodiscard]] bool has_experts(std::int64_t layer) const {

@@ -9,7 +9,7 @@ namespace kvlab {
 // token crosses once to each rank that has one of its experts (deepep).
 enum class ExpertExchange : std::uint8_t { kAllGather, kDeepEp };
 
-// How one replica is cut over GPUs. Attention and dense layers are cut over tp GPUs, layers over pp stages. dp > 1: so many ranks of tp x
+// How one replica is cut over GPUs. Attention and dense layers are cut over tp GPUs, layers over pp stages. dp > 1: this many ranks of tp x
 // pp GPUs, each with its own scheduler and KV cache. ep = 1: experts are cut over tp x dp GPUs. ep > 1: whole experts are spread over ep
 // GPUs: over tp x dp, or without dp over a multiple of tp; then ep / tp groups share the tokens of one scheduler evenly.
 struct Parallel {

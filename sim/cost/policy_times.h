@@ -10,9 +10,9 @@
 
 namespace kvlab {
 
-// Times of policy operations over the bytes that a call moves: straight lines between the samples of an operation, or straight lines
-// over the logarithms of both, whichever the profile says. Samples of equal bytes count as their mean; beyond the last bytes the time goes
-// on along the last two, never falling; below the first it stays level.
+// Times of policy operations over the bytes that a call moves: straight lines between the samples of an operation, or straight lines over
+// the logarithms of both, as the profile says. Samples of equal bytes count as their mean; beyond the last bytes the time continues along
+// the last two, never falling; below the first it stays level.
 class PolicyTimes {
  public:
   // kInSteps: timed in steps of recipes. Prompts and decode steps differ in their FLOPs for a byte, so operations with FLOPs take a + b

@@ -32,7 +32,7 @@ struct ProfileOp {
   [[nodiscard]] bool is_of_class(std::size_t one) const { return !layer_class || *layer_class == one; }
 };
 
-// Measured kernel times of one model on one GPU at one tensor-parallel degree: what every format is read into.
+// Measured kernel times of one model on one GPU at one tensor-parallel degree: every format is read into this.
 struct Profile {
   std::string file;                     // folder or file it was read from
   std::string format;                   // bundle, vidur, kvlab or aisimulate
@@ -43,7 +43,7 @@ struct Profile {
   SampleGrid attention;                          // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
   Footing attention_at_best = Footing::kInside;  // as at_best of an operation
   std::int64_t longest_prompt = 0;               // cached tokens included, that was measured; 0: the table's own
-  SampleGrid shared_call;                        // tokens; what a prompt saves in a call that has a longer one; empty: nothing
+  SampleGrid shared_call;                        // tokens; time that a prompt saves in a call that has a longer one; empty: nothing
   bool attention_has_append = true;              // its times include the write of new K and V; false: an operation of its own
   bool has_small_ops = true;                     // false: no tables of norms, activations, embedding and sampler; the roofline prices them
   SampleGrid moe;                                // tokens, activated_experts; one layer, not cut over ranks
@@ -52,11 +52,11 @@ struct Profile {
   // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than
   // this the time is that of the upper one. 1: times of operations over tokens are interpolated everywhere.
   int tile_rows = 16;
-  KvReads kv_reads = KvReads::kStored;         // what attention takes of packed KV
+  KvReads kv_reads = KvReads::kStored;         // the form of packed KV that attention reads
   std::optional<SkewTable> skew;               // only where the profile says it is to be used
   Picoseconds host_time{};                     // of planning and launching one step
   std::map<std::string, std::string> options;  // of the engine it was measured with
-  std::vector<std::string> notes;              // what the reader had to decide; shown with the result
+  std::vector<std::string> notes;              // decisions of the reader; shown with the result
 };
 
 // Hash of everything that a cost can depend on: tables, calls per layer, skew, host time. 16 hexadecimal digits. The same for

@@ -40,7 +40,7 @@ struct Tally {
 
 class TableLint {
  public:
-  // `slow`: what it is that an entry takes hundreds of times its roofline.
+  // `slow`: the explanation if an entry takes hundreds of times its roofline.
   TableLint(std::string name, const SampleGrid& grid, std::vector<std::string> axes, const HardwareSpec& hardware, double peak_flops,
             Severity slow = Severity::kError)
       : name_(std::move(name)), grid_(grid), axes_(std::move(axes)), hardware_(hardware), peak_flops_(peak_flops), slow_(slow) {}
@@ -142,7 +142,7 @@ std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const Profile
   return std::nullopt;
 }
 
-// `window`: a token sees so many, itself included; 0: all.
+// `window`: number of tokens that a token sees, itself included; 0: all.
 Work attention_work(const AttentionWork& work, std::int64_t window, const Point& at) {
   Work all;
   if (at[0] > 0) all = work.prefill({static_cast<std::int32_t>(at[0]), static_cast<std::int32_t>(at[1])});

@@ -11,7 +11,7 @@ namespace kvlab {
 // An impossible or unlikely entry in a profile's tables.
 struct LintFinding {
   enum class Severity : std::uint8_t { kWarning, kError } severity;
-  std::string text;  // one line: table, point, what is wrong, how many more like it
+  std::string text;  // one line: table, point, error, number of similar ones
 };
 
 // Compares every entry with the datasheet:

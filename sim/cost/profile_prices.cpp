@@ -43,7 +43,7 @@ bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t
   return op.is_of_class(layer_class) && (find_op(ops, op.covers) != nullptr || !layer_ops_.contains(op.covers));
 }
 
-// Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
+// Tables at `count`, then the roofline for operations that no table covers. `ops`: the model's operations at this count, per rank here
 // and per rank where the profile was measured.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops,
                             const Ops& as_measured, Price& price, Price* feed_forward, Price* norms) const {
@@ -70,8 +70,8 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
   }
 }
 
-// Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. Where experts are
-// cut instead, the table, which is of uncut experts, is scaled by the roofline.
+// Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. If experts are cut instead, the
+// roofline scales the table, which is of uncut experts.
 ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens) const {
   const MoeExpertsShape shape{tokens, model_.hidden, model_.moe_intermediate, model_.experts, model_.experts_per_token};
   const double ranks = parallel_.ep;
@@ -166,7 +166,7 @@ DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::in
   return curve;
 }
 
-// A layer with a window is looked up at what the window shows. A prompt longer than the window takes the share that the roofline gives it.
+// A layer with a window is looked up at the tokens inside it. A prompt longer than the window takes the share that the roofline gives it.
 ProfilePrices::Value ProfilePrices::prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows,
                                                      double length) const {
   const AttentionClass& layers = roofline_->attention()[attention_class];

@@ -190,7 +190,7 @@ const std::map<std::string, Reader>& readers() {
   return all;
 }
 
-// quant_method, or what the other keys make of it.
+// quant_method, or the scheme that the other keys imply.
 std::string method_of(Params& q) {
   if (q.has("quant_method")) return q.text("quant_method", "how weights are quantized");
   if (q.has("load_in_4bit") || q.has("load_in_8bit")) return "bitsandbytes";

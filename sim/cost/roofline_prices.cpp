@@ -70,7 +70,7 @@ void RooflinePrices::add_collectives(std::int64_t tokens, TokenPrice& price) con
   const SampleGrid::Value sum = collective(Collective::kAllReduce, parallel_.tp, tokens);
   for (TokenPrice::Layer& layer : price.layers) layer.collective.add(2 * sum.ps, sum.footing);
   price.once_collective.add(sum.ps, sum.footing);  // of the embedding, whose table is cut by vocabulary
-  // Ranks that share the tokens of one scheduler exchange them. Where each has all tokens, its experts' sums are part of an all-reduce.
+  // Ranks that share the tokens of one scheduler exchange them. If each has all tokens, its experts' sums are part of an all-reduce.
   if (!model_.is_moe() || parallel_.data_ranks() == 1) return;
   const SampleGrid::Value swap = collective(Collective::kAllToAll, parallel_.ep, tokens);
   for (std::size_t i = 0; i < layers_.size(); ++i)

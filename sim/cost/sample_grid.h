@@ -12,7 +12,7 @@ namespace kvlab {
 
 // Measured times over 1 to 4 axes, as a tree: each value of the first axis has its own values of the second, and so on, so
 // that the points need not fill a box. Evaluation is linear between neighbours on every axis, from the first axis inwards;
-// beyond the last value of an axis it goes on along the last two, never falling; below the first it stays level.
+// beyond the last value of an axis it continues along the last two, never falling; below the first it stays level.
 class SampleGrid {
  public:
   static constexpr std::size_t kMaxAxes = 4;

@@ -39,7 +39,7 @@ std::string gemm_type(Dtype compute, double num_bits) {
   }
 }
 
-// The types of a part of the model and their shares of its products. Where types are mixed, those of 16 bits are plain.
+// The types of a part of the model and their shares of its products. In a mix of types, those of 16 bits are plain.
 std::map<std::string, double> types_of(const WeightFormat& format) {
   const double plain = format.share[static_cast<std::size_t>(Dtype::kBf16)] + format.share[static_cast<std::size_t>(Dtype::kFp16)] +
                        format.share[static_cast<std::size_t>(Dtype::kFp32)];

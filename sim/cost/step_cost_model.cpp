@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kKeptTokens = 1 << 16;  // token counts above are priced anew: whole long prompts, rarely the same twice
 constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
-constexpr std::int64_t kLongestSpan = 1 << 24;  // where skew buckets are searched; longer than any sequence
+constexpr std::int64_t kLongestSpan = 1 << 24;  // bound of the search in skew buckets; longer than any sequence
 
 // How many steps of `gain` tokens each stay below `end`, the first of them at `at`.
 std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) { return gain == 0 ? kNoEnd : (end - 1 - at) / gain + 1; }
@@ -314,8 +314,8 @@ StepCost StepCostModel::step(const StepShape& shape) {
   return cost;
 }
 
-// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: at most `limit` steps lie
-// in it, and the last is found by bisection.
+// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: at most `limit` steps are in it, and the
+// last is found by bisection.
 std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const {
   const SkewRule& skew = *prices_->skew();
   const auto is_same = [&](std::int64_t i) {

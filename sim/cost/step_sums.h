@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Sums of what a step costs.
+// Sums of a step's costs.
 
 inline constexpr const char* kLongStep = "one step takes longer than that";
 
@@ -47,7 +47,7 @@ inline Picoseconds share_of(Picoseconds all, std::int64_t layers, std::int64_t o
 }
 
 // The share of the prices of several parts. Times inside tables, times between their points and all others are rounded as three sums over
-// the parts, so that the split into parts and footings changes no step's time.
+// the parts, so that the split into parts and bases changes no step's time.
 inline void charge_share(StepCost& cost, std::initializer_list<std::pair<CostPart, const ByFooting*>> prices, std::int64_t layers,
                          std::int64_t of) {
   if (layers == of) {

@@ -37,7 +37,7 @@ void take_decodes(const StepShape& whole, std::int64_t begin, std::int64_t end, 
   part.in_window = {share(whole.in_window.kv_tokens), share(whole.in_window.full), whole.in_window.open_max};
 }
 
-// The first tokens of a step, and the rest: decode rows, prompts, rows without attention, in this order. A prompt that is cut goes on in
+// The first tokens of a step, and the rest: decode rows, prompts, rows without attention, in this order. A prompt that is cut continues in
 // the second half on top of its first part.
 void cut(const StepShape& whole, std::int64_t first, std::array<Half, 2>& halves) {
   std::int64_t room = first;
@@ -63,7 +63,7 @@ void cut(const StepShape& whole, std::int64_t first, std::array<Half, 2>& halves
   for (Half& half : halves) half.shape.prefills = half.prefills;
 }
 
-// Of the linear part of a layer's time.
+// Shares of the linear part of a layer's time.
 struct Shares {
   double feed_forward = 0, norms = 0;
 };

@@ -43,7 +43,7 @@ struct WovenProduct {
   bool is_feed_forward = false;
 };
 
-// How often all SMs compute a tile each until the product of so many tokens is done.
+// Number of times that all SMs compute a tile each until the product of these tokens is done.
 constexpr std::int64_t waves(const TokenWeaveRule& rule, std::int64_t tokens, std::int64_t columns) {
   return ceil_div(ceil_div(tokens, rule.tile_tokens) * ceil_div(columns, rule.tile_columns), rule.sms);
 }

@@ -26,14 +26,14 @@ class Pass {
         ps_per_flop_(kPsPerSecond / hardware.reached_flops(Dtype::kBf16)),
         ps_per_byte_(kPsPerSecond / (hardware.memory_bytes_per_s * hardware.bandwidth_frac)) {}
 
-  // A product of `tokens` rows with so many weights, which reads and writes `widths` activations of a row.
+  // A product of `tokens` rows with `weights` weights, which reads and writes `widths` activations of a row.
   void linear(double tokens, double weights, double widths, double times) {
     add(2 * tokens * weights, (weights + tokens * widths) * kBytes, hardware_.linear_floor(Dtype::kBf16), times);
   }
   void attention(double tiles, double patches, double hidden, double times) {
     add(4 * tiles * patches * patches * hidden, 4 * tiles * patches * hidden * kBytes, hardware_.attention_floor_ns, times);
   }
-  // Reads or writes so many activations.
+  // Reads or writes a number of activations.
   void elementwise(double activations, double times) { add(0, activations * kBytes, hardware_.launch_ns, times); }
 
   [[nodiscard]] StepCost cost() const {

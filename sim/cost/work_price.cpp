@@ -13,8 +13,8 @@ using Vector3 = std::array<double, 3>;
 
 double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
-// Of least squares |row . x - 1| with the unknowns in `used` alone, the others 0: the normal equations by elimination. Nothing where they
-// are singular.
+// Minimizes the squares of |row . x - 1| over the unknowns in `used`, the others being 0: the normal equations by elimination. Empty if
+// they are singular.
 std::optional<Vector3> least_squares(std::span<const Vector3> rows, unsigned used) {
   std::vector<std::size_t> of;
   for (std::size_t i = 0; i < 3; ++i)

@@ -35,7 +35,7 @@ namespace {
 
 constexpr std::int32_t kStandIn = -1;  // a column that is not one recorded token
 
-// The recorded position behind each column of the probabilities.
+// The recorded position of each column of the probabilities.
 std::vector<std::int32_t> columns_of(const AttendedRow& a) {
   std::vector<std::int32_t> columns;
   for (const Segment& s : a.segments) {

@@ -102,7 +102,7 @@ void check_rotation(const AttentionTrace& trace, const RopeForm& rope) {
                         std::abs(m * (b * std::cos(angle) + a * std::sin(angle)) - y)});
       size = std::max({size, std::abs(x), std::abs(y)});
     }
-  constexpr double kTolerance = 0.03;  // what 16-bit models and files round
+  constexpr double kTolerance = 0.03;  // covers the rounding of 16-bit models and files
   if (error <= kTolerance * size) return;
   throw InputError(
       fmt::format("trace '{}': its queries are not those before RoPE turned by rope_base {} and rope_scaling {}: they differ by {:.0f} % "

@@ -1,4 +1,4 @@
-// What a results folder counts, and when it is counted again.
+// The counts in a results folder, and the conditions under which they are made again.
 #include <gmock/gmock.h>
 
 #include "base/csv.h"
@@ -42,7 +42,7 @@ TEST_F(Accounting, ASearchInWhichAllArriveDuringTheWarmUpIsRefused) {
   EXPECT_THAT(called.err, HasSubstr("'warmup_ms': at 60 requests per second all of them arrive during the warm-up"));
 }
 
-// All arrive in the warm-up, and their outputs end behind it.
+// All requests arrive during the warm-up, and their outputs end after it.
 TEST_F(Accounting, ASearchInWhichOutputsAloneOutlastTheWarmUpIsRefused) {
   const Called called = run({"--set", "warmup_ms=1700", "--set", "slo={ttft_ms: 1000}", "--set", "search={rate: [1, 60]}"});
   EXPECT_THAT(called.err, HasSubstr("'warmup_ms': at 60 requests per second all of them arrive during the warm-up"));
@@ -53,7 +53,7 @@ TEST_F(Accounting, ASearchThatIsCutOffBeforeItCanJudgeIsRefused) {
   EXPECT_THAT(called.err, HasSubstr("'stop': at 1 requests per second it cuts every request off"));
 }
 
-// What is shared by all, each finds from the second request on.
+// From the second request on, each finds the prefix that all share.
 TEST_F(Accounting, CountsAndHitsAreOfWhatComesAfterTheWarmUp) {
   ASSERT_EQ(run({"--set", "warmup_ms=4000"}).status, 0);
   EXPECT_LT(value("requests"), 100);

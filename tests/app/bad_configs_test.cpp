@@ -103,8 +103,8 @@ TEST_F(BadCommand, WhatPeopleTypeIsAnsweredWithWhatToTypeInstead) {
       {{"describe", "a100"}, "nothing is called 'a100'; did you mean 'a100-40gb' or 'a100-80gb'?"},
       {{"describe", "b700"}, "nothing is called 'b700'; kvlab list KIND shows names"},
       {{"trace", "record", "--model", "meta-llama/Llama-3.1-8B", "--text", "x", "--out", "y"},
-       "no folder 'meta-llama/Llama-3.1-8B'; for a model of Hugging Face type 'hf download meta-llama/Llama-3.1-8B --local-dir DIR', and "
-       "name DIR"},
+       "no folder 'meta-llama/Llama-3.1-8B', and nothing in the cache of Hugging Face; for a model of Hugging Face type 'hf download "
+       "meta-llama/Llama-3.1-8B', after asking for access on https://huggingface.co/meta-llama/Llama-3.1-8B and 'hf auth login'"},
       {{"trace", "inspect", "x.csv", "--seed", "-1"}, "--seed: Value -1 not in range"},
       {{"trace", "inspect", "no.csv"}, "kvlab: no.csv: cannot be opened: No such file or directory\n"},
   };

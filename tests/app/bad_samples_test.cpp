@@ -28,7 +28,7 @@ struct TraceFile {
 
 class BadSample : public AppTest {
  protected:
-  // What `kvlab run` says about sample.safetensors.
+  // The message of `kvlab run` about sample.safetensors.
   static std::string message() {
     write("replay.yaml", "host: replay\nsamples: {s: {file: sample.safetensors}}\nkv_policy: full\n");
     const Called called = call({"run", "replay.yaml", "--out", "out"});

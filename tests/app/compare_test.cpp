@@ -69,6 +69,25 @@ TEST_F(CompareTest, OneSeedHasNoInterval) {
   EXPECT_EQ(called.out.find("interval"), std::string::npos) << called.out;
 }
 
+// By content, not by name: what else differs is said.
+TEST_F(CompareTest, SaysWhatElseDiffers) {
+  const auto make = [&](const std::string& name, const std::string& model, const std::string& trace, const std::string& limit) {
+    folder(name, "run,seed,ttft_mean_ms,max_step_tokens\n" + name + "1,1,100," + limit + "\n", kColumns);
+    std::filesystem::create_directories(name + "/runs/" + name + "1");
+    write(name + "/runs/" + name + "1/manifest.json",
+          R"({"model": ")" + model + R"(", "hardware": "H100", "inputs": {"hardware: h100": "1", )" + trace + "}}");
+  };
+  make("a", "llama-3.1-8b", R"("file: x.csv": "11")", "8192");
+  make("b", "llama-3.1-8b", R"("file: copy_of_x.csv": "11")", "8192");
+  make("c", "llama-3.1-70b", R"("file: x.csv": "22")", "2048");
+  EXPECT_EQ(call({"compare", "a", "b"}).out.find("remark"), std::string::npos) << "the same trace under another name";
+  const std::string out = call({"compare", "a", "c"}).out;
+  EXPECT_NE(out.find("remark: the models differ (llama-3.1-8b and llama-3.1-70b)\n"), std::string::npos) << out;
+  EXPECT_NE(out.find("remark: the contents of the trace files differ (x.csv 11 and x.csv 22)\n"), std::string::npos) << out;
+  EXPECT_NE(out.find("remark: the most tokens per step differ (8192 and 2048)\n"), std::string::npos) << out;
+  EXPECT_EQ(out.find("GPUs"), std::string::npos) << out;
+}
+
 // Seeds that change nothing are one run: three equal pairs are no certainty.
 TEST_F(CompareTest, EqualSeedsAreOne) {
   folder("a", "run,seed,ttft_mean_ms,preemptions\n1,1,100,7\n2,2,100,7\n3,3,100,7\n", kColumns);

@@ -42,7 +42,7 @@ class GradedRun : public AppTest {
   }
 };
 
-// The others go on, and their answers are there.
+// The others continue, and their answers are there.
 TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   const Called called = call({"run", "graded.yaml", "--out", "out"});
   EXPECT_EQ(called.status, 2);
@@ -74,7 +74,7 @@ TEST_F(GradedRun, ATaskWithACommaIsOneField) {
   EXPECT_EQ(answers.rows[0][answers.at("task")], "qa, \"hard\"");
 }
 
-// Of a block of samples of which a part is there, all are graded again: bytes may be counted over the block.
+// If only a part of a block of samples was graded, the whole block is graded again: bytes may be counted over the block.
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
   const std::filesystem::path partial = "out/partial/" + key_of(run_folder("whole")) + ".txt";
@@ -84,7 +84,7 @@ TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
   EXPECT_EQ(read("out/answers.csv"), read("whole/answers.csv"));
   EXPECT_FALSE(std::filesystem::exists(partial));
-  EXPECT_TRUE(std::filesystem::exists("out/partial/of_other_settings.txt"));  // of a run that may go on
+  EXPECT_TRUE(std::filesystem::exists("out/partial/of_other_settings.txt"));  // of a run that may continue
   // A block that is there as a whole is taken.
   std::filesystem::remove_all(run_folder("out"));
   std::filesystem::create_directories("out/partial");
@@ -158,7 +158,7 @@ TEST_F(GradedRun, AnswersOfOneToken) {
   EXPECT_EQ(decoded.out.find("first answers"), std::string::npos) << decoded.out;
 }
 
-// What the model's folder holds besides the model does not count: results may be written there.
+// Other files in the model's folder do not count: results may be written there.
 TEST_F(GradedRun, AModelIsWhatTheEngineReadsOfItsFolder) {
   std::filesystem::copy(KVLAB_SOURCE_DIR "/tests/parity/models/llama_gqa", "llama-3.1-8b");  // also a name of profiles/models
   const auto run = [] {
@@ -203,7 +203,7 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   ASSERT_EQ(summary.rows.size(), 2U);
   EXPECT_EQ(summary.rows[0][summary.at("needle_found_frac")], "1.000000");
   EXPECT_EQ(summary.rows[1][summary.at("needle_found_frac")], "0.500000");
-  // Three tokens that the prompt goes on with are looked for whole, and need no end marker; two of it are too few.
+  // Three tokens that the prompt continues with are looked for whole, and need no end marker; two of it are too few.
   write("eval.jsonl", sample(turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"}).status,
             0);
@@ -228,7 +228,7 @@ TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
   EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done; answers are kept in out, and the same command goes on from them\n");
 }
 
-// One task has answers of three tokens, the other of one: the table weights both alike, and says so.
+// One task's answers have three tokens, the other's one: the table weights both alike, and says so.
 TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
   std::string other = read("eval.jsonl");
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"a\"", "\"b\""}, {"[7,8,9]", "[7]"}})

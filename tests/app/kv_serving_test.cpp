@@ -42,8 +42,8 @@ TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
   EXPECT_LT(value(s, kQuest, "kv_blocks"), value(s, kFull, "kv_blocks")) << "bounds of pages take room";
 }
 
-// The steps of packed KV are shorter where attention reads codes, and as long as plain ones where it reads what was decoded before. Where
-// each step decodes them anew, attention takes as long and the policy longer.
+// Steps over packed KV are shorter if attention reads codes, and as long as plain ones if it reads KV that was decoded before. If each step
+// decodes it anew, attention takes as long and the policy longer.
 TEST_F(KvServingTest, DecodedKvTakesAsLongAsPlain) {
   const TempFolder bundle;
   bundle.write("model.yaml", kTinyModel);

@@ -20,7 +20,7 @@ const std::string kProbeFolder = KVLAB_SOURCE_DIR "/engine/probe";
 
 class LogitsCli : public AppTest {
  protected:
-  // What `kvlab logits` prints, on success or not.
+  // Output of `kvlab logits`, on success or not.
   static std::string logits(std::vector<std::string> arguments, const std::string& model = kProbeFolder) {
     arguments.insert(arguments.begin(), {"logits", "--model", model, "--out", "out.safetensors"});
     const Called called = call(arguments);

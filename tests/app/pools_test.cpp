@@ -24,7 +24,7 @@ class PoolsTest : public AppTest {
     AppTest::SetUp();
     ::setenv("KVLAB_SYSTEMS", KVLAB_SOURCE_DIR "/policies/systems", 1);
   }
-  // What is read of an experiment with these keys beside those of kSmall.
+  // The plan of an experiment with the keys of kSmall and these.
   static ServingPlan plan_of(const std::string& more) {
     const Experiment experiment = parse_experiment(std::string(kSmall) + more, "a.yaml", {});
     Params p = experiment.params(experiment.runs.front());
@@ -237,7 +237,7 @@ TEST_F(PoolsTest, FastForwardChangesNothing) {
     EXPECT_EQ(without_run(std::string("fast/") + table), without_run(std::string("slow/") + table)) << table;
 }
 
-// What a system gives is taken from the nearest place.
+// Values that a system sets are taken from the nearest place.
 TEST_F(PoolsTest, ASystemFillsInWhatTheExperimentDoesNotSay) {
   write("mine.yaml",
         "summary: s\npaper: p\ndispatcher: round_robin\ntransfer: {layerwise: true, layout: blocks}\nscheduler: {sarathi: {budget_tokens: "

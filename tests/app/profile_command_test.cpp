@@ -19,7 +19,7 @@ std::vector<std::string> with_machine(std::vector<std::string> arguments) {
   return arguments;
 }
 
-// What calibrate writes is our own format; a bundle is told from it by its files.
+// calibrate writes our own format; a bundle is told from it by its files.
 TEST_F(ProfileCli, AFolderSaysItsFormat) {
   write("model.yaml", kTinyModel);
   write("card.yaml", kTinyCard);
@@ -64,7 +64,7 @@ TEST_F(ProfileCli, AFolderOfNoFormatIsRefused) {
   }
 }
 
-// The command that stands in the line is taken as it is there.
+// Runs the command in the line exactly as it is written there.
 TEST_F(ProfileCli, TheCommandThatARunNamesPrintsItsRemarks) {
   const TempFolder bundle;
   write_tiny_bundle(bundle);

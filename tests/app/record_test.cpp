@@ -15,14 +15,14 @@ namespace {
 
 class RecordCli : public AppTest {
  protected:
-  // What `kvlab trace record` prints, on success or not.
+  // Output of `kvlab trace record`, on success or not.
   static std::string record(std::vector<std::string> arguments, const std::string& model = KVLAB_SOURCE_DIR "/engine/probe") {
     arguments.insert(arguments.begin(), {"trace", "record", "--model", model, "--out", "out.safetensors"});
     const Called called = call(arguments);
     EXPECT_EQ(called.status, called.err.empty() ? 0 : 2);
     return called.out + called.err;
   }
-  // A file of this text; answers its name.
+  // Writes a file of this text; returns its name.
   static std::string file(const std::string& name, const std::string& text) {
     write(name, text);
     return name;
@@ -69,7 +69,7 @@ TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {
   EXPECT_EQ(t.question_begin, 2);
 }
 
-// What a recipe observes is recorded with it, so that it can be replayed.
+// Tensors that a recipe observes are recorded for it, so that it can be replayed.
 TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
   std::string text;
   for (int i = 0; i < 30; ++i) text += "line " + std::to_string(i) + " of a text";

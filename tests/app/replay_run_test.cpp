@@ -43,7 +43,7 @@ TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
   EXPECT_TRUE(pairs.contains("keydiff 64"));
 }
 
-// The others go on, and the front door is told of a folder to draw.
+// The others continue, and the front door is told of a folder to draw.
 TEST_F(ReplayRun, ARefusedRecipeIsReportedWithItsPlace) {
   write("e.yaml", std::string("host: replay\nsamples: {niah: {file: ") + kSample +
                       "}}\nkv_policy:\n  - full\n  - {recipe: snapkv, budget_tokens: 8}\n  - {recipe: knorm, budget_tokens: 64}\n");
@@ -257,7 +257,7 @@ TEST(ShippedAttentionTrace, HasANeedle) {
   EXPECT_EQ(needle, "274916");
 }
 
-// What lies there is what the README's command writes; the file has half precision.
+// The shipped file is the output of the README's command; it has half precision.
 TEST_F(ReplayRun, TheShippedTraceIsRecordedAgain) {
   const Called called = call({"trace", "record", "--model", KVLAB_SOURCE_DIR "/engine/probe", "--ids",
                               KVLAB_SOURCE_DIR "/traces/samples/probe_niah.json", "--decode-tokens", "8", "--out", "again.safetensors"});

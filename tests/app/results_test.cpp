@@ -349,6 +349,21 @@ TEST(CodeVersionTest, ARunDependsOnTheCoreAndItsPolicies) {
   EXPECT_EQ(changed_code(code_version(sarathi, table, "gcc"), code_version(sarathi, with(1), "gcc")), "");
 }
 
+// A policy in Python, say. Only runs that make it depend on it.
+TEST(CodeVersionTest, SourcesGivenToTheRunningProgramCount) {
+  const std::set<std::string> uses{"running:code_version_test"};
+  set_running_source("running:code_version_test", "return 1");
+  const CodeVersion before = code_version(uses);
+  EXPECT_EQ(changed_code(code_version({}), before), "running:code_version_test");
+  const std::string line = running_sources();
+  set_running_source("running:code_version_test", "return 2");
+  EXPECT_EQ(changed_code(before, code_version(uses)), "running:code_version_test");
+  EXPECT_NE(running_sources(), line);
+  set_running_source("running:code_version_test", "return 1");
+  EXPECT_EQ(changed_code(before, code_version(uses)), "");
+  EXPECT_EQ(running_sources(), line);
+}
+
 TEST(CodeVersionTest, EverySourceThatRegistersPoliciesAloneIsOne) {
   std::map<std::string_view, bool> table;
   for (const SourceFile& source : source_table()) table[source.path] = source.is_policy;

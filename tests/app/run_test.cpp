@@ -84,7 +84,7 @@ TEST_F(RunTest, SkipsWhatIsThereUnlessItsInputsChange) {
 
 constexpr const char* kRow = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";
 
-// An experiment in a folder of its own: one trace and a GPU lie there, another trace lies where it is started.
+// An experiment in a folder of its own, with one trace and a GPU; another trace is in the working directory.
 TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
   fs::create_directories("own/exp");
   fs::create_directories("elsewhere/sub");

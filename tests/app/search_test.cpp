@@ -2,51 +2,161 @@
 
 #include <gtest/gtest.h>
 
+#include "app/runs/load_traces.h"
 #include "base/params.h"
 #include "traces/make_trace.h"
 
 namespace kvlab {
 namespace {
 
-SearchResult search(const SearchPlan& plan, double limit_per_s) {
-  return search_rate(plan, [&](double rate) { return Probe{rate, rate <= limit_per_s ? 0.95 : 0.5, rate, false}; });
+// 100 judged requests, so many of which attain; all others miss their TTFT. All gaps are of `gap_ms`.
+Probe probe_of(std::uint64_t attained, double gap_ms = 0) {
+  Probe probe;
+  probe.latencies.counted = probe.latencies.judged = 100;
+  probe.latencies.attained = attained;
+  probe.latencies.slo_attainment_frac = static_cast<double>(attained) / 100;
+  probe.latencies.missed = {100 - attained, 0, 0, 0};
+  probe.latencies.itl = {1000, gap_ms * 1e6, gap_ms * 1e6, gap_ms * 1e6, gap_ms * 1e6, gap_ms * 1e6, gap_ms * 1e6};
+  return probe;
 }
 
-TEST(SearchRate, FindsTheLimitWithinTheTolerance) {
-  const SearchResult found = search({1, 100, 0.9, 0.01}, 37.3);
-  EXPECT_LE(found.best_per_s, 37.3);
-  EXPECT_GE(found.best_per_s, 37.3 * 0.98);
+SearchResult search_rates(const SearchPlan& plan, double limit_per_s) {
+  return search(plan, [&](double rate) { return probe_of(rate <= limit_per_s ? 95 : 50); });
+}
+
+SearchPlan plan_from(const std::string& yaml, bool has_slo = true) {
+  Params p = Params::from_text(yaml);
+  return *read_search(p, has_slo);
+}
+
+std::vector<double> tried(const SearchResult& result) {
+  std::vector<double> values;
+  for (const Probe& probe : result.probes) values.push_back(probe.value);
+  return values;
+}
+
+TEST(Search, FindsTheRateWithinTheTolerance) {
+  const SearchResult found = search_rates({1, 100, 0.9, 0.01}, 37.3);
+  EXPECT_LE(found.best, 37.3);
+  EXPECT_GE(found.best, 37.3 * 0.98);
   EXPECT_EQ(found.note, "");
   EXPECT_LE(found.probes.size(), 12U);
 }
 
-TEST(SearchRate, SaysWhenTheRangeDoesNotHoldTheLimit) {
-  EXPECT_EQ(search({1, 100, 0.9, 0.01}, 1000).best_per_s, 100);
-  EXPECT_NE(search({1, 100, 0.9, 0.01}, 1000).note.find("raise the upper end"), std::string::npos);
-  EXPECT_EQ(search({1, 100, 0.9, 0.01}, 0.5).best_per_s, 0);
-  EXPECT_NE(search({1, 100, 0.9, 0.01}, 0.5).note.find("lower the lower end"), std::string::npos);
+TEST(Search, SaysWhenTheRangeDoesNotHoldTheLimit) {
+  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).best, 100);
+  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).note, "even 100/s attains: raise the upper end of search.rate");
+  EXPECT_FALSE(search_rates({1, 100, 0.9, 0.01}, 0.5).best.has_value());
+  EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 0.5).note, "not even 1/s attains: lower the lower end of search.rate, or relax the SLO");
 }
 
-TEST(SearchRate, SaysWhenAttainmentIsNotMonotonic) {
-  const SearchResult found = search_rate({1, 9, 0.9, 0.01}, [](double rate) {
-    return Probe{rate, rate < 2 || (rate > 6 && rate < 8) ? 1.0 : 0.0, rate, false};
-  });
+TEST(Search, SaysWhenAttainmentIsNotMonotonic) {
+  const SearchResult found = search({1, 9, 0.9, 0.01}, [](double rate) { return probe_of(rate < 2 || (rate > 6 && rate < 8) ? 100 : 0); });
   EXPECT_EQ(found.note, "");  // 1 hits, 9 misses, 5 misses, ...: nothing seen contradicts
-  const SearchResult other = search_rate({1, 9, 0.9, 0.01}, [](double rate) { return Probe{rate, rate > 4 ? 1.0 : 0.0, rate, false}; });
-  EXPECT_NE(other.note.find("not monotonic"), std::string::npos);
+  const SearchResult other = search({1, 9, 0.9, 0.01}, [](double rate) { return probe_of(rate > 4 ? 100 : 0); });
+  EXPECT_NE(other.note.find("attainment is not monotonic: 1/s misses the target (0.0000) but 9/s meets it (1.0000)"), std::string::npos)
+      << other.note;
 }
 
-TEST(SearchRate, KeepsTheLimitOfGaps) {
-  SearchPlan plan{1, 100, 0.9, 0.01};
-  plan.itl_p99_ms = 20;
-  const auto probe = [](double rate) { return Probe{rate, rate <= 60 ? 0.95 : 0.5, rate, false, rate}; };  // gaps of `rate` ms
-  const double both = search_rate(plan, probe).best_per_s;
+TEST(Search, KeepsTheLimitOfGaps) {
+  SearchPlan plan = plan_from("search: {rate: [1, 100], tolerance_frac: 0.01, itl_p99_ms: 20}");
+  const auto probe = [](double rate) { return probe_of(rate <= 60 ? 95 : 50, rate); };
+  const double both = *search(plan, probe).best;
   EXPECT_LE(both, 20);
   EXPECT_GE(both, 20 * 0.98);
-  plan.itl_p99_ms = 80;
-  EXPECT_LE(search_rate(plan, probe).best_per_s, 60) << "the SLO holds, too";
+  plan.limits[0].limit_ms = 80;
+  EXPECT_LE(search(plan, probe).best, 60) << "the SLO holds, too";
   plan.has_slo = false;
-  EXPECT_GE(search_rate(plan, probe).best_per_s, 80 * 0.98);
+  EXPECT_GE(search(plan, probe).best, 80 * 0.98);
+}
+
+// Users: 1 and 100 first, then halves: the last two are neighbours.
+TEST(Search, WholeNumbersAreFoundExactly) {
+  const SearchPlan users = plan_from("search: {concurrency: [1, 100]}");
+  for (const double limit : {1.0, 2.0, 37.0, 98.0, 99.0}) {
+    const SearchResult found = search(users, [&](double n) { return probe_of(n <= limit ? 95 : 50); });
+    EXPECT_EQ(found.best, limit);
+    ASSERT_NE(found.next_failure(users), nullptr);
+    EXPECT_EQ(found.next_failure(users)->value, limit + 1);
+    EXPECT_EQ(found.next_failure(users)->binding_limit, "ttft");
+    EXPECT_EQ(found.note, "");
+  }
+}
+
+// The fewest replicas are searched, so the search comes from above.
+TEST(Search, FindsTheFewestReplicas) {
+  const SearchPlan replicas = plan_from("search: {replicas: [1, 64]}");
+  const auto needs = [&](double fewest) { return search(replicas, [=](double n) { return probe_of(n >= fewest ? 95 : 50); }); };
+  for (const double fewest : {2.0, 3.0, 41.0, 64.0}) {
+    EXPECT_EQ(needs(fewest).best, fewest);
+    EXPECT_EQ(needs(fewest).next_failure(replicas)->value, fewest - 1);
+  }
+  EXPECT_EQ(tried(needs(3)), (std::vector<double>{64, 1, 32, 16, 8, 4, 2, 3}));
+  EXPECT_EQ(needs(1).best, 1);
+  EXPECT_EQ(needs(1).note, "") << "there is nothing below one replica";
+  EXPECT_EQ(needs(1).next_failure(replicas), nullptr);
+  EXPECT_FALSE(needs(65).best.has_value());
+  EXPECT_EQ(needs(65).note, "not even 64 replicas attains: raise the upper end of search.replicas, or relax the SLO");
+  EXPECT_EQ(needs(65).next_failure(replicas)->value, 64) << "the easiest";
+}
+
+// More GPUs can be slower: every degree is tried, and one that the model does not fit on fails.
+TEST(Search, TriesEveryTensorParallelDegree) {
+  const SearchPlan tp = plan_from("search: {tp: [1, 16]}");
+  const SearchResult found = search(tp, [](double n) {
+    Probe probe = probe_of(n == 4 || n == 8 ? 95 : 50);
+    if (n == 1) probe.refusal = "does not fit";
+    return probe;
+  });
+  EXPECT_EQ(tried(found), (std::vector<double>{1, 2, 4, 8, 16}));
+  EXPECT_EQ(found.best, 4);
+  EXPECT_EQ(found.next_failure(tp)->value, 2);
+  EXPECT_EQ(found.probes[0].binding_limit, "cannot run");
+  EXPECT_EQ(found.note, "attainment is not monotonic: tp 16 misses the target (0.5000) but tp 4 meets it (0.9500)");
+}
+
+// "TTFT P99 <= 1 s and TPOT P50 <= 50 ms", without an SLO of each request.
+TEST(Search, PercentilesAlone) {
+  const SearchPlan plan = plan_from("search: {rate: [1, 100], ttft_p99_ms: 1000, tpot_p50_ms: 50}", false);
+  ASSERT_EQ(plan.limits.size(), 2U);
+  MetricsCollector::Latencies l;
+  l.counted = l.completed = 200;
+  l.ttft = {200, 1e9, 1e9, 1e9, 1e9, 1e9, 5e9};
+  l.tpot = {200, 1e6, 50e6, 1e9, 1e9, 1e9, 1e9};
+  EXPECT_EQ(binding_limit(plan, l), "") << "at the limits";
+  l.ttft.p99 += 1;
+  EXPECT_EQ(binding_limit(plan, l), "ttft_p99_ms");
+  l.tpot.p50 += 1;
+  EXPECT_EQ(binding_limit(plan, l), "ttft_p99_ms+tpot_p50_ms");
+}
+
+// A rejected request is later than any limit: 1 of 100 may be beyond the 99th percentile, 2 may not.
+TEST(Search, RejectedRequestsAreOverTheLimits) {
+  const SearchPlan plan = plan_from("search: {rate: [1, 100], ttft_p99_ms: 1000, itl_p99_ms: 10}", false);
+  MetricsCollector::Latencies l;
+  l.counted = 100;
+  l.rejected = 1;
+  EXPECT_EQ(binding_limit(plan, l), "");
+  l.rejected = 2;
+  EXPECT_EQ(binding_limit(plan, l), "ttft_p99_ms") << "gaps are not of requests";
+}
+
+TEST(Search, RefusesWhatItCannotDo) {
+  const auto error = [](const std::string& search, bool has_slo = true) -> std::string {
+    try {
+      plan_from("search: " + search, has_slo);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error("{rate: [1, 2], replicas: [1, 2]}").find("rate and replicas are given"), std::string::npos);
+  EXPECT_NE(error("{concurrency: [1, 2.5]}").find("whole numbers of users"), std::string::npos);
+  EXPECT_NE(error("{tp: [1, 6]}").find("powers of two"), std::string::npos);
+  EXPECT_NE(error("{concurrency: [1, 8], tolerance_frac: 0.1}").find("found exactly"), std::string::npos);
+  EXPECT_NE(error("{rate: [1, 8], ramp_s: 1}").find("is of searches over 'concurrency'"), std::string::npos);
+  EXPECT_NE(error("{rate: [1, 8], ttft_p98_ms: 1}").find("'ttft_p98_ms' is no limit"), std::string::npos);
+  EXPECT_NE(error("{rate: [1, 8]}", false).find("'ttft_p99_ms'"), std::string::npos);
 }
 
 TEST(RescaledTrace, HasTheRateAskedFor) {

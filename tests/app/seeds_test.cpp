@@ -33,6 +33,9 @@ TEST_F(SeedsTest, WhatIsRandomKeepsItsSeeds) {
       {vllm + "replicas: 1\nrouter: random\n" + file, 1},  // there is nothing to draw from
       {vllm + "replicas: 2\nrouter: [power_of_two, round_robin]\n" + file, 4},
       {vllm + "kv_policy: {recipe: kivi2}\n" + file, 1},
+      {"scheduler: {first_skip: {skip_frac: 0.3}}\n" + file, 3},  // layers are drawn
+      {vllm + "search: {replicas: [1, 4], ttft_p99_ms: 100}\nrouter: random\n" + file, 3},
+      {vllm + "search: {replicas: [1, 4], ttft_p99_ms: 100}\n" + file, 1},
       {vllm + "trace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: 30}}, output_tokens: "
               "{fixed: {value: 3}}}}\n",
        3},

@@ -120,7 +120,7 @@ TEST_F(ServedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   EXPECT_FALSE(std::filesystem::exists("out"));
 }
 
-// Where host is the only axis there is no other to name.
+// If host is the only axis, there is no other to name.
 TEST_F(ServedRun, WithoutOtherAxesOnlyTheMetricIsFurthestOff) {
   const Called called = call({"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "validate.max_diff_frac=1e-9"});
   EXPECT_NE(called.err.find("% in "), std::string::npos) << called.err;

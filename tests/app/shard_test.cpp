@@ -76,7 +76,7 @@ TEST_F(ShardsTest, MergedEqualOneProgramsResults) {
   ASSERT_EQ(merged.status, 0) << merged.err;
   EXPECT_EQ(content_of("parts/e"), content_of("whole/e"));
   EXPECT_EQ(num_runs("parts/e"), 9U);
-  // What was merged is a result like any other: the sweep itself finds nothing to do.
+  // A merged result is like any other: the sweep itself finds nothing to do.
   EXPECT_THAT(call({"run", "e.yaml", "--out", "parts/e"}).out, HasSubstr("9 of 9 runs were there already"));
 }
 

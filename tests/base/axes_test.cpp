@@ -112,7 +112,7 @@ TEST(Axes, LabelsOfPoliciesNameTheirChangedParts) {
                                               "snapkv compression_ratio 0.75", "tova budget_frac 1", "allocator ada"}));
 }
 
-// A list counts what stands in all of its elements, and single elements count although they make no run.
+// A list counts the runs in all of its elements, and single elements count although they make no run.
 TEST(Axes, WhatIsTooManyInsideAListIsRefused) {
   std::string hundred = "[0";
   for (int i = 1; i < 100; ++i) hundred += ", " + std::to_string(i);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kLarge = 1 << 20;  // floats: more than what is left to the heap
 
-// Known before any memory is taken and so destroyed behind all that came later; the sanitizer sees what it then touches.
+// Constructed before any memory is taken, so destroyed after all later objects; the sanitizer sees what it then touches.
 std::optional<BigArray<float>> lives_to_the_end;
 
 TEST(BigArray, MayLiveAsLongAsTheProgram) {

@@ -45,7 +45,7 @@ TEST(Draw, OrderChangesNothing) {
 
 constexpr int kDraws = 200'000;
 
-// Mean and variance of kDraws samples lie within 4 standard errors of what theory says.
+// Mean and variance of kDraws samples are within 4 standard errors of their theoretical values.
 template <class Sample>
 void expect_moments(double mean, double variance, Sample sample) {
   std::vector<double> x;

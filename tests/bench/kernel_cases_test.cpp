@@ -157,7 +157,7 @@ TEST(KernelCases, ActivationsRotateThroughCopiesOfTheirOwn) {
   EXPECT_NE(together[0].x, together[1].x);
 }
 
-// What each of three calls reads first, in a case of four copies.
+// The address that each of three calls reads first, in a case of four copies.
 std::vector<const float*> read_in_three_calls(TimedDevice& device, SharedNumbers* shared) {
   auto read = std::make_shared<std::vector<const float*>>();
   OpRecipe<Reading> recipe;

@@ -1,4 +1,4 @@
-// What calibration leaves in a folder: a profile to go on from, to price steps with, or to refuse.
+// The folder that calibration writes: a profile to continue, to price steps with, or to refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -51,7 +51,7 @@ std::vector<double> errors_elsewhere(const Calibrated& c) {
   return errors;
 }
 
-// What an operand has to wait for in a step, the model's weights and the KV of the sequences, passes through the cache between two uses.
+// Between two uses of an operand in a step, the model's weights and the KV of the sequences pass through the cache.
 TEST(Calibrate, StreamedOperandsAreMetAgainAfterAWholeStep) {
   const ModelSpec probe = load_model_spec("probe", kModels);
   const CalibrationLimits limits = default_limits(probe, DeviceKind::kCpu, std::int64_t{8} << 30);
@@ -107,7 +107,7 @@ TEST(Calibration, RecoversTheDevicesTimesWithinItsStatedError) {
   EXPECT_EQ(all.table, "all");
   EXPECT_LE(all.median_frac, 0.03);
   EXPECT_LE(all.p95_frac, 0.10);
-  // The points that it states its error for stand for others.
+  // The points that it states its error for are representative of others.
   const std::vector<double> elsewhere = errors_elsewhere(c);
   EXPECT_LE(median(elsewhere), 0.03);
   EXPECT_LE(p95(elsewhere), 0.10);
@@ -156,7 +156,7 @@ TEST(Calibration, StallsAreSharedByAllEntries) {
   expect_longer();
   EXPECT_NEAR(with.result.errors.back().median_frac, without.result.errors.back().median_frac, 1e-6) << "held-out points are means too";
   with.plan.seconds = 1e-6;
-  with.run(stalled);  // what was measured before is read back
+  with.run(stalled);  // earlier measurements are read back
   expect_longer();
 }
 
@@ -216,7 +216,7 @@ TEST(Calibration, RecipesAddWhatTheEngineCalls) {
   c.plan.recipes.clear();
   c.run(meter);
   EXPECT_EQ(meter.recipes.size(), 4U);
-  expect_added();  // what was measured before stays
+  expect_added();  // earlier measurements stay
 }
 
 TEST(Calibration, HeldOutPointsAreNeverFitted) {
@@ -242,7 +242,7 @@ TEST(Calibration, HeldOutPointsAreNeverFitted) {
       << "the seed draws them";
 }
 
-// The device stood still while the largest points were measured: impossible times, until they are measured again.
+// The device stalled while the largest points were measured: impossible times, until they are measured again.
 TEST(Calibration, AMeasurementThatStalledIsLeftOutOnceOthersOfThePointAreThere) {
   FakeMeter meter;
   meter.spread = 0.02;

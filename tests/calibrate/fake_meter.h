@@ -69,7 +69,7 @@ class FakeMeter final : public Meter {
     recipes.push_back(recipe.name);
     return recipe_calls;
   }
-  std::vector<RecipeCalls> recipe_calls;  // what any recipe's operations take
+  std::vector<RecipeCalls> recipe_calls;  // calls of any recipe's operations
   std::vector<std::string> recipes;       // that were measured
   std::string name = "fake", lacks;
   DeviceKind kind = DeviceKind::kCpu;
@@ -80,7 +80,7 @@ class FakeMeter final : public Meter {
   std::size_t stop_after = 0, stop_at = 0;  // different points; measurements
   double spread = 0;
   double speed = 1, copy_bytes_per_s = 1e11;
-  std::size_t stalled_every = 0;  // the samples of every so many measurements are five times their median in the mean
+  std::size_t stalled_every = 0;  // distance between measurements whose samples are five times their median in the mean
   std::size_t measurements = 0, slow_after = 0, slow_until = 0;      // between these two everything takes twice as long
   std::map<std::pair<std::string, CalibrationPoint>, int> measured;  // how often
 

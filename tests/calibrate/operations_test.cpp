@@ -168,7 +168,7 @@ double price_of(const Operation& o, Picoseconds time) {
   return tokens.layers[class_with(m, o.op)].linear.total() + tokens.once.total() + prices.head(kCount).total();
 }
 
-// More time in the table is as much more in the price.
+// More time in the table raises the price by the same amount.
 TEST(Operations, ArePricedByTheirTables) {
   for (const Operation& o : kOperations) {
     if (is_always_a_part(o) || o.family == OpFamily::kCollective) continue;  // a collective needs several devices

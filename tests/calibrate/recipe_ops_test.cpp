@@ -27,7 +27,7 @@ std::map<std::string, std::vector<Measured>> timed(const Recipe& recipe, bool st
   return all;
 }
 
-// A step in which both sequences decode over their prompt and the tokens behind it.
+// A step in which both sequences decode over their prompt and the tokens after it.
 PolicyWork charged_step(RecipeFootprint& footprint) {
   constexpr std::int32_t kHeld = kTimedPrompt + kTimedSteps / 2;
   std::vector<SeqState> batch(kTimedSequences, SeqState{kHeld, kTimedPrompt, kHeld}.taking(1));

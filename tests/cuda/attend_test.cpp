@@ -105,7 +105,7 @@ TEST_F(AttendCuda, AnyHeadDim) {
   check_rows<f16>({{1, 1, 7, 1}, {12}, {1}, 7}, kError);
 }
 
-// The first sequence's queries lie far behind its tokens: a window leaves them nothing.
+// The first sequence's queries are far after its tokens: a window leaves them nothing.
 TEST_F(AttendCuda, Windows) {
   check_rows<float>({{2, 2, 64}, {40, 1, 30, 130}, {3, 2}, 30, true, 1}, kError);
   check_rows<bf16>({{1, 4, 128}, {300, 170}, {1, 5}, 31, true, 40}, kError);
@@ -113,7 +113,7 @@ TEST_F(AttendCuda, Windows) {
   check_rows<float>({{1, 2, 33}, {20, 60}, {2, 2}, 33, true, 1 << 30}, kError);
 }
 
-// Listed tokens in 16 bits, all of other rows in 32, and a token per row that stands for many.
+// Listed tokens in 16 bits, all of other rows in 32, and a token per row that represents many.
 TEST_F(AttendCuda, SegmentsOfSeveralKinds) {
   const Case c{{2, 4, 64}, {50, 30, 9, 100}, {3, 1}, 10};
   RowsFixture<bf16> listed(c.shape, c.lengths, 11);

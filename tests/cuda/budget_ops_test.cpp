@@ -17,7 +17,7 @@ std::vector<float> coarse(std::int64_t n, std::uint64_t seed) {
   return x;
 }
 
-// What shares of the cache are found from: sums in another order than the CPU's have a tolerance, everything else is equal.
+// Operations that find shares of the cache. Sums in another order than the CPU's have a tolerance; everything else is equal.
 class BudgetOpsCuda : public CudaTest {
  protected:
   const Ints len{0, 0, 1, 1, 700, 700, 64, 64};

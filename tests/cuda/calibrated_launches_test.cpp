@@ -1,5 +1,5 @@
-// What `kvlab calibrate --gpu` times is what a step of the engine launches: every kernel with its grid, every matrix product with its
-// sizes, as often as the cost model counts them.
+// `kvlab calibrate --gpu` times exactly the launches of an engine's step: every kernel with its grid, every matrix product with its sizes,
+// as often as the cost model counts them.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ constexpr std::int32_t kBatch = 4, kContext = 21, kPrompt = 40;
 
 class CalibratedLaunchesCuda : public CudaTest {
  protected:
-  // Of all tables at a step: of so many tokens, with attention at a point of its table.
+  // Launches of all tables for a step of `tokens` tokens, with attention at a point of its table.
   static Launches timed(const ModelConfig& c, std::int64_t tokens, TableKind attention, const CalibrationPoint& at) {
     const ModelSpec m = spec_of(c);
     CalibrationLimits limits;

@@ -7,7 +7,7 @@ namespace {
 
 class ClusterCuda : public CudaTest {};
 
-// Keys around a few directions, so that no key lies between two centres: assignments are the same, means differ by their order of
+// Keys around a few directions, so that no key is between two centres: assignments are the same, means differ by their order of
 // summation.
 TEST_F(ClusterCuda, ClusterKeys) {
   constexpr std::int32_t kDim = 40;

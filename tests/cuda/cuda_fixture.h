@@ -108,7 +108,7 @@ inline double relative_error(const std::vector<float>& got, const std::vector<fl
   return norm == 0 ? (error == 0 ? 0.0 : INFINITY) : std::sqrt(error / norm);
 }
 
-// Runs `kernel`, which returns what it wrote, under several orders of threads (on a GPU: several times): a race shows as a difference.
+// Runs `kernel`, which returns its output, under several orders of threads (on a GPU: several times): a race shows as a difference.
 template <class F>
 auto same_in_every_order(F&& kernel) {
   const auto first = kernel();

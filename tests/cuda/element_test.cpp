@@ -7,7 +7,7 @@
 namespace kvlab {
 namespace {
 
-// Every number of the type comes back, and what lies between two of them goes to the nearer, to the even one in the middle.
+// Every number of the type comes back; values between two numbers go to the nearer, and from the middle to the even one.
 template <class T>
 void round_trips(unsigned count, double largest) {
   double before = NAN;

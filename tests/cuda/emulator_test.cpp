@@ -75,7 +75,7 @@ TEST_F(Emulator, NamesTheKernelWhoseLanesDoNotMeet) {
 TEST_F(Emulator, CopiesThatAreNotWaitedForHaveNotArrived) {
   const DeviceBuffer<int> in(numbers_), out(32);
   run_copy(in.data(), out.data(), false, cuda());
-  EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>(32, -1));  // what shared memory is filled with
+  EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>(32, -1));  // the initial value of shared memory
 }
 
 TEST_F(Emulator, WhatIsCopiedToTheHostArrivesWhenItIsWaitedFor) {

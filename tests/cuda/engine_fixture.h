@@ -38,7 +38,7 @@ inline ModelConfig rich_config() {
   return c;
 }
 
-// Matrices that keep the size of what they are multiplied with, norms near 1, small biases.
+// Matrices that keep the size of the vectors they multiply, norms near 1, small biases.
 inline ModelWeights tiny_weights(const ModelConfig& c) {
   std::uint64_t seed = 1;
   return make_weights(c, [&](const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to) {

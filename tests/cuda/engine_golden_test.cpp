@@ -46,7 +46,7 @@ struct Difference {
   }
 };
 
-// The probe against Hugging Face's logits in float32: on a GPU over all three prompts and the 64 tokens behind each, by the emulator over
+// The probe against Hugging Face's logits in float32: on a GPU over all three prompts and the 64 tokens after each, by the emulator over
 // the first of one, more than a page.
 TEST_F(CudaTest, ProbeIsNearTheGoldenLogits) {
   const ModelConfig config = read_model_config(kProbe);

@@ -91,7 +91,7 @@ TEST_F(EngineHostsCuda, ServesTheTokensOfTheCpu) {
   EXPECT_GT(serves_the_same("knorm", 9).summary.hit_tokens, 0);
 }
 
-// In bf16 plain steps run from tables on the GPU, as graphs or not: what comes back from the host lies in other pages.
+// In bf16, plain steps use tables on the GPU, as graphs or not: sequences that return from CPU memory are in other pages.
 TEST_F(EngineHostsCuda, SwapsUnderPlainDecoding) {
   const auto served = [&](std::int64_t blocks, bool graphs) {
     return run(*make_device_model(tiny_config(), tiny_weights(tiny_config()), {graphs}, ElementType::kBf16), load_recipe("full"), blocks);
@@ -128,8 +128,8 @@ TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
   EXPECT_EQ(tokens(true), tokens(false));
 }
 
-// Pages keep the positions of whoever had them before. Steps behind plain ones that go by positions (decoding sequences apart in the batch)
-// find those of their own tokens.
+// Pages keep the positions of their previous owner. After plain steps, steps that go by positions (decoding sequences apart in the batch)
+// see those of their own tokens.
 TEST_F(EngineHostsCuda, StepsBehindPlainOnesSeeAllTokens) {
   const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
   const auto tokens = [&](bool used_before) {

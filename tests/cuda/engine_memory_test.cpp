@@ -1,4 +1,4 @@
-// What happens where the GPU's memory is nearly full, and how pages are copied in it.
+// Behaviour when the GPU's memory is nearly full, and copies of pages in it.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -121,8 +121,8 @@ TEST_F(EngineMemoryCuda, PinnedMemoryIsNotTheGpus) {
   emulated::limit_pinned_memory(kAll);
 }
 
-// From no room to enough: the step is refused; it runs and its graph is left out, which is said once; all of it fits. The tokens are the
-// same.
+// From no room to enough: the step is refused; it runs and its graph is left out, which is reported once; all of it fits. The tokens are
+// the same.
 TEST_F(EngineMemoryCuda, DecodeStepsDoWithoutGraphs) {
   struct Run {
     std::vector<std::int32_t> tokens;

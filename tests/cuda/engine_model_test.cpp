@@ -184,7 +184,7 @@ TEST_F(EngineModelCuda, RefusesWhatItCannotRun) {
 }
 
 #if KVLAB_EMULATED
-// What is asked for and what would fit is said, and nothing stays allocated.
+// The message names the requested size and one that would fit, and nothing stays allocated.
 TEST_F(EngineModelCuda, SaysWhatFitsIntoMemory) {
   const std::int64_t before = emulated::used_memory();
   const auto message = [](std::int64_t room, auto&& f) -> std::string {
@@ -211,12 +211,12 @@ TEST_F(EngineModelCuda, SaysWhatFitsIntoMemory) {
     options.reserved_pages = 4096;
     EXPECT_THAT(message(1'000'000, [&] { static_cast<void>(model->make_cache(load_recipe("full"), options)); }),
                 testing::HasSubstr("the KV cache does not fit into the GPU's memory: 4096 pages of 16 tokens"));
-    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // goes on
+    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // continues
   }
   EXPECT_EQ(emulated::used_memory(), before);
 }
 
-// Whichever allocation is the first without room, the message is one for the user, and the model goes on.
+// Whichever allocation is the first without room, the message is one for the user, and the model continues.
 TEST_F(EngineModelCuda, EveryStepWithoutRoomSaysSo) {
   const std::int64_t before = emulated::used_memory();
   int refused = 0;
@@ -235,7 +235,7 @@ TEST_F(EngineModelCuda, EveryStepWithoutRoomSaysSo) {
     ++refused;
     EXPECT_THAT(message,
                 testing::AnyOf(testing::HasSubstr("steps of at most about"), testing::HasSubstr("does not fit into the GPU's memory")));
-    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // goes on
+    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // continues
   }
   EXPECT_GE(refused, 4);
   EXPECT_EQ(emulated::used_memory(), before);

@@ -1,4 +1,4 @@
-// Sequences at rest on a GPU as their format stores them: the same answers as from pages, bit for bit, in the CPU's bytes.
+// Sequences packed between steps on a GPU as their format stores them: the same answers as from pages, bit for bit, in the CPU's bytes.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -37,7 +37,7 @@ struct Cached {
     s.question_begin = prompt - 9;
     return s;
   }
-  // So many tokens of each in one step; what attention answers in all layers. `layer`: run_layer.
+  // Runs of_a and of_b tokens of the sequences in one step; returns attention's outputs in all layers. `layer`: run_layer.
   template <class F>
   std::vector<float> step(std::int32_t of_a, std::int32_t of_b, const F& layer) {
     std::vector<StepPiece> pieces;
@@ -98,7 +98,7 @@ void swap_out_and_in(PolicyCache& cache, EngineSequence& s) {
   cache.move_rest(s, false);
 }
 
-// What has a test of its own, because outliers take the emulator long, is left out.
+// Leaves out recipes with a test of their own (outliers take the emulator long).
 std::vector<std::string> tested_recipes() {
   std::vector<std::string> names = packed_recipes();
   std::erase(names, "gear");
@@ -186,7 +186,7 @@ TEST_F(EnginePackedCuda, EachBlockKeepsItsDivisors) {
   EXPECT_EQ(packed.cache.pages().used_pages(), 0);
 }
 
-// Prompt and buffers of decode have outliers and factors of their own. Of 22 tokens one waits, which the CPU holds in float32.
+// Prompt and buffers of decode have outliers and factors of their own. One of 22 tokens waits, and the CPU holds it in float32.
 TEST_F(EnginePackedCuda, BuffersWithOutliers) {
   const Recipe recipe = recipe_of("{recipe: full, format: {gear: {buffer_tokens: 3}}}");
   const Prompts prompts{20, 10};
@@ -213,7 +213,7 @@ TEST_F(EnginePackedCuda, DecodingIsNotLogged) {
 
 #if KVLAB_EMULATED
 
-// What every step encodes goes on behind what was there: the steps' commands stay as many, and few.
+// Every step appends its codes to the earlier ones: the number of commands per step stays the same, and small.
 TEST_F(EnginePackedCuda, StepsHaveNoMoreCommandsTheMoreIsEncoded) {
   for (const char* name : {"fp8", "int8_per_token", "qserve_kv4"}) {
     SCOPED_TRACE(name);
@@ -231,7 +231,7 @@ TEST_F(EnginePackedCuda, StepsHaveNoMoreCommandsTheMoreIsEncoded) {
   }
 }
 
-// At any moment at which the GPU's memory is full the step is refused, and nothing stays behind.
+// Whenever the GPU's memory is full, the step is refused, and nothing stays allocated.
 TEST_F(EnginePackedCuda, FullMemoryIsAnInputError) {
   constexpr std::int64_t kAll = std::int64_t{1} << 34;
   const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);

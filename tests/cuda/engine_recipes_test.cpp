@@ -10,7 +10,7 @@ using Held = std::vector<std::vector<std::int32_t>>;
 
 struct Outcome {
   std::vector<Held> held;                // [steps]
-  std::vector<std::vector<float>> outs;  // what attention answered
+  std::vector<std::vector<float>> outs;  // attention's outputs
   TierBytes resident;
   Held offloaded;  // positions
 };
@@ -108,7 +108,7 @@ TEST_P(EngineRecipesCuda, KeepsTheSameTokensAsOnTheCpu) {
   EXPECT_EQ(gpu.resident, cpu.resident);
   EXPECT_EQ(gpu.offloaded, cpu.offloaded);
   for (std::size_t i = 0; i < cpu.outs.size(); ++i) {
-    // Answers are rounded to bf16, and probabilities in prefill before they meet V.
+    // Outputs are rounded to bf16, and probabilities in prefill before they meet V.
     EXPECT_LE(relative_error(gpu.outs[i], cpu.outs[i]), 0.01) << "pass " << i;
   }
   if (recipe.recipe.selector == "all" || GetParam() == "moba") return;  // moba reads two chunks of 512 tokens at least

@@ -86,7 +86,7 @@ TEST_F(EngineWeightsCuda, OnePartAtATimeIsInMemory) {
 
 #if KVLAB_EMULATED
 
-// The NaN stands in the last tensor of the last layer.
+// The NaN is in the last tensor of the last layer.
 TEST_F(EngineWeightsCuda, WhatDoesNotFitIsRefusedBeforeAnythingIsConverted) {
   const ModelConfig c = tiny_config();
   write(c);

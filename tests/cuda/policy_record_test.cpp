@@ -1,4 +1,4 @@
-// What is recorded of a model on a GPU is what is recorded of it on the CPU.
+// Recording a model on a GPU gives the same tensors as on the CPU.
 #include "engine/backend/policy_record.h"
 
 #include "base/error.h"

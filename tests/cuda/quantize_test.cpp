@@ -10,7 +10,7 @@ namespace {
 
 using Axis = GroupCodec::Axis;
 
-// Lists of tokens, ascending, in part with entries at the end that stand for none.
+// Lists of tokens, ascending, in part with entries at the end that name no token.
 struct Lists {
   Lists(const std::vector<std::int32_t>& lengths, bool all, std::uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -126,7 +126,7 @@ TEST_F(QuantizeCuda, GroupsOfTokensHaveTheCpusBytes) {
   check<bf16>({Axis::kChannel, 4, 8, false}, {64, {50}, true, false, false}, 20);
 }
 
-// Blocks have fewer threads than a group's bytes may lie before the next multiple of 16.
+// Blocks have fewer threads than the bytes between a group and the next multiple of 16.
 TEST_F(QuantizeCuda, NarrowHeadsHaveTheCpusBytes) {
   for (const std::int32_t head_dim : {2, 4, 6})
     for (const std::int32_t bits : {2, 3, 4, 8})
@@ -136,7 +136,7 @@ TEST_F(QuantizeCuda, NarrowHeadsHaveTheCpusBytes) {
       }
 }
 
-// What fp16 does not hold, NaN, zeros of both signs, constant groups.
+// Values out of fp16's range, NaN, zeros of both signs, constant groups.
 template <class T>
 void put_extremes(RowsFixture<T>& rows) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();

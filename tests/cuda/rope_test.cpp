@@ -85,7 +85,7 @@ TEST_F(RopeCuda, EqualsCpuVersion) {
   check<bf16>(0, 8, 128, false, false, false, 0);
 }
 
-// What a move does is what undoing the old rotation and applying the new one does, and the inverse undoes a rotation.
+// A move equals undoing the old rotation and applying the new one, and the inverse undoes a rotation.
 TEST_F(RopeCuda, MovesKeysFromPositionToPosition) {
   constexpr std::int64_t kTokens = 19, kHeads = 2, kDim = 32;
   const auto x = random_elements<float>(kTokens * kHeads * kDim, 5);
@@ -104,7 +104,7 @@ TEST_F(RopeCuda, MovesKeysFromPositionToPosition) {
   EXPECT_TRUE(all_near(old_keys.to_host(cuda().stream()), x, 6e-6, 0));
 }
 
-// Queries lie beside keys and values in one product's output; what is turned may go elsewhere.
+// Queries, keys and values are adjacent in one product's output; rotated vectors may go elsewhere.
 TEST_F(RopeCuda, TakesStrides) {
   constexpr std::int64_t kTokens = 5, kHeads = 3, kDim = 16, kIn = 96, kOut = 56;
   const auto x = random_elements<bf16>(kTokens * kIn, 6);

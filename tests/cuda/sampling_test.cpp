@@ -147,8 +147,8 @@ TEST_F(SamplingCuda, NoiseReachesFarEnough) {
   EXPECT_NEAR(static_cast<double>(hits), 100.0, 35.0);  // five deviations
 }
 
-// Sums of so many digits before the point have few behind it: many are equal, and a token whose sum is the largest is seen whatever other
-// threads have found before.
+// Sums with so many digits before the point have few after it: many are equal, and a token whose sum is the largest is seen regardless of
+// what other threads have found before.
 TEST_F(SamplingCuda, EqualLogitsAtLowTemperatures) {
   constexpr std::int64_t kVocabulary = 4096;
   const std::int64_t rows = short_run() ? 100 : 400;

@@ -1,4 +1,4 @@
-// Selectors with tiers on a GPU: the answers of pages, with host memory for what no step reads.
+// Selectors with tiers on a GPU: the results of pages, with CPU memory for what no step reads.
 #include "tests/cuda/engine_fixture.h"
 #include "tests/engine/tiered_recipes.h"
 #include "tests/short_run.h"

@@ -9,8 +9,8 @@ namespace {
 
 class TokenStatsCuda : public CudaTest {
  protected:
-  // Probabilities differ in their last bits (sums and exponentials in fp32): words that hold floats are compared so, the others exactly;
-  // thresholds lie where no probability comes near them.
+  // Probabilities differ in their last bits (sums and exponentials in fp32), so words that hold floats have a tolerance; the others are
+  // equal. No probability is near a threshold.
   void check(TokenStats op, std::int32_t queries, double tolerance) {
     SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(op.kind) << ", group " << static_cast<int>(op.group) << ", queries "
                                     << queries);

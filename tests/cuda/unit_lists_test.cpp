@@ -146,7 +146,7 @@ TEST_F(UnitListsCuda, TrackReuse) {
   EXPECT_EQ(last.device_contents(cuda()), last.contents());
 }
 
-// Random products lie further apart than the order of summation moves them.
+// Random products differ by more than the order of summation changes them.
 TEST_F(UnitListsCuda, NearestKeys) {
   RowsFixture<f16> rows({.kv_heads = 2, .group = 5, .head_dim = 64, .page_tokens = 16}, {300, 290, 1, 40}, 6);
   const QueriesFixture queries({2, 1}, {400, 90}, 10, 64, 7);

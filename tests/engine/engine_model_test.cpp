@@ -17,7 +17,7 @@ std::vector<std::int32_t> letters(std::int32_t n) {
   return ids;
 }
 
-// A sequence behind its prompt but for the last token, which is run and drawn from.
+// A sequence after all of its prompt but the last token, which is run and drawn from.
 struct PromptRun {
   explicit PromptRun(const EngineModel& model, std::int32_t n) : cache(model.make_cache(load_recipe("full"), {})), ids(letters(n)) {
     sequence.prompt_tokens = n;

@@ -58,7 +58,7 @@ TEST(Grader, FullCacheAgreesWithItself) {
   }
 }
 
-// What stays the same behind the prompt may run in one piece: the answers are those of going token by token.
+// Tokens after the prompt may run in one piece if the policy keeps all of them: the answers equal those of running token by token.
 TEST(Grader, OnePieceIsTokenByToken) {
   const std::vector<EvalSample> samples = dev_samples({"kvlines"}, short_run() ? 1 : 2);
   const std::vector<Recipe> recipes{load_recipe("snapkv", 300)};
@@ -118,7 +118,7 @@ TEST(Grader, RefusesSamplesLongerThanTheModel) {
               testing::HasSubstr("has 4102 tokens, more than the 4096"));
 }
 
-// Of answers as ids the model's tokenizer tells them, if anybody does.
+// If answers are ids, the bytes come from the model's tokenizer, if it has one.
 TEST(EvalSet, KnowsTheBytesOfAnswers) {
   const std::string file = testing::TempDir() + "eval_bytes.jsonl";
   std::ofstream(file)

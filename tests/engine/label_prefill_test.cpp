@@ -66,7 +66,7 @@ HeadPatternSearch::Found found(const HeadPrompt& head, double flops_frac) {
 using Kind = HeadPattern::Kind;
 
 TEST(LabelPrefill, FindsFirstAndNewestTokens) {
-  // Near tokens are alike, and the first 64 stand out for every query: more columns than the choice of columns leaves room for.
+  // Near tokens are alike, and every query attends strongly to the first 64: more columns than the choice of columns has room for.
   const auto row = [](std::int32_t t, float* x) {
     for (std::int32_t i = 0; i < 8; ++i) set_angle(x, i, t * 0.002 * (i + 1), 4);
   };

@@ -271,7 +271,7 @@ TEST_F(ModelConfigTest, RopeScalings) {
   EXPECT_NEAR(s.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
 }
 
-// Where versions of transformers differ, or null is not what a missing key is to them.
+// Cases in which versions of transformers differ, or treat null unlike a missing key.
 TEST_F(ModelConfigTest, RopeScalingsThatAreReadInTwoWaysAreRefused) {
   const Json yarn{{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 2048}};
   EXPECT_EQ(error_with({{"rope_scaling", yarn}, {"original_max_position_embeddings", 1024}}),

@@ -156,7 +156,7 @@ TEST_F(ModelFiles, BuffersOfRopeFrequenciesThatAShardLacksArePassedOver) {
 TEST_F(ModelFiles, Shards) {
   write_shards();
   EXPECT_EQ(shard_error(), "no error");
-  // Where one file has everything, shards beside it are not looked at.
+  // If one file has everything, shards in the same folder are not read.
   write("model.safetensors", tensors_);
   map_ = {{"a", "b"}};
   EXPECT_EQ(shard_error(), "no error");

@@ -1,4 +1,4 @@
-// Sequences at rest as their format stores them: the same answers, bit for bit, in as many bytes as are counted.
+// Sequences packed between steps as their format stores them: the same outputs, bit for bit, in as many bytes as are counted.
 #include <gtest/gtest.h>
 
 #include "tests/engine/cache_steps.h"
@@ -8,7 +8,7 @@
 namespace kvlab {
 namespace {
 
-// Two sequences with everything in pages, and the same ones at rest.
+// Two sequences with everything in pages, and the same ones packed.
 struct Pair {
   PolicyCache paged, packed;
   EngineSequence a = sequence_of(0, some_ids(310, 3), 230), b = sequence_of(1, some_ids(250, 5), 160);
@@ -18,7 +18,7 @@ struct Pair {
     for (EngineSequence* s : {&a, &b}) paged.start(*s);
     for (EngineSequence* s : {&packed_a, &packed_b}) packed.start(*s);
   }
-  // So many tokens of each in one step.
+  // Runs this number of tokens of each in one step.
   void step(std::int32_t of_a, std::int32_t of_b) {
     std::vector<StepPiece> in_pages, at_rest;
     if (of_a > 0) in_pages.push_back({&a, of_a}), at_rest.push_back({&packed_a, of_a});
@@ -104,7 +104,7 @@ TEST(PackedCache, RowsThatLoseEncodedTokensStayInPages) {
   }
 }
 
-// At rest a cache in two bits takes a fraction of its pages.
+// A packed cache in two bits takes a fraction of its pages.
 TEST(PackedCache, MemoryIsReallyFreed) {
   Pair pair(recipe_of("{recipe: full, format: {kivi: {bits: 2, residual_tokens: 32}}}"));
   pair.step(230, 160);

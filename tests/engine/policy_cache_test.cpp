@@ -72,7 +72,7 @@ TEST(PolicyCache, AdoptedPromptIsAPromptThatRan) {
   }
 }
 
-// What was written there does not show, later steps find the memory in its place, and pages that hold something are never written over.
+// Values written by touch_memory() have no effect, later steps find the memory in its place, and pages in use are never overwritten.
 TEST(PolicyCache, TouchedMemoryIsThatOfTheSteps) {
   PolicyCache::Options options;
   options.reserved_pages = 1000;
@@ -87,7 +87,7 @@ TEST(PolicyCache, TouchedMemoryIsThatOfTheSteps) {
   EXPECT_THROW(touched.touch_memory(probe(), 256), InternalError);
 }
 
-// Evicted tokens lie in host memory, each with its own keys and values, and as many bytes as are counted there.
+// Evicted tokens are in CPU memory, each with its own keys and values, and exactly with the bytes that are counted there.
 TEST(PolicyCache, OffloadedTokensAreReallyThere) {
   PolicyCache cache(probe(), load_recipe("h2o_offload", 64), {});
   EngineSequence s = sequence_of(0, some_ids(240, 3), 230);

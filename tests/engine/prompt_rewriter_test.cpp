@@ -109,7 +109,7 @@ TEST(RewrittenPrompts, ALargeBudgetIsFull) {
   }
 }
 
-// The model computes the chosen tokens alone, as a prompt of their own; decode goes on from there.
+// The model computes the chosen tokens alone, as a prompt of their own; decode continues from there.
 TEST(RewrittenPrompts, AreAFreshPrefillOfTheChosenTokens) {
   for (const bool reform : {false, true}) {
     PolicyCache cache(probe(), recipe_of(reform ? kReformText : kIlreText), {}), full(probe(), load_recipe("full"), {});

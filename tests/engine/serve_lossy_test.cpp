@@ -51,7 +51,7 @@ TEST_P(ServeLossy, TokensAreThoseOfTheRequestAlone) {
   }
 }
 
-// Layers that are merged are rewritten where they lie: no other request may find them.
+// Merged layers are rewritten in place: no other request may find them.
 TEST(ServeMerged, LayersAreNotFound) {
   const Recipe minicache = load_recipe("minicache");
   const Served together = serve_all(served_setup(minicache, "vllm_v1", "{}", 400), lossy_requests(2));

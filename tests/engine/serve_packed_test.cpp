@@ -1,4 +1,4 @@
-// Sequences that rest between steps of a server: the tokens of those that lie decoded in blocks, in the bytes that are counted.
+// Sequences packed between steps of a server: the same tokens as with blocks of decoded KV, in the bytes that are counted.
 #include <gtest/gtest.h>
 
 #include "tests/engine/packed_recipes.h"
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ServeAtRest,
                                          "shadowkv", "kcache", "leoam"),
                          [](const auto& info) { return std::string(info.param); });
 
-// What is at rest is swapped, too.
+// Packed sequences are swapped, too.
 TEST(ServeSwapped, SequencesAtRestComeBackAsTheyWere) {
   struct Case {
     const char* recipe;

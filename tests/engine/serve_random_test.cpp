@@ -90,7 +90,7 @@ void draw(std::uint64_t seed, const EngineModel& model, DrawnRun& run) {
   const bool has_budget = load_recipe(name).has_budget;
   run.recipe = load_recipe(name, has_budget ? draw.of<std::int32_t>({0, 32, 48, 96}) : 0);
   const auto [scheduler, options] = drawn_scheduler(draw, run.whole_prompts);
-  // Of as many bytes as so many blocks of full tokens, up to a limit.
+  // The bytes of this number of blocks of full tokens, up to a limit.
   const ModelShape shape = test::served_shape(model);
   const double smaller = 8.0 * shape.num_layers * shape.kv_heads * shape.head_dim / recipe_pages(load_recipe(name), shape, 16).token_bytes;
   const auto blocks = static_cast<std::int64_t>(draw.of<std::int32_t>({24, 40, 60, 400}) * std::clamp(smaller, 1.0, 100.0));

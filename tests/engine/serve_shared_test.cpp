@@ -45,7 +45,7 @@ class ServeShared : public testing::TestWithParam<std::string> {};
 TEST_P(ServeShared, PrefixesOfOthersChangeNoToken) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = shared_recipe(GetParam());
-  // Where little of a token lies on the GPU blocks are small, and what always lies there fills many.
+  // If little of a token is on the GPU, blocks are small, and data that is always there fills many.
   const std::int64_t blocks = GetParam().starts_with("retrieval_attention") ? 60000 : 4000;
   ServeSetup setup = test::serve_setup(small_model(), recipe, "vllm_v1", "{}", blocks);
   const Served shared = serve_all(setup, alike_requests());

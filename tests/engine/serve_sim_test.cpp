@@ -101,7 +101,7 @@ TEST(ServeAsSimulated, CutSequencesComeBack) {
   EXPECT_THAT(recomputed, ::testing::Each(::testing::Gt(0)));
 }
 
-// Where data decides how many tokens stay, memory is that of the bound in both hosts, from the first step on in which the policy may cut.
+// If data decides how many tokens stay, memory is that of the bound in both hosts, from the first step on in which the policy may cut.
 TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
   for (const char* text : {"{recipe: evict_threshold, trigger: {every_n: {steps: 1, budgeted: false, window_tokens: 16}}}",
                            "{recipe: corm}", "{recipe: simlayerkv, budget_tokens: 24, allocator: {lazy_layers: {tau: 0.2}}}"}) {
@@ -127,7 +127,7 @@ TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
   }
 }
 
-// Sequences at rest leave nothing in the blocks that a preemption takes from them: both hosts compute all of it anew. Some decode when
+// Packed sequences leave nothing in the blocks that a preemption takes from them: both hosts compute all of it anew. Some decode when
 // memory runs out.
 TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
   for (const char* name : {"fp8", "infinigen"}) {
@@ -164,7 +164,7 @@ TEST(ServeAsSimulated, KeepsWhatStaysAlike) {
   }
 }
 
-// What ends behind the stop rule is not counted, what comes before it is: at moments at which nothing happens, something starts or ends.
+// Requests that end after the stop rule are not counted, earlier ones are; at moments at which nothing happens, something starts or ends.
 TEST(ServeAsSimulated, StopsAtTheSameMoment) {
   const Recipe full = load_recipe("full");
   ServeSetup setup = served_setup(full, "vllm_v1", "{budget_tokens: 128}", 40);

@@ -65,8 +65,8 @@ struct Case {
 
 class ServeFull : public ::testing::TestWithParam<Case> {};
 
-// In a batch, with chunked prompts, prefixes from the cache and preemptions, every request gets the tokens that it gets alone; pages are
-// those that blocks stand for.
+// In a batch, with chunked prompts, prefixes from the cache and preemptions, every request gets the tokens that it gets alone; its pages
+// are those of its blocks.
 TEST_P(ServeFull, TokensAreThoseOfTheRequestAlone) {
   const std::string scheduler = GetParam().scheduler;
   const Recipe full = load_recipe("full");

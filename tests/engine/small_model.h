@@ -6,7 +6,7 @@
 
 namespace kvlab::test {
 
-// A shape that runs fast. With so many ids few occur twice in a prompt; those that do have keys that tie up to rounding.
+// A shape that runs fast. With this many ids few occur twice in a prompt; those that do have keys that tie up to rounding.
 inline ModelConfig small_config(std::int32_t layers) {
   ModelConfig c;
   c.name = "small", c.type = "llama";

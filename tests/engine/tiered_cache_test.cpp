@@ -1,4 +1,4 @@
-// Selectors with tiers: what they leave on the host is there, what a step fetches is what they count, and answers are those of pages.
+// Selectors with tiers: what they leave on the host is there, what a step fetches is what they count, and outputs are those of pages.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -26,7 +26,7 @@ struct Pair {
     for (EngineSequence* s : {&a, &b}) paged.start(*s);
     for (EngineSequence* s : {&tiered_a, &tiered_b}) tiered.start(*s);
   }
-  // So many tokens of each in one step.
+  // Runs this number of tokens of each in one step.
   void step(std::int32_t of_a, std::int32_t of_b) {
     std::vector<StepPiece> in_pages, lower;
     if (of_a > 0) in_pages.push_back({&a, of_a}), lower.push_back({&tiered_a, of_a});
@@ -34,7 +34,7 @@ struct Pair {
     ASSERT_EQ(run_step(paged, in_pages), run_step(tiered, lower)) << "after " << a.seen_tokens << " and " << b.seen_tokens << " tokens";
     compare_traffic();
   }
-  // Where keys stay on the GPU that the paper has on the host, half of what is counted comes.
+  // Half of the counted bytes are fetched if keys stay on the GPU that the paper has in CPU memory.
   void compare_traffic() {
     const Traffic counted = tiered.take_traffic(), moved = tiered.take_moved();
     const std::string& name = tiered.policy().recipe().name;
@@ -57,7 +57,7 @@ class TieredCache : public testing::TestWithParam<std::string> {
     for (std::int32_t l = 0; l < cache.shape().num_layers; ++l) layers += cache.policy().lower(l) != Selector::Lower::kNothing ? 1 : 0;
     return layers;
   }
-  // Layers with tiers have no pages, and each of their vectors lies in one place.
+  // Layers with tiers have no pages, and each of their vectors is stored once.
   void check_places(Pair& pair) {
     const ModelShape& m = pair.tiered.shape();
     const std::int64_t layers = tiered_layers(pair.tiered), line = std::int64_t{m.head_dim} * 4;
@@ -83,10 +83,10 @@ Beyond beyond_count(const std::string& name, std::int64_t prompt, std::int64_t d
   if (name == "shadowkv") return {decoded + prompt % 8, decoded + prompt % 8};  // lengths do not tell what was decoded, and is read too
   // The same, and the question; a frame among the newest 40 tokens counts twice.
   if (name == "rekv") return {-40, decoded + 2 * 16};
-  if (name == "a2ats") return {0, kGroup * 24};  // what a step found counts as the host's
+  if (name == "a2ats") return {0, kGroup * 24};  // tokens that a step found count as the host's
   if (name == "retrieval_attention" || name == "retrieval_attention_hnsw") return {0, kGroup * 16};
   if (name == "leoam") return {-8, 0};                         // counted is the most that a step can read
-  if (name == "magicpig") return {decoded, decoded + prompt};  // what a step samples and what was decoded count as the host's
+  if (name == "magicpig") return {decoded, decoded + prompt};  // tokens that a step samples and decoded ones count as the host's
   if (name == "kcache") return {-kGroup * 64, 0};
   return {-63, 0};  // infinigen
 }
@@ -150,7 +150,7 @@ TEST_P(TieredCache, RowsThatOutgrowTheBudget) {
   check_places(pair);
 }
 
-// Prompts in chunks; one decodes while the other's prompt goes on.
+// Prompts in chunks; one decodes while the other's prompt continues.
 TEST_P(TieredCache, PromptsInChunks) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   Pair pair(small_tiered(GetParam()));
@@ -178,8 +178,8 @@ TEST_P(TieredCache, AdoptedPrompts) {
   for (std::int32_t i = 0; i < 5; ++i) EXPECT_EQ(run_step(pair.paged, {{&pair.a, 1}}), run_step(cache, {{&adopted, 1}}));
 }
 
-// Which recipes count bytes on a lower tier, and which of them really have them there. SpeCache makes its copy in few bits anew from all
-// tokens in every step, and InstInfer computes where its cache lies.
+// Recipes that count bytes on a lower tier, and those that really have them there. SpeCache makes its copy in few bits anew from all tokens
+// in every step, and InstInfer computes on the device that stores its cache.
 TEST(TieredRecipes, AllThatCountALowerTierButThoseToldApart) {
   const ModelShape shape = probe_shape();
   std::vector<std::string> counting, tiered = tiered_recipes(shape);

@@ -84,7 +84,7 @@ TEST(Tokenizer, AddedTokensInWhiteSpaceAlreadyTaken) {
   EXPECT_EQ(with(right, right).encode("a<mark>\nb", false), (Ids{1, 10, 11, 2}));
 }
 
-// "first" means: where the text as given begins. What is expected is what tokenizers 0.23.3 gives; ids of the mark are 7, of others their
+// "first" means at the start of the text as given. Expected values are those of tokenizers 0.23.3; ids of the mark are 7, of others their
 // place in "abcfix".
 TEST(Tokenizer, MetaspaceFirstAsksWhereAPieceComesFrom) {
   const auto ids_of = [](const json& normalizer, const json& split, const std::string& text) {

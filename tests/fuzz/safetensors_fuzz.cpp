@@ -10,7 +10,7 @@
 
 namespace {
 
-// An odd file is read tensor by tensor: what the header promises must lie in the data.
+// An odd file is read tensor by tensor: ranges promised by the header must be inside the data.
 void read_tensors(const kvlab::SafetensorsFile& file) {
   for (const auto& [name, info] : file.tensors()) {
     std::size_t elements = 0;

@@ -10,7 +10,7 @@
 
 namespace {
 
-// What a run leaves behind to be run again.
+// Checks the file that a run writes so that it can be run again.
 void check_round_trip(const std::string& resolved) {
   const kvlab::Experiment again = kvlab::parse_experiment(resolved, "resolved.yaml", {});
   if (again.resolved(again.runs.at(0)) != resolved) __builtin_trap();

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What only a GPU can show (docs/gpu-checks.md), step by step, from a checkout's root:
-#   tests/gpu/checks.sh [--programs DIR] [--out DIR] [STEP ...]     all steps, cheapest first, where none is named
-# --programs: build/cuda, or what tests/gpu/pack.sh packed. Each step has a time limit, which KVLAB_GPU_SLOWER=N multiplies; its output goes
-# to OUT/STEP.log, the verdicts and the figures asked for to OUT/report.txt. Steps that calibrate go on from what an earlier call measured.
-# Exit status: 1 where a step failed or ran out of time, 2 for a wrong call.
+# Checks that need a GPU (docs/gpu-checks.md), step by step, from a checkout's root:
+#   tests/gpu/checks.sh [--programs DIR] [--out DIR] [STEP ...]     all steps, cheapest first, if none is named
+# --programs: build/cuda, or the folder that tests/gpu/pack.sh packed. Each step has a time limit, which KVLAB_GPU_SLOWER=N multiplies; its output goes
+# to OUT/STEP.log, the verdicts and the figures asked for to OUT/report.txt. Steps that calibrate continue from the measurements of an earlier call.
+# Exit status: 1 if a step failed or ran out of time, 2 for a wrong call.
 set -uo pipefail
 
 cd "$(dirname "$0")/../.." || exit 2
@@ -78,7 +78,7 @@ step_swap() {
   awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) at[$i] = i; next } { swaps += $at["swaps"] } END { print swaps " swaps"; exit !(swaps > 0) }' "$out/swap/summary.csv"
 }
 
-# Simulation against engine: mean and P50, P90, P99 of TTFT, TPOT and E2E within 5 %. What follows the name goes to `kvlab run`.
+# Simulation against engine: mean and P50, P90, P99 of TTFT, TPOT and E2E within 5 %. The other arguments go to `kvlab run`.
 sim_vs_real() {
   local name=$1
   shift

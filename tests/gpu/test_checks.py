@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 CHECKS = Path(__file__).with_name("checks.sh")
-# Grades the full cache on a GPU as WRONG says, writes what the steps look for, and fails where a file `broken` lies beside it.
+# Grades the full cache on a GPU as WRONG says, writes the output that the steps look for, and fails if a file `broken` is next to it.
 KVLAB = """#!/bin/sh
 [ -e "$(dirname "$0")/broken" ] && { echo 'kvlab: made up'; exit 2; }
 out=; right=1

@@ -18,7 +18,7 @@ std::vector<float> noise(std::size_t n, std::uint64_t seed) {
   return x;
 }
 
-// One KV head of a sequence, whose tokens lie at every second position: 0, 2, 4, ...; its pages lie in the pool in falling order.
+// One KV head of a sequence, with tokens at every second position: 0, 2, 4, ...; its pages are in falling order in the pool.
 struct AttendRow {
   std::int32_t tokens, queries, group, dim, page_tokens;
   std::vector<float> k, v, q;
@@ -47,7 +47,7 @@ struct AttendRow {
     kv.k = k.data(), kv.v = v.data(), kv.position = position.data();
     return kv;
   }
-  // What line `line` gets: a loop over the tokens in double.
+  // Expected output of line `line`: a loop over the tokens in double.
   [[nodiscard]] std::vector<double> expected(std::int32_t first_position, std::int32_t window, std::int32_t line) const {
     const std::int32_t query = first_position + line / group;
     double weights = 0;
@@ -84,7 +84,7 @@ struct AttendRow {
   }
 };
 
-// Windows of which a query at an odd position sees one token or, of length 1, none; of some, of all. Queries within the tokens and behind.
+// Windows in which a query at an odd position sees one token or, of length 1, none; some tokens; all. Queries among the tokens and after.
 TEST(AttendCpu, SeesTheWindowsTokens) {
   AttendRow row(50, 7, 3, 11, 50);
   for (const std::int32_t first_position : {0, 43, 92, 96, 110})

@@ -42,7 +42,7 @@ TEST(LinearCpu, MatchesSumsInDouble) {
   }
 }
 
-// Up to 12 tokens are summed in one way and up to 48 in another: to the last bit the same for a token whatever stands beside it.
+// Up to 12 tokens are summed in one way and up to 48 in another. A token's result is the same to the last bit for any neighbours.
 TEST(LinearCpu, ATokenIsTheSameWhateverIsBesideIt) {
   for (const auto& [most, least] : {std::pair<std::int64_t, std::int64_t>{12, 1}, {48, 13}}) {
     const std::int64_t in_dim = 517, out_dim = 101;
@@ -178,7 +178,7 @@ TEST(AttentionPrefillCpuRange, LargeScoresInLaterTilesDoNotOverflow) {
   EXPECT_FLOAT_EQ(attend(s, &q, k, v)[0], 5.0F);
 }
 
-// Where a buffer lies must not change a bit: traces are recorded to the same bytes every time.
+// The address of a buffer must not change a bit: traces are recorded to the same bytes every time.
 TEST(CpuKernels, ResultsDoNotDependOnAddresses) {
   const Attention s{40, 20, 4, 2, 8};
   const std::vector<float> k = wave(60 * 16, 1.1F), v = wave(60 * 16, 0.23F);

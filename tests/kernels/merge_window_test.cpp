@@ -37,7 +37,7 @@ TEST(MergeWindow, SpreadsOverTheKeptTokensBehind) {
 // Near the end of the row the value is divided by the tokens that there are.
 TEST(MergeWindow, ShorterWindowAtTheEnd) {
   EXPECT_EQ(merged({1, 9, 1, 1}, {0, 2, 3}, 32), (Floats{1, 105, 1005}));
-  EXPECT_EQ(merged({1, 1, 1, 9}, {0, 1, 2}, 32), (Floats{1, 10, 100}));  // nobody behind: deleted
+  EXPECT_EQ(merged({1, 1, 1, 9}, {0, 1, 2}, 32), (Floats{1, 10, 100}));  // no later token: deleted
   EXPECT_EQ(merged({1}, {}, 32), Floats{});
 }
 

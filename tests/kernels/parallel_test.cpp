@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::int32_t kHeads = 4, kGroup = 3, kDim = 20, kPrompt = 131, kPage = 8;
 
-// Normal-like numbers that begin `offset` floats behind an aligned address.
+// Normal-like numbers that begin `offset` floats after an aligned address.
 struct Moved {
   std::vector<float> memory;
   float* data;
@@ -165,7 +165,7 @@ TEST(BigArray, KeepsMemoryForTheNextOfItsSize) {
     EXPECT_EQ(big_memory::idle_bytes(), idle - kFloats * sizeof(float));
     BigArray<float> moved = std::move(b);
     EXPECT_EQ(moved.data(), where);
-    EXPECT_EQ(b.data(), nullptr);  // NOLINT: what a moved-from array holds is stated
+    EXPECT_EQ(b.data(), nullptr);  // NOLINT: the state of a moved-from array is specified
   }
   EXPECT_EQ(big_memory::idle_bytes(), idle);
   BigArray<float> larger(2 * kFloats);  // the idle array goes: together they would exceed what was in use before

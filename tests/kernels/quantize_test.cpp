@@ -163,7 +163,7 @@ TEST(Quantize, PackedSizeIsExact) {
   EXPECT_EQ(packed_bytes({GroupCodec::Axis::kChannel, 2, 32, false}, 33, 5), 5 * (12 + 5));
   EXPECT_EQ(packed_bytes({GroupCodec::Axis::kToken, 3, 0, true}, 3, 20), 3 * (2 + 8));
   EXPECT_EQ(packed_bytes({GroupCodec::Axis::kChannel, 2, 32, false}, 0, 5), 0);
-  for (const std::int32_t tokens : {1, 31, 32, 33}) {  // the bytes that are written, and nothing behind them
+  for (const std::int32_t tokens : {1, 31, 32, 33}) {  // the bytes that are written, and nothing after them
     Rows rows(3, 5, tokens);
     const GroupCodec codec{GroupCodec::Axis::kChannel, 3, 32, false};
     const auto bytes = static_cast<std::size_t>(packed_bytes(rows.listed, codec));
@@ -220,7 +220,7 @@ TEST(Dequantize, SubtractAndAddRestore) {
     for (std::int32_t c = 0; c < 8; ++c) EXPECT_NEAR(values.at(1, i)[c], rows.v[static_cast<std::size_t>((i * 2 + 1) * 8 + c)], 1e-5F);
 }
 
-// What a fused kernel computes: softmax(q.k / sqrt(d)) v with k and v taken from the packed codes on the way.
+// The result of a fused kernel: softmax(q.k / sqrt(d)) v with k and v decoded from the packed codes on the way.
 TEST(Dequantize, AttentionOnDecodedRowsEqualsAttentionFromTheCodes) {
   constexpr std::int32_t d = 16, n = 37, group = 2, bits = 3;
   KvStore store({1, group, 1, d, 16}, 1, 0, true);

@@ -33,7 +33,7 @@ using Floats = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
 using Longs = std::vector<std::int64_t>;
 
-// PositionRows of given positions, two channels, one page of 8 tokens each; pages lie in another order than rows.
+// PositionRows of given positions, two channels, one page of 8 tokens each; pages are in another order than rows.
 struct PositionRows {
   PositionRows(std::int32_t kv_heads, const std::vector<Ints>& positions) {
     const auto n = positions.size();
@@ -255,7 +255,7 @@ TEST(ProjectedNorms, MeanOverTheGroup) {
   EXPECT_FLOAT_EQ(l2, (std::sqrt(38.0F) + 3.0F) / 2);
 }
 
-// The leverages of a full-rank matrix sum to its rank; each lies in [0, 1].
+// The leverages of a full-rank matrix sum to its rank; each is in [0, 1].
 TEST(KeyLeverage, SumsToTheSketchsRank) {
   PositionRows rows(1, {{0, 1, 2, 3, 4, 5, 6, 7}});
   Floats keys;

@@ -216,7 +216,7 @@ TEST(ClusterThreshold, KeepsTheShareOfTokensThatFits) {
   const double z = 4 + 4 * std::exp(1.0) + 2 * std::exp(2.0);
   float threshold = 0;
   float* to = &threshold;
-  // Of ten tokens: 2 in the heaviest cluster, then 4, then 4.
+  // Ten tokens: 2 in the heaviest cluster, then 4, then 4.
   const auto run = [&](double keep) {
     run_cpu(ClusterThreshold{1, 1, 1, 1, 2, &queries, &clusters, &centroid, &size, &keep, &to});
     return static_cast<double>(threshold);

@@ -31,7 +31,7 @@ struct Pair {
 };
 
 TEST(SlerpPairs, TurnsBothToTheSameDirectionAndKeepsTheirLengths) {
-  Pair p({{2, 0}}, {{0, 3}}, 0.6F, 0);  // 90 degrees: the direction lies at 54
+  Pair p({{2, 0}}, {{0, 3}}, 0.6F, 0);  // 90 degrees: the direction is at 54
   const double angle = 0.6 * std::acos(0.0);
   EXPECT_NEAR(p.first(0)[0], 2 * std::cos(angle), 1e-6);
   EXPECT_NEAR(p.first(0)[1], 2 * std::sin(angle), 1e-6);

@@ -83,7 +83,7 @@ TEST(A2ats, CodesAreNearestUnderTheQueriesMetric) {
     for (std::int32_t j = 0; j < 5; ++j) EXPECT_LE(own, distance(kv.key(0, i), c + j * 4) + 1e-4);
     spread += own, whole += distance(kv.key(0, i), zero);
   }
-  EXPECT_LT(spread, 0.6 * whole);  // centers stand for their keys
+  EXPECT_LT(spread, 0.6 * whole);  // centers represent their keys
 }
 
 TEST(A2ats, OneCenterRanksNothing) {

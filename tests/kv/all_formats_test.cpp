@@ -45,7 +45,7 @@ TEST(AllFormats, AreSoundForGroupsOfHeadsAndEdgesOfBlocks) {
       }
 }
 
-// Rows that lost all their tokens go on with those of decode, with the same calls on shapes.
+// Rows that lost all their tokens continue with those of decode, with the same calls on shapes.
 TEST(AllFormats, EmptiedRowsGoOn) {
   for (const auto& [name, small] : kSmall) {
     SCOPED_TRACE(name);
@@ -137,7 +137,7 @@ TEST(NativeFormat, ChangesNothingAndCallsNothing) {
 
 TEST(PerChannel, RowBytesByHand) {
   const auto format = make_part<FormatRegistry>("per_channel", "{bits: 2, group_tokens: 64, residual_tokens: 10}");
-  // Of 150 tokens 140 are beyond the residual, 128 of them fill groups: 2 of 16 + 4 bytes per channel; 22 dense ones.
+  // 140 of 150 tokens are beyond the residual, and 128 of them fill groups: 2 of 16 + 4 bytes per channel; 22 dense ones.
   EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 150), 2 * (128 * 2 * (16 + 4) + 22 * 128 * 2));
 }
 

@@ -172,7 +172,7 @@ TEST(Ada, RoundsOnceForTheLayerOnRequest) {
 using Named = std::pair<std::string, std::string>;
 class AllocatorLogs : public testing::TestWithParam<Named> {};
 
-// Answers with the counts of a run that had data.
+// Returns the counts of a run that had data.
 struct Script final : CountSource {
   bool records = true;
   std::vector<std::vector<std::int32_t>> counts;

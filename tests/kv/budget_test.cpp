@@ -42,7 +42,7 @@ TEST(Budget, IsRefusedWhereNoPartHasAUseForIt) {
   EXPECT_EQ(error_of("{recipe: full, budget_tokens: 64}").find('\n'), std::string::npos);
 }
 
-// Of a recipe that is named on the command line there is no line to name.
+// A recipe that is named on the command line has no line to name.
 TEST(Budget, IsRefusedWithoutAPlaceWhereThereIsNoFile) {
   try {
     load_recipe("full", 5);

@@ -79,7 +79,7 @@ TEST(Compensation, AttendsToTheMeanOfAllThatWasDropped) {
   }
 }
 
-// Dropped tokens with equal keys are stood for exactly, where deleting them loses their share.
+// The compensation token represents dropped tokens with equal keys exactly; deleting them loses their share.
 TEST(Compensation, IsExactForEqualKeys) {
   const SmallLayer::Vectors k = {{1, 0}, {1, 0}, {0, 1}}, v = {{4, 0}, {8, 0}, {0, 1}};
   SmallLayer full(k, v), cut(k, v), plain(k, v);

@@ -7,7 +7,7 @@
 namespace kvlab::test {
 namespace {
 
-// Of a prompt of n tokens in one step: rows of the queries that see token i, in order.
+// For a prompt of n tokens in one step: rows of the queries that see token i, in order.
 std::vector<double> column(const RandomLayer& layer, std::int32_t head, std::int32_t i, std::int32_t n) {
   std::vector<double> c;
   for (std::int32_t t = i; t < n; ++t) c.push_back(plain_row(layer, 0, head, t)[static_cast<std::size_t>(i)]);

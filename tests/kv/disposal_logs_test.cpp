@@ -13,7 +13,7 @@ struct DisposalCase {
 };
 void PrintTo(const DisposalCase& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
 
-// What a disposal did with a batch: every second token of head 0 stays, the newest half of head 1.
+// The effect of a disposal on a batch: every second token of head 0 stays, the newest half of head 1.
 struct Outcome {
   std::vector<OpCall> log;
   TierBytes resident;

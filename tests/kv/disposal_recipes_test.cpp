@@ -112,7 +112,7 @@ TEST(D2o, RefusesTriggersThatLetRowsGrow) {
     EXPECT_NO_THROW(read("{recipe: d2o, trigger: " + trigger + "}")) << trigger;
 }
 
-// What lies on the host is what left the GPU, and attention is that of deleting it.
+// The tokens in CPU memory are those that left the GPU, and attention is that of deleting them.
 TEST(H2oOffload, AttendsAsH2oAndLosesNoByte) {
   const AttentionTrace trace = sample();
   const AttentionReference reference = full_attention(trace);

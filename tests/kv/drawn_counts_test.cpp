@@ -56,7 +56,7 @@ void expect_alike(const std::vector<double>& drawn, const std::vector<double>& r
   EXPECT_NEAR(got.p95, expected.p95, std::max(1.0, 0.05 * expected.p95)) << "95th percentile of " << what;
 }
 
-// What many sequences settled, by purpose, layer and turn, and the tokens that each held after each step, all rows together.
+// The counts of many sequences, by purpose, layer and turn, and the tokens that each held after each step, all rows together.
 struct Settled {
   std::map<std::tuple<std::string, std::int32_t, std::int32_t>, std::vector<double>> counts;
   std::map<std::size_t, std::vector<double>> held;

@@ -1,5 +1,5 @@
-// What selectors keep of keys to judge pages, chunks and tokens by comes from the keys as they were computed: whatever the format makes of
-// them, the same queries choose the same tokens.
+// Selectors make their summaries of keys, by which they rank pages, chunks and tokens, from the keys as computed. For every format, the
+// same queries choose the same tokens.
 #include <gtest/gtest.h>
 
 #include "policies/kv/policy.h"

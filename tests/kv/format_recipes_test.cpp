@@ -21,7 +21,7 @@ struct Expected {
 };
 
 // Bytes as the papers count them for 600 tokens and heads of 64. Errors are ceilings, for K without large channels: two bits and
-// pruning change the sharp attention made up here as much as its output is large.
+// pruning change the sharp attention generated here by about the size of its output.
 TEST(FormatRecipes, SaveWhatTheirPapersSay) {
   const AttentionTrace trace = trace_of(600);
   const AttentionReference reference = full_attention(trace);

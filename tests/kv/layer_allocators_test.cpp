@@ -105,7 +105,7 @@ TEST(CakeLayers, ABudgetBelowTheWindowIsTheBudget) {
   for (std::int32_t l = 0; l < 5; ++l) EXPECT_EQ(count_of(m, l, 0), 5);
 }
 
-// How many of the `budget` largest scores of all layers lie in each of them.
+// How many of the `budget` largest scores of all layers are in each of them.
 Row plain_won(const ScoredModel& m, std::int32_t s, std::int64_t budget) {
   std::vector<std::pair<float, std::size_t>> all;
   for (std::size_t l = 0; l < m.scores.size(); ++l)
@@ -168,7 +168,7 @@ TEST(D2oLayers, ShareBySmallVarianceWhatDenseLayersLeave) {
 TEST(D2oLayers, SharesByEntropy) {
   ScoredModel m({4, 2, 2, 4, 16}, 2, kTokens, 0, 40);
   for (std::size_t l = 0; l < 4; ++l)
-    for (std::size_t i = 0; i < m.scores[l].size(); ++i) m.scores[l][i] = i % kTokens < 2 + 28 * l ? 1.0F : 0.0F;  // so many share alike
+    for (std::size_t i = 0; i < m.scores[l].size(); ++i) m.scores[l][i] = i % kTokens < 2 + 28 * l ? 1.0F : 0.0F;  // these share alike
   for (float& x : m.scores[0]) x = x > 0 ? x : 1e-12F;
   m.allocate(*make_part<AllocatorRegistry>(
       "d2o_layers", "{shares: entropy, dense_first_layers: 0, dense_last_layers: 0, least_frac: 0, least_mean_frac: 0.5}"));
@@ -285,7 +285,7 @@ TEST(LazyLayers, KeepTheBudgetWhereTheLastQueryAttendsToEnds) {
         }
         mass[mean] = {l, s};
       }
-    const double tau = (std::next(mass.begin(), 4)->first + std::next(mass.begin(), 5)->first) / 2;  // five lie above
+    const double tau = (std::next(mass.begin(), 4)->first + std::next(mass.begin(), 5)->first) / 2;  // five are above
     m.allocate(*make_part<AllocatorRegistry>("lazy_layers",
                                              "{tau: " + std::to_string(tau) + ", measures: " + (kvpress ? "kvpress}" : "kept_tokens}")));
     for (const auto& [share, at] : mass) EXPECT_EQ(count_of(m, at[0], at[1]), share > tau ? 20 : kTokens) << share << " " << tau;
@@ -382,7 +382,7 @@ TEST(ScoreThreshold, CountsScoresFromTheThresholdOn) {
   EXPECT_EQ(m.keep[0], (Ints{3, 1}));
 }
 
-// What every allocator owes: counts within rows; those that share a budget sum to it, and a budget beyond the prompt keeps everything.
+// Holds for every allocator: counts within rows; those that share a budget sum to it, and a budget beyond the prompt keeps everything.
 class SharedBudget : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(SharedBudget, SumsToTheBudget) {

@@ -29,7 +29,7 @@ struct Layers {
     last = seq;
     seen += tokens;
   }
-  // Tokens of KV head 0 whose keys lie in one direction in the pair.
+  // Tokens of KV head 0 whose keys have one direction in the pair.
   std::int32_t shared() {
     std::int32_t count = 0;
     for (std::int32_t i = 0; i < seen; ++i) {

@@ -65,7 +65,7 @@ TEST(LeoAm, LooksAtFewNodesOfALongRow) {
   d.prefill(*part);
   d.ops.clear_log();
   d.decode(*part);
-  // Of 4096 leaves in each row: 64 roots, and two children in each of 6 levels above 40 leaves.
+  // For 4096 leaves in each row: 64 roots, and two children in each of 6 levels above 40 leaves.
   for (const OpCall& c : d.ops.log()) EXPECT_TRUE(c.op != "tree_select" || c.tokens == 2 * (64 + 12 * 40)) << c.tokens;
   EXPECT_TRUE(std::any_of(d.ops.log().begin(), d.ops.log().end(), [](const OpCall& c) { return c.op == "tree_select"; }));
 }
@@ -78,7 +78,7 @@ TEST(LeoAm, ThreeTiers) {
   EXPECT_EQ(part->resident(d.model, d.store.rows(), {1024 * 32, 0, 0}), (TierBytes{72 * 32 + (256 - 2) * 32, (512 - 72) * 32, 512 * 8}));
 }
 
-// Of the leaves that come, half were on disk, with a quarter of the bits.
+// Half of the fetched leaves were on disk, with a quarter of the bits.
 TEST(LeoAm, ReadsItsShareFromDisk) {
   Decode d({4, 2, 1, 8, 16}, 1, 1024, 3);
   auto part = make_part<SelectorRegistry>("leo_am", "{budget_frac: 0.0625}");

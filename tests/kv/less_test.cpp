@@ -164,8 +164,8 @@ TEST(Less, AttendsToTheStateOfAllThatWasDropped) {
   }
 }
 
-// One dropped token and maps with phi_q phi_k = exp(q k / sqrt(d)) for the query: the output is that of full attention. Where arguments
-// are large GELU changes nothing, so the last map of queries scales phi_q.
+// One dropped token and maps with phi_q phi_k = exp(q k / sqrt(d)) for the query: the output is that of full attention. GELU does not
+// change large arguments, so the last map of queries scales phi_q.
 TEST(Less, IsFullAttentionWhereTheMapsAreExact) {
   RandomLayer full({1, 1, 1, 8, 16}, 1, 12, 3), cut({1, 1, 1, 8, 16}, 1, 12, 3), plain({1, 1, 1, 8, 16}, 1, 12, 3);
   LessMaps maps(cut.model, 1);

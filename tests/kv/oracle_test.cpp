@@ -1,4 +1,4 @@
-// What scorers can be measured against: the oracle knows the queries to come.
+// The oracle, which knows the queries to come: a bound for scorers.
 #include "tests/kv/host_fixture.h"
 
 namespace kvlab::test {

@@ -62,7 +62,7 @@ TEST(Palu, VectorsOfTheBasisComeBack) {
   EXPECT_GT(run_of(turned, plain, kRope, "{rank_frac: 0.0625}", 0).error(true), 0.05) << "with half the rank something is lost";
 }
 
-// The error is what lies outside the main directions: the least of any basis of this rank.
+// The error is the part outside the main directions: the least of any basis of this rank.
 TEST(Palu, KeepsTheMainDirections) {
   std::vector<float> v = RandomLayer::normals(400 * kPaluWidth, 8, 1);
   double kept = 0, all = 0;

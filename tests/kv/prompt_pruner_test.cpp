@@ -44,7 +44,7 @@ TEST(PromptPruner, PromptDistillSelectsOnce) {
       (std::vector<std::int32_t>{800, 800, 401, 101, 101, 101}));
 }
 
-// Of 799 context tokens layer l of 6 keeps the share 0.9 + 0.1 (cos(pi l / 6) + 1) / 2 of those that reached it; 201 recent ones stay.
+// Layer l of 6 keeps the share 0.9 + 0.1 (cos(pi l / 6) + 1) / 2 of the context tokens that reached it, at first 799; 201 recent ones stay.
 TEST(PromptPruner, PyramidInferKeepsAShareInEachLayer) {
   std::vector<std::int32_t> expected{1000};
   for (int l = 0; l < 5; ++l)
@@ -92,7 +92,7 @@ struct PrunerRows {
     }
     return queries;
   }
-  // Of query t, head h, with token i.
+  // Logit of query t, head h, with token i.
   [[nodiscard]] double logit(std::size_t s, std::int32_t t, std::int32_t h, std::int32_t i) const {
     double sum = 0;
     for (std::int32_t c = 0; c < kDim; ++c)

@@ -21,7 +21,7 @@ const AttentionTrace& six_layers() {
 
 using Rows = std::vector<std::vector<std::int32_t>>;  // [layer * kHeads + head] positions that stay
 
-// What the recipe holds after the prompt and `decoded` tokens.
+// The rows that the recipe holds after the prompt and `decoded` tokens.
 Rows rows_after(const std::string& text, std::int32_t decoded) {
   AttentionTrace trace = six_layers();
   trace.num_tokens = kPrompt + decoded;

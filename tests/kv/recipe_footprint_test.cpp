@@ -56,7 +56,7 @@ OpTotals by_name(const std::vector<PolicyOp>& ops) {
 
 class ServingRecipe : public testing::TestWithParam<std::string> {};
 
-// What a step of serving charges is what the parts call when they run on that very batch.
+// A step of serving charges the calls that the parts make when they run on that very batch.
 TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
   if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_footprint_recipe(GetParam());
@@ -262,7 +262,7 @@ TEST(RecipeFootprint, CompetingHeadsKeepTheShareOfTheirLayer) {
   }
 }
 
-// Half of the heads keep everything, in decode and behind each chunk of a prompt too; which half is not known without data.
+// Half of the heads keep everything, in decode and after each chunk of a prompt too; without data it is unknown which half.
 TEST(RecipeFootprint, RetrievalHeadsStayWhole) {
   for (const std::int32_t chunk : {1000, 250}) {
     RecipeFootprint footprint(recipe_of("{recipe: duo, budget_tokens: 130}"), kFootprintModel, kBlock);
@@ -344,7 +344,7 @@ TEST(RecipeFootprint, PackedFormatsFillBlocksTighter) {
   EXPECT_EQ(fp8.step(SeqState{0, 260, 0, 0, false, false}.taking(260)).kept_pages, 0);
 }
 
-// Tokens read by a decode step behind 260 tokens of prompt and 40 decoded.
+// Tokens read by a decode step after 260 tokens of prompt and 40 decoded.
 std::int32_t tokens_read(const Recipe& recipe, KvReads reads) {
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock, reads);
   SeqState seq{0, 260, 0, 0, false, false};

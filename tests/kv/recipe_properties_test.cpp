@@ -1,4 +1,4 @@
-// What holds for every recipe, over drawn shapes, prompts, chunks and budgets.
+// Properties of every recipe, over drawn shapes, prompts, chunks and budgets.
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -23,7 +23,7 @@ struct WatchedStep {
   std::vector<std::vector<std::int32_t>> positions;  // [layer * kv_heads + head] after the step
   std::vector<float> outputs;                        // of decode, layer by layer
   TierBytes resident;
-  std::int64_t rows_bytes = 0;  // what the format says that the rows take
+  std::int64_t rows_bytes = 0;  // bytes of the rows according to the format
   Traffic traffic;
 };
 
@@ -223,7 +223,7 @@ void expect_protected(const Recipe& r, const WatchedStep& w) {
   }
 }
 
-// Every byte that the rows need lies in some tier.
+// Every byte that the rows need is in some tier.
 void expect_bytes(const Recipe& r, const WatchedStep& w, const ModelShape& model) {
   EXPECT_GE(w.resident.gpu, 0);
   EXPECT_GE(w.resident.host, 0);

@@ -341,7 +341,7 @@ TEST(Squeezed, ClustersAboveTheCalibratedThreshold) {
   }
 }
 
-// Counts that depend on data: without data the bounds stand, and with the counts of a run with data the log is the same.
+// Counts that depend on data: without data they are the bounds, and with the counts of a run with data the log is the same.
 class ScriptedHits final : public CountSource {
  public:
   bool replays = false;

@@ -11,7 +11,7 @@ using Lines = std::vector<std::vector<double>>;
 
 double half(double x) { return static_cast<double>(from_stored(StoredType::kFp16, to_stored(StoredType::kFp16, static_cast<float>(x)))); }
 
-// What coding makes of x[i], all of one group.
+// x[i] after coding and decoding, all of one group.
 double coded(const std::vector<double>& group, double x, std::int32_t bits) {
   const auto [low, high] = std::minmax_element(group.begin(), group.end());
   const double zero = half(bits == 1 ? (3 * *low + *high) / 4 : *low);

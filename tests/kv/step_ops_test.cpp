@@ -19,7 +19,7 @@ Recipe small_step_recipe(const std::string& name) {
   return with_budget(name, 130);
 }
 
-// Sequences as they stand after a prompt and some decode steps, by their lengths alone.
+// States of sequences after a prompt and some decode steps, by their lengths alone.
 std::vector<ShapeRun::Seq> states(ShapeRun& run, std::uint64_t draw, std::size_t count) {
   std::vector<ShapeRun::Seq> batch;
   for (std::size_t s = 0; s < count; ++s) {
@@ -132,7 +132,7 @@ TEST_P(StepOpsOf, StepsAheadAreThoseOfTheParts) {
   }
 }
 
-// Steps that keep everything lie on a few lines: the parts run a few times per block of lengths, not once per length.
+// Steps that keep everything are on a few lines: the parts run a few times per block of lengths, not once per length.
 TEST(StepOps, LinesSpareRuns) {
   StepOps ops(load_recipe("full"), kStepModel);
   const std::int64_t probes = ops.runs();
@@ -166,7 +166,7 @@ TEST(StepOps, LinesOfWholeRowsSpareRuns) {
   EXPECT_LE(ops.runs() - probes, 1024 / 16 * 3 + 16 * 13 + 3);
   const std::int64_t before = ops.runs();
   decode_all(1100);
-  EXPECT_LE(ops.runs() - before, 1);  // the first token behind the prompt
+  EXPECT_LE(ops.runs() - before, 1);  // the first token after the prompt
 }
 
 // Below the budget all layers attend to everything, above it two do: what was found below is not taken for what happens above.

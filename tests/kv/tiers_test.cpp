@@ -68,7 +68,7 @@ TEST(Tiers, TrafficIsWhatTheTokensReadTell) {
   }
 }
 
-// Nothing is lost between the tiers: with summaries left out, K and V of all tokens lie somewhere, most of them not on the GPU.
+// Nothing is lost between the tiers: with summaries left out, K and V of all tokens are in some tier, most of them not on the GPU.
 TEST(Tiers, BytesOfAllTiersAreAllBytes) {
   constexpr std::int64_t kHeld = 2LL * 1000 * 2 * 64 * 2;
   const std::pair<std::string, std::string> parts[] = {{"infinigen", "{}"},

@@ -54,7 +54,7 @@ TEST(EveryStep, LeavesShortRowsAlone) {
   EXPECT_EQ(held_after(*make_part<TriggerRegistry>("every_step"), 10, 3, tokens(12)), (Lengths{10, 11, 12, 12}));
 }
 
-// Layer 1 has half of the budget, the others one and a half. Of a sequence within the budget nothing is over.
+// Layer 1 has half of the budget, the others one and a half. A sequence within the budget exceeds no share.
 TEST(Held, IsComparedWithTheSharesOfItsRows) {
   const auto table = make_part<AllocatorRegistry>("table", "{unit: budget_frac, values: 0=1.5 1=0.5}");
   const auto uniform = make_part<AllocatorRegistry>("uniform"), data = make_part<AllocatorRegistry>("global");
@@ -88,7 +88,7 @@ TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
   EXPECT_EQ(trigger->target(at(10, 10), 10, Budget{}), Target(10));
 }
 
-// Behind the window of 4 tokens, those that an earlier cut looked at stay.
+// Offers the whole prompt in the step that completes it, and nothing before or after.
 TEST(PrefillEnd, WithoutBudgetOffersThePromptOnce) {
   auto trigger = make_part<TriggerRegistry>("prefill_end", "{budgeted: false}");
   EXPECT_FALSE(trigger->needs_budget());
@@ -143,7 +143,7 @@ TEST(Lagged, CutsAPartitionWhenTheNextIsFull) {
   EXPECT_EQ(trigger->target(at(1, 1), 1, half), std::nullopt);
 }
 
-// Sinks 2, partitions of 4. Of a prompt of 19 tokens three are cut and 7 are sinks and tail: 15 - 7 leaves 2 of each partition.
+// Sinks 2, partitions of 4. In a prompt of 19 tokens three are cut and 7 are sinks and tail: 15 - 7 leaves 2 of each partition.
 TEST(Lagged, HoldsABudgetInTokensWhenThePromptIsComplete) {
   const auto trigger = make_part<TriggerRegistry>("lagged", "{sinks_tokens: 2, lag_tokens: 4}");
   const auto held = [&](std::int32_t prompt, std::int32_t budget, std::int32_t steps = 0) {

@@ -14,7 +14,7 @@ namespace {
 constexpr ModelShape kUnpackModel{4, 8, 2, 64, 128};
 constexpr std::int64_t kLayers = 4, kUnpackRows = 8;  // layers x KV heads
 
-// A decode step behind so many tokens, all of which are held.
+// A decode step after this number of tokens, all of which are held.
 SeqState whole_at(std::int32_t held) { return {held, held - 4, held, 0, false, false, false}; }
 
 struct UnpackSum {
@@ -33,7 +33,7 @@ UnpackSums charged(const Recipe& recipe, KvReads reads, const std::vector<SeqSta
   return all;
 }
 
-// What unpacking adds to a step of these sequences.
+// The work that unpacking adds to a step of these sequences.
 UnpackSums unpacked(const Recipe& recipe, const std::vector<SeqState>& seqs) {
   const UnpackSums decoded = charged(recipe, KvReads::kDecoded, seqs);
   UnpackSums more;
@@ -46,13 +46,13 @@ UnpackSums unpacked(const Recipe& recipe, const std::vector<SeqState>& seqs) {
 }
 UnpackSums unpacked(const std::string& recipe, std::int32_t held) { return unpacked(load_recipe(recipe), {whole_at(held)}); }
 
-// Of a row: a position and as many words of statistics, and K or V of n tokens with their list, in two bytes a number: each into pages and
-// out again.
+// Bytes of a row: a position and `words` words of statistics, and K or V of n tokens with their list, in two bytes a number: each into
+// pages and out again.
 std::int64_t word_bytes(std::int64_t tokens, std::int64_t words) { return 2 * 2 * 4 * (1 + words) * tokens; }
 std::int64_t vector_bytes(std::int64_t n) { return 2 * (4 * n + 2 * 2 * 64 * n); }
 
-// Of 304 tokens kivi2 has encoded two blocks of 128 of K, channel by channel in groups of 32 tokens, and all but 128 of V, in groups of 32
-// channels: 12 bytes a group.
+// In a row of 304 tokens, kivi2 has encoded two blocks of 128 of K, channel by channel in groups of 32 tokens, and all but 128 of V, in
+// groups of 32 channels: 12 bytes a group.
 TEST(UnpackOps, Kivi2ByHand) {
   constexpr std::int64_t kKeys = 64 * (256 / 32) * 12 + 256 * 64 * 2 + 256 * 4, kValues = 176 * 2 * 12 + 176 * 64 * 2 + 176 * 4;
   const UnpackSums more = unpacked("kivi2", 304);
@@ -111,8 +111,8 @@ TEST(UnpackOps, SequencesComeOneAfterAnother) {
   EXPECT_EQ(both, (UnpackSum{one.launches + other.launches, one.bytes + other.bytes}));
 }
 
-// k_cache: keys of all tokens stay on the GPU, of values those that are read; layers 0 and 1 have no lower tier. Of 1024 tokens the four
-// query heads of a KV head read 4 * 128 at most, and the newest.
+// k_cache: keys of all tokens stay on the GPU, and the values that are read; layers 0 and 1 have no lower tier. Among 1024 tokens the four
+// query heads of a KV head read at most 4 * 128, and the newest.
 TEST(UnpackOps, ATierCopiesWhatItKeepsHere) {
   const std::int64_t words = KvPolicy(load_recipe("kcache"), kUnpackModel).num_words();
   EXPECT_EQ(unpacked("kcache", 1024),
@@ -141,7 +141,7 @@ TEST(UnpackOps, NamedSequencesStayDecoded) {
   EXPECT_EQ(unpacked(load_recipe("infinigen"), {seq}), UnpackSums{});
 }
 
-// Where a profile has all of it as one operation: K and V of what rests, once a step, and nothing from the host beside it.
+// If a profile has the whole as one operation: K and V of the packed sequences, once a step, and nothing more from CPU memory.
 TEST(UnpackOps, AWholeThatWasMeasuredStandsForItsParts) {
   const auto with_whole = [](const std::string& name, const std::vector<SeqState>& seqs) {
     return charged(load_recipe(name), KvReads::kUnpacked, seqs, at_rest_of(name));
@@ -158,7 +158,7 @@ TEST(UnpackOps, AWholeThatWasMeasuredStandsForItsParts) {
   EXPECT_FALSE(with_whole("kivi2", {named}).contains("at_rest/kivi2"));
 }
 
-// Of a prompt cut to 304 tokens, what kivi2 has encoded of 304; four tokens more are in proportion.
+// For a prompt cut to 304 tokens, the part that kivi2 has encoded of 304; four tokens more are in proportion.
 TEST(UnpackOps, ACutSequenceIsWhatIsLeftOfItsPrompt) {
   const Recipe recipe = load_recipe("snapkv_kivi2", 304);
   const UnpackSum whole = unpacked("kivi2", 304).at("dequantize");
@@ -168,7 +168,7 @@ TEST(UnpackOps, ACutSequenceIsWhatIsLeftOfItsPrompt) {
   EXPECT_NEAR(static_cast<double>(grown.bytes), static_cast<double>(whole.bytes) * 308 / 304, 1);
 }
 
-// Where decode evicts encoded tokens, rows stay decoded from then on.
+// If decode evicts encoded tokens, rows stay decoded from then on.
 TEST(UnpackOps, RowsThatLoseEncodedTokensStayDecoded) {
   const Recipe recipe = recipe_of("{recipe: h2o, budget_tokens: 400, format: {kivi: {bits: 2}}}");
   EXPECT_GT(unpacked(recipe, {{304, 300, 304, 0, false, false}}).at("dequantize").bytes, 0) << "nothing is lost yet";
@@ -183,7 +183,7 @@ SeqState after_step(SeqState seq, const FootprintStep& done, std::int32_t new_to
   return seq;
 }
 
-// Whether unpacking adds anything in three decode steps behind the prompt; it takes nothing away.
+// True if unpacking adds anything in three decode steps after the prompt; it takes nothing away.
 bool unpacks(const Recipe& recipe, std::int32_t prompt) {
   RecipeFootprint decoded(recipe, kUnpackModel, 16, KvReads::kDecoded), anew(recipe, kUnpackModel, 16, KvReads::kUnpacked);
   SeqState seq{0, prompt, 0, 0, false, false};

@@ -39,8 +39,8 @@ std::vector<std::vector<std::int32_t>> curves_keep(const std::string& recipe, co
   return replay(trace, full_attention(trace), recipe_of(recipe), options).kept_of_prompt;
 }
 
-// Of 200 tokens, 60 % are dropped: heads keep 139.6 and 21.2 in layer 0, together 161, and the larger remainder rounds up. A head that
-// would keep nothing keeps one token. The budget may be a share or tokens.
+// 60 % of 200 tokens are dropped: heads keep 139.6 and 21.2 in layer 0, together 161, and the larger remainder rounds up. A head that would
+// keep nothing keeps one token. The budget may be a share or tokens.
 TEST(UtilityCurves, HeadsKeepTheLinesShares) {
   const AttentionTrace trace = sample({});  // 3 layers, 2 KV heads
   const CurveFile curves(99, 3, 2, {0.302F, 0.894F, 0.75F, 0.25F, 1.0F, 0.2F});

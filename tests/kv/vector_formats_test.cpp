@@ -140,7 +140,7 @@ TEST(Kvquant, OutliersAndFirstTokensAreExact) {
   EXPECT_LT(run.error(false), 1e-4);  // thresholds of the others do not see the large tokens
 }
 
-// Points where numbers are dense: less error on normal numbers than as many even steps over the same range.
+// Points where numbers are dense: less error on normal numbers than the same number of even steps over the same range.
 TEST(Kvquant, PointsFollowTheNumbers) {
   FormatRun points("kvquant", "{bits: 3, outliers_frac: 0, sinks_tokens: 0}", kHeads, 500, 0);
   FormatRun even("per_token", "{bits: 3, group_channels: 0}", kHeads, 500, 0);

@@ -60,7 +60,7 @@ void add_scored_presses(std::vector<PressCase>& c) {
                "allocator: {pyramid: {beta: 4, window_tokens: 16, rounding: kvpress}}"});
   c.push_back({"pyramidkv_default", "kvpress_pyramidkv"});
   c.push_back({"lagkv", "", "scorer: {lag_relative: {sinks_tokens: 4, lag_tokens: 32, epsilon: 0, tail: equal}}", Pool::kRow, 0});
-  // Scores are ranks among 128 tokens: values that rounding exchanges stand one rank apart.
+  // Scores are ranks among 128 tokens: values that rounding exchanges are one rank apart.
   c.push_back({"lagkv_default", "kvpress_lagkv", "", Pool::kRow, 1e-2});
   c.push_back({"lagkv_cross", "kvpress_lagkv",
                "scorer: {lag_relative: {sinks_tokens: 4, lag_tokens: 128, epsilon: 0, tail: equal, ranks: false}}"});

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,7 @@ import plot  # noqa: E402
 import policies  # noqa: E402
 import replay_predicts  # noqa: E402
 import serving_fidelity  # noqa: E402
+import setting  # noqa: E402
 import settings  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
@@ -250,6 +252,14 @@ class Comparison(FigureTest):
         (self.folder / "resolved.yaml").write_text("slo: {ttft_ms: [1000, 2000]}\n")
         self.assertEqual(load.load(self.folder).slo_ms, {})
 
+    def test_limits_of_a_named_slo(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "resolved.yaml").write_text("slo: mlperf_llama2-70b_server\n")
+        limits = {"ttft": 2000.0, "tpot": 200.0}
+        for runs, expected in (([limits, limits], limits), ([limits, {"ttft": 1.0}], {}), ([None, None], {})):
+            (self.folder / "manifest.json").write_text(json.dumps({"runs": [{"slo_ms": one} if one else {} for one in runs]}))
+            self.assertEqual(setting.slo_ms(self.folder), expected)
+
     def test_equal_seeds_are_one(self):
         rows = self.write(["a", "b"], seeds=(1, 2, 3))
         metrics = [c for c in rows.columns if c not in ("run", "scheduler", "seed")]
@@ -356,7 +366,7 @@ class Settings(FigureTest):
 
     def test_keys_are_those_that_the_program_knows(self):
         source = (HERE.parents[1] / "app" / "runs" / "figure_settings.cpp").read_text()
-        for key in (*settings.LOOK, *settings.DATA):
+        for key in (*settings.LOOK, *settings.DATA, *settings.JOIN):
             self.assertIn(f'"{key}"', source)
 
 
@@ -395,6 +405,19 @@ class Attainment(FigureTest):
         self.assertTrue(any(list(line.get_ydata()) == [80, 80] for line in axis.lines), "no line at the share wanted")
 
 
+    def test_a_search_over_replicas(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4]}, num_requests=10)
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str}).assign(search_rate_per_s=None, search_replicas=[3, 2])
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        probes = [[run, i, "", share, 0, int(share >= 0.9), "replicas", n] for run in rows["run"] for i, (n, share) in enumerate(((4, 1.0), (1, 0.0), (2, 0.5), (3, 0.95)))]
+        synthetic.write_csv(self.folder / "search.csv", "run probe rate_per_s slo_attainment_frac goodput_per_s attains varied value".split(), probes)
+        names, _ = self.draw(write=False)
+        self.assertIn("attainment", names)
+        (axis,) = self.axes("attainment")
+        self.assertEqual([list(axis.lines[0].get_xdata()), list(axis.lines[0].get_ydata())], [[1, 2, 3, 4], [0, 50, 95, 100]])
+        self.assertEqual(axis.get_xlabel(), "Replicas")
+
+
 class Pgf(FigureTest):
     def test_source_has_the_data_and_balances(self):
         synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4], RATE: [2.0, 4.0]}, seeds=(1, 2), num_requests=10)
@@ -430,7 +453,7 @@ class ManyPolicies(FigureTest):
         (note,) = self.texts("fidelity_bytes")
         self.assertIn("In grey: policy_", note)
         grey = note[note.index("In grey") :].count("policy_")
-        entries = [t for t in self.legend("fidelity_bytes") if t and not t.endswith(":") and t not in ("Pareto front", "hollow: rest on the host")]
+        entries = [t for t in self.legend("fidelity_bytes") if t and not t.endswith(":") and t not in ("Pareto front", "hollow: rest in CPU memory")]
         self.assertEqual((len(entries), len(entries) + grey), (12, 26))  # full, snapkv, streaming, random, kivi2 and offload are the others
         for name in ("Full cache", "Random", "KIVI-2"):
             self.assertIn(name, entries)
@@ -532,7 +555,7 @@ class HitRatio(FigureTest):
 
 
 def write_graded(folder, policies, budget="budget_tokens", more=()):
-    """Answers on two tasks: (kv_policy, kv_policy.recipe, the budget's axis, right answers) of each policy, and values of more axes behind these."""
+    """Answers on two tasks: (kv_policy, kv_policy.recipe, the budget's axis, right answers) of each policy, and values of more axes after these."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for i, (at, recipe, value, right, *others) in enumerate(policies):
@@ -558,7 +581,7 @@ class Accuracy(FigureTest):
         self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_128"), ["Full cache", "SnapKV", "H2O", "TOVA", "KIVI-2"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].texts], ["100", "100", "25", "25", "0", "0", "50", "50", "100", "100"])
         self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].get_xticklabels()], ["NA", "copy"])
-        self.assertEqual(notes, ["accuracy_tasks_budget_tokens_128: 1 of 2 budgets drawn; without snapkv (allocator pyramid), which has other budgets"])
+        self.assertEqual(notes, ["accuracy_tasks_budget_tokens_128: budget of 128 tokens, 1 of 2 drawn; without snapkv (allocator pyramid), which has other budgets"])
         self.draw(every=True, write=False)
         self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["Full cache", "SnapKV (allocator pyramid)", "SnapKV", "H2O", "KIVI-2"])
 
@@ -600,7 +623,7 @@ class Replay(FigureTest):
         synthetic.write_replay(self.folder)
         names, notes = self.draw()
         self.assertEqual(names, [*self.OVER, "fidelity_heads_budget_tokens_128", "fidelity_steps_budget_tokens_128", "needles", "summary.tex"])
-        self.assertIn("fidelity_heads_budget_tokens_128: 1 of 2 budgets drawn", notes)
+        self.assertIn("fidelity_heads_budget_tokens_128: budget of 128 tokens, 1 of 2 drawn", notes)
         self.assert_labelled_with_units()
         self.assert_fits_a_column(self.OVER)
         self.assertIn("SnapKV & 512 & 0.961 &", (self.folder / "figures" / "summary.tex").read_text())
@@ -640,7 +663,7 @@ class Replay(FigureTest):
         _, notes = self.draw(write=False)
         heads = self.axes("fidelity_heads_budget_tokens_512")[0]
         self.assertEqual([t.get_text() for t in heads.get_yticklabels()], ["StreamingLLM", "SnapKV", "Quest", "offload", "Random"])
-        self.assertIn("fidelity_heads_budget_tokens_512: 1 of 3 budgets drawn", notes)
+        self.assertIn("fidelity_heads_budget_tokens_512: budget of 512 tokens, 1 of 3 drawn", notes)
         upper = self.axes("needles")[0]
         self.assertEqual([t.get_text() for t in upper.get_xticklabels()], ["128", "256", "512"])
         self.assertEqual([t.get_position()[0] for t in upper.texts if t.get_position()[1] == 1], [2])  # snapkv
@@ -757,8 +780,8 @@ class ServingFidelity(FigureTest):
         with mock.patch.object(style, "save") as save:
             list(serving_fidelity.draw(results, self.folder / "figures"))
         left, right = save.call_args.args[0].axes
-        self.assertEqual(left.get_ylabel(), "Attention mass kept\nmeasured on the model probe")
-        self.assertTrue(right.get_xlabel().endswith("(tokens/s)\nsimulated: llama-3.1-8b"), right.get_xlabel())
+        self.assertEqual(left.get_ylabel(), "Attention mass kept\nmeasured on the model KVLab probe")
+        self.assertTrue(right.get_xlabel().endswith("(tokens/s)\nsimulated: Llama-3.1-8B"), right.get_xlabel())
 
     def test_figure(self):
         results = self.write()
@@ -782,8 +805,11 @@ class JointFigures(FigureTest):
         served = synthetic.write_runs(self.folder / "served", {"scheduler": SCHEDULERS[:2]}, num_requests=10)
         status, lines = self.plot(graded, served)
         self.assertEqual(status, 0)
-        self.assertEqual(lines[-1], "kvlab: no joint figure: 'frontier' joins one folder of graded answers with one that served under 'host: [sim, engine]'; "
-                                    f"{graded} has graded answers, {served} was served on one host")
+        self.assertEqual(lines[-1], f"kvlab: no joint figure: no KV policy is in both folders, by recipe and budget: {graded} has snapkv 64, full; {served} serves one policy", lines)
+        cached = synthetic.write_hit_ratios(self.folder / "cached")
+        status, lines = self.plot(graded, cached)
+        self.assertEqual((status, lines[-1]), (0, "kvlab: no joint figure: one folder of graded answers or a replay is joined with one of a serving experiment; "
+                                                  f"{graded} has graded answers, {cached} has hit ratios"))
         status, lines = self.plot(served)
         self.assertFalse(any("joint" in line for line in lines))
 
@@ -861,7 +887,7 @@ class Frontier(FigureTest):
 
     def test_figure_of_both_folders(self):
         self.write((("full", ""), ("budget_tokens 128", "snapkv")))
-        drawn = plot.draw_frontier([self.folder / "graded", self.folder / "served"])
+        drawn = plot.draw_joint([self.folder / "graded", self.folder / "served"])
         self.assertEqual((drawn.names, drawn.notes), (["frontier"], ["frontier: at load_frac 0.3; only graded: snapkv 512, h2o 128"]))
         for kind in ("pdf", "png"):
             self.assertGreater((drawn.folder / f"frontier.{kind}").stat().st_size, 2000)
@@ -880,16 +906,14 @@ class Frontier(FigureTest):
         for a, b in zip(boxes, boxes[1:]):
             self.assertFalse(_overlap(a, b))
 
-    def test_folders_without_a_common_policy_are_an_error(self):
+    def test_folders_without_a_common_policy_have_no_figure(self):
         self.write((("budget_tokens 64", "snapkv"),))
-        with self.assertRaises(load.ResultsError) as caught:
-            plot.draw_frontier([self.folder / "graded", self.folder / "served"])
-        self.assertIn("no KV policy is in both folders", str(caught.exception))
-        self.assertIn("snapkv 512", str(caught.exception))
-        self.assertIn("serves snapkv 64", str(caught.exception))
+        drawn = plot.draw_joint([self.folder / "graded", self.folder / "served"])
+        self.assertEqual(drawn.names, [])
+        for text in ("no joint figure: no KV policy is in both folders", "snapkv 512", "serves snapkv 64"):
+            self.assertIn(text, drawn.notes[0])
         synthetic.write_csv(self.folder / "served" / "summary.csv", ["run", "host", "seed", "tpot_mean_ms", "e2e_mean_ms"], [["0001", "sim", 1, 2.0, 3.0]])
-        with self.assertRaisesRegex(load.ResultsError, "serves one policy"):
-            plot.draw_frontier([self.folder / "graded", self.folder / "served"])
+        self.assertIn("serves one policy", plot.draw_joint([self.folder / "graded", self.folder / "served"]).notes[0])
 
 
 class Validation(FigureTest):
@@ -1042,8 +1066,8 @@ class Numbers(unittest.TestCase):
         self.assertEqual(load.axis_title("replicas"), "Replicas")
 
     def test_goodput_replaces_latency_only_with_an_slo(self):
-        self.assertNotIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [np.nan]}))])
-        self.assertIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [1.0]}))])
+        self.assertNotIn("goodput_per_s", [c for c, _ in bars.metrics_of(pd.DataFrame({"goodput_per_s": [np.nan]}))])
+        self.assertIn("goodput_per_s", [c for c, _ in bars.metrics_of(pd.DataFrame({"goodput_per_s": [1.0]}))])
 
 
 class EarlierResults(FigureTest):

@@ -59,7 +59,7 @@ TEST(ChooseBatch, MostGainPerContextUntilMemoryIsFull) {
   EXPECT_EQ(chosen(all, {1, 2, 3}, 10, kFast), "111");
   EXPECT_EQ(chosen(all, {1}, 10, kFast), "010");
 }
-// Who reads from a full buffer gains nothing and gives way, though its context is short.
+// A reader with a full buffer gains nothing and gives way, though its context is short.
 TEST(ChooseBatch, WhoIsAheadGivesWay) { EXPECT_EQ(chosen({candidate(10, 1, 2), candidate(0, 100, 2)}, {1, 2}, 3, kFast), "01"); }
 
 // A step takes b ns squared: of three readers one has gain 1, two 2 x 0.25, three 3 x 1/9.

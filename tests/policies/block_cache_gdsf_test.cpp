@@ -6,7 +6,7 @@ namespace kvlab {
 namespace {
 
 // Equal costs: H = clock + uses. a-H1 a.2 a.3  b-H1  c:b clock 1, cH2  d:c clock 2, dH3  e: a and d have H3, a was
-// released first. Where lfu would keep a for ever (e:d), the clock lets it age.
+// released first. lfu would keep a for ever (e:d); the clock lets it age.
 TEST(GdsfBlockCache, HandTrace) {
   EXPECT_EQ(BlockCacheHost("gdsf", 2).run("aaabcde"), "-..-bca");
   EXPECT_EQ(BlockCacheHost("lfu", 2).run("aaabcde"), "-..-bcd");

@@ -14,7 +14,7 @@ TEST(LruBlockCache, BlankBlocksComeInIndexOrderAndQueueWithTheRest) {
   cache->reset(3);
   EXPECT_TRUE(cache->orders_blank_blocks());
   EXPECT_EQ(cache->victim(0), BlockId{0});
-  cache->on_release(BlockId{0});  // freed without content: behind the blank ones
+  cache->on_release(BlockId{0});  // freed without content: after the blank ones
   EXPECT_EQ(cache->victim(0), BlockId{1});
   EXPECT_EQ(cache->victim(0), BlockId{2});
   EXPECT_EQ(cache->victim(0), BlockId{0});

@@ -171,7 +171,7 @@ TEST(Mooncake, ThePredictedLoadIsThatAtTheEndOfThePrompt) {
   EXPECT_EQ(ask_decode(*dispatcher, busy_decode(0s), 0), "2");  // it was checked at arrival
 }
 
-// Prompts before this one take 1 s. Of the requests that wait on both prefill instances, either decode instance gets half.
+// Prompts before this one take 1 s. Each decode instance gets half of the requests that wait on both prefill instances.
 TEST(Mooncake, PromptsThatWillBeComputedAreDecodeLoad) {
   const auto waiting = [](std::int64_t requests) {
     FakeFleet fleet = timed_fleet();

@@ -95,8 +95,8 @@ TEST(LeastKvDispatcher, ComparesSharesTiesToTheFirst) {
   EXPECT_EQ(route(*dispatcher, fleet, 1), 0U);  // 0.30 twice
 }
 
-// Of n replicas with loads 0, 1, 2, 3 the k-th least loaded is chosen when it is drawn with a more loaded one: of 6 pairs
-// replica 0 wins 3, replica 1 wins 2, replica 2 wins 1, replica 3 none. 6000 draws, 4 sigma = 155 at p = 1/2.
+// Among n replicas with loads 0, 1, 2, 3 the k-th least loaded is chosen when it is drawn with a more loaded one: of 6 pairs replica 0 wins
+// 3, replica 1 wins 2, replica 2 wins 1, replica 3 none. 6000 draws, 4 sigma = 155 at p = 1/2.
 TEST(PowerOfTwoDispatcher, ChoosesTheLessLoadedOfTwo) {
   FakeFleet fleet(4);
   for (std::size_t i = 0; i < 4; ++i) fleet.loads[i].waiting = static_cast<std::int64_t>(i);

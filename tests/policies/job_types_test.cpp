@@ -100,10 +100,10 @@ TEST(JobTypes, ParityWhereMeansAreEqual) {
   for (const Rule rule : {Rule::kEtc, Rule::kUcb}) EXPECT_NEAR(excess(rule, 0, means, 100), excess(rule, kQuantum, means, 100), 0.05);
 }
 
-// Equal short types are not told apart, and need not be: the long one is left alone all the same.
+// Equal short types are not told apart, and need not be: the long one still waits.
 TEST(JobTypes, ALongTypeIsLeftAloneBesideEqualShortOnes) { EXPECT_LT(excess(Rule::kEtc, 0, {20, 20, 20, 2000}, 100), 1); }
 
-// What is learned is worth more the more jobs there are.
+// Learned means are worth more the more jobs there are.
 TEST(JobTypes, TheExcessShrinksWithTheNumberOfJobs) {
   const std::vector<double> means{20, 100};
   for (const Rule rule : {Rule::kEtc, Rule::kUcb}) {

@@ -66,7 +66,7 @@ TEST(MlfqOrder, TheStarvedArePromoted) {
   EXPECT_GE(wait_of("3"), 3);
 }
 
-// 10 blocks, of which 3 are to stay free. After step 2 both requests have 4 of them, so request 1 is copied out while request 0 goes on;
+// 10 blocks, of which 3 are to stay free. After step 2 both requests have 4 of them, so request 1 is copied out while request 0 continues;
 // its blocks are free when the copy has ended. It would leave 2 free and stays out until request 0 is done.
 TEST(MlfqOrder, SwapsTheLastOutBeforeMemoryIsFull) {
   ReplicaDriver d("vllm_v1", "{}",

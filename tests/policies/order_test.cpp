@@ -162,7 +162,7 @@ TEST(SrptOrder, AHalfComputedPromptComesBackWithRoomForAllOfIt) {
   EXPECT_EQ(d.step(), "0:4");
 }
 
-// What is swapped out comes back without being computed again.
+// A request that was swapped out comes back without being computed again.
 TEST(SrptOrder, SwapsWhereAsked) {
   ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.host_blocks = 10, .order = "srpt", .order_params = "{preemption: swap}"});
   d.arrive(4, 5);

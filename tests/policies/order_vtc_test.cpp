@@ -55,7 +55,7 @@ TEST(VtcOrder, ChargesThePredictionAndTakesItBack) {
   EXPECT_EQ(d.waiting(), "1 3") << "8 and 24 after both ended";
 }
 
-// Client 7 has weight 2: it pays 3 for a request where client 8 pays 6. After requests 0 and 5 it stands at 3 against 6, and so on; at
+// Client 7 has weight 2: it pays 3 for a request where client 8 pays 6. After requests 0 and 5 it has paid 3 against 6, and so on; at
 // equal counters the client that came first goes first.
 TEST(VtcOrder, AClientOfWeightTwoGetsTwiceAsMuch) {
   ReplicaDriver d("vllm_v1", kOneAtATime, Memory{.order = "vtc", .order_params = "{weights: {7: 2}}"});

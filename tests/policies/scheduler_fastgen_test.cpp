@@ -6,7 +6,7 @@ namespace {
 using Memory = ReplicaDriver::Memory;
 
 // F = 8. Every pass is filled to 8 tokens while prompts last: short ones are fused, long ones split, the rest of a split one
-// goes on before those that wait.
+// continues before those that wait.
 TEST(FastGenScheduler, FillsEveryForwardPass) {
   ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{});
   d.arrive(3, 3);
@@ -18,8 +18,8 @@ TEST(FastGenScheduler, FillsEveryForwardPass) {
   EXPECT_EQ(d.step(), "");
 }
 
-// A prompt enters only if blocks exist for all its remaining tokens: request 1 needs 5, and 3 are free; request 2, which would
-// fit, stays behind it.
+// A prompt enters only if blocks exist for all its remaining tokens: request 1 needs 5, and 3 are free; request 2, which would fit, waits
+// after it.
 TEST(FastGenScheduler, NeedsBlocksForTheWholeRemainder) {
   ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{.num_blocks = 5});
   d.arrive(6, 4);
@@ -44,7 +44,7 @@ TEST(FastGenScheduler, NoWatermarkAndNoReservation) {
 }
 
 // A decode without a block is passed over, not preempted: 3 blocks, requests 0 (5 of 8 tokens) and 1 (full) hold them all.
-// Request 0 goes on until it needs a block itself; it is done by then.
+// Request 0 continues until it needs a block itself; it is done by then.
 TEST(FastGenScheduler, DecodesWithoutABlockWait) {
   ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 3});
   d.arrive(5, 3);
@@ -58,7 +58,7 @@ TEST(FastGenScheduler, DecodesWithoutABlockWait) {
 }
 
 // Card 1.6, step 3: nothing can be scheduled. 4 blocks, requests 0, 1, 2 of 4, 4 and 8 tokens are all full. The last holder,
-// 2, is flushed to the END of the queue, behind request 3 that arrived later; requests 0 and 1 get its two blocks.
+// 2, is flushed to the END of the queue, after request 3, which arrived later; requests 0 and 1 get its two blocks.
 TEST(FastGenScheduler, FlushesTheLastHolderToTheBack) {
   ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 4});
   d.arrive(4, 2);
@@ -74,8 +74,8 @@ TEST(FastGenScheduler, FlushesTheLastHolderToTheBack) {
   EXPECT_EQ(d.left().size(), 4U);
 }
 
-// The victim is the last holder, not the last arrival. Request 2 came back last of all after a flush: now it is behind
-// request 3, which arrived after it, and goes again; request 3 stays.
+// The victim is the last holder, not the last arrival. Request 2 came back last of all after a flush: now it comes after request 3, which
+// arrived after it, and goes again; request 3 stays.
 TEST(FastGenScheduler, VictimsGoByOrderOfHoldingNotOfArrival) {
   ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 4});
   d.arrive(4, 2);
@@ -109,7 +109,7 @@ TEST(FastGenScheduler, ABegunPromptCanRunOutOfBlocks) {
   EXPECT_EQ(d.step(), "1:4");
 }
 
-// Card 1.6: the begun prompt 1 stands in front of the buffer and the decode behind it, so the decode is flushed though it was
+// Card 1.6: the begun prompt 1 is before the buffer and the decode after it, so the decode is flushed though it was
 // admitted first. 5 blocks: request 0 grows to 4 of them, request 1 holds one and needs 3 more.
 TEST(FastGenScheduler, FlushesADecodeBeforeABegunPrompt) {
   ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{.num_blocks = 5});

@@ -90,7 +90,7 @@ TEST(LayeredPrefillScheduler, ALongPromptGoesOnInTheNextCohort) {
 }
 
 // 154 blocks of 4. Two decodes hold 2 blocks each, the cohort 150. In its second step both decodes need a third block: the tail decode
-// gives way, the cohort goes on. The victim's 9 tokens, 3 blocks, fit once request 2 is done.
+// gives way, the cohort continues. The victim's 9 tokens, 3 blocks, fit once request 2 is done.
 TEST(LayeredPrefillScheduler, TheTailDecodeGivesWayToOthersAndTheCohortGoesOn) {
   ReplicaDriver d("layered_prefill", "{}", Memory{.num_blocks = 154});
   d.arrive(7, 10);

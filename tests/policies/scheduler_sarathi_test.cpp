@@ -116,7 +116,7 @@ TEST(SarathiScheduler, DecodeMaximalHasOneChunkPerStep) {
 }
 
 // Budget from 128 to 32 in 3 stages over 300 tokens: 128, 80, 32, each rounded to a multiple of 32 (80 is half way: 96).
-// Stages are 100 tokens of the prompt long: 0 -> 128; 128 -> stage 1; 224 -> stage 2 from here on, also behind 300.
+// Stages are 100 tokens of the prompt long: 0 -> 128; 128 -> stage 1; 224 -> stage 2 from here on, also after 300.
 TEST(SarathiScheduler, DynamicBudgetFallsAlongThePrompt) {
   ReplicaDriver d("sarathi", "{dynamic_stages: 3, dynamic_high_tokens: 128, dynamic_low_tokens: 32, dynamic_span_tokens: 300}", Memory{});
   d.arrive(350, 1);

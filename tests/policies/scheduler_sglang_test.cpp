@@ -22,7 +22,7 @@ TEST(SgLangScheduler, PromptsComeBeforeDecodes) {
   EXPECT_EQ(d.left().size(), 2U);
 }
 
-// Chunks end at blocks. The cut prompt goes on in the next step, though request 0 could decode.
+// Chunks end at blocks. The cut prompt continues in the next step, though request 0 could decode.
 TEST(SgLangScheduler, CutsOnePromptAtMost) {
   ReplicaDriver d("sglang", "{chunk_tokens: 8}", Memory{});
   d.arrive(4, 3);

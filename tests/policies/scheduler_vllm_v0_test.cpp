@@ -97,9 +97,9 @@ TEST(VllmV0Scheduler, RejectsWhatLeavesLessThanTheWatermark) {
   EXPECT_NE(d.rejection().find("watermark"), std::string::npos);
 }
 
-// 4 blocks of 4 tokens, three requests with full blocks of prompt (4, 4, 8 tokens). The decode step has no free block: for
-// request 0 the latest arrival, 2, is preempted (2 blocks return), requests 0 and 1 take one each. Request 2 stands at the
-// head of the queue with c = 0, and comes back with 8 + 1 known tokens when request 0 and 1 are done.
+// 4 blocks of 4 tokens, three requests with full blocks of prompt (4, 4, 8 tokens). The decode step has no free block: for request 0 the
+// latest arrival, 2, is preempted (2 blocks return), requests 0 and 1 take one each. Request 2 is at the head of the queue with c = 0, and
+// comes back with 8 + 1 known tokens when request 0 and 1 are done.
 TEST(VllmV0Scheduler, PreemptsTheLatestArrivalByRecompute) {
   ReplicaDriver d("vllm_v0", "{}", Memory{.num_blocks = 4});
   d.arrive(4, 2);
@@ -155,7 +155,7 @@ TEST(VllmV0Scheduler, SwappedRequestsBlockNewPrompts) {
 }
 
 // Request 0 has been handed over with its 3 blocks; request 1 needs a third block for its next token and swaps itself out. Request 0
-// comes back with its blocks, as one from another replica does, and goes on: request 1 waits for memory that only it gives back.
+// comes back with its blocks, as one from another replica does, and continues: request 1 waits for memory that only it gives back.
 TEST(VllmV0Scheduler, RequestsWithBlocksDoNotWaitForSwappedOnes) {
   ReplicaDriver d("vllm_v0", "{preemption: swap}", Memory{.num_blocks = 5, .host_blocks = 10});
   d.arrive(12, 3, {}, true);

@@ -54,7 +54,7 @@ TEST(VllmV1Scheduler, AtMostMaxNumSeqs) {
 }
 
 // 4 blocks of 4 tokens, all taken by prompts. Request 0 needs a block: the last running one gives back 2; 0 and 1 take them.
-// It stands at the head of the queue, before request 3, and recomputes silently until c = old n = 9.
+// It is at the head of the queue, before request 3, and recomputes silently until c = old n = 9.
 TEST(VllmV1Scheduler, PreemptsTheLastByRecompute) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 4});
   d.arrive(4, 2);
@@ -121,7 +121,7 @@ TEST(VllmV1Scheduler, NoAdmissionInAStepThatPreempted) {
 }
 
 // Card 1.4b: the gate asks for the whole prompt, at the free blocks of this moment. Request 0 has taken one of 10 blocks with
-// its first chunk; 9 blocks of prompt pass, 10 do not, and request 2 waits behind them.
+// its first chunk; 9 blocks of prompt pass, 10 do not, and request 2 waits after them.
 TEST(VllmV1Scheduler, FullLengthGateAndHeadOfLine) {
   const auto first_step = [](int prompt, const std::string& gate) {
     ReplicaDriver d("vllm_v1", "{long_prefill_tokens: 4, reserve_full_prompt: " + gate + "}", Memory{.num_blocks = 10});
@@ -310,7 +310,7 @@ TEST(VllmV1Scheduler, PreemptedWithAStepInFlight) {
   EXPECT_EQ(d.free_blocks(), 4);
 }
 
-// A request whose own step is in flight cannot come back yet; with room and budget, the one behind it enters.
+// A request whose own step is in flight cannot come back yet; with room and budget, the next one enters.
 TEST(VllmV1Scheduler, ABlockedHeadIsParkedInPlace) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20});
   d.arrive(4, 9);

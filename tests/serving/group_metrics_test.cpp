@@ -36,6 +36,25 @@ TEST(GroupMetrics, RequestsAreHeldToTheirOwnTargets) {
   EXPECT_TRUE(attains(lax, Slo{})) << "other targets are then none";
 }
 
+// Two requests of a class: 40 and 10 tokens of 100 and 50 were in the cache; one of one token has no TPOT.
+TEST(GroupMetrics, TpotAndHitsByGroup) {
+  RequestFacts chat;
+  chat.request_class = ClassName("chat");
+  RequestRecord first = completed(chat, 100, 100, 5), second = completed(chat, 300, 50, 1), never = completed(chat, 0, 70, 1);
+  first.scheduled = second.scheduled = kStart;
+  first.hit_tokens = 40;
+  second.hit_tokens = 10;
+  never.outcome = Outcome::kRejected;
+  GroupMetrics groups;
+  for (const RequestRecord& r : {first, second, never}) groups.add(r, false, false);
+  const GroupRow row = groups.finish().classes.at(0);
+  EXPECT_EQ(row.tpot.count, 1U);
+  EXPECT_EQ(row.tpot.p99, 10'000'000);
+  EXPECT_EQ(row.ttft.p50, 200'000'000);
+  EXPECT_EQ(row.prompt_tokens, 150);
+  EXPECT_EQ(row.hit_tokens, 50);
+}
+
 // Those of the client, else of the class, else of the run; the request's own columns replace one limit each.
 TEST(GroupMetrics, TargetsOfClassesAndClients) {
   const auto ttft = [](std::int64_t ms) {

@@ -68,7 +68,7 @@ TEST(HostCopies, OnlyNewBlocksAreCopiedAgain) {
   }
 }
 
-// Room for 5 blocks. Request 1 needs 3 of them, so the copy of request 0 is given up; then request 0 itself finds no room.
+// Room for 5 blocks. Request 1 needs 3 of them, so the copy of request 0 is dropped; then request 0 itself finds no room.
 TEST(HostCopies, AreGivenUpUnderPressure) {
   ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 20, .host_blocks = 5, .keeps_host_copies = true});
   d.arrive(12, 20);

@@ -12,7 +12,7 @@
 namespace kvlab {
 namespace {
 
-// Of lists long and short, smooth, with two far modes, and of equal values: as of the sorted list, but for half a bin.
+// Long and short lists, smooth ones, with two far modes, and of equal values: quantiles equal those of the sorted list within half a bin.
 TEST(LogHistogram, QuantilesAreWithinAFifthOfAPercent) {
   double worst = 0;
   for (std::uint64_t list = 0; list < 400; ++list) {
@@ -23,7 +23,7 @@ TEST(LogHistogram, QuantilesAreWithinAFifthOfAPercent) {
     for (std::uint64_t i = 0; i < size; ++i) {
       const double smooth = draw(i).lognormal(static_cast<double>(list % 7) * 4, 1.5);
       const double two_modes = draw(i).uniform() < 0.7 ? 10'000'000 + 1'000 * smooth : 400'000'000;
-      const double steps = 131'072.0 * static_cast<double>(1 + i % 2);  // where bins begin
+      const double steps = 131'072.0 * static_cast<double>(1 + i % 2);  // starts of bins
       values.push_back(static_cast<std::int64_t>(list % 4 == 0 ? smooth : list % 4 == 1 ? two_modes : steps));
       histogram.add(values.back());
     }
@@ -39,7 +39,7 @@ TEST(LogHistogram, QuantilesAreWithinAFifthOfAPercent) {
   EXPECT_GT(worst, 0.0015) << "the bound is reached";
 }
 
-// What fast-forward relies on: a progression at once is its members one by one.
+// Fast-forward needs this: a progression added at once equals its members added one by one.
 TEST(LogHistogram, ProgressionsCountLikeTheirMembers) {
   for (std::uint64_t i = 0; i < 500; ++i) {
     const auto draw = [&](std::uint64_t step) { return Draw{4, Purpose::kTest, i, step, 0}; };

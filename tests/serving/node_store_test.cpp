@@ -45,7 +45,7 @@ TEST(NodeStore, LeadingBlocksAreFoundOnceTheyAreHere) {
 TEST(NodeStore, BlocksOfThePromptAloneAreKept) {
   const NodeStore store = store_of(10);
   Prompt prompt(1, 4);
-  prompt.request.prompt_tokens = 255;  // the hashes go on after it
+  prompt.request.prompt_tokens = 255;  // the hashes continue after it
   EXPECT_EQ(store.blocks_of(prompt.request), 3);
   prompt.request.hash_tokens = 24;
   EXPECT_THROW(static_cast<void>(store.blocks_of(prompt.request)), InputError);

@@ -45,7 +45,7 @@ TEST(Qoe, ARequestsOwnTargetsAreItsLine) {
   EXPECT_DOUBLE_EQ(qoe_of({2000, 2250}, &facts), 1) << "a pace of 0 is none";
 }
 
-// What fast-forward relies on, for gaps that grow, shrink or stay.
+// Fast-forward needs this, for gaps that grow, shrink or stay.
 TEST(Qoe, AStretchIsItsTokensOneByOne) {
   for (std::uint64_t i = 0; i < 3000; ++i) {
     const auto draw = [&](std::uint64_t step, std::uint64_t below) {

@@ -115,7 +115,7 @@ class DrivenReplica {
 constexpr std::int32_t kKept = 8;
 const std::vector<std::uint64_t> kFiveBlocks{11, 12, 13, 14, 15};
 
-// Blocks have names where a request has hashes and prefix caching is on, before and after it left the hashed domain.
+// Blocks have names if a request has hashes and prefix caching is on, before and after it stopped sharing blocks.
 TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
   for (const bool caches : {true, false}) {
     for (const std::vector<std::uint64_t>& content : {kFiveBlocks, {}}) {
@@ -132,7 +132,7 @@ TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
   }
 }
 
-// Of a cached prefix of four blocks, tokens that the policy observes are computed anew: of other requests' blocks and of its own.
+// In a cached prefix of four blocks, tokens that the policy observes are computed anew: in other requests' blocks and in its own.
 TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
   const auto found = [](std::int32_t fresh, std::int32_t prompt) {
     DrivenReplica r({.blocks = 20, .kept_tokens = 100, .fresh_tokens = fresh});

@@ -1,4 +1,4 @@
-// The choice between waiting for a copy in and going on without its request, and the blocks of copies that run during steps.
+// The choice between waiting for a copy in and continuing without its request, and the blocks of copies that run during steps.
 #include "serving/swap_setup.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ constexpr Span kStep{1000};
 TEST(CopyIn, IsWaitedForWhereThatCostsFewerTokens) {
   // A request alone waits at no cost: otherwise the GPU would be idle.
   EXPECT_TRUE(waits_for_copy_in(0, kStep, Span{0}, Span{7500}));
-  // A copy of a tenth of a step: if the step goes on its request misses one token, waiting costs a tenth of a token per request.
+  // A copy of a tenth of a step: if the step continues its request misses one token, waiting costs a tenth of a token per request.
   EXPECT_TRUE(waits_for_copy_in(9, kStep, Span{0}, Span{100}));
   EXPECT_FALSE(waits_for_copy_in(10, kStep, Span{0}, Span{100}));
   // 2.5 steps: three tokens are missed.

@@ -47,7 +47,7 @@ PolicySample in_step(const std::string& op, std::int64_t bytes, std::int64_t flo
   return s;
 }
 
-// A prompt's calls do more with a byte than a decode step's: both are met, wherever they lie.
+// A prompt's calls do more with a byte than a decode step's: both are priced right, at all sizes.
 TEST(PolicyTimes, StepsOfRecipesArePricedByBytesAndFlops) {
   const auto truth = [](double bytes, double flops) { return 3e6 + 40 * bytes + 2 * flops; };
   std::vector<PolicySample> samples;
@@ -64,7 +64,7 @@ TEST(PolicyTimes, StepsOfRecipesArePricedByBytesAndFlops) {
     }
 }
 
-// Where noise would have it that more bytes take less time, they take none.
+// If noise makes more bytes seem to take less time, they take none.
 TEST(PolicyTimes, NoPartOfAPriceIsBelowZero) {
   const PolicyTimes times(
       {in_step("sums", 1000, 10'000, 2e6), in_step("sums", 100'000, 11'000, 1.9e6), in_step("sums", 1000, 900'000, 9e7)},
@@ -171,7 +171,7 @@ TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
   EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), ::testing::HasSubstr("kv_reads"));
 }
 
-// What a profile says comes back as it was written, and a run without the option takes it from there.
+// Values that a profile sets come back as written, and a run without the option takes them from there.
 TEST(PolicyPrices, KvReadsComeBackFromTheFolder) {
   const WithPolicyTimes profile;
   for (const KvReads reads : {KvReads::kStored, KvReads::kDecoded, KvReads::kUnpacked}) {

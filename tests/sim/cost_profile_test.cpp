@@ -18,7 +18,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-// Whether two rows of different lengths cost something else than two equal ones with as many tokens.
+// True if two rows of different lengths cost something else than two equal ones with as many tokens.
 bool prices_unevenness(CostModel& cost) {
   StepShape uneven = decode_shape(2, 1000, 900, 100), even = decode_shape(2, 1000, 500, 500);
   uneven.decode_kv_squares = 900 * 900 + 100 * 100;
@@ -126,7 +126,7 @@ TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
   EXPECT_NEAR(attention(mixed), 20.64 + 4.48 + 0.25 * 5.76, 1e-3);
 }
 
-// The flag in meta.yaml decides, whatever tables lie beside it.
+// The flag in meta.yaml decides, even if skew tables are in the folder.
 TEST(BundleCost, SkewTableIsIgnoredUnlessEnabled) {
   const TempFolder folder;
   write_tiny_bundle(folder);

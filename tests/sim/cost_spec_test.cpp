@@ -106,7 +106,7 @@ TEST(ModelSpec, QwenSlidesWhereItIsTold) {
   EXPECT_EQ(window("mistral", ""), 128);
 }
 
-// What configuration classes have where the file is silent, and null, which is not silence.
+// Values of configuration classes if the file does not set them, and null, which sets them.
 TEST(ModelSpec, WindowsThatAFamilyHasByDefault) {
   const auto window = [](const std::string& more) { return tiny_with(more).sliding_window; };
   EXPECT_EQ(window("model_type: mistral\n"), 4096);
@@ -133,7 +133,7 @@ TEST(ModelSpec, NullsInsideATextConfigAreAbsentToo) {
   EXPECT_EQ(m.sliding_window, 0);
 }
 
-// What configuration classes have where the file is silent, and null, which is not silence.
+// Values of configuration classes if the file does not set them, and null, which sets them.
 TEST(ModelSpec, KvHeadsThatAFamilyHasByDefault) {
   const TempFolder folder;
   const auto spec = [&](const std::string& more) {

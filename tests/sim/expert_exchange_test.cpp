@@ -54,7 +54,7 @@ TEST(ExpertExchange, ATokenCrossesOnceToEachGpuThatHasOneOfItsExperts) {
   EXPECT_EQ(volume(two, {6, 6}), 6 * 32 * 5 / 6);
 }
 
-// A rank of so many decode rows of 9 cached tokens, in a group whose ranks compute so many tokens.
+// A rank with this number of decode rows of 9 cached tokens, in a group whose ranks compute these numbers of tokens.
 StepCost rank_cost(CostModel& cost, std::int32_t rows, const std::vector<std::int64_t>& computed) {
   StepShape shape = decode_shape(rows, rows * 9);
   const GroupTokens group = group_of(computed);

@@ -1,6 +1,6 @@
-// Step logs of every scheduler on one small trace, against tests/sim/golden/NAME.txt. Those files carry the reasoning of their
-// interesting lines as comments. KVLAB_UPDATE_GOLDEN=1 writes the logs anew and keeps comments that stand before lines which
-// are still there; read the difference before you commit it.
+// Step logs of every scheduler on one small trace, against tests/sim/golden/NAME.txt. Those files carry the reasoning of their interesting
+// lines as comments. KVLAB_UPDATE_GOLDEN=1 writes the logs anew and keeps comments before lines which are still there; read the difference
+// before you commit it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -81,7 +81,7 @@ std::vector<std::string> log_of(const Golden& golden) {
 
 struct GoldenFile {
   std::vector<std::string> lines;                             // of the log
-  std::vector<std::pair<std::string, std::string>> comments;  // and the line each stands before
+  std::vector<std::pair<std::string, std::string>> comments;  // and the line after each
 };
 
 GoldenFile read(const std::string& path) {

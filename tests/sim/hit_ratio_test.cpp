@@ -46,6 +46,27 @@ void expect_conserved(const HitRatio& r, std::uint32_t capacity) {
   EXPECT_LE(r.insertions - r.evictions, capacity);
 }
 
+// Prompts of two blocks (32 of 40 tokens). Client 7 sends the first, third and fourth: the third repeats its own, the fourth client 8's,
+// and is a later turn.
+TEST(HitRatio, GroupsByHand) {
+  RequestFacts seven, eight;
+  seven.client = 7, eight.client = 8;
+  HitRatioTrace trace = trace_of({{1, 2}, {3, 4}, {1, 2}, {3, 4}});
+  TraceRequest request;
+  request.prompt_tokens = 40;
+  for (const RequestFacts* facts : {&seven, &eight, &seven}) {
+    request.facts = facts;
+    trace.groups.add(request);
+  }
+  request.session = 1;
+  request.is_follow_up = true;
+  trace.groups.add(request);
+  const std::vector<HitGroup> found = run("lru", trace, 8).groups;
+  EXPECT_EQ(found, (std::vector<HitGroup>{
+                       {"client", "7", 3, 6, 4, 64, 120}, {"client", "8", 1, 2, 0, 0, 40}, {"turn", "later", 1, 2, 2, 32, 40}}));
+  EXPECT_TRUE(run("lru", trace_of({{1}}), 8).groups.empty());
+}
+
 // 3 blocks: [1 2] goes in, [1 3] hits block 1, [4 5] evicts 2 and 3 (deeper and older first), [1 3] hits 1 and evicts 5.
 TEST(HitRatio, LruOnChainsByHand) {
   const HitRatio r = run("lru", trace_of({{1, 2}, {1, 3}, {4, 5}, {1, 3}}), 3);
@@ -135,7 +156,7 @@ RC_GTEST_PROP(HitRatio, NothingBeatsBelady, ()) {
   const HitRatioTrace trace = trace_of(*rc::gen::resize(30, chain_workloads()));
   for (const std::uint32_t capacity : {1U, 2U, 3U, 5U, 8U, 13U, 21U}) {
     const HitRatio best = run("belady", trace, capacity);
-    RC_ASSERT(best.orphans == 0U);  // what it keeps of a chain is a prefix
+    RC_ASSERT(best.orphans == 0U);  // the kept part of a chain is a prefix
     for (const std::string& cache : kAll) {
       const HitRatio r = run(cache, trace, capacity);
       expect_conserved(r, capacity);

@@ -21,7 +21,7 @@ struct TiersCard {
     shape.ops = ops;
     return cost->step(shape).of(CostPart::kPolicy).count();
   }
-  // What transfers may run beside: the layers, without embedding, head and the like.
+  // Time that transfers may overlap: the layers, without embedding, head and the like.
   std::int64_t layers(std::int32_t kv = 100) const {
     StepShape shape = equal_decode_rows(1, kv, {});
     shape.layers = 2;

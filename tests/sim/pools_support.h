@@ -16,7 +16,7 @@ inline PoolSetup pool_of(const SimSetup& base, const std::string& name, Roles ro
   return pool;
 }
 
-// Prefill and decode pools of so many replicas, over links of 1 GB/s that take 1 ms per call.
+// Prefill and decode pools of these numbers of replicas, over links of 1 GB/s that take 1 ms per call.
 inline SimSetup pools_setup(std::uint32_t prefill, std::uint32_t decode, const std::string& dispatcher = "least_outstanding",
                             SimSetup base = basic_setup("vllm_v1", "{async_scheduling: false}")) {
   base.make_dispatcher = policy<DispatcherRegistry>("dispatcher", dispatcher, "{}");
@@ -28,7 +28,7 @@ inline SimSetup pools_setup(std::uint32_t prefill, std::uint32_t decode, const s
   return base;
 }
 
-// Prefill replicas keep prompts in so many blocks of 64 tokens, which the block cache of GPU memory has in four.
+// Prefill replicas keep prompts in a number of blocks of 64 tokens, which the block cache of GPU memory has in four.
 inline void add_store(SimSetup& setup, std::int64_t blocks, std::int32_t block_tokens = 64) {
   setup.store.block_tokens = block_tokens;
   setup.store.make_eviction = policy<BlockCacheRegistry>("block cache", "lru", "{}");

@@ -19,7 +19,7 @@ struct Mean {
 
 using Pair = std::array<double, 2>;
 
-// Of two results of each run.
+// Means of two results of each run.
 template <class F>
 std::array<Mean, 2> replicate_pairs(int times, F&& run) {
   Pair sum{}, squares{};

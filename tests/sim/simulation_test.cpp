@@ -1,4 +1,4 @@
-// What a whole simulation answers, on small traces.
+// Results of whole simulations, on small traces.
 #include "sim/simulation.h"
 
 #include <gtest/gtest.h>
@@ -153,7 +153,7 @@ TEST(Simulation, WhoFollowsAtOnceIsPlannedAtOnce) {
   }
 }
 
-// Whether blocks have names of their own in the trace or none, who is preempted finds the same of them again.
+// A preempted request finds the same of its blocks again, with hashes of its own in the trace or without any.
 TEST(Simulation, NamesThatNobodySharesChangeNothing) {
   std::uint64_t preemptions = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {

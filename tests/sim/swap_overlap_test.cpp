@@ -51,7 +51,7 @@ TEST(SwapOverlap, AStepWaitsForCopiesOutByDefault) {
   EXPECT_NEAR(ends.long_last, 22 + 6 + 89, 1e-3);
 }
 
-// Request 1 goes on at once. It is done at 16 ms, and the way back begins when the way out has ended, at 17 ms.
+// Request 1 continues at once. It is done at 16 ms, and the way back begins when the way out has ended, at 17 ms.
 TEST(SwapOverlap, CopiesOutRunBesideSteps) {
   for (const Overlap overlap : {Overlap::kOut, Overlap::kAdaptive}) {
     const Ends ends = run_two(overlap_setup(overlap, 100));

@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // One line of tests/bad_traces/expected.txt: file, message ({file}: its path, {config}: the mapping that names it), and
-// what stands beside `file` in that mapping.
+// the other keys of that mapping.
 struct BadTrace {
   std::string file, message, options;
 };

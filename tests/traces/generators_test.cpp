@@ -35,7 +35,7 @@ std::vector<double> gaps_of(const std::string& arrival, int requests, std::uint6
   return gaps;
 }
 
-// Mean and cv over 32 seeds lie within 4 standard errors, estimated from the seeds, of what theory says.
+// Mean and cv over 32 seeds are within 4 standard errors, estimated from the seeds, of their theoretical values.
 void expect_gaps(const std::string& arrival, double mean, double cv) {
   std::vector<double> means;
   std::vector<double> cvs;

@@ -18,12 +18,12 @@
 
 namespace kvlab {
 
-// own: the options of the formats, as YAML.
+// own: the options of the formats, as YAML, and `format` where it is not guessed.
 inline std::unique_ptr<RowReader> reader_of(const std::string& text, const ReaderOptions& options = {}, const std::string& own = "{}") {
   auto lines = std::make_unique<LineReader>("f", bytes_in_memory("f", text));  // `text` must outlive the reader
   Params p = Params::from_text(own);
   const TraceFormats formats(p);
-  const std::string format = formats.find("", *lines);
+  const std::string format = formats.find(p.text("format", "", ""), *lines);
   return formats.read(std::move(lines), format, options);
 }
 

@@ -5,38 +5,20 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <set>
 
 #include "base/error.h"
-#include "base/json_node.h"
-#include "base/json_text.h"
+#include "base/params.h"
 #include "base/quantile.h"
 #include "base/read_file.h"
 #include "base/run_limit.h"
-#include "traces/logs/client_log.h"
+#include "base/text.h"
+#include "traces/logs/engine_log.h"
+#include "traces/logs/log_format.h"
 
 namespace kvlab {
 
 namespace {
-
-ServedRequest parse_row(const std::string& line, const std::string& where) {
-  const nlohmann::json json = parse_json(line, where);
-  const JsonNode row(json, where);
-  if (!json.is_object()) row.fail("not a JSON object");
-  ServedRequest r;
-  r.arrival_s = row.at("arrival_time").number();
-  r.queued_s = row.at("queued_ts").number();
-  r.first_token_s = row.at("first_token_ts").number();
-  r.last_token_s = row.at("last_token_ts").number();
-  const double tokens = row.at("output_toks").number();
-  if (!(tokens >= 1 && tokens < 1e9) || tokens != std::floor(tokens))
-    throw InputError(fmt::format("{}: 'output_toks' = {} is no count from 1", where, tokens));
-  r.output_tokens = static_cast<std::int64_t>(tokens);
-  if (r.first_token_s < r.queued_s) throw InputError(where + ": 'first_token_ts' comes before 'queued_ts'");
-  if (r.last_token_s < r.first_token_s) throw InputError(where + ": 'last_token_ts' comes before 'first_token_ts'");
-  return r;
-}
 
 // Times in milliseconds or smaller units look like seconds of a run longer than there can be.
 void check_span(const std::vector<ServedRequest>& requests, const std::string& file) {
@@ -60,30 +42,48 @@ void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std
 
 }  // namespace
 
-namespace {
-
-std::vector<ServedRequest> read_engine_log(const std::string& text, const std::string& file) {
-  std::vector<ServedRequest> requests;
-  std::size_t line_number = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    ++line_number;
-    const std::string line = text.substr(at, end - at);
-    if (line.find_first_not_of(" \t\r") != std::string::npos) requests.push_back(parse_row(line, fmt::format("{}:{}", file, line_number)));
-    at = end + 1;
-  }
-  return requests;
-}
-
-}  // namespace
-
 RequestLog read_real_log(const std::string& file) {
-  const std::string text = read_file(file);
-  std::optional<RequestLog> of_client = read_client_log(text, file);
-  RequestLog log = of_client ? std::move(*of_client) : RequestLog{read_engine_log(text, file)};
-  if (log.requests.empty()) throw InputError(file + ": has no requests" + (log.note.empty() ? "" : " that completed"));
+  const LogText text(read_file(file), file);
+  RequestLog log = [&] {
+    Params none = Params::empty("log");
+    for (const std::string& name : LogFormatRegistry::names())
+      if (const auto format = LogFormatRegistry::make(name, none, "format of a log"); format->recognises(text)) return format->read(text);
+    return read_engine_log(text.text(), file);
+  }();
+  if (log.requests.empty() && log.statistics.empty())
+    throw InputError(file + ": has no requests" + (log.note.empty() ? "" : " that completed"));
   check_span(log.requests, file);
   return log;
+}
+
+bool is_statistic(const std::string& name) {
+  static const std::set<std::string> plain = {"mean", "std", "min", "max"};
+  long long percent = 0;
+  return plain.contains(name) || (name.starts_with('p') && parse_integer(name.substr(1), percent) && percent >= 0 && percent <= 100);
+}
+
+double statistic_of(std::vector<double> values, const std::string& statistic) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::sort(values.begin(), values.end());
+  double sum = 0, squares = 0;
+  for (const double v : values) sum += v;
+  const double mean = sum / static_cast<double>(values.size());
+  for (const double v : values) squares += (v - mean) * (v - mean);
+  if (statistic == "mean") return mean;
+  if (statistic == "std") return std::sqrt(squares / static_cast<double>(values.size()));
+  if (statistic == "min") return values.front();
+  if (statistic == "max") return values.back();
+  return quantile_of_sorted(values, std::stod(statistic.substr(1)) / 100);
+}
+
+std::vector<double> latencies_ms(const std::vector<ServedRequest>& requests, const std::string& metric) {
+  std::vector<double> values;
+  for (const ServedRequest& r : requests) {
+    if (metric == "ttft") values.push_back(r.ttft_ms());
+    if (metric == "e2e") values.push_back(r.e2e_ms());
+    if (metric == "tpot" && r.output_tokens > 1) values.push_back(r.tpot_ms());
+  }
+  return values;
 }
 
 std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {

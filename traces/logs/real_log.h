@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvlab {
@@ -18,17 +20,34 @@ struct ServedRequest {
   [[nodiscard]] double tpot_ms() const { return (last_token_s - first_token_s) / static_cast<double>(output_tokens - 1) * 1e3; }
 };
 
-struct RequestLog {
-  std::vector<ServedRequest> requests;
-  bool is_of_client = false;  // a request is queued when the client sends it, not when the engine takes it
-  bool has_clock = true;      // false: each request's times count from its own start
-  std::string note{};         // lines on requests that are left out
+// One statistic over all completed requests, of a file without their rows.
+struct LogStatistic {
+  std::string metric;                                    // ttft, tpot, itl or e2e
+  std::string statistic;                                 // mean, std, min, max, or p50 and the like
+  double value_ms = 0;                                   // NaN where only the bounds are known
+  std::optional<std::pair<double, double>> bounds_ms{};  // of a histogram: the bucket that holds it
 };
 
-// A real engine's log, one JSON object per line with input_toks, output_toks, arrival_time, queued_ts, first_token_ts and
-// last_token_ts (seconds), or that of a load generator (client_log.h). InputError with file:line for a row that lacks one, or whose
-// times go backwards, and for times beyond the longest run.
+struct RequestLog {
+  std::vector<ServedRequest> requests;
+  bool is_of_client = false;               // a request is queued when the client sends it, not when the engine takes it
+  bool has_clock = true;                   // false: each request's times count from its own start
+  std::string note{};                      // lines on requests that are left out
+  std::vector<LogStatistic> statistics{};  // of a file without rows; then `requests` is empty
+  std::int64_t num_completed = 0;          // of such a file; 0: it does not say
+};
+
+// Measurements of a real engine or of a load generator, in any format of LogFormatRegistry, told by the content; other files are read as an
+// engine's own log (engine_log.h). InputError with file:line for a row that lacks a value, or whose times go backwards, and for times
+// beyond the longest run.
 RequestLog read_real_log(const std::string& file);
+
+// True for the names that LogStatistic::statistic has.
+bool is_statistic(const std::string& name);
+// NaN of no values. Percentiles interpolate linearly; `std` divides by n.
+double statistic_of(std::vector<double> values, const std::string& statistic);
+// Values of each request that has the metric: ttft, tpot or e2e.
+std::vector<double> latencies_ms(const std::vector<ServedRequest>& requests, const std::string& metric);
 
 struct MetricRow {
   std::string metric, statistic;

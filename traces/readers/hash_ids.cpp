@@ -7,20 +7,29 @@
 
 namespace kvlab {
 
-void set_chained_ids(const LineReader& lines, std::vector<std::uint64_t>& ids, std::int32_t block, TraceRequest& request) {
-  const auto fewest = static_cast<std::size_t>(request.prompt_tokens / block);
-  const std::size_t most = fewest + (request.prompt_tokens % block != 0 ? 1 : 0);
-  if (ids.size() < fewest || ids.size() > most) {
-    lines.fail("hash_ids", fmt::format("{} ids, but {} tokens in blocks of {} need {}; is 'block_size: {}' right?", ids.size(),
-                                       request.prompt_tokens, block, most, block));
+void check_id_count(const InputPlace& lines, std::string_view column, std::size_t count, std::int32_t block, std::int32_t prompt_tokens) {
+  const auto fewest = static_cast<std::size_t>(prompt_tokens / block);
+  const std::size_t most = fewest + (prompt_tokens % block != 0 ? 1 : 0);
+  if (count < fewest || count > most) {
+    const std::string doubt = column == "hash_ids" ? fmt::format("; is 'block_size: {}' right?", block) : "";
+    lines.fail(column, fmt::format("{} ids, but {} tokens in blocks of {} need {}{}", count, prompt_tokens, block, most, doubt));
   }
+}
+
+void chain_ids(std::span<std::uint64_t> ids, std::int32_t block, std::uint64_t scope) {
   std::uint64_t chain = mix64(static_cast<std::uint64_t>(block));
+  if (scope != 0) chain = hash_combine(chain, scope);
   for (std::uint64_t& id : ids) id = chain = hash_combine(chain, id);
+}
+
+void set_chained_ids(const InputPlace& lines, std::vector<std::uint64_t>& ids, std::int32_t block, TraceRequest& request) {
+  check_id_count(lines, "hash_ids", ids.size(), block, request.prompt_tokens);
+  chain_ids(ids, block);
   request.hash_tokens = ids.empty() ? 0 : block;
   request.hashes = ids;
 }
 
-void check_hashes(const LineReader& lines, const TraceRequest& request) {
+void check_hashes(const InputPlace& lines, const TraceRequest& request) {
   if (request.hashes.empty() != (request.hash_tokens == 0))
     lines.fail("hash_tokens", "hashes and hash_tokens go together: give both or neither");
   const std::int64_t tokens = std::int64_t{request.prompt_tokens} + request.output_tokens;

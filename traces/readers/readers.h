@@ -24,7 +24,7 @@ class CsvReader : public RowReader {
   [[nodiscard]] bool has_arrivals() const final { return rows_.has(0); }
 
  protected:
-  [[nodiscard]] const LineReader& lines() const final { return rows_.lines(); }
+  [[nodiscard]] const InputPlace& lines() const final { return rows_.lines(); }
   CsvRows rows_;
 };
 
@@ -35,7 +35,7 @@ class JsonReader : public RowReader {
       : RowReader(options, arrival_key, unit_ns), rows_(std::move(lines), ignored()) {}
 
  protected:
-  [[nodiscard]] const LineReader& lines() const final { return rows_.lines(); }
+  [[nodiscard]] const InputPlace& lines() const final { return rows_.lines(); }
   JsonRows rows_;
 };
 

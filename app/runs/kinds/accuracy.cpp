@@ -64,7 +64,7 @@ class LazyTokenizer {
   bool is_missing_ = false;
 };
 
-// As many samples at a time as decode well together and fit into a few gigabytes.
+// The number of samples that decode well together and fit into a few gigabytes.
 std::size_t block_end(std::span<const EvalSample> samples, std::size_t begin, const ModelConfig& c) {
   constexpr double kMostBytes = 3e9;
   constexpr std::size_t kMost = 12;

@@ -6,6 +6,7 @@
 #include "app/results/run_files.h"
 #include "app/runs/run_kind.h"
 #include "app/runs/trace_input.h"
+#include "base/csv.h"
 #include "sim/hit_ratio.h"
 
 namespace kvlab {
@@ -30,6 +31,18 @@ class SharedTraces {
   Trace last_;  // keeps it alive from one run to the next
 };
 
+// `run,group,name,requests,lookups,hits,hit_frac,token_hit_frac`
+std::string hit_groups_csv(const std::string& run_id, const std::vector<HitGroup>& groups) {
+  std::string text = "run,group,name,requests,lookups,hits,hit_frac,token_hit_frac\n";
+  const auto share = [](auto part, auto all) {
+    return all > 0 ? fmt::format("{:.6f}", static_cast<double>(part) / static_cast<double>(all)) : std::string();
+  };
+  for (const HitGroup& g : groups)
+    text += csv_line({run_id, g.kind, g.name, std::to_string(g.requests), std::to_string(g.lookups), std::to_string(g.hits),
+                      share(g.hits, g.lookups), share(g.hit_tokens, g.prompt_tokens)});
+  return text;
+}
+
 class HitRatioRun final : public PreparedRun {
  public:
   HitRatioRun(RunKind& kind, SharedTraces& traces, Params& p, std::uint64_t seed) : PreparedRun(kind), traces_(traces), p_(p) {
@@ -38,12 +51,14 @@ class HitRatioRun final : public PreparedRun {
     require_known<BlockCacheRegistry>(p, "block_caches", cache, "block cache");
     run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
     trace_ = read_trace(p, seed);
+    TraceRequest first;
+    has_groups_ = trace_.open()->next(first) && (first.facts != nullptr || first.session >= 0);
     refuse_orders(p);
     p.reject_unread();
     trace_key_ = fmt::format("{} {} {}", seed, block_tokens_, p.child("trace", "trace").text_of_all());
   }
 
-  Findings run(RunFiles& /*files*/, const RunOptions& options) override {
+  Findings run(RunFiles& files, const RunOptions& options) override {
     const auto check = [&] { options.check_stop(); };
     const auto trace = traces_.get(trace_key_, [&] { return load_hit_ratio_trace(*trace_.open(), block_tokens_, check); });
     const HitRatioRow row = run_hit_ratio(p_, *trace, check);
@@ -57,6 +72,7 @@ class HitRatioRun final : public PreparedRun {
                       {"token_hit_frac", fmt::format("{:.6f}", row.result.token_hit_frac())},
                       {"evictions", std::to_string(row.result.evictions)},
                       {"capacity_gib", row.capacity_gib > 0 ? fmt::format("{:.6f}", row.capacity_gib) : ""}}};
+    if (!row.result.groups.empty()) files.add_file("hit_groups.csv", hit_groups_csv(files.id(), row.result.groups));
     return findings;
   }
   [[nodiscard]] std::string out_of_memory() const override {
@@ -65,12 +81,15 @@ class HitRatioRun final : public PreparedRun {
   [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t seed) const override { return trace_.open_with(seed); }
 
  private:
-  [[nodiscard]] bool writes(const std::string& table) const override { return table != "trace.json" || trace_.wants_perfetto; }
+  [[nodiscard]] bool writes(const std::string& table) const override {
+    return table == "hit_groups.csv" ? has_groups_ : table != "trace.json" || trace_.wants_perfetto;
+  }
 
   SharedTraces& traces_;
   Params p_;
   std::int32_t block_tokens_ = 16;
   TraceInput trace_;
+  bool has_groups_ = false;  // its first request has a class, a client or a session
   std::string trace_key_;
 };
 
@@ -81,7 +100,7 @@ class BlockCacheMrc final : public RunKind {
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override {
     return std::make_unique<HitRatioRun>(*this, traces_, p, seed);
   }
-  [[nodiscard]] std::set<std::string> tables() const override { return {"requests.csv", "timeline.csv", "trace.json"}; }
+  [[nodiscard]] std::set<std::string> tables() const override { return {"requests.csv", "timeline.csv", "hit_groups.csv", "trace.json"}; }
 
  private:
   [[nodiscard]] std::vector<std::string> metrics() const override { return {"hit_frac", "token_hit_frac"}; }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "app/results/code_version.h"
 #include "app/results/run_files.h"
 #include "app/runs/attention_samples.h"
 #include "app/runs/family.h"
@@ -116,7 +117,7 @@ Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
   static std::map<std::string, Fields> known;
   const ReplayOptions options = read_options(p, seed);
   Params samples = p.child("samples", "samples");
-  const std::string key = fmt::format("{} {} {} {}", seed, options.kv_bytes, recipe.text, samples.text_of_all());
+  const std::string key = fmt::format("{} {} {} {}{}", seed, options.kv_bytes, recipe.text, samples.text_of_all(), running_sources());
   const std::lock_guard lock(mutex);
   const auto at = known.find(key);
   if (at != known.end()) return at->second;

@@ -6,6 +6,7 @@
 #include "app/runs/kinds/simulation.h"
 #include "app/runs/kv_memory.h"
 #include "app/runs/served_model.h"
+#include "app/runs/wait_watch.h"
 #include "base/error.h"
 #include "engine/serve/serve.h"
 #include "kernels/device/cuda/memory.h"
@@ -16,7 +17,7 @@ namespace kvlab {
 
 namespace {
 
-// Prices what was run, step by step, and keeps both times.
+// Prices the executed steps one by one, and keeps both times.
 class StepLog {
  public:
   StepLog(const ServingPlan& plan, std::string run_id)
@@ -139,7 +140,8 @@ ServingProgress ServingRun::expected_progress(const std::string& run_id, const R
 Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   const Fields load = apply_load(options);
   ServingProgress progress = expected_progress(files.id(), options);
-  WatchedSink sink(&files, options, &progress);
+  WaitWatch watch(plan_.setup, &files);
+  WatchedSink sink(&watch, options, &progress);
   const EngineModel& model = shared_model(plan_.served);
   StepLog log(plan_, files.id());
   ServeSetup setup = serve_setup(plan_, model);
@@ -150,7 +152,8 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   files.add_file("engine_steps.csv", log.text());
   if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
   Findings findings;
-  findings.rows = {summary_fields(summary, plan_.setup, Bill{}, /*is_simulated=*/false)};
+  findings.rows = {summary_fields(summary, plan_.setup, Bill{}, {1, most_missed_limit(summary.latencies), watch.waits_for()},
+                                  /*is_simulated=*/false)};
   findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   findings.manifest = {{"host", "engine"}, {"served_model", plan_.served.text()}};
   describe_costs(fmt::format("step times measured by the engine on {}{}; KV blocks {}; overload {:.1f} % of time", plan_.served.text(),

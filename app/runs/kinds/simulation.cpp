@@ -3,19 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <ostream>
 #include <utility>
 
 #include "app/results/pool_tables.h"
 #include "app/runs/cost_source.h"
 #include "app/runs/kinds/replay.h"
+#include "app/runs/load_traces.h"
 #include "app/runs/pools.h"
-#include "app/runs/report.h"
-#include "app/runs/search.h"
+#include "app/runs/slo.h"
 #include "app/runs/step_time.h"
-#include "base/csv.h"
+#include "app/runs/wait_watch.h"
 #include "base/text.h"
+#include "policies/scheduler/draws_by_seed.h"
 
 namespace kvlab {
 
@@ -35,101 +34,6 @@ RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& 
   return simulate(setup, *open(), sink);
 }
 
-namespace {
-
-// A rate at which nothing is judged would pass for one that does not attain.
-void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double rate) {
-  if (s.requests > 0 && s.latencies.counted == 0)
-    throw InputError(
-        fmt::format("'warmup_ms': at {:.4g} requests per second all of them arrive during the warm-up, so nothing is counted; shorten the "
-                    "warm-up, lengthen the trace, or search lower rates",
-                    rate));
-  if (plan.search->itl_p99_ms > 0 && s.latencies.itl.count == 0)
-    throw InputError(fmt::format("'itl_p99_ms': at {:.4g} requests per second no gap between two tokens is counted", rate));
-  if (s.requests == 0 || s.latencies.judged > 0 || !plan.search->has_slo) return;
-  if (plan.setup.stop.after_time.count() == 0)
-    throw InputError(
-        fmt::format("'slo': at {:.4g} requests per second no request that is counted has a target, so nothing is judged; give limits for "
-                    "all requests, or for classes and clients that arrive after the warm-up",
-                    rate));
-  throw InputError(
-      fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
-                  "judged; stop later, or search other rates",
-                  rate));
-}
-
-// "21.6 to 25.2": the range of a share over rows, in percent.
-std::string percent_range(const CsvTable& summary, const char* column) {
-  double lo = 1, hi = 0;
-  for (const auto& row : summary.rows) {
-    double value = 0;
-    if (!parse_real(row[summary.at(column)], value)) continue;
-    lo = std::min(lo, value);
-    hi = std::max(hi, value);
-  }
-  const std::string from = fmt::format("{:.1f}", 100 * lo), to = fmt::format("{:.1f}", 100 * hi);
-  return lo > hi ? "-" : from == to ? from : from + " to " + to;
-}
-
-// Prints the schedulers' limits in force, each pair once with its runs.
-void print_limits(const CsvTable& summary, std::ostream& out) {
-  if (!summary.has("max_step_tokens")) return;
-  std::vector<std::pair<std::string, std::vector<std::string>>> limits;
-  for (const auto& row : summary.rows) {
-    const std::string &tokens = row[summary.at("max_step_tokens")], &seqs = row[summary.at("max_step_seqs")];
-    const std::string text = fmt::format("{} tokens, {} sequences", tokens.empty() ? "any" : tokens, seqs.empty() ? "any" : seqs);
-    auto at = std::find_if(limits.begin(), limits.end(), [&](const auto& l) { return l.first == text; });
-    if (at == limits.end()) at = limits.insert(at, {text, {}});
-    at->second.push_back(row[0]);
-  }
-  std::string line;
-  for (const auto& [text, runs] : limits) {
-    line += (line.empty() ? "" : "; ") + text;
-    if (limits.size() > 1) line += runs.size() == 1 ? " (run " + runs[0] + ")" : fmt::format(" ({} runs from {})", runs.size(), runs[0]);
-  }
-  if (!line.empty()) out << "most per step: " << line << "\n";
-}
-
-const std::string kMeasured = "step times measured by the engine; ";
-
-// Prints how far to trust the runs: for each source of step times and of the block count the range over its runs, and a line on the parts
-// of step time. Each run's own label is in manifest.json.
-void print_credibility(const SweepReport& report, std::ostream& out) {
-  struct Group {
-    CsvTable rows;
-    std::vector<nlohmann::ordered_json> step_times;
-  };
-  std::map<std::string, Group> by_source;
-  const CsvTable& summary = report.summary;
-  for (const auto& row : summary.rows) {
-    const nlohmann::ordered_json m = manifest_of_run(report.folder, row[0]);
-    if (!m.contains("credibility")) continue;
-    const std::string blocks = fmt::format("KV blocks {}; ", row[summary.at("kv_blocks_source")]);
-    const std::string source =
-        m.contains("served_model") ? kMeasured + blocks + m.value("served_model", "") : blocks + m.value("cost_source", "");
-    Group& group = by_source[source];
-    group.rows.columns = summary.columns;
-    group.rows.rows.push_back(row);
-    if (m.contains("step_time_by_part")) group.step_times.push_back(m["step_time_by_part"]);
-  }
-  for (const auto& [source, group] : by_source) {
-    const CsvTable& rows = group.rows;
-    const std::string which = by_source.size() == 1   ? ""
-                              : rows.rows.size() == 1 ? " of run " + rows.rows[0][0]
-                                                      : fmt::format(" of {} runs from {}", rows.rows.size(), rows.rows[0][0]);
-    if (source.starts_with(kMeasured)) {
-      out << fmt::format("credibility{}: {}; overload {} % of time\n", which, source, percent_range(rows, "overload_frac"));
-      continue;
-    }
-    out << fmt::format("credibility{}: step time {} % measured, {} % interpolated, {} % extrapolated; overload {} % of time; {}\n", which,
-                       percent_range(rows, "inside_frac"), percent_range(rows, "interpolated_frac"),
-                       percent_range(rows, "extrapolated_frac"), percent_range(rows, "overload_frac"), source);
-    if (const std::string line = step_time_line(group.step_times); !line.empty()) out << line << "\n";
-  }
-}
-
-}  // namespace
-
 SimulationRun::SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const std::function<void(Params&, ServingPlan&)>& check)
     : PreparedRun(kind), plan_(read_serving_plan(p, seed)), p_(p) {
   if (check) check(p, plan_);
@@ -144,9 +48,20 @@ bool SimulationRun::writes(const std::string& table) const {
   return table != "trace.json" || plan_.trace.wants_perfetto;
 }
 
+namespace {
+
+// A scheduler's own plans depend on the seed.
+bool draws_by_seed(const SimSetup& setup) {
+  for (std::size_t i = 0; i < setup.num_pools(); ++i)
+    if (dynamic_cast<const DrawsBySeed*>(setup.pool(i).make_scheduler().get()) != nullptr) return true;
+  return false;
+}
+
+}  // namespace
+
 std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const {
   const SimSetup& setup = plan_.setup;
-  bool draws_more = plan_.has_samples || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
+  bool draws_more = plan_.has_samples || draws_by_seed(setup) || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
   for (const PoolPlan& pool : plan_.pools) {
     const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // dispatchers between pools may ask, too
     draws_more = draws_more || (may_predict && pool.make_predictor()->is_random());
@@ -204,30 +119,6 @@ Fields SimulationRun::apply_load(const RunOptions& options) {
   return {{"capacity_per_s", fmt::format("{:.6f}", capacity_per_s)}};
 }
 
-// Looks for the highest rate that attains, and returns the run at that rate.
-RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Findings& findings) {
-  const double native_per_s = mean_rate(*plan_.trace.open(), plan_.setup.stop.after_requests);
-  const auto at_rate = [&](double rate) -> OpenTrace {
-    return [this, factor = native_per_s / rate] { return std::make_unique<RescaledTrace>(plan_.trace.open(), factor); };
-  };
-  const SearchResult found = search_rate(*plan_.search, [&](double rate) {
-    WatchedSink sink(nullptr, options);
-    const RunSummary s = simulate_with_oracle(plan_.setup, at_rate(rate), sink, options);
-    refuse_unjudged(s, plan_, rate);
-    const double duration_s = to_s(s.counted_duration);
-    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false,
-                 s.latencies.itl.p99 * 1e-6};
-  });
-  files.add_file("search.csv", search_csv(files.id(), found));
-  findings.note = found.note;
-  WatchedSink sink(&files, options);
-  const bool any = found.best_per_s > 0;
-  const RunSummary summary = simulate_with_oracle(plan_.setup, at_rate(any ? found.best_per_s : plan_.search->low_per_s), sink, options);
-  findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
-  findings.rows[0].emplace_back("search_rate_per_s", any ? fmt::format("{:.6f}", found.best_per_s) : "");
-  return summary;
-}
-
 namespace {
 
 nlohmann::ordered_json profile_of(const CostSetup& cost) {
@@ -251,6 +142,17 @@ std::vector<PoolUse> uses_of(const ServingPlan& plan, const RunSummary& summary)
 
 Bill SimulationRun::bill(const RunSummary& summary) const { return bill_of(summary, uses_of(plan_, summary)); }
 
+RunSummary SimulationRun::run_plan(RunFiles& files, const RunOptions& options, const Probe* next, Findings& findings) {
+  WaitWatch watch(plan_.setup, &files);
+  WatchedSink sink(&watch, options);
+  const RunSummary summary = simulate_with_oracle(plan_.setup, plan_.trace.open, sink, options);
+  Answer answer{num_gpus(plan_), most_missed_limit(summary.latencies), watch.waits_for()};
+  if (plan_.search) answer.binding_limit = next != nullptr ? next->binding_limit : "";
+  if (plan_.search) answer.waits_for = next != nullptr ? next->waits_for : "";
+  findings.rows = {summary_fields(summary, plan_.setup, bill(summary), answer)};
+  return summary;
+}
+
 void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const {
   manifest["credibility"] = label;
   manifest["cost_source"] = describe_cost_source(plan_);
@@ -258,9 +160,10 @@ void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_j
   manifest["model"] = plan_.cost.model.name;
   if (plan_.setup.pools.empty()) manifest["hardware"] = plan_.cost.hardware.name;
   if (!plan_.system.empty()) manifest["system"] = plan_.system;
+  for (const auto& [metric, limit] : preset_limits_ms(p_)) manifest["slo_ms"][metric] = limit;
 }
 
-// Of each pool: where its step times come from, its link to others, and its shares of step time.
+// For each pool: the source of its step times, its link to other pools, and its shares of step time.
 nlohmann::ordered_json SimulationRun::pools_of(const RunSummary& summary) const {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) {
@@ -354,9 +257,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
   if (plan_.search) {
     summary = search(files, options, findings);
   } else {
-    WatchedSink sink(&files, options);
-    summary = simulate_with_oracle(plan_.setup, plan_.trace.open, sink, options);
-    findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
+    summary = run_plan(files, options, nullptr, findings);
     findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   }
   if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
@@ -381,18 +282,6 @@ Findings SimulationRun::run(RunFiles& files, const RunOptions& options) {
   const Fields fidelity = fidelity_fields(p_, plan_.recipe, plan_.setup.seed);
   findings.rows[0].insert(findings.rows[0].end(), fidelity.begin(), fidelity.end());
   return findings;
-}
-
-std::vector<std::string> Simulation::metrics() const {
-  return {"ttft_p50_ms",    "ttft_p99_ms",       "tpot_p50_ms",        "e2e_p50_ms",      "requests_per_s", "output_tokens_per_s",
-          "goodput_per_s",  "search_rate_per_s", "preemptions",        "prefix_hit_frac", "qoe_mean",       "kv_used_mean_frac",
-          "attention_mass", "output_rel_err",    "resident_bytes_frac"};
-}
-
-void Simulation::report(const SweepReport& report, std::ostream& out) const {
-  RunKind::report(report, out);
-  print_limits(report.summary, out);
-  print_credibility(report, out);
 }
 
 KVLAB_REGISTER(RunKind, Simulation, "simulation", "a request trace through simulated serving", "");

@@ -48,7 +48,7 @@ class WatchedSink final : public RunSink {
 // A sink for a simulation beside the run's own: its requests are neither written nor counted.
 inline WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
 
-// An oracle block cache is run twice: the lookups of the first pass are the future that the second is told.
+// An oracle block cache is run twice: the lookups of the first pass are the future of the second.
 RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options);
 
 // A request trace through simulated serving: `host: sim`. The engine serves what is read in the same way and derives from it.
@@ -76,9 +76,16 @@ class SimulationRun : public PreparedRun {
   void add_cost_remarks(const RunSummary& summary, Findings& findings) const;
   [[nodiscard]] nlohmann::ordered_json pools_of(const RunSummary& summary) const;
   void add_pool_tables(const RunSummary& summary, RunFiles& files) const;
+  // Finds what `search` asks for, leaves the plan of the best try, and returns its run.
   RunSummary search(RunFiles& files, const RunOptions& options, Findings& findings);
+  // The plan with another value of the quantity that is searched. InputError where tp has none, as the model does not fit.
+  [[nodiscard]] ServingPlan plan_at(double value) const;
+  [[nodiscard]] Probe probe(double value, const RunOptions& options) const;
+  // Runs the plan into the run's files and adds its row. next: the try whose limits bind; null: the run's own.
+  RunSummary run_plan(RunFiles& files, const RunOptions& options, const Probe* next, Findings& findings);
 
   Params p_;
+  double native_per_s_ = 0;  // arrival rate of the trace, where a search sets another
 };
 
 class Simulation : public RunKind {

@@ -10,8 +10,8 @@ namespace {
 
 double usable(double weight) { return std::isfinite(weight) && weight > 0 ? weight : 0; }
 
-// Adds `amount` (below 0: takes it away) to the members in proportion to `weights`, cumulatively rounded, within the bounds; answers
-// what could not be placed.
+// Adds `amount` (below 0: takes it away) to the members in proportion to `weights`, cumulatively rounded, within the bounds. Returns the
+// part that could not be placed.
 std::int64_t place(std::span<const double> weights, std::int64_t amount, std::span<const std::int32_t> floor,
                    std::span<const std::int32_t> cap, std::span<std::int32_t> counts) {
   double sum = 0;

@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// What a launch does: new tokens of decoding complete one page of a row at most, which one block encodes before it writes to the window
-// that the page's tokens come from; many tokens are encoded by many blocks, and the window follows in a second launch.
+// The work of a launch. Decoded tokens complete at most one page of a row: one block encodes it, then writes to the window that the page's
+// tokens come from. Many tokens are encoded by many blocks, and a second launch writes the window.
 enum class Work : std::uint8_t { kBoth, kEncode, kWindow };
 
 // One side, K or V, of a row.

@@ -32,7 +32,7 @@ const DeviceSegment* upload_segments(const Attend& a, CudaContext& cuda) {
   return cuda.upload(segments.data(), a.num_segments);
 }
 
-// Tokens per sequence and what is known about each, as kernels see them.
+// Tokens per sequence and the facts about each, as kernels see them.
 struct Batch {
   std::vector<std::int32_t> first{0}, position, sequence;
   std::int32_t most = 0;  // queries of a sequence

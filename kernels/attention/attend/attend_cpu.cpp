@@ -22,8 +22,8 @@ constexpr int kValuePackets = 4;
 // Tokens between the key that is asked for and the one in use. Half as many are too late on a machine with small tiles.
 constexpr std::int64_t kKeysAhead = 16;
 
-// What a row attends to, over all segments, in the order it is read: that of for_each_in_streams, which depends on the number of
-// tokens alone.
+// Tokens that a row attends to, over all segments, in reading order: that of for_each_in_streams, which depends only on the number of
+// tokens.
 struct Tokens {
   struct Place {
     const float *k, *v;
@@ -115,7 +115,7 @@ struct LineBlock {
   Eigen::ArrayXf out;      // [count, d]
 
   [[nodiscard]] std::int64_t n() const { return tokens.places.size(); }
-  // Where a line's head begins in arrays [query, query head].
+  // Start of a line's head in arrays [query, query head].
   [[nodiscard]] std::int64_t head(std::int64_t line) const {
     const KvRows& kv = a.segments[0].kv;
     return (first + line) / group * kv.kv_heads * group + row % kv.kv_heads * group + (first + line) % group;
@@ -156,7 +156,7 @@ void dot_tile(LineBlock& b, std::int64_t line, std::int64_t at) {
   }
 }
 
-// Of `Lines` lines with the next kTileSums tokens.
+// Products of `Lines` lines with the next kTileSums tokens.
 template <int Lines>
 void dot_tokens(LineBlock& b, std::int64_t line, std::int64_t at) {
   constexpr int tokens = kTileSums / Lines;
@@ -280,7 +280,7 @@ void run_block(LineBlock& b) {
   const Attend& a = b.a;
   const std::int32_t sequence = a.segments[0].kv.sequence(b.row);
   const float scale = std::sqrt(static_cast<float>(b.d));
-  // What each of the loops over tokens begins with is on its way while something else is computed.
+  // Prefetches the first data of each of the loops over tokens while something else is computed.
   for (std::int64_t i = 0; i < std::min(kKeysAhead, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
   b.queries.resize(b.count * b.d);
   b.z.resize(b.count * b.n());

@@ -46,7 +46,7 @@ struct AttendArgs {
 struct Lines {
   int row, sequence, begin, end;  // lines [begin, end) of the row
 
-  // Of [tokens of the sequence, q_heads].
+  // Index into [tokens of the sequence, q_heads].
   __device__ __forceinline__ std::int64_t local(const AttendArgs& a, int line) const {
     return static_cast<std::int64_t>(line / a.group) * a.kv_heads * a.group + row % a.kv_heads * a.group + line % a.group;
   }
@@ -71,7 +71,7 @@ __device__ __forceinline__ void load8(const T* p, int channel, int head_dim, flo
   for (int c = 0; c < kEach; ++c) x[c] = channel + c < head_dim ? to_float(p[channel + c]) : 0.0F;
 }
 
-// What Width lanes hold of Count lines: channels [8 * lane, 8 * lane + 8) of the queries, times scale and log2(e), and of the sums.
+// State of Count lines in Width lanes: channels [8 * lane, 8 * lane + 8) of the queries, times scale and log2(e), and of the sums.
 template <int Width, int Count>
 struct LineState {
   float q[Count][kEach], out[Count][kEach], top[Count], sum[Count];

@@ -21,7 +21,7 @@ struct ProbabilityArgs {
 };
 
 // Probabilities from logits in log2 units and the softmax's denominator: row_blocks blocks per row, each thread has tokens of it. Heads of
-// a token lie side by side: Width of them are read at once.
+// a token are adjacent: Width of them are read at once.
 template <int Width>
 __global__ void __launch_bounds__(kThreads) decode_probabilities(ProbabilityArgs a) {
   KVLAB_SHARED(float, log_sum, decode::kMostGroup);

@@ -17,7 +17,7 @@ struct Bytes {
   float scale;
   std::uint32_t q[Tiles][D / 16][2] = {};
 
-  // Of V a lane has neighbouring bytes, at most 16 at a time.
+  // A lane has adjacent bytes of V, at most 16 at a time.
   static __device__ __forceinline__ int channel(int m, int half) {
     constexpr int kRun = D < 128 ? D / 8 : 16;
     const int index = 2 * m + half;

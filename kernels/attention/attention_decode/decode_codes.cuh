@@ -8,7 +8,7 @@ namespace kvlab::decode {
 // 1024 is 1024 + code * 2^p, which one multiply-add brings to the code.
 template <int Bits>
 __device__ __forceinline__ std::uint32_t code_pair(std::uint32_t word, int i) {
-  constexpr int kInPlace = Bits == 4 ? 2 : 5;  // codes that lie in a fraction of 10 bits without a shift
+  constexpr int kInPlace = Bits == 4 ? 2 : 5;  // codes that fit a fraction of 10 bits without a shift
   const std::uint32_t shifted = i < kInPlace ? word : word >> kInPlace * Bits;
   const int p = i % kInPlace * Bits;
   const std::uint32_t code_mask = (1U << Bits) - 1U, factor = static_cast<std::uint32_t>(15 - p) << 10;
@@ -179,7 +179,7 @@ struct Codes {
   }
 };
 
-// The window of a row's newest tokens in 16 bits, a ring. Sums lie in lanes as those of Codes do, which ldmatrix cannot give.
+// The window of a row's newest tokens in 16 bits, a ring. Sums are spread over lanes as those of Codes are, which ldmatrix cannot produce.
 template <class T, int Tiles, int D>
 struct Window : Plain<T, Tiles, D> {
   using Base = Plain<T, Tiles, D>;

@@ -21,7 +21,7 @@ struct Plain {
   // Which channel row g + 8 * half of product m is: see finish().
   static __device__ __forceinline__ int channel(int m, int half) { return 16 * m + 8 * half + lane_index() / 4; }
 
-  // Vector `column` of token `row` lies in a stage where eight lanes that read one column of eight rows together hit all banks.
+  // Place of vector `column` of token `row` in a stage, such that eight lanes that read one column of eight rows hit all banks.
   static constexpr int kMoved = kRow % 8 == 0 ? 7 : 3;  // bits of a column that depend on the row
   static __device__ __forceinline__ SharedPlace place(int row, int column) {
     const int moves = kRow % 8 == 0 ? row % 8 : row / 2 % 4;
@@ -38,7 +38,7 @@ struct Plain {
     const std::int32_t token = unit * 16;
     copy(stage, (static_cast<std::int64_t>(page) << slots_shift) + (token & ((1 << slots_shift) - 1)), at.end - token);
   }
-  // 16 tokens from a slot on, those from `valid` on as zeros: what lies there may be NaN.
+  // 16 tokens from a slot on; those from `valid` on become zeros, because unused slots may hold NaN.
   __device__ __forceinline__ void copy(SharedPlace stage, std::int64_t slot, std::int32_t valid) const {
     const T* const from_k = k + slot * D + lane_index() * 8;
     const T* const from_v = v + slot * D + lane_index() * 8;

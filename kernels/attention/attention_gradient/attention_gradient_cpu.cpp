@@ -14,7 +14,7 @@ using ConstGradientMap = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;
 
 constexpr std::int64_t kQueryBlock = 64;
 
-// Of one query head: gradients of the keys and values of its KV head.
+// For one query head: gradients of the keys and values of its KV head.
 struct HeadGradient {
   HeadMatrix dk, dv;  // [new_tokens, head_dim]
 };

@@ -13,7 +13,7 @@ struct KeySums {
   float sum_sq[RowTiles][2], max[RowTiles][2];
 };
 
-// Reduces the group's columns, a power of two of them. Of a thread's two columns of a tile, x; the result holds for all of them.
+// Reduces the group's columns, a power of two. x: a thread's two columns of a tile; the result holds for all of the group.
 __device__ __forceinline__ void reduce_group(float (&x)[2], int columns, bool largest) {
   const auto join = [&](float a, float b) { return largest ? fmaxf(a, b) : a + b; };
   if (columns >= 2) x[0] = x[1] = join(x[0], x[1]);

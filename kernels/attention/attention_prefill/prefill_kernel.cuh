@@ -18,7 +18,7 @@ struct PrefillArgs {
   float scale;  // times log2(e)
 };
 
-// What a block works on: rows [first, rows) of a prompt and KV head, keys [keys.low, keys.high), of these the tiles [begin, end).
+// The task of a block: rows [first, rows) of a prompt and KV head, keys [keys.low, keys.high), of these the tiles [begin, end).
 struct Work {
   RowPages keys;
   std::int64_t first_token;  // of the prompt

@@ -6,13 +6,13 @@
 namespace kvlab::prefill {
 
 constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
-constexpr int kPageUnit = 16;  // tokens that always lie in one page
+constexpr int kPageUnit = 16;  // tokens that are always in one page
 constexpr int kListed = 256;   // units of a row whose places a block holds at a time
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xFF800000U)); }
 
 // A tile of 16-bit numbers in shared memory has D per row. The 16-byte chunks of a row are permuted by its number, so that the eight
-// rows that ldmatrix takes from one column of chunks lie in different banks.
+// rows that ldmatrix takes from one column of chunks are in different banks.
 template <int D>
 __device__ __forceinline__ int place(int row, int chunk) {
   return row * D + (chunk ^ (row & 7)) * 8;
@@ -58,7 +58,7 @@ __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& ti
   return {prompts, 0};
 }
 
-// Keys [low, high) of a row and where they lie.
+// Keys [low, high) of a row and their pages.
 struct RowPages {
   const std::int32_t* page;  // of the row's first token
   int page_units;            // units of kPageUnit tokens per page
@@ -77,8 +77,8 @@ __device__ __forceinline__ void list_units(const RowPages& row, int first, std::
   }
 }
 
-// Starts to copy tokens [token, token + Keys) of the row out of the pools into a tile of keys and one of values behind it; zeros where a
-// token is outside of [low, high). list: that of the token's unit. Without Values the tile of keys alone.
+// Starts to copy tokens [token, token + Keys) of the row from the pools into a tile of keys and one of values after it; zeros if a token is
+// outside of [low, high). list: that of the token's unit. Without Values only the tile of keys.
 template <int D, int Keys, int Threads, bool Values, class T>
 __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const std::int32_t* list, int token, const RowPages& row) {
   constexpr int kChunks = D / 8, kStep = Threads / kChunks, kUnits = Keys / kPageUnit;
@@ -122,8 +122,8 @@ __device__ __forceinline__ void copy_queries(T* tile, const T* q, std::int64_t q
   }
 }
 
-// Where a lane begins to read operands in tiles: of 16 channels (channels 0 to 15 of the tile's first rows); at(place, step) is the same
-// of channels [16 * step, 16 * step + 16). Rows that are multiples of 8 further on are D * 2 bytes each away.
+// A lane's first operand in tiles, for 16 channels (channels 0 to 15 of the tile's first rows); at(place, step) is that for channels [16 *
+// step, 16 * step + 16). Each 8 rows further on are D * 2 bytes per row away.
 template <int D>
 __device__ __forceinline__ SharedPlace operand(const void* tile, int row, int chunk) {
   return shared_place(tile) + static_cast<SharedPlace>(row * (2 * D) + (chunk ^ (row & 7)) * 16);

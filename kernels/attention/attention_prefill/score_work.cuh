@@ -15,7 +15,7 @@ enum class Scores : std::uint8_t { kLogSums, kSums, kGrouped, kByHead };
 
 template <class T>
 struct ScoreArgs {
-  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; what rounding to T took from the queries, may be null
+  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; q_rest: q minus its rounding to T, may be null
   const T* k;                       // pages
   const std::int32_t* query_first;  // [prompts + 1]
   const std::int32_t* kv_before;    // [rows]: query t of a prompt sees kv_before + t + 1 tokens; or null, then
@@ -29,8 +29,8 @@ struct ScoreArgs {
   std::int64_t q_stride, tokens;
   std::int32_t rows, kv_heads, group, page_units;
   Divisor columns;      // per token: the group, or the next power of two
-  std::int32_t window;  // a query sees only the last so many tokens; 0: all
-  std::int32_t last;    // only the last so many queries of a prompt count; 0: all
+  std::int32_t window;  // number of last tokens that a query sees; 0: all
+  std::int32_t last;    // number of last queries of a prompt that count; 0: all
   std::int32_t visible_offset;
   bool weigh_by_visible, group_max, adds;
   float scale;   // times log2(e)

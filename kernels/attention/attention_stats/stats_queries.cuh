@@ -45,7 +45,7 @@ struct StatsLine {
   int row, group_head, visible;
 };
 
-// Of [tokens, q_heads].
+// Line of an array [tokens, q_heads].
 __device__ __forceinline__ StatsLine stats_line(const DeviceRows& kv, const StatsQueries& q, std::int64_t line) {
   const int heads = kv.kv_heads * kv.group, token = static_cast<int>(line / heads), head = static_cast<int>(line % heads);
   const int s = q.sequence(token), t = token - q.first[s], row = s * kv.kv_heads + head / kv.group;

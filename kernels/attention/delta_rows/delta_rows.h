@@ -8,7 +8,7 @@
 namespace kvlab {
 
 // Corrects sparse attention of a chunk by some dense rows. `out` holds sparse outputs S and is changed in place. The last tail() queries
-// get dense outputs D. Of the others every `stride`-th row r, from the chunk's first on, is computed densely, and the difference D[r] -
+// get dense outputs D. Among the others, every `stride`-th row r, from the chunk's first on, is computed densely, and the difference D[r] -
 // S[r] is added to rows r .. r + stride - 1 in every query head. Delta Attention, Willette et al. 2025, arXiv:2505.11254.
 struct DeltaRows {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
@@ -22,7 +22,7 @@ struct DeltaRows {
   std::int64_t stride = 64;
   std::int64_t activation_bytes = 2, kv_bytes = 2;  // of one element, in call()
 
-  // As many that a whole number of strides comes before them; a chunk no longer than that is computed densely.
+  // Chosen so that a whole number of strides comes before it; a chunk no longer than that is computed densely.
   [[nodiscard]] std::int64_t tail() const { return std::min(new_tokens, new_tokens % stride + std::max<std::int64_t>(128, stride)); }
   [[nodiscard]] std::int64_t corrected() const { return new_tokens - tail(); }  // rows
   // Keys that the chunk's row i sees.

@@ -22,7 +22,7 @@ constexpr CompiledSparse compiled_sparse() {
       {D, RowTiles, Warps, Keys}, sparse_tile<f16, D, RowTiles, Warps, Keys, Blocks>, sparse_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
-// Preferred ones first. 128 rows use every operand out of shared memory twice, and need query blocks of as many tokens.
+// Preferred ones first. 128 rows use every operand from shared memory twice, and need query blocks of 128 tokens.
 std::vector<CompiledSparse> sparse_kernels(std::int32_t head_dim) {
   if (head_dim == 64) return {compiled_sparse<64, 2, 4, 64, 2>(), compiled_sparse<64, 1, 4, 64, 3>()};
   if (head_dim == 128)

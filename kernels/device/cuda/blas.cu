@@ -14,7 +14,7 @@ namespace kvlab {
 
 namespace {
 
-// What NVIDIA recommends for Hopper; enough everywhere.
+// NVIDIA's recommendation for Hopper; enough for every architecture.
 constexpr std::int64_t kWorkspaceBytes = 32 << 20;
 constexpr std::size_t kMostPlans = 4096;
 
@@ -95,7 +95,7 @@ struct Plan {
     c = layout(p, p.c_is_f32 ? ElementType::kF32 : p.type, p.n, p.m, p.c_row, p.c_step);
   }
 
-  // Whether another plan's algorithm can do this product, in the memory there is.
+  // True if another plan's algorithm can do this product in the memory there is.
   [[nodiscard]] bool takes(const cublasLtMatmulAlgo_t& other, cublasLtHandle_t handle) const {
     cublasLtMatmulHeuristicResult_t found{};
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, product.get(), b.get(), a.get(), c.get(), c.get(), &other, &found);
@@ -103,7 +103,7 @@ struct Plan {
   }
 };
 
-// What the heuristics name first, if anything.
+// The heuristics' first choice, if there is one.
 std::optional<cublasLtMatmulAlgo_t> best_algorithm(const Plan& plan, const MatrixProduct& p, cublasLtHandle_t handle) {
   cublasLtMatmulPreference_t wish = nullptr;
   check(cublasLtMatmulPreferenceCreate(&wish), "asking for an algorithm");
@@ -158,7 +158,7 @@ class Blas {
     return plans_.try_emplace(key, std::move(plan)).first->second;
   }
 
-  // Matrices of several products lie at distances that hold m rows and no more, so these are asked for as they are.
+  // Matrices of several products are exactly m rows apart, so their m is not rounded.
   cublasLtMatmulAlgo_t algorithm_for(const Plan& plan, const MatrixProduct& p) {
     MatrixProduct wide = p;
     if (p.batch == 1) wide.m = algorithm_rows(p.m);

@@ -8,7 +8,7 @@ namespace kvlab {
 // earlier ones. key(i) is a std::uint32_t.
 struct BlockCut {
   std::uint32_t key;   // all above are chosen
-  std::int32_t equal;  // and so many of its equals
+  std::int32_t equal;  // and this number of its equals
 };
 
 // Bit by bit, a pass over the list each. `shared` [33] is scratch; all threads call it and get the same.

@@ -4,12 +4,12 @@
 
 namespace kvlab {
 
-// Items of each row in lists by the bucket they name, each list in the items' order. All arrays are device memory; rows of items and
-// rows of buckets lie one after another.
+// Items of each row in lists by the bucket they name, each list in the items' order. All arrays are device memory, with rows of items and
+// rows of buckets one after another.
 struct BucketLists {
   const std::int64_t *item_first, *bucket_first;  // [rows + 1]
   const std::int32_t* bucket;                     // of each item, counted in its row; -1: in no list
-  std::int32_t *counts, *begin;                   // of each bucket: items, and where its list begins behind item_first
+  std::int32_t *counts, *begin;                   // of each bucket: items, and the start of its list, counted from item_first
   std::int32_t* items;                            // the lists: numbers of items in their row
   std::int32_t *next, *found;                     // scratch: [buckets], [items]
   __device__ std::int64_t count(int row) const { return item_first[row + 1] - item_first[row]; }

@@ -21,7 +21,7 @@ inline void check(cudaError_t e, std::string_view what, std::source_location at 
   throw CudaError(text);
 }
 
-// What giving something back returned: nobody is told, and the next launch does not report it either.
+// Ignores the error of a release, and clears it so that the next launch does not report it.
 inline void drop(cudaError_t e) noexcept {
   if (e != cudaSuccess) static_cast<void>(cudaGetLastError());
 }

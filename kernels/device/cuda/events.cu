@@ -20,7 +20,7 @@ __device__ __forceinline__ long long global_nanoseconds() {
   return static_cast<long long>(ns);
 }
 
-// Bounded by cycles too: where the global timer stands still, it ends all the same.
+// Bounded by cycles too, so that it ends even if the global timer stops.
 __global__ void hold_kernel(long long nanoseconds, long long most_cycles, Held* held) {
   const long long begin = global_nanoseconds(), first_cycle = clock64();
   Held now{0, 0};
@@ -71,7 +71,7 @@ double CudaTimer::seconds() const {
 }
 
 double CudaTimer::clock_ghz() const {
-  const Held& held = *state_->held;  // behind an event that was waited for
+  const Held& held = *state_->held;  // valid: the event was waited for
   return held.nanoseconds > 0 ? static_cast<double>(held.cycles) / static_cast<double>(held.nanoseconds) : 0;
 }
 

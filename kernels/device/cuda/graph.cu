@@ -12,7 +12,7 @@ struct DestroyGraph {
 };
 using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph>;
 
-// Ends a capture that an exception leaves behind.
+// Ends a capture that an exception left open.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {

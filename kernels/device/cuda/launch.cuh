@@ -14,7 +14,7 @@
 
 namespace kvlab {
 
-constexpr std::int64_t kMostGridY = 65535;  // blocks of a grid in y, and in z; in x 2^31 - 1: what grows with a batch goes there
+constexpr std::int64_t kMostGridY = 65535;  // blocks of a grid in y, and in z; in x 2^31 - 1: sizes that grow with a batch use x
 
 struct LaunchShape {
   dim3 grid, block;

@@ -53,7 +53,7 @@ void* allocate(std::int64_t bytes) {
   void* p = nullptr;
   const cudaError_t e = cudaMalloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
   if (e == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());  // the context goes on
+    static_cast<void>(cudaGetLastError());  // the context continues
     throw GpuMemoryError(std::to_string(bytes) + " more bytes were asked for, " + std::to_string(free_bytes()) + " are free", bytes);
   }
   check(e, "allocating " + std::to_string(bytes) + " bytes on the GPU");

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-struct CUstream_st;  // what cudaStream_t points to
+struct CUstream_st;  // the type that cudaStream_t points to
 
 namespace kvlab {
 

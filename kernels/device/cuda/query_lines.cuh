@@ -7,8 +7,8 @@ namespace kvlab {
 // Softmax lines taken one by one: a block finds a line's largest logit and its sum of exponentials, later kernels compute probabilities
 // from them anew, so that nothing as long as a line is kept.
 
-// top = largest logit(i) of i < n, sum of exp(logit(i) - top); logit is called by a whole warp and answers the same in all its lanes.
-// `shared` [33] is scratch; all threads call it. Of no logits: -infinity and 0.
+// top = largest logit(i) of i < n, sum of exp(logit(i) - top). A whole warp calls logit and gets the same value in all its lanes. `shared`
+// [33] is scratch; all threads call it. Without logits: -infinity and 0.
 struct Softmax {
   float top, sum;
 };

@@ -32,7 +32,7 @@ __device__ __forceinline__ T* value_at(const DeviceRows& kv, int row, std::int32
   return static_cast<T*>(kv.v) + kv.slot(row, token) * kv.head_dim;
 }
 
-// How many of 0, 1, ..., n - 1 come before the first for which `holds` does not; it does for none behind that one.
+// Number of leading values among 0, 1, ..., n - 1 for which `holds` is true; it is true for none after the first false one.
 template <class Holds>
 __device__ __forceinline__ std::int32_t count_first(std::int32_t n, Holds&& holds) {
   std::int32_t low = 0, high = n;

@@ -33,7 +33,7 @@ __device__ __forceinline__ void round8(float (&x)[8]) {
   if constexpr (sizeof(T) == 2) unpack8<T>(pack8<T>(x), x);
 }
 
-// Whether arrays (null ones aside) may be read 16 bytes at a time.
+// True if the arrays (null ones aside) may be read 16 bytes at a time.
 inline bool aligned16(std::initializer_list<const void*> arrays) {
   std::uintptr_t bits = 0;
   for (const void* p : arrays) bits |= reinterpret_cast<std::uintptr_t>(p);

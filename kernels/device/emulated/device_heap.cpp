@@ -23,7 +23,7 @@ namespace kvlab::emulated {
 DeviceAccess::DeviceAccess() {}
 DeviceAccess::~DeviceAccess() {}
 
-// Of the exact size: the address sanitizer sees what a kernel reads or writes beside it.
+// Has the exact size, so that the address sanitizer sees a kernel's accesses outside of it.
 void* take_device_memory(std::int64_t bytes) {
   void* p = nullptr;
   if (posix_memalign(&p, 256, static_cast<std::size_t>(bytes)) != 0) return nullptr;
@@ -45,7 +45,7 @@ void expect_no_host_pointer(const void*, std::size_t, const char*) {}
 
 namespace {
 
-// Guards around each allocation: what a kernel writes beside it is noticed when it is freed.
+// Guards around each allocation: a kernel's writes outside of it are noticed when it is freed.
 constexpr std::size_t kGuard = 256;
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr std::size_t kAddresses = std::size_t{1} << 36;
@@ -60,8 +60,8 @@ struct Heap {
   std::mutex mutex;
   unsigned char* begin = nullptr;                   // of the addresses
   std::size_t top = 0;                              // bytes from begin that have been in use
-  int accesses = 0;                                 // that are going on
-  std::map<std::size_t, std::size_t> given, spare;  // where, from begin: bytes asked for; bytes between allocations
+  int accesses = 0;                                 // in progress
+  std::map<std::size_t, std::size_t> given, spare;  // key: offset from begin; bytes asked for; bytes between allocations
 
   Heap();
   void allow(int protection) const {
@@ -145,7 +145,7 @@ bool is_pinned(std::uintptr_t at) {
   return next != pinned().given.begin() && at < std::prev(next)->first + std::prev(next)->second;
 }
 
-// Whether there is memory at this address.
+// True if there is memory at this address.
 bool is_mapped(std::uintptr_t at) {
   unsigned char there = 0;
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -225,7 +225,7 @@ void expect_on_host(const void* p, const char* what) {
 }
 
 void expect_no_host_pointer(const void* argument, std::size_t bytes, const char* kernel) {
-  constexpr std::uintptr_t kLowest = std::uintptr_t{1} << 44, kHighest = std::uintptr_t{1} << 47;  // where Linux puts programs and heaps
+  constexpr std::uintptr_t kLowest = std::uintptr_t{1} << 44, kHighest = std::uintptr_t{1} << 47;  // where Linux maps programs and heaps
   for (std::size_t at = 0; at + sizeof(std::uintptr_t) <= bytes; at += sizeof(std::uintptr_t)) {
     std::uintptr_t word = 0;
     std::memcpy(&word, static_cast<const std::byte*>(argument) + at, sizeof word);

@@ -128,7 +128,7 @@ void fiber_main() {
 #if defined(KVLAB_SANITIZED)
   __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_stack, &machine.scheduler_stack_bytes);
 #endif
-  while (true) {  // a thread of the next block goes on here
+  while (true) {  // a thread of the next block continues here
     (*machine.body)();
     self().done = true;
     machine.warps[machine.running / kWarp].done |= 1U << machine.running % kWarp;

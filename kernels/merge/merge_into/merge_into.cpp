@@ -24,7 +24,7 @@ float gaussian(const float* a, const float* b, std::int32_t n, float sigma) {
   return static_cast<float>(std::exp(-square / (2.0 * static_cast<double>(sigma) * static_cast<double>(sigma))));
 }
 
-// What kept token c of a row receives: places in the dropped lists, ascending, and their weights.
+// The tokens merged into kept token c of a row: places in the dropped lists, ascending, and their weights.
 struct Received {
   const std::int64_t* place = nullptr;
   const float* weight = nullptr;

@@ -15,7 +15,7 @@ struct Nearest {
     const std::int64_t at = rows.dropped_first[row] + i;
     const std::int32_t* const kept = rows.kept + rows.kept_first[row];
     const std::int32_t token = rows.dropped[at], n = rows.num_kept(row);
-    std::int32_t next = 0, end = n;  // first kept token behind the dropped one
+    std::int32_t next = 0, end = n;  // first kept token after the dropped one
     while (next < end) {
       const std::int32_t middle = next + (end - next) / 2;
       if (kept[middle] < token)

@@ -32,7 +32,7 @@ void run_cpu(const NearestAnchor& a) {
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     const std::int32_t* kept = a.rows.kept + a.rows.kept_first[r];
     const std::int32_t count = a.rows.num_kept(r);
-    std::int32_t next = 0;  // first kept token behind the dropped one
+    std::int32_t next = 0;  // first kept token after the dropped one
     for (std::int64_t i = a.rows.dropped_first[r]; i < a.rows.dropped_first[r + 1]; ++i) {
       const std::int32_t token = a.rows.dropped[i];
       const auto position = [&](std::int32_t t) { return kv.position[kv.slot(r, t)]; };

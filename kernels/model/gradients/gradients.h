@@ -6,7 +6,7 @@ namespace kvlab {
 
 // Gradients of a decoder layer's operations with respect to their inputs, on the CPU in float32. `dx` names the gradient of x.
 
-// Of y = x w^T: dx += dy w.
+// For y = x w^T: dx += dy w.
 struct LinearGradient {
   const float* dy = nullptr;  // [tokens, out_dim]
   const float* w = nullptr;   // [out_dim, in_dim]
@@ -15,7 +15,7 @@ struct LinearGradient {
 };
 void run_cpu(const LinearGradient& a);
 
-// Of y = x weight / r, r = sqrt(mean(x^2) + epsilon): dx += weight dy / r - x sum(weight dy x) / (width r^3).
+// For y = x weight / r, r = sqrt(mean(x^2) + epsilon): dx += weight dy / r - x sum(weight dy x) / (width r^3).
 struct RmsNormGradient {
   const float* x = nullptr;       // [tokens, width]
   const float* weight = nullptr;  // [width]
@@ -26,7 +26,7 @@ struct RmsNormGradient {
 };
 void run_cpu(const RmsNormGradient& a);
 
-// Of y = gate sigmoid(gate) up: overwrites gate and up with their gradients.
+// For y = gate sigmoid(gate) up: overwrites gate and up with their gradients.
 struct SiluMulGradient {
   const float* dy = nullptr;  // [tokens, width]
   float* gate = nullptr;      // [tokens, width]

@@ -15,11 +15,11 @@ namespace {
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 constexpr bool kManyRegisters = kPacket == 16;  // of AVX-512
-constexpr std::int64_t kFewTokens = 12;         // up to these, channels lie in lanes
-constexpr std::int64_t kSomeTokens = 48;        // up to these, tokens lie in lanes; above, a general matrix product
+constexpr std::int64_t kFewTokens = 12;         // up to these, a lane has a channel
+constexpr std::int64_t kSomeTokens = 48;        // up to these, a lane has a token; above, a general matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // of a task, at most: of products, and rows of w
 
-// The weights of a task are read in several streams that begin far apart and go on for a while: a core fetches ahead of a stream that it
+// The weights of a task are read in several streams that begin far apart and continue for a while: a core fetches ahead of a stream that it
 // has followed for some lines, and one stream alone leaves most of the memory's bandwidth unused. Rows that are taken together are
 // therefore `stride` rows apart.
 
@@ -52,7 +52,7 @@ void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, 
   }
 }
 
-// As many tokens as `Tokens` at a time, and the rest.
+// `Tokens` tokens at a time, and the rest.
 template <int Rows, int Tokens>
 void dot_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
   for (; first + Tokens <= a.tokens; first += Tokens) dot_rows<Rows, Tokens>(a, part, begin, stride, first);
@@ -67,17 +67,17 @@ void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin
   for (std::int64_t r = begin + kTogether * stride; r < end; ++r) dot_tokens<1, kTokens>(a, part, r, 1, 0);
 }
 
-constexpr std::int64_t kPanel = dot_tiles::kWide * kPacket;              // tokens that lie side by side
+constexpr std::int64_t kPanel = dot_tiles::kWide * kPacket;              // tokens that are adjacent in memory
 constexpr std::int64_t kNearChannels = 4096 / kPanel / kLanes * kLanes;  // of a panel, that stay in the nearest cache while rows of w pass
 
-// Panels behind one another, each [in_dim, lanes], the lanes behind the last token 0.
+// Panels one after another, each [in_dim, lanes]; the lanes after the last token are 0.
 struct Panels {
   explicit Panels(const LinearGroup& a) : tokens(a.tokens), in_dim(a.in_dim), x(Eigen::ArrayXf::Zero(in_dim * padded(tokens))) {
     for (std::int64_t t = 0; t < tokens; t += kPanel)
       transpose(a.x + t * in_dim, std::min(kPanel, tokens - t), in_dim, in_dim, x.data() + t * in_dim, lanes(t));
   }
   static std::int64_t padded(std::int64_t n) { return round_up(n, kPacket); }
-  // Of the panel that begins with token t.
+  // Lanes of the panel that begins with token t.
   [[nodiscard]] std::int64_t lanes(std::int64_t t) const { return std::min(kPanel, padded(tokens - t)); }
 
   std::int64_t tokens, in_dim;
@@ -122,11 +122,11 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
     for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] += part.bias[r];
 }
 
-// Of n in `count` equal blocks of whole vectors.
+// Size of each of `count` equal blocks of n, in whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return round_up(ceil_div(n, count), kLanes); }
 
 // Calls f(part, block of tokens, begin, end) for every block of tokens and every size_of(part) outputs of every part, in parallel. Blocks
-// of tokens come one behind the other, as in all operations on activations: each core then finds in its cache what it wrote before.
+// of tokens are visited in order, as in all operations on activations: each core then finds in its cache what it wrote before.
 template <class Size, class F>
 void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;

@@ -35,10 +35,10 @@ struct Leader {
   }
 };
 
-// N logits from token `at` on. Noise costs two logarithms, so it is computed only where the sum can reach the block's best so far: the
-// sum exceeds it only if w < exp(z / T - best), because -log(1 - w) >= w (gumbel.h). The rounding of w and the noise is covered by a
-// factor, that of the sums, which have few digits behind the point where T is small, by a lower best; equal sums and NaN pass the filter,
-// so what is picked does not depend on when other threads raise the best.
+// N logits from token `at` on. Noise costs two logarithms, so it is computed only if the sum can reach the block's best so far: the sum
+// exceeds it only if w < exp(z / T - best), because -log(1 - w) >= w (gumbel.h). A factor covers the rounding of w and of the noise. A
+// lower best covers the rounding of the sums, which have few fractional digits if T is small. Equal sums and NaN pass the filter, so the
+// chosen token does not depend on when other threads raise the best.
 template <int N>
 __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inverse, std::uint64_t key, volatile unsigned* shared_best,
                                      Leader& leader) {

@@ -18,8 +18,8 @@ struct SiluMulArgs {
   std::int64_t tokens, width, in_stride;
 };
 
-// x / (1 + e^-x); e^-x may be infinite: the quotient is 0 then. Where the result is rounded to 16 bits the fast forms of exp and
-// division are exact enough.
+// x / (1 + e^-x); e^-x may be infinite: the quotient is 0 then. The fast forms of exp and division are exact enough for results rounded to
+// 16 bits.
 template <class T>
 __device__ __forceinline__ float silu(float x) {
   if constexpr (sizeof(T) == 2)

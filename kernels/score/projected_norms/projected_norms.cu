@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kTokens = 8;  // of a block: every element of W_o is read once for so many
+constexpr int kTokens = 8;  // of a block: every element of W_o is read once for these
 
 struct Project {
   DeviceRows kv;

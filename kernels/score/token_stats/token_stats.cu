@@ -94,7 +94,7 @@ void update(const TokenStats& a, const DeviceRows& kv, const std::vector<QuerySt
                           a.threshold_by_position, a.threshold, cuda.upload(steps.data(), a.kv.num_sequences())});
 }
 
-// What queries leave whose order is nothing to it.
+// Adds sums over all queries, which do not depend on the queries' order.
 void add_all(const TokenStats& a, const DeviceRows& kv, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const std::int64_t tokens = a.kv.total();
@@ -110,7 +110,7 @@ void add_all(const TokenStats& a, const DeviceRows& kv, CudaContext& cuda) {
   update(a, kv, last, stats.sum, stats.sum_sq, cuda);
 }
 
-// Of each query's line in the range.
+// Marks the `top` largest entries in each query's line of the range.
 void mark_hits(const TokenStats& a, std::int32_t steps, float* lines, CudaContext& cuda) {
   std::vector<SelectRow> rows;
   for (std::int32_t t = 0; t < steps; ++t) {
@@ -145,7 +145,7 @@ void add_in_order(const TokenStats& a, const DeviceRows& kv, QueryRange range, f
   update(a, kv, steps, lines, nullptr, cuda);
 }
 
-// Of up to `most` queries of a sequence, as many as scratch memory should have lines for.
+// Number of queries of a sequence, up to `most`, whose lines fit the scratch memory meant for them.
 std::int32_t taken_together(const TokenStats& a, std::int32_t most) {
   std::int64_t n = std::min({std::int64_t{most}, kMostTogether, kMostLines / a.kv.total()});
   if (a.kind == TokenStats::Kind::kTopHits) n = std::min(n, kMostMarked / a.kv.num_rows);

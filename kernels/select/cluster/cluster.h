@@ -12,7 +12,7 @@ namespace kvlab {
 // its keys keeps its direction. Ties go to the lower cluster. Centroids are means of the unscaled keys, 0 for an empty cluster.
 struct ClusterKeys {
   KvRows kv;
-  const std::int32_t* tokens = nullptr;    // [num_rows] first tokens of the row that take part; 0: the row is left alone
+  const std::int32_t* tokens = nullptr;    // [num_rows] first tokens of the row that take part; 0: the row is unchanged
   const std::int32_t* clusters = nullptr;  // [num_rows] 1 <= clusters <= tokens where tokens > 0
   std::int32_t rounds = 10;
   std::int32_t* const* cluster_of = nullptr;  // [num_rows] -> [tokens]
@@ -28,7 +28,7 @@ void run_cuda(const ClusterKeys&, CudaContext&);
 // PageScores gives them with softmax and sizes, mean over the row's query heads.
 struct ClusterThreshold {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
-  const Queries* queries = nullptr;            // [num_rows / kv_heads]; none: the sequence's threshold is left alone
+  const Queries* queries = nullptr;            // [num_rows / kv_heads]; none: the sequence's threshold is unchanged
   const std::int32_t* clusters = nullptr;      // [num_rows]
   const float* const* centroids = nullptr;     // [num_rows] -> [clusters, head_dim]
   const std::int32_t* const* sizes = nullptr;  // [num_rows] -> [clusters]

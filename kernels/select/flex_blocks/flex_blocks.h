@@ -6,15 +6,15 @@ namespace kvlab {
 
 // Marks key blocks by FlexPrefill, Lai et al. 2025, arXiv:2502.20766, Algorithms 1 to 4, as in the authors' code. Per query head:
 // 1. P: attention of the chunk's last `block` queries. Columns and diagonals (by distance) are summed, then added up inside blocks.
-// 2. The head is query-aware if sqrt(JSD(softmax(mean q . k_j / sqrt(d)), sums of columns in block j)) < tau, k_j the mean key of block j,
-// natural
-//    logarithm, 1e-12 added to both.
-// 3. Of columns as of diagonals the smallest number n that holds `gamma` of the mass is found; n / 128 + 1 blocks are taken, at least
-//    min_blocks and at most max_blocks (a query-aware head: min_blocks), those of largest sum. Block 0 and the own block go first.
+// 2. The head is query-aware if sqrt(JSD(softmax(mean q . k_j / sqrt(d)), sums of columns in block j)) < tau. k_j is the mean key of
+//    block j; the logarithm is natural;
+//    1e-12 is added to both.
+// 3. For columns and for diagonals, n is the smallest number that holds `gamma` of the mass. The n / 128 + 1 blocks of largest sum are
+//    taken, at least min_blocks and at most max_blocks (a query-aware head: min_blocks). Block 0 and the own block go first.
 //    A block of columns is marked in every list that it is not after, a block of diagonals (128 distances) by its offset from the own
 //    block.
-// 4. A query-aware head also takes pairs of blocks by falling softmax(q_i . k_j / sqrt(d)) over j, over all its rows together, while their
-// sum
+// 4. A query-aware head also takes pairs of blocks by falling softmax(q_i . k_j / sqrt(d)) over j, over all its rows together,
+//    while their sum
 //    is at most gamma times the number of rows.
 // The paper's block is 128.
 struct FlexBlocks {

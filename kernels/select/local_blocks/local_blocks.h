@@ -9,7 +9,7 @@ namespace kvlab {
 struct LocalBlocks {
   PromptBlocks prompt;                   // q and k are not read
   const std::int32_t* sinks = nullptr;   // [q_heads] tokens, in CPU memory
-  const std::int32_t* recent = nullptr;  // [q_heads] tokens, in CPU memory; a head with 0 of both is left alone
+  const std::int32_t* recent = nullptr;  // [q_heads] tokens, in CPU memory; a head with 0 of both is unchanged
   std::int32_t* marks = nullptr;         // [num_lists, mark_words] added to
 };
 // Marks that are set, of the query blocks' own and earlier ones.

@@ -11,7 +11,7 @@ namespace kvlab {
 
 // Mean key of each window of a row: window j holds the row's tokens in [j * stride_tokens, j * stride_tokens + span_tokens),
 // j < ceil(len / stride_tokens). Folds tokens from[r] .. len[r] in: a window that begins before from[r] holds the mean of its older tokens,
-// whose keys are not read again (they may be encoded by now); windows without a new token are left alone. Equal stride and span: plain
+// whose keys are not read again (they may be encoded by now); windows without a new token are unchanged. Equal stride and span: plain
 // chunks (TriForce, Sun et al. 2024); overlapping ones: InfLLM v2's kernels (MiniCPM4, 2025).
 struct PageMeans {
   KvRows kv;

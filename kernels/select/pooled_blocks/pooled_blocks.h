@@ -9,7 +9,7 @@ namespace kvlab {
 // Jiang et al. 2024, arXiv:2407.02490, Algorithm 3.
 struct PooledBlocks {
   PromptBlocks prompt;
-  const std::int32_t* top = nullptr;  // [q_heads] in CPU memory; a head with 0 is left alone
+  const std::int32_t* top = nullptr;  // [q_heads] in CPU memory; a head with 0 is unchanged
   std::int32_t* marks = nullptr;      // [num_lists, mark_words] added to
 };
 // Queries and keys are read once and added up; 2 head_dim operations per causal pair of blocks, and one comparison.

@@ -52,7 +52,7 @@ __device__ __forceinline__ Search add_digit(const std::uint32_t* histogram, Sear
   return {shared[33], shared[34]};
 }
 
-// Where chosen tokens go: those with a key above the cut, and of those equal to it the first `need`.
+// Destination of chosen tokens: those with a key above the cut, and the first `need` of those equal to it.
 struct Cut {
   std::uint32_t key, need;
 };
@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_keys(const float* scores, std::int64_t at, 
   for (int i = 0; i < 4; ++i) key[i] = at + i >= 0 && at + i < n ? ordered_key(scores[at + i]) : 0U;
 }
 
-// Numbers by which a row's first score lies behind a multiple of 16 bytes.
+// Offset of a row's first score from a multiple of 16 bytes, in numbers.
 __device__ __forceinline__ int skew_of(const float* scores) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(scores) / 4 % 4); }
 
 // The keys of a block's stretch of a row, each warp's contiguous: vector v of lane l is at warp_base + 4 * (32 v + l).

@@ -74,7 +74,7 @@ struct LongRow {
   std::int32_t n, group;
 };
 
-// Of rows with a cut already, the tokens above it and the first `need` equal to it have been taken.
+// In rows that have a cut, the tokens above it and the first `need` equal to it are already taken.
 struct LongSearch {
   const LongRow* rows;
   const std::uint32_t* want;  // [groups] tokens to take
@@ -238,7 +238,7 @@ void select(const std::vector<SelectRow>& rows, Put put, CudaContext& cuda) {
   select_long(rows, longest, put, cuda);
 }
 
-// What the host needs to know to share out a pool's budget.
+// The counts that the CPU needs to share out a pool's budget.
 struct PoolCounts {
   std::vector<Cut> taken, cuts;  // of rows, where they have floors; of pools
   std::vector<uint2> tallies;    // [rows, stretches]

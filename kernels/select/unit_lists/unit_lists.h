@@ -70,7 +70,7 @@ void run_cuda(const UnionUnits&, CudaContext&);  // counts are in CPU memory: wa
 struct KeepUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
-  std::int32_t* const* to = nullptr;  // [num_rows]; rows with an empty list are left alone
+  std::int32_t* const* to = nullptr;  // [num_rows]; rows with an empty list are unchanged
 };
 OpCall call(const KeepUnits&);
 void run_cpu(const KeepUnits&);
@@ -82,7 +82,7 @@ struct RankUnits {
   UnitLists lists;
   const std::int64_t* score_first = nullptr;  // [num_rows + 1]
   const float* scores = nullptr;              // of all units of the row
-  std::int32_t* const* to = nullptr;          // [num_rows]; rows with an empty list are left alone
+  std::int32_t* const* to = nullptr;          // [num_rows]; rows with an empty list are unchanged
 };
 OpCall call(const RankUnits&);
 void run_cpu(const RankUnits&);

@@ -14,7 +14,7 @@ struct VerticalSlash {
   PromptBlocks prompt;
   std::int32_t window_queries = 64;
   std::int32_t first_columns = 30, near_diagonals = 100;
-  const std::int32_t* columns = nullptr;    // [q_heads] to choose, in CPU memory; a head with 0 of both is left alone
+  const std::int32_t* columns = nullptr;    // [q_heads] to choose, in CPU memory; a head with 0 of both is unchanged
   const std::int32_t* diagonals = nullptr;  // [q_heads] to choose, in CPU memory
   std::int32_t* marks = nullptr;            // [num_lists, mark_words] added to
   std::int32_t* column_marks = nullptr;     // [q_heads, column_words] added to

@@ -28,7 +28,7 @@ KVLAB_WITHOUT_CUDA(Uncast)
 
 namespace {
 
-// What each byte stands for, where a number has one.
+// The number that each byte encodes.
 std::array<float, 256> one_byte_numbers(StoredType type) {
   std::array<float, 256> number{};
   for (std::uint32_t bits = 0; bits < 256; ++bits) number[bits] = from_stored(type, bits);

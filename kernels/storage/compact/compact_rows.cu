@@ -22,7 +22,7 @@ struct CompactArgs {
 };
 
 // In place, so one block moves its share of a row in order: a chunk of tokens is loaded into registers, and after a barrier stored.
-// Targets of a chunk lie before the sources of all later ones, because the list ascends. K, V and slices of a vector do not depend on
+// Targets of a chunk are before the sources of all later ones, because the list ascends. K, V and slices of a vector do not depend on
 // each other and are blocks of their own.
 template <class Piece>
 __global__ void __launch_bounds__(kThreads) compact_vectors(CompactArgs a) {

@@ -7,7 +7,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kInFlight = 4;  // groups whose codes a lane reads before it writes the first
 
-// What becomes of the number x where `decoded` came back; a product is not fused with the sum.
+// New value of the number x given `decoded`; the product is not fused with the sum.
 __device__ __forceinline__ float combine(Dequantize::Mode mode, float x, float decoded, float scale) {
   const float value = __fmul_rn(decoded, scale);  // exact where the scale is 1
   return mode == Dequantize::Mode::kWrite ? value : mode == Dequantize::Mode::kAdd ? x + value : x - value;

@@ -105,7 +105,7 @@ void for_each_matrix(const LowRankFactor& a, F&& f) {
   }
 }
 
-// As check_heads(), and of the entries that stand for tokens.
+// As check_heads(), and checks the entries that name tokens.
 void check_lists(const LowRankFactor& a) {
   check_heads(a);
   for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)

@@ -25,7 +25,7 @@ struct Vectors {
   __device__ std::int32_t vectors(int row) const {
     return list.entries(row) == 0 ? 0 : per_channel ? list.rows.head_dim : list.entries(row);
   }
-  // Numbers of the vector that stand for tokens.
+  // Numbers of the vector that belong to tokens.
   __device__ std::int32_t length(int row, std::int32_t vector) const {
     const std::int32_t tokens = listed_count(list, row);
     return per_channel ? tokens : vector < tokens ? list.rows.head_dim : 0;

@@ -22,7 +22,7 @@ inline UnitCut cut_units(CodecArgs& a) {
   cut.group = a.group;
   const std::int32_t size = a.group > 0 && a.group < longest ? a.group : longest;
   cut.per_group = static_cast<std::int32_t>(ceil_div(size, kUnitTokens));
-  if (cut.per_group == 3) cut.per_group = 4;  // so that groups of up to 128 tokens lie within a block
+  if (cut.per_group == 3) cut.per_group = 4;  // so that groups of up to 128 tokens fit a block
   const std::int64_t groups = ceil_div(longest, size);
   cut.units = static_cast<std::int32_t>(ceil_div(groups * cut.per_group, kUnits) * kUnits);
   cut.chunks = static_cast<std::int32_t>(ceil_div(d, 2 * kPairs));
@@ -37,7 +37,7 @@ inline LaunchShape unit_blocks(const CodecArgs& a, const UnitCut& cut, std::int6
           static_cast<std::size_t>(shared_bytes)};
 }
 
-// Where a unit lies in its row's list and bytes.
+// Place of a unit in its row's list and bytes.
 struct Unit {
   std::int64_t begin = 0;          // first token's entry in the list
   std::int32_t tokens = 0;         // 0 to 32
@@ -60,7 +60,7 @@ __device__ __forceinline__ Unit unit_at(const CodecArgs& a, const UnitCut& cut, 
   return u;
 }
 
-// What a thread works on.
+// The task of a thread.
 struct UnitThread {
   int row, chunk, number, slice, channel;  // slice: of the block's units; channel: the first of two
   bool active;
@@ -83,14 +83,14 @@ __device__ __forceinline__ void look_up(const CodecArgs& a, const UnitCut& cut, 
   }
 }
 
-// Two neighbouring numbers as they lie in memory.
+// Two adjacent numbers in their memory layout.
 template <class T>
 struct PairOf {
   std::uint32_t bits;
   __device__ __forceinline__ static PairOf nan() { return {0xFFFFFFFFU}; }
   __device__ __forceinline__ static PairOf of(float x, float y) { return {pack<T>(x, y)}; }
   __device__ __forceinline__ float2 value() const { return unpack<T>(bits); }
-  // Of a number and NaN the number.
+  // Given a number and NaN, returns the number.
   __device__ __forceinline__ PairOf least(PairOf other) const { return {min2<T>(bits, other.bits)}; }
   __device__ __forceinline__ PairOf most(PairOf other) const { return {max2<T>(bits, other.bits)}; }
 };

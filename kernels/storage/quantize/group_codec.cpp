@@ -71,7 +71,7 @@ void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::u
   std::memcpy(packed + 2, &scale, 2);
 }
 
-// Codes one behind another in bytes that are 0.
+// Packs codes one after another into bytes that are 0.
 template <int kBits>
 void put_in_bytes(const std::int32_t* code, std::int64_t n, std::uint8_t* bytes) {
   constexpr int kPerByte = 8 / kBits;

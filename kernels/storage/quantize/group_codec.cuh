@@ -5,8 +5,8 @@
 #include "kernels/device/cuda/vectors.cuh"
 #include "kernels/storage/quantize/codec_args.h"
 
-// The arithmetic of group_codec.cpp, bit for bit: no product is fused with the sum that follows it. Clamping a value to the range of fp16
-// is left out where clamping its code gives the same: the range of a group is clamped, and the code of what lies outside is its end.
+// The arithmetic of group_codec.cpp, bit for bit: no product is fused with the sum that follows it. A value is not clamped to the range of
+// fp16 if clamping its code gives the same: a group's range is clamped, and values outside of it get the code of its end.
 namespace kvlab {
 
 constexpr float kMostHalf = 65504.0F;

@@ -24,7 +24,7 @@ KVLAB_WITHOUT_CUDA(WordCopy)
 
 namespace {
 
-// Entries from `i` on that lie behind one another in a page.
+// Number of entries from `i` on that are adjacent in a page.
 std::int32_t run_length(const ListedTokens& tokens, std::int32_t row, std::int32_t i, std::int32_t count) {
   const std::int32_t* const index = tokens.index + tokens.first[row];
   const std::int32_t most = std::min(count - i, tokens.kv.page_tokens - index[i] % tokens.kv.page_tokens);

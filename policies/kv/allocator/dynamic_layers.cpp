@@ -39,7 +39,7 @@ class DynamicLayers final : public Allocator {
     return std::min(target, window_) + static_cast<std::int64_t>(surplus_ * std::max(0, target - window_));
   }
 
-  // Counts per layer from the pooled scores; a layer's heads share what they won together.
+  // Counts per layer from the pooled scores; a layer's heads share the tokens that they won together.
   static void compete(Ops& ops, std::int32_t sequences, std::span<ScoredLayer> layers) {
     const Ops::Frame frame(ops);
     const std::int32_t heads = layers.front().kv.kv_heads, rows_per_pool = static_cast<std::int32_t>(layers.size()) * heads;
@@ -63,7 +63,7 @@ class DynamicLayers final : public Allocator {
     for (std::int32_t s = 0; s < sequences; ++s) share(won + s * rows_per_pool, s, budget[s] / heads, layers);
   }
 
-  // Cumulative rounding of each layer's mean, so that the sum is the budget; what a layer does not hold goes to the others.
+  // Cumulative rounding of each layer's mean, so that the sum is the budget; tokens that a layer does not hold go to the others.
   static void share(const std::int32_t* won, std::int32_t s, std::int64_t total, std::span<ScoredLayer> layers) {
     const std::int32_t heads = layers.front().kv.kv_heads;
     std::vector<std::int32_t> counts, held;

@@ -155,7 +155,7 @@ class HeadSplit final : public Allocator {
     }
   }
 
-  // Minus the attention that each head's window pays to what a streaming head keeps.
+  // Minus the attention that each head's window pays to the tokens of a streaming head.
   const float* measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, ScoredLayer& l) const {
     const std::int32_t rows = l.kv.num_rows;
     float* mass = ops.floats(rows);

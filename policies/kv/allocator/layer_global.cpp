@@ -67,7 +67,7 @@ class LayerGlobal final : public Allocator {
     return *std::min_element(len, len + kv.kv_heads);
   }
 
-  // Entries of one layer, descending; where they lie goes to entries[s * stride].
+  // Sorts the entries of one layer in descending order; their address goes to entries[s * stride].
   static void rank(Ops& ops, const ScoredLayer& layer, float** entries, std::int32_t stride) {
     const std::int32_t sequences = layer.kv.num_sequences();
     std::int64_t* first = ops.host_longs(sequences + 1);

@@ -8,9 +8,9 @@ namespace kvlab {
 
 namespace {
 
-// As many tokens as have a score from the threshold on, whatever the budget: sizes follow from the data (CORM, Dai et al. 2024). As in
-// DMS-style eviction without its training (Lancucki et al. 2025, arXiv:2506.05345), where the scorer or trigger protects the tokens that
-// are still waiting. A threshold means something for one scorer and one model only.
+// Keeps all tokens with a score from the threshold on, regardless of the budget: sizes follow from the data (CORM, Dai et al. 2024). As in
+// DMS-style eviction without its training (Lancucki et al. 2025, arXiv:2506.05345), if the scorer or trigger protects the tokens that are
+// still waiting. A threshold is meaningful for one scorer and one model only.
 class ScoreThreshold final : public Allocator {
  public:
   explicit ScoreThreshold(Params& p)

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// One token per KV head stands for all that were dropped: the mean of their keys and of their values, attended to with their count as
+// One token per KV head represents all that were dropped: the mean of their keys and of their values, attended to with their count as
 // weight, n exp(q k / sqrt(d)) in numerator and denominator of the softmax. Keys are averaged after RoPE, so that channels which
 // turn slowly dominate.
 class Compensation final : public Disposal {
@@ -95,7 +95,7 @@ class Compensation final : public Disposal {
   std::vector<float> log_weight_;
 };
 
-KVLAB_REGISTER(Disposal, Compensation, "compensation", "one token per KV head stands for the dropped ones: their mean, with their count",
+KVLAB_REGISTER(Disposal, Compensation, "compensation", "one token per KV head represents the dropped ones: their mean, with their count",
                "RazorAttention: Tang et al. 2024, arXiv:2407.15891, eq. 3-4");
 
 }  // namespace

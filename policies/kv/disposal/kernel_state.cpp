@@ -13,10 +13,10 @@ namespace kvlab {
 
 namespace {
 
-// Dropped tokens are added to a state of fixed size per KV head, which attention reads beside the rows through trained maps of queries and
-// keys. LESS, Dong et al. 2024, arXiv:2402.09398: tensors as its code names them, after layers.L. Where query heads share a KV head, the
-// state and the map of keys are the KV head's and each query head has its own map; the method is published for models without groups. The
-// code lets the state's weight in the softmax be no less than 1e-6, which is left out.
+// Dropped tokens are added to a state of fixed size per KV head, which attention reads together with the rows through trained maps of
+// queries and keys. LESS, Dong et al. 2024, arXiv:2402.09398: tensors as its code names them, after layers.L. If query heads share a KV
+// head, the state and the map of keys are the KV head's and each query head has its own map; the method is published for models without
+// groups. The code's lower bound of 1e-6 on the state's weight in the softmax is left out.
 class KernelState final : public Disposal {
  public:
   explicit KernelState(Params& p)

@@ -44,8 +44,8 @@ class LayerPairs final : public Disposal {
     }
   }
 
-  // The second layer holds the directions and what else it needs; the first one its own magnitudes, and its own vectors of tokens that
-  // were not merged. Where both kept theirs, 4 bytes tell for K and for V.
+  // The second layer holds the directions and all its other data; the first one its own magnitudes, and its own vectors of tokens that were
+  // not merged. For tokens of which both kept their vectors, 4 bytes record it for K and for V.
   [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
                                    const Format& format, const TierBytes& rows) const override {
     TierBytes all = rows;
@@ -64,7 +64,7 @@ class LayerPairs final : public Disposal {
   }
 
  private:
-  // Of a row's first tokens: how many were looked at, and how many of them kept both vectors.
+  // Among a row's first tokens: how many were examined, and how many of them kept both vectors.
   struct Done {
     std::int32_t tokens = 0, retained = 0;
   };
@@ -75,7 +75,7 @@ class LayerPairs final : public Disposal {
     return at < 0 || (at % 2 == 0 && layer + 1 == model.num_layers) ? -1 : at % 2;
   }
 
-  // Of a row of n tokens: it depends on nothing else, once the prompt is complete.
+  // For a row of n tokens: depends on nothing else, once the prompt is complete.
   [[nodiscard]] Done done_at(bool complete, std::int32_t n) const {
     const std::int32_t tokens = complete ? n - n % block_ : 0;
     return {tokens, share(tokens)};

@@ -30,7 +30,7 @@ class LowPrecision final : public Disposal {
     return needs;
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  // The mark: tokens in low precision lie elsewhere.
+  // The mark is not counted: tokens in low precision are stored elsewhere.
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
   [[nodiscard]] bool shrinks() const override { return false; }
   [[nodiscard]] bool encodes() const override { return true; }

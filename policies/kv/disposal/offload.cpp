@@ -14,7 +14,7 @@ class Offload final : public Disposal {
 
   void forget(std::int32_t index) override { count_.forget(index); }
 
-  // Nothing leaves a row otherwise, so lengths tell how many tokens lie on the host.
+  // Tokens leave a row in no other way, so lengths tell how many are in CPU memory.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       count_.at(step, r) = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].end() - step.kv.len[r];

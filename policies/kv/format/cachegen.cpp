@@ -9,9 +9,9 @@ namespace kvlab {
 
 namespace {
 
-// The prompt's K and V as they come back from storage or the network: coded as differences to anchor tokens and entropy coded there,
-// dense on the GPU. Coarser levels for later layers, whose loss matters less. What a row takes on the way is transfer_bytes: the
-// measured size of the prompts seen, and before the first (or on shapes alone) a bound without entropy coding.
+// The prompt's K and V as they return from storage or the network: stored there as entropy-coded differences to anchor tokens, dense on the
+// GPU. Later layers, whose loss matters less, have coarser levels. The bytes moved for a row are transfer_bytes: the measured size of the
+// prompts seen, and before the first (or on shapes alone) a bound without entropy coding.
 class Cachegen final : public Format {
  public:
   explicit Cachegen(Params& p)

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Of every token's K and V only the largest numbers stay, in a bitmap format, once the token has left the recent window.
+// Keeps only the largest numbers of a token's K and V, in a bitmap format, once the token has left the recent window.
 class Mustafar final : public Format {
  public:
   explicit Mustafar(Params& p)

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kRun = 8;
 
-// A part of the sequence, its prompt or what is decoded, and what of it is asked for, counted from its start.
+// A part of the sequence, its prompt or the decoded tokens, and the requested tokens of it, counted from its start.
 struct Part {
   std::int32_t first = 0, begin = 0, end = 0;
 };

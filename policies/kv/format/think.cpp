@@ -20,7 +20,7 @@ struct ThinkParameters {
                        "older: all tokens but the newest window, also in decode; prompt: the whole prompt, once (kvpress)")) {}
 };
 
-// When the prompt is complete, each KV head gives up the channels of K that matter least to its last queries: score of channel c =
+// When the prompt is complete, each KV head drops the channels of K that matter least to its last queries: score of channel c =
 // mean_window(q_c^2) * mean_tokens(k_c^2) (ThinK, eq. 7 with one channel at a time). V stays.
 class Think final : public Format {
  public:

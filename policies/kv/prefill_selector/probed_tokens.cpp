@@ -14,9 +14,9 @@ namespace kvlab {
 
 namespace {
 
-// Attention among important tokens alone, per KV head: as many as hold a share of the attention of probe queries, by their mean attention
-// from the probes that see them, and the newest. The others' queries get zeros, so these tokens pass the layer by its MLP and residual.
-// ZipVL, He et al. 2024, arXiv:2410.08584, section 3.2; sets per KV head are our definition, and zeros our reading.
+// Attention among important tokens only, per KV head: the smallest number that holds a share of the attention of probe queries, by their
+// mean attention from the probes that see them, and the newest. The others' queries get zeros, so these tokens pass the layer by its MLP
+// and residual. ZipVL, He et al. 2024, arXiv:2410.08584, section 3.2; sets per KV head and zeros are our definition.
 class ProbedTokens final : public PrefillSelector {
  public:
   explicit ProbedTokens(Params& p)
@@ -58,7 +58,7 @@ class ProbedTokens final : public PrefillSelector {
     return pieces;
   }
 
-  // Of a chunk without probes, in which nothing tells tokens apart.
+  // For a chunk without probes, in which nothing tells tokens apart.
   static std::int64_t attend_to_all(ChosenPrefill& op, Ops& ops, std::int32_t queries) {
     std::int64_t* const first = ops.host_longs(2);
     std::int32_t* const count = ops.host_ints(1);

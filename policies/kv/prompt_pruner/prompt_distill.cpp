@@ -10,7 +10,7 @@ namespace kvlab {
 namespace {
 
 // One layer selects: the tokens whose keys have the largest product with the prompt's last query, mean over the layer's heads without a
-// softmax, smoothed over neighbours. PromptDistill, Jin et al. 2025, arXiv:2503.23274. The prompt's last token goes on beside them; its
+// softmax, smoothed over neighbours. PromptDistill, Jin et al. 2025, arXiv:2503.23274. The prompt's last token also remains; its
 // score counts as 0 for its neighbours.
 class PromptDistill final : public PromptPruner {
  public:

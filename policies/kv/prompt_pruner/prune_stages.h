@@ -12,7 +12,7 @@ namespace kvlab {
 class PruneStages {
  public:
   PruneStages(Params& p, const std::string& fallback);
-  // Tokens of a prompt of so many that a stage which begins after `layer` leaves; all of them where none begins.
+  // Number of a prompt's tokens that remain after a stage which begins after `layer`; all of them if none begins.
   [[nodiscard]] std::int32_t after(const ModelShape& model, std::int32_t layer, std::int32_t prompt_tokens) const;
 
  private:

@@ -19,7 +19,7 @@ class PyramidInfer final : public PromptPruner {
         recent_(p.optional<double>("recent_frac", 0.2, 0, 1, "share of the prompt, and one token more, that always goes on and votes")),
         least_(p.optional<std::int32_t>("least_tokens", 64, 0, 1 << 20, "a layer that would leave no more than this many drops none")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens that always go on")),
-        last_weight_(p.optional<double>("last_weight", 1.2, 0, 100, "weight of the last vote; the first has 1, others lie between")) {}
+        last_weight_(p.optional<double>("last_weight", 1.2, 0, 100, "weight of the last vote; the first has 1, others are between")) {}
 
   [[nodiscard]] Ends ends(std::int32_t prompt_tokens) const override {
     return {sinks_, std::min(prompt_tokens, 1 + static_cast<std::int32_t>(std::floor(recent_ * prompt_tokens)))};

@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // A few middle layers drop whole blocks of tokens. A block's score is the largest of its units': the product of the prompt's last query
-// with the mean key of the unit, mean over the heads. The first block and the last tokens always go on. After SlimInfer, 2025; the sizes,
+// with the mean key of the unit, mean over the heads. The first block and the last tokens always remain. After SlimInfer, 2025; the sizes,
 // the stages and the score are our definition.
 class SlimInfer final : public PromptPruner {
  public:
@@ -22,7 +22,7 @@ class SlimInfer final : public PromptPruner {
   [[nodiscard]] Ends ends(std::int32_t prompt_tokens) const override {
     return {std::min(prompt_tokens, block()), prompt_tokens - std::min(prompt_tokens, block()) - blocks(prompt_tokens) * block()};
   }
-  // Whole blocks that fit into the stage's number of tokens, after those that always go on.
+  // Whole blocks that fit into the stage's number of tokens, after those that always remain.
   [[nodiscard]] std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                   std::int32_t prompt_tokens) const override {
     const std::int32_t left = stages_.after(model, layer, prompt_tokens);
@@ -46,7 +46,7 @@ class SlimInfer final : public PromptPruner {
 
  private:
   [[nodiscard]] std::int32_t block() const { return unit_ * units_; }
-  // Of the prompt, between the first block and the last tokens.
+  // Blocks of the prompt between its first block and its last tokens.
   [[nodiscard]] std::int32_t blocks(std::int32_t prompt_tokens) const { return std::max(0, prompt_tokens - block() - recent_) / block(); }
 
   PruneStages stages_;

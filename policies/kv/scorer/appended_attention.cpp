@@ -7,7 +7,7 @@ namespace kvlab {
 namespace {
 
 // Attention that tokens appended after each chunk of the prompt pay to the cached ones, in one softmax with the appended tokens before
-// them. They stand for a question that is not known yet: those of a chat template (StreamMem: Yang et al. 2025, arXiv:2508.15717), or
+// them. They replace a question that is not known yet: those of a chat template (StreamMem: Yang et al. 2025, arXiv:2508.15717), or
 // windows of the prompt (EpiCache: Kim et al. 2025, arXiv:2509.17396).
 class AppendedAttention final : public Scorer {
  public:

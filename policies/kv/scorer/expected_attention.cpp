@@ -10,8 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// Attention that future queries are expected to pay, if they are normal with the prompt's moments and stand at the next positions;
-// times the norm of the value. Expected Attention, Devoto et al. 2025.
+// Attention that future queries are expected to pay, if they are normal with the prompt's moments and have the next positions; times the
+// norm of the value. Expected Attention, Devoto et al. 2025.
 class ExpectedAttentionScore final : public Scorer {
  public:
   explicit ExpectedAttentionScore(Params& p)

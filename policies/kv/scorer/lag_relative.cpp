@@ -50,7 +50,7 @@ class LagRelative final : public Scorer {
         if (const std::size_t at = static_cast<std::size_t>(sequence) * kv_heads_ + h; at < layer.size()) layer[at] = 0;
   }
 
-  // What is left of the scored partitions is settled; the tail is scored when its successors are there.
+  // The kept part of the scored partitions is settled; the tail is scored when its successors are there.
   void refine(LayerStep& step, std::int32_t* keep, float*) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       if (keep[r] >= step.kv.len[r]) continue;
@@ -61,7 +61,7 @@ class LagRelative final : public Scorer {
   }
 
  private:
-  // Ranks and shares of a softmax lie below 1: the tail comes before them, settled tokens before the tail.
+  // Ranks and shares of a softmax are below 1: the tail comes before them, settled tokens before the tail.
   static constexpr float kTail = 1.0F, kSettled = 4.0F, kRecency = 1e-6F;
 
   std::int32_t& settled(const LayerStep& step, std::int32_t row) {

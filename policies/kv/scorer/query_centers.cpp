@@ -83,7 +83,7 @@ class QueryCenterScore final : public Scorer {
     const std::int64_t floats = std::int64_t{step.model.q_heads} * (step.model.head_dim / 2);
     return size_.sequences(step, [floats](std::int32_t) { return floats; });
   }
-  // The layer's part of a tensor with so many values per query head.
+  // The layer's part of a tensor with this number of values per query head.
   const float* trained(const LayerStep& step, const char* tensor, std::int64_t per_head) const {
     return step.ops.computes() ? weights_->floats(tensor).data() + step.layer * step.model.q_heads * per_head : nullptr;
   }

@@ -62,7 +62,7 @@ class QueryDirection final : public Scorer {
 
   std::int32_t window_, iterations_;
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given
-  TensorArray<float> filters_;                     // where the operations compute
+  TensorArray<float> filters_;                     // in the memory of the operations
 };
 
 KVLAB_REGISTER(Scorer, QueryDirection, "query_direction", "projection of keys on the main direction of queries",

@@ -14,7 +14,7 @@ class RecentVotes final : public Scorer {
  public:
   explicit RecentVotes(Params& p)
       : groups_(p),
-        last_weight_(p.optional<double>("last_weight", 1.2, 0, 100, "weight of the last vote; the first has 1, others lie between")) {}
+        last_weight_(p.optional<double>("last_weight", 1.2, 0, 100, "weight of the last vote; the first has 1, others are between")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;

@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Part of the budget goes to tokens that stand for the others: evenly spaced along the Hamming distance of their signatures (in which
-// heads a token ranks high) to an anchor. One set for all heads. KVCrush, Jha et al. 2025.
+// Part of the budget goes to tokens that represent the others: evenly spaced along the Hamming distance of their signatures (in which heads
+// a token ranks high) to an anchor. One set for all heads. KVCrush, Jha et al. 2025.
 class RepresentativeTokens final : public ScorerWrapper {
   using Anchor = Representatives::Anchor;
 
@@ -48,7 +48,7 @@ class RepresentativeTokens final : public ScorerWrapper {
   Anchor anchor_;
 };
 
-KVLAB_REGISTER(Scorer, RepresentativeTokens, "representatives", "the best tokens and some that stand for the rest",
+KVLAB_REGISTER(Scorer, RepresentativeTokens, "representatives", "the best tokens and some that represent the rest",
                "KVCrush: Jha et al. 2025, arXiv:2503.00022");
 
 }  // namespace

@@ -4,8 +4,8 @@ namespace kvlab {
 
 namespace {
 
-// The prompt is cut by a scorer of its own; in decode the current query's attention ranks the decoded tokens (SCOPE, Wu et al. 2024).
-// Meant for the trigger of the same name, which keeps what is left of the prompt. Of the inner scorer the first stage alone is asked.
+// The prompt is cut by a scorer of its own; in decode the current query's attention ranks the decoded tokens (SCOPE, Wu et al. 2024). Meant
+// for the trigger of the same name, which keeps the rest of the prompt. Only the first stage of the inner scorer is used.
 class ScopeScorer final : public Scorer {
  public:
   explicit ScopeScorer(Params& p) {

@@ -79,7 +79,7 @@ class Slices final : public ScorerWrapper {
   }
 
  private:
-  // Appends the slices of a row and what they keep; answers the sum.
+  // Appends the slices of a row and the number of tokens they keep; returns the sum.
   std::int32_t cut_row(const KvRows& kv, std::int32_t row, std::int32_t keep, std::vector<std::int64_t>& begin,
                        std::vector<std::int32_t>& counts) const {
     const std::int32_t n = kv.len[row];

@@ -6,8 +6,8 @@ namespace kvlab {
 
 namespace {
 
-// Attention that the prompt's last queries pay to each earlier token: its mean over these queries and, many times heavier, its variance,
-// smoothed over neighbours. What some query may come back to varies. CAKE, Qin et al. 2025, arXiv:2503.12491, eq. 9.
+// Attention that the prompt's last queries pay to each earlier token: its mean over these queries plus its variance, weighted many times
+// higher, smoothed over neighbours. Only some queries need a token of high variance. CAKE, Qin et al. 2025, arXiv:2503.12491, eq. 9.
 class WindowMeanVariance final : public Scorer {
  public:
   explicit WindowMeanVariance(Params& p)

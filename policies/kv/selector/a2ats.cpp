@@ -10,9 +10,9 @@ namespace kvlab {
 
 namespace {
 
-// K and V on the host; on the GPU each older key is a number of a codebook, by which every query head looks up approximate logits.
-// The codes are of keys before RoPE, and far queries count as if they stood at one fixed distance, so that codes stay valid.
-// A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt itself.
+// K and V are in CPU memory; on the GPU each older key is an index into a codebook, by which every query head looks up approximate logits.
+// The codes are of keys before RoPE, and far queries are all rotated to one fixed distance, so that codes stay valid. A2ATS, He et al.
+// 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt itself.
 class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit A2ats(Params& p)
@@ -123,7 +123,7 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
   struct Sizes {
     std::int32_t sinks, local, top;
   };
-  // Of a row of `len` tokens.
+  // For a row of `len` tokens.
   [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t len) const {
     if (!is_given(budget_)) return {sinks_, local_, std::max(1, static_cast<std::int32_t>(top_frac_ * len))};
     const std::int32_t sinks = std::min(sinks_, budget / 4), local = std::clamp(budget / 2, 1, local_);
@@ -148,7 +148,7 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
     return code_.rows(step, [&](std::int32_t r) { return step.kv.len[r]; });
   }
 
-  // This step's queries as if they stood far from keys at position 0.
+  // This step's queries, rotated as if far from keys at position 0.
   std::vector<Queries> far_queries(LayerStep& step) {
     const std::int64_t width = static_cast<std::int64_t>(step.model.q_heads) * step.model.head_dim;
     const std::int32_t sequences = step.kv.num_sequences();

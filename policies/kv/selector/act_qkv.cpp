@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Chunks ranked by a probe query that the last tokens make together, those that stand out most; layers whose ranking is spread
-// out load more. ActQKV, Xiao et al. 2025, arXiv:2502.13542 (known from its abstract; the formulas are our definition).
+// Chunks ranked by a probe query, a mean of the last tokens' queries with more weight on outliers; layers with an even ranking load more.
+// ActQKV, Xiao et al. 2025, arXiv:2502.13542 (known from its abstract; the formulas are our definition).
 class ActQkv final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit ActQkv(Params& p)

@@ -7,9 +7,9 @@ namespace kvlab {
 
 namespace {
 
-// Half of the budget goes to the newest tokens, half to the older ones that the last few rows of attention favoured; what is not
-// chosen lies on the host and may come back. Sparse window attention: ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV. Tokens
-// that a row did not read keep the probabilities of the last rows that did.
+// Half of the budget goes to the newest tokens, half to the older ones that the last few rows of attention favoured; other tokens are in
+// CPU memory and may come back. Sparse window attention: ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV. Tokens that a row did not
+// read keep the probabilities of the last rows that did.
 class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit Alisa(Params& p)

@@ -100,7 +100,7 @@ class HybridSparse final : public QuerySelector<UnitTraffic>, public TakesShare 
     if (all >= (is_given(own_) ? step.kv.len[r] : kept_tokens(step, r))) return end;
     return std::min(end, std::max(1, all / 2 - (step.kv.len[r] - end)));
   }
-  // The number of channels for which the estimate reads as much as half of the budget's tokens, keys and values.
+  // The number of channels for which the estimate reads half of the bytes of the budget's tokens, keys and values.
   [[nodiscard]] std::int32_t channels(const LayerStep& step, std::int32_t r) const {
     const double ratio = static_cast<double>(kept_tokens(step, r)) / budget(step, r);
     return std::clamp(static_cast<std::int32_t>(step.kv.head_dim * page_ / ratio), 1, step.kv.head_dim);

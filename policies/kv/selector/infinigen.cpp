@@ -8,9 +8,9 @@ namespace kvlab {
 
 namespace {
 
-// The cache lies on the host; keys reduced to the directions in which queries are large stay on the GPU and tell beforehand which
-// tokens are worth bringing. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. A layer's query is guessed from the input
-// of the layer before; `previous` uses the same layer's query of the step before instead, for recordings without inputs.
+// The cache is in CPU memory. Keys reduced to the directions in which queries are large stay on the GPU and predict which tokens are worth
+// fetching. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. A layer's query is guessed from the input of the layer
+// before; `previous` uses the same layer's query of the step before instead, for recordings without inputs.
 class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit InfiniGen(Params& p)
@@ -104,7 +104,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // Partial keys and what one step may bring.
+  // Partial keys and the tokens that one step may fetch.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
@@ -128,7 +128,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     if (query_ != Query::kGuessed) last_.keep(step);
   }
 
-  // Of a prompt as long as the row either everything fits onto the GPU, or nothing is there yet.
+  // For a prompt as long as the row, either everything fits onto the GPU, or nothing is there yet.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t len = step.kv.len[r];
     return cap_tokens(len, tokens_of(budget_, step, r)) + 1 >= len ? 0 : len;

@@ -14,7 +14,7 @@ namespace {
 class InfLlm2 final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit InfLlm2(Params& p)
-      : kernel_(p.optional<std::int32_t>("kernel_tokens", 32, 1, 1 << 16, "tokens behind one mean key")),
+      : kernel_(p.optional<std::int32_t>("kernel_tokens", 32, 1, 1 << 16, "tokens that share a mean key")),
         stride_(p.optional<std::int32_t>("stride_tokens", 16, 1, 1 << 16, "tokens from one mean key to the next")),
         block_(p.optional<std::int32_t>("block_tokens", 64, 1, 1 << 16, "tokens of a block")),
         initial_(p.optional<std::int32_t>("initial_blocks", 1, 0, 1 << 16, "first blocks attended to")),

@@ -20,7 +20,7 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
       : leaf_(p.optional<std::int32_t>("leaf_tokens", 8, 1, 4096, "tokens of a leaf")),
         root_(p.optional<std::int32_t>("root_tokens", 512, 1, 1 << 20, "tokens of a root, leaf_tokens times a power of two")),
         budget_frac_(p.optional<double>("budget_frac", 0.1, 1e-5, 1, "share of the row attended to")),
-        host_frac_(p.optional<double>("host_frac", 0.5, 0, 1, "share of the row that GPU and host hold; the rest lies on disk")),
+        host_frac_(p.optional<double>("host_frac", 0.5, 0, 1, "share of the row in GPU and CPU memory; the rest is on disk")),
         disk_bits_(p.optional<std::int32_t>("disk_bits", 4, 1, 16, "bits of an element on disk")) {
     if (root_ % leaf_ != 0 || !std::has_single_bit(static_cast<std::uint32_t>(root_ / leaf_)))
       p.fail_at("root_tokens", "'root_tokens' must be 'leaf_tokens' times a power of two");

@@ -75,7 +75,7 @@ class LServe final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
  private:
-  // What a row chose last; tail 0: everything.
+  // The last choice of a row; tail 0: everything.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;

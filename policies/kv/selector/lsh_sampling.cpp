@@ -177,7 +177,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   RowMemory<std::int32_t> tables_;
   PerRow<Row> rows_;
   RowProgress progress_;
-  // Of this step.
+  // Valid within a step.
   const float* weights_ = nullptr;
   bool weighs_ = false;
 };

@@ -121,7 +121,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
   struct Sizes {
     std::int32_t sinks, recent, top;
   };
-  // For a prompt of so many tokens.
+  // For a prompt of this number of tokens.
   [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t prompt) const {
     if (!is_given(budget_)) {
       const std::int32_t half = std::max(1, static_cast<std::int32_t>(read_frac_ * (prompt - sinks_) * 0.5));

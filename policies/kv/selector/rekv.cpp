@@ -81,7 +81,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
     return expand(step.ops, tokens);
   }
 
-  // Frames' mean keys, and K and V of what is read or recent.
+  // Frames' mean keys, and K and V of tokens that are read or recent.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, frames = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -95,7 +95,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
  private:
-  // What a row retrieved; tail 0: everything.
+  // The tokens that a row retrieved; tail 0: everything.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;

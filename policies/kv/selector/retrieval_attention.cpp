@@ -7,9 +7,9 @@ namespace kvlab {
 
 namespace {
 
-// First and newest tokens on the GPU; the others on the host behind a search structure that finds the keys nearest to each query
-// head's query. RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. The paper's graph follows the prompt's queries;
-// for it stands an exact search, priced as one that looks at a share of the keys, or a graph that knows keys alone (HNSW).
+// First and newest tokens on the GPU; the others in CPU memory, where a search structure finds the keys nearest to each query head's query.
+// RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. The paper's graph follows the prompt's queries; here an exact search,
+// priced as one that reads a share of the keys, or a graph that knows only keys (HNSW) replaces it.
 class RetrievalAttention final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit RetrievalAttention(Params& p)
@@ -39,7 +39,7 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
     progress_.forget(index), index_.forget(index), indexed_.forget(index), QuerySelector::forget(index);
   }
 
-  // The exact search stands for an index on the host, and reads the keys of the rows itself.
+  // The exact search replaces an index in CPU memory, and reads the keys of the rows itself.
   [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(

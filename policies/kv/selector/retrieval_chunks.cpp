@@ -63,13 +63,13 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
   }
 
  private:
-  // What a row retrieved; tail 0: everything.
+  // The chunks that a row retrieved; tail 0: everything.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
   };
 
-  // What is kept of so many chunks, at least the first one; whether that leaves some out.
+  // Number of chunks that are kept, at least one; true if some chunks are left out.
   [[nodiscard]] std::int32_t kept_chunks(std::int32_t budget) const { return std::max(1, budget / chunk_); }
   [[nodiscard]] bool chooses_of(std::int32_t chunks, std::int32_t budget) const {
     return chunks * chunk_ > budget && chunks > kept_chunks(budget);

@@ -75,7 +75,7 @@ class RowMemory {
   std::vector<T*> pointers_;
 };
 
-// A row as it was at some step. Rows only grow by what is appended, unless something was evicted or another sequence took the place.
+// A row as it was at some step. Rows only grow by appended tokens, unless something was evicted or another sequence took the place.
 struct RowMark {
   std::int32_t len = -1, end = -1;  // tokens held; one past the sequence's last position
   [[nodiscard]] bool grew_to(const SeqStep& seq, std::int32_t len_now) const {

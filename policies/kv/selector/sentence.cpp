@@ -13,9 +13,9 @@ namespace kvlab {
 
 namespace {
 
-// Sentences by the product of their mean key with the mean query since the current sentence began. Of the prompt only tokens that
-// its last queries attended to count and can be read; of what is generated all. SentenceKV, Zhu et al. 2025, arXiv:2504.00970,
-// section 3.
+// Ranks sentences by the product of their mean key with the mean query since the current sentence began. Prompt tokens count and can be
+// read only if the prompt's last queries attended to them; all generated tokens can. SentenceKV, Zhu et al. 2025, arXiv:2504.00970, section
+// 3.
 class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit Sentence(Params& p)
@@ -102,7 +102,7 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // What a step reads, and a mean key per sentence of average length; all other tokens on the host.
+  // On the GPU: the tokens that a step reads, and a mean key per sentence of average length. All other tokens are in CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, sentences = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {

@@ -9,10 +9,10 @@ namespace kvlab {
 
 namespace {
 
-// Chunks of the prompt by the attention to their mean key; chunks that their mean represents badly, the prompt's last chunks and
-// decoded tokens are always read. ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Values lie on the host; keys too,
-// unless a format keeps them on the GPU in low rank: what is always read then has its exact keys there as well. As in the authors'
-// code the budget counts chosen chunks alone, and the number of outliers grows with it.
+// Chunks of the prompt by the attention to their mean key; chunks that their mean represents badly, the prompt's last chunks and decoded
+// tokens are always read. ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Values are in CPU memory; keys too, unless a
+// format keeps them on the GPU in low rank: tokens that are always read then have their exact keys there as well. As in the authors' code
+// the budget counts only chosen chunks, and the number of outliers grows with it.
 class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit ShadowKv(Params& p)
@@ -41,7 +41,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return keys_fetched_ ? Lower::kKeysAndValues : Lower::kValues; }
-  // What is always read, and everything where no chunk is left out.
+  // Tokens that are always read, or all tokens if no chunk is left out.
   Selection stays(LayerStep& step) override { return of_prompts(step, true); }
 
   void update(LayerStep& step) override {
@@ -98,7 +98,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   // Values are brought while the chosen chunks' keys are rebuilt, on CUDA streams of their own.
   [[nodiscard]] FetchBeside fetches_beside() const override { return keys_fetched_ ? FetchBeside::kNothing : FetchBeside::kKeyRebuild; }
 
-  // Means of all chunks, and exact K and V of what is always read and of the budget's buffer. Rows do not tell how much of them was
+  // Means of all chunks, and exact K and V of tokens that are always read and of the budget's buffer. Rows do not tell how much of them was
   // decoded; that is read too.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
@@ -128,7 +128,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
     return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(step, r);
   }
 
-  // Of rows whose prompt is complete with this step the outliers and all behind the chunks; with `whole`, everything of rows that fit.
+  // In rows whose prompt this step completes: the outliers and all tokens after the chunks; with `whole`, everything of rows that fit.
   Selection of_prompts(LayerStep& step, bool whole) {
     const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
     if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return {};

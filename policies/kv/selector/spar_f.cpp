@@ -10,9 +10,9 @@ namespace kvlab {
 
 namespace {
 
-// The cache lies on flash, keys in two layouts: channel by channel, of which few tell the tokens of largest attention, and token by
-// token, of which these are read. The mean of all values stands for the others. SparF of InstInfer, Pan et al. 2024,
-// arXiv:2409.04992 (known from its abstract; by SparQ, Ribar et al. 2024).
+// The cache is on flash, keys in two layouts. A few channels of the first show which tokens have the largest attention, and these are read
+// token by token from the second. The mean of all values replaces the others. SparF of InstInfer, Pan et al. 2024, arXiv:2409.04992 (known
+// from its abstract; by SparQ, Ribar et al. 2024).
 class SparF final : public Selector, public TakesShare {
  public:
   explicit SparF(Params& p)
@@ -139,13 +139,13 @@ class SparF final : public Selector, public TakesShare {
   RowProgress progress_;
   RowMemory<float> sums_;
   Traffic traffic_;
-  // Of this step.
+  // Valid within a step.
   float* each_ = nullptr;
   Selection selection_;
 };
 
 KVLAB_REGISTER(Selector, SparF, "spar_f",
-               "few channels of all keys on flash tell which tokens to read there; the mean value stands for the others",
+               "few channels of all keys on flash tell which tokens to read there; the mean value replaces the others",
                "SparF of InstInfer: Pan et al. 2024, arXiv:2409.04992, after SparQ: Ribar et al. 2024, arXiv:2312.04985");
 
 }  // namespace

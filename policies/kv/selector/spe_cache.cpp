@@ -9,10 +9,10 @@ namespace kvlab {
 
 namespace {
 
-// A copy of the cache in few bits stays on the GPU, full precision lies on the host; the attention of a guessed next token over the
-// copy tells which tokens to bring in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3.
-// A recording has no guessed tokens: the same layer's query of the step before stands in for one, or the step's own query (the guess
-// was right).
+// A copy of the cache in few bits stays on the GPU, full precision is in CPU memory. The attention of a guessed next token over
+// the copy tells which tokens to fetch in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163,
+// section 3. A recording has no guessed tokens: it uses the same layer's query of the step before, or the step's own query (a
+// right guess).
 class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit SpeCache(Params& p)
@@ -23,7 +23,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
                                        "tokens of a channel of K, or channels of a token of V, that share a scale")},
         looks_ahead_(p.choice("guess", {{"previous", true}, {"right", false}}, true, "query that chooses; 'right' is an upper bound")) {}
 
-  // Of the newest tokens at most half of it.
+  // The newest tokens take at most half of it.
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
     return true;
@@ -61,7 +61,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection_;
   }
 
-  // The guess chooses for the next step, and what it chose is brought while this step computes (abstract).
+  // The guess chooses for the next step, and its tokens are fetched while this step computes (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
 
   // Tokens that were not brought are read from the copy.
@@ -104,7 +104,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return std::max(0, len - newest) / code_.group * code_.group;
   }
 
-  // Tokens that a step brings: what the budget leaves beside the newest ones, which wait for a whole group.
+  // Tokens that a step fetches: the budget without the newest ones, which wait for a whole group.
   [[nodiscard]] std::int32_t brought(std::int32_t len, std::int32_t budget) const {
     const std::int32_t copied = covered(len, budget);
     return std::min(copied, budget > 0 ? std::max(1, budget - (len - copied)) : top_);
@@ -154,7 +154,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
   bool looks_ahead_;
   RowProgress progress_;
   LastQueries last_;
-  // Of this step, from update() on.
+  // Valid within a step, from update() on.
   KvRows copy_;
   const std::int32_t* covered_ = nullptr;
   Selection selection_;

@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Tokens that the heads of a layer elect together: each head's probabilities, over the tokens that stand for election, are votes. The
-// choice serves until the query turns away from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
+// Tokens that the heads of a layer elect together: each head's probabilities over the candidate tokens are votes. A choice is used until
+// the query differs too much from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
 class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit TokenSelect(Params& p)
@@ -79,7 +79,7 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
             "selector 'token_select' elects the same tokens for all heads of a layer, but heads hold different numbers of tokens");
   }
 
-  // 1 for the sequences whose choice stands, after drift is known.
+  // 1 for the sequences whose choice is still used, after drift is known.
   const std::int32_t* standing(LayerStep& step, const std::int32_t* tail) {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     QueryDrift drift;

@@ -77,7 +77,7 @@ class WindowChoice final : public Selector, public TakesShare {
     std::int32_t tail = 0, count = 0;
   };
 
-  // Of the first older[r] tokens of each row the best keep[r]; rows of 0 are left alone.
+  // Chooses the best keep[r] of the first older[r] tokens of each row; rows of 0 are unchanged.
   void choose(LayerStep& step, const std::int32_t* older, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
     LayerStep some = step;

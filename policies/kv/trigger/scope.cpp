@@ -6,9 +6,9 @@ namespace kvlab {
 
 namespace {
 
-// Budgets of their own for prompt and decoded tokens: the prompt is cut once, when it is complete, and what is left of it is never
-// touched again; decoded tokens have a budget that is fixed, or grows by one every few steps, or grows and is enforced only then
-// (SCOPE, Wu et al. 2024: slide, adaptive, discontinuous). The latest ones always stay.
+// Separate budgets for prompt and decoded tokens: the prompt is cut once, when it is complete, and the rest of it is never cut again.
+// Decoded tokens have a budget that is fixed, or grows by one every few steps, or grows and is enforced only then (SCOPE, Wu et al. 2024:
+// slide, adaptive, discontinuous). The latest ones always stay.
 class Scope final : public Trigger {
   enum class Mode : std::uint8_t { kSlide, kAdaptive, kDiscontinuous };
 

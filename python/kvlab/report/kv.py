@@ -6,8 +6,9 @@ import accuracy
 import claims
 import fidelity
 import heat_maps
-from groups import at_budgets, parts_of
-from spec import axis, figure, numbers, option, symbol
+import predictions
+from groups import at_budgets, parts_of, sentence
+from spec import axis, figure, heat, heat_axes, numbers, option, symbol
 
 _BYTES, _READ = "KV bytes on the GPU (share of the full cache)", "Tokens read per step, layer and KV head"
 
@@ -17,7 +18,7 @@ def _family_curves(table, x, y, looks, scale=1):
     traces = []
     for name, rows in table.groupby("name", sort=False):
         rows = rows.sort_values(x, kind="stable")
-        colour, hollow = looks[name]["color"], fidelity._elsewhere(rows).any()
+        colour, hollow = looks[name]["color"], fidelity.is_elsewhere(rows).any()
         traces.append(
             {
                 "type": "scatter",
@@ -36,36 +37,10 @@ def _family_curves(table, x, y, looks, scale=1):
     return traces
 
 
-def _heat(cells, rows, columns, low, high, unit, texts=None):
-    """A heat map whose rows begin at the top."""
-    trace = {
-        "type": "heatmap",
-        "z": [numbers(r) for r in cells],
-        "x": [str(c) for c in columns],
-        "y": [str(r) for r in rows],
-        "zmin": low,
-        "zmax": high,
-        "colorscale": "Viridis",
-        "xgap": 1,
-        "ygap": 1,
-        "colorbar": {"title": {"text": unit}, "thickness": 12},
-        "hovertemplate": f"%{{y}}<br>%{{x}}: %{{z:.4~g}} {unit}<extra></extra>",
-    }
-    return {**trace, "text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}} if texts else trace
-
-
-def _heat_axes(title):
-    return {"title": {"text": title}, "type": "category", "automargin": True}, {
-        "autorange": "reversed",
-        "type": "category",
-        "automargin": True,
-    }
-
-
 def _over(table, x, title, key, looks):
     """Attention kept and output error over bytes, or over tokens read."""
     lossy = table.assign(lost=1 - table["attention_mass"])
-    note = "Dashed and hollow: the rest is in CPU memory or on disk." if fidelity._elsewhere(table).any() else ""
+    note = "Dashed and hollow: the rest is in CPU memory or on disk." if fidelity.is_elsewhere(table).any() else ""
     options = [
         option(_family_curves(rows, x, y, looks), axis(title, log=True), axis(y_title, log=log), y_title, note)
         for rows, y, y_title, log in (
@@ -91,8 +66,8 @@ def _maps(results, table):
             if len(chosen):
                 cells = heat_maps.rows_of(source, chosen, columns)
                 cells = cells.sort_index(axis=1) if name == "heads" else cells
-                heat = _heat(cells.to_numpy(), chosen["name"], [f"{a}, {b}" for a, b in cells.columns], 0, 1, "share")
-                options.append(option([heat], *_heat_axes(title), suffix.strip("_").replace("_", " ") or "all", note))
+                cell_map = heat(cells.to_numpy(), chosen["name"], [f"{a}, {b}" for a, b in cells.columns], 0, 1, "share")
+                options.append(option([cell_map], *heat_axes(title), suffix.strip("_").replace("_", " ") or "all", note))
         figures.append(
             figure(
                 f"fidelity_{name}",
@@ -106,7 +81,7 @@ def _maps(results, table):
 
 
 def replay(results):
-    results.need("summary", fidelity._SUMMARY, "the fidelity figures")
+    results.need("summary", fidelity.SUMMARY_COLUMNS, "the fidelity figures")
     table = fidelity.points_of(results)
     if table.empty:
         return []
@@ -128,7 +103,7 @@ def _tasks(rows, table, title):
         if len(chosen):
             cells = np.array([full.to_numpy(), *(p.reindex(full.index).to_numpy() for p in chosen["by_task"])])
             texts = [["" if np.isnan(v) else f"{100 * v:.0f}" for v in row] for row in cells]
-            heat = _heat(100 * cells, ["full cache", *chosen["name"]], full.index, 0, 100, "%", texts)
+            cell_map = heat(100 * cells, ["full cache", *chosen["name"]], full.index, 0, 100, "%", texts)
             few = (
                 f"A cell has {counts.min()} to {counts.max()} answers."
                 if counts.min() < counts.max()
@@ -136,17 +111,17 @@ def _tasks(rows, table, title):
             )
             options.append(
                 option(
-                    [heat],
-                    *_heat_axes("Task"),
+                    [cell_map],
+                    *heat_axes("Task"),
                     ", ".join(filter(None, (title, suffix.strip("_").replace("_", " ")))) or "all",
-                    " ".join(filter(None, (few, note))),
+                    " ".join(filter(None, (few, sentence(note)))),
                 )
             )
     return options
 
 
 def graded(results):
-    results.need("summary", accuracy._SUMMARY, "the accuracy figures")
+    results.need("summary", accuracy.SUMMARY_COLUMNS, "the accuracy figures")
     over, tasks = [], []
     for _, rows, title in parts_of(results.summary, results.axes, True) if len(results.summary) else ():
         table = accuracy.points_of(rows)
@@ -170,6 +145,7 @@ def graded(results):
     return [
         figure("accuracy_bytes", "Answers over bytes", over, "measure", is_wide=True),
         figure("accuracy_tasks", "Right answers by task (%)", tasks, "budget", is_wide=True),
+        *predictions.predictions(results),
     ]
 
 
@@ -209,10 +185,10 @@ def _published_marks(rows, names):
 
 def published(results):
     """Published figures or ranges, and ours, a row per claim."""
-    rows = results.claims[results.claims["verdict"].isin(claims._VERDICTS)]
-    names = [claims._name(row) for _, row in rows.iterrows()]
+    rows = results.claims[results.claims["verdict"].isin(claims.VERDICTS)]
+    names = [claims.name_of(row) for _, row in rows.iterrows()]
     traces = [_published_marks(rows, names)] if names else []
-    for verdict, label, look in zip(claims._VERDICTS, claims._LABELS, claims._LOOKS):
+    for verdict, label, look in zip(claims.VERDICTS, claims.LABELS, claims.LOOKS):
         own = (rows["verdict"] == verdict).to_numpy()
         if own.any():
             x, y = numbers(rows["ours"][own]), [n for n, is_own in zip(names, own) if is_own]

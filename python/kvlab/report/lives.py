@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 
-_SLOWEST = 5  # where not all fit: one in so many is chosen for its end-to-end latency
+_SLOWEST = 5  # if not all fit: one in this many is chosen for its end-to-end latency
 _MOST_TRACE_BYTES = 64 << 20
 PHASES = ("queued", "prefill", "decode", "preempted", "transfer")
 _COLUMNS = (

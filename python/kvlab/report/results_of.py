@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
+import answers
+import joined
 import kv
 import lives
 import serving
@@ -158,7 +160,7 @@ def _about(results, kind, manifest, number):
         "resolved": resolved.read_text(encoding="utf-8", errors="replace") if resolved.is_file() else "",
         "slo_ms": results.slo_ms,
         "summary": tables.summary(results) if results.summary is not None else None,
-        "tables": tables.others(results.folder),
+        "tables": [*tables.others(results.folder), *filter(None, [answers.table_of(results.folder)])],
     }
 
 
@@ -223,7 +225,9 @@ def data_of(folders, most_requests):
     kinds, manifests = [_kind(results) for results in everything], [_manifest(folder) for folder in folders]
     names = _names(everything)
     figures = [_figures(results, kind) for results, kind in zip(everything, kinds)]
-    figures = spec.finish(spec.join(figures, names) if len(figures) > 1 else figures[0])
+    together, remarks = joined.figures_of(everything)
+    left_out += remarks
+    figures = spec.finish([*together, *(spec.join(figures, names) if len(figures) > 1 else figures[0])])
     runs = _runs(everything, most_requests, left_out)
     abouts = [{**_about(r, k, m, i), "name": n} for i, (r, k, m, n) in enumerate(zip(everything, kinds, manifests, names))]
     _count_rows(abouts, left_out)

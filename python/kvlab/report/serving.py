@@ -15,6 +15,7 @@ from load import axis_title
 from spec import axis, curve, figure, numbers, option, symbol
 
 MOST_LINES = 60  # of one state of a figure
+_MOST_BARS = 40  # of one state of the comparison
 _POINTS = 300  # of a CDF
 _NAME = "<extra>%{fullData.name}</extra>"
 _LOG_FROM = 30  # factor between the fastest and the slowest requests
@@ -83,7 +84,7 @@ def _cdf_option(view, metric, latency, limit_ms):
 def cdfs(results):
     if results.requests is None or results.requests.empty:
         return []
-    results.need("requests", cdf._COLUMNS, "the latency CDF")
+    results.need("requests", cdf.COLUMNS, "the latency CDF")
     latency, shown = cdf.latencies_ms(results.requests), _views(results)
     return [
         figure(f"cdf_{m}", f"{title}: CDF", [_cdf_option(v, m, latency, results.slo_ms.get(m)) for v in shown], "values")
@@ -150,7 +151,7 @@ def load(results):
     if rate is None or results.summary[rate].nunique() < 2:
         return []
     shown, figures = [(v, _load_note(v, rate)) for v in _views(results, rate)], []
-    for metric, name in load_curves._LATENCIES.items():
+    for metric, name in load_curves.LATENCIES.items():
         options = [
             _load_option(v, rate, f"{metric}_{s}_ms", f"{s.upper()} {name}", results.slo_ms.get(metric), note)
             for s in ("p99", "p50")
@@ -185,22 +186,31 @@ def _bar_option(lines, column, title, note):
     )
 
 
+def _bar_views(results):
+    """(title, lines): all lines in one figure, or one for each value of the numeric axes where there are many."""
+    lines = lines_of(results.summary, results.axes, results.name) if len(results.summary) else []
+    if len(lines) <= _MOST_BARS:
+        return [("", lines)] if lines else []
+    return [(view.title, view.lines) for view in _views(results)]
+
+
 def comparison(results):
     """Bars of any metric: every line of the experiment, means over seeds."""
-    lines = lines_of(results.summary, results.axes, results.name) if len(results.summary) else []
+    shown = _bar_views(results)
     metrics = [
         m
         for m in _BAR_METRICS
         if m[0] in results.summary and pd.api.types.is_numeric_dtype(results.summary[m[0]]) and results.summary[m[0]].notna().any()
     ]
-    first = [c for c, _ in bars._metrics(results.summary)]
-    note = _seeds(part for _, part in lines)
+    first = [c for c, _ in bars.metrics_of(results.summary)]
     metrics.sort(key=lambda m: first.index(m[0]) if m[0] in first else len(first))
-    return (
-        [figure("comparison", "Comparison", [_bar_option(lines, *m, note) for m in metrics], "metric", is_wide=len(lines) > 8)]
-        if lines
-        else []
-    )
+    options = [
+        _bar_option(lines, column, ", ".join(filter(None, (text, title))), _seeds(part for _, part in lines))
+        for column, text in metrics
+        for title, lines in shown
+    ]
+    is_wide = any(len(lines) > 8 for _, lines in shown)
+    return [figure("comparison", "Comparison", options, "metric", is_wide=is_wide)] if shown else []
 
 
 def searches(results):
@@ -229,7 +239,7 @@ def attention_kept(results):
         return []
     points = serving_fidelity.points_of(results)
     looks, options = fidelity.looks_of(points), []
-    for column, title in serving_fidelity._PANELS:
+    for column, title in serving_fidelity.PANELS:
         shown = points[points[column].notna()]
         traces = [
             {
@@ -255,7 +265,7 @@ def hit_ratios(results):
         for column, unit in (("hit_frac", "blocks"), ("token_hit_frac", "tokens")):
             traces = []
             for policy, part in rows.groupby("block_cache", sort=False):
-                points = hit_ratio._curve(part, column, hit_ratio._X)
+                points = hit_ratio.curve_of(part, column, hit_ratio.X)
                 own = {"line": {"color": "black", "width": 2.4}, "marker": {"color": "black", "size": 5}} if policy == "belady" else {}
                 traces.append(
                     curve(
@@ -309,5 +319,5 @@ def validations(results):
 def figures_of(results):
     if results.is_hit_ratio:
         return hit_ratios(results)
-    results.need("summary", [c for c, _ in bars._NEEDED], "the comparison")
+    results.need("summary", [c for c, _ in bars.NEEDED], "the comparison")
     return [*comparison(results), *load(results), *cdfs(results), *searches(results), *attention_kept(results), *validations(results)]

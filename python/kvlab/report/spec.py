@@ -48,7 +48,9 @@ def curve(name, x, y, half=None, **more):
 
 
 def axis(title, log=False, **more):
-    return {"title": {"text": title}, "type": "log" if log else "linear", **more}
+    # Without a format plotly prints 2 and 5 without their power of ten; 's' has k and M, but also m for thousandths.
+    ticks = {"tickformat": "~s" if title.endswith(("(ms)", "(blocks)")) else "~g"} if log else {}
+    return {"title": {"text": title}, "type": "log" if log else "linear", **ticks, **more}
 
 
 def option(traces, x, y, name="", note="", limits=()):
@@ -65,6 +67,32 @@ def option(traces, x, y, name="", note="", limits=()):
     ]
     note = " ".join(filter(None, (note, "Dashed grey: the limit of the SLO." if limits else "")))
     return {"name": name, "traces": traces, "layout": {"xaxis": x, "yaxis": y, "shapes": shapes}, "note": note}
+
+
+def heat(cells, rows, columns, low, high, unit, texts=None):
+    """A heat map whose rows begin at the top."""
+    trace = {
+        "type": "heatmap",
+        "z": [numbers(r) for r in cells],
+        "x": [str(c) for c in columns],
+        "y": [str(r) for r in rows],
+        "zmin": low,
+        "zmax": high,
+        "colorscale": "Viridis",
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {"title": {"text": unit}, "thickness": 12},
+        "hovertemplate": f"%{{y}}<br>%{{x}}: %{{z:.4~g}} {unit}<extra></extra>",
+    }
+    return {**trace, "text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}} if texts else trace
+
+
+def heat_axes(title):
+    return {"title": {"text": title}, "type": "category", "automargin": True}, {
+        "autorange": "reversed",
+        "type": "category",
+        "automargin": True,
+    }
 
 
 def figure(key, title, options, select="", is_wide=False):
@@ -114,6 +142,9 @@ def join(figures, prefixes):
     for key in keys:
         own = [next((f for f in part if f["key"] == key), None) for part in figures]
         first = next(f for f in own if f)
+        if None in own:  # one result has it: its lines need no prefix
+            result.append({**first, "title": f"{prefixes[own.index(first)]}: {first['title']}"})
+            continue
         if any(t["type"] == "heatmap" for f in own if f for o in f["options"] for t in o["traces"]):
             result += [{**f, "key": f"{key}_{number}", "title": f"{prefixes[number]}: {f['title']}"} for number, f in enumerate(own) if f]
             continue

@@ -60,15 +60,15 @@ def _is_number(text):
     return True
 
 
-def _table(name, columns, rows, shown, axes=()):
-    """`searched`: the columns that the filter looks into: run, axes, and those of text."""
+def table(name, columns, rows, shown, axes=()):
+    """Data of a table. `searched`: the columns that the filter looks into: run, axes, and those of text."""
     searched = [c for c, title in enumerate(columns) if c == 0 or title in axes or any(row[c] and not _is_number(row[c]) for row in rows)]
     return {"name": name, "columns": columns, "rows": rows[:MOST_ROWS], "shown": shown, "searched": searched, "total": len(rows)}
 
 
 def summary(results):
     columns, rows = read(results.folder / "summary.csv")
-    return _table(
+    return table(
         "summary.csv",
         columns,
         rows,
@@ -84,5 +84,5 @@ def others(folder):
         if (folder / name).is_file():
             columns, rows = read(folder / name)
             if rows:
-                found.append(_table(name, columns, rows, list(range(len(columns)))))
+                found.append(table(name, columns, rows, list(range(len(columns)))))
     return found

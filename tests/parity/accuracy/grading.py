@@ -1,4 +1,4 @@
-"""What run_hf.py and run_presses.py share: the evaluation set as token ids, grading, and CSV files that a broken-off run resumes.
+"""Shared by run_hf.py and run_presses.py: the evaluation set as token ids, grading, and CSV files that a broken-off run resumes.
 
 A greedy decoder and the true answer agree up to the first mistake, so an answer is right exactly if, with the true bytes fed, the largest
 logit is the true byte at every place. Hence a whole conversation is graded by one teacher-forced pass.

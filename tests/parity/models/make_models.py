@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tiny random models of every supported architecture, each with the logits that Hugging Face transformers computes from its files.
 
-The logits come from the saved folder, loaded again in float32 with eager attention, so config.json as it stands in the folder is what they mean.
-Each model is also run with the feature that it stands for switched off: reading it wrong must change the logits visibly.
+The logits come from the saved folder, loaded again in float32 with eager attention, so they follow the config.json in the folder.
+Each model is also run with the feature that it tests switched off: a wrong reading must change the logits visibly.
 """
 
 import argparse
@@ -143,7 +143,7 @@ def goldens(folder, lengths, seed):
 
 
 def largest_difference(folder, tensors, dtype=torch.float32):
-    """Of the last prompt's logits from those that the folder gives."""
+    """The largest difference of the last prompt's logits from those that the folder gives."""
     i = max(int(name.split(".")[0]) for name in tensors)
     other = load(folder, dtype)(input_ids=tensors[f"{i}.ids"].long()[None], use_cache=False).logits[0]
     return (other - tensors[f"{i}.logits"]).abs().max().item()

@@ -97,7 +97,7 @@ def qwen2():
 
 
 def sentencepiece(fuse_unk, byte_fallback):
-    """Trained with Metaspace; the bytes' tokens come behind <unk> <s> </s>, as SentencePiece has them."""
+    """Trained with Metaspace; the bytes' tokens come after <unk> <s> </s>, as SentencePiece has them."""
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse_unk, byte_fallback=byte_fallback))
     t.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<unk>", "<s>", "</s>"] + ([f"<0x{b:02X}>" for b in range(256)] if byte_fallback else [])
@@ -140,7 +140,7 @@ def metaspace():
 
 
 def mixed():
-    """What is rarer: several splits, digits alone, a space before the text, flags of added tokens, other normalizers; no decoder."""
+    """Rare features: several splits, digits alone, a space before the text, flags of added tokens, other normalizers; no decoder."""
     t = Tokenizer(models.BPE())
     t.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"\s{3,}"), "  "), normalizers.Strip(left=False)])
     splits = [

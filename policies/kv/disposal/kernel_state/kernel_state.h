@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Trained maps of a query and of a key to `features` numbers that are not negative, so that their product stands for exp(q k / sqrt(d)):
+// Trained maps of a query and of a key to `features` numbers that are not negative, whose product approximates exp(q k / sqrt(d)):
 //   phi_q(q) = |g(g(q A1) A2)|,   u = |s1| * g(g(k B1) B2),   phi_k(k) = |u + (u C) * s2|,   g = GELU.
 // LESS, Dong et al. 2024, arXiv:2402.09398. phi_q is a query head's, phi_k a KV head's. All null on shapes.
 struct StateMaps {

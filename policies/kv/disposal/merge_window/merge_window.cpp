@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Whether dropped token `token` joins the kept ones [begin, begin + count).
+// True if dropped token `token` joins the kept ones [begin, begin + count).
 bool joins(const MergeWindow& a, std::int32_t row, std::int32_t token, const std::int32_t* begin, std::int32_t count) {
   const KvRows& kv = a.rows.kv;
   const float* const mass = a.mass + kv.first[row];

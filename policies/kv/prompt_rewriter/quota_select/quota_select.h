@@ -8,7 +8,7 @@
 namespace kvlab {
 
 // Chooses `kept` tokens of a prompt: all in [0, first) and [last_begin, tokens), and of those between the ones with the highest scores. The
-// scores are smoothed once for each width, as the largest of so many neighbours (odd; cut at both ends of the prompt). The tokens to be
+// scores are smoothed once for each width, as the largest of that many neighbours (odd; cut at both ends of the prompt). The tokens to be
 // chosen are shared out equally over the widths, earlier ones first; each takes its share from the tokens that no width before it took, of
 // equal scores the first ones. ILRe: Liang et al. 2025, arXiv:2508.17892, with equal shares.
 struct QuotaSelect {

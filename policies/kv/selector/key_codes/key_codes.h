@@ -28,7 +28,7 @@ struct TrainCodes {
   KvRows kv;
   const float* frequencies = nullptr;  // [kv.num_sequences(), head_dim / 2]
   std::int32_t rounds = 10;
-  const std::int32_t* codes = nullptr;  // [kv.num_rows] centers, at most the row's tokens; 0: the row is left alone
+  const std::int32_t* codes = nullptr;  // [kv.num_rows] centers, at most the row's tokens; 0: the row is unchanged
   const std::int64_t* seeds = nullptr;  // [kv.num_rows]
   const float* const* gram = nullptr;   // [kv.num_rows] -> [head_dim, head_dim]
   float* const* root = nullptr;         // [kv.num_rows] -> [head_dim, head_dim] out: L with H = L L^T

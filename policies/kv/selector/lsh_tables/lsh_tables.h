@@ -14,7 +14,7 @@ struct LshShape {
   std::int32_t bits = 10, tables = 150;  // signs of a table's bucket number; at most 16
   [[nodiscard]] std::int64_t projections() const { return static_cast<std::int64_t>(bits) * tables; }
   [[nodiscard]] std::int64_t buckets() const { return std::int64_t{1} << bits; }
-  // Numbers that a row of so many keys stores: buckets' ends and the keys' numbers, for each table.
+  // Count of numbers stored for a row of keys: buckets' ends and the keys' numbers, for each table.
   [[nodiscard]] std::int64_t table_size(std::int64_t keys) const { return tables * (buckets() + keys); }
   // Probability that a key at this cosine to the query is sampled: two vectors have the same sign with w = 1 - acos(cosine) / pi, and
   // 1 - (1 - w^K)^L - L w^K (1 - w^K)^(L - 1) for K bits and L tables.
@@ -27,7 +27,7 @@ struct LshBuild {
   KvRows kv;
   LshShape shape;
   const float* projections = nullptr;                   // [shape.projections(), head_dim]
-  const std::int32_t *begin = nullptr, *end = nullptr;  // [kv.num_rows] begin >= end: the row is left alone
+  const std::int32_t *begin = nullptr, *end = nullptr;  // [kv.num_rows] begin >= end: the row is unchanged
   float* const* center = nullptr;                       // [kv.num_rows] -> [head_dim] out
   std::int32_t* const* table = nullptr;                 // [kv.num_rows] -> [shape.table_size(end - begin)] out
 };
@@ -48,7 +48,7 @@ struct LshSample {
   std::uint32_t* heads = nullptr;                       // like unit: bit g is set if query head g of the group samples it
   std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, and keys found in buckets
 };
-// Hashes the queries and reads the ends of their buckets; LshBuckets prices what is in these.
+// Hashes the queries and reads the ends of their buckets; LshBuckets prices their content.
 OpCall call(const LshSample&);
 void run_cpu(const LshSample&);
 

@@ -20,7 +20,7 @@ OpCall call(const QueryRing&);
 void run_cpu(const QueryRing&);
 void run_cuda(const QueryRing&, CudaContext&);
 
-// probe = sum_i w_i q_i with w = softmax_i(|q_i - mean q| / deviation), deviation^2 = mean_i |q_i - mean q|^2: queries that stand out
+// probe = sum_i w_i q_i with w = softmax_i(|q_i - mean q| / deviation), deviation^2 = mean_i |q_i - mean q|^2: queries far from the mean
 // count more. The heads of a layer make one vector q_i.
 struct ProbeQuery {
   std::int32_t num_sequences = 0, width = 0;

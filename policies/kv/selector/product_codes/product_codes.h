@@ -22,7 +22,7 @@ struct TrainProduct {
   KvRows kv;
   ProductShape shape;
   std::int32_t rounds = 10;
-  const std::int32_t *begin = nullptr, *end = nullptr;  // [kv.num_rows] begin >= end: the row is left alone
+  const std::int32_t *begin = nullptr, *end = nullptr;  // [kv.num_rows] begin >= end: the row is unchanged
   const std::int32_t* centers = nullptr;                // [kv.num_rows] of a part, at most end - begin
   float* const* center = nullptr;                       // [kv.num_rows] -> [parts, centers, head_dim / parts] out
 };

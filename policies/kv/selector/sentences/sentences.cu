@@ -14,7 +14,7 @@ namespace {
 // Positions [begin, end) of one sequence.
 struct SplitRow {
   std::int32_t* sentence_of;
-  std::int64_t step;  // where its entries of `steps` begin
+  std::int64_t step;  // the start of its entries of `steps`
   std::int32_t begin, end;
 };
 

@@ -1,0 +1,57 @@
+#include "app/commands/export.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "base/params.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void report_written(const ExportFolder& folder, std::ostream& out) {
+  constexpr std::size_t kNamed = 4;
+  const auto& files = folder.written();
+  for (std::size_t i = 0; i < std::min(files.size(), kNamed); ++i) out << "wrote " << files[i].string() << "\n";
+  if (files.size() > kNamed) out << fmt::format("and {} more files in {}\n", files.size() - kNamed, folder.path().string());
+}
+
+}  // namespace
+
+int export_results(const ExportCommand& command, std::ostream& out) {
+  Params none = Params::empty("export");
+  const auto format = ExportFormatRegistry::make(command.format, none, "export format");
+  const ExportSource source = read_export_source(command.folder, command.runs);
+  const bool is_own = command.out.empty();
+  ExportFolder folder(is_own ? fs::path(command.folder) / "export" / command.format : fs::path(command.out), is_own);
+  if (!format->is_per_run() || source.runs.size() == 1) {
+    format->write(source, command.options, folder);
+    report_written(folder, out);
+    return 0;
+  }
+  for (const ExportedRun& run : source.runs) {
+    ExportFolder below = folder.below(run.id());
+    format->write({source.folder, source.experiment, {run}}, command.options, below);
+    report_written(below, out);
+  }
+  return 0;
+}
+
+void add_export_command(CLI::App& app, ExportCommand& c, const std::function<void()>& choose) {
+  CLI::App* const one = app.add_subcommand("export", "write results in the format of another tool (docs/exchange.md)");
+  one->add_option("folder", c.folder, "results folder")->required();
+  one->add_option("--format", c.format, join(ExportFormatRegistry::names(), ", "))->required();
+  one->add_option("--run", c.runs, "ID of a run, as in summary.csv; may be repeated; default: all of the newest sweep")
+      ->allow_extra_args(false);
+  one->add_option("--out", c.out,
+                  "folder to write; files in it are not replaced; default: RESULTS/export/FORMAT, a folder per run of several");
+  one->add_option("--start", c.options.start_s, "instant at which the simulation starts, in seconds since 1970; default: 0")
+      ->check(CLI::Range(0.0, 9e9));
+  one->callback(choose);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,147 @@
+#include "app/export/exported_run.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <set>
+
+#include "app/results/safe_files.h"
+#include "base/csv.h"
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+std::optional<double> ExportedRequest::tpot_ms() const {
+  if (output_tokens < 2) return std::nullopt;
+  return static_cast<double>(*last_token_ns - *first_token_ns) * 1e-6 / static_cast<double>(output_tokens - 1);
+}
+
+namespace {
+
+void flatten(const YAML::Node& node, const std::string& path, ExportedSettings& found) {
+  const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
+  if (node.IsMap())
+    for (const auto& item : node) flatten(item.second, below(item.first.Scalar()), found);
+  else if (node.IsSequence())
+    for (std::size_t i = 0; i < node.size(); ++i) flatten(node[i], below(std::to_string(i)), found);
+  else if (node.IsScalar())
+    found.emplace_back(path, node.Scalar());
+}
+
+ExportedSettings settings_in(const fs::path& file) {
+  ExportedSettings found;
+  try {
+    flatten(YAML::LoadFile(file.string()), "", found);
+  } catch (const YAML::Exception& e) {
+    throw InputError(file.string() + ": cannot be read: " + e.what());
+  }
+  return found;
+}
+
+std::int64_t whole_field(const CsvTable& table, std::size_t row, const char* column) {
+  long long value = 0;
+  const std::string& field = table.rows[row][table.at(column)];
+  if (!parse_integer(field, value))
+    throw InputError(fmt::format("{}:{}: '{}' is no whole number: '{}'", table.file, table.lines[row], column, field));
+  return value;
+}
+
+std::optional<std::int64_t> instant_field(const CsvTable& table, std::size_t row, const char* column) {
+  if (table.rows[row][table.at(column)].empty()) return std::nullopt;
+  return whole_field(table, row, column);
+}
+
+}  // namespace
+
+ExportedRun::ExportedRun(fs::path folder, std::vector<std::pair<std::string, std::string>> axes)
+    : folder_(std::move(folder)), id_(folder_.filename().string()), axes_(std::move(axes)) {
+  manifest_ = read_json_object<nlohmann::ordered_json>(folder_ / "manifest.json");
+  const CsvTable table = read_csv(folder_ / "summary.csv");
+  if (table.rows.empty()) throw InputError(table.file + ": has no rows");
+  for (std::size_t c = 0; c < table.columns.size(); ++c) summary_.emplace_back(table.columns[c], table.rows[0][c]);
+  settings_ = settings_in(folder_ / "resolved.yaml");
+}
+
+std::string ExportedRun::text(const std::string& column) const {
+  for (const auto& [name, field] : summary_)
+    if (name == column) return field;
+  return "";
+}
+
+std::optional<double> ExportedRun::number(const std::string& column) const {
+  double value = 0;
+  return parse_real(text(column), value) ? std::optional(value) : std::nullopt;
+}
+
+std::string ExportedRun::setting(const std::string& path) const {
+  for (const auto& [name, value] : settings_)
+    if (name == path) return value;
+  return "";
+}
+
+std::vector<ExportedRequest> ExportedRun::requests() const {
+  const fs::path file = folder_ / "requests.csv";
+  if (kind_of(file) != PathKind::kFile) throw InputError(file.string() + ": there is none: this kind of run serves no requests");
+  const CsvTable table = read_csv(file);
+  double warmup_ms = 0;
+  parse_real(setting("warmup_ms"), warmup_ms);
+  const auto text_at = [&](std::size_t row, const char* column) { return table.rows[row][table.at(column)]; };
+  std::vector<ExportedRequest> requests;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    ExportedRequest r;
+    r.request = text_at(i, "request"), r.replica = text_at(i, "replica"), r.session = text_at(i, "session"), r.state = text_at(i, "state");
+    r.arrival_ns = instant_field(table, i, "arrival_ns"), r.queued_ns = instant_field(table, i, "queued_ns");
+    r.scheduled_ns = instant_field(table, i, "scheduled_ns"), r.first_token_ns = instant_field(table, i, "first_token_ns");
+    r.last_token_ns = instant_field(table, i, "last_token_ns");
+    r.prompt_tokens = whole_field(table, i, "prompt_tokens"), r.output_tokens = whole_field(table, i, "output_tokens");
+    r.hit_tokens = whole_field(table, i, "hit_tokens"), r.preemptions = whole_field(table, i, "preemptions");
+    r.is_warm_up = r.arrival_ns && static_cast<double>(*r.arrival_ns) < warmup_ms * 1e6;
+    requests.push_back(std::move(r));
+  }
+  if (requests.empty()) throw InputError(file.string() + ": has no rows: this kind of run serves no requests");
+  return requests;
+}
+
+std::vector<ExportedSample> ExportedRun::samples() const {
+  std::vector<ExportedSample> samples;
+  if (kind_of(folder_ / "timeline.csv") != PathKind::kFile) return samples;
+  const CsvTable table = read_csv(folder_ / "timeline.csv");
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    samples.push_back({table.rows[i][table.at("replica")], whole_field(table, i, "time_ns"), whole_field(table, i, "running"),
+                       whole_field(table, i, "waiting"), whole_field(table, i, "used_blocks"), whole_field(table, i, "cached_blocks"),
+                       whole_field(table, i, "free_blocks")});
+  return samples;
+}
+
+ExportSource read_export_source(const fs::path& folder, const std::vector<std::string>& ids) {
+  if (kind_of(folder) != PathKind::kFolder) throw InputError(folder.string() + ": no such folder; kvlab run makes one");
+  ExportSource source{folder, "", {}};
+  const auto manifest = read_json_object<nlohmann::json>(folder / "manifest.json");
+  source.experiment = manifest.is_object() ? manifest.value("experiment", "") : "";
+  if (source.experiment.empty()) source.experiment = folder.filename().string();
+  const CsvTable summary = read_csv(folder / "summary.csv");
+  std::set<std::string> seen, wanted(ids.begin(), ids.end());
+  std::vector<std::string> known;
+  for (const auto& row : summary.rows) {
+    const std::string& id = row[summary.at("run")];
+    if (!seen.insert(id).second) continue;
+    known.push_back(id);
+    if (!wanted.empty() && wanted.erase(id) == 0) continue;
+    std::vector<std::pair<std::string, std::string>> axes;
+    for (std::size_t c = 1; c < summary.at("seed"); ++c) axes.emplace_back(summary.columns[c], row[c]);
+    source.runs.emplace_back(folder / "runs" / id, std::move(axes));
+  }
+  const std::set<std::string> unknown = ids.empty() ? std::set<std::string>{} : wanted;
+  if (!unknown.empty())
+    throw InputError(
+        fmt::format("{}: has no run '{}' in its newest sweep{}", folder.string(), *unknown.begin(), suggestion(*unknown.begin(), known)));
+  if (source.runs.empty()) throw InputError(folder.string() + ": has no finished runs");
+  return source;
+}
+
+}  // namespace kvlab

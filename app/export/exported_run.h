@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvlab {
+
+// A row of requests.csv; instants in ns from the start of the simulation, none where it never came.
+struct ExportedRequest {
+  std::string request, replica, session, state;
+  std::optional<std::int64_t> arrival_ns, queued_ns, scheduled_ns, first_token_ns, last_token_ns;
+  std::int64_t prompt_tokens = 0, output_tokens = 0, hit_tokens = 0, preemptions = 0;
+  bool is_warm_up = false;  // it arrives before 'warmup_ms' of the experiment
+
+  [[nodiscard]] bool is_completed() const { return state == "completed" && first_token_ns && last_token_ns && arrival_ns; }
+  [[nodiscard]] double ttft_ms() const { return static_cast<double>(*first_token_ns - *arrival_ns) * 1e-6; }
+  [[nodiscard]] double e2e_ms() const { return static_cast<double>(*last_token_ns - *arrival_ns) * 1e-6; }
+  // None where the answer is one token.
+  [[nodiscard]] std::optional<double> tpot_ms() const;
+};
+
+// A row of timeline.csv.
+struct ExportedSample {
+  std::string replica;
+  std::int64_t time_ns = 0, running = 0, waiting = 0, used_blocks = 0, cached_blocks = 0, free_blocks = 0;
+};
+
+// A setting of a run that its resolved.yaml states: "memory.num_blocks" and its text.
+using ExportedSettings = std::vector<std::pair<std::string, std::string>>;
+
+// A complete run as its files tell it. Tables are read when asked for.
+class ExportedRun {
+ public:
+  // axes: of the sweep, with the run's labels, in grid order.
+  ExportedRun(std::filesystem::path folder, std::vector<std::pair<std::string, std::string>> axes);
+
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  [[nodiscard]] const std::string& id() const { return id_; }
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& axes() const { return axes_; }
+  [[nodiscard]] const nlohmann::ordered_json& manifest() const { return manifest_; }
+  // The columns of summary.csv, with the first row's fields.
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& summary() const { return summary_; }
+  // A field of it; none where it is absent, empty or no number.
+  [[nodiscard]] std::optional<double> number(const std::string& column) const;
+  [[nodiscard]] std::string text(const std::string& column) const;
+  // All scalars of resolved.yaml by path.
+  [[nodiscard]] const ExportedSettings& settings() const { return settings_; }
+  [[nodiscard]] std::string setting(const std::string& path) const;  // "" where it is not given
+
+  // InputError: the run serves no requests, so that there is no such table, or no row in it.
+  [[nodiscard]] std::vector<ExportedRequest> requests() const;
+  [[nodiscard]] std::vector<ExportedSample> samples() const;  // may be empty
+
+ private:
+  std::filesystem::path folder_;
+  std::string id_;
+  std::vector<std::pair<std::string, std::string>> axes_, summary_;
+  nlohmann::ordered_json manifest_;
+  ExportedSettings settings_;
+};
+
+// A results folder to export from.
+struct ExportSource {
+  std::filesystem::path folder;
+  std::string experiment;
+  std::vector<ExportedRun> runs;  // of its newest sweep, in grid order, each once
+};
+
+// ids: the runs that are wanted; none: all. InputError: no results folder, or no such run.
+ExportSource read_export_source(const std::filesystem::path& folder, const std::vector<std::string>& ids);
+
+}  // namespace kvlab

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace kvlab {
+
+// Arguments of the commands that print what the program knows.
+struct HelpArguments {
+  std::string kind, name, shell;
+  std::vector<std::string> cited;
+  bool json = false;
+};
+
+// Adds list, describe, schema, completion and cite. choose() gets what the chosen one does; it returns the exit status.
+void add_help_commands(CLI::App& app, HelpArguments& arguments, const std::function<void(std::function<int(std::ostream&)>)>& choose);
+
+}  // namespace kvlab

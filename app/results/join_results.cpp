@@ -1,0 +1,131 @@
+#include "app/results/join_results.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "app/results/adopt_runs.h"
+#include "app/results/other_runs.h"
+#include "app/results/results_info.h"
+#include "app/results/run_manifest.h"
+#include "app/results/safe_files.h"
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+using JoinJson = nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kJoined = "joined";
+
+// A folder that is joined again belongs to no experiment.
+void require_free(const fs::path& out) {
+  if (kind_of(out) == PathKind::kNothing) return;
+  if (kind_of(out) == PathKind::kFolder && fs::is_empty(out)) return;
+  if (read_json_object<JoinJson>(out / "manifest.json").contains(kJoined)) return;
+  throw InputError(out.string() + ": is there already, and is no result of 'kvlab results join': choose another name");
+}
+
+std::string require_one_kind(const std::vector<fs::path>& folders) {
+  const std::string first = read_results_info(folders.front()).kind;
+  for (const fs::path& folder : folders)
+    if (const std::string kind = read_results_info(folder).kind; kind != first)
+      throw InputError(fmt::format("{} holds runs of kind '{}', and {} of kind '{}': only runs of one kind can be joined",
+                                   folders.front().string(), first, folder.string(), kind));
+  return first;
+}
+
+// The text of a run's resolved.yaml for its place in another folder.
+std::string resolved_for(const fs::path& run, const fs::path& target) {
+  Experiment experiment = load_experiment((run / "resolved.yaml").string(), {});
+  experiment.runs.at(0).id = run.filename().string();
+  return experiment.resolved_in(target, experiment.runs.at(0));
+}
+
+// The conflict of a run that two folders have: "" if its tables are the same bytes.
+std::string conflict_between(const fs::path& kept, const fs::path& other) {
+  const RunManifest a = read_run_manifest(kept), b = read_run_manifest(other);
+  const auto digest = [](const RunManifest& m) { return m.files.contains("summary.csv") ? m.files.at("summary.csv") : ""; };
+  if (digest(a) == digest(b)) return "";
+  const std::string changed = changed_code(b.code, a.code);
+  return fmt::format("run {}: {} and {} differ{}; the first is taken\n", kept.filename().string(), kept.string(), other.string(),
+                     changed.empty() ? "" : " (made by other versions of " + changed + ")");
+}
+
+struct Sources {
+  std::map<std::string, fs::path> first;  // run -> its folder in the first results folder that has it
+  std::string remarks;
+  std::size_t num_shared = 0;
+
+  void add(const ViewRow& row) {
+    const auto [known, is_new] = first.emplace(row.id, row.run);
+    if (is_new || known->second == row.run) return;
+    ++num_shared;
+    remarks += conflict_between(known->second, row.run);
+  }
+};
+
+JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::vector<fs::path>& folders, const View& view) {
+  JoinJson runs = JoinJson::array(), names = JoinJson::array();
+  for (const fs::path& folder : folders) names.push_back(folder.string());
+  for (const ViewRow& row : view.rows) {
+    auto run = read_json_object<JoinJson>(row.run / "manifest.json");
+    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);
+    for (std::size_t a = 0; a < view.axes.size(); ++a) run["axes"][view.axes[a]] = row.labels[a];
+    run["state"] = "joined";
+    runs.push_back(std::move(run));
+  }
+  return {{"program", "kvlab " + program_version()},
+          {"experiment", out.filename().string()},
+          {"kind", kind},
+          {kJoined, names},
+          {"axes", view.axes},
+          {"runs", runs}};
+}
+
+}  // namespace
+
+std::string join_results(const fs::path& out, const std::vector<fs::path>& folders) {
+  if (folders.size() < 2) throw InputError("kvlab results join OUT A B ...: needs two folders or more to join");
+  require_free(out);
+  const std::string kind = require_one_kind(folders);
+  ViewUnion all;
+  Sources sources;
+  for (const fs::path& folder : folders) {
+    const FolderView found = view_of_folder(folder);
+    sources.remarks += found.remark;
+    for (const ViewRow& row : found.view.rows) sources.add(row);
+    all.add(found.view, folder.string());
+  }
+  View view = all.view();
+  Experiment none;
+  none.name = out.filename().string();
+  none.file = (out / "resolved.yaml").string();
+  ResultsFolder target(out, none, ResultsFolder::Joins::kNo);
+  std::vector<std::string> ids;
+  for (const auto& [id, run] : sources.first) ids.push_back(id);
+  target.begin_sweep(ids, {"summary.csv", "manifest.json"});
+  for (const fs::path& folder : folders) {
+    std::vector<std::string> own;
+    for (const auto& [id, run] : sources.first)
+      if (run == folder / "runs" / id) own.push_back(id);
+    adopt_runs(own, {folder}, target, [&](const std::string& id) { return resolved_for(folder / "runs" / id, target.runs() / id); });
+  }
+  for (ViewRow& row : view.rows) {
+    row.run = target.runs() / row.id;
+    if (kind_of(row.run) != PathKind::kFolder)
+      throw InputError(sources.first.at(row.id).string() + ": is damaged: run its experiment again, then join");
+  }
+  join_runs(target, view);
+  target.replace_texts({{"manifest.json", manifest_of(out, kind, folders, view).dump(2) + "\n"}});
+  const std::string shared = sources.num_shared > 0 ? runs_are(sources.num_shared) + " in more than one folder, with one row each\n" : "";
+  return sources.remarks + shared + fmt::format("joined {} runs of {} folders\n", ids.size(), folders.size());
+}
+
+}  // namespace kvlab

@@ -1,0 +1,150 @@
+#include "app/results/other_runs.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <set>
+
+#include "app/results/run_manifest.h"
+#include "app/results/safe_files.h"
+#include "base/csv.h"
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+std::string runs_are(std::size_t count, const std::string& of) {
+  return fmt::format("{} {}{} {}", count, count == 1 ? "run" : "runs", of.empty() ? "" : " of " + of, count == 1 ? "is" : "are");
+}
+
+FolderView view_of_folder(const fs::path& folder) {
+  if (kind_of(folder) != PathKind::kFolder) throw InputError(folder.string() + ": no such folder; kvlab run makes one");
+  if (kind_of(folder / "summary.csv") != PathKind::kFile)
+    throw InputError(folder.string() + ": holds no summary.csv, so no run of it has finished");
+  const CsvTable summary = read_csv(folder / "summary.csv");
+  const std::size_t num_axes = summary.at("seed") - 1;
+  View view;
+  std::size_t num_broken = 0;
+  view.axes.assign(summary.columns.begin() + 1, summary.columns.begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
+  std::set<std::pair<std::string, std::vector<std::string>>> seen;  // a run of graded answers has several rows
+  for (const auto& row : summary.rows) {
+    const fs::path run = folder / "runs" / row[0];
+    std::vector<std::string> labels(row.begin() + 1, row.begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
+    if (!seen.insert({row[0], labels}).second) continue;
+    if (const RunManifest manifest = read_run_manifest(run); manifest.is_ours() && manifest.is_finished && !manifest.is_numbered)
+      view.rows.push_back({row[0], run, std::move(labels)});
+    else
+      ++num_broken;
+  }
+  if (view.rows.empty()) throw InputError(folder.string() + ": holds no finished run");
+  return {view, num_broken > 0
+                    ? runs_are(num_broken, folder.string()) + " damaged or gone and " + (num_broken == 1 ? "is" : "are") + " left out\n"
+                    : ""};
+}
+
+namespace {
+
+// The value at a path such as "trace.arrival.poisson.rate_per_s": a scalar, or the one key of a mapping.
+std::string setting_at(const YAML::Node& root, const std::string& path) {
+  YAML::Node at = root;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    if (!at.IsMap() || !std::as_const(at)[key].IsDefined()) return "";
+    at.reset(std::as_const(at)[key]);
+    begin = end + 1;
+  }
+  if (at.IsScalar()) return at.Scalar();
+  return at.IsMap() && at.size() == 1 ? at.begin()->first.Scalar() : "";
+}
+
+YAML::Node settings_of_run(const fs::path& run) {
+  try {
+    return YAML::LoadFile((run / "resolved.yaml").string());
+  } catch (const YAML::Exception&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+std::size_t ViewUnion::add(const View& view, const std::string& origin) {
+  std::set<std::string> known;
+  for (const Part& part : parts_)
+    for (const ViewRow& row : part.view.rows) known.insert(row.id);
+  Part part{{view.axes, {}}, origin};
+  for (const ViewRow& row : view.rows)
+    if (!known.contains(row.id)) part.view.rows.push_back(row);
+  const std::size_t left_out = view.rows.size() - part.view.rows.size();
+  parts_.push_back(std::move(part));
+  return left_out;
+}
+
+View ViewUnion::view() const {
+  View all;
+  all.axes = {kOriginAxis};
+  for (const Part& part : parts_)
+    for (const std::string& axis : part.view.axes)
+      if (std::find(all.axes.begin(), all.axes.end(), axis) == all.axes.end()) all.axes.push_back(axis);
+  for (const Part& part : parts_) {
+    const auto& own = part.view.axes;
+    const bool has_origin = !own.empty() && own[0] == kOriginAxis;  // it is a union itself
+    const bool has_all = own.size() + (has_origin ? 0 : 1) == all.axes.size();
+    for (const ViewRow& row : part.view.rows) {
+      const YAML::Node settings = has_all ? YAML::Node() : settings_of_run(row.run);
+      std::vector<std::string> labels;
+      for (const std::string& axis : all.axes) {
+        const auto found = std::find(own.begin(), own.end(), axis);
+        labels.push_back(found != own.end()    ? row.labels[static_cast<std::size_t>(found - own.begin())]
+                         : axis == kOriginAxis ? part.origin
+                                               : setting_at(settings, axis));
+      }
+      all.rows.push_back({row.id, row.run, std::move(labels)});
+    }
+  }
+  return all;
+}
+
+namespace {
+
+// The command that makes a results folder: by the name of a known experiment where one fits.
+std::string command_for(const std::string& folder) {
+  const std::string name = fs::path(folder).filename().string();
+  for (const fs::path& file : experiment_files())
+    if (file.stem() == name) return fmt::format("kvlab run {}", file.string());
+  return fmt::format("kvlab run FILE.yaml --out {}", folder);
+}
+
+}  // namespace
+
+void require_included(const Experiment& experiment, const fs::path& own) {
+  for (const IncludedResults& other : experiment.included) {
+    std::error_code error;
+    if (fs::equivalent(other.path, own, error))
+      throw InputError(fmt::format("{}: 'include_results': '{}' is this experiment's own results folder: delete it from the list",
+                                   other.place, other.folder));
+    if (kind_of(other.path / "summary.csv") != PathKind::kFile)
+      throw InputError(fmt::format("{}: 'include_results': there are no results in '{}': '{}' makes them", other.place, other.folder,
+                                   command_for(other.folder)));
+  }
+}
+
+std::string include_results(const Experiment& experiment, View& view) {
+  if (experiment.included.empty()) return "";
+  ViewUnion all;
+  all.add(view, experiment.name);
+  std::string remark;
+  for (const IncludedResults& other : experiment.included) {
+    const FolderView found = view_of_folder(other.path);
+    if (!found.remark.empty()) remark += "note: " + found.remark;
+    if (const std::size_t left_out = all.add(found.view, other.folder); left_out > 0)
+      remark += fmt::format("note: {} in the tables already, and {} no second row\n", runs_are(left_out, other.folder),
+                            left_out == 1 ? "has" : "have");
+  }
+  view = all.view();
+  return remark;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,117 @@
+// The search of a simulated run: tries of other rates, users, replicas or degrees of tensor parallelism.
+#include <fmt/format.h>
+
+#include "app/runs/kinds/simulation.h"
+#include "app/runs/load_traces.h"
+#include "app/runs/wait_watch.h"
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+// "at 2.5 requests per second", "with 16 users".
+std::string place_in_search(const SearchPlan& search, double value) {
+  return search.key == SearchKey::kRate ? fmt::format("at {:.4g} requests per second", value) : "with " + search.text_of(value);
+}
+
+// A try in which nothing is judged would pass for one that does not attain.
+void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double value) {
+  const std::string place = place_in_search(*plan.search, value);
+  if (s.requests > 0 && s.latencies.counted == 0)
+    throw InputError(
+        fmt::format("'warmup_ms': {} all of them arrive during the warm-up, so nothing is counted; shorten the "
+                    "warm-up, lengthen the trace, or search lower rates",
+                    place));
+  for (const LatencyLimit& limit : plan.search->limits)
+    if (s.requests > 0 && limit.is_undecided(s.latencies))
+      throw InputError(fmt::format("'{}': {} no {} is counted", limit.column, place,
+                                   limit.is_of_requests ? "completed request has that latency, so none" : "gap between two tokens"));
+  if (s.requests == 0 || s.latencies.judged > 0 || !plan.search->has_slo) return;
+  if (plan.setup.stop.after_time.count() == 0)
+    throw InputError(
+        fmt::format("'slo': {} no request that is counted has a target, so nothing is judged; give limits for "
+                    "all requests, or for classes and clients that arrive after the warm-up",
+                    place));
+  throw InputError(
+      fmt::format("'stop': {} it cuts every request off before one completes or misses a limit, so nothing is "
+                  "judged; stop later, or search other rates",
+                  place));
+}
+
+OpenTrace at_rate(OpenTrace open, double native_per_s, double rate_per_s) {
+  return [open = std::move(open), factor = native_per_s / rate_per_s] { return std::make_unique<RescaledTrace>(open(), factor); };
+}
+
+// The results of the search, as columns.
+Fields search_fields(const SearchPlan& search, const SearchResult& found, std::int64_t gpus) {
+  const auto of = [&](SearchKey key, const char* format, double scale = 1) {
+    return search.key == key && found.best ? fmt::format(fmt::runtime(format), *found.best / scale) : std::string();
+  };
+  return {{"search_rate_per_s", of(SearchKey::kRate, "{:.6f}")},
+          {"search_concurrency", of(SearchKey::kConcurrency, "{:.0f}")},
+          {"search_replicas", of(SearchKey::kReplicas, "{:.0f}")},
+          {"search_tp", of(SearchKey::kTp, "{:.0f}")},
+          {"search_rate_per_s_per_gpu", of(SearchKey::kRate, "{:.6f}", static_cast<double>(gpus))}};
+}
+
+}  // namespace
+
+ServingPlan SimulationRun::plan_at(double value) const {
+  const SearchPlan& search = *plan_.search;
+  ServingPlan plan = plan_;
+  if (search.key == SearchKey::kTp) {
+    Params p = p_;
+    p.prefer(kChosenTp, static_cast<long long>(value));
+    plan = read_serving_plan(p, plan_.setup.seed);
+    read_requests(p, plan);
+    plan.setup.fast_forward = plan_.setup.fast_forward;
+  }
+  if (search.key == SearchKey::kReplicas) set_replicas(p_, plan, static_cast<std::uint32_t>(value));
+  if (search.key == SearchKey::kRate) plan.trace.open = at_rate(plan.trace.open, native_per_s_, value);
+  if (search.at_rate_per_s > 0) plan.trace.open = at_rate(plan.trace.open, native_per_s_, search.at_rate_per_s);
+  if (search.key == SearchKey::kConcurrency)
+    plan.trace.open = [open = plan.trace.open, users = static_cast<std::int32_t>(value), ramp = search.ramp] {
+      return std::make_unique<UserTrace>(open(), users, ramp);
+    };
+  return plan;
+}
+
+Probe SimulationRun::probe(double value, const RunOptions& options) const {
+  Probe probe;
+  std::optional<ServingPlan> plan;
+  try {
+    plan = plan_at(value);
+  } catch (const InputError& e) {
+    if (plan_.search->key != SearchKey::kTp) throw;
+    probe.refusal = e.what();
+    return probe;
+  }
+  WaitWatch watch(plan->setup, nullptr);
+  WatchedSink sink(&watch, options);
+  const RunSummary s = simulate_with_oracle(plan->setup, plan->trace.open, sink, options);
+  refuse_unjudged(s, *plan, value);
+  probe.latencies = s.latencies;
+  probe.counted_s = to_s(s.counted_duration);
+  probe.waits_for = watch.waits_for();
+  return probe;
+}
+
+RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Findings& findings) {
+  const SearchPlan search = *plan_.search;
+  if (search.key == SearchKey::kRate || search.at_rate_per_s > 0)
+    native_per_s_ = mean_rate(*plan_.trace.open(), plan_.setup.stop.after_requests);
+  const SearchResult found = kvlab::search(search, [&](double value) { return probe(value, options); });
+  files.add_file("search.csv", search_csv(files.id(), search, found));
+  findings.note = found.note;
+  const Probe* const next = found.next_failure(search);
+  if (next != nullptr && !next->refusal.empty())
+    findings.add_note(fmt::format("{} cannot run: {}", search.text_of(next->value), next->refusal));
+  plan_ = plan_at(found.best.value_or(search.easiest()));
+  const RunSummary summary = run_plan(files, options, next, findings);
+  const Fields fields = search_fields(search, found, num_gpus(plan_));
+  findings.rows[0].insert(findings.rows[0].end(), fields.begin(), fields.end());
+  return summary;
+}
+
+}  // namespace kvlab

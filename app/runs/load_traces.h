@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// A trace with its arrivals stretched or squeezed, so that its mean rate becomes another. Follow-ups keep their delays.
+class RescaledTrace final : public TraceSource {
+ public:
+  RescaledTrace(std::unique_ptr<TraceSource> source, double factor) : source_(std::move(source)), factor_(factor) {}
+  bool next(TraceRequest& request) override;
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  double factor_;
+};
+
+// A trace as a closed loop of so many users: its own arrivals do not count. Think times are the trace's own, if it is a closed loop.
+class UserTrace final : public TraceSource {
+ public:
+  UserTrace(std::unique_ptr<TraceSource> source, std::int32_t users, Span ramp) : source_(std::move(source)), users_(users), ramp_(ramp) {}
+  bool next(TraceRequest& request) override { return source_->next(request); }
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] std::int32_t concurrency() const override { return users_; }
+  [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
+  [[nodiscard]] Span ramp() const override { return ramp_; }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  std::int32_t users_;
+  Span ramp_;
+};
+
+// Requests per second of a trace over the span of its arrivals, among the first `limit` requests (0: all). InputError with
+// fewer than two arrivals or no time between them.
+double mean_rate(TraceSource& source, std::uint64_t limit);
+
+}  // namespace kvlab

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace kvlab {
+
+// A numpy array over memory of the program, read-only and without a copy, for one call of Python. Holding the GIL.
+class LentArray {
+ public:
+  template <class T>
+  LentArray(const T* data, std::initializer_list<std::size_t> shape, std::initializer_list<std::int64_t> strides = {}) {
+    const nanobind::ndarray<nanobind::numpy, const T> view(data, shape, nanobind::handle(), strides);
+    array_ = nanobind::cast(view, nanobind::rv_policy::reference);
+  }
+  [[nodiscard]] nanobind::handle object() const { return array_; }
+  // True after the call: the policy, or a view that it made, still refers to the memory.
+  [[nodiscard]] bool is_kept() const { return Py_REFCNT(array_.ptr()) > 1; }
+
+ private:
+  nanobind::object array_;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,237 @@
+#include "bindings/policies/planning.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <mutex>
+#include <set>
+
+namespace kvlab {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw nb::value_error(what.c_str()); }
+
+// Reasons are read after the plan, and as long as results are written.
+const char* kept_reason(const std::string& reason) {
+  static std::mutex mutex;
+  static std::set<std::string> reasons;
+  const std::lock_guard lock(mutex);
+  return reasons.insert(reason).first->c_str();
+}
+
+}  // namespace
+
+void Planning::require_running(RequestId r, const char* act) const {
+  if (!view().info(r).is_running) refuse(fmt::format("{}: request {} does not run", act, view().info(r).number));
+}
+
+void Planning::require_waiting(RequestId r, const char* act) const {
+  const Request& info = view().info(r);
+  if (info.is_running) refuse(fmt::format("{}: request {} runs already", act, info.number));
+  if (info.is_parked || info.is_swapped || info.in_flight_steps > 0)
+    refuse(fmt::format("{}: request {} is not ready: ask view.readiness(request) first", act, info.number));
+}
+
+void Planning::require_tokens(RequestId r, std::int32_t tokens) const {
+  const Request& info = view().info(r);
+  const std::int32_t most = info.is_running ? tokens_at_rest(view(), r) : info.known_tokens() - info.computed_tokens;
+  if (tokens < 1 || tokens > most) refuse(fmt::format("{} tokens of request {}, which needs {}", tokens, info.number, most));
+}
+
+PythonRequest Planning::waiting(std::int64_t position) const {
+  if (position < 0 || position >= view().num_waiting())
+    throw nb::index_error(fmt::format("{} requests wait", view().num_waiting()).c_str());
+  return request(view().waiting(static_cast<std::uint32_t>(position)));
+}
+
+std::int32_t Planning::needed_tokens(RequestId r) const {
+  const Request& info = view().info(r);
+  return info.is_running ? tokens_at_rest(view(), r) : info.known_tokens() - computed_or_cached(view(), r);
+}
+
+Readiness Planning::readiness(RequestId r) const {
+  if (view().info(r).is_running) refuse(fmt::format("readiness: request {} runs already", view().info(r).number));
+  return ready_to_admit(view(), r);
+}
+
+bool Planning::try_allocate(RequestId r, std::int32_t tokens, std::int32_t ahead) {
+  if (!view().info(r).is_running) require_waiting(r, "try_allocate");
+  require_tokens(r, tokens);
+  if (ahead < 0) refuse("try_allocate: 'ahead' is below 0");
+  if (!view().try_allocate(r, tokens, ahead)) return false;
+  room_[r] = tokens;
+  return true;
+}
+
+bool Planning::allocate_or_preempt(RequestId r, std::int32_t tokens) {
+  require_running(r, "allocate_or_preempt");
+  require_tokens(r, tokens);
+  const auto preempt_one = [&] {
+    const RequestId victim = step_.preempt_one();
+    room_.erase(victim);
+    return victim;
+  };
+  if (!kvlab::allocate_or_preempt(view(), r, tokens, preempt_one)) return false;
+  room_[r] = tokens;
+  return true;
+}
+
+void Planning::admit(RequestId r) {
+  require_waiting(r, "admit");
+  if (!room_.contains(r))
+    refuse(fmt::format("admit: request {} has no room: call view.try_allocate(request, tokens) first", view().info(r).number));
+  view().admit(r);
+}
+
+void Planning::preempt(RequestId r, Preemption mode, QueueEnd end) {
+  require_running(r, "preempt");
+  room_.erase(r);
+  step_.drop(r);
+  view().preempt(r, mode, end);
+}
+
+void Planning::reject(RequestId r, const std::string& reason) const {
+  require_waiting(r, "reject");
+  view().reject(r, kept_reason(reason));
+}
+
+void Planning::add(RequestId r, std::int32_t tokens) {
+  require_running(r, "add");
+  require_tokens(r, tokens);
+  const auto room = room_.find(r);
+  if (room == room_.end() || room->second < tokens)
+    refuse(fmt::format("add: {} tokens of request {}, which has room for {} in this plan", tokens, view().info(r).number,
+                       room == room_.end() ? 0 : room->second));
+  room_.erase(room);  // once per plan
+  step_.add(r, tokens);
+}
+
+namespace {
+
+// Planning as an argument of plan().
+class LentPlanning {
+ public:
+  LentPlanning(Planning& planning, LeasePtr lease) : planning_(&planning), lease_(std::move(lease)), call_(lease_->call) {}
+  [[nodiscard]] Planning& get() const {
+    require_lent(lease_, call_, "the view");
+    return *planning_;
+  }
+  [[nodiscard]] ReplicaView& view() const { return get().view(); }
+
+ private:
+  Planning* planning_;
+  LeasePtr lease_;
+  std::uint64_t call_;
+};
+struct LentPlan : LentPlanning {
+  using LentPlanning::LentPlanning;
+};
+
+// Running requests in order of admission, of which any may be preempted meanwhile: each_running() of batching.h.
+class RunningWalk {
+ public:
+  explicit RunningWalk(const LentPlanning& planning) : planning_(planning) {}
+
+  PythonRequest next() {
+    const std::span<const RequestId> running = planning_.view().running();
+    if (last_ != kNoRequest) {
+      at_ = std::min(at_, running.size());
+      while (at_ > 0 && (at_ == running.size() || running[at_] != last_)) --at_;
+      if (running.empty() || running[at_] != last_) throw nb::stop_iteration();  // it gave way itself
+      ++at_;
+    }
+    if (at_ >= running.size()) throw nb::stop_iteration();
+    last_ = running[at_];
+    return planning_.get().request(last_);
+  }
+
+ private:
+  LentPlanning planning_;
+  std::size_t at_ = 0;
+  RequestId last_ = kNoRequest;
+};
+
+using View = LentPlanning;
+using R = PythonRequest;
+
+nb::list running_requests(const View& v) {
+  nb::list all;
+  for (const RequestId r : v.view().running()) all.append(nb::cast(v.get().request(r)));
+  return all;
+}
+
+Preemption mode_named(const std::string& name) {
+  if (name == "recompute") return Preemption::kRecompute;
+  if (name == "swap") return Preemption::kSwap;
+  refuse(fmt::format("preempt: mode is \"recompute\" or \"swap\", not \"{}\"", name));
+}
+
+QueueEnd end_named(const std::string& name) {
+  if (name == "front") return QueueEnd::kFront;
+  if (name == "back") return QueueEnd::kBack;
+  refuse(fmt::format("preempt: end is \"front\" or \"back\", not \"{}\"", name));
+}
+
+const char* name_of_readiness(Readiness readiness) {
+  if (readiness == Readiness::kReady) return "ready";
+  return readiness == Readiness::kLater ? "later" : "no_room";
+}
+
+void bind_memory(nb::class_<View>& c) {
+  c.def_prop_ro("max_model_len", [](const View& v) { return v.view().max_model_len(); });
+  c.def_prop_ro("block_tokens", [](const View& v) { return v.view().block_tokens(); });
+  c.def_prop_ro("num_blocks", [](const View& v) { return v.view().num_blocks(); });
+  c.def_prop_ro("free_blocks", [](const View& v) { return v.view().free_blocks(); });
+  c.def("blocks_for", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_for(r.id(), tokens); });
+  c.def("blocks_needed", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_needed(r.id(), tokens); });
+  c.def("peak_blocks", [](const View& v, const R& r) { return v.view().peak_blocks(r.id()); });
+  c.def("lookup", [](const View& v, const R& r) { return v.view().lookup(r.id()); });
+  c.def(
+      "try_allocate",
+      [](const View& v, const R& r, std::int32_t tokens, std::int32_t ahead) { return v.get().try_allocate(r.id(), tokens, ahead); },
+      nb::arg("request"), nb::arg("tokens"), nb::arg("ahead") = 0);
+  c.def("allocate_or_preempt", [](const View& v, const R& r, std::int32_t tokens) { return v.get().allocate_or_preempt(r.id(), tokens); });
+}
+
+void bind_queues(nb::class_<View>& c) {
+  c.def_prop_ro("now", [](const View& v) { return to_s(v.view().now() - kStart); });
+  c.def_prop_ro("num_waiting", [](const View& v) { return v.view().num_waiting(); });
+  c.def_prop_ro("num_running", [](const View& v) { return v.view().running().size(); });
+  c.def("waiting", [](const View& v, std::int64_t position) { return v.get().waiting(position); });
+  c.def("running", &running_requests);
+  c.def("each_running", [](const View& v) { return RunningWalk(v); });
+  c.def("needed_tokens", [](const View& v, const R& r) { return v.get().needed_tokens(r.id()); });
+  c.def("predicted_tokens", [](const View& v, const R& r) { return v.view().predicted_output(r.id()); });
+  c.def("precedes", [](const View& v, const R& a, const R& b) { return v.view().precedes(a.id(), b.id()); });
+  c.def("readiness", [](const View& v, const R& r) { return name_of_readiness(v.get().readiness(r.id())); });
+  c.def("admit", [](const View& v, const R& r) { v.get().admit(r.id()); });
+  c.def("reject", [](const View& v, const R& r, const std::string& reason) { v.get().reject(r.id(), reason); });
+  c.def(
+      "preempt",
+      [](const View& v, const R& r, const std::string& mode, const std::string& end) {
+        v.get().preempt(r.id(), mode_named(mode), end_named(end));
+      },
+      nb::arg("request"), nb::arg("mode") = "recompute", nb::arg("end") = "front");
+}
+
+}  // namespace
+
+PlanArguments lend_planning(Planning& planning, const LeasePtr& lease) {
+  return {nb::cast(LentPlanning(planning, lease)), nb::cast(LentPlan(planning, lease))};
+}
+
+void bind_planning(nb::module_& m) {
+  nb::class_<View> view(m, "ReplicaView", "One replica while its scheduler plans a step.");
+  bind_queues(view);
+  bind_memory(view);
+  nb::class_<LentPlan> plan(m, "StepPlan", "The work of one step.");
+  plan.def("add", [](const LentPlan& p, const R& r, std::int32_t tokens) { p.get().add(r.id(), tokens); });
+  plan.def_prop_ro("tokens", [](const LentPlan& p) { return p.get().step().tokens; });
+  plan.def_prop_ro("num_requests", [](const LentPlan& p) { return p.get().step().num_requests(); });
+  nb::class_<RunningWalk> walk(m, "RunningWalk");
+  walk.def("__iter__", [](nb::handle self) { return nb::borrow(self); });
+  walk.def("__next__", &RunningWalk::next);
+}
+
+}  // namespace kvlab

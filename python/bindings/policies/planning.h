@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "bindings/policies/requests.h"
+#include "policies/scheduler/batching.h"
+
+namespace kvlab {
+
+// One plan in the making by a scheduler in Python. Its calls are checked, since a mistake in Python must end in a message: ValueError.
+class Planning {
+ public:
+  Planning(ReplicaView& view, StepPlan& plan, const LeasePtr& lease) : step_{view, plan}, lease_(lease) {}
+
+  [[nodiscard]] ReplicaView& view() const { return step_.view; }
+  [[nodiscard]] const StepBuilder& step() const { return step_; }
+  [[nodiscard]] PythonRequest request(RequestId id) const { return {lease_, view().info(id), id}; }
+  [[nodiscard]] PythonRequest waiting(std::int64_t position) const;
+  // Tokens that r could compute in this step; of a waiting one, without those that the prefix cache holds.
+  [[nodiscard]] std::int32_t needed_tokens(RequestId r) const;
+  [[nodiscard]] Readiness readiness(RequestId r) const;
+  bool try_allocate(RequestId r, std::int32_t tokens, std::int32_t ahead);
+  bool allocate_or_preempt(RequestId r, std::int32_t tokens);
+  void admit(RequestId r);
+  void preempt(RequestId r, Preemption mode, QueueEnd end);
+  void reject(RequestId r, const std::string& reason) const;
+  void add(RequestId r, std::int32_t tokens);
+
+ private:
+  void require_running(RequestId r, const char* act) const;
+  void require_waiting(RequestId r, const char* act) const;
+  void require_tokens(RequestId r, std::int32_t tokens) const;
+
+  StepBuilder step_;
+  LeasePtr lease_;
+  std::map<RequestId, std::int32_t> room_;  // tokens that were allocated in this plan
+};
+
+void bind_planning(nb::module_& m);
+
+// The arguments of plan(): the view and the plan.
+struct PlanArguments {
+  nb::object view, plan;
+};
+PlanArguments lend_planning(Planning& planning, const LeasePtr& lease);
+
+}  // namespace kvlab

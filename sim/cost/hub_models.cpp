@@ -1,0 +1,61 @@
+#include "sim/cost/hub_models.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "base/config_file.h"
+#include "base/hugging_face.h"
+#include "base/spec_file.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The name of the shipped file whose config.json the id has; "": none.
+std::string listed_name(const std::string& id, const fs::path& table) {
+  std::error_code error;
+  if (!fs::exists(table, error)) return "";
+  const std::shared_ptr<const ConfigFile> config = load_config(table.string());
+  for (const auto& model : config->root)
+    for (const auto& known : model.second)
+      if (known.Scalar() == id) return model.first.Scalar();
+  return "";
+}
+
+// "meta-llama/Llama-3.1-8B-Instruct": llama-3.1-8b-instruct, llama-3.1-8b.
+std::vector<std::string> names_of(const std::string& id) {
+  std::string name = id.substr(id.find('/') + 1);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::vector<std::string> names = {name};
+  for (const std::string variant : {"-instruct", "-chat", "-it", "-hf", "-base"})
+    if (name.ends_with(variant)) names.push_back(name.substr(0, name.size() - variant.size()));
+  return names;
+}
+
+}  // namespace
+
+FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder) {
+  std::error_code error;
+  const fs::path own = fs::path(models_folder) / (name_or_path + ".yaml");
+  if (!is_hub_id(name_or_path) || fs::is_regular_file(name_or_path, error) || fs::is_regular_file(own, error))
+    return {find_spec_file(name_or_path, models_folder, "model"), ""};
+  const std::string &id = name_or_path, listed = listed_name(id, fs::path(models_folder).parent_path() / "hugging_face.yaml");
+  if (!listed.empty()) return {find_spec_file(listed, models_folder, "model"), fmt::format("{} is {}.yaml of profiles/models", id, listed)};
+  if (const std::string snapshot = cached_snapshot(id); !snapshot.empty())
+    return {find_spec_file(snapshot + "/config.json", models_folder, "model"), fmt::format("{} is read from {}/config.json", id, snapshot)};
+  for (const std::string& name : names_of(id)) {
+    if (!fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) continue;
+    return {find_spec_file(name, models_folder, "model"),
+            fmt::format("{} is taken for {}.yaml of profiles/models by its name: its own config.json may differ, and is used after 'hf "
+                        "download {} --include config.json'",
+                        id, name, id)};
+  }
+  return {find_spec_file(id, models_folder, "model"), ""};
+}
+
+}  // namespace kvlab

@@ -1,0 +1,249 @@
+// The answer in the table: the limit that binds, rates per GPU, and searches over users, replicas and tensor parallelism.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "app/runs/search.h"
+#include "app/runs/wait_watch.h"
+#include "policies/scheduler/scheduler.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000;
+
+// Two tokens and more: the first after `ttft_ms`, then one each `tpot_ms`.
+RequestRecord answered(std::int64_t ttft_ms, std::int64_t tpot_ms) {
+  RequestRecord r;
+  r.outcome = Outcome::kCompleted;
+  r.arrival = r.queued = r.scheduled = kStart;
+  r.first_token = kStart + Span(ttft_ms * kMs);
+  r.last_token = r.first_token + Span(4 * tpot_ms * kMs);
+  r.prompt_tokens = 10;
+  r.output_tokens = 5;
+  return r;
+}
+
+// Limits 150 ms and 12 ms: the second misses TTFT, the third TPOT, the fourth both. So 1 of 4 attains.
+TEST(Answer, FourRequestsByHand) {
+  SloTarget limits = SloTarget::none();
+  limits.ttft = Span(150 * kMs);
+  limits.tpot = Span(12 * kMs);
+  MetricsCollector metrics(Slo{limits}, kStart);
+  metrics.add(answered(100, 10));
+  metrics.add(answered(200, 10));
+  metrics.add(answered(150, 20));
+  metrics.add(answered(300, 20));
+  const auto l = metrics.finish();
+  EXPECT_EQ(l.judged, 4U);
+  EXPECT_EQ(l.attained, 1U);
+  EXPECT_DOUBLE_EQ(l.slo_attainment_frac, 0.25);
+  EXPECT_EQ(l.missed, (std::array<std::uint64_t, 4>{2, 2, 0, 0}));
+  EXPECT_EQ(most_missed_limit(l), "ttft") << "the first of equals";
+}
+
+TEST(Answer, RejectedRequestsMissNoLimitAndCanBind) {
+  SloTarget limits = SloTarget::none();
+  limits.e2e = Span(130 * kMs);
+  MetricsCollector metrics(Slo{limits}, kStart);
+  metrics.add(answered(100, 10));  // 140 ms
+  RequestRecord rejected;
+  rejected.arrival = kStart;
+  rejected.outcome = Outcome::kRejected;
+  metrics.add(rejected);
+  metrics.add(rejected);
+  RequestRecord late = rejected;  // unfinished, and beyond its limit when the run stops
+  late.outcome = Outcome::kUnfinished;
+  metrics.add(late, kStart + Span(131 * kMs));
+  late.arrival = kStart + Span(kMs);  // at its limit
+  metrics.add(late, kStart + Span(131 * kMs));
+  const auto l = metrics.finish();
+  EXPECT_EQ(l.judged, 4U);
+  EXPECT_EQ(l.missed, (std::array<std::uint64_t, 4>{0, 0, 0, 2}));
+  EXPECT_EQ(l.judged_rejected, 2U);
+  EXPECT_EQ(most_missed_limit(l), "e2e");
+  MetricsCollector none(Slo{limits}, kStart);
+  none.add(answered(10, 1));
+  EXPECT_EQ(most_missed_limit(none.finish()), "");
+}
+
+// There are 100 blocks; the scheduler runs at most 4 requests.
+TEST(WaitWatch, CountsSamplesInWhichRequestsWait) {
+  class FourAtMost final : public Scheduler {
+    void plan(ReplicaView& /*view*/, StepPlan& /*plan*/) override {}
+    [[nodiscard]] StepBounds step_bounds(std::int32_t /*longest*/) const override { return {4, 0}; }
+  };
+  HostSetup setup;
+  setup.make_scheduler = [] { return std::make_unique<FourAtMost>(); };
+  const auto after = [&](const std::vector<TimelineSample>& samples) {
+    WaitWatch watch(setup, nullptr);
+    for (const TimelineSample& sample : samples) watch.sample(sample);
+    return watch.waits_for();
+  };
+  const auto sample = [](std::int64_t running, std::int64_t waiting, std::int64_t used) {
+    TimelineSample s;
+    s.running = running, s.waiting = waiting, s.used_blocks = used, s.cached_blocks = (100 - used) / 2;
+    s.free_blocks = 100 - used - s.cached_blocks;
+    return s;
+  };
+  EXPECT_EQ(after({}), "");
+  EXPECT_EQ(after({sample(4, 0, 95)}), "") << "nobody waits";
+  EXPECT_EQ(after({sample(4, 1, 95)}), "request_slots");
+  EXPECT_EQ(after({sample(3, 1, 91)}), "kv_memory");
+  EXPECT_EQ(after({sample(3, 1, 90)}), "steps") << "a tenth is free";
+  EXPECT_EQ(after({sample(3, 1, 90), sample(3, 2, 95), sample(2, 1, 99)}), "kv_memory");
+}
+
+class AnswerRun : public AppTest {
+ protected:
+  // kSmall without its SLO.
+  static std::string small() {
+    std::string text = kSmall;
+    const std::size_t slo = text.find("slo:");
+    return text.erase(slo, text.find("timeline") - slo) + "scheduler: vllm_v1\n";
+  }
+  CsvTable run(const std::string& yaml) {
+    write("e.yaml", yaml);
+    called_ = call({"run", "e.yaml", "--out", "out", "--force"});
+    EXPECT_EQ(called_.status, 0) << called_.err;
+    return read_csv("out/summary.csv");
+  }
+  static double number(const CsvTable& table, const std::string& column, std::size_t row = 0) {
+    return std::stod(table.rows.at(row)[table.at(column)]);
+  }
+  static std::string text(const CsvTable& table, const std::string& column, std::size_t row = 0) {
+    return table.rows.at(row)[table.at(column)];
+  }
+  Called called_;
+};
+
+TEST_F(AnswerRun, RatesPerGpu) {
+  const CsvTable table = run(small() + "slo: {ttft_ms: 0.001, tpot_ms: 1000}\nreplicas: 2\nparallel: {tp: 4}\n");
+  EXPECT_EQ(text(table, "gpus"), "8");
+  EXPECT_NEAR(number(table, "requests_per_s_per_gpu"), number(table, "requests_per_s") / 8, 1e-6);
+  EXPECT_NEAR(number(table, "output_tokens_per_s_per_gpu"), number(table, "output_tokens_per_s") / 8, 1e-6);
+  EXPECT_EQ(number(table, "goodput_per_s_per_gpu"), 0);
+  EXPECT_EQ(text(table, "binding_limit"), "ttft");
+  EXPECT_EQ(text(table, "slo_ttft_miss_frac"), "1.000000");
+  EXPECT_EQ(text(table, "slo_tpot_miss_frac"), "0.000000");
+  EXPECT_NE(called_.out.find("binding"), std::string::npos) << called_.out;
+}
+
+TEST_F(AnswerRun, WithoutAnSloNothingBinds) {
+  const CsvTable table = run(small());
+  for (const char* column : {"slo_ttft_miss_frac", "binding_limit", "goodput_per_s_per_gpu"}) EXPECT_EQ(text(table, column), "");
+  EXPECT_EQ(text(table, "gpus"), "1");
+}
+
+// The printed table is at most 160 wide, and says what it leaves out.
+TEST_F(AnswerRun, TheTableFits) {
+  run(small() + "slo: {ttft_ms: 100, tpot_ms: 20}\nreplicas: [1, 2]\nprefix_caching: [true, false]\nsearch: {rate: [1, 2]}\n");
+  std::istringstream lines(called_.out);
+  std::string line, header;
+  while (std::getline(lines, line)) {
+    if (line.find("max_rate/s") != std::string::npos && header.empty()) header = line;
+    if (!header.empty() && line.starts_with("also in summary.csv: ")) break;
+    EXPECT_TRUE(header.empty() || line.size() <= 160U) << line;
+  }
+  EXPECT_TRUE(line.starts_with("also in summary.csv: ")) << called_.out;
+  for (const char* column : {"attained", "binding", "tpot_p99_ms", "gpus"}) EXPECT_NE(header.find(column), std::string::npos) << header;
+}
+
+// Every probe is in search.csv, and the result is the border between its neighbours.
+TEST_F(AnswerRun, FindsTheFewestReplicas) {
+  const CsvTable table = run(small() + "slo: {ttft_ms: 40}\nsearch: {replicas: [1, 16], at_rate_per_s: 120}\n");
+  const CsvTable probes = read_csv("out/search.csv");
+  const double best = number(table, "search_replicas");
+  ASSERT_GT(best, 1);
+  EXPECT_EQ(number(table, "gpus"), best);
+  EXPECT_EQ(text(table, "search_rate_per_s"), "");
+  bool has_below = false;
+  for (std::size_t r = 0; r < probes.rows.size(); ++r) {
+    const double value = number(probes, "value", r);
+    EXPECT_EQ(text(probes, "varied", r), "replicas");
+    EXPECT_EQ(text(probes, "rate_per_s", r), "");
+    EXPECT_EQ(text(probes, "attains", r), value >= best ? "1" : "0");
+    EXPECT_EQ(text(probes, "attains", r) == "1", number(probes, "slo_attainment_frac", r) >= 0.9);
+    if (value != best - 1) continue;
+    has_below = true;
+    EXPECT_EQ(text(probes, "binding_limit", r), "ttft");
+    EXPECT_EQ(text(table, "binding_limit"), "ttft") << "of the next tested number";
+    EXPECT_EQ(text(table, "waits_for"), text(probes, "waits_for", r));
+  }
+  EXPECT_TRUE(has_below);
+  EXPECT_GE(number(table, "slo_attainment_frac"), 0.9) << "the row is of the best";
+}
+
+TEST_F(AnswerRun, FindsTheMostUsers) {
+  const CsvTable table = run(small() + "search: {concurrency: [1, 60], ramp_s: 0.1, ttft_p99_ms: 60, tpot_p50_ms: 100}\n");
+  const double best = number(table, "search_concurrency");
+  const CsvTable probes = read_csv("out/search.csv");
+  ASSERT_GT(best, 1);
+  ASSERT_LT(best, 60);
+  EXPECT_LE(number(table, "ttft_p99_ms"), 60);
+  EXPECT_EQ(text(probes, "slo_attainment_frac"), "") << "no request has a target";
+  EXPECT_EQ(text(table, "binding_limit"), "ttft_p99_ms");
+  for (std::size_t r = 0; r < probes.rows.size(); ++r)
+    EXPECT_TRUE(number(probes, "value", r) != best + 1 || number(probes, "ttft_p99_ms", r) > 60) << r;
+}
+
+// The weights of the 70B model take 131 GiB: one H100 cannot hold them.
+TEST_F(AnswerRun, FindsTheLeastTensorParallelism) {
+  const CsvTable table = run(
+      "model: llama-3.1-70b\nhardware: h100\nscheduler: vllm_v1\ntrace: {generate: {requests: 5, arrival: {constant: {rate_per_s: 1}}, "
+      "prompt_tokens: {fixed: {value: 200}}, output_tokens: {fixed: {value: 4}}}}\nparallel: {pp: 1}\nsearch: {tp: [1, 8], tpot_p50_ms: "
+      "15}\n");
+  const CsvTable probes = read_csv("out/search.csv");
+  ASSERT_EQ(probes.rows.size(), 4U);
+  EXPECT_EQ(text(probes, "binding_limit"), "cannot run");
+  EXPECT_NE(text(probes, "refusal").find("does not fit"), std::string::npos) << text(probes, "refusal");
+  double least = 0;
+  for (std::size_t r = 4; r-- > 1;)
+    if (text(probes, "refusal", r).empty() && number(probes, "tpot_p50_ms", r) <= 15) least = number(probes, "value", r);
+  ASSERT_GT(least, 1);
+  EXPECT_EQ(number(table, "search_tp"), least);
+  EXPECT_EQ(number(table, "gpus"), least);
+  EXPECT_LE(number(table, "tpot_p50_ms"), 15);
+}
+
+TEST_F(AnswerRun, RefusesKeysThatTheSearchSets) {
+  const auto error = [&](const std::string& more) {
+    write("bad.yaml", small() + more);
+    return call({"run", "bad.yaml"}).err;
+  };
+  EXPECT_NE(error("replicas: 2\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n").find("leave 'replicas' out"), std::string::npos);
+  EXPECT_NE(error("parallel: {tp: 2}\nsearch: {tp: [1, 4], ttft_p99_ms: 100}\n").find("leave 'tp' out of 'parallel'"), std::string::npos);
+  EXPECT_NE(error("block_cache: belady\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n").find("oracle block cache"), std::string::npos);
+  EXPECT_NE(error("pools: {prefill: {}, decode: {}}\nsearch: {replicas: [1, 4], ttft_p99_ms: 100}\n").find("runs without pools"),
+            std::string::npos);
+}
+
+// Four users over two seconds: 0, 0.5, 1 and 1.5 s. Answers of 800 tokens take longer than that.
+TEST_F(AnswerRun, UsersStartOverTheRamp) {
+  run("model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {generate: {requests: 6, arrival: {closed_loop: {concurrency: 4, "
+      "ramp_s: 2}}, prompt_tokens: {fixed: {value: 100}}, output_tokens: {fixed: {value: 800}}}}\n");
+  const CsvTable requests = read_csv("out/requests.csv");
+  std::vector<std::string> arrivals;
+  for (const auto& row : requests.rows) arrivals.push_back(row[requests.at("arrival_ns")]);
+  std::sort(arrivals.begin(), arrivals.end(), [](const auto& a, const auto& b) { return std::stoll(a) < std::stoll(b); });
+  ASSERT_EQ(arrivals.size(), 6U);
+  arrivals.resize(4);
+  EXPECT_EQ(arrivals, (std::vector<std::string>{"0", "500000000", "1000000000", "1500000000"}));
+}
+
+// The engine's limits by the GPU are said, and schedulers with other limits are named.
+TEST_F(AnswerRun, SaysLimitsByDefaultAndUnequalOnes) {
+  const std::string a100 =
+      "model: llama-3.1-8b\nhardware: a100-80gb\ntrace: {generate: {requests: 3, arrival: {constant: {rate_per_s: 9}}, "
+      "prompt_tokens: {fixed: {value: 20}}, output_tokens: {fixed: {value: 2}}}}\n";
+  run(a100 + "scheduler: [vllm_v1, {sarathi: {budget_tokens: 512}}]\n");
+  EXPECT_NE(called_.out.find("vllm_v1: budget_tokens 2048 and max_num_seqs 256 by default on A100"), std::string::npos) << called_.out;
+  EXPECT_NE(called_.out.find("differ in their most tokens per step as well (sarathi 512; vllm_v1 2048)"), std::string::npos) << called_.out;
+  run(a100 + "scheduler: [{vllm_v1: {budget_tokens: 512, max_num_seqs: 64}}, {sarathi: {budget_tokens: [256, 512]}}]\n");
+  EXPECT_EQ(called_.out.find("by default on"), std::string::npos) << called_.out;
+  EXPECT_EQ(called_.out.find("differ in their most tokens"), std::string::npos) << called_.out;
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,108 @@
+#include "app/runs/engine_flags.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "base/config_file.h"
+#include "base/error.h"
+#include "base/foreign_keys.h"
+#include "tests/app/app_fixture.h"
+#include "tests/error_of.h"
+
+namespace kvlab {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class EngineFlagsTest : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    write("exp.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  }
+  static EngineFlags vllm(const std::string& text, const std::vector<std::string>& set = {}) {
+    return read_engine_flags("vllm", text, "exp.yaml", set);
+  }
+  static EngineFlags sglang(const std::string& text) { return read_engine_flags("sglang", text, "exp.yaml", {"scheduler=sglang"}); }
+};
+
+TEST_F(EngineFlagsTest, OptionsOfVllmAreSettingsOfTheExperiment) {
+  EXPECT_THAT(vllm("--block-size 32 --gpu_memory_utilization=0.85 --kv-cache-dtype fp8 --scheduling-policy priority").overrides,
+              ElementsAre("memory.block_tokens=32", "memory.gpu_memory_frac=0.85", "kv_policy=fp8", "order=priority"));
+  EXPECT_THAT(vllm("--max-num-seqs 128 --no-async-scheduling --max-num-batched-tokens 4k").overrides,
+              ElementsAre("scheduler.vllm_v1.async_scheduling=false", "scheduler.vllm_v1.budget_tokens=4000",
+                          "scheduler.vllm_v1.max_num_seqs=128"));
+  EXPECT_THAT(vllm("vllm serve llama-2-7b --max-model-len 2K").overrides, ElementsAre("model=llama-2-7b", "max_model_len=2048"));
+  EXPECT_THAT(vllm("--no-enable-prefix-caching").overrides, ElementsAre("prefix_caching=false"));
+}
+
+// vLLM spreads experts over all ranks, and counts CPU memory per GPU in GiB.
+TEST_F(EngineFlagsTest, ProductsTakeFactorsGivenBeforeAndAfter) {
+  EXPECT_THAT(vllm("--enable-expert-parallel -tp 2 --data-parallel-size 4").overrides, Contains("parallel.ep=8"));
+  EXPECT_THAT(vllm("-tp 2 --swap-space 4 -pp 2").overrides, Contains("memory.host_memory_bytes=17179869184"));
+  EXPECT_THAT(vllm("--enable-expert-parallel", {"parallel={tp: 4}"}).overrides, ElementsAre("parallel.ep=4"));
+}
+
+TEST_F(EngineFlagsTest, OptionsOfSglang) {
+  EXPECT_THAT(sglang("--page-size 32 --max-total-tokens 100000").overrides,
+              ElementsAre("memory.block_tokens=32", "memory.num_blocks=3125"));
+  EXPECT_THAT(sglang("--mem-fraction-static 0.8").overrides, ElementsAre("memory.gpu_memory_frac=0.8", "memory.reserve_bytes=0"));
+  EXPECT_THAT(sglang("--chunked-prefill-size -1 --schedule-policy lpm").overrides,
+              ElementsAre("order=longest_prefix", "scheduler.sglang.chunk_tokens=0"));
+}
+
+TEST_F(EngineFlagsTest, ElementsOfAListThatAreTheEnginesGetTheOptions) {
+  const EngineFlags flags = vllm("--max-num-seqs 8", {"scheduler=[orca, {vllm_v1: {budget_tokens: 512}}]"});
+  ASSERT_EQ(flags.overrides.size(), 1U);
+  EXPECT_EQ(flags.overrides[0], "scheduler=[orca, {vllm_v1: {budget_tokens: 512, max_num_seqs: 8}}]");
+  EXPECT_THAT(error_of([] { vllm("--max-num-seqs 8", {"scheduler=orca"}); }),
+              HasSubstr("these options are of scheduler 'vllm_v1', and the experiment's is 'orca': add --set scheduler=vllm_v1"));
+}
+
+TEST_F(EngineFlagsTest, NothingIsSilent) {
+  EXPECT_THAT(vllm("--port 8000").remarks, ElementsAre("--port 8000 of vLLM changes nothing: no server is started"));
+  EXPECT_THAT(vllm("--port 8000 --dtype bfloat16").overrides, IsEmpty());
+  EXPECT_THAT(vllm("--num-gpu-blocks-override 900").remarks,
+              ElementsAre("--num-gpu-blocks-override 900 of vLLM sets memory.num_blocks=900 (the experiment has 600)"));
+  const std::pair<const char*, const char*> cases[] = {
+      {"--max-num-sequs 3", "--vllm-args: --max-num-sequs 3: unknown option of vLLM; did you mean 'max-num-seqs'?"},
+      {"--speculative-config '{\"a\": 1}'", "speculative decoding is not simulated"},
+      {"--kv-cache-dtype int3", "of its values auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2 can be simulated"},
+      {"--max-num-seqs", "this option takes one value"},
+      {"--enable-prefix-caching yes", "this option takes no value"},
+      {"--max-model-len 'a", "a quote ' is not closed"},
+      {"--dtype float32", "'torch_dtype' in the model's file"},
+  };
+  for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&] { vllm(text); }), HasSubstr(message)) << text;
+}
+
+// The command prints what is set, and resolved.yaml has it.
+TEST_F(EngineFlagsTest, RunSaysAndRecordsWhatIsSet) {
+  const Called called = call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs 4 --block-size 32"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_THAT(called.out, HasSubstr("--max-num-seqs 4 of vLLM sets scheduler.vllm_v1.max_num_seqs=4\n"));
+  EXPECT_THAT(read("results/small/resolved.yaml"), HasSubstr("max_num_seqs: 4"));
+  EXPECT_THAT(read("results/small/resolved.yaml"), HasSubstr("block_tokens: 32"));
+  EXPECT_THAT(read("results/small/manifest.json"), HasSubstr("memory.block_tokens=32"));
+}
+
+// The same options written as keys of a YAML file are answered with our names.
+TEST_F(EngineFlagsTest, OptionsThatSetAKeyAreKnownAsForeignKeys) {
+  for (const std::string& engine : flag_engines()) {
+    const auto table = load_config(KVLAB_SOURCE_DIR "/profiles/flags/" + engine + ".yaml");
+    for (const auto& option : table->root["options"]) {
+      const std::string name = option.first.Scalar();
+      const bool is_same = option.second["key"].IsDefined() && option.second["key"].Scalar() == name;
+      if (option.second["key"].IsDefined() && !is_same) {
+        EXPECT_NE(own_key_for(name), "") << engine << " " << name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,157 @@
+// `kvlab results`: listing, one folder's runs, join and clean; and experiments that include results of others.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/csv.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ResultsCommandTest : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\n"));
+    write("two.yaml", with_name("two", "scheduler: orca\nseeds: 2\n"));
+    for (const char* file : {"one.yaml", "two.yaml"}) ASSERT_EQ(call({"run", file, "--quiet"}).status, 0);
+  }
+  static std::string with_name(const std::string& name, const std::string& rest) {
+    std::string text = kSmall;
+    return text.replace(text.find("small"), 5, name) + rest;
+  }
+  static std::set<std::string> ids_of(const fs::path& folder) {
+    std::set<std::string> ids;
+    for (const auto& row : read_csv(folder / "summary.csv").rows) ids.insert(row[0]);
+    return ids;
+  }
+};
+
+TEST_F(ResultsCommandTest, ListsFolders) {
+  ASSERT_EQ(call({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"}).status, 0);
+  fs::create_directories("results/notes");
+  const Called called = call({"results"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_THAT(called.out, ::testing::ContainsRegex("one +simulation +1 of 1 +1 +[0-9.]+ KiB"));
+  EXPECT_THAT(called.out, ::testing::ContainsRegex("two +simulation +2 of 2 +[0-9.]+ KiB"));
+  EXPECT_THAT(called.out, HasSubstr("1 other entries of results/ are no results"));
+  EXPECT_THAT(called.out, Not(HasSubstr(" other\n"))) << "they were made by this program";
+}
+
+TEST_F(ResultsCommandTest, ListsRunsOfOne) {
+  const Called called = call({"results", "one"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_THAT(called.out, HasSubstr("results/one: simulation, 2 of 2 runs finished"));
+  EXPECT_THAT(called.out, HasSubstr("experiment: one.yaml"));
+  EXPECT_THAT(called.out, ::testing::ContainsRegex("run +scheduler +seed +goodput_per_s"));
+  for (const std::string& id : ids_of("results/one")) EXPECT_THAT(called.out, HasSubstr(id));
+  EXPECT_EQ(call({"results", "results/one"}).out, called.out);
+  EXPECT_THAT(call({"results", "onne"}).err, HasSubstr("there are no results 'onne'; did you mean 'one'?"));
+  EXPECT_THAT(call({"results", "one", "two"}).err, HasSubstr("'kvlab results join OUT A B' joins folders"));
+}
+
+TEST_F(ResultsCommandTest, JoinedFoldersHoldEveryRun) {
+  const Called called = call({"results", "join", "both", "one", "two"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_THAT(called.out, HasSubstr("joined 4 runs of 2 folders"));
+  const CsvTable both = read_csv("results/both/summary.csv");
+  ASSERT_EQ(both.rows.size(), 4U);
+  EXPECT_EQ((std::vector<std::string>(both.columns.begin(), both.columns.begin() + 4)),
+            (std::vector<std::string>{"run", "results", "scheduler", "seed"}));
+  EXPECT_EQ(both.rows[0][1], "results/one");
+  EXPECT_EQ(both.rows[0][2], "vllm_v1");
+  EXPECT_EQ(both.rows[3][1], "results/two");
+  EXPECT_EQ(both.rows[3][2], "orca") << "no axis of two.yaml: taken from the run's resolved.yaml";
+  EXPECT_EQ(num_runs("results/both"), 4U);
+  EXPECT_EQ(read_csv("results/both/requests.csv").rows.size(), 4U * 60U);
+  // A run is the same as where it came from, and can be done again from its place.
+  const std::string id = run_id("results/two");
+  EXPECT_EQ(read("results/both/runs/" + id + "/requests.csv"), read("results/two/runs/" + id + "/requests.csv"));
+  EXPECT_THAT(call({"results", "both"}).out, HasSubstr("simulation, 4 of 4 runs finished"));
+  ASSERT_EQ(call({"results", "join", "both", "one", "two"}).status, 0) << "a joined folder may be joined again";
+}
+
+TEST_F(ResultsCommandTest, WhatCannotBeJoinedIsSaid) {
+  EXPECT_THAT(call({"results", "join", "one", "two", "one"}).err, HasSubstr("results/one: is there already, and is no result of"));
+  EXPECT_THAT(call({"results", "join", "x", "one"}).err, HasSubstr("two or more to join"));
+  write("mrc.yaml", "name: mrc\nkind: block_cache_mrc\ntrace: {file: " KVLAB_SOURCE_DIR
+                    "/traces/samples/mooncake_like.jsonl.gz, format: mooncake, block_size: 512}\nblock_tokens: 512\nblock_caches: [lru]\n"
+                    "capacity_blocks: [250]\n");
+  const Called mrc = call({"run", "mrc.yaml", "--quiet"});
+  if (mrc.status == 0) {
+    EXPECT_THAT(call({"results", "join", "x", "one", "mrc"}).err, HasSubstr("only runs of one kind can be joined"));
+  } else {
+    ADD_FAILURE() << mrc.err;
+  }
+  // One run in two folders, which differ: the first is taken, and it is said.
+  ASSERT_EQ(call({"run", "one.yaml", "--out", "results/again", "--quiet"}).status, 0);
+  const Called same = call({"results", "join", "x", "one", "again"});
+  EXPECT_THAT(same.out, HasSubstr("2 runs are in more than one folder, with one row each\njoined 2 runs of 2 folders")) << same.err;
+  const fs::path manifest = run_folder("results/again") / "manifest.json";
+  std::string text = read(manifest);
+  const std::size_t at = text.find("\"summary.csv\": \"") + 16;
+  text[at] = text[at] == '1' ? '2' : '1';
+  write(manifest, text);
+  EXPECT_THAT(call({"results", "join", "x", "one", "again"}).out, HasSubstr("differ; the first is taken"));
+  write(manifest, "{");
+  EXPECT_THAT(call({"results", "join", "x", "one", "again"}).out, HasSubstr("1 run of results/again is damaged or gone and is left out\n"));
+}
+
+TEST_F(ResultsCommandTest, CleansAsKvlabClean) {
+  ASSERT_EQ(call({"run", "one.yaml", "--quiet", "--set", "scheduler=vllm_v1"}).status, 0);
+  EXPECT_EQ(num_runs("results/one"), 2U);
+  EXPECT_EQ(call({"results", "clean", "one"}).out, call({"clean", "results/one"}).out);
+  EXPECT_THAT(call({"results", "clean", "one", "--yes"}).out, HasSubstr("scheduler=sarathi"));
+  EXPECT_EQ(num_runs("results/one"), 1U);
+}
+
+TEST_F(ResultsCommandTest, AnExperimentIncludesRunsOfOthers) {
+  const std::string alone = read("results/one/summary.csv");
+  const std::set<std::string> own = ids_of("results/one");
+  write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\ninclude_results: [results/two]\n"));
+  const Called called = call({"run", "one.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_THAT(called.out, HasSubstr("2 of 2 runs were there already")) << "included results change no run";
+  const CsvTable summary = read_csv("results/one/summary.csv");
+  ASSERT_EQ(summary.rows.size(), 4U);
+  EXPECT_EQ(summary.rows[0][summary.at("results")], "one");
+  EXPECT_EQ(summary.rows[2][summary.at("results")], "results/two");
+  EXPECT_EQ(summary.rows[2][summary.at("scheduler")], "orca");
+  EXPECT_EQ(summary.rows[3][summary.at("seed")], "2");
+  EXPECT_EQ(read_csv("results/one/requests.csv").rows.size(), 4U * 60U);
+  EXPECT_EQ(num_runs("results/one"), 2U) << "their files stay where they are";
+  const auto manifest = nlohmann::json::parse(read("results/one/manifest.json"));
+  EXPECT_EQ(manifest["runs"].size(), 4U);
+  EXPECT_EQ(manifest["runs"][3]["state"], "included");
+  // Without the key the tables are those of before.
+  write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\n"));
+  ASSERT_EQ(call({"run", "one.yaml", "--quiet"}).status, 0);
+  EXPECT_EQ(read("results/one/summary.csv"), alone);
+  EXPECT_EQ(ids_of("results/one"), own);
+}
+
+TEST_F(ResultsCommandTest, IncludedResultsThatCannotBeAreNamed) {
+  write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\ninclude_results: [results/three]\n"));
+  EXPECT_THAT(call({"run", "one.yaml"}).err, HasSubstr("one.yaml:10:19: 'include_results': there are no results in 'results/three': 'kvlab "
+                                                       "run FILE.yaml --out results/three' makes them"));
+  write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\ninclude_results: [results/one]\n"));
+  EXPECT_THAT(call({"run", "one.yaml"}).err, HasSubstr("is this experiment's own results folder"));
+  write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\ninclude_results: {a: b}\n"));
+  EXPECT_THAT(call({"run", "one.yaml"}).err, HasSubstr("is a list of results folders"));
+  // A shard has its own runs alone; merging includes the others.
+  write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\ninclude_results: [results/two]\n"));
+  for (const char* shard : {"1/2", "2/2"})
+    ASSERT_EQ(call({"run", "one.yaml", "--shard", shard, "--out", "results/s", "--quiet"}).status, 0);
+  EXPECT_EQ(read_csv("results/s.shards/1-of-2/summary.csv").rows.size(), 1U);
+  ASSERT_EQ(call({"merge", "one.yaml", "--out", "results/s", "--quiet"}).status, 0);
+  EXPECT_EQ(read_csv("results/s/summary.csv").rows.size(), 4U);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,202 @@
+// Logs of caches and gateways, and ServeGen's distributions: written by hand from the formats' definitions.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/traces/trace_test_files.h"
+#include "traces/block_hashes.h"
+
+namespace kvlab {
+namespace {
+
+TEST(BailianReader, TheExampleLineAndAChain) {
+  const InMemoryTrace t = read_all(
+      R"({"chat_id":159,"parent_chat_id":-1,"timestamp":61.114,"input_length":20,"output_length":132,"type":"text","turn":1,"hash_ids":[1089,7]})"
+      "\n"
+      R"({"chat_id":160,"parent_chat_id":159,"timestamp":70,"input_length":33,"output_length":1,"type":"text","turn":2,"hash_ids":[1089,8,9]})"
+      "\n"
+      R"({"chat_id":161,"parent_chat_id":160,"timestamp":80,"input_length":16,"output_length":1,"type":"search","turn":3,"hash_ids":[1089]})");
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(ns(t.at(0).arrival), 61'114'000'000);
+  EXPECT_EQ(t.at(0).hash_tokens, 16);
+  EXPECT_EQ(t.at(2).session, 159) << "a parent's parent";
+  EXPECT_EQ(t.at(0).session, t.at(1).session);
+  EXPECT_EQ(t.at(0).hashes[0], t.at(2).hashes[0]);
+}
+
+TEST(LmCacheReader, FullChunksAreKnownAndTheTailIsNot) {
+  const InMemoryTrace t = read_all(
+      R"({"timestamp":1711929600.123,"request_id":"req-001","model_name":"m","chunk_size":256,"seq_len":700,"dtypes":["float8_e4m3fn"],"shapes":[[32,256,128]],"chunk_hashes":["0x1a","0x2b"]})"
+      "\n"
+      R"({"timestamp":1711929601.623,"request_id":"req-002","model_name":"m","chunk_size":256,"seq_len":256,"dtypes":[],"shapes":[],"chunk_hashes":["1a"]})",
+      {}, "output_tokens: 5");
+  ASSERT_EQ(t.size(), 2U);
+  EXPECT_EQ(t.at(0).arrival, kStart);
+  EXPECT_EQ(ns(t.at(1).arrival), 1'500'000'000);
+  EXPECT_EQ(t.at(0).prompt_tokens, 700);
+  EXPECT_EQ(t.at(0).output_tokens, 5);
+  EXPECT_EQ(t.at(0).hashes[0], 0x1aU);
+  EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
+  EXPECT_EQ(num_block_hashes(t.at(0), 256), 2U);
+  EXPECT_EQ(t.remark(), "");
+}
+
+TEST(LmCacheReader, LongHashesKeepAllOfTheirDigits) {
+  const std::string row = R"({"timestamp":1,"chunk_size":4,"seq_len":8,"chunk_hashes":["0x11112222333344445555666677778888","0x)";
+  const InMemoryTrace t = read_all(row + "11112222333344445555666677778889\"]}");
+  EXPECT_NE(t.at(0).hashes[0], t.at(0).hashes[1]);
+  EXPECT_NE(t.remark().find("every request emits 1 token"), std::string::npos);
+}
+
+std::string dynamo_row(int received_ms, int output_tokens, const std::string& hashes, const std::string& context = "") {
+  return R"({"schema":"dynamo.request.trace.v1","event_type":"request_end","event_time_unix_ms":1777312801000,"event_source":"dynamo",)" +
+         context + R"("request":{"request_id":"r","request_received_ms":17773128)" + std::to_string(received_ms) +
+         R"(,"total_time_ms":1000,"finish_reason_metadata":{"finish_reason":"stop"},"output_tokens":)" + std::to_string(output_tokens) +
+         R"(,"replay":{"trace_block_size":64,"input_length":128,"input_sequence_hashes":)" + hashes + "}}}\n";
+}
+
+TEST(DynamoReader, RequestEndsWithRollingHashes) {
+  const std::string context = R"("agent_context":{"session_id":"x","trajectory_id":"run:a","parent_trajectory_id":"run"},)";
+  ReaderOptions options;
+  options.any_order = true;
+  InMemoryTrace t =
+      read_all(dynamo_row(12500, 16, "[14879255164371896291,274632075616497421]", context) + dynamo_row(10000, 3, "[5,6]") +
+                   R"({"schema":"dynamo.request.trace.v1","event_type":"tool_end","event_time_unix_ms":1,"tool":{"name":"t"}})" + "\n" +
+                   dynamo_row(12600, 0, "[5,6]"),
+               options);
+  t.sort_by_arrival();
+  ASSERT_EQ(t.size(), 2U);
+  EXPECT_EQ(t.at(0).output_tokens, 3);
+  EXPECT_EQ(to_s(t.at(1).arrival), 2.5);
+  EXPECT_EQ(t.at(1).hashes[0], 14879255164371896291U);
+  EXPECT_EQ(t.at(1).hash_tokens, 64);
+  EXPECT_GE(t.at(1).session, 0);
+  EXPECT_EQ(t.at(0).session, -1);
+  EXPECT_EQ(t.skipped(), "1 records other than request_end passed over; 1 requests that ended without an output token passed over");
+}
+
+// time, object, size, next access
+std::string oracle_record(std::uint32_t time, std::uint64_t object, std::uint32_t size, std::int64_t next) {
+  std::string bytes;
+  const auto add = [&](std::uint64_t value, int count) {
+    for (int i = 0; i < count; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xFF);
+  };
+  add(time, 4), add(object, 8), add(size, 4), add(static_cast<std::uint64_t>(next), 8);
+  return bytes;
+}
+
+TEST(OracleGeneralReader, RecordsAreOneBlockEach) {
+  const TempFolder folder;
+  // The first time's bytes begin as a byte order mark does.
+  const std::string bytes =
+      oracle_record(0x01bfbbef, 7, 100, 2) + oracle_record(0x01bfbbf1, 1ULL << 40, 5, -1) + oracle_record(0x01bfbbf1, 7, 100, -1);
+  const std::string path = folder.write("t.oracleGeneral", bytes);
+  const InMemoryTrace t(trace_of("{file: " + path + ", format: oracle_general, object_tokens: 4}"));
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(t.at(0).arrival, kStart);
+  EXPECT_EQ(to_s(t.at(1).arrival), 2);
+  EXPECT_EQ(t.at(0).prompt_tokens, 4);
+  EXPECT_EQ(num_block_hashes(t.at(0), 4), 1U);
+  EXPECT_EQ(t.at(0).hashes[0], t.at(2).hashes[0]);
+  EXPECT_NE(t.at(0).hashes[0], t.at(1).hashes[0]);
+  folder.write("cut", bytes.substr(0, 50));
+  EXPECT_EQ(error_of([&] { InMemoryTrace(trace_of("{file: " + folder.file("cut") + ", format: oracle_general}")); }),
+            folder.file("cut") + ":3: the record has 2 bytes of 24: the file is cut short, or of another format");
+}
+
+TEST(LibCacheSimCsvReader, ColumnsByName) {
+  const InMemoryTrace t = read_all("clock_time,obj_id,obj_size,next_access_vtime\n1000,7,100,3\n1001.5,abc,5,-1\n1002,7,100,-1\n");
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(to_s(t.at(1).arrival), 1.5);
+  EXPECT_EQ(t.at(0).hashes[0], t.at(2).hashes[0]);
+  const InMemoryTrace other = read_all("when,key\n5,a\n6,b\n", {}, "{format: libcachesim_csv, time_column: when, object_column: key}");
+  EXPECT_EQ(to_s(other.at(1).arrival), 1);
+}
+
+TEST(LibCacheSim, BothFormsHaveTheSameContent) {
+  const TempFolder folder;
+  const std::string path = folder.write("t", oracle_record(1, 7, 100, -1));
+  const InMemoryTrace binary(trace_of("{file: " + path + ", format: oracle_general}"));
+  EXPECT_EQ(binary.at(0).hashes[0], read_all("clock_time,obj_id,obj_size\n1,7,100\n").at(0).hashes[0]);
+}
+
+class ServeGenReader : public testing::Test {
+ protected:
+  ServeGenReader() {
+    folder_.write("data/chunk-0-trace.csv", "0,2,1,Gamma,1,0.5\n600,0,0,,0,0\n1200,1,3,Weibull,0.5,0.3\n");
+    folder_.write("data/chunk-0-dataset.json", R"({"0":{"input_tokens":"{100: 0.25, 200: 0.75}","output_tokens":"{0: 0.5, 8: 0.5}"}})");
+    folder_.write("data/chunk-7-trace.csv", "0,1,1,Gamma,4,0.25\n600,0,0,,0,0\n1200,0,0,,0,0\n");
+    folder_.write(
+        "data/chunk-7-dataset.json",
+        R"({"0":{"input_tokens":"{50: 1.0}","output_tokens":"{9: 1.0}","reason_ratio":"{0.5: 1.0}"},"600":{"input_tokens":"{}","output_tokens":"{}","reason_ratio":"{}"}})");
+  }
+  [[nodiscard]] InMemoryTrace read(const std::string& more, std::uint64_t seed = 1) const {
+    return InMemoryTrace(trace_of("{file: " + folder_.file("data") + more + "}", seed));
+  }
+  TempFolder folder_;
+};
+
+TEST_F(ServeGenReader, WindowsHaveTheirRatesAndLengths) {
+  const InMemoryTrace t = read("");
+  std::size_t of_zero = 0, late = 0, long_prompts = 0, ones = 0;
+  for (std::size_t i = 0; i < t.size(); ++i) {
+    const TraceRequest r = t.at(i);
+    if (i > 0) EXPECT_GE(r.arrival, t.at(i - 1).arrival);
+    if (r.facts->client == 7) {
+      EXPECT_EQ(r.prompt_tokens, 50);
+      EXPECT_LT(to_s(r.arrival), 600);
+      continue;
+    }
+    EXPECT_TRUE(r.prompt_tokens == 100 || r.prompt_tokens == 200);
+    EXPECT_TRUE(to_s(r.arrival) < 600 || to_s(r.arrival) >= 1200);
+    ++of_zero;
+    if (to_s(r.arrival) >= 1200) ++late;
+    if (r.prompt_tokens == 200) ++long_prompts;
+    if (r.output_tokens == 1) ++ones;
+  }
+  EXPECT_EQ(t.size(), 1200U + 600U + 600U) << "2/s and 1/s for 600 s, then 1/s";
+  EXPECT_EQ(of_zero, 1800U);
+  EXPECT_EQ(late, 600U);
+  EXPECT_NEAR(static_cast<double>(long_prompts) / 1800, 0.75, 0.04);
+  EXPECT_NEAR(static_cast<double>(ones) / 1800, 0.5, 0.05);
+  EXPECT_EQ(t.skipped(), std::to_string(ones) + " drawn lengths of 0 tokens, taken as 1");
+  EXPECT_NE(t.remark().find("2 clients of ServeGen"), std::string::npos);
+  EXPECT_NE(t.remark().find("not drawn: reason_ratio"), std::string::npos);
+}
+
+TEST_F(ServeGenReader, GapsHaveTheRecordedVariation) {
+  const InMemoryTrace t = read(", duration_s: 600");
+  std::vector<double> gaps;
+  double before = -1;
+  for (std::size_t i = 0; i < t.size(); ++i) {
+    if (t.at(i).facts->client != 7) continue;
+    if (before >= 0) gaps.push_back(to_s(t.at(i).arrival) - before);
+    before = to_s(t.at(i).arrival);
+  }
+  ASSERT_EQ(gaps.size(), 599U);
+  double mean = 0, squares = 0;
+  for (const double gap : gaps) mean += gap / 599;
+  for (const double gap : gaps) squares += (gap - mean) * (gap - mean) / 598;
+  EXPECT_NEAR(std::sqrt(squares) / mean, 0.5, 0.05) << "a gamma of shape 4 has cv 1 / sqrt(4)";
+}
+
+TEST_F(ServeGenReader, TheSeedAndTheRateDecide) {
+  const InMemoryTrace a = read(", rate_per_s: 0.5, duration_s: 100"), b = read(", rate_per_s: 0.5, duration_s: 100");
+  ASSERT_EQ(a.size(), 300U);
+  EXPECT_EQ(a.at(100).arrival, b.at(100).arrival);
+  EXPECT_NE(a.at(100).arrival, read(", rate_per_s: 0.5, duration_s: 100", 2).at(100).arrival);
+  EXPECT_EQ(read(", start_s: 1300").size(), 600U);
+}
+
+TEST_F(ServeGenReader, BadData) {
+  folder_.write("data/chunk-0-trace.csv", "0,2,1,Pareto,1,0.5\n600,0,0,,0,0\n");
+  EXPECT_EQ(error_of([&] { read(""); }),
+            folder_.file("data/chunk-0-trace.csv") + ":1: column 'pattern': 'Pareto' is neither 'Gamma', 'Weibull' nor empty");
+  folder_.write("data/chunk-0-trace.csv", "0,2,1,Gamma,1,0.5\n600,0,0,,0,0\n");
+  folder_.write("data/chunk-0-dataset.json", R"({"0":{"input_tokens":"{100: 0.25}","output_tokens":"{8: 1}"}})");
+  EXPECT_EQ(error_of([&] { read(""); }),
+            folder_.file("data/chunk-0-dataset.json") + ": window '0', 'input_tokens': its probabilities add up to 0.25, not 1");
+}
+
+}  // namespace
+}  // namespace kvlab

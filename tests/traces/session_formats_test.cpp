@@ -1,0 +1,216 @@
+// Formats whose files hold whole sessions: written by hand from the formats' definitions.
+#include <gtest/gtest.h>
+
+#include "tests/traces/trace_test_files.h"
+#include "traces/block_hashes.h"
+
+namespace kvlab {
+namespace {
+
+ReaderOptions without_arrivals() {
+  ReaderOptions options;
+  options.uses_arrivals = false;
+  return options;
+}
+
+constexpr const char* kWekaSession = R"({
+  "id": "trace_0103", "models": ["a"], "hash_id_scope": "local", "tool_tokens": 7, "system_tokens": 8,
+  "requests": [
+    {"t": 0.0, "type": "s", "model": "a", "in": 130, "out": 10, "hash_ids": [1, 2], "input_types": ["text"], "output_types": ["text"],
+     "stop": "tool_use", "api_time": 2.0, "ttft": 0.5, "think_time": 0.0},
+    {"t": 0.0, "type": "s", "model": "a", "in": 130, "out": 10, "hash_ids": [1, 2], "api_time": 2.0},
+    {"t": 5.0, "type": "subagent", "agent_id": "agent_001", "subagent_type": "Explore", "duration_ms": 4000, "status": "completed",
+     "models": ["a"], "requests": [
+       {"t": 0.5, "type": "n", "model": "a", "in": 64, "out": 3, "hash_ids": [9], "api_time": 1.0},
+       {"t": 1.0, "type": "n", "model": "a", "in": 65, "out": 3, "hash_ids": [9, 8], "api_time": 1.0}]},
+    {"t": 1000.0, "type": "s", "model": "a", "in": 200, "out": 20, "hash_ids": [1, 2, 3], "api_time": 1.5, "think_time": 4.5}
+  ],
+  "block_size": 64
+}
+)";
+
+TEST(WekaReader, ASessionIsOneChainInOrderOfStarts) {
+  const InMemoryTrace t = read_all(kWekaSession, without_arrivals());
+  ASSERT_EQ(t.size(), 4U);
+  EXPECT_EQ(t.at(0).prompt_tokens, 130);
+  EXPECT_FALSE(t.at(0).is_follow_up);
+  EXPECT_TRUE(t.at(1).is_follow_up);
+  EXPECT_EQ(to_s(t.at(1).delay), 3.5) << "5 + 0.5 s, relative to the subagent, minus the end at 2 s";
+  EXPECT_EQ(to_s(t.at(2).delay), 0) << "it overlapped the call before";
+  EXPECT_EQ(to_s(t.at(3).delay), 300) << "1000 - 7 s, capped";
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(t.at(i).session, t.at(0).session);
+  EXPECT_EQ(t.at(3).facts->turn, 3);
+  EXPECT_EQ(t.at(1).facts->request_class.text(), "subagent");
+  EXPECT_EQ(t.at(3).facts->request_class.text(), "agent");
+  EXPECT_EQ(t.at(0).hashes[1], t.at(3).hashes[1]);
+  EXPECT_EQ(t.at(1).hashes[0], t.at(2).hashes[0]);
+  EXPECT_EQ(t.skipped(), "1 duplicate requests dropped; 1 pauses cut to 300 s");
+  EXPECT_EQ(t.remark(), "1 of 2 requests of subagents overlapped others when recorded, and follow them here: a session is one chain");
+}
+
+TEST(WekaReader, ATailHasNoKnownContent) {
+  const InMemoryTrace t = read_all(kWekaSession, without_arrivals());
+  EXPECT_EQ(t.at(0).hashes.size(), 2U) << "130 tokens, of which the ids cover 128";
+  EXPECT_EQ(num_block_hashes(t.at(0), 64), 2U);
+  EXPECT_EQ(t.at(3).prompt_tokens, 200);
+  EXPECT_EQ(num_block_hashes(t.at(3), 64), 3U);
+}
+
+TEST(WekaReader, TimesOfSubagentsDelaysAndCaps) {
+  const InMemoryTrace absolute = read_all(kWekaSession, without_arrivals(), "{subagent_times: absolute, idle_cap_s: 7, delays: gaps}");
+  EXPECT_EQ(absolute.at(1).facts->request_class.text(), "subagent") << "at 0.5 s, inside of the first call";
+  EXPECT_EQ(to_s(absolute.at(1).delay), 0);
+  EXPECT_EQ(to_s(absolute.at(3).delay), 7);
+  const std::string of_agentx = R"({"id":"a","block_size":64,"requests":[{"t":0,"type":"s","in":10,"out":1,"hash_ids":[1]},)"
+                                R"({"t":4,"type":"subagent","requests":[{"t":4.5,"type":"s","in":10,"out":1,"hash_ids":[2]}]}]})";
+  EXPECT_EQ(to_s(read_all(of_agentx, without_arrivals()).at(1).delay), 4.5) << "none is earlier than the subagent: absolute";
+  EXPECT_EQ(to_s(read_all(of_agentx, without_arrivals(), "subagent_times: relative").at(1).delay), 8.5);
+  const InMemoryTrace none = read_all(kWekaSession, without_arrivals(), "{delays: none, subagents: false}");
+  ASSERT_EQ(none.size(), 2U);
+  EXPECT_EQ(to_s(none.at(1).delay), 0);
+  EXPECT_EQ(none.skipped(), "1 duplicate requests dropped; 2 requests of subagents left out");
+}
+
+TEST(WekaReader, IdsAreLocalToASession) {
+  const auto session = [](const std::string& id, const std::string& scope) {
+    return R"({"id":")" + id + R"(","block_size":64,"hash_id_scope":")" + scope +
+           R"(","requests":[{"t":0,"type":"s","in":64,"out":1,"hash_ids":[1]}]})";
+  };
+  const InMemoryTrace local = read_all(session("a", "local") + "\n" + session("b", "local"), without_arrivals());
+  ASSERT_EQ(local.size(), 2U);
+  EXPECT_NE(local.at(0).hashes[0], local.at(1).hashes[0]);
+  EXPECT_NE(local.at(0).session, local.at(1).session);
+  const InMemoryTrace global = read_all(session("a", "global") + "\n" + session("b", "global"), without_arrivals());
+  EXPECT_EQ(global.at(0).hashes[0], global.at(1).hashes[0]);
+}
+
+TEST(WekaReader, AFolderOfSessionsInAClosedLoop) {
+  const TempFolder folder;
+  folder.write("traces/trace_0002.json", kWekaSession);
+  folder.write("traces/trace_0001.json", R"({"id":"first","block_size":64,"requests":[{"t":0,"type":"n","in":7,"out":1,"hash_ids":[]}]})");
+  folder.write("traces/notes.txt", "no trace");
+  const InMemoryTrace t(trace_of("{file: " + folder.file("traces") + ", arrival: {closed_loop: {concurrency: 2}}}"));
+  ASSERT_EQ(t.size(), 5U);
+  EXPECT_EQ(t.at(0).prompt_tokens, 7);
+  EXPECT_EQ(t.concurrency(), 2);
+  const std::string text = error_of([&] { trace_of("file: " + folder.file("traces")); });
+  EXPECT_NE(text.find("give arrivals, for example"), std::string::npos) << text;
+}
+
+TEST(WekaReader, MessagesNameTheLineInsideOfADocument) {
+  std::string text = kWekaSession;
+  text.replace(text.find("\"in\": 64"), 8, "\"in\": -4");
+  EXPECT_EQ(error_of([&] { read_all(text, without_arrivals()); }),
+            "f:9: column 'in': '-4' is not a whole number from 1 to 1073741823; a prompt has at least 1 token: mend or remove the row");
+  text = kWekaSession;
+  text.replace(text.find("\"stop\""), 6, "\"stpo\"");
+  EXPECT_NE(error_of([&] { read_all(text, without_arrivals()); }).find("f:5: unknown column 'stpo'; did you mean 'stop'?"),
+            std::string::npos);
+}
+
+TEST(AgenticMooncakeReader, AChainWaitsForDelayAndTool) {
+  const InMemoryTrace t = read_all(
+      R"({"request_id":"r1","session_id":"s","timestamp":1000,"input_length":100,"output_length":5,"hash_ids":[1,2],"wait_for":[],"prefix_reset":false})"
+      "\n"
+      R"({"request_id":"r2","session_id":"s","wait_for":["r1"],"delay":50,"tool_wait_ms":200.5,"input_length":150,"output_length":6,"hash_ids":[1,2,3],"branches":[],"tool_events":[{"name":"x"}]})"
+      "\n"
+      R"({"request_id":"r3","session_id":"t","timestamp":1500,"input_length":10,"output_length":6})",
+      {}, "block_size: 64");
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(to_s(t.at(0).arrival), 1);
+  EXPECT_TRUE(t.at(1).is_follow_up);
+  EXPECT_EQ(to_ms(t.at(1).delay), 250.5);
+  EXPECT_EQ(t.at(0).session, t.at(1).session);
+  EXPECT_NE(t.at(0).session, t.at(2).session);
+  EXPECT_EQ(t.at(1).facts->turn, 1);
+  EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
+}
+
+TEST(AgenticMooncakeReader, ChainsThatStandApartAreGathered) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5})"
+                                                   "\n"
+                                                   R"({"request_id":"b","wait_for":[],"timestamp":10,"input_length":2,"output_length":5})"
+                                                   "\n"
+                                                   R"({"request_id":"c","wait_for":["a"],"input_length":3,"output_length":5})"
+                                                   "\n");
+  const InMemoryTrace t(trace_of("{file: " + path + ", sort: true}"));
+  EXPECT_EQ(t.at(1).prompt_tokens, 3);
+  EXPECT_EQ(t.at(2).prompt_tokens, 2);
+}
+
+TEST(MooncakeDeltaReader, RowsAddToThePromptOfTheTurnBefore) {
+  const InMemoryTrace t = read_all(R"({"session_id":"s","timestamp":0,"input_length":100,"output_length":5,"hash_ids":[1,2]})"
+                                   "\n"
+                                   R"({"session_id":"u","timestamp":1,"input_length":100,"output_length":5,"hash_ids":[1,7]})"
+                                   "\n"
+                                   R"({"session_id":"u","delay":100,"input_length":64,"output_length":6,"hash_ids":[3]})"
+                                   "\n"
+                                   R"({"session_id":"s","timestamp":2,"input_length":64,"output_length":6,"hash_ids":[3]})",
+                                   {}, "{format: mooncake_delta, block_size: 64}");
+  ASSERT_EQ(t.size(), 4U);
+  EXPECT_EQ(t.at(3).prompt_tokens, 164);
+  EXPECT_EQ(t.at(2).prompt_tokens, 164);
+  EXPECT_TRUE(t.at(2).is_follow_up);
+  EXPECT_EQ(t.at(3).facts->turn, 1);
+  ASSERT_EQ(t.at(3).hashes.size(), 2U) << "164 tokens are two full blocks, the second of parts of the ids 2 and 3";
+  EXPECT_EQ(t.at(3).hashes[0], t.at(0).hashes[0]);
+  EXPECT_EQ(t.at(1).hashes[0], t.at(0).hashes[0]);
+  EXPECT_NE(t.at(3).hashes[1], t.at(2).hashes[1]) << "the same addition after other tokens is another prefix";
+}
+
+TEST(AppliedComputeReader, TurnsGrowByAnswersAndToolOutputs) {
+  const std::string row =
+      R"({"num_turns":2,"input_prompt_length":4096,"assistant_response_length":[128,96],"tool_call_output_length":[512,256],)"
+      R"("tool_call_latency":[1.4,0.8],"final_assistant_response_length":64})";
+  const InMemoryTrace t = read_all(row + "\n" + row, without_arrivals());
+  ASSERT_EQ(t.size(), 6U);
+  EXPECT_EQ(t.at(1).prompt_tokens, 4096 + 128 + 512);
+  EXPECT_EQ(t.at(2).prompt_tokens, 4096 + 128 + 512 + 96 + 256);
+  EXPECT_EQ(t.at(0).output_tokens, 128);
+  EXPECT_EQ(t.at(2).output_tokens, 64);
+  EXPECT_EQ(to_s(t.at(1).delay), 1.4);
+  EXPECT_EQ(to_s(t.at(2).delay), 0.8);
+  EXPECT_FALSE(t.at(3).is_follow_up);
+  EXPECT_EQ(t.at(1).hashes[263], t.at(0).hashes[263]) << "prompt and answer, 4224 tokens, return";
+  EXPECT_NE(t.at(3).hashes[0], t.at(0).hashes[0]) << "sessions share nothing";
+}
+
+constexpr const char* kTalks = R"([
+  {"id": "x", "conversations": [
+    {"from": "human", "value": "twelve chars"}, {"from": "gpt", "value": "eight \ud83d\ude00 "},
+    {"from": "human", "value": "four"}, {"from": "gpt", "value": "\"broken\" \ud83d"}]},
+  {"id": "y", "conversations": [{"from": "gpt", "value": "unasked"}]},
+  {"id": "z", "conversations": [{"from": "system", "value": "abcd"}, {"from": "user", "value": "efgh"}, {"from": "assistant", "value": "i"}]}
+])";
+
+TEST(ShareGptReader, AnswersAreRequestsOfEstimatedLengths) {
+  const InMemoryTrace t = read_all(kTalks, without_arrivals(), "{chars_per_token: 4, block_tokens: 1, turn_pause_s: 3}");
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(t.at(0).prompt_tokens, 3);
+  EXPECT_EQ(t.at(0).output_tokens, 2) << "eight characters, one of them outside of the basic plane";
+  EXPECT_EQ(t.at(1).prompt_tokens, 3 + 2 + 1);
+  EXPECT_EQ(t.at(1).output_tokens, 3) << "ten characters, the broken one included";
+  EXPECT_EQ(to_s(t.at(1).delay), 3);
+  EXPECT_EQ(t.at(2).prompt_tokens, 2);
+  EXPECT_EQ(t.at(0).hashes[4], t.at(1).hashes[4]);
+  EXPECT_EQ(t.skipped(), "1 answers without a question passed over; 1 conversations without an answered question passed over");
+  EXPECT_NE(t.remark().find("token counts are estimates, 4 characters each"), std::string::npos);
+}
+
+TEST(ShareGptReader, ATokenizerCountsTheTexts) {
+  ReaderOptions options = without_arrivals();
+  std::vector<std::string> texts;
+  options.count_tokens = [&](std::string_view text) {
+    texts.emplace_back(text);
+    return static_cast<std::int32_t>(text.size());
+  };
+  const InMemoryTrace t = read_all(kTalks, options);
+  EXPECT_EQ(t.at(0).prompt_tokens, 12);
+  EXPECT_EQ(texts[1], "eight \xf0\x9f\x98\x80 ");
+  EXPECT_EQ(texts[3], "\"broken\" \xef\xbf\xbd");
+  EXPECT_EQ(t.remark(), "");
+}
+
+}  // namespace
+}  // namespace kvlab

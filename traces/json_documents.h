@@ -1,0 +1,67 @@
+#pragma once
+
+#include <simdjson.h>
+
+#include <memory>
+#include <string>
+
+#include "traces/json_rows.h"
+
+namespace kvlab {
+
+// The JSON objects of a text, each over as many lines as it likes: one document, one after the other (JSON lines), or the elements of one
+// list. One is held in memory at a time. Keys are checked as in JsonRows; messages name the line of the field that was read last.
+class JsonDocuments {
+ public:
+  JsonDocuments(std::unique_ptr<LineReader> lines, IgnoredColumns& ignored) : place_(std::move(lines)), ignored_(&ignored) {}
+
+  // Reads one object, calling handle(index in keys, JsonField) for every field; false at the end.
+  template <class Handle>
+  bool next(std::span<const std::string_view> keys, Handle&& handle);
+  [[nodiscard]] const InputPlace& lines() const { return place_; }
+
+ private:
+  // Lines count within the text of the object.
+  class Place final : public InputPlace {
+   public:
+    explicit Place(std::unique_ptr<LineReader> lines) : lines_(std::move(lines)) {}
+    [[nodiscard]] const std::string& name() const override { return lines_->name(); }
+    [[nodiscard]] std::int64_t line_number() const override;
+    // Takes the next object's text into text(); false at the end.
+    bool take_object();
+    [[nodiscard]] const std::string& text() const { return text_; }
+
+   private:
+    // Moves on to the { of the next object; false at the end.
+    bool find_object();
+    void take_until_closed();
+    bool refill();
+
+    std::unique_ptr<LineReader> lines_;
+    std::string_view bytes_;       // read and not yet taken
+    std::string text_;             // of the object
+    std::int64_t line_ = 1;        // of bytes_
+    std::int64_t first_line_ = 1;  // of text_
+    bool is_list_ = false, is_over_ = false;
+  };
+
+  Place place_;
+  IgnoredColumns* ignored_;
+  simdjson::ondemand::parser parser_{std::size_t{1} << 32};
+};
+
+template <class Handle>
+bool JsonDocuments::next(std::span<const std::string_view> keys, Handle&& handle) {
+  if (!place_.take_object()) return false;
+  try {
+    static_assert(LineReader::kPadding >= simdjson::SIMDJSON_PADDING);
+    const std::string& text = place_.text();
+    simdjson::ondemand::document row = parser_.iterate(text.data(), text.size(), text.capacity());
+    each_field(place_, *ignored_, row.get_object(), keys, handle);
+  } catch (const simdjson::simdjson_error& e) {
+    fail_syntax(place_, syntax_words(e.error()));
+  }
+  return true;
+}
+
+}  // namespace kvlab

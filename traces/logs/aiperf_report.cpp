@@ -1,0 +1,64 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "traces/logs/log_format.h"
+
+namespace kvlab {
+
+namespace {
+
+using AiperfJson = nlohmann::json;
+
+constexpr std::pair<const char*, const char*> kAiperfMetrics[] = {
+    {"time_to_first_token", "ttft"}, {"inter_token_latency", "tpot"}, {"request_latency", "e2e"}};
+
+bool is_aiperf_report(const AiperfJson& root) { return root.is_object() && member_of(root, {"request_latency", "unit"}) != nullptr; }
+
+void add_aiperf_metric(const AiperfJson& entry, const char* name, const char* metric, const std::string& file, RequestLog& log) {
+  const AiperfJson unit = entry.value("unit", AiperfJson());
+  for (const auto& [key, value] : entry.items()) {
+    const std::string statistic = key == "avg" ? "mean" : key;
+    if (!is_statistic(statistic) || value.is_null()) continue;
+    const std::string where = fmt::format("{}: '{}', '{}',", file, name, key);
+    log.statistics.push_back(
+        {metric, statistic, 1e3 * seconds_in(value, unit.is_string() ? unit.get<std::string>() : short_json(unit), where), {}});
+  }
+}
+
+// The average of a count, such as 'request_count'; 0 where the report has none.
+std::size_t aiperf_count(const AiperfJson& root, const char* name, const std::string& file) {
+  const AiperfJson* const count = member_of(root, {name, "avg"});
+  return count == nullptr ? 0 : static_cast<std::size_t>(count_in(*count, fmt::format("{}: '{}'", file, name)));
+}
+
+// AIPerf's profile_export_aiperf.json: statistics over all completed requests. Its inter-token latency is a mean per request, as TPOT is.
+class AiperfReport final : public LogFormat {
+ public:
+  explicit AiperfReport(Params& /*none*/) {}
+  [[nodiscard]] bool recognises(const LogText& log) const override { return is_aiperf_report(log.whole()); }
+  [[nodiscard]] RequestLog read(const LogText& log) const override {
+    const AiperfJson& root = log.whole();
+    RequestLog read;
+    read.is_of_client = true;
+    read.has_clock = false;
+    for (const auto& [name, metric] : kAiperfMetrics)
+      if (const AiperfJson* const entry = member_of(root, {name}); entry != nullptr && entry->is_object())
+        add_aiperf_metric(*entry, name, metric, log.file(), read);
+    read.num_completed = static_cast<std::int64_t>(aiperf_count(root, "request_count", log.file()));
+    LeftOut left_out;
+    left_out.add("failed", aiperf_count(root, "error_request_count", log.file()));
+    read.note = left_out.note(static_cast<std::size_t>(read.num_completed));
+    if (root.value("was_cancelled", AiperfJson()) == true) read.note += "the benchmark was cancelled before its end\n";
+    read.note += "without rows per request, so its statistics are compared; profile_export.jsonl beside it has the rows\n";
+    return read;
+  }
+};
+
+KVLAB_REGISTER(LogFormat, AiperfReport, "aiperf_report", "AIPerf's profile_export_aiperf.json: statistics", "");
+
+}  // namespace
+
+}  // namespace kvlab

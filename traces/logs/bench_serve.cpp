@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/text.h"
+#include "traces/logs/log_format.h"
+
+namespace kvlab {
+
+namespace {
+
+using Json = nlohmann::json;
+
+bool is_bench_result(const Json& root) {
+  if (!root.is_object()) return false;
+  const Json* const rate = member_of(root, {"request_throughput"});
+  return root.contains("ttfts") || root.contains("mean_ttft_ms") || (rate != nullptr && rate->is_number());
+}
+
+// One object with a list per quantity: ttfts, itls (s), output_lens, and where there are any start_times and errors. In place of itls,
+// `kvlab export` writes e2els (s).
+class BenchRows {
+ public:
+  BenchRows(const Json& root, const std::string& file) : root_(root), file_(file) {}
+
+  [[nodiscard]] RequestLog read() const {
+    const Json &ttfts = list("ttfts"), &outputs = list("output_lens");
+    const bool has_latencies = root_.contains("e2els");
+    RequestLog log;
+    log.is_of_client = true;
+    log.has_clock = root_.contains("start_times");
+    LeftOut left_out;
+    for (std::size_t i = 0; i < ttfts.size(); ++i) {
+      const std::int64_t tokens = count_in(at(outputs, "output_lens", i), where("output_lens", i));
+      if (has_failed(i) || tokens == 0) {
+        left_out.add("failed");
+        continue;
+      }
+      ServedRequest r;
+      r.queued_s = log.has_clock ? number_in(at(list("start_times"), "start_times", i), where("start_times", i)) : 0;
+      r.arrival_s = log.has_clock ? r.queued_s : static_cast<double>(i);
+      r.first_token_s = r.queued_s + number_in(ttfts[i], where("ttfts", i));
+      r.last_token_s = has_latencies ? r.queued_s + number_in(at(list("e2els"), "e2els", i), where("e2els", i))
+                                     : r.first_token_s + sum_of(at(list("itls"), "itls", i), where("itls", i));
+      if (r.last_token_s < r.first_token_s) throw InputError(where("e2els", i) + " is below 'ttfts'");
+      r.output_tokens = tokens;
+      log.requests.push_back(r);
+    }
+    log.note = left_out.note(log.requests.size());
+    return log;
+  }
+
+ private:
+  [[nodiscard]] std::string where(const char* key, std::size_t i) const { return fmt::format("{}: '{}', entry {},", file_, key, i + 1); }
+
+  [[nodiscard]] const Json& list(const char* key) const {
+    const auto found = root_.find(key);
+    if (found == root_.end()) throw InputError(fmt::format("{}: has 'ttfts', and no '{}'", file_, key));
+    if (!found->is_array()) throw InputError(fmt::format("{}: '{}' is no list: {}", file_, key, short_json(*found)));
+    return *found;
+  }
+
+  [[nodiscard]] const Json& at(const Json& values, const char* key, std::size_t i) const {
+    if (values.size() != list("ttfts").size())
+      throw InputError(fmt::format("{}: '{}' has {} entries, 'ttfts' {}", file_, key, values.size(), list("ttfts").size()));
+    return values[i];
+  }
+
+  [[nodiscard]] bool has_failed(std::size_t i) const {
+    if (!root_.contains("errors")) return false;
+    const Json& error = at(list("errors"), "errors", i);
+    const bool is_empty_text = error.is_string() && error.get_ref<const std::string&>().empty();
+    return !error.is_null() && !is_empty_text;
+  }
+
+  static double sum_of(const Json& values, const std::string& where) {
+    if (!values.is_array()) throw InputError(fmt::format("{} is no list: {}", where, short_json(values)));
+    double sum = 0;
+    for (const Json& value : values) sum += number_in(value, where);
+    return sum;
+  }
+
+  const Json& root_;
+  const std::string& file_;
+};
+
+// The metric and the statistic of a key such as "median_ttft_ms"; false: it is of another kind.
+bool parse_total(const std::string& key, std::string& metric, std::string& statistic) {
+  static const std::map<std::string, std::string> metrics = {
+      {"ttft", "ttft"}, {"tpot", "tpot"}, {"itl", "itl"}, {"e2el", "e2e"}, {"e2e_latency", "e2e"}};
+  constexpr std::string_view kUnit = "_ms";
+  const std::size_t first = key.find('_');
+  if (!key.ends_with(kUnit) || first == std::string::npos || first + 1 > key.size() - kUnit.size()) return false;
+  const auto found = metrics.find(key.substr(first + 1, key.size() - kUnit.size() - first - 1));
+  if (found == metrics.end()) return false;
+  metric = found->second;
+  statistic = key.substr(0, first) == "median" ? "p50" : key.substr(0, first);
+  return is_statistic(statistic);
+}
+
+// The statistics of a file without lists: 'mean_ttft_ms', 'p99_tpot_ms', ...
+RequestLog read_totals(const Json& root, const std::string& file) {
+  RequestLog log;
+  log.is_of_client = true;
+  log.has_clock = false;
+  for (const auto& [key, value] : root.items()) {
+    LogStatistic s;
+    if (!parse_total(key, s.metric, s.statistic) || value.is_null()) continue;
+    s.value_ms = number_in(value, fmt::format("{}: '{}'", file, key));
+    log.statistics.push_back(s);
+  }
+  LeftOut left_out;
+  if (root.contains("completed")) log.num_completed = count_in(root["completed"], file + ": 'completed'");
+  if (root.contains("failed")) left_out.add("failed", static_cast<std::size_t>(count_in(root["failed"], file + ": 'failed'")));
+  log.note = left_out.note(static_cast<std::size_t>(log.num_completed)) +
+             "without lists per request, so its statistics are compared; --save-detailed (vllm bench serve) or --output-details (SGLang) "
+             "writes them\n";
+  return log;
+}
+
+// `vllm bench serve --save-result`, with --save-detailed for lists per request, and SGLang's bench_serving with --output-details.
+class BenchServe final : public LogFormat {
+ public:
+  explicit BenchServe(Params& /*none*/) {}
+  [[nodiscard]] bool recognises(const LogText& log) const override {
+    return is_bench_result(log.first_line()) || is_bench_result(log.whole());
+  }
+  [[nodiscard]] RequestLog read(const LogText& log) const override {
+    const Json& root = log.whole();
+    if (!is_bench_result(root))
+      throw InputError(log.file() + ": holds several benchmark results, one per line; leave the one to compare with");
+    return root.contains("ttfts") ? BenchRows(root, log.file()).read() : read_totals(root, log.file());
+  }
+};
+
+KVLAB_REGISTER(LogFormat, BenchServe, "bench_serve", "result of vllm bench serve or of SGLang's bench_serving: JSON", "");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "traces/logs/log_format.h"
+
+namespace kvlab {
+
+namespace {
+
+using GuideJson = nlohmann::json;
+
+// A benchmark of GuideLLM's benchmarks.json: rows of requests by status, and distributions over them.
+class GuideBenchmark {
+ public:
+  GuideBenchmark(const GuideJson& root, std::string file) : root_(root), file_(std::move(file)) {}
+
+  [[nodiscard]] RequestLog read() const {
+    const GuideJson* const rows = member_of(root_, {"requests", "successful"});
+    RequestLog log;
+    log.is_of_client = true;
+    if (rows != nullptr && rows->is_array() && !rows->empty())
+      for (std::size_t i = 0; i < rows->size(); ++i) log.requests.push_back(request((*rows)[i], i));
+    else
+      read_statistics(log);
+    log.note = note(log.requests.size()) + log.note;
+    return log;
+  }
+
+ private:
+  static double at(const GuideJson& row, std::initializer_list<const char*> path, const std::string& where) {
+    const GuideJson* const value = member_of(row, path);
+    if (value == nullptr)
+      throw InputError(fmt::format("{}: has no '{}'; GuideLLM 0.4 and later write it for streamed answers", where, *(path.end() - 1)));
+    return number_in(*value, where + ": '" + *(path.end() - 1) + "'");
+  }
+
+  // Times are in seconds since 1970; the latency ends with the connection, after the last token.
+  [[nodiscard]] ServedRequest request(const GuideJson& row, std::size_t i) const {
+    const std::string where = fmt::format("{}: 'successful', entry {}", file_, i + 1);
+    ServedRequest r;
+    r.arrival_s = r.queued_s = at(row, {"request_start_time"}, where);
+    r.first_token_s = r.queued_s + 1e-3 * at(row, {"time_to_first_token_ms"}, where);
+    const bool has_last = member_of(row, {"info", "timings", "last_token_iteration"}) != nullptr;
+    r.last_token_s =
+        has_last ? at(row, {"info", "timings", "last_token_iteration"}, where) : r.queued_s + at(row, {"request_latency"}, where);
+    const GuideJson* const tokens = member_of(row, {"output_tokens"});
+    r.output_tokens = tokens == nullptr ? 0 : count_in(*tokens, where + ": 'output_tokens'");
+    if (r.output_tokens < 1) throw InputError(where + ": 'output_tokens' is no count from 1 in a request that did not fail");
+    if (r.last_token_s < r.first_token_s) throw InputError(where + ": its last token comes before 'time_to_first_token_ms' is over");
+    return r;
+  }
+
+  // Gaps between tokens are weighted by their number there, so that their mean is that of all gaps, and percentiles are of neither gaps
+  // nor requests.
+  void read_statistics(RequestLog& log) const {
+    log.has_clock = false;
+    add_distribution("time_to_first_token_ms", "ttft", 1, log);
+    add_distribution("request_latency", "e2e", 1e3, log);
+    if (const GuideJson* const mean = member_of(root_, {"metrics", "inter_token_latency_ms", "successful", "mean"}))
+      log.statistics.push_back({"itl", "mean", number_in(*mean, file_ + ": 'inter_token_latency_ms'"), {}});
+    if (const GuideJson* const count = member_of(root_, {"metrics", "request_totals", "successful"}))
+      log.num_completed = count_in(*count, file_ + ": 'request_totals'");
+    log.note = "without rows per request, so its statistics are compared\n";
+  }
+
+  void add_distribution(const char* name, const char* metric, double in_ms, RequestLog& log) const {
+    const GuideJson* const d = member_of(root_, {"metrics", name, "successful"});
+    if (d == nullptr) return;
+    const auto add = [&](const char* statistic, const GuideJson* value) {
+      if (value != nullptr)
+        log.statistics.push_back(
+            {metric, statistic, in_ms * number_in(*value, fmt::format("{}: '{}', '{}',", file_, name, statistic)), {}});
+    };
+    add("mean", member_of(*d, {"mean"}));
+    add("std", member_of(*d, {"std_dev"}));
+    add("min", member_of(*d, {"min"}));
+    for (const char* const p : {"p50", "p75", "p90", "p95", "p99"}) add(p, member_of(*d, {"percentiles", p}));
+    add("max", member_of(*d, {"max"}));
+  }
+
+  // Requests by status; a report may keep a sample of the rows only.
+  [[nodiscard]] std::string note(std::size_t num_rows) const {
+    const auto total = [&](const char* status) -> std::size_t {
+      const GuideJson* const count = member_of(root_, {"metrics", "request_totals", status});
+      if (count != nullptr) return static_cast<std::size_t>(count_in(*count, file_ + ": 'request_totals'"));
+      const GuideJson* const rows = member_of(root_, {"requests", status});
+      return rows == nullptr ? 0 : rows->size();
+    };
+    LeftOut left_out;
+    left_out.add("failed", total("errored"));
+    left_out.add("were cut off", total("incomplete"));
+    const std::size_t completed = total("successful");
+    std::string text = left_out.note(std::max(num_rows, completed));
+    if (num_rows > 0 && num_rows < completed) text += fmt::format("it has rows of {} of its {} completed requests\n", num_rows, completed);
+    return text;
+  }
+
+  const GuideJson& root_;
+  std::string file_;
+};
+
+// GuideLLM's benchmarks.json, of one benchmark.
+class GuideLlm final : public LogFormat {
+ public:
+  explicit GuideLlm(Params& /*none*/) {}
+  [[nodiscard]] bool recognises(const LogText& log) const override {
+    const GuideJson& root = log.whole();
+    return root.is_object() && root.contains("benchmarks") && root["benchmarks"].is_array() && root.contains("metadata");
+  }
+  [[nodiscard]] RequestLog read(const LogText& log) const override {
+    const GuideJson& all = log.whole()["benchmarks"];
+    if (all.size() != 1)
+      throw InputError(
+          fmt::format("{}: holds {} benchmarks, and a validation compares one; jq '.benchmarks = [.benchmarks[0]]' {} writes "
+                      "the first alone",
+                      log.file(), all.size(), log.file()));
+    return GuideBenchmark(all[0], log.file()).read();
+  }
+};
+
+KVLAB_REGISTER(LogFormat, GuideLlm, "guidellm", "GuideLLM's benchmarks.json", "");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,83 @@
+#include "traces/logs/log_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json_text.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr const char* kBlank = " \t\r\n";
+
+}  // namespace
+
+LogText::LogText(std::string text, std::string file)
+    : text_(std::move(text)), file_(std::move(file)), first_end_(std::min(text_.find('\n'), text_.size())) {
+  const std::string first = text_.substr(0, first_end_);
+  refuse_deep_json(first, file_);
+  first_line_ = nlohmann::json::parse(first, nullptr, false);
+}
+
+const nlohmann::json& LogText::whole() const {
+  if (whole_) return *whole_;
+  const bool has_lines = !first_line_.is_discarded() && text_.find_first_not_of(kBlank, first_end_) != std::string::npos;
+  if (has_lines) return whole_.emplace(nlohmann::json::value_t::discarded);
+  if (!first_line_.is_discarded()) return whole_.emplace(first_line_);
+  const std::size_t begin = text_.find_first_not_of(kBlank);
+  if (begin == std::string::npos || (text_[begin] != '{' && text_[begin] != '[')) return whole_.emplace(nlohmann::json::value_t::discarded);
+  refuse_deep_json(text_, file_);
+  return whole_.emplace(nlohmann::json::parse(text_, nullptr, false));
+}
+
+double number_in(const nlohmann::json& value, const std::string& where) {
+  if (!value.is_number() || !(value.get<double>() >= 0))
+    throw InputError(fmt::format("{} is no number >= 0: {}", where, short_json(value)));
+  return value.get<double>();
+}
+
+std::int64_t count_in(const nlohmann::json& value, const std::string& where) {
+  const double number = number_in(value, where);
+  if (!(number < 1e9) || number != std::floor(number)) throw InputError(fmt::format("{} is no count: {}", where, short_json(value)));
+  return static_cast<std::int64_t>(number);
+}
+
+double seconds_in(const nlohmann::json& value, std::string_view unit, const std::string& where) {
+  const double in_s = unit == "s" || unit == "sec" ? 1 : unit == "ms" ? 1e-3 : unit == "us" ? 1e-6 : unit == "ns" ? 1e-9 : 0;
+  if (in_s == 0) throw InputError(fmt::format("{} is in \"{}\"; known: s, ms, us, ns", where, unit));
+  return in_s * number_in(value, where);
+}
+
+const nlohmann::json* member_of(const nlohmann::json& object, std::initializer_list<const char*> path) {
+  const nlohmann::json* at = &object;
+  for (const char* const key : path) {
+    if (!at->is_object()) return nullptr;
+    const auto found = at->find(key);
+    if (found == at->end()) return nullptr;
+    at = &*found;
+  }
+  return at->is_null() ? nullptr : at;
+}
+
+void LeftOut::add(const std::string& what, std::size_t count) {
+  const auto known = std::find_if(counts_.begin(), counts_.end(), [&](const auto& entry) { return entry.first == what; });
+  if (known == counts_.end())
+    counts_.emplace_back(what, count);
+  else
+    known->second += count;
+}
+
+std::string LeftOut::note(std::size_t num_kept) const {
+  std::size_t all = num_kept;
+  for (const auto& [what, count] : counts_) all += count;
+  std::string lines;
+  for (const auto& [what, count] : counts_)
+    if (count > 0) lines += fmt::format("{} of the log's {} requests {} and are left out\n", count, all, what);
+  return lines;
+}
+
+}  // namespace kvlab

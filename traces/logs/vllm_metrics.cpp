@@ -1,0 +1,212 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "traces/logs/log_format.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// Histograms that vLLM exports, in seconds. Those of one observation per request, and of one per gap between two tokens ("itl").
+constexpr std::pair<const char*, const char*> kHistograms[] = {{"vllm:time_to_first_token_seconds", "ttft"},
+                                                               {"vllm:request_time_per_output_token_seconds", "tpot"},
+                                                               {"vllm:inter_token_latency_seconds", "itl"},
+                                                               {"vllm:e2e_request_latency_seconds", "e2e"}};
+
+// A sample of the Prometheus text format: name{labels} value [timestamp].
+struct PrometheusSample {
+  std::string name, le, model, others;  // labels: the bucket's limit, the model, all but the limit
+  double value = 0;
+};
+
+double prometheus_number(const std::string& text, const std::string& where) {
+  double value = 0;
+  if (text == "+Inf" || text == "Inf" || text == "inf") return kNoLimit;
+  if (!parse_real(text, value)) throw InputError(fmt::format("{}: '{}' is no number", where, text));
+  return value;
+}
+
+class SampleParser {
+ public:
+  SampleParser(const std::string& line, std::string where) : line_(line), where_(std::move(where)) {}
+
+  [[nodiscard]] PrometheusSample parse() {
+    PrometheusSample s;
+    const std::size_t end = std::min(line_.find_first_of("{ \t"), line_.size());
+    s.name = line_.substr(0, end);
+    at_ = end;
+    if (at_ < line_.size() && line_[at_] == '{') read_labels(s);
+    std::istringstream rest(line_.substr(at_));
+    std::string value;
+    if (!(rest >> value)) throw InputError(where_ + ": a sample without a value");
+    s.value = prometheus_number(value, where_);
+    return s;
+  }
+
+ private:
+  void read_labels(PrometheusSample& s) {
+    for (++at_; at_ < line_.size() && line_[at_] != '}';) {
+      const std::size_t equals = line_.find("=\"", at_);
+      if (equals == std::string::npos) break;
+      const std::string key = line_.substr(at_, equals - at_);
+      std::string value;
+      for (at_ = equals + 2; at_ < line_.size() && line_[at_] != '"'; ++at_) {
+        if (line_[at_] == '\\' && at_ + 1 < line_.size()) ++at_;
+        value += line_[at_];
+      }
+      at_ = line_.find_first_not_of("\", ", at_);
+      if (at_ == std::string::npos) break;
+      if (key == "le")
+        s.le = value;
+      else
+        s.others += key + "=" + value + "\n";
+      if (key == "model_name") s.model = value;
+    }
+    if (at_ >= line_.size()) throw InputError(where_ + ": labels without '}'");
+    ++at_;
+  }
+
+  const std::string& line_;
+  std::string where_;
+  std::size_t at_ = 0;
+};
+
+// One histogram: observations up to each limit, their number and their sum. The last sample of a series with timestamps counts.
+class Histogram {
+ public:
+  void add(const PrometheusSample& s, std::string_view suffix, const std::string& where) {
+    Part& part = parts_[s.others];
+    if (suffix == "_bucket")
+      part.up_to[prometheus_number(s.le, where)] = s.value;
+    else if (suffix == "_sum")
+      part.sum = s.value;
+    else if (suffix == "_count")
+      part.count = s.value;
+  }
+
+  [[nodiscard]] double count() const {
+    double all = 0;
+    for (const auto& [labels, part] : parts_) all += part.count;
+    return all;
+  }
+
+  void add_statistics(const char* metric, RequestLog& log) const {
+    double sum = 0;
+    for (const auto& [labels, part] : parts_) sum += part.sum;
+    if (count() <= 0) return;
+    log.statistics.push_back({metric, "mean", 1e3 * sum / count(), {}});
+    for (const int p : {50, 90, 95, 99}) log.statistics.push_back(quantile(metric, p));
+  }
+
+ private:
+  struct Part {  // of one engine
+    std::map<double, double> up_to;
+    double sum = 0, count = 0;
+  };
+
+  // Engines have the same limits, as one program exports them.
+  [[nodiscard]] std::map<double, double> up_to() const {
+    std::map<double, double> all;
+    for (const auto& [labels, part] : parts_)
+      for (const auto& [limit, observed] : part.up_to) all[limit] += observed;
+    return all;
+  }
+
+  // In the bucket that holds the quantile, interpolated linearly as PromQL's histogram_quantile does. No value in the last bucket, which
+  // has no upper limit.
+  [[nodiscard]] LogStatistic quantile(const char* metric, int p) const {
+    const double rank = p / 100.0 * count();
+    LogStatistic s{metric, fmt::format("p{}", p), std::numeric_limits<double>::quiet_NaN(), std::pair{0.0, kNoLimit}};
+    double below = 0, from = 0;
+    for (const auto& [limit, observed] : up_to()) {
+      if (observed >= rank && observed > below) {
+        s.bounds_ms = std::pair{1e3 * from, 1e3 * limit};
+        if (std::isfinite(limit)) s.value_ms = 1e3 * (from + (limit - from) * (rank - below) / (observed - below));
+        return s;
+      }
+      below = observed;
+      from = limit;
+    }
+    s.bounds_ms = std::pair{1e3 * from, kNoLimit};
+    return s;
+  }
+
+  std::map<std::string, Part> parts_;
+};
+
+class MetricsText {
+ public:
+  explicit MetricsText(const LogText& log) : file_(log.file()) {
+    std::istringstream lines(log.text());
+    std::size_t number = 0;
+    for (std::string line; std::getline(lines, line);) {
+      ++number;
+      if (!line.empty() && line.back() == '\r') line.pop_back();
+      if (line.starts_with("vllm:")) add(line, fmt::format("{}:{}", file_, number));
+    }
+  }
+
+  [[nodiscard]] RequestLog read() const {
+    RequestLog log;
+    log.is_of_client = true;  // its times begin when a request arrives at the API server
+    log.has_clock = false;
+    for (const auto& [name, metric] : kHistograms)
+      if (const auto found = histograms_.find(name); found != histograms_.end()) found->second.add_statistics(metric, log);
+    if (log.statistics.empty())
+      throw InputError(file_ +
+                       ": its histograms (vllm:time_to_first_token_seconds, vllm:e2e_request_latency_seconds, ...) have no observations");
+    if (const auto e2e = histograms_.find("vllm:e2e_request_latency_seconds"); e2e != histograms_.end())
+      log.num_completed = static_cast<std::int64_t>(e2e->second.count());
+    log.note =
+        "histograms since the server's start, warm-up requests included: means are exact; a quantile is known to its bucket, real_lo to "
+        "real_hi: 'real' is interpolated linearly in it, and 'diff' is from its nearest bound\n";
+    return log;
+  }
+
+ private:
+  void add(const std::string& line, const std::string& where) {
+    for (const auto& [name, metric] : kHistograms) {
+      const std::string_view text = line;
+      const std::string_view base = name;
+      if (!text.starts_with(base)) continue;
+      const std::size_t end = text.find_first_of("{ \t");
+      const std::string_view suffix = text.substr(base.size(), end - base.size());
+      if (suffix != "_bucket" && suffix != "_sum" && suffix != "_count") continue;
+      const PrometheusSample s = SampleParser(line, where).parse();
+      if (!s.model.empty() && !model_.empty() && s.model != model_)
+        throw InputError(fmt::format("{}: metrics of another model than '{}': '{}'; leave the lines of one", where, model_, s.model));
+      model_ = s.model;
+      histograms_[name].add(s, suffix, where);
+    }
+  }
+
+  std::string file_, model_;
+  std::map<std::string, Histogram> histograms_;
+};
+
+// The text of vLLM's /metrics endpoint.
+class VllmMetrics final : public LogFormat {
+ public:
+  explicit VllmMetrics(Params& /*none*/) {}
+  [[nodiscard]] bool recognises(const LogText& log) const override {
+    const std::string& text = log.text();
+    return text.starts_with("vllm:") || (text.starts_with("#") && text.find("\nvllm:") != std::string::npos);
+  }
+  [[nodiscard]] RequestLog read(const LogText& log) const override { return MetricsText(log).read(); }
+};
+
+KVLAB_REGISTER(LogFormat, VllmMetrics, "vllm_metrics", "vLLM's /metrics: histograms in the Prometheus text format", "");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,92 @@
+#include <array>
+#include <charconv>
+
+#include "base/hash.h"
+#include "traces/readers/hash_ids.h"
+#include "traces/readers/readers.h"
+
+namespace kvlab {
+
+namespace {
+
+// LMCache's log of lookups (github.com/LMCache/LMCache), a JSON object per line: instants in seconds, and a hash per full chunk of the
+// prompt, which covers all tokens before it too. The tail after the last full chunk is never found. It has no output lengths.
+class LmCache final : public JsonReader {
+ public:
+  struct Options {
+    explicit Options(Params& p)
+        : output_tokens(
+              p.optional<std::int32_t>("output_tokens", 1, 1, 1 << 29, "lmcache: output tokens of every request; the log has none")) {}
+    std::int32_t output_tokens;
+  };
+  static bool recognises(std::string_view line) { return object_has(line, "chunk_hashes"); }
+  LmCache(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
+      : JsonReader(std::move(lines), options, "timestamp", 0), own_(own) {}
+  [[nodiscard]] std::string origin() const override {
+    return own_.output_tokens == 1 ? "the log has no output lengths: every request emits 1 token; set 'output_tokens'" : "";
+  }
+
+ private:
+  enum Key : std::uint8_t { kTime, kChunk, kLength, kHashes };
+  static constexpr std::array<std::string_view, 8> kKeys{"timestamp",  "chunk_size", "seq_len", "chunk_hashes",
+                                                         "request_id", "model_name", "dtypes",  "shapes"};
+
+  bool read_row(TraceRequest& request) override {
+    std::int32_t chunk = 0;
+    bool has_time = false;
+    bool has_hashes = false;
+    hashes_.clear();
+    const auto read_field = [&](std::size_t key, JsonField field) {
+      if (key == kTime) has_time = true, request.arrival = since_first(field.instant_ns(kSecondNs));
+      if (key == kChunk) chunk = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
+      if (key == kLength) request.prompt_tokens = field.prompt_tokens();
+      if (key != kHashes) return;
+      has_hashes = true;
+      field.each_text([&](std::string_view text) { hashes_.push_back(hash_of(field, text)); });
+    };
+    if (!rows_.next(kKeys, read_field)) return false;
+    if (chunk == 0) fail_missing_key(lines(), "chunk_size");
+    if (request.prompt_tokens == 0) fail_missing_key(lines(), "seq_len");
+    if (!has_hashes) fail_missing_key(lines(), "chunk_hashes");
+    if (!has_time) request.arrival = arrival_of_row_without();
+    check_chunk_count(chunk, request.prompt_tokens);
+    request.output_tokens = own_.output_tokens;
+    request.hash_tokens = hashes_.empty() ? 0 : chunk;
+    request.hashes = hashes_;
+    return true;
+  }
+
+  void check_chunk_count(std::int32_t chunk, std::int32_t tokens) const {
+    const auto full = static_cast<std::size_t>(tokens / chunk);
+    if (hashes_.size() != full)
+      lines().fail("chunk_hashes", std::to_string(hashes_.size()) + " hashes, but " + std::to_string(tokens) + " tokens have " +
+                                       std::to_string(full) + " full chunks of " + std::to_string(chunk));
+  }
+
+  // "0x" and any number of hexadecimal digits; longer ones than 64 bits are hashed.
+  static std::uint64_t hash_of(const JsonField& field, std::string_view text) {
+    constexpr std::size_t kDigitsOf64Bits = 16;
+    std::string_view digits = text.starts_with("0x") ? text.substr(2) : text;
+    const std::size_t count = digits.size();
+    std::uint64_t hash = 0;
+    while (!digits.empty()) {
+      const std::string_view part = digits.substr(0, kDigitsOf64Bits);
+      std::uint64_t value = 0;
+      const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value, 16);
+      if (error != std::errc{} || end != part.data() + part.size()) break;
+      hash = count > kDigitsOf64Bits ? hash_combine(hash, value) : value;
+      digits.remove_prefix(part.size());
+    }
+    if (count == 0 || !digits.empty()) field.fail(quoted(text) + " in the list is no hexadecimal number like \"0x1f2e\"");
+    return hash;
+  }
+
+  Options own_;
+  std::vector<std::uint64_t> hashes_;
+};
+
+KVLAB_REGISTER_TRACE(LmCache, "lmcache", R"({"timestamp":...,"chunk_size":256,"seq_len":...,"chunk_hashes":["0x...",...]})", "");
+
+}  // namespace
+
+}  // namespace kvlab

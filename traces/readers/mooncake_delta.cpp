@@ -1,0 +1,103 @@
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+#include "traces/readers/mooncake_row.h"
+#include "traces/readers/readers.h"
+#include "traces/readers/request_queue.h"
+
+namespace kvlab {
+
+namespace {
+
+// Mooncake rows whose input_length and hash_ids are those of the tokens that a turn adds to the prompt of its session's turn before
+// (Dynamo, docs/dynosim/trace-formats.md, "Mooncake Delta"). The answer before is part of these where it returns into the prompt.
+class MooncakeDelta final : public JsonReader {
+ public:
+  struct Options {
+    explicit Options(Params& p)
+        : block_size(
+              p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake_delta: tokens per hash id; needed unless the rows say it")) {}
+    std::int32_t block_size;
+  };
+  static constexpr bool kIsGuessed = false;
+  static bool recognises(std::string_view line) { return object_has(line, "input_length") || object_has(line, "input_tokens"); }
+  MooncakeDelta(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
+      : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
+
+ private:
+  static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 1>{"request_id"});
+
+  struct Prompt {
+    std::int64_t tokens = 0;
+    std::int32_t turn = 0;
+    std::optional<PieceHashes> content;  // absent where a turn had no ids: what follows is unknown then
+    bool is_known = true;
+  };
+
+  bool read_row(TraceRequest& request) override {
+    row_.clear();
+    if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { row_.read_field(key, field); })) return false;
+    row_.check_lengths(lines());
+    if (row_.session < 0) fail_missing_key(lines(), "session_id");
+    if (row_.delay && row_.at) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
+    Prompt& prompt = prompts_[row_.session];
+    add_turn(prompt);
+    request.prompt_tokens = static_cast<std::int32_t>(prompt.tokens);
+    request.output_tokens = row_.output_tokens;
+    request.session = row_.session;
+    request.is_follow_up = row_.delay.has_value();
+    if (row_.delay)
+      request.delay = *row_.delay;
+    else
+      request.arrival = row_.at ? Time(*row_.at) : arrival_of_row_without();
+    if (prompt.content && !prompt.content->hashes().empty()) {
+      request.hash_tokens = prompt.content->chunk_tokens();
+      request.hashes = prompt.content->hashes();
+    }
+    facts_ = {};
+    facts_.turn = prompt.turn++;
+    request.facts = &facts_;
+    return true;
+  }
+
+  void add_turn(Prompt& prompt) {
+    prompt.tokens += row_.prompt_tokens;
+    if (prompt.tokens > kMaxTokens)
+      lines().fail("input_length", fmt::format("the session's prompt grows to {} tokens; at most {} are read: are the rows whole prompts "
+                                               "('format: mooncake')?",
+                                               prompt.tokens, kMaxTokens));
+    if (!row_.has_ids) prompt.is_known = false;
+    if (!prompt.is_known) return;
+    const std::int32_t block = row_.block_of(lines(), own_.block_size);
+    check_ids(block);
+    if (!prompt.content) prompt.content.emplace(block);
+    if (prompt.content->chunk_tokens() != block)
+      lines().fail("block_size", fmt::format("{} tokens per id, but the turns before have {}", block, prompt.content->chunk_tokens()));
+    std::int32_t left = row_.prompt_tokens;
+    for (const std::uint64_t id : row_.ids) {
+      prompt.content->append(id, std::min(left, block));
+      left -= std::min(left, block);
+    }
+  }
+
+  void check_ids(std::int32_t block) const {
+    const auto needed = static_cast<std::size_t>((row_.prompt_tokens + block - 1) / block);
+    if (row_.ids.size() != needed)
+      lines().fail("hash_ids", fmt::format("{} ids, but {} new tokens in blocks of {} need {}; is 'block_size: {}' right?", row_.ids.size(),
+                                           row_.prompt_tokens, block, needed, block));
+  }
+
+  Options own_;
+  MooncakeRow row_;
+  RequestFacts facts_;
+  std::unordered_map<std::int64_t, Prompt> prompts_;
+};
+
+KVLAB_REGISTER_TRACE(
+    MooncakeDelta, "mooncake_delta",
+    R"({"session_id":...,"timestamp" or "delay":...,"input_length":...,"output_length":...,"hash_ids":[...]} of new tokens)", "");
+
+}  // namespace
+
+}  // namespace kvlab

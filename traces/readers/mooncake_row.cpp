@@ -1,0 +1,72 @@
+#include "traces/readers/mooncake_row.h"
+
+#include <fmt/format.h>
+
+#include "traces/numbers.h"
+
+namespace kvlab {
+
+void MooncakeRow::clear() {
+  std::vector<std::uint64_t> kept = std::move(ids);
+  *this = MooncakeRow{};
+  ids = std::move(kept);
+  ids.clear();
+}
+
+void MooncakeRow::read_field(std::size_t key, JsonField& field) {
+  const auto only_once = [&](bool is_set) {
+    if (is_set) field.fail("the row has this column under another name as well");
+  };
+  switch (key) {
+    case kTime:
+    case kCreated:
+      only_once(at.has_value());
+      at = field.time(kUnitNs);
+      break;
+    case kInput:
+    case kInputTokens:
+      only_once(prompt_tokens > 0);
+      prompt_tokens = field.prompt_tokens();
+      break;
+    case kOutput:
+    case kOutputTokens:
+      only_once(output_tokens > 0);
+      output_tokens = field.output_tokens();
+      break;
+    case kIds:
+      has_ids = true;
+      field.unsigned_list(ids);
+      break;
+    case kBlock:
+      block_size = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
+      break;
+    case kSession:
+      session = field.session();
+      break;
+    case kDelay:
+    case kDelayMs:
+      only_once(delay.has_value());
+      delay = field.time(kUnitNs);
+      break;
+    default:
+      break;
+  }
+}
+
+void MooncakeRow::check_lengths(const InputPlace& lines) const {
+  if (prompt_tokens == 0) fail_missing_key(lines, "input_length");
+  if (output_tokens == 0) fail_missing_key(lines, "output_length");
+}
+
+std::int32_t MooncakeRow::block_of(const InputPlace& lines, std::int32_t asked) const {
+  const std::int32_t block = block_size > 0 ? block_size : asked;
+  if (block == 0) {
+    lines.fail("hash_ids",
+               "tokens per hash id unknown: set 'block_size' (512 in the traces that Mooncake published; 64, 256 and others occur)");
+  }
+  if (asked > 0 && block_size > 0 && block_size != asked)
+    lines.fail("block_size", fmt::format("{} in the row, but 'block_size: {}' was asked for", block_size, asked));
+  return block;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "traces/json_rows.h"
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// The columns that mooncake and the formats made of it share. Times are milliseconds.
+struct MooncakeRow {
+  static constexpr std::int64_t kUnitNs = 1'000'000;
+  enum Key : std::uint8_t { kTime, kCreated, kInput, kInputTokens, kOutput, kOutputTokens, kIds, kBlock, kSession, kDelay, kDelayMs };
+  static constexpr std::array<std::string_view, 11> kKeys{"timestamp",     "created_time",  "input_length", "input_tokens",
+                                                          "output_length", "output_tokens", "hash_ids",     "block_size",
+                                                          "session_id",    "delay",         "delay_ms"};
+
+  std::optional<Span> at, delay;
+  std::int32_t prompt_tokens = 0, output_tokens = 0;
+  std::int32_t block_size = 0;  // 0: not in the row
+  std::int64_t session = -1;
+  std::vector<std::uint64_t> ids;
+  bool has_ids = false;
+
+  void clear();
+  void read_field(std::size_t key, JsonField& field);
+  // Stops where a length is missing.
+  void check_lengths(const InputPlace& lines) const;
+  // Tokens per id: as the row says, else `asked` (0: not asked for). Stops where neither says it, or both differently.
+  [[nodiscard]] std::int32_t block_of(const InputPlace& lines, std::int32_t asked) const;
+};
+
+// `base` and `extra`, for formats that have more keys than mooncake.
+template <std::size_t N>
+constexpr auto with_mooncake_keys(const std::array<std::string_view, N>& extra) {
+  std::array<std::string_view, MooncakeRow::kKeys.size() + N> keys{};
+  std::size_t at = 0;
+  for (const std::string_view key : MooncakeRow::kKeys) keys[at++] = key;
+  for (const std::string_view key : extra) keys[at++] = key;
+  return keys;
+}
+
+}  // namespace kvlab

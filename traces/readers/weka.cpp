@@ -1,0 +1,192 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/name_number.h"
+#include "traces/json_documents.h"
+#include "traces/readers/hash_ids.h"
+#include "traces/readers/readers.h"
+#include "traces/readers/request_queue.h"
+#include "traces/readers/weka_session.h"
+
+namespace kvlab {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Sessions of coding agents as Weka's KV-cache tester records them (github.com/callanjfox/kv-cache-tester) and AgentX publishes them: a
+// JSON object per session, one or more in a file, or a folder of such files. Times are seconds from the session's start, so the sessions
+// have no arrivals. The calls of a session, those of its subagents between them, become one chain in order of their starts.
+class Weka final : public RowReader {
+ public:
+  struct Options {
+    explicit Options(Params& p)
+        : delays(p.choice<Delays>("delays", {{"gaps", Delays::kGaps}, {"think_time", Delays::kThinkTime}, {"none", Delays::kNone}},
+                                  Delays::kGaps,
+                                  "weka: pause before a later call: gaps (its start minus the end of the calls before), think_time (as "
+                                  "recorded), none")),
+          idle_cap(p.seconds("idle_cap_s", 300, 0, 1e7, "weka: longer pauses are cut to this, and counted")),
+          subagent_times(p.choice<SubagentTimes>(
+              "subagent_times",
+              {{"auto", SubagentTimes::kAuto}, {"absolute", SubagentTimes::kAbsolute}, {"relative", SubagentTimes::kRelative}},
+              SubagentTimes::kAuto,
+              "weka: of a subagent's requests, to the session's start (absolute) or the subagent's; auto: relative where one of them is "
+              "earlier than the subagent")),
+          with_subagents(p.flag("subagents", true, "weka: false leaves their requests out, counted")) {}
+    enum class Delays : std::uint8_t { kGaps, kThinkTime, kNone } delays;
+    Span idle_cap;
+    SubagentTimes subagent_times;
+    bool with_subagents;
+  };
+  static constexpr bool kIsDocument = true;
+  static bool recognises(std::string_view begin) {
+    const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
+    const std::size_t first = begin.find_first_not_of(" \t\r\n");
+    return first != std::string_view::npos && begin[first] == '{' && has("\"requests\"") && has("\"in\"") && has("\"t\"");
+  }
+  static bool recognises_folder(const std::string& path) {
+    const std::vector<std::string> files = session_files(path);
+    return !files.empty() && recognises(LineReader(files.front()).ahead());
+  }
+
+  Weka(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
+      : RowReader(options, "t", 0), own_(own), documents_(std::make_unique<JsonDocuments>(std::move(lines), ignored())) {}
+  Weka(const std::string& folder, const ReaderOptions& options, const Options& own)
+      : RowReader(options, "t", 0), own_(own), files_(session_files(folder)) {
+    open_next_file();
+  }
+  [[nodiscard]] bool has_arrivals() const override { return false; }
+
+ private:
+  // In order of their names.
+  static std::vector<std::string> session_files(const std::string& folder) {
+    std::vector<std::string> files;
+    for (const auto& entry : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
+      const std::string name = entry.path().filename().string();
+      std::error_code error;
+      const bool is_session = name.find(".json") != std::string::npos && !name.starts_with('.');
+      if (is_session && entry.is_regular_file(error) && entry.file_size(error) > 0) files.push_back(entry.path().string());
+    }
+    std::ranges::sort(files);
+    return files;
+  }
+
+  bool open_next_file() {
+    if (next_file_ == files_.size()) return false;
+    documents_ = std::make_unique<JsonDocuments>(std::make_unique<LineReader>(files_[next_file_++]), ignored());
+    return true;
+  }
+
+  [[nodiscard]] const InputPlace& lines() const override { return documents_->lines(); }
+
+  bool read_row(TraceRequest& request) override {
+    while (!queue_.pop(request))
+      if (!read_session()) return false;
+    return true;
+  }
+
+  bool read_session() {
+    for (;;) {
+      WekaSessionParser parser(lines(), own_.subagent_times);
+      if (documents_->next(WekaSessionParser::kKeys, [&](std::size_t key, JsonField field) { parser.read_field(key, field); })) {
+        push_calls(parser.finish());
+        return true;
+      }
+      if (!open_next_file()) return false;
+    }
+  }
+
+  void push_calls(WekaSession session) {
+    queue_.clear();
+    if (session.number < 0) session.number = number_of_name(fmt::format("{}:{}", lines().name(), num_sessions_));
+    ++num_sessions_;
+    for (std::uint64_t i = 0; i < session.num_duplicates; ++i) count("duplicate requests dropped");
+    for (std::uint64_t i = 0; i < session.num_without_output; ++i) count("requests without output tokens passed over");
+    Span idle_from{};
+    std::int32_t turn = 0;
+    for (const WekaCall& call : session.calls) {
+      if (call.is_subagent && !own_.with_subagents) {
+        count("requests of subagents left out");
+        continue;
+      }
+      if (call.is_subagent) count_overlap(call, idle_from);
+      push_call(session, call, turn++, idle_from);
+      idle_from = std::max(idle_from, call.start + call.api_time.value_or(Span{0}));
+    }
+    if (turn == 0) count("sessions without requests");
+  }
+
+  void count_overlap(const WekaCall& call, Span idle_from) {
+    num_subagent_calls_ += 1;
+    if (call.start < idle_from) num_serialized_ += 1;
+  }
+
+  void push_call(WekaSession& session, const WekaCall& call, std::int32_t turn, Span idle_from) {
+    TraceRequest request;
+    request.prompt_tokens = call.prompt_tokens;
+    request.output_tokens = call.output_tokens;
+    request.session = session.number;
+    request.is_follow_up = turn > 0;
+    if (turn > 0) request.delay = delay_of(call, idle_from);
+    const std::span<std::uint64_t> ids = session.ids_of(call);
+    if (!ids.empty()) {
+      check_ids(session, call);
+      chain_ids(ids, session.block_size, session.has_local_ids ? mix64(static_cast<std::uint64_t>(session.number)) : 0);
+      request.hash_tokens = session.block_size;
+      request.hashes = ids;
+    }
+    RequestFacts facts;
+    facts.program = session.number;
+    facts.turn = turn;
+    facts.request_class = ClassName(call.is_subagent ? "subagent" : "agent");
+    request.facts = &facts;
+    queue_.push(request);
+  }
+
+  // A prompt may be longer than its ids: the tail has no known content.
+  void check_ids(const WekaSession& session, const WekaCall& call) const {
+    const std::int64_t most = (std::int64_t{call.prompt_tokens} + session.block_size - 1) / session.block_size;
+    if (static_cast<std::int64_t>(call.num_ids) <= most) return;
+    throw InputError(fmt::format("{}:{}: column 'hash_ids': {} ids of {} tokens each, but 'in' is {}", lines().name(), call.line,
+                                 call.num_ids, session.block_size, call.prompt_tokens));
+  }
+
+  Span delay_of(const WekaCall& call, Span idle_from) {
+    if (own_.delays == Options::Delays::kNone) return Span{0};
+    Span delay = std::max(Span{0}, call.start - idle_from);
+    if (own_.delays == Options::Delays::kThinkTime) {
+      if (!call.think_time)
+        throw InputError(
+            fmt::format("{}:{}: column 'think_time': missing in this request; 'delays: gaps' does without", lines().name(), call.line));
+      delay = *call.think_time;
+    }
+    if (delay <= own_.idle_cap) return delay;
+    count(fmt::format("pauses cut to {:g} s", to_s(own_.idle_cap)));
+    return own_.idle_cap;
+  }
+
+  [[nodiscard]] std::string origin() const override {
+    if (num_serialized_ == 0) return "";
+    return fmt::format("{} of {} requests of subagents overlapped others when recorded, and follow them here: a session is one chain",
+                       num_serialized_, num_subagent_calls_);
+  }
+
+  Options own_;
+  std::vector<std::string> files_;
+  std::size_t next_file_ = 0;
+  std::unique_ptr<JsonDocuments> documents_;
+  RequestQueue queue_;
+  std::int64_t num_sessions_ = 0;
+  std::uint64_t num_subagent_calls_ = 0, num_serialized_ = 0;
+};
+
+KVLAB_REGISTER_TRACE(Weka, "weka",
+                     R"({"id":...,"block_size":64,"requests":[{"t":...,"in":...,"out":...,"hash_ids":[...]},...]}, or a folder)", "");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,137 @@
+#include "traces/readers/weka_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/hash.h"
+#include "traces/numbers.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kWekaUnitNs = 1'000'000'000;
+enum SessionKey : std::uint8_t { kId, kModels, kBlockSize, kScope, kToolTokens, kSystemTokens, kRequests };
+enum EntryKey : std::uint8_t { kTime, kType, kIn, kOut, kIds, kApiTime, kThinkTime, kNested, kDescriptions };
+// Those from kDescriptions on say nothing that the simulation uses.
+constexpr std::array<std::string_view, 22> kEntryKeys{
+    "t",      "type",   "in",          "out",           "hash_ids",     "api_time",      "think_time",    "requests",
+    "model",  "stop",   "ttft",        "input_types",   "output_types", "agent_id",      "subagent_type", "duration_ms",
+    "models", "status", "tool_tokens", "system_tokens", "total_tokens", "tool_use_count"};
+
+}  // namespace
+
+void WekaSessionParser::read_field(std::size_t key, JsonField& field) {
+  switch (key) {
+    case kId:
+      session_.number = field.session();
+      break;
+    case kBlockSize:
+      session_.block_size = static_cast<std::int32_t>(field.integer(1, 1 << 20));
+      break;
+    case kScope: {
+      const std::string_view scope = field.text();
+      if (scope != "local" && scope != "global") field.fail(quoted(scope) + " is neither 'local' nor 'global'");
+      session_.has_local_ids = scope == "local";
+      break;
+    }
+    case kRequests: {
+      has_requests_ = true;
+      Entry entry;
+      field.each_object(
+          kEntryKeys, [&](std::size_t k, JsonField inner) { read_entry_field(k, inner, entry, false); },
+          [&] { end_entry(entry, session_.calls); });
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entry& entry, bool is_nested) {
+  switch (key) {
+    case kTime:
+      entry.start = field.time(kWekaUnitNs);
+      break;
+    case kType:
+      entry.type = field.text();
+      break;
+    case kIn:
+      entry.call.prompt_tokens = field.prompt_tokens();
+      break;
+    case kOut:
+      entry.call.output_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens));
+      break;
+    case kIds:
+      entry.call.ids_begin = session_.ids.size();
+      field.unsigned_list(session_.ids);
+      entry.call.num_ids = session_.ids.size() - entry.call.ids_begin;
+      break;
+    case kApiTime:
+      if (!field.is_null()) entry.call.api_time = field.time(kWekaUnitNs);
+      break;
+    case kThinkTime:
+      if (!field.is_null()) entry.call.think_time = field.time(kWekaUnitNs);
+      break;
+    case kNested: {
+      if (is_nested) field.fail("a subagent inside a subagent is not read");
+      entry.has_requests = true;
+      Entry inner;
+      field.each_object(
+          kEntryKeys, [&](std::size_t k, JsonField deeper) { read_entry_field(k, deeper, inner, true); },
+          [&] { end_entry(inner, entry.nested); });
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+void WekaSessionParser::end_entry(Entry& entry, std::vector<WekaCall>& to) {
+  if (!entry.start) place_.fail("t", "missing in this request");
+  if (entry.has_requests || entry.type == "subagent") {
+    end_subagent(entry, to);
+  } else {
+    if (entry.call.prompt_tokens == 0) place_.fail("in", "missing in this request");
+    entry.call.start = *entry.start;
+    entry.call.line = place_.line_number();
+    to.push_back(entry.call);
+  }
+  entry = Entry{};
+}
+
+void WekaSessionParser::end_subagent(Entry& entry, std::vector<WekaCall>& to) {
+  if (!entry.has_requests) place_.fail("requests", "missing in this subagent");
+  const auto before_start = [&](const WekaCall& call) { return call.start < *entry.start; };
+  const bool is_relative = subagent_times_ == SubagentTimes::kRelative ||
+                           (subagent_times_ == SubagentTimes::kAuto && std::ranges::any_of(entry.nested, before_start));
+  for (WekaCall& call : entry.nested) {
+    if (is_relative) call.start += *entry.start;
+    call.is_subagent = true;
+    to.push_back(call);
+  }
+}
+
+void WekaSessionParser::drop_duplicates() {
+  std::unordered_set<std::uint64_t> seen;
+  const auto is_dropped = [&](const WekaCall& call) {
+    std::uint64_t key = hash_combine(static_cast<std::uint64_t>(ns(call.start)), static_cast<std::uint64_t>(call.prompt_tokens));
+    key = hash_combine(key, static_cast<std::uint64_t>(call.output_tokens));
+    for (const std::uint64_t id : session_.ids_of(call)) key = hash_combine(key, id);
+    if (!seen.insert(key).second) return ++session_.num_duplicates > 0;
+    return call.output_tokens == 0 && ++session_.num_without_output > 0;
+  };
+  std::erase_if(session_.calls, is_dropped);
+}
+
+WekaSession WekaSessionParser::finish() {
+  if (!has_requests_) place_.fail("requests", "missing in this session");
+  if (session_.block_size == 0 && !session_.ids.empty()) place_.fail("block_size", "missing in this session, whose requests have hash_ids");
+  drop_duplicates();
+  std::ranges::stable_sort(session_.calls, {}, &WekaCall::start);
+  return std::move(session_);
+}
+
+}  // namespace kvlab

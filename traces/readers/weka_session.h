@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/time.h"
+#include "traces/json_rows.h"
+
+namespace kvlab {
+
+// How the times of a subagent's requests count: from the session's start, or from the start of the subagent.
+enum class SubagentTimes : std::uint8_t { kAuto, kAbsolute, kRelative };
+
+// One call of the model in a Weka session.
+struct WekaCall {
+  Span start{};  // from the session's start
+  std::optional<Span> api_time, think_time;
+  std::int32_t prompt_tokens = 0, output_tokens = 0;
+  std::size_t ids_begin = 0, num_ids = 0;  // in WekaSession::ids
+  std::int64_t line = 0;
+  bool is_subagent = false;
+};
+
+// One session as its JSON object has it: the calls of the agent and its subagents, in order of their starts.
+struct WekaSession {
+  std::int64_t number = -1;
+  std::int32_t block_size = 0;
+  bool has_local_ids = true;
+  std::vector<WekaCall> calls;
+  std::vector<std::uint64_t> ids;
+  std::uint64_t num_duplicates = 0, num_without_output = 0;
+
+  [[nodiscard]] std::span<std::uint64_t> ids_of(const WekaCall& call) { return std::span(ids).subspan(call.ids_begin, call.num_ids); }
+};
+
+// Reads the fields of a session's object; finish() after the last one.
+class WekaSessionParser {
+ public:
+  static constexpr std::array<std::string_view, 9> kKeys{
+      "id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals", "metadata"};
+  WekaSessionParser(const InputPlace& place, SubagentTimes subagent_times) : place_(place), subagent_times_(subagent_times) {}
+  void read_field(std::size_t key, JsonField& field);
+  // Drops duplicates and calls without output, counts them, and sorts. InputError where a field is missing.
+  WekaSession finish();
+
+ private:
+  // An element of a list of requests: a call, or a subagent with calls of its own.
+  struct Entry {
+    std::string type;
+    std::optional<Span> start;
+    WekaCall call;
+    bool has_requests = false;
+    std::vector<WekaCall> nested;
+  };
+  void read_entry_field(std::size_t key, JsonField& field, Entry& entry, bool is_nested);
+  void end_entry(Entry& entry, std::vector<WekaCall>& to);
+  void end_subagent(Entry& entry, std::vector<WekaCall>& to);
+  void drop_duplicates();
+
+  const InputPlace& place_;
+  SubagentTimes subagent_times_;
+  WekaSession session_;
+  bool has_requests_ = false;
+};
+
+}  // namespace kvlab
