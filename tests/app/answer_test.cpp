@@ -138,7 +138,8 @@ TEST_F(AnswerRun, WithoutAnSloNothingBinds) {
 
 // The printed table is at most 160 wide, and says what it leaves out.
 TEST_F(AnswerRun, TheTableFits) {
-  run(small() + "slo: {ttft_ms: 100, tpot_ms: 20}\nreplicas: [1, 2]\nprefix_caching: [true, false]\nsearch: {rate: [1, 2]}\n");
+  run(small() +
+      "slo: {ttft_ms: 60, tpot_ms: 20}\nreplicas: [1, 2]\nprefix_caching: [true, false]\nsearch: {rate: [1, 500], tolerance_frac: 0.5}\n");
   std::istringstream lines(called_.out);
   std::string line, header;
   while (std::getline(lines, line)) {

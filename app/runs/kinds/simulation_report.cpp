@@ -112,12 +112,33 @@ void print_credibility(const SweepReport& report, std::ostream& out) {
 }  // namespace
 
 std::vector<std::string> Simulation::metrics() const {
-  return {
-      "search_rate_per_s",     "search_concurrency", "search_replicas",     "search_tp",   "goodput_per_s",  "slo_attainment_frac",
-      "binding_limit",         "ttft_p50_ms",        "ttft_p99_ms",         "tpot_p50_ms", "tpot_p99_ms",    "output_tokens_per_s",
-      "attention_mass",        "output_rel_err",     "resident_bytes_frac", "qoe_mean",    "gpus",           "dollars_per_million_tokens",
-      "prefix_hit_frac",       "kv_blocks",          "waits_for",           "e2e_p50_ms",  "requests_per_s", "requests_per_s_per_gpu",
-      "goodput_per_s_per_gpu", "preemptions",        "kv_used_mean_frac"};
+  return {"search_rate_per_s",
+          "search_concurrency",
+          "search_replicas",
+          "search_tp",
+          "goodput_per_s",
+          "slo_attainment_frac",
+          "binding_limit",
+          "ttft_p50_ms",
+          "ttft_p99_ms",
+          "tpot_p50_ms",
+          "tpot_p99_ms",
+          "attention_mass",
+          "output_rel_err",
+          "resident_bytes_frac",
+          "qoe_mean",
+          "gpus",
+          "dollars_per_million_tokens",
+          "output_tokens_per_s",
+          "prefix_hit_frac",
+          "kv_blocks",
+          "waits_for",
+          "e2e_p50_ms",
+          "requests_per_s",
+          "requests_per_s_per_gpu",
+          "goodput_per_s_per_gpu",
+          "preemptions",
+          "kv_used_mean_frac"};
 }
 
 void Simulation::report(const SweepReport& report, std::ostream& out) const {
