@@ -236,6 +236,7 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
 
 Params Params::child_or_text(const std::string& key, const std::string& name_key, const std::string& owner) {
   if (Params* const outer = ask_outer(key)) return outer->child_or_text(key, name_key, owner);
+  AskedKeys::note(file_->name, {path_of(key), "text or mapping", "", "", ""});
   const YAML::Node node = find(key);
   if (!node.IsDefined() || !node.IsScalar()) return optional_child(key, owner);
   YAML::Node map(YAML::NodeType::Map);

@@ -58,7 +58,6 @@ model: llama-3.1-8b
 hardware: h100
 scheduler: vllm_v1
 router: round_robin
-system: none
 validate: {requests: traces/samples/azure_like.csv}
 trace: {file: traces/samples/azure_like.csv, format: azure}
 )",

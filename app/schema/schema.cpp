@@ -78,6 +78,7 @@ Json value_schema(const AskedKeys::Asked& doc) {
     return schema;
   }
   if (doc.type == "flag") return {{"type", "boolean"}};
+  if (doc.type == "text or mapping") return {{"type", "string"}};
   if (doc.type == "text") return {{"type", Json::array({"string", "number"})}};
   if (doc.type == "list of reals") return list_schema("number", doc.range);
   if (doc.type == "list of words") return list_schema("string", "");
@@ -200,7 +201,9 @@ Json special_schema(const std::string& key) {
 }  // namespace
 
 std::string experiment_schema() {
-  Json root = mapping_schema(key_tree(asked_of_experiments()).below);
+  KeyNode tree = key_tree(asked_of_experiments());
+  tree.below["slo"].doc = {};  // its text is one of the names below
+  const Json root = mapping_schema(tree.below);
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "KVLab experiment"},
                  {"description", "An experiment of KVLab: docs/experiments.md. Any value may be a list, which is an axis of the sweep."}};
