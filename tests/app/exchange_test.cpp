@@ -232,8 +232,9 @@ TEST_F(ExchangeRun, OpenMetricsBracketTheRun) {
       ++exact;
       continue;
     }
-    const std::string& diff = row[table.at("diff_frac")];  // none in the bucket
-    if (!diff.empty()) EXPECT_LT(std::abs(std::stod(diff)), 0.2) << row[0] << row[1] << ": at most a rank beyond it";
+    // None in the bucket: a histogram counts ranks and results interpolate between them, so at most a rank beyond it.
+    const std::string& diff = row[table.at("diff_frac")];
+    EXPECT_LT(diff.empty() ? 0.0 : std::abs(std::stod(diff)), 0.2) << row[0] << row[1];
   }
   EXPECT_EQ(exact, 3U);
 }
