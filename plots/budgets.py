@@ -69,10 +69,11 @@ def _joined(policy, budget, others, prompts, rule):
 
 
 def matches(left, right, prompts, rule="budget"):
-    """[Match] of the policies of `left` that `right` has too; both are lists of (policy, budget). `prompts`: mean prompt lengths in tokens, or None.
+    """[Match] of the policies of `left` that `right` has too; both are lists of (policy, budget).
 
-    Rule "budget": budgets of one key are joined where they are equal; of different keys (budget_frac, compression_ratio, budget_tokens) where
-    they keep the same share of the prompt, within 10 %. Rule "share": all of them by that share.
+    `prompts`: mean prompt length of each side in tokens, or None. Rule "budget": budgets of one key are joined where they are equal; of
+    different keys (budget_frac, compression_ratio, budget_tokens) where they keep the same share of the prompt, within 10 %. Rule "share":
+    all of them by that share.
     """
     budgets_of = {}
     for policy, budget in right:

@@ -260,8 +260,9 @@ def draw(results, folder, every=False, recipe=None):
     if results.summary.empty:
         return
     points, source = points_of(results), source_of(results)
+    has_prompts = results.prompts is not None and not results.prompts.empty
     is_exact = (points["attention_mass"] >= 1).all() and (points["output_rel_err"] <= 0).all()
-    if not is_exact or points["resident_bytes_frac"].nunique() > 1:  # prefill selectors leave decode and bytes as they are
+    if not (has_prompts and is_exact):  # prefill selectors leave decode as it is, and prompts have a figure of their own
         yield _over_bytes(points, source, folder, every)
     reading = points[(points["attention_mass"] < 1) & (points["attended_tokens"] > 0)]
     if not reading.empty:

@@ -50,7 +50,8 @@ def pairs_of(everything):
 def _looked_for(path, folder):
     """A relative path as the experiment's files are looked for: from the working directory, then beside the experiment."""
     places = setting.resolved(folder).get("paths_from") or {}
-    tried = [Path(path)] + [folder / places[key] / path for key in ("working_folder", "experiment_folder") if isinstance(places.get(key), str)]
+    told = [places[key] for key in ("working_folder", "experiment_folder") if isinstance(places.get(key), str)]
+    tried = [Path(path), *(folder / place / path for place in told)]
     return next((p for p in tried if p.is_dir()), tried[0])
 
 

@@ -25,6 +25,7 @@ from policies import full_name
 ACCURACY, FIDELITY = "accuracy_serving", "fidelity_serving"
 _BEST, _HIGHEST, _LOWEST = "best", "highest", "lowest"  # the load at which a metric is taken
 _MAX_NAMED = 6
+_THIN = {"elinewidth": 0.4, "capsize": 1, "capthick": 0.4}
 _LABEL_WIDTH = 33  # characters of a line below a panel
 _HOSTS = {"sim": "simulated", "engine": "measured"}
 
@@ -73,7 +74,8 @@ def _metrics(rows, name):
 
 def _model_of(results):
     """The model of all runs, of the samples of a replay, or what to write where the folder names none."""
-    return model_name(setting.run_model(results.folder) or setting.sample_model(results.folder)) or f"a model that {results.folder.name} does not name"
+    model = model_name(setting.run_model(results.folder) or setting.sample_model(results.folder))
+    return model or f"a model that {results.folder.name} does not name"
 
 
 def told(results):
@@ -83,7 +85,7 @@ def told(results):
 
 
 def _graded(results):
-    """A row per policy and budget with `kept`, how far its interval reaches `below` and `above`, `n` and the family; and the values of other axes drawn."""
+    """A row per policy and budget: `kept`, how far its interval reaches `below` and `above`, `n`, family. And the values of other axes."""
     rows, asked = at_first(results.summary, others_of(results.summary, results.axes))
     rows = budgets.with_fixed_parts(rows, results.folder)
     if results.is_accuracy:
@@ -159,6 +161,14 @@ def _word(figure):
     return "graded" if figure == ACCURACY else "replayed"
 
 
+def _shares_note(same, prompts, figure):
+    """The share of both folders' prompts that one budget in tokens keeps; "" for several budgets, or where it is not known."""
+    if len(same) > 1 or not same[0].startswith("budget_tokens") or not all(prompts):
+        return ""
+    kept, served = (100 * budgets.share_of(same[0], tokens) for tokens in prompts)
+    return f", {kept:.3g} % of the {_word(figure)} prompts and {served:.3g} % of those served"
+
+
 def _budget_note(found, prompts, figure):
     """The rule of the join, and what the budgets are of both prompts."""
     crossed = [f"{shown(m.policy, figure)}: {m.how}" for m in found if m.how]
@@ -166,9 +176,7 @@ def _budget_note(found, prompts, figure):
     notes = []
     if same:
         texts = [f"{b.split()[1]} tokens" if b.startswith("budget_tokens") else b for b in same]
-        shares = [[budgets.share_of(b, p) for p in prompts] for b in same[:1]]
-        of = f", {100 * shares[0][0]:.3g} % of the {_word(figure)} prompts and {100 * shares[0][1]:.3g} % of those served" if len(same) == 1 and all(shares[0]) and same[0].startswith("budget_tokens") else ""
-        notes.append(f"Joined by recipe and equal budget: {', '.join(texts)}{of}.")
+        notes.append(f"Joined by recipe and equal budget: {', '.join(texts)}{_shares_note(same, prompts, figure)}.")
     if crossed:
         text = "; ".join(crossed[:_MAX_NAMED]) + (f" and {len(crossed) - _MAX_NAMED} more" if len(crossed) > _MAX_NAMED else "")
         notes.append(f"Joined by the share of the prompt, within 10 %: {text}.")
@@ -185,7 +193,18 @@ def _only_note(graded, served, found, figure):
 
 
 def _drawn_note(word, values, figure):
-    return [f"{word} at {', '.join(shown(value_text(v) if isinstance(v, str) else f'{a.split(chr(46))[-1]} {value_text(v)}', figure) for a, v in values.items())}."] if values else []
+    """The values of other axes that are drawn, {axis: value}."""
+    texts = [value_text(v) if isinstance(v, str) else f"{a.split('.')[-1]} {value_text(v)}" for a, v in values.items()]
+    return [f"{word} at {', '.join(shown(text, figure) for text in texts)}."] if texts else []
+
+
+def _points(found, graded, served):
+    """The rows of both folders that were matched, in the order of families."""
+    pairs = pd.DataFrame([(m.policy, m.left, m.right) for m in found], columns=["policy", "budget", "budget_served"])
+    served = served.rename(columns={"budget": "budget_served"})
+    points = pairs.merge(graded, on=["policy", "budget"]).merge(served, on=["policy", "budget_served"])
+    points = points.assign(name=points["policy"], host_bytes_frac=0.0, disk_bytes_frac=0.0)
+    return points.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
 
 
 def joined(quality, serving, name):
@@ -196,16 +215,14 @@ def joined(quality, serving, name):
     graded, asked = _graded(quality)
     served, drawn, axis, seeds = _served(serving, metrics)
     prompts = _prompt_tokens(quality), _prompt_tokens(serving)
-    found = budgets.matches(list(zip(graded["policy"], graded["budget"])), list(zip(served["policy"], served["budget"])), prompts, settings.of(name).get("join_by", "budget"))
+    keys = [list(zip(rows["policy"], rows["budget"])) for rows in (graded, served)]
+    found = budgets.matches(*keys, prompts, settings.of(name).get("join_by", "budget"))
     if not found:
-        raise Unjoinable(f"no KV policy is in both folders, by recipe and budget: {quality.folder} has {', '.join(_names(graded))}; {serving.folder} serves {', '.join(_names(served))}")
-    pairs = pd.DataFrame([(m.policy, m.left, m.right) for m in found], columns=["policy", "budget", "budget_served"])
-    points = pairs.merge(graded, on=["policy", "budget"]).merge(served.rename(columns={"budget": "budget_served"}), on=["policy", "budget_served"])
-    points = points.assign(name=points["policy"], host_bytes_frac=0.0, disk_bytes_frac=0.0)
-    points = points.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
-    word = "Answers" if quality.is_accuracy else "Replay"
-    notes = [*_budget_note(found, prompts, name), f"Serving: {seeds}" if seeds else "", *_only_note(graded, served, found, name), *_drawn_note(word, asked, name), *_drawn_note("Served", drawn, name)]
-    return Joined(points, metrics, axis, [n for n in notes if n])
+        kept, run = ", ".join(_names(graded)), ", ".join(_names(served))
+        raise Unjoinable(f"no KV policy is in both folders, by recipe and budget: {quality.folder} has {kept}; {serving.folder} serves {run}")
+    notes = [*_budget_note(found, prompts, name), f"Serving: {seeds}" if seeds else "", *_only_note(graded, served, found, name)]
+    notes += [*_drawn_note("Answers" if quality.is_accuracy else "Replay", asked, name), *_drawn_note("Served", drawn, name)]
+    return Joined(_points(found, graded, served), metrics, axis, [n for n in notes if n])
 
 
 # ---- the figure ----
@@ -222,7 +239,7 @@ def _draw_panel(axis, points, looks, others, metric, line):
     for policy, rows in points[points["name"].isin(looks)].groupby("name", sort=False):
         rows = rows.sort_values("kept", kind="stable")
         axis.plot(rows[column], rows["kept"], linestyle="-", linewidth=0.6, alpha=0.9, markersize=4.5, markeredgewidth=0, **looks[policy])
-        bars = {"fmt": "none", "ecolor": looks[policy]["color"], "elinewidth": 0.4, "capsize": 1, "capthick": 0.4, "alpha": 0.5, "zorder": 1.3}
+        bars = {"fmt": "none", "ecolor": looks[policy]["color"], "alpha": 0.5, "zorder": 1.3, **_THIN}
         for which, half in (("yerr", rows[["below", "above"]].to_numpy().T), ("xerr", rows[f"{column}_half"].to_numpy())):
             if (half > 0).any():
                 axis.errorbar(rows[column], rows["kept"], **{which: half}, **bars)
@@ -272,8 +289,8 @@ def _source_note(quality, serving):
 
 def notes_of(found, quality, serving):
     """Sentences below the figure: whose numbers these are, n, the rule of the join, and what is in one folder only."""
-    n = f"n = {found.points['n'].min():g} {'answers or more per task; bars are 95 % intervals' if quality.is_accuracy else 'samples or more'}."
-    return [text for text in (_source_note(quality, serving), n, *found.notes) if text]
+    what = "answers or more per task; bars are 95 % intervals" if quality.is_accuracy else "samples or more"
+    return [text for text in (_source_note(quality, serving), f"n = {found.points['n'].min():g} {what}.", *found.notes) if text]
 
 
 def name_of(quality):

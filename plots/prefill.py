@@ -1,4 +1,4 @@
-"""Prompts that attend to chosen tokens alone: attention kept and output error over the share of query-key pairs computed (docs/kv-policies.md)."""
+"""Prompts that attend to chosen tokens alone: attention kept and output error over the query-key pairs computed (docs/kv-policies.md)."""
 
 from matplotlib.lines import Line2D
 
@@ -26,7 +26,8 @@ def _scale(axis, points, column):
 
 
 def _legend_of(looks):
-    return [Line2D([], [], linestyle="none", markersize=5, markeredgewidth=0, **look) for look in looks.values()], [shown(policy, NAME) for policy in looks]
+    handles = [Line2D([], [], linestyle="none", markersize=5, markeredgewidth=0, **look) for look in looks.values()]
+    return handles, [shown(policy, NAME) for policy in looks]
 
 
 def draw(results, folder, every=False):

@@ -16,7 +16,7 @@ def verdict(exact, full_exact):
 
 
 def table_of(folder):
-    """The table, or None where the folder has no graded answers. Its first column says whether the full cache was right and the policy was."""
+    """The table, or None where the folder has no graded answers. Its first column: whether the full cache and the policy were right."""
     path = folder / NAME
     columns, rows = tables.read(path) if path.is_file() else ([], [])
     if not rows or not {"exact", "full_exact"} <= set(columns):

@@ -47,7 +47,8 @@ def _frontier(graded, served):
         for host, word, hollow in _HOSTS:
             column = f"{metric}_{host}"
             traces += _marks(points, column, "exact_match_frac", "name", "below", "above", hollow=hollow, suffix=f", {word}")
-        options.append(option(traces, axis(title, rangemode="tozero"), y, title, f"n = {points['num_answers'].min()} answers or more per task. {note}"))
+        told = f"n = {points['num_answers'].min()} answers or more per task. {note}"
+        options.append(option(traces, axis(title, rangemode="tozero"), y, title, told))
     return figure(frontier.NAME, "Right answers and time, predicted and measured", options, "time", is_wide=True)
 
 
