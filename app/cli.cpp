@@ -40,6 +40,7 @@ struct Arguments {
   std::string real, against, folder_a, folder_b;
   RunCommand run;
   TraceCommand trace;
+  FetchCommand fetch;
   ProfileCommand profile;
   CleanCommand clean;
   PointsCommand points;
@@ -56,8 +57,15 @@ struct Arguments {
   bool every = false, quiet = false;
 };
 
+void add_trace_fetch(CLI::App& trace, Arguments& a, Command& chosen) {
+  CLI::App* fetch = trace.add_subcommand("fetch", "download a public trace; without a name, list them");
+  fetch->add_option("name", a.fetch.name, "of the trace");
+  fetch->add_option("--list", a.fetch.list, "another list than traces/public_traces.yaml; traces go to public/ beside it");
+  fetch->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return fetch_trace(a.fetch, out); }; });
+}
+
 void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* trace = app.add_subcommand("trace", "inspect, convert or generate a request trace; record an attention trace");
+  CLI::App* trace = app.add_subcommand("trace", "inspect, convert, generate or fetch a request trace; record an attention trace");
   trace->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, bool writes, int (*act)(const TraceCommand&, std::ostream&)) {
     CLI::App* one = trace->add_subcommand(name, help);
@@ -67,11 +75,13 @@ void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
     one->add_option("--set", a.trace.set, "key=value of the 'trace' mapping, such as block_size=512; may be repeated")
         ->allow_extra_args(false);
     one->add_option("--seed", a.trace.seed, "of random choices")->check(seed_range());
+    one->add_option("--tokenizer", a.trace.tokenizer, "folder with tokenizer.json that counts the tokens of texts (sharegpt)");
     one->callback([&a, &chosen, act] { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.trace, out); }; });
   };
   add("inspect", "print rates, lengths and sharing of a trace", false, inspect_trace);
   add("convert", "write a trace in another format", true, convert_trace);
   add("generate", "write the trace that an experiment's 'trace: {generate: ...}' describes", true, convert_trace);
+  add_trace_fetch(*trace, a, chosen);
 }
 
 void add_profile(CLI::App& app, Arguments& a, Command& chosen) {

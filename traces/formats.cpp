@@ -23,26 +23,23 @@ TraceFormats::TraceFormats(Params& p) : p_(p) {
   for (const auto& [name, entry] : TraceFormatRegistry::table_view()) formats_[name] = entry.make(p);
 }
 
-bool TraceFormats::is_recognised(const std::string& name, LineReader& lines) const {
-  const TraceFormat& format = *formats_.at(name);
-  if (format.is_document()) return format.recognises(lines.ahead());
-  return format.recognises(first_line(lines));
-}
-
-std::string TraceFormats::sniff(LineReader& lines) const {
+std::string TraceFormats::sniff(LineReader& lines, std::string_view head) const {
   for (const auto& [name, format] : formats_)  // before a line is asked for: that of a document may be the whole file
-    if (format->is_guessed() && format->is_document() && is_recognised(name, lines)) return name;
+    if (format->is_guessed() && format->is_document() && format->recognises(head)) return name;
+  const std::string_view first = first_line(lines);
   for (const auto& [name, format] : formats_)
-    if (format->is_guessed() && !format->is_document() && is_recognised(name, lines)) return name;
-  lines.fail("the first line " + quoted(first_line(lines)) + " is of no known trace format; set 'format' to one of " +
+    if (format->is_guessed() && !format->is_document() && format->recognises(first)) return name;
+  lines.fail("the first line " + quoted(first) + " is of no known trace format; set 'format' to one of " +
              join(TraceFormatRegistry::names(), ", "));
 }
 
 std::string TraceFormats::find(const std::string& name, LineReader& lines) const {
   if (!name.empty() && !formats_.contains(name))
     throw InputError("unknown trace format '" + name + "'" + suggestion(name, TraceFormatRegistry::names()));
-  if (!name.empty() && (formats_.at(name)->is_document() || is_recognised(name, lines))) return name;
-  const std::string found = sniff(lines);
+  if (!name.empty() && (formats_.at(name)->is_document() || !formats_.at(name)->is_guessed())) return name;
+  const std::string head(lines.ahead());
+  if (!name.empty() && !formats_.at(name)->recognises(first_line(lines))) return name;
+  const std::string found = sniff(lines, head);
   if (!name.empty() && found != name)
     lines.fail(fmt::format("the row is of format '{}', which is read otherwise than '{}'; set 'format: {}'", found, name, found));
   return found;

@@ -86,10 +86,10 @@ class TraceFormats {
   [[nodiscard]] std::string find(const std::string& name, LineReader& lines) const;
 
  private:
-  [[nodiscard]] std::string sniff(LineReader& lines) const;
+  // `head`: the begin of the file.
+  [[nodiscard]] std::string sniff(LineReader& lines, std::string_view head) const;
   // "" where it is of none, or of several.
   [[nodiscard]] std::string format_of_folder(const std::string& path, const std::string& name) const;
-  [[nodiscard]] bool is_recognised(const std::string& name, LineReader& lines) const;
   void refuse_options_of_others(const std::string& name) const;
 
   Params p_;

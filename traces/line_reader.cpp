@@ -78,13 +78,19 @@ bool LineReader::next(std::string_view& line) {
   return true;
 }
 
+std::string_view LineReader::ahead() {
+  while (end_ - begin_ < kReadBytes && refill()) {
+  }
+  return {buffer_.data() + begin_, end_ - begin_};
+}
+
 void LineReader::keep_mark() {
   if (line_number_ == 0 && begin_ == kByteOrderMark.size() && std::string_view(buffer_.data(), begin_) == kByteOrderMark) begin_ = 0;
 }
 
 std::string_view LineReader::next_bytes() {
   if (begin_ == end_ && !refill()) return {};
-  const std::string_view bytes = ahead();
+  const std::string_view bytes{buffer_.data() + begin_, end_ - begin_};
   begin_ = end_;
   return bytes;
 }

@@ -27,8 +27,8 @@ class LineReader final : public InputPlace {
   // Makes next() return the line just read once more.
   void put_back() { again_ = true; }
 
-  // The bytes that were read ahead and not given out: the begin of the file before the first call of next().
-  [[nodiscard]] std::string_view ahead() const { return {buffer_.data() + begin_, end_ - begin_}; }
+  // The begin of the file, 256 KiB of it or all. Valid until the next call of any kind; only before the first of next().
+  std::string_view ahead();
   // For files that are not made of lines: the next bytes, valid until the next call; "" at the end.
   std::string_view next_bytes();
   // Before anything is read: a byte order mark is data, too.

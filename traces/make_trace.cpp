@@ -17,6 +17,7 @@
 #include "traces/formats.h"
 #include "traces/generator.h"
 #include "traces/in_memory.h"
+#include "traces/public_traces.h"
 #include "traces/shaped_trace.h"
 
 namespace kvlab {
@@ -34,7 +35,8 @@ std::vector<std::string> words_of(std::string text) {
 std::unique_ptr<TraceSource> open_file(Params& p, std::uint64_t seed, const TokenCounter& count_tokens, TraceShape& shape) {
   shape.name = p.text("file", "trace file; .gz and .zst are unpacked");
   const std::string path = p.is_describing() ? "" : p.resolve_file(shape.name);
-  if (std::error_code error; !p.is_describing() && !std::filesystem::exists(path, error) && !error) p.fail_at("file", open_error(path));
+  if (std::error_code error; !p.is_describing() && !std::filesystem::exists(path, error) && !error)
+    p.fail_at("file", open_error(path) + public_trace_advice(shape.name));
   const TraceFormats formats(p);
   ReaderOptions options;
   options.seed = seed;

@@ -8,11 +8,13 @@
 
 #include "app/runs/experiment.h"
 #include "base/open_error.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/shape_profile.h"
 #include "traces/make_trace.h"
+#include "traces/public_traces.h"
 #include "traces/trace_tools.h"
 #include "traces/write_trace.h"
 
@@ -41,7 +43,15 @@ void refuse_lists(const Experiment& experiment) {
   if (!lists.empty()) throw InputError(fmt::format("{}: its trace is several, by the list {}: choose with{}", experiment.file, lists, how));
 }
 
+TokenCounter token_counter(const std::string& folder) {
+  if (folder.empty()) return {};
+  return [tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder))](std::string_view text) {
+    return static_cast<std::int32_t>(tokenizer->encode(text, /*add_special=*/false).size());
+  };
+}
+
 std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
+  const TokenCounter count_tokens = token_counter(c.tokenizer);
   std::vector<std::string> set;
   for (const std::string& one : c.set) set.push_back("trace." + one);
   if (is_yaml(c.input)) {
@@ -50,15 +60,16 @@ std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
     Params p = experiment.params(experiment.runs[0]);
     Params trace = p.child("trace", "trace");
     trace.flag("perfetto", false, "of no meaning here");
-    return make_trace(trace, c.seed.value_or(experiment.runs[0].seed));
+    return make_trace(trace, c.seed.value_or(experiment.runs[0].seed), count_tokens);
   }
-  if (std::error_code error; !fs::exists(c.input, error) && !error) throw InputError(open_error(c.input));  // without a place in a file
+  if (std::error_code error; !fs::exists(c.input, error) && !error)
+    throw InputError(open_error(c.input) + public_trace_advice(c.input));  // without a place in a file
   YAML::Emitter text;
   text << YAML::BeginMap << YAML::Key << "trace" << YAML::Value << YAML::BeginMap << YAML::Key << "file" << YAML::Value << c.input
        << YAML::EndMap << YAML::EndMap;
   Params p(parse_config(text.c_str(), "command line", set), std::make_shared<Choices>(), "the command line");
   Params trace = p.child("trace", "trace");
-  return make_trace(trace, c.seed.value_or(1));
+  return make_trace(trace, c.seed.value_or(1), count_tokens);
 }
 
 // By a file that one format alone has.

@@ -11,6 +11,7 @@ namespace kvlab {
 // `kvlab trace inspect|convert|generate`: input is a trace, or an experiment (.yaml) whose `trace:` is meant.
 struct TraceCommand {
   std::string input, output, output_format;
+  std::string tokenizer;  // folder; "": formats that hold text estimate
   std::vector<std::string> set;
   std::optional<std::uint64_t> seed;  // absent: as the experiment says, else 1
 };

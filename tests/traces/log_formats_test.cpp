@@ -130,7 +130,7 @@ class ServeGenReader : public testing::Test {
         "data/chunk-7-dataset.json",
         R"({"0":{"input_tokens":"{50: 1.0}","output_tokens":"{9: 1.0}","reason_ratio":"{0.5: 1.0}"},"600":{"input_tokens":"{}","output_tokens":"{}","reason_ratio":"{}"}})");
   }
-  [[nodiscard]] InMemoryTrace read(const std::string& more, std::uint64_t seed = 1) const {
+  InMemoryTrace read(const std::string& more, std::uint64_t seed = 1) const {
     return InMemoryTrace(trace_of("{file: " + folder_.file("data") + more + "}", seed));
   }
   TempFolder folder_;
@@ -141,7 +141,7 @@ TEST_F(ServeGenReader, WindowsHaveTheirRatesAndLengths) {
   std::size_t of_zero = 0, late = 0, long_prompts = 0, ones = 0;
   for (std::size_t i = 0; i < t.size(); ++i) {
     const TraceRequest r = t.at(i);
-    if (i > 0) EXPECT_GE(r.arrival, t.at(i - 1).arrival);
+    EXPECT_GE(r.arrival, t.at(i == 0 ? 0 : i - 1).arrival);
     if (r.facts->client == 7) {
       EXPECT_EQ(r.prompt_tokens, 50);
       EXPECT_LT(to_s(r.arrival), 600);

@@ -169,8 +169,8 @@ TEST(AppliedComputeReader, TurnsGrowByAnswersAndToolOutputs) {
   EXPECT_EQ(t.at(2).prompt_tokens, 4096 + 128 + 512 + 96 + 256);
   EXPECT_EQ(t.at(0).output_tokens, 128);
   EXPECT_EQ(t.at(2).output_tokens, 64);
-  EXPECT_EQ(to_s(t.at(1).delay), 1.4);
-  EXPECT_EQ(to_s(t.at(2).delay), 0.8);
+  EXPECT_EQ(ns(t.at(1).delay), 1'400'000'000);
+  EXPECT_EQ(ns(t.at(2).delay), 800'000'000);
   EXPECT_FALSE(t.at(3).is_follow_up);
   EXPECT_EQ(t.at(1).hashes[263], t.at(0).hashes[263]) << "prompt and answer, 4224 tokens, return";
   EXPECT_NE(t.at(3).hashes[0], t.at(0).hashes[0]) << "sessions share nothing";
