@@ -15,6 +15,7 @@
 #include "app/commands/command.h"
 #include "app/commands/engine_commands.h"
 #include "app/commands/export.h"
+#include "app/commands/fetch.h"
 #include "app/commands/merge.h"
 #include "app/commands/pivot.h"
 #include "app/commands/reproduce.h"

@@ -6,8 +6,10 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "app/commands/trace.h"
 #include "base/error.h"
 #include "base/json_node.h"
 #include "base/json_text.h"
@@ -55,6 +57,12 @@ int tokenize(const TokenizeCommand& c, std::ostream& out) {
   // As JSON, so that a token with a line break stays on its line.
   for (const std::int32_t id : ids) out << fmt::format("{} {}\n", id, nlohmann::json(tokenizer.token(id).value_or("")).dump());
   return 0;
+}
+
+TokenCounter token_counter(const std::string& folder) {
+  return [tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder))](std::string_view text) {
+    return static_cast<std::int32_t>(tokenizer->encode(text, /*add_special=*/false).size());
+  };
 }
 
 }  // namespace kvlab

@@ -8,7 +8,6 @@
 
 #include "app/runs/experiment.h"
 #include "base/open_error.h"
-#include "engine/tokenizer/tokenizer.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_lint.h"
@@ -43,15 +42,8 @@ void refuse_lists(const Experiment& experiment) {
   if (!lists.empty()) throw InputError(fmt::format("{}: its trace is several, by the list {}: choose with{}", experiment.file, lists, how));
 }
 
-TokenCounter token_counter(const std::string& folder) {
-  if (folder.empty()) return {};
-  return [tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder))](std::string_view text) {
-    return static_cast<std::int32_t>(tokenizer->encode(text, /*add_special=*/false).size());
-  };
-}
-
 std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
-  const TokenCounter count_tokens = token_counter(c.tokenizer);
+  const TokenCounter count_tokens = c.tokenizer.empty() ? TokenCounter{} : token_counter(c.tokenizer);
   std::vector<std::string> set;
   for (const std::string& one : c.set) set.push_back("trace." + one);
   if (is_yaml(c.input)) {

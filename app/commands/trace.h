@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "traces/row_reader.h"
+
 namespace kvlab {
 
 // `kvlab trace inspect|convert|generate`: input is a trace, or an experiment (.yaml) whose `trace:` is meant.
@@ -15,6 +17,10 @@ struct TraceCommand {
   std::vector<std::string> set;
   std::optional<std::uint64_t> seed;  // absent: as the experiment says, else 1
 };
+
+// Counts the tokens of a text with the tokenizer of a folder (tokenizer.json). kvlab_sim has none.
+TokenCounter token_counter(const std::string& folder);
+
 int inspect_trace(const TraceCommand& command, std::ostream& out);
 int convert_trace(const TraceCommand& command, std::ostream& out);
 
