@@ -55,6 +55,18 @@ class Parts(ReportTest):
         self.assertEqual(goodput, {"full": ([15], [1.0], True), "snapkv budget_tokens 128": ([25], [0.75], True)})
         self.assertIn("nothing was graded on it", figure["options"][0]["note"])
 
+    def test_a_result_served_on_both_hosts_has_the_frontier(self):
+        graded, served = write_graded(self.top / "graded", (("full", None, 1.0), ("snapkv", 128, 0.5))), self.top / "served"
+        served.mkdir()
+        policies = [(p, h) for p in (("full", ""), ("budget_tokens 128", "snapkv")) for h in ("sim", "engine")]
+        rows = [[f"{i:04}", host, 0.3, *policy, 1, 2.0 + i, 100.0 + i] for i, (policy, host) in enumerate(policies)]
+        columns = ["run", "host", "load_frac", "kv_policy", "kv_policy.recipe", "seed", "tpot_mean_ms", "e2e_mean_ms"]
+        synthetic.write_csv(served / "summary.csv", columns, rows)
+        (figure,), _ = joined.figures_of([load(graded), load(served)])
+        marks = {t["name"]: (t["x"], t["y"]) for t in figure["options"][0]["traces"]}
+        self.assertEqual(marks["attention, predicted"], ([4.0], [0.5]))
+        self.assertEqual(marks["reference, measured"], ([3.0], [1.0]))
+
     def test_two_results_without_a_common_policy_say_so(self):
         graded = write_graded(self.top / "graded", (("snapkv", 64, 0.75),))
         served = synthetic.write_runs(self.top / "served", {"scheduler": ["vllm_v1", "sarathi"], RATE: [2.0, 4.0]}, num_requests=20)
