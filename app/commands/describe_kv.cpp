@@ -131,9 +131,11 @@ Item recipe_item(const std::string& name) {
 // Recipes by the part that they use, to say how sure a part's description is.
 using Uses = std::map<std::pair<std::string, std::string>, std::vector<const Item*>>;
 
+// are_compiled: parts that the program was built with, or else those that were added while it runs.
 template <class Part>
-void add_parts(const std::string& kind, const Uses& uses, std::vector<Item>& items) {
+void add_parts(const std::string& kind, bool are_compiled, const Uses& uses, std::vector<Item>& items) {
   for (const auto& [name, entry] : Registry<Part>::table_view()) {
+    if (entry.is_compiled != are_compiled) continue;
     Item item{kind, name, entry.card.summary, entry.card.source, {}};
     std::set<std::string> confidence, hosts;
     std::vector<std::string> recipes;
@@ -180,31 +182,37 @@ void add_kv_details(Item& item) {
 
 namespace {
 
-std::vector<Item> read_recipes() {
-  std::vector<Item> recipes;
-  for (const std::string& name : recipe_names()) recipes.push_back(recipe_item(name));
-  return recipes;
+void add_all_parts(bool are_compiled, const Uses& uses, std::vector<Item>& items) {
+  add_parts<Scorer>("scorer", are_compiled, uses, items);
+  add_parts<Allocator>("allocator", are_compiled, uses, items);
+  add_parts<Trigger>("trigger", are_compiled, uses, items);
+  add_parts<Disposal>("disposal", are_compiled, uses, items);
+  add_parts<Format>("format", are_compiled, uses, items);
+  add_parts<Selector>("selector", are_compiled, uses, items);
+  add_parts<PrefillSelector>("prefill_selector", are_compiled, uses, items);
+  add_parts<PromptPruner>("prompt_pruner", are_compiled, uses, items);
+  add_parts<PromptRewriter>("prompt_rewriter", are_compiled, uses, items);
 }
 
-}  // namespace
-
-std::vector<Item> kv_items() {
-  static const std::vector<Item> recipes = read_recipes();
+std::vector<Item> read_kv_items() {
+  std::vector<Item> recipes;
+  for (const std::string& name : recipe_names()) recipes.push_back(recipe_item(name));
   Uses uses;
   for (const Item& r : recipes) {
     const Recipe recipe = load_recipe(r.name);
     for (const auto& [kind, name] : recipe.part_names()) uses[{kind, name}].push_back(&r);
   }
   std::vector<Item> items = recipes;
-  add_parts<Scorer>("scorer", uses, items);
-  add_parts<Allocator>("allocator", uses, items);
-  add_parts<Trigger>("trigger", uses, items);
-  add_parts<Disposal>("disposal", uses, items);
-  add_parts<Format>("format", uses, items);
-  add_parts<Selector>("selector", uses, items);
-  add_parts<PrefillSelector>("prefill_selector", uses, items);
-  add_parts<PromptPruner>("prompt_pruner", uses, items);
-  add_parts<PromptRewriter>("prompt_rewriter", uses, items);
+  add_all_parts(true, uses, items);
+  return items;
+}
+
+}  // namespace
+
+std::vector<Item> kv_items() {
+  static const std::vector<Item> built_in = read_kv_items();
+  std::vector<Item> items = built_in;
+  add_all_parts(false, {}, items);
   return items;
 }
 
