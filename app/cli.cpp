@@ -15,6 +15,7 @@
 #include "app/commands/calibrate.h"
 #include "app/commands/clean.h"
 #include "app/commands/describe.h"
+#include "app/commands/fetch.h"
 #include "app/commands/label.h"
 #include "app/commands/logits.h"
 #include "app/commands/merge.h"
