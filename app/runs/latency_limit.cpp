@@ -41,6 +41,12 @@ std::vector<LatencyLimit> all_latency_limits() {
 
 }  // namespace
 
+std::vector<std::string> latency_limit_columns() {
+  std::vector<std::string> columns;
+  for (const LatencyLimit& limit : all_latency_limits()) columns.push_back(limit.column);
+  return columns;
+}
+
 double LatencyLimit::value_ms(const Latencies& latencies) const { return latencies.*metric.*statistic * 1e-6; }
 
 bool LatencyLimit::is_met(const Latencies& latencies) const {

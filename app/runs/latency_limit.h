@@ -26,6 +26,9 @@ struct LatencyLimit {
   [[nodiscard]] bool is_undecided(const MetricsCollector::Latencies& latencies) const;
 };
 
+// The columns that may have one.
+std::vector<std::string> latency_limit_columns();
+
 // Reads every key of `p` that names such a column, in the order of summary.csv. InputError on a value out of range, and on a key that ends
 // in _ms and names no column.
 std::vector<LatencyLimit> read_latency_limits(Params& p);

@@ -1,9 +1,12 @@
 #include "app/schema/asked_experiments.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <filesystem>
 
 #include "app/runs/experiment.h"
+#include "app/runs/latency_limit.h"
 #include "app/runs/run_kind.h"
 #include "base/error.h"
 #include "base/spec_file.h"
@@ -23,7 +26,6 @@ hardware: h100
 scheduler: vllm_v1
 memory: {hybrid: true}
 slo: {ttft_ms: 1, tbt_ms: 1, classes: {NAME: {e2e_ms: 1}}}
-search: {rate: [1, 2], itl_p99_ms: 1}
 qoe: {ttft_ms: 1}
 validate: {max_diff_frac: 1}
 images: {tokens_each: 10, encoder: clip-vit-l-14-336}
@@ -115,22 +117,39 @@ scheduler: vllm_v1
 trace: {file: traces/samples/azure_like.csv}
 )"};
 
+// One for each quantity that `search` varies, with every limit that it takes.
+std::vector<std::string> search_experiments() {
+  std::string limits;
+  for (const std::string& column : latency_limit_columns()) limits += ", " + column + ": 1";
+  std::vector<std::string> texts;
+  for (const char* key : {"rate", "concurrency", "replicas", "tp"})
+    texts.push_back(
+        fmt::format("model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {{file: traces/samples/azure_like.csv}}\nsearch: "
+                    "{{{}: [1, 2]{}}}\n",
+                    key, limits));
+  return texts;
+}
+
+// Reads an experiment, whatever becomes of it: files that are not there end it, and the keys asked for until then count.
+void read_for_its_keys(const std::string& text) {
+  const std::filesystem::path sources = std::filesystem::path(profiles_folder()).parent_path();
+  try {
+    auto config = std::make_shared<ConfigFile>(*parse_config(text, kFileName));
+    config->folders = {sources, sources};
+    RunKinds kinds;
+    const Experiment e = parse_experiment(text, kFileName, {});
+    Params p(config, e.runs.at(0).choices, "the experiment");
+    kinds.read(p, 1);
+  } catch (const InputError&) {
+  }
+}
+
 }  // namespace
 
 std::vector<AskedKeys::Asked> asked_of_experiments() {
-  const std::filesystem::path sources = std::filesystem::path(profiles_folder()).parent_path();
   const AskedKeys asked(kFileName);
-  for (const char* text : kExperiments) {
-    try {
-      auto config = std::make_shared<ConfigFile>(*parse_config(text, kFileName));
-      config->folders = {sources, sources};
-      RunKinds kinds;
-      const Experiment e = parse_experiment(text, kFileName, {});
-      Params p(config, e.runs.at(0).choices, "the experiment");
-      kinds.read(p, 1);
-    } catch (const InputError&) {  // files that are not there; what was asked for until then counts
-    }
-  }
+  for (const char* text : kExperiments) read_for_its_keys(text);
+  for (const std::string& text : search_experiments()) read_for_its_keys(text);
   return asked.all();
 }
 

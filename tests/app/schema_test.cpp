@@ -46,6 +46,13 @@ TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
   EXPECT_EQ(kind["enum"][0], "simulation");
 }
 
+TEST_F(SchemaTest, SearchesOverEveryQuantityAreKnown) {
+  const Json& search = form(schema_["properties"]["search"]);
+  for (const char* key : {"rate", "concurrency", "ramp_s", "replicas", "tp", "at_rate_per_s", "ttft_p99_ms", "e2e_max_ms", "attainment"})
+    EXPECT_TRUE(search["properties"].contains(key)) << key;
+  EXPECT_FALSE(search["properties"].contains("ttft_p98_ms"));
+}
+
 TEST_F(SchemaTest, PoliciesAreNamesOrOneNameWithItsParameters) {
   const Json& forms = schema_["$defs"]["scheduler"]["anyOf"][0]["anyOf"];
   EXPECT_NE(std::find(forms[0]["enum"].begin(), forms[0]["enum"].end(), "sarathi"), forms[0]["enum"].end());
