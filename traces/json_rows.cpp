@@ -23,13 +23,8 @@ std::string_view JsonField::scalar_text() {
       fail(quoted(value_.raw_json_token()) + " was found; expected a number");
   }
   std::string_view text = value_.raw_json_token();
-<<<<<<< HEAD
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.remove_suffix(1);
-  // Consumes the value, so that the parser can continue after it, and checks it against JSON's own rules.
-=======
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r' || text.back() == '\n')) text.remove_suffix(1);
-  // Consumes the value, so that the parser can go on behind it, and checks it against JSON's own rules.
->>>>>>> formats
+  // Consumes the value, so that the parser can continue after it, and checks it against JSON's own rules.
   if (value_.get_number().error() != simdjson::SUCCESS) fail(quoted(text) + " is not a decimal number that fits 64 bits");
   return text;
 }
