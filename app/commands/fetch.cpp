@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <ostream>
 
+#include "app/commands/shell_word.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "traces/public_traces.h"
@@ -20,13 +21,6 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-
-// As one word of a shell.
-std::string word_of_shell(const std::string& text) {
-  std::string all = "'";
-  for (const char c : text) all += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return all + "'";
-}
 
 bool succeeds(const std::string& command) {
   const int status = std::system(command.c_str());
@@ -38,7 +32,7 @@ bool has_program(const std::string& name) { return succeeds("command -v " + name
 // By the system's own tool: sha256sum, or shasum where there is none.
 std::string sha256_of(const std::string& path) {
   const std::string tool = has_program("sha256sum") ? "sha256sum" : "shasum -a 256";
-  std::FILE* const pipe = ::popen((tool + " < " + word_of_shell(path)).c_str(), "r");
+  std::FILE* const pipe = ::popen((tool + " < " + shell_word(path)).c_str(), "r");
   std::array<char, 65> digits{};
   const bool is_read = pipe != nullptr && std::fgets(digits.data(), digits.size(), pipe) != nullptr;
   if (pipe != nullptr) ::pclose(pipe);
@@ -51,10 +45,10 @@ std::string sha256_of(const std::string& path) {
 bool download(const std::string& address, const std::string& part) {
   const std::string progress = ::isatty(STDERR_FILENO) != 0 ? "--progress-bar" : "--silent --show-error";
   if (has_program("curl"))
-    return succeeds(fmt::format("curl --fail --location {} --continue-at - --output {} {} </dev/null", progress, word_of_shell(part),
-                                word_of_shell(address)));
+    return succeeds(fmt::format("curl --fail --location {} --continue-at - --output {} {} </dev/null", progress, shell_word(part),
+                                shell_word(address)));
   if (has_program("wget"))
-    return succeeds(fmt::format("wget --continue --quiet --output-document={} {} </dev/null", word_of_shell(part), word_of_shell(address)));
+    return succeeds(fmt::format("wget --continue --quiet --output-document={} {} </dev/null", shell_word(part), shell_word(address)));
   throw InputError("neither curl nor wget is installed here");
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <ostream>
 
+#include "app/commands/shell_word.h"
 #include "app/runs/experiment.h"
 #include "app/runs/seeds.h"
 #include "app/runs/sweep.h"
@@ -21,13 +22,6 @@ namespace kvlab {
 namespace fs = std::filesystem;
 
 namespace {
-
-// As one word of a shell.
-std::string shell_word(const std::string& text) {
-  std::string all = "'";
-  for (const char c : text) all += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return all + "'";
-}
 
 std::string directives(const SubmitCommand& c, const std::string& job, const std::string& log) {
   std::string text = fmt::format("#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --output={}\n", job, log);

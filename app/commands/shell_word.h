@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+namespace kvlab {
+
+// The text as one word of a POSIX shell.
+inline std::string shell_word(const std::string& text) {
+  std::string all = "'";
+  for (const char c : text) all += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return all + "'";
+}
+
+}  // namespace kvlab
