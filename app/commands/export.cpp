@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "app/results/other_runs.h"
 #include "base/params.h"
 #include "base/text.h"
 
@@ -26,6 +27,9 @@ int export_results(const ExportCommand& command, std::ostream& out) {
   Params none = Params::empty("export");
   const auto format = ExportFormatRegistry::make(command.format, none, "export format");
   const ExportSource source = read_export_source(command.folder, command.runs);
+  if (source.num_included > 0)
+    out << fmt::format("note: {} of results that it includes, and not exported: export them from their own folder\n",
+                       runs_are(source.num_included, command.folder));
   const bool is_own = command.out.empty();
   ExportFolder folder(is_own ? fs::path(command.folder) / "export" / command.format : fs::path(command.out), is_own);
   if (!format->is_per_run() || source.runs.size() == 1) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "app/results/other_runs.h"
 #include "app/results/safe_files.h"
 #include "base/csv.h"
 #include "base/error.h"
@@ -125,13 +126,18 @@ ExportSource read_export_source(const fs::path& folder, const std::vector<std::s
   source.experiment = manifest.is_object() ? manifest.value("experiment", "") : "";
   if (source.experiment.empty()) source.experiment = folder.filename().string();
   const CsvTable summary = read_csv(folder / "summary.csv");
+  const std::set<std::string> included = included_runs(folder);
   std::set<std::string> seen, wanted(ids.begin(), ids.end());
   std::vector<std::string> known;
   for (const auto& row : summary.rows) {
     const std::string& id = row[summary.at("run")];
     if (!seen.insert(id).second) continue;
     known.push_back(id);
-    if (!wanted.empty() && wanted.erase(id) == 0) continue;
+    if (!ids.empty() && wanted.erase(id) == 0) continue;
+    if (kind_of(folder / "runs" / id) == PathKind::kNothing && included.contains(id)) {
+      ++source.num_included;
+      continue;
+    }
     std::vector<std::pair<std::string, std::string>> axes;
     for (std::size_t c = 1; c < summary.at("seed"); ++c) axes.emplace_back(summary.columns[c], row[c]);
     source.runs.emplace_back(folder / "runs" / id, std::move(axes));
@@ -140,7 +146,9 @@ ExportSource read_export_source(const fs::path& folder, const std::vector<std::s
   if (!unknown.empty())
     throw InputError(
         fmt::format("{}: has no run '{}' in its newest sweep{}", folder.string(), *unknown.begin(), suggestion(*unknown.begin(), known)));
-  if (source.runs.empty()) throw InputError(folder.string() + ": has no finished runs");
+  if (source.runs.empty())
+    throw InputError(folder.string() + (source.num_included > 0 ? ": has these runs by 'include_results': export them from their own folder"
+                                                                : ": has no finished runs"));
   return source;
 }
 

@@ -69,6 +69,7 @@ struct ExportSource {
   std::filesystem::path folder;
   std::string experiment;
   std::vector<ExportedRun> runs;  // of its newest sweep, in grid order, each once
+  std::size_t num_included = 0;   // runs that its tables have by 'include_results', which are exported from their own folders
 };
 
 // ids: the runs that are wanted; none: all. InputError: no results folder, or no such run.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -58,6 +59,29 @@ std::string conflict_between(const fs::path& kept, const fs::path& other) {
                      changed.empty() ? "" : " (made by other versions of " + changed + ")");
 }
 
+// True where the folder that is joined again has the run as its results were earlier, and they are intact.
+bool is_stale_copy(const fs::path& copy, const fs::path& source) {
+  const RunManifest a = read_run_manifest(copy), b = read_run_manifest(source);
+  if (!a.is_ours() || !a.is_finished || !damage_of(source, b).empty()) return false;
+  const auto tables = [](RunManifest m) {
+    m.files.erase("resolved.yaml");  // names files from its own place
+    return std::move(m.files);
+  };
+  return tables(a) != tables(b) || a.code != b.code;
+}
+
+// Copies the runs of one results folder that are taken from it.
+void copy_runs_of(const fs::path& folder, const std::map<std::string, fs::path>& first, const ResultsFolder& target) {
+  std::vector<std::string> own;
+  for (const auto& [id, run] : first) {
+    if (run != folder / "runs" / id) continue;
+    own.push_back(id);
+    const fs::path copy = target.runs() / id;
+    if (is_stale_copy(copy, run)) remove_files(copy, read_run_manifest(copy).file_names(), "manifest.json");
+  }
+  adopt_runs(own, {folder}, target, [&](const std::string& id) { return resolved_for(folder / "runs" / id, target.runs() / id); });
+}
+
 struct Sources {
   std::map<std::string, fs::path> first;  // run -> its folder in the first results folder that has it
   std::string remarks;
@@ -73,7 +97,11 @@ struct Sources {
 
 JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::vector<fs::path>& folders, const View& view) {
   JoinJson runs = JoinJson::array(), names = JoinJson::array();
-  for (const fs::path& folder : folders) names.push_back(folder.string());
+  std::string newest;
+  for (const fs::path& folder : folders) {
+    names.push_back(folder.string());
+    newest = std::max(newest, read_results_info(folder).finished);
+  }
   for (const ViewRow& row : view.rows) {
     auto run = read_json_object<JoinJson>(row.run / "manifest.json");
     for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);
@@ -85,6 +113,7 @@ JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::ve
           {"experiment", out.filename().string()},
           {"kind", kind},
           {kJoined, names},
+          {"finished", newest},
           {"axes", view.axes},
           {"runs", runs}};
 }
@@ -94,6 +123,10 @@ JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::ve
 std::string join_results(const fs::path& out, const std::vector<fs::path>& folders) {
   if (folders.size() < 2) throw InputError("kvlab results join OUT A B ...: needs two folders or more to join");
   require_free(out);
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    if (fs::equivalent(folder, out, error)) throw InputError(out.string() + ": is the folder to write, and one of those to join");
+  }
   const std::string kind = require_one_kind(folders);
   ViewUnion all;
   Sources sources;
@@ -111,12 +144,7 @@ std::string join_results(const fs::path& out, const std::vector<fs::path>& folde
   std::vector<std::string> ids;
   for (const auto& [id, run] : sources.first) ids.push_back(id);
   target.begin_sweep(ids, {"summary.csv", "manifest.json"});
-  for (const fs::path& folder : folders) {
-    std::vector<std::string> own;
-    for (const auto& [id, run] : sources.first)
-      if (run == folder / "runs" / id) own.push_back(id);
-    adopt_runs(own, {folder}, target, [&](const std::string& id) { return resolved_for(folder / "runs" / id, target.runs() / id); });
-  }
+  for (const fs::path& folder : folders) copy_runs_of(folder, sources.first, target);
   for (ViewRow& row : view.rows) {
     row.run = target.runs() / row.id;
     if (kind_of(row.run) != PathKind::kFolder)

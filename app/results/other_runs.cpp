@@ -4,12 +4,14 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
 #include "base/csv.h"
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace kvlab {
 
@@ -19,6 +21,24 @@ std::string runs_are(std::size_t count, const std::string& of) {
   return fmt::format("{} {}{} {}", count, count == 1 ? "run" : "runs", of.empty() ? "" : " of " + of, count == 1 ? "is" : "are");
 }
 
+std::set<std::string> included_runs(const fs::path& folder) {
+  std::set<std::string> ids;
+  const auto manifest = read_json_object<nlohmann::json>(folder / "manifest.json");
+  if (!manifest.contains("runs") || !manifest["runs"].is_array()) return ids;
+  for (const auto& run : manifest["runs"])
+    if (run.is_object() && run.value("state", "") == "included") ids.insert(run.value("run", ""));
+  return ids;
+}
+
+namespace {
+
+// A line on rows that are left out.
+std::string left_out_line(std::size_t count, const std::string& folder, const std::string& why) {
+  return count == 0 ? "" : runs_are(count, folder) + " " + why + " and " + (count == 1 ? "is" : "are") + " left out\n";
+}
+
+}  // namespace
+
 FolderView view_of_folder(const fs::path& folder) {
   if (kind_of(folder) != PathKind::kFolder) throw InputError(folder.string() + ": no such folder; kvlab run makes one");
   if (kind_of(folder / "summary.csv") != PathKind::kFile)
@@ -26,7 +46,8 @@ FolderView view_of_folder(const fs::path& folder) {
   const CsvTable summary = read_csv(folder / "summary.csv");
   const std::size_t num_axes = summary.at("seed") - 1;
   View view;
-  std::size_t num_broken = 0;
+  std::size_t num_broken = 0, num_included = 0;
+  const std::set<std::string> included = included_runs(folder);
   view.axes.assign(summary.columns.begin() + 1, summary.columns.begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
   std::set<std::pair<std::string, std::vector<std::string>>> seen;  // a run of graded answers has several rows
   for (const auto& row : summary.rows) {
@@ -36,12 +57,11 @@ FolderView view_of_folder(const fs::path& folder) {
     if (const RunManifest manifest = read_run_manifest(run); manifest.is_ours() && manifest.is_finished && !manifest.is_numbered)
       view.rows.push_back({row[0], run, std::move(labels)});
     else
-      ++num_broken;
+      ++(included.contains(row[0]) ? num_included : num_broken);
   }
   if (view.rows.empty()) throw InputError(folder.string() + ": holds no finished run");
-  return {view, num_broken > 0
-                    ? runs_are(num_broken, folder.string()) + " damaged or gone and " + (num_broken == 1 ? "is" : "are") + " left out\n"
-                    : ""};
+  return {view, left_out_line(num_broken, folder.string(), "damaged or gone") +
+                    left_out_line(num_included, folder.string(), "of results that it includes (name these folders, too)")};
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,11 @@ inline constexpr const char* kOriginAxis = "results";
 
 struct FolderView {
   View view;
-  std::string remark;  // a line on rows whose run is damaged or gone; "" if there are none
+  std::string remark;  // lines on rows whose run is damaged or gone, or of another results folder; "" if there are none
 };
+
+// Runs of other results folders that the tables of this one have by 'include_results'. Their files are in those folders.
+std::set<std::string> included_runs(const std::filesystem::path& folder);
 
 // The finished runs of the newest sweep of a results folder, each row with its labels. InputError: it is none, or holds no finished run.
 FolderView view_of_folder(const std::filesystem::path& folder);

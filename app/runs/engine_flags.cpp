@@ -263,9 +263,14 @@ class FlagReader {
 
   [[nodiscard]] double value_at(const std::string& path, double fallback) const {
     double value = fallback;
-    if (const YAML::Node node = node_at(path); node.IsDefined() && node.IsScalar()) parse_real(node.Scalar(), value);
+    bool is_set = false;
     for (const std::string& set : flags.overrides)
-      if (set.starts_with(path + "=")) parse_real(set.substr(path.size() + 1), value);
+      if (set.starts_with(path + "=")) is_set = parse_real(set.substr(path.size() + 1), value);
+    const YAML::Node node = node_at(path);
+    if (is_set || !node.IsDefined()) return value;
+    if (!node.IsScalar() || !parse_real(node.Scalar(), value))
+      throw InputError(
+          fmt::format("'{}' is no single number in the experiment, and an option is scaled by it: add --set {}=N", path, path));
     return value;
   }
 

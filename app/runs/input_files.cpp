@@ -121,8 +121,9 @@ void InputFiles::add_named(const std::string& key, const std::string& text, Inpu
   if (has_name && !is_model) {
     if (const fs::path known = named_spec(key, text); !known.empty()) path = known;
   }
-  // A word: folders of that name in the working directory are not meant.
-  if (!has_name && text.find_first_of("./") == std::string::npos && !fs::is_regular_file(path, error)) return;
+  // A word: folders of that name in the working directory are not meant, except where a trace's folder is named.
+  const bool is_word = !has_name && key != "file" && text.find_first_of("./") == std::string::npos;
+  if (is_word && !fs::is_regular_file(path, error)) return;
   if (!is_file_or_folder(path)) return;
   found.push_back({key + ": " + text, path.lexically_normal(), is_model, false});
 }

@@ -45,6 +45,8 @@ TEST_F(EngineFlagsTest, ProductsTakeFactorsGivenBeforeAndAfter) {
   EXPECT_THAT(vllm("--enable-expert-parallel -tp 2 --data-parallel-size 4").overrides, Contains("parallel.ep=8"));
   EXPECT_THAT(vllm("-tp 2 --swap-space 4 -pp 2").overrides, Contains("memory.host_memory_bytes=17179869184"));
   EXPECT_THAT(vllm("--enable-expert-parallel", {"parallel={tp: 4}"}).overrides, ElementsAre("parallel.ep=4"));
+  EXPECT_THAT(error_of([] { vllm("--swap-space 4", {"parallel={tp: [1, 2]}"}); }),
+              HasSubstr("'parallel.tp' is no single number in the experiment, and an option is scaled by it: add --set parallel.tp=N"));
 }
 
 TEST_F(EngineFlagsTest, OptionsOfSglang) {
@@ -77,7 +79,7 @@ TEST_F(EngineFlagsTest, NothingIsSilent) {
       {"--max-model-len 'a", "a quote ' is not closed"},
       {"--dtype float32", "'torch_dtype' in the model's file"},
   };
-  for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&] { vllm(text); }), HasSubstr(message)) << text;
+  for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&, &given = text] { vllm(given); }), HasSubstr(message)) << text;
 }
 
 // The command prints what is set, and resolved.yaml has it.

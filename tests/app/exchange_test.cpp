@@ -257,6 +257,27 @@ TEST_F(ExchangeRun, InferenceXIsInSecondsAndPerGpu) {
   EXPECT_THAT(call({"export", "two", "--format", "inferencex", "--out", "x"}).err, HasSubstr("x/inferencex.json: is there already"));
 }
 
+TEST_F(ExchangeRun, InferenceXHasTheValuesOfASearch) {
+  const auto row_of = [](const std::string& search) {
+    const Called called = call({"run", "small.yaml", "--out", "found", "--quiet", "--set", "search=" + search});
+    EXPECT_EQ(called.status, 0) << called.err;
+    EXPECT_EQ(call({"export", "found", "--format", "inferencex"}).status, 0);
+    return Json::parse(read("found/export/inferencex/inferencex.json"))[0];
+  };
+  const auto tokens_per_s = [] {
+    const CsvTable found = read_csv("found/summary.csv");
+    return std::stod(found.rows[0][found.at("output_tokens_per_s")]);
+  };
+  // Nothing attains: the run is the one with the most hardware.
+  const Json by_tp = row_of("{tp: [1, 2], ttft_max_ms: 0.001}");
+  EXPECT_EQ(by_tp["tp"], 2);
+  EXPECT_NEAR(by_tp["output_tput_per_gpu"].get<double>(), tokens_per_s() / 2, 1e-6);
+  const Json by_replicas = row_of("{replicas: [1, 3], ttft_max_ms: 0.001}");
+  EXPECT_EQ(by_replicas["tp"], 1);
+  EXPECT_NEAR(by_replicas["output_tput_per_gpu"].get<double>(), tokens_per_s() / 3, 1e-6);
+  EXPECT_EQ(row_of("{concurrency: [2, 4], ttft_max_ms: 1000000}")["conc"], 4);
+}
+
 TEST_F(ExchangeRun, MlflowLayout) {
   ASSERT_EQ(call({"run", "small.yaml", "--out", "out", "--quiet", "--set", "scheduler=[vllm_v1, sarathi]"}).status, 0);
   const Called called = call({"export", "out", "--format", "mlflow", "--out", "mlruns"});
@@ -286,6 +307,8 @@ TEST_F(ExchangeRun, SweepsHaveAFolderPerRunAndMistakesAreNamed) {
   EXPECT_TRUE(fs::exists("out/export/aiperf/" + second + "/profile_export.jsonl"));
   ASSERT_EQ(call({"export", "out", "--format", "vllm_bench", "--run", second, "--out", "x"}).status, 0);
   EXPECT_EQ(Json::parse(read("x/vllm_bench.json"))["label"], second);
+  ASSERT_EQ(call({"export", "out", "--format", "vllm_bench", "--run", first, "--out", "y"}).status, 0);
+  EXPECT_EQ(Json::parse(read("y/vllm_bench.json"))["label"], first) << "the runs after it are not wanted";
   EXPECT_THAT(call({"export", "out", "--format", "aiperfx"}).err, HasSubstr("unknown export format 'aiperfx'; did you mean 'aiperf'?"));
   EXPECT_THAT(call({"export", "out", "--format", "aiperf", "--run", "nope"}).err,
               HasSubstr("has no run 'nope' in its newest sweep; known: "));

@@ -77,6 +77,22 @@ TEST_F(ResultsCommandTest, JoinedFoldersHoldEveryRun) {
   ASSERT_EQ(call({"results", "join", "both", "one", "two"}).status, 0) << "a joined folder may be joined again";
 }
 
+// A folder that is joined again has the runs as they are now, and not as they were when it was joined first.
+TEST_F(ResultsCommandTest, JoiningAgainTakesNewerRuns) {
+  ASSERT_EQ(call({"results", "join", "both", "one", "two"}).status, 0);
+  const fs::path source = run_folder("results/two"), copy = fs::path("results/both/runs") / source.filename();
+  auto manifest = nlohmann::json::parse(read(copy / "manifest.json"));
+  const nlohmann::json now = manifest["code"];
+  manifest["code"]["core"] = "0123456789abcdef";
+  write(copy / "manifest.json", manifest.dump());
+  ASSERT_EQ(call({"results", "join", "both", "one", "two"}).status, 0);
+  EXPECT_EQ(nlohmann::json::parse(read(copy / "manifest.json"))["code"], now);
+  EXPECT_EQ(read(copy / "requests.csv"), read(source / "requests.csv"));
+  EXPECT_EQ(num_runs("results/both"), 4U);
+  EXPECT_THAT(call({"results", "join", "both", "one", "both"}).err, HasSubstr("results/both: is the folder to write, and one of"));
+  EXPECT_THAT(call({"results"}).out, Not(HasSubstr("stopped")));
+}
+
 TEST_F(ResultsCommandTest, WhatCannotBeJoinedIsSaid) {
   EXPECT_THAT(call({"results", "join", "one", "two", "one"}).err, HasSubstr("results/one: is there already, and is no result of"));
   EXPECT_THAT(call({"results", "join", "x", "one"}).err, HasSubstr("two or more to join"));
@@ -129,6 +145,13 @@ TEST_F(ResultsCommandTest, AnExperimentIncludesRunsOfOthers) {
   const auto manifest = nlohmann::json::parse(read("results/one/manifest.json"));
   EXPECT_EQ(manifest["runs"].size(), 4U);
   EXPECT_EQ(manifest["runs"][3]["state"], "included");
+  // Its own runs are exported and joined, and a line names the others.
+  const Called exported = call({"export", "results/one", "--format", "inferencex"});
+  EXPECT_THAT(exported.out, HasSubstr("2 runs of results/one are of results that it includes")) << exported.err;
+  EXPECT_EQ(nlohmann::json::parse(read("results/one/export/inferencex/inferencex.json")).size(), 2U);
+  const Called joined = call({"results", "join", "both", "one", "two"});
+  EXPECT_THAT(joined.out, HasSubstr("2 runs of results/one are of results that it includes")) << joined.err;
+  EXPECT_THAT(joined.out, HasSubstr("joined 4 runs of 2 folders"));
   // Without the key the tables are those of before.
   write("one.yaml", with_name("one", "scheduler: [vllm_v1, sarathi]\n"));
   ASSERT_EQ(call({"run", "one.yaml", "--quiet"}).status, 0);

@@ -319,6 +319,20 @@ TEST_F(ChangedInput, ARunThatReadsItIsNotKept) {
   EXPECT_EQ(done({"two.yaml"}), 2);
 }
 
+TEST_F(ChangedInput, FilesInATracesFolderCount) {
+  const std::string session =
+      R"({"id": "a", "block_size": 64, "requests": [{"t": 0, "in": 130, "out": 10, "hash_ids": [1, 2], "api_time": 1}]})";
+  fs::create_directories("sessions");
+  write("sessions/a.json", session);
+  write("folder.yaml",
+        "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\ntrace: {file: sessions, arrival: {poisson: "
+        "{rate_per_s: 1}}}\n");
+  EXPECT_EQ(done({"folder.yaml"}), 1);
+  EXPECT_EQ(done({"folder.yaml"}), 0);
+  write("sessions/b.json", session);
+  EXPECT_EQ(done({"folder.yaml"}), 1);
+}
+
 TEST_F(ChangedInput, ARecipeByItsNameCounts) {
   fs::copy(KVLAB_SOURCE_DIR "/policies/kv/recipes", "recipes");
   ::setenv("KVLAB_RECIPES", "recipes", 1);

@@ -139,6 +139,16 @@ TEST(AgenticMooncakeReader, ChainsThatStandApartAreGathered) {
   EXPECT_EQ(t.at(2).prompt_tokens, 2);
 }
 
+TEST(AgenticMooncakeReader, IsNamedWhereTheFirstRowIsOfMooncakeToo) {
+  const std::string rows = R"({"request_id":"a","timestamp":0,"input_length":1,"output_length":5})"
+                           "\n"
+                           R"({"request_id":"b","wait_for":["a"],"input_length":3,"output_length":5})";
+  EXPECT_NE(
+      error_of([&] { read_all(rows); }).find(":2: column 'wait_for': rows of agents have this column; set 'format: agentic_mooncake'"),
+      std::string::npos);
+  EXPECT_TRUE(read_all(rows, {}, "format: agentic_mooncake").at(1).is_follow_up);
+}
+
 TEST(MooncakeDeltaReader, RowsAddToThePromptOfTheTurnBefore) {
   const InMemoryTrace t = read_all(R"({"session_id":"s","timestamp":0,"input_length":100,"output_length":5,"hash_ids":[1,2]})"
                                    "\n"

@@ -21,11 +21,18 @@ class Mooncake final : public JsonReader {
       : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
 
  private:
-  static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 1>{"request_id"});  // requests are known by their place
+  // Requests are known by their place. The keys after request_id are of agents: their first row may lack all of them.
+  static constexpr std::size_t kFirstOfAgents = MooncakeRow::kKeys.size() + 1;
+  static constexpr auto kKeys = with_mooncake_keys(
+      std::array<std::string_view, 6>{"request_id", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events"});
 
   bool read_row(TraceRequest& request) override {
     row_.clear();
-    if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { row_.read_field(key, field); })) return false;
+    const auto read_field = [&](std::size_t key, JsonField field) {
+      if (key >= kFirstOfAgents) field.fail("rows of agents have this column; set 'format: agentic_mooncake'");
+      row_.read_field(key, field);
+    };
+    if (!rows_.next(kKeys, read_field)) return false;
     row_.check_lengths(lines());
     request.prompt_tokens = row_.prompt_tokens;
     request.output_tokens = row_.output_tokens;

@@ -18,18 +18,21 @@ std::int64_t setting_or_one(const ExportedRun& run, const char* path) {
   return value;
 }
 
-// All GPUs of the run; 0 where the files do not say.
-std::int64_t gpus_of(const ExportedRun& run) {
-  if (!run.manifest().contains("pools")) {
-    if (!run.manifest().contains("hardware")) return 0;
-    const std::int64_t tp = setting_or_one(run, "parallel.tp"), dp = setting_or_one(run, "parallel.dp"),
-                       ep = setting_or_one(run, "parallel.ep");  // experts are on the GPUs of tp and dp, or on more
-    const std::int64_t stage = dp > 1 ? tp * dp : std::max(tp, ep);
-    return setting_or_one(run, "replicas") * stage * setting_or_one(run, "parallel.pp");
-  }
-  std::int64_t all = 0;
-  for (const auto& pool : run.manifest()["pools"]) all += pool.value("replicas", 0) * pool.value("gpus_per_replica", 0);
-  return all;
+// The value that a search chose: `column` of summary.csv, or where no value attains the end of its range that was run. None: there is no
+// such search.
+std::optional<std::int64_t> searched(const ExportedRun& run, const char* column, const char* easiest_end) {
+  if (const auto chosen = run.number(column)) return std::llround(*chosen);
+  long long end = 0;
+  return parse_integer(run.setting(easiest_end), end) ? std::optional<std::int64_t>(end) : std::nullopt;
+}
+
+// Users of a closed loop; none of an open loop.
+std::optional<std::int64_t> users_of(const ExportedRun& run) {
+  if (const auto found = searched(run, "search_concurrency", "search.concurrency.0")) return found;
+  long long users = 0;
+  for (const auto& [path, value] : run.settings())
+    if (path.starts_with("trace.") && path.ends_with(".concurrency") && parse_integer(value, users)) return users;
+  return std::nullopt;
 }
 
 // "h100" of a run, "h100+l40s" of pools that differ.
@@ -71,23 +74,23 @@ RowJson inferencex_row(const ExportedRun& run) {
   const std::vector<ExportedRequest> requests = run.requests();
   RowJson row;
   add_text(row, "hw", hardware_of(run));
-  long long users = 0;
-  for (const auto& [path, value] : run.settings())
-    if (path.starts_with("trace.") && path.ends_with(".concurrency") && parse_integer(value, users)) row["conc"] = users;
+  if (const auto users = users_of(run)) row["conc"] = *users;
   add_text(row, "model", run.manifest().value("model", ""));
   row["framework"] = "kvlab";
   row["disagg"] = run.manifest().contains("pools");
   for (const auto& [key, tokens] : {std::pair{"isl", &ExportedRequest::prompt_tokens}, {"osl", &ExportedRequest::output_tokens}})
     if (const double mean = mean_tokens(requests, tokens); std::isfinite(mean)) row[key] = mean;
   if (!run.manifest().contains("pools")) {
-    for (const char* const degree : {"tp", "pp", "ep"}) row[degree] = setting_or_one(run, (std::string("parallel.") + degree).c_str());
+    row["tp"] = searched(run, "search_tp", "search.tp.1").value_or(setting_or_one(run, "parallel.tp"));
+    for (const char* const degree : {"pp", "ep"}) row[degree] = setting_or_one(run, (std::string("parallel.") + degree).c_str());
     row["dp_attention"] = setting_or_one(run, "parallel.dp") > 1;
   }
   const std::optional<double> prompts = run.number("prompt_tokens_per_s"), outputs = run.number("output_tokens_per_s");
-  if (const auto gpus = static_cast<double>(gpus_of(run)); gpus > 0 && prompts && outputs) {
-    row["tput_per_gpu"] = (*prompts + *outputs) / gpus;
-    row["input_tput_per_gpu"] = *prompts / gpus;
-    row["output_tput_per_gpu"] = *outputs / gpus;
+  const bool is_on_gpus = run.manifest().contains("hardware") || run.manifest().contains("pools");
+  if (const std::optional<double> gpus = run.number("gpus"); is_on_gpus && gpus && *gpus > 0 && prompts && outputs) {
+    row["tput_per_gpu"] = (*prompts + *outputs) / *gpus;
+    row["input_tput_per_gpu"] = *prompts / *gpus;
+    row["output_tput_per_gpu"] = *outputs / *gpus;
   }
   const LatencyValues values = latency_values(requests);
   add_seconds(row, "ttft", values.ttft);
