@@ -53,9 +53,10 @@ def is_elsewhere(rows):
 
 
 def _shade(colour, place, count):
-    """The colour darker or lighter: one of `count` shades."""
-    step = 0.0 if count == 1 else -0.3 + 0.7 * place / (count - 1)
+    """The colour darker or lighter: one of `count` shades; of a dark colour, whose darker shades look alike, lighter ones alone."""
     rgb = np.array(to_rgb(colour))
+    darkest, lightest = (0.0, 0.6) if rgb @ (0.2126, 0.7152, 0.0722) < 0.3 else (-0.3, 0.4)
+    step = 0.0 if count == 1 else darkest + (lightest - darkest) * place / (count - 1)
     return to_hex(rgb * (1 + step) if step < 0 else rgb + (1 - rgb) * step)
 
 

@@ -60,8 +60,8 @@ def _shrink(path, out):
     whole = Image.open(path).convert("RGB")
     for scale in (0.67, 0.58, 0.5, 0.45):
         image = whole.resize((round(scale * whole.width), round(scale * whole.height)), Image.LANCZOS)
-        for colours in (256, 128, 64, 32):
-            image.quantize(colours, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(out, optimize=True)
+        for colours in (256, 128, 64):
+            image.quantize(colours, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).save(out, optimize=True)
             if out.stat().st_size <= MOST_BYTES:
                 return
     raise ResultsError(f"{out}: has {out.stat().st_size} bytes, and an image of the gallery has at most {MOST_BYTES}")

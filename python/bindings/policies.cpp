@@ -22,7 +22,8 @@ constexpr std::array<std::pair<const char*, void (*)(const PolicyPtr&)>, 5> kPol
                                                                                              {"block cache", add_block_cache},
                                                                                              {"dispatcher", add_dispatcher}}};
 
-int num_policy_uses = 0;  // changed with the GIL alone
+// Changed with the GIL alone: uses that have begun, and those of them that may run.
+int num_policy_uses = 0, num_ready_uses = 0;
 
 // Returns {name: text} of all policies. Never destroyed: the interpreter ends before it.
 nb::object& policy_texts() {
@@ -38,6 +39,8 @@ void add_policy(const nb::dict& declaration) {
   throw nb::value_error(("unknown kind of policy: " + kind).c_str());
 }
 
+nb::dict texts_of_policies() { return policy_texts().is_valid() ? nb::cast<nb::dict>(policy_texts()()) : nb::dict(); }
+
 void forget_all() {
   forget_policies();
   policy_texts().reset();
@@ -46,13 +49,22 @@ void forget_all() {
 }  // namespace
 
 PolicyUse::PolicyUse() {
-  if (num_policy_uses == 0 && policy_texts().is_valid())
-    for (const auto& [name, text] : nb::cast<nb::dict>(policy_texts()()))
-      set_running_source("python:" + nb::cast<std::string>(name), nb::cast<std::string>(text));
-  ++num_policy_uses;
+  ++num_policy_uses;  // first, since other threads of Python may run while it makes the texts
+  try {
+    const nb::dict texts = num_ready_uses == 0 ? texts_of_policies() : nb::dict();
+    if (num_ready_uses == 0)  // still: no run reads the sources
+      for (const auto& [name, text] : texts) set_running_source("python:" + nb::cast<std::string>(name), nb::cast<std::string>(text));
+  } catch (...) {
+    --num_policy_uses;
+    throw;
+  }
+  ++num_ready_uses;
 }
 
-PolicyUse::~PolicyUse() { --num_policy_uses; }
+PolicyUse::~PolicyUse() {
+  --num_policy_uses;
+  --num_ready_uses;
+}
 
 void bind_policies(nb::module_& m) {
   bind_requests(m);

@@ -41,7 +41,10 @@ def _run_and_draw(arguments: Sequence[str]) -> int:
     """Runs a command that may write results, and draws their figures; the program names the folder in the file KVLAB_RESULT_FILE."""
     with tempfile.NamedTemporaryFile("r", prefix="kvlab.", suffix=".txt") as named:
         os.environ["KVLAB_RESULT_FILE"] = named.name
-        status = _kvlab.main(list(arguments))
+        try:
+            status = _kvlab.main(list(arguments))
+        finally:
+            del os.environ["KVLAB_RESULT_FILE"]  # of this call alone
         folder = named.read().strip()
     if folder and os.environ.get("KVLAB_NO_FIGURES") != "1" and _script("plot", ["--", folder]) != 0:
         print(f"kvlab: figures are missing: kvlab plot '{folder}' tries again", file=sys.stderr)

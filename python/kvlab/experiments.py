@@ -77,7 +77,7 @@ def run(
     InputError: the experiment, or one of its runs, has an error that the caller can mend. RuntimeError: any other failure. Both have
     `results`, those of the complete runs, where some runs failed. Warnings of the program are Python warnings."""
     listener = progress or (None if quiet else progress_line.listener())
-    folder = fspath(out) if out is not None else ""
+    folder = str(Path(out)) if out is not None else ""  # without a slash at the end
     file = file_of(path, folder)
     status, made, err = _kvlab.run(file, overrides(set), folder, jobs or 0, force, join, shard or "", fast_forward, listener)
     results = Results(made)

@@ -86,11 +86,12 @@ def _parameter(spec: inspect.Parameter, where: str) -> dict[str, Any]:
 def _split(function: Callable[..., Any], where: str) -> tuple[list[str], list[inspect.Parameter]]:
     """The positional arguments of a function by name, and its keyword-only ones."""
     positional, keywords = [], []
+    declared = getattr(function, "__kvlab_params__", {})
     for spec in inspect.signature(function).parameters.values():
         if spec.kind in (spec.VAR_POSITIONAL, spec.VAR_KEYWORD):
             raise TypeError(f"{where}: name each argument in place of '*{spec.name}'")
         if spec.kind == spec.KEYWORD_ONLY:
-            keywords.append(spec)
+            keywords.append(spec.replace(default=declared.get(spec.name, spec.default)))
         else:
             positional.append(spec.name)
     return positional, keywords
@@ -106,18 +107,21 @@ def _places(kind: str, method: str, arguments: Sequence[str], where: str) -> lis
     return [known.index(name) for name in arguments]
 
 
-def _with_defaults(make: Callable[..., Any], keywords: Sequence[inspect.Parameter]) -> None:
-    """Called from Python without a parameter that is a param(), a function would see the param itself: its default takes the place."""
-    defaults = getattr(make, "__kwdefaults__", None)
-    if defaults:
-        make.__kwdefaults__ = {k: v.default if isinstance(v, param) else v for k, v in defaults.items()}
+def _with_defaults(make: Callable[..., Any]) -> None:
+    """Called from Python without a parameter that is a param(), a function would see the param itself: its default takes the place. The param is
+    kept for a second decorator, and for classes that inherit the function."""
+    defaults = getattr(make, "__kwdefaults__", None) or {}
+    params = {k: v for k, v in defaults.items() if isinstance(v, param)}
+    if params:
+        make.__kvlab_params__ = params  # type: ignore[attr-defined]
+        make.__kwdefaults__ = {**defaults, **{k: v.default for k, v in params.items()}}
 
 
 def _of_function(kind: str, function: Callable[..., Any], where: str) -> dict[str, Any]:
     method = next(iter(_METHODS[kind]))
     arguments, keywords = _split(function, where)
     parameters = [_parameter(spec, where) for spec in keywords]
-    _with_defaults(function, keywords)
+    _with_defaults(function)
 
     def make(**values: Any) -> Any:
         return SimpleNamespace(**{method: functools.partial(function, **values) if values else function})
@@ -144,7 +148,7 @@ def _of_class(kind: str, cls: type, where: str) -> dict[str, Any]:
         if len(arguments) > 1:
             raise TypeError(f"{where}: parameters of YAML are keyword-only: write __init__(self, *, {', '.join(arguments[1:])})")
         parameters = [_parameter(spec, where) for spec in keywords]
-        _with_defaults(cls.__init__, keywords)
+        _with_defaults(cls.__init__)
     return {"parameters": parameters, "methods": methods, "make": cls}
 
 
@@ -275,5 +279,5 @@ def dispatcher(name: str) -> Callable[[Any], Any]:
     return _decorator("dispatcher", name)
 
 
-_kvlab.take_policy_texts_from(lambda: {name: text() for name, text in _texts.items()})
+_kvlab.take_policy_texts_from(lambda: {name: text() for name, text in tuple(_texts.items())})
 atexit.register(_kvlab.forget_policies)

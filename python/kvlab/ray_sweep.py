@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def run_shards(path: Experiment, settings: Mapping[str, Any], out: str | PathLik
 
     if not ray.is_initialized():
         ray.init()
-    here, folder = os.getcwd(), fspath(out) if out is not None else ""
+    here, folder = os.getcwd(), str(Path(out)) if out is not None else ""
     file, count = file_of(path, folder), shards or max(1, int(ray.cluster_resources().get("CPU", 1)))
     task = ray.remote(run_shard)
     tasks = [task.remote(here, file, settings, folder, f"{i}/{count}", options) for i in range(1, count + 1)]

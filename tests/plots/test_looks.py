@@ -10,7 +10,9 @@ from unittest import mock
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "plots"), str(HERE)]
 
+import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from matplotlib.colors import to_rgb  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 
@@ -115,6 +117,12 @@ class Looks(unittest.TestCase):
         self.assertAlmostEqual(points.loc["half", "below"], (0.5 - low) / 2**0.5)
         self.assertAlmostEqual(points.loc["half", "above"], (high - 0.5) / 2**0.5)
         self.assertAlmostEqual(points.loc["all", "below"], (1 - groups.wilson(4, 4)[0]) / 2**0.5)
+
+    def test_policies_of_a_family_have_shades_that_can_be_told_apart(self):
+        for family in (f for f in fidelity.FAMILIES if f != "reference"):
+            points = pd.DataFrame({"name": ["a", "b", "c", "d"], "family": family})
+            light = [np.dot(to_rgb(look["color"]), (0.2126, 0.7152, 0.0722)) for look in fidelity.looks_of(points).values()]
+            self.assertGreater(min(np.diff(light)), 0.08, family)
 
     def test_figures_over_equal_bytes_are_left_out_and_prompts_have_theirs(self):
         rows = [synthetic.replay_row(recipe, "prefill selection", 1000, 1000, 1.0, 0.0, 1.0, 1.0) for recipe in ("minference", "xattention")]

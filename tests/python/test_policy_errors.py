@@ -160,6 +160,19 @@ class Errors(Policies):
             plan.add(r, view.needed_tokens(r))
             plan.add(r, 1)
 
+        @fails("ValueError: reject: request 0 was rejected in this plan")
+        def rejects_twice(self, view, plan):
+            r = view.waiting(0)
+            view.reject(r, "once")
+            view.reject(r, "again")
+
+        @fails("ValueError: admit: request 0 was rejected in this plan")
+        def admits_a_rejected_request(self, view, plan):
+            r = view.waiting(0)
+            view.try_allocate(r, view.needed_tokens(r))
+            view.reject(r, "once")
+            view.admit(r)
+
         views = []
 
         @fails("RuntimeError: the view is valid only during the call")
@@ -210,6 +223,26 @@ class Errors(Policies):
 
 
 class Declarations(Policies):
+    def test_ranges_hold_for_each_name_of_a_function_and_for_subclasses(self):
+        def ranged(request, *, window=kvlab.param(4, min=1, max=9, meaning="requests")):
+            return window * request.prompt_tokens
+
+        class Base:
+            def __init__(self, *, window=kvlab.param(4, min=1, max=9, meaning="requests")):
+                self.window = window
+
+            def key(self, request):
+                return self.window * request.prompt_tokens
+
+        for target in (ranged, Base, type("Derived", (Base,), {})):
+            name = f"ranged_{target.__name__}"
+            kvlab.order(name)(target)
+            kvlab.order(f"{name}_again")(target)
+            for each in (name, f"{name}_again"):
+                (row,) = kvlab.describe(each)["parameters"]
+                self.assertEqual((row["key"], row["default"], row["range"], row["meaning"]), ("window", "4", "[1, 9]", "requests"))
+        self.assertEqual(Base().window, 4)
+
     def test_mistakes_are_told_when_a_policy_is_declared(self):
         def fails(error, message, decorator):
             def with_target(target):

@@ -12,6 +12,97 @@ from policy_case import MISSING, Policies, serving
 
 if not MISSING:
     import kvlab
+    from kvlab.policy_text import text_of
+
+
+class Texts(Policies):
+    """The text of a policy follows every file and value of the user's own that the policy uses."""
+
+    FILES = {
+        "deep.py": "FACTOR = 2\n",
+        "middle.py": "import deep\nfrom other import weight\n",
+        "other.py": "def weight(n):\n    return n + 1\n",
+        "uses.py": """\
+            import functools
+            import middle
+            import numpy as np
+
+            SCALE = 3
+
+            def scaled(by):
+                def decorate(function):
+                    @functools.wraps(function)
+                    def inner(request):
+                        return by * function(request) + 0
+                    return inner
+                return decorate
+
+            @functools.lru_cache(maxsize=None)
+            def cached(n):
+                return n + 10
+
+            def max(n, least=SCALE):
+                return n + 20
+
+            TABLE = {"a": lambda n: n + 30}
+
+            class Base:
+                step = SCALE + 1
+
+                def key(self, request):
+                    return self.step
+
+            @scaled(2)
+            def wrapped(request):
+                return request.prompt_tokens
+
+            def plain(request):
+                return np.int64(cached(max(TABLE["a"](middle.weight(request.prompt_tokens)))))
+
+            class Derived(Base):
+                pass
+            """,
+    }
+    CHANGES = {
+        "wrapped": [("uses.py", "* function(request) + 0", "* function(request) + 1"), ("uses.py", "@scaled(2)", "@scaled(5)")],
+        "plain": [
+            *(("uses.py", f"return n + {n}", f"return n + {n + 1}") for n in (10, 20)),
+            *(("uses.py", "n: n + 30", "n: n + 31"), ("uses.py", "SCALE = 3", "SCALE = 4")),
+            *(("other.py", "n + 1", "n + 2"), ("deep.py", "= 2", "= 5")),
+        ],
+        "Derived": [("uses.py", "SCALE = 3", "SCALE = 4")],
+    }
+
+    def texts(self, change=None):
+        """The texts of the policies in a process of its own, with one change to the files."""
+        for name, text in self.FILES.items():
+            text = textwrap.dedent(text)
+            if change and change[0] == name:
+                self.assertEqual(text.count(change[1]), 1, change)
+                text = text.replace(*change[1:])
+            Path(name).write_text(text)
+        program = "import sys; sys.path.insert(0, '.'); import uses, kvlab.policy_text as t; print(*(repr(t.text_of(getattr(uses, n))) for n in sys.argv[1:]), sep='\\n')"
+        done = subprocess.run([sys.executable, "-B", "-c", program, *self.CHANGES], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return dict(zip(self.CHANGES, done.stdout.splitlines()))
+
+    def test_they_change_with_what_a_policy_uses(self):
+        first = self.texts()
+        self.assertEqual(first, self.texts())
+        for policy, changes in self.CHANGES.items():
+            for change in changes:
+                with self.subTest(policy=policy, change=change):
+                    self.assertNotEqual(first[policy], self.texts(change)[policy])
+
+    def test_libraries_count_by_their_versions(self):
+        import numpy as np
+
+        def uses_numpy(request):
+            return np.int64(request.number)
+
+        text = text_of(uses_numpy)
+        self.assertIn(f"numpy {np.__version__}", text)
+        self.assertLess(len(text), 1000)
 
 
 class Identity(Policies):

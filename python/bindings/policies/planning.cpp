@@ -28,6 +28,7 @@ void Planning::require_running(RequestId r, const char* act) const {
 
 void Planning::require_waiting(RequestId r, const char* act) const {
   const Request& info = view().info(r);
+  if (rejected_.contains(r)) refuse(fmt::format("{}: request {} was rejected in this plan", act, info.number));
   if (info.is_running) refuse(fmt::format("{}: request {} runs already", act, info.number));
   if (info.is_parked || info.is_swapped || info.in_flight_steps > 0)
     refuse(fmt::format("{}: request {} is not ready: ask view.readiness(request) first", act, info.number));
@@ -51,6 +52,7 @@ std::int32_t Planning::needed_tokens(RequestId r) const {
 }
 
 Readiness Planning::readiness(RequestId r) const {
+  if (rejected_.contains(r)) refuse(fmt::format("readiness: request {} was rejected in this plan", view().info(r).number));
   if (view().info(r).is_running) refuse(fmt::format("readiness: request {} runs already", view().info(r).number));
   return ready_to_admit(view(), r);
 }
@@ -91,8 +93,10 @@ void Planning::preempt(RequestId r, Preemption mode, QueueEnd end) {
   view().preempt(r, mode, end);
 }
 
-void Planning::reject(RequestId r, const std::string& reason) const {
+void Planning::reject(RequestId r, const std::string& reason) {
   require_waiting(r, "reject");
+  room_.erase(r);
+  rejected_.insert(r);
   view().reject(r, kept_reason(reason));
 }
 

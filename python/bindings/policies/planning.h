@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "bindings/policies/requests.h"
@@ -25,7 +26,7 @@ class Planning {
   bool allocate_or_preempt(RequestId r, std::int32_t tokens);
   void admit(RequestId r);
   void preempt(RequestId r, Preemption mode, QueueEnd end);
-  void reject(RequestId r, const std::string& reason) const;
+  void reject(RequestId r, const std::string& reason);
   void add(RequestId r, std::int32_t tokens);
 
  private:
@@ -36,6 +37,7 @@ class Planning {
   StepBuilder step_;
   LeasePtr lease_;
   std::map<RequestId, std::int32_t> room_;  // tokens that were allocated in this plan
+  std::set<RequestId> rejected_;            // in this plan: their slots are free
 };
 
 void bind_planning(nb::module_& m);
