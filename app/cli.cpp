@@ -241,12 +241,16 @@ void require_written(std::ostream& out) {
 // Values of --vllm-args and --sglang-args begin with dashes, so they are joined to their option.
 std::vector<std::string> joined(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
-  bool takes_value = false;
+  bool takes_value = false, took_option = false;
   for (const std::string& word : arguments) {
+    if (took_option && word.find_first_not_of("0123456789.") == std::string::npos)
+      throw InputError("the options of an engine are one argument, in quotes: " + words.back().substr(0, words.back().find('=')) + " '" +
+                       words.back().substr(words.back().find('=') + 1) + " " + word + "'");
     if (takes_value)
       words.back() += "=" + word;
     else
       words.push_back(word);
+    took_option = takes_value && word.starts_with("--") && word.find_first_of(" =") == std::string::npos;
     takes_value = !takes_value && (word == "--vllm-args" || word == "--sglang-args");
   }
   return words;

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 
 #include "base/text.h"
 
@@ -116,6 +117,23 @@ std::vector<std::string> misspelled(std::string_view name, const std::vector<std
   return best;
 }
 
+std::string digits_of(std::string_view text) {
+  std::string digits;
+  std::copy_if(text.begin(), text.end(), std::back_inserter(digits), is_digit);
+  return digits;
+}
+
+// "h100x4" and "H100-SXM" begin with "h100", and "a100x" does not begin with "a10".
+bool is_begun_by(const std::string& typed, const std::string& candidate) {
+  return candidate.size() >= 3 && !digits_of(candidate).empty() && typed.size() > candidate.size() && typed.starts_with(candidate) &&
+         !is_digit(typed[candidate.size()]);
+}
+
+// One letter is wrong or missing, and every digit is right: "vllm1" for "vllm_v1".
+bool has_same_digits(const std::string& typed, const std::string& candidate) {
+  return typed.size() >= 5 && !digits_of(typed).empty() && digits_of(typed) == digits_of(candidate) && edit_distance(typed, candidate) <= 1;
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {
@@ -146,7 +164,14 @@ std::vector<std::string> meant_names(std::string_view name, const std::vector<st
   std::vector<std::string> longer = those_where([&](const std::string& candidate) { return begins_with(words_of(candidate), typed); });
   constexpr std::size_t kMost = 8;  // of more names that begin alike none is meant in particular
   if (!longer.empty() && longer.size() <= kMost) return longer;
-  return misspelled(name, known);
+  const std::vector<std::string> near = misspelled(name, known);
+  if (!near.empty()) return near;
+  const std::string letters = without_separators(name);
+  for (bool (*is_meant)(const std::string&, const std::string&) : {has_same_digits, is_begun_by}) {
+    const std::vector<std::string> meant = those_where([&](const std::string& c) { return is_meant(letters, without_separators(c)); });
+    if (!meant.empty() && meant.size() <= kMost) return meant;
+  }
+  return {};
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {

@@ -65,7 +65,8 @@ void TraceFormats::refuse_options_of_others(const std::string& name) const {
   }
   for (const auto& [key, formats] : known_to) {
     if (p_.has(key) && std::ranges::find(formats, name) == formats.end())
-      p_.fail_at(key, fmt::format("'{}' has a meaning for format '{}' only; this trace is '{}'", key, join(formats, "' and '"), name));
+      p_.fail_at(key, fmt::format("'{}' has a meaning for format '{}' only; this trace is '{}'{}", key, join(formats, "' and '"), name,
+                                  key == "rate_per_s" ? "; for arrivals at a rate write 'arrival: {poisson: {rate_per_s: ...}}'" : ""));
   }
 }
 

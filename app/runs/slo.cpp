@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "app/runs/latency_limit.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "traces/row_reader.h"
@@ -154,6 +155,11 @@ Slo read_slo(Params& p) {
   }
   Params own = p.child_or_text("slo", "preset", "slo");
   fall_back_on_preset(own);
+  for (const std::string& column : latency_limit_columns())
+    if (own.has_own(column))
+      own.fail_at(column, fmt::format("'{}' is a limit of a search: write 'search: {{rate: [LOW, HIGH], {}: ...}}'; 'slo' has limits of "
+                                      "each request, as 'ttft_ms' and 'tpot_ms'",
+                                      column, column));
   if (!names_limit(own) && !own.has("classes") && !own.has("clients"))
     own.fail("slo needs one of 'ttft_ms', 'tpot_ms', 'tbt_ms', 'e2e_ms', 'classes', 'clients', 'preset'");
   Slo slo{read_target(own)};

@@ -132,6 +132,8 @@ def _policies(policies: Any, budget_tokens: Any) -> list[Any]:
         own = {"recipe": policy} if isinstance(policy, str) else policy
         needs_budget = budget_tokens is not None and isinstance(policy, str) and policy != "full"
         found.append({**own, "budget_tokens": budget_tokens} if needs_budget else own)
+    if budget_tokens is not None and not any("budget_tokens" in policy for policy in found):
+        raise InputError("budget_tokens= is of recipes given by name: write policies=['snapkv'], or {'recipe': 'snapkv', 'budget_tokens': 64}")
     return found
 
 

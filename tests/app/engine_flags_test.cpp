@@ -92,6 +92,12 @@ TEST_F(EngineFlagsTest, RunSaysAndRecordsWhatIsSet) {
   EXPECT_THAT(read("results/small/manifest.json"), HasSubstr("memory.block_tokens=32"));
 }
 
+TEST_F(EngineFlagsTest, OptionsWithoutQuotesAreToldFromTheCommands) {
+  const Called called = call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs", "4"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_THAT(called.err, HasSubstr("the options of an engine are one argument, in quotes: --vllm-args '--max-num-seqs 4'"));
+}
+
 // The same options written as keys of a YAML file are answered with our names.
 TEST_F(EngineFlagsTest, OptionsThatSetAKeyAreKnownAsForeignKeys) {
   for (const std::string& engine : flag_engines()) {

@@ -225,6 +225,8 @@ class Sweeps(Package):
         self.assertEqual(list(raised.exception.results.summary["budget_tokens"]), [64])  # of the run that is complete
         shipped = kvlab.replay("replay_file", set={"kv_policy": {"recipe": "tova", "budget_tokens": 64}}, quiet=True)
         self.assertEqual(len(shipped.summary), 1)
+        with self.assertRaisesRegex(kvlab.InputError, "budget_tokens= is of recipes given by name"):
+            kvlab.replay(samples=sample, policies=[{"recipe": "snapkv"}], budget_tokens=64, quiet=True)
         with self.assertRaisesRegex(kvlab.InputError, "needs samples= and policies="):
             kvlab.replay(samples=sample)
 
