@@ -41,7 +41,7 @@ void bind_program(nb::module_& m) {
   m.def("call", &call_program, nb::arg("arguments"), "Runs the command line. Returns (exit status, stdout, stderr).");
   m.def("main", &run_program, nb::arg("arguments"),
         "Runs the command line with the process's own stdout and stderr. Returns the exit status.");
-  m.def("version", &program_version, "'0.2.0', with the commit where it is known.");
+  m.def("version", &program_version, "The version, with the commit where it is known.");
   m.def(
       "data_root", [] { return data_root().string(); }, "The folder with profiles/, experiments/ and the other data.");
   m.def(
