@@ -129,9 +129,10 @@ bool is_begun_by(const std::string& typed, const std::string& candidate) {
          !is_digit(typed[candidate.size()]);
 }
 
-// One letter is wrong or missing, and every digit is right: "vllm1" for "vllm_v1".
+// A letter after the first is wrong or missing, and every digit is right: "vllm1" for "vllm_v1", and not "gh200" for "h200".
 bool has_same_digits(const std::string& typed, const std::string& candidate) {
-  return typed.size() >= 5 && !digits_of(typed).empty() && digits_of(typed) == digits_of(candidate) && edit_distance(typed, candidate) <= 1;
+  return typed.size() >= 5 && !candidate.empty() && typed[0] == candidate[0] && !digits_of(typed).empty() &&
+         digits_of(typed) == digits_of(candidate) && edit_distance(typed, candidate) <= 1;
 }
 
 }  // namespace
