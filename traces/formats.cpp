@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/file_kind.h"
+#include "traces/logs/log_format.h"
 
 namespace kvlab {
 
@@ -15,6 +16,22 @@ std::string_view first_line(LineReader& lines) {
   if (!lines.next(first)) throw InputError(lines.name() + ": empty file; a trace has at least one request");
   lines.put_back();
   return first;
+}
+
+// Stops where the file, of which `first` is the line read last, is a result that `kvlab validate` reads. Takes the lines that are left.
+void refuse_result_of_tool(LineReader& lines, std::string_view first) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  std::string text(first);
+  text += '\n';
+  for (std::string_view more = lines.next_bytes(); !more.empty() && text.size() < kMostBytes; more = lines.next_bytes()) text += more;
+  const LogText log(std::move(text), lines.name());
+  Params none = Params::empty("log");
+  for (const auto& [name, entry] : LogFormatRegistry::table_view()) {
+    if (!entry.make(none)->recognises(log)) continue;
+    throw InputError(fmt::format(
+        "{0}: is a result of a tool ({1}), and no trace; 'kvlab validate --requests {0} --against results/NAME' compares it with a run",
+        lines.name(), entry.card.summary));
+  }
 }
 
 }  // namespace
@@ -29,7 +46,9 @@ std::string TraceFormats::sniff(LineReader& lines, std::string_view head) const 
   const std::string_view first = first_line(lines);
   for (const auto& [name, format] : formats_)
     if (format->is_guessed() && !format->is_document() && format->recognises(first)) return name;
-  lines.fail("the first line " + quoted(first) + " is of no known trace format; set 'format' to one of " +
+  const std::string shown = quoted(first);
+  refuse_result_of_tool(lines, first);
+  lines.fail("the first line " + shown + " is of no known trace format; set 'format' to one of " +
              join(TraceFormatRegistry::names(), ", "));
 }
 

@@ -82,7 +82,7 @@ class TraceFormats {
     return formats_.at(name)->read(std::move(lines), options);
   }
   // The format called `name`; without a name that of the first line, which remains to be read. InputError where the lines are of another
-  // format that the columns of this one would fit too, or look like none.
+  // format that the columns of this one would fit too, or look like none; the message names results of other tools as such.
   [[nodiscard]] std::string find(const std::string& name, LineReader& lines) const;
 
  private:

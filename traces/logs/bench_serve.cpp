@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/text.h"
+#include "traces/logs/bench_lists.h"
 #include "traces/logs/log_format.h"
 
 namespace kvlab {
@@ -20,72 +21,41 @@ bool is_bench_result(const Json& root) {
   return root.contains("ttfts") || root.contains("mean_ttft_ms") || (rate != nullptr && rate->is_number());
 }
 
+double sum_of(const Json& values, const std::string& where) {
+  if (!values.is_array()) throw InputError(fmt::format("{} is no list: {}", where, short_json(values)));
+  double sum = 0;
+  for (const Json& value : values) sum += number_in(value, where);
+  return sum;
+}
+
 // One object with a list per quantity: ttfts, itls (s), output_lens, and where there are any start_times and errors. In place of itls,
 // `kvlab export` writes e2els (s).
-class BenchRows {
- public:
-  BenchRows(const Json& root, const std::string& file) : root_(root), file_(file) {}
-
-  [[nodiscard]] RequestLog read() const {
-    const Json &ttfts = list("ttfts"), &outputs = list("output_lens");
-    const bool has_latencies = root_.contains("e2els");
-    RequestLog log;
-    log.is_of_client = true;
-    log.has_clock = root_.contains("start_times");
-    LeftOut left_out;
-    for (std::size_t i = 0; i < ttfts.size(); ++i) {
-      const std::int64_t tokens = count_in(at(outputs, "output_lens", i), where("output_lens", i));
-      if (has_failed(i) || tokens == 0) {
-        left_out.add("failed");
-        continue;
-      }
-      ServedRequest r;
-      r.queued_s = log.has_clock ? number_in(at(list("start_times"), "start_times", i), where("start_times", i)) : 0;
-      r.arrival_s = log.has_clock ? r.queued_s : static_cast<double>(i);
-      r.first_token_s = r.queued_s + number_in(ttfts[i], where("ttfts", i));
-      r.last_token_s = has_latencies ? r.queued_s + number_in(at(list("e2els"), "e2els", i), where("e2els", i))
-                                     : r.first_token_s + sum_of(at(list("itls"), "itls", i), where("itls", i));
-      if (r.last_token_s < r.first_token_s) throw InputError(where("e2els", i) + " is below 'ttfts'");
-      r.output_tokens = tokens;
-      log.requests.push_back(r);
+RequestLog read_rows(const Json& root, const std::string& file) {
+  const BenchLists lists(root, file, "ttfts");
+  const auto number = [&](const char* key, std::size_t i) { return number_in(lists.at(key, i), lists.where(key, i)); };
+  RequestLog log;
+  log.is_of_client = true;
+  log.has_clock = lists.has("start_times");
+  LeftOut left_out;
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    const std::int64_t tokens = count_in(lists.at("output_lens", i), lists.where("output_lens", i));
+    if (lists.has_error(i) || tokens == 0) {
+      left_out.add("failed");
+      continue;
     }
-    log.note = left_out.note(log.requests.size());
-    return log;
+    ServedRequest r;
+    r.queued_s = log.has_clock ? number("start_times", i) : 0;
+    r.arrival_s = log.has_clock ? r.queued_s : static_cast<double>(i);
+    r.first_token_s = r.queued_s + number("ttfts", i);
+    r.last_token_s =
+        lists.has("e2els") ? r.queued_s + number("e2els", i) : r.first_token_s + sum_of(lists.at("itls", i), lists.where("itls", i));
+    if (r.last_token_s < r.first_token_s) throw InputError(lists.where("e2els", i) + " is below 'ttfts'");
+    r.output_tokens = tokens;
+    log.requests.push_back(r);
   }
-
- private:
-  [[nodiscard]] std::string where(const char* key, std::size_t i) const { return fmt::format("{}: '{}', entry {},", file_, key, i + 1); }
-
-  [[nodiscard]] const Json& list(const char* key) const {
-    const auto found = root_.find(key);
-    if (found == root_.end()) throw InputError(fmt::format("{}: has 'ttfts', and no '{}'", file_, key));
-    if (!found->is_array()) throw InputError(fmt::format("{}: '{}' is no list: {}", file_, key, short_json(*found)));
-    return *found;
-  }
-
-  [[nodiscard]] const Json& at(const Json& values, const char* key, std::size_t i) const {
-    if (values.size() != list("ttfts").size())
-      throw InputError(fmt::format("{}: '{}' has {} entries, 'ttfts' {}", file_, key, values.size(), list("ttfts").size()));
-    return values[i];
-  }
-
-  [[nodiscard]] bool has_failed(std::size_t i) const {
-    if (!root_.contains("errors")) return false;
-    const Json& error = at(list("errors"), "errors", i);
-    const bool is_empty_text = error.is_string() && error.get_ref<const std::string&>().empty();
-    return !error.is_null() && !is_empty_text;
-  }
-
-  static double sum_of(const Json& values, const std::string& where) {
-    if (!values.is_array()) throw InputError(fmt::format("{} is no list: {}", where, short_json(values)));
-    double sum = 0;
-    for (const Json& value : values) sum += number_in(value, where);
-    return sum;
-  }
-
-  const Json& root_;
-  const std::string& file_;
-};
+  log.note = left_out.note(log.requests.size());
+  return log;
+}
 
 // The metric and the statistic of a key such as "median_ttft_ms"; false: it is of another kind.
 bool parse_total(const std::string& key, std::string& metric, std::string& statistic) {
@@ -132,7 +102,7 @@ class BenchServe final : public LogFormat {
     const Json& root = log.whole();
     if (!is_bench_result(root))
       throw InputError(log.file() + ": holds several benchmark results, one per line; leave the one to compare with");
-    return root.contains("ttfts") ? BenchRows(root, log.file()).read() : read_totals(root, log.file());
+    return root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log.file());
   }
 };
 
