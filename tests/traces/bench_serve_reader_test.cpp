@@ -53,6 +53,12 @@ TEST(BenchServeReader, ALimitOfRequestsInProgressIsRemarkedOn) {
   EXPECT_EQ(read_all(limited, options).remark(), "");
 }
 
+TEST(BenchServeReader, InfinityAsPythonWritesItIsNoNumber) {
+  EXPECT_EQ(read_all(bench_with("\"inf\"", "Infinity")).size(), 2U) << "SGLang's rate of a benchmark that sends all at once";
+  EXPECT_EQ(read_all(bench_with("[\"a\"", R"(["\" NaN, -Infinity\\")")).size(), 2U) << "in a text after an escaped quote";
+  EXPECT_EQ(error_of([] { read_all(bench_with("1000.5]", "NaN]")); }), "f: 'start_times', entry 4, is no number >= 0: null");
+}
+
 TEST(BenchServeReader, ValuesThatCannotBeStopWithTheirEntry) {
   EXPECT_EQ(error_of([] { read_all(bench_with("100, 50", "0, 50")); }),
             "f: 'input_lens', entry 1, is 0, but a request has at least 1 token: mend or remove its entries");

@@ -14,13 +14,41 @@ namespace {
 
 constexpr const char* kBlank = " \t\r\n";
 
+// Python's json writes Infinity and NaN, which JSON does not have; outside of texts they become null.
+std::string with_null_for_infinity(std::string_view json) {
+  std::string out;
+  bool in_text = false;
+  for (std::size_t i = 0; i < json.size();) {
+    std::size_t taken = in_text && json[i] == '\\' && i + 1 < json.size() ? 2 : 1;
+    std::string_view written = json.substr(i, taken);
+    if (!in_text) {
+      for (const std::string_view word : {"-Infinity", "Infinity", "NaN"}) {
+        if (!json.substr(i).starts_with(word)) continue;
+        taken = word.size();
+        written = "null";
+        break;
+      }
+    }
+    if (written == "\"") in_text = !in_text;
+    out += written;
+    i += taken;
+  }
+  return out;
+}
+
+// Discarded where it is no JSON.
+nlohmann::json parse_log_json(const std::string& text) {
+  const bool is_of_python = text.find("Infinity") != std::string::npos || text.find("NaN") != std::string::npos;
+  return nlohmann::json::parse(is_of_python ? with_null_for_infinity(text) : text, nullptr, false);
+}
+
 }  // namespace
 
 LogText::LogText(std::string text, std::string file)
     : text_(std::move(text)), file_(std::move(file)), first_end_(std::min(text_.find('\n'), text_.size())) {
   const std::string first = text_.substr(0, first_end_);
   refuse_deep_json(first, file_);
-  first_line_ = nlohmann::json::parse(first, nullptr, false);
+  first_line_ = parse_log_json(first);
 }
 
 const nlohmann::json& LogText::whole() const {
@@ -31,7 +59,7 @@ const nlohmann::json& LogText::whole() const {
   const std::size_t begin = text_.find_first_not_of(kBlank);
   if (begin == std::string::npos || (text_[begin] != '{' && text_[begin] != '[')) return whole_.emplace(nlohmann::json::value_t::discarded);
   refuse_deep_json(text_, file_);
-  return whole_.emplace(nlohmann::json::parse(text_, nullptr, false));
+  return whole_.emplace(parse_log_json(text_));
 }
 
 double number_in(const nlohmann::json& value, const std::string& where) {

@@ -12,7 +12,8 @@
 
 namespace kvlab {
 
-// A file of measured latencies, as formats look at it. JSON is parsed once, and only where a format asks for it.
+// A file of measured latencies, as formats look at it. JSON is parsed once, and only where a format asks for it; Infinity and NaN, which
+// Python's json writes, are null.
 class LogText {
  public:
   LogText(std::string text, std::string file);
