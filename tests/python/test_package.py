@@ -121,6 +121,8 @@ class Runs(Package):
             kvlab.load("nowhere")
 
     def test_an_interrupt_keeps_complete_runs(self):
+        earlier = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background may ignore it
+        self.addCleanup(signal.signal, signal.SIGINT, earlier)
         sent = []
 
         def interrupt(done, total, requests, seconds):
