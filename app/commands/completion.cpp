@@ -26,7 +26,7 @@ const std::map<std::string, std::string>& option_kinds() {
 }
 
 // Commands of the script ./kvlab beside those of the program.
-constexpr const char* kFrontDoor = "bench build doctor plot report test";
+constexpr const char* kFrontDoor = "bench build doctor package plot report test";
 
 struct CompletedCommand {
   std::string path;  // "trace record"
