@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "app/runs/slo.h"
 #include "base/csv.h"
 #include "base/text.h"
 
@@ -187,7 +188,7 @@ std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
   plan.key = read_key(s);
   read_range(s, plan);
   plan.has_slo = has_slo;
-  plan.attainment = s.optional<double>("attainment", 0.9, 0.01, 1, "share of requests that must meet the SLO");
+  plan.attainment = s.optional<double>("attainment", usual_attainment(p), 0.01, 1, "share of requests that must meet the SLO");
   read_of_key(s, plan);
   s.reject_unread();
   return plan;

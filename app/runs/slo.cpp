@@ -53,14 +53,19 @@ SloTarget read_target(Params& slo) {
   return target;
 }
 
+// The file that `slo` names.
+Params read_preset(Params& slo) {
+  const std::string name = slo.text("preset", "limits of this name in profiles/slo (kvlab list slos), or of a file");
+  return read_slo_file(slo.reading("preset", [&] { return find_spec_file(file_or_name(slo, name), slo_folder(), "SLO"); }));
+}
+
+// `slo` as a mapping, also where it is a name.
+Params slo_of(Params& p) { return p.has("slo") ? p.child_or_text("slo", "preset", "slo") : p.optional_child("slo", "slo"); }
+
 // `slo: NAME` or `slo: {preset: NAME, ...}`: the limits of profiles/slo/NAME.yaml, or of a file of that form, fill in what `slo` does not
 // say.
 void fall_back_on_preset(Params& slo) {
-  if (!slo.has("preset")) return;
-  const std::string name = slo.text("preset", "limits of this name in profiles/slo (kvlab list slos), or of a file");
-  const std::string file = slo.reading("preset", [&] { return find_spec_file(file_or_name(slo, name), slo_folder(), "SLO"); });
-  Params preset = read_slo_file(file);
-  slo.fall_back_on(preset, {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"});
+  if (slo.has("preset")) slo.fall_back_on(read_preset(slo), {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"});
 }
 
 // The targets of each name below `key`; add(name, its targets).
@@ -174,12 +179,18 @@ Slo read_slo(Params& p) {
 
 std::vector<std::pair<std::string, double>> preset_limits_ms(Params p) {
   std::vector<std::pair<std::string, double>> limits;
-  Params own = p.has("slo") ? p.child_or_text("slo", "preset", "slo") : p.optional_child("slo", "slo");
+  Params own = slo_of(p);
   if (!own.has("preset")) return limits;
   fall_back_on_preset(own);
   for (const std::string metric : {"ttft", "tpot", "e2e"})
     if (own.has(metric + "_ms")) limits.emplace_back(metric, own.required<double>(metric + "_ms", 0, kNoLimitMs, "limit"));
   return limits;
+}
+
+double usual_attainment(Params p) {
+  Params own = slo_of(p);
+  const double stated = own.has("preset") ? read_preset(own).optional<double>("attainment", 0, 0, 1, "of the file") : 0;
+  return stated > 0 ? stated : 0.9;
 }
 
 std::optional<ExpectedText> read_expected_text(Params& p) {

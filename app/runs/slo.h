@@ -24,6 +24,9 @@ Slo read_slo(Params& p);
 // "ttft", "tpot" and "e2e" with their limits, of an `slo` that names a preset; none of others, which say them in the experiment.
 std::vector<std::pair<std::string, double>> preset_limits_ms(Params p);
 
+// The share of requests that must meet the SLO unless a search says another: that of the preset which `slo` names, else 0.9.
+double usual_attainment(Params p);
+
 // Reads `qoe`; none: the experiment has none.
 std::optional<ExpectedText> read_expected_text(Params& p);
 

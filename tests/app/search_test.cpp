@@ -43,6 +43,12 @@ TEST(Search, FindsTheRateWithinTheTolerance) {
   EXPECT_LE(found.probes.size(), 12U);
 }
 
+TEST(Search, AsksForTheShareOfANamedSlo) {
+  EXPECT_EQ(plan_from("{slo: mlperf_llama3.1-8b_server, search: {rate: [1, 2]}}").attainment, 0.99);
+  EXPECT_EQ(plan_from("{slo: mlperf_llama3.1-8b_server, search: {rate: [1, 2], attainment: 0.8}}").attainment, 0.8);
+  EXPECT_EQ(plan_from("{slo: {ttft_ms: 100}, search: {rate: [1, 2]}}").attainment, 0.9);
+}
+
 TEST(Search, SaysWhenTheRangeDoesNotHoldTheLimit) {
   EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).best, 100);
   EXPECT_EQ(search_rates({1, 100, 0.9, 0.01}, 1000).note, "even 100/s attains: raise the upper end of search.rate");
