@@ -7,22 +7,11 @@
 #include "base/asked_keys.h"
 #include "base/foreign_keys.h"
 #include "base/text.h"
+#include "base/yaml_line.h"
 
 namespace kvlab {
 
-namespace {
-
-std::string on_one_line(const YAML::Node& node) {
-  YAML::Emitter out;
-  out.SetMapFormat(YAML::Flow);
-  out.SetSeqFormat(YAML::Flow);
-  out << node;
-  std::string text = out.c_str();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Params::Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner)
     : Params(file, std::move(choices), file->root, "", std::move(owner)) {}
@@ -270,7 +259,8 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   const YAML::Node inner = chosen_node(node.begin()->second, path_of(key) + "." + name, *choices_);
   if (inner.IsNull()) return without_parameters(name);
   if (!inner.IsMap())
-    fail_node(inner, path_of(key) + "." + name, "'" + name + "': expected its parameters as {key: value}, found " + on_one_line(inner));
+    fail_node(inner, path_of(key) + "." + name,
+              "'" + name + "': expected its parameters as {key: value}, found " + yaml_on_one_line(inner));
   return {name, below(inner, path_of(key) + "." + name, key + " '" + name + "'")};
 }
 
@@ -278,7 +268,7 @@ std::string Params::inline_text(const std::string& key, const std::string& absen
   if (const Params* const outer = outer_with(key)) return outer->inline_text(key, absent);
   const YAML::Node node = node_[key];
   if (!node.IsDefined()) return absent;
-  return on_one_line(chosen_node(node, path_of(key), *choices_));
+  return yaml_on_one_line(chosen_node(node, path_of(key), *choices_));
 }
 
 std::string Params::text_of_all() const {

@@ -18,7 +18,7 @@ struct HitGroup {
   bool operator==(const HitGroup&) const = default;
 };
 
-// The groups that the requests of a trace belong to. Every request has as many as its trace has such columns.
+// The groups that the requests of a trace belong to. A request has one for each such column of its trace.
 class HitGroups {
  public:
   // Adds the next request of the trace.

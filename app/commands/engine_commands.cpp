@@ -82,7 +82,7 @@ void add_calibrate(CLI::App& app, EngineArguments& a, Command& chosen) {
   one->add_option("--hardware", a.calibrate.hardware,
                   "datasheet to check against: a name in profiles/hardware; default: by the GPU's name");
   one->add_option("--out", a.calibrate.out,
-                  "folder to write; default: profiles/NAME. A folder of the same device, model and seed is gone on with");
+                  "folder to write; default: profiles/NAME. A folder of the same device, model and seed is continued");
   one->add_option("--seed", a.calibrate.seed, "of the points that are held out to state the error; default: 1")->check(seed_range());
   one->add_option("--kv-policy", a.calibrate.kv_policies,
                   "recipes whose operations are timed too, as the engine calls them; others without a table are priced by the roofline");

@@ -12,6 +12,7 @@
 #include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
+#include "base/yaml_line.h"
 
 namespace kvlab {
 
@@ -34,7 +35,7 @@ struct FlagTable {
 std::map<std::string, std::string> read_flag_texts(Params& p, const std::string& key) {
   Params all = p.optional_child(key, key);
   std::map<std::string, std::string> texts;
-  for (const std::string& name : all.keys()) texts[name] = all.text(name, "what it stands for");
+  for (const std::string& name : all.keys()) texts[name] = all.text(name, "the text that it replaces");
   return texts;
 }
 
@@ -292,13 +293,7 @@ class FlagReader {
       is_there = is_there || is_ours;
     }
     if (!is_there) fail_scheduler("a list without it");
-    YAML::Emitter out;
-    out.SetMapFormat(YAML::Flow);
-    out.SetSeqFormat(YAML::Flow);
-    out << list;
-    std::string text = out.c_str();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    flags.overrides.push_back("scheduler=" + text);
+    flags.overrides.push_back("scheduler=" + yaml_on_one_line(list));
   }
 
   static std::string name_in(const YAML::Node& node) {

@@ -11,7 +11,7 @@ constexpr std::array kWaitCauses = {"request_slots", "kv_memory", "steps"};
 
 }  // namespace
 
-WaitWatch::WaitWatch(const HostSetup& setup, RunSink* next) : next_(next) {
+WaitWatch::WaitWatch(const HostSetup& setup, RunSink* next) : ForwardingSink(next) {
   for (std::size_t i = 0; i < setup.num_pools(); ++i) {
     const PoolSetup& pool = setup.pool(i);
     pools_.push_back({pool.num_replicas * pool.ranks, pool.make_scheduler()->step_bounds(pool.max_model_len).requests});
@@ -27,7 +27,7 @@ const WaitWatch::PoolLimits& WaitWatch::limits_of(std::uint32_t rank) const {
 }
 
 void WaitWatch::sample(const TimelineSample& s) {
-  if (next_ != nullptr) next_->sample(s);
+  ForwardingSink::sample(s);
   if (s.waiting <= 0) return;
   constexpr std::int64_t kTenth = 10;
   const std::int64_t available = s.free_blocks + s.cached_blocks, most = limits_of(s.replica).most_running;

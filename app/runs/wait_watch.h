@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "app/runs/forwarding_sink.h"
 #include "serving/host_setup.h"
 
 namespace kvlab {
 
 // Passes records on, and counts by the timeline's samples what the requests that wait are short of.
-class WaitWatch final : public RunSink {
+class WaitWatch final : public ForwardingSink {
  public:
   // next: null: records go nowhere.
   WaitWatch(const HostSetup& setup, RunSink* next);
@@ -20,17 +21,6 @@ class WaitWatch final : public RunSink {
   [[nodiscard]] std::string waits_for() const;
 
   void sample(const TimelineSample& sample) override;
-  void request(const RequestRecord& record) override {
-    if (next_ != nullptr) next_->request(record);
-  }
-  void transfer(const TransferRecord& record) override {
-    if (next_ != nullptr) next_->transfer(record);
-  }
-  [[nodiscard]] bool wants_steps() const override { return next_ != nullptr && next_->wants_steps(); }
-  void step(const InFlightStep& step, const ReplicaState& state) override { next_->step(step, state); }
-  void event(const RequestEventRecord& event) override {
-    if (next_ != nullptr) next_->event(event);
-  }
 
  private:
   struct PoolLimits {
@@ -39,7 +29,6 @@ class WaitWatch final : public RunSink {
   };
   [[nodiscard]] const PoolLimits& limits_of(std::uint32_t rank) const;
 
-  RunSink* next_;
   std::vector<PoolLimits> pools_;
   std::array<std::uint64_t, 3> counts_{};
 };

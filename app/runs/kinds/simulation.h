@@ -10,6 +10,7 @@
 
 #include "app/results/run_files.h"
 #include "app/runs/bill.h"
+#include "app/runs/forwarding_sink.h"
 #include "app/runs/progress.h"
 #include "app/runs/run_kind.h"
 #include "app/runs/serving_plan.h"
@@ -17,30 +18,18 @@
 namespace kvlab {
 
 // Passes a run's records on, counts them for the progress bar, and ends the run when the user asks.
-class WatchedSink final : public RunSink {
+class WatchedSink final : public ForwardingSink {
  public:
   WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
-      : files_(files), options_(std::move(options)), progress_(progress) {}
+      : ForwardingSink(files), options_(std::move(options)), progress_(progress) {}
   void request(const RequestRecord& record) override {
     options_.check_stop();
     if (options_.requests_done != nullptr) options_.requests_done->fetch_add(1, std::memory_order_relaxed);
     if (progress_ != nullptr) progress_->request_done();
-    if (files_ != nullptr) files_->request(record);
-  }
-  void sample(const TimelineSample& sample) override {
-    if (files_ != nullptr) files_->sample(sample);
-  }
-  [[nodiscard]] bool wants_steps() const override { return files_ != nullptr && files_->wants_steps(); }
-  void step(const InFlightStep& step, const ReplicaState& state) override { files_->step(step, state); }
-  void event(const RequestEventRecord& event) override {
-    if (files_ != nullptr) files_->event(event);
-  }
-  void transfer(const TransferRecord& record) override {
-    if (files_ != nullptr) files_->transfer(record);
+    ForwardingSink::request(record);
   }
 
  private:
-  RunSink* files_;
   RunOptions options_;
   ServingProgress* progress_;
 };
