@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -102,20 +103,25 @@ nlohmann::json parsed(const std::string& path) {
   return all;
 }
 
+// The two distributions of one window's fields; fail throws and names the field.
+ServeGenClient::Lengths lengths_in(const nlohmann::json& fields,
+                                   const std::function<void(const std::string& field, const std::string&)>& fail) {
+  const auto read = [&](const char* name) {
+    if (!fields.is_object() || !fields.contains(name) || !fields[name].is_string()) fail(name, "missing, or no text");
+    return lengths_of(fields[name].get_ref<const std::string&>(), [&](const std::string& message) { fail(name, message); });
+  };
+  return {read("input_tokens"), read("output_tokens")};
+}
+
 void read_lengths(const std::string& path, ServeGenClient& client, std::vector<std::string>& not_drawn) {
   const nlohmann::json all = parsed(path);
   for (const auto& [key, fields] : all.items()) {
     std::uint64_t start = 0;
-    const std::string& window = key;
-    const auto fail_at = [&](const std::string& field, const std::string& message) {
+    const auto fail = [&path, &window = key](const std::string& field, const std::string& message) {
       throw InputError(fmt::format("{}: window '{}', '{}': {}", path, window, field, message));
     };
-    if (!parse_unsigned(key, start)) fail_at(key, "is not a whole number of seconds");
-    const auto read = [&](const char* name) {
-      if (!fields.is_object() || !fields.contains(name) || !fields[name].is_string()) fail_at(name, "missing, or no text");
-      return lengths_of(fields[name].template get_ref<const std::string&>(), [&](const std::string& message) { fail_at(name, message); });
-    };
-    ServeGenClient::Lengths lengths{read("input_tokens"), read("output_tokens")};
+    if (!parse_unsigned(key, start)) fail(key, "is not a whole number of seconds");
+    ServeGenClient::Lengths lengths = lengths_in(fields, fail);
     for (const auto& [name, value] : fields.items())
       if (name != "input_tokens" && name != "output_tokens" && std::ranges::find(not_drawn, name) == not_drawn.end())
         not_drawn.push_back(name);
