@@ -45,12 +45,12 @@ std::optional<SearchPlan> read_search(Params& p, bool has_slo);
 struct Probe {
   double value = 0;  // of the quantity
   MetricsCollector::Latencies latencies{};
-  double counted_s = 0;        // time over which rates are taken
-  std::string waits_for = "";  // WaitWatch::waits_for()
-  std::string refusal = "";    // why it cannot run at all, as a model that does not fit; "": it ran
+  double counted_s = 0;   // time over which rates are taken
+  std::string waits_for;  // WaitWatch::waits_for()
+  std::string refusal;    // why it cannot run at all, as a model that does not fit; "": it ran
   // Set by the search:
   bool attains = false;
-  std::string binding_limit = "";  // binding_limit() of it where it does not attain
+  std::string binding_limit;  // binding_limit() of it where it does not attain
 
   [[nodiscard]] double goodput_per_s() const { return counted_s > 0 ? static_cast<double>(latencies.attained) / counted_s : 0; }
 };
