@@ -74,7 +74,7 @@ std::int64_t PointRows::whole(std::size_t row, const char* column, std::int64_t 
 
 std::int64_t PointRows::length(std::size_t row, const char* column) const {
   const std::int64_t tokens = whole(row, column, 0);
-  if (tokens == 0) throw LeftOut(fmt::format("no {}", column));
+  if (tokens == 0) throw PointLeftOut(fmt::format("no {}", column));
   return tokens;
 }
 
@@ -83,21 +83,21 @@ double PointRows::tpot_ms(std::size_t row) const {
   double value = 0;
   if (!field.empty() && !parse_real(field, value))
     throw InputError(fmt::format("{}:{}: 'silicon_tpot_ms' is not a number: '{}'", table_.file, table_.lines[row], field));
-  if (!(value > 0) || !std::isfinite(value)) throw LeftOut("no TPOT was measured");
+  if (!(value > 0) || !std::isfinite(value)) throw PointLeftOut("no TPOT was measured");
   return value;
 }
 
 std::uint64_t PointRows::concurrency(std::size_t row) const {
   const std::uint64_t stated = stated_concurrency(text(row, "silicon_data_source"));
   const std::uint64_t found = stated > 0 ? stated : static_cast<std::uint64_t>(whole(row, "batch_size", 0));
-  if (found == 0) throw LeftOut("no concurrency");
+  if (found == 0) throw PointLeftOut("no concurrency");
   return found;
 }
 
 const PointNames::Model& PointRows::named_model(std::size_t row) const {
   const auto found = names_.models.find(text(row, "model_path"));
   if (found == names_.models.end() || !fs::exists(models_of_profiles() + "/" + found->second.name + ".yaml"))
-    throw LeftOut(fmt::format("model {} is not shipped", text(row, "model_path")));
+    throw PointLeftOut(fmt::format("model {} is not shipped", text(row, "model_path")));
   return found->second;
 }
 
@@ -111,7 +111,7 @@ const ModelSpec& PointRows::model(const std::string& name) {
       loaded.refusal = fmt::format("model {} is refused: {}", name, e.what());
     }
   }
-  if (!loaded.spec) throw LeftOut(loaded.refusal);
+  if (!loaded.spec) throw PointLeftOut(loaded.refusal);
   return *loaded.spec;
 }
 
@@ -122,7 +122,7 @@ std::string PointRows::model_file(std::size_t row, const PointNames::Model& name
   const bool has_format = !mode.empty() && !named.has_own_format, has_kv = kv != names_.kv_types.end();
   if (!has_format && !has_kv) return named.name;
   const auto format = names_.formats.find(mode);
-  if (has_format && format == names_.formats.end()) throw LeftOut(fmt::format("weights in {} have no quantization_config", mode));
+  if (has_format && format == names_.formats.end()) throw PointLeftOut(fmt::format("weights in {} have no quantization_config", mode));
   const std::string name = named.name + (has_format ? "-" + mode : "") + (has_kv ? "-kv-" + kv->second : "");
   const auto [variant, is_new] = variants_.try_emplace(name, fs::absolute(models_folder_ / (name + ".yaml")).string());
   if (!is_new) return variant->second;
@@ -138,11 +138,12 @@ std::string PointRows::model_file(std::size_t row, const PointNames::Model& name
 std::string PointRows::parallel(std::size_t row, const ModelSpec& spec, const PointNames::System& system) const {
   const std::int64_t tp = whole(row, "tp_size", 1), pp = whole(row, "pp_size", 1), dp = whole(row, "attention_dp_size", 1),
                      moe_tp = whole(row, "moe_tp_size", 1), moe_ep = whole(row, "moe_ep_size", 1);
-  if (!spec.is_moe() && dp > 1) throw LeftOut("data-parallel ranks of a model without experts");
-  if (spec.is_moe() && moe_tp > 1 && moe_ep > 1) throw LeftOut("experts are cut over moe_tp_size and moe_ep_size at once");
+  if (!spec.is_moe() && dp > 1) throw PointLeftOut("data-parallel ranks of a model without experts");
+  if (spec.is_moe() && moe_tp > 1 && moe_ep > 1) throw PointLeftOut("experts are cut over moe_tp_size and moe_ep_size at once");
   if (spec.is_moe() && moe_tp * moe_ep > 1 && moe_tp * moe_ep != tp * dp)
-    throw LeftOut("moe_tp_size x moe_ep_size differs from tp_size x attention_dp_size");
-  if (tp * dp * pp > system.gpus) throw LeftOut(fmt::format("more GPUs than fast links of {} join ({})", text(row, "system"), system.gpus));
+    throw PointLeftOut("moe_tp_size x moe_ep_size differs from tp_size x attention_dp_size");
+  if (tp * dp * pp > system.gpus)
+    throw PointLeftOut(fmt::format("more GPUs than fast links of {} join ({})", text(row, "system"), system.gpus));
   return fmt::format("{{tp: {}, pp: {}, dp: {}, ep: {}}}", tp, pp, dp, spec.is_moe() ? moe_ep : 1);
 }
 
@@ -161,7 +162,7 @@ std::string PointRows::profile(std::size_t row) const {
     const std::string mark = "$" + column;
     for (std::size_t at = yaml.find(mark); at != std::string::npos; at = yaml.find(mark)) {
       const std::string& value = text(row, column.c_str());
-      if (value.empty()) throw LeftOut(fmt::format("no {}, which the profile needs", column));
+      if (value.empty()) throw PointLeftOut(fmt::format("no {}, which the profile needs", column));
       yaml.replace(at, mark.size(), value);
     }
   }
@@ -183,18 +184,18 @@ std::string PointRows::engine(std::size_t row) const {
 }
 
 PointExperiment PointRows::experiment(std::size_t row) {
-  if (text(row, "mode") != "agg") throw LeftOut(fmt::format("mode {}", text(row, "mode")));
+  if (text(row, "mode") != "agg") throw PointLeftOut(fmt::format("mode {}", text(row, "mode")));
   const auto system = names_.systems.find(text(row, "system"));
-  if (system == names_.systems.end()) throw LeftOut(fmt::format("system {} has no hardware file", text(row, "system")));
+  if (system == names_.systems.end()) throw PointLeftOut(fmt::format("system {} has no hardware file", text(row, "system")));
   const auto scheduler = names_.schedulers.find(text(row, "backend"));
-  if (scheduler == names_.schedulers.end()) throw LeftOut(fmt::format("engine {} has no scheduler", text(row, "backend")));
+  if (scheduler == names_.schedulers.end()) throw PointLeftOut(fmt::format("engine {} has no scheduler", text(row, "backend")));
   const PointNames::Model& named = named_model(row);
   const ModelSpec& spec = model(named.name);
   PointExperiment e{id(row), group(row), tpot_ms(row), concurrency(row), 0, "", ""};
   constexpr std::uint64_t kFewest = 8;
   e.requests = std::max(kFewest, kLoops * e.concurrency);
   const std::int64_t prompt = length(row, "isl"), output = length(row, "osl");
-  if (output < 2) throw LeftOut("one output token has no TPOT");
+  if (output < 2) throw PointLeftOut("one output token has no TPOT");
   const std::string profile = this->profile(row);
   e.basis = profile.empty() || profile == "roofline" ? "roofline" : "tables";
   e.yaml = fmt::format(

@@ -16,7 +16,7 @@
 namespace kvlab {
 
 // The reason why a measured point is not simulated.
-class LeftOut : public std::runtime_error {
+class PointLeftOut : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -44,7 +44,7 @@ class PointRows {
 
   [[nodiscard]] std::size_t size() const { return table_.rows.size(); }
   [[nodiscard]] const std::string& id(std::size_t row) const { return text(row, "id"); }
-  // LeftOut; InputError with file:line for text in place of a number.
+  // PointLeftOut; InputError with file:line for text in place of a number.
   PointExperiment experiment(std::size_t row);
   [[nodiscard]] const PointNames& names() const { return names_; }
 

@@ -53,7 +53,7 @@ class SteadyTpot final : public RunSink {
     ++count_;
   }
   [[nodiscard]] double mean_ms() const {
-    if (count_ == 0) throw LeftOut("no request completes in the simulation");
+    if (count_ == 0) throw PointLeftOut("no request completes in the simulation");
     return sum_ms_ / static_cast<double>(count_);
   }
 
@@ -71,10 +71,10 @@ double simulate_point(const PointExperiment& point, const RunOptions& options) {
   ServingPlan plan = read_serving_plan(p, experiment.runs[0].seed);
   read_requests(p, plan);
   if (compute_dtype(plan.cost.model) == Dtype::kFp4 && plan.cost.hardware.fp4_flops == 0)
-    throw LeftOut(fmt::format("{} has no fp4 rate", plan.cost.hardware.name));
+    throw PointLeftOut(fmt::format("{} has no fp4 rate", plan.cost.hardware.name));
   SteadyTpot sink(point, options);
   const RunSummary summary = simulate_with_oracle(plan.setup, plan.trace.open, sink, options);
-  if (summary.latencies.rejected > 0) throw LeftOut("the simulator rejects its requests: " + summary.first_rejection);
+  if (summary.latencies.rejected > 0) throw PointLeftOut("the simulator rejects its requests: " + summary.first_rejection);
   return sink.mean_ms();
 }
 
@@ -90,7 +90,7 @@ std::vector<PointRow> read_points(PointRows& rows) {
     points[i].id = rows.id(i);
     try {
       points[i].experiment = rows.experiment(i);
-    } catch (const LeftOut& e) {
+    } catch (const PointLeftOut& e) {
       points[i].reason = e.what();
     }
   }
@@ -100,7 +100,7 @@ std::vector<PointRow> read_points(PointRows& rows) {
 void run_point(PointRow& row, const RunOptions& options) {
   try {
     row.simulated_tpot_ms = simulate_point(*row.experiment, options);
-  } catch (const LeftOut& e) {
+  } catch (const PointLeftOut& e) {
     row.reason = e.what();
   } catch (const InputError& e) {
     row.reason = without_place(e.what());

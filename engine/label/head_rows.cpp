@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-void HeadRows::on_attention(std::int32_t layer, std::span<const float> q, std::span<const float> /*k*/, std::span<const float> /*v*/,
-                            std::span<const float> /*out*/) {
+void HeadRowRecorder::on_attention(std::int32_t layer, std::span<const float> q, std::span<const float> /*k*/, std::span<const float> /*v*/,
+                                   std::span<const float> /*out*/) {
   const std::int64_t width = std::int64_t{config_.q_heads} * config_.head_dim;
   const auto count = static_cast<std::int32_t>(std::ssize(q) / width);
   const auto begin = static_cast<std::int32_t>(kv_.tokens);  // counts the pass's own tokens only after it
@@ -19,7 +19,7 @@ void HeadRows::on_attention(std::int32_t layer, std::span<const float> q, std::s
   }
 }
 
-void HeadRows::fill(std::int32_t layer, std::int32_t head, std::int32_t position, const float* q) {
+void HeadRowRecorder::fill(std::int32_t layer, std::int32_t head, std::int32_t position, const float* q) {
   const std::vector<float>& keys = kv_.k[static_cast<std::size_t>(layer)];
   const std::int32_t window = config_.window(layer), d = config_.head_dim, group = config_.q_heads / config_.kv_heads;
   const std::int32_t first = window > 0 ? std::max(0, position + 1 - window) : 0;

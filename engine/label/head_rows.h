@@ -9,12 +9,12 @@
 namespace kvlab {
 
 // Shows attention of each query head while a model runs: softmax of q.k / sqrt(head_dim) in float64 over the tokens that the layer sees.
-class HeadRows final : public Recorder {
+class HeadRowRecorder final : public Recorder {
  public:
   // row [position + 1]: of the query at `position` over tokens 0 to position; 0 outside of the layer's window.
   using See = std::function<void(std::int32_t layer, std::int32_t head, std::int32_t position, std::span<const double> row)>;
   enum class Which : std::uint8_t { kAllQueries, kLastQuery };  // of a pass
-  HeadRows(const ModelConfig& config, const KvState& kv, Which which, See see)
+  HeadRowRecorder(const ModelConfig& config, const KvState& kv, Which which, See see)
       : config_(config), kv_(kv), which_(which), see_(std::move(see)) {}
   void on_attention(std::int32_t layer, std::span<const float> q, std::span<const float> k, std::span<const float> v,
                     std::span<const float> out) override;

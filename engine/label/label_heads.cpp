@@ -81,10 +81,10 @@ class Labelling {
     require_context(config_, probe.ids.size() + static_cast<std::size_t>(steps), "a needle prompt");
     KvState kv(config_);
     std::vector<Look> looks(num_heads_);
-    HeadRows rows(config_, kv, HeadRows::Which::kLastQuery,
-                  [&](std::int32_t layer, std::int32_t head, std::int32_t position, std::span<const double> row) {
-                    looks[at(layer, head)] = look(row, begin, end, position);
-                  });
+    HeadRowRecorder rows(config_, kv, HeadRowRecorder::Which::kLastQuery,
+                         [&](std::int32_t layer, std::int32_t head, std::int32_t position, std::span<const double> row) {
+                           looks[at(layer, head)] = look(row, begin, end, position);
+                         });
     std::span<const std::int32_t> ids = probe.ids;
     const auto chunk = static_cast<std::size_t>(o_.chunk_tokens > 0 ? o_.chunk_tokens : std::ssize(ids));
     for (; ids.size() > chunk; ids = ids.subspan(chunk)) forward(model_, ids.first(chunk), kv);
@@ -126,14 +126,14 @@ class Labelling {
     const std::int32_t begin = static_cast<std::int32_t>(ids.size()) - o_.repeats * o_.block_tokens + o_.block_tokens;
     const double queries = static_cast<double>(o_.repeats - 1) * o_.block_tokens;
     KvState kv(config_);
-    HeadRows rows(config_, kv, HeadRows::Which::kAllQueries,
-                  [&](std::int32_t layer, std::int32_t head, std::int32_t position, std::span<const double> row) {
-                    for (std::int32_t copy = position - o_.block_tokens; position >= begin && copy >= begin - o_.block_tokens;
-                         copy -= o_.block_tokens) {
-                      echo_[at(layer, head)] += row[static_cast<std::size_t>(copy)] / queries;
-                      induction_[at(layer, head)] += row[static_cast<std::size_t>(copy) + 1] / queries;
-                    }
-                  });
+    HeadRowRecorder rows(config_, kv, HeadRowRecorder::Which::kAllQueries,
+                         [&](std::int32_t layer, std::int32_t head, std::int32_t position, std::span<const double> row) {
+                           for (std::int32_t copy = position - o_.block_tokens; position >= begin && copy >= begin - o_.block_tokens;
+                                copy -= o_.block_tokens) {
+                             echo_[at(layer, head)] += row[static_cast<std::size_t>(copy)] / queries;
+                             induction_[at(layer, head)] += row[static_cast<std::size_t>(copy) + 1] / queries;
+                           }
+                         });
     forward(model_, ids, kv, &rows);
   }
 
@@ -142,10 +142,10 @@ class Labelling {
         made_up_text(tokenizer_, config_, o_.seed, kShort + static_cast<std::uint64_t>(index), o_.short_tokens);
     std::vector<double> first(num_heads_, 0.0);
     KvState kv(config_);
-    HeadRows rows(config_, kv, HeadRows::Which::kAllQueries,
-                  [&](std::int32_t layer, std::int32_t head, std::int32_t, std::span<const double> row) {
-                    first[at(layer, head)] += row[0] / static_cast<double>(ids.size());
-                  });
+    HeadRowRecorder rows(config_, kv, HeadRowRecorder::Which::kAllQueries,
+                         [&](std::int32_t layer, std::int32_t head, std::int32_t, std::span<const double> row) {
+                           first[at(layer, head)] += row[0] / static_cast<double>(ids.size());
+                         });
     forward(model_, ids, kv, &rows);
     for (std::size_t h = 0; h < num_heads_; ++h) {
       sink_[h] += first[h];

@@ -67,10 +67,10 @@ TEST(LabelHeads, RowsAreAttention) {
   const std::vector<std::int32_t> ids = made_up_text(probe_tokenizer(), probe().config(), 1, 0, 40);
   std::map<std::array<std::int32_t, 3>, std::vector<double>> rows;
   KvState kv(probe().config());
-  HeadRows whole(probe().config(), kv, HeadRows::Which::kAllQueries,
-                 [&](std::int32_t l, std::int32_t h, std::int32_t at, std::span<const double> row) {
-                   rows[{l, h, at}] = {row.begin(), row.end()};
-                 });
+  HeadRowRecorder whole(probe().config(), kv, HeadRowRecorder::Which::kAllQueries,
+                        [&](std::int32_t l, std::int32_t h, std::int32_t at, std::span<const double> row) {
+                          rows[{l, h, at}] = {row.begin(), row.end()};
+                        });
   forward(probe(), ids, kv, &whole);
   EXPECT_EQ(rows.size(), 8U * 8U * 40U);
   for (const auto& [place, row] : rows) {
@@ -79,13 +79,13 @@ TEST(LabelHeads, RowsAreAttention) {
   }
   KvState again(probe().config());
   std::size_t seen = 0;
-  HeadRows last(probe().config(), again, HeadRows::Which::kLastQuery,
-                [&](std::int32_t l, std::int32_t h, std::int32_t at, std::span<const double> row) {
-                  ++seen;
-                  EXPECT_EQ(at, 39);
-                  const std::vector<double>& expected = rows.at({l, h, at});
-                  for (std::size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(row[i], expected[i], 1e-4);
-                });
+  HeadRowRecorder last(probe().config(), again, HeadRowRecorder::Which::kLastQuery,
+                       [&](std::int32_t l, std::int32_t h, std::int32_t at, std::span<const double> row) {
+                         ++seen;
+                         EXPECT_EQ(at, 39);
+                         const std::vector<double>& expected = rows.at({l, h, at});
+                         for (std::size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(row[i], expected[i], 1e-4);
+                       });
   forward(probe(), std::span(ids).first(23), again);
   forward(probe(), std::span(ids).subspan(23), again, &last);
   EXPECT_EQ(seen, 64U);

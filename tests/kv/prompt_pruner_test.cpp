@@ -182,7 +182,7 @@ TEST(PromptPruner, UnitScoresAreTheBestUnitsMean) {
   std::vector<float> scores{9, 1, 3, 8, 0, 5, 5, 7, 7, 9};
   const std::vector<std::int64_t> first{0, 10};
   const std::int32_t begin = 1, len = 8;
-  run_cpu(UnitScores{1, first.data(), &begin, &len, 2, 2, scores.data()});
+  run_cpu(UnitBlockScores{1, first.data(), &begin, &len, 2, 2, scores.data()});
   EXPECT_EQ(scores, (std::vector<float>{9, 4, 4, 4, 4, 7, 7, 7, 7, 9}));
 }
 

@@ -145,6 +145,9 @@ const ServeGenClient::Lengths* ServeGenClient::lengths_at(std::int64_t start_s) 
 
 std::vector<std::int64_t> servegen_clients(const std::string& folder) {
   std::vector<std::int64_t> numbers;
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    throw InputError(folder + ": is no folder of ServeGen's chunk-N-trace.csv and chunk-N-dataset.json");
   for (const auto& entry : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kChunk) || !name.ends_with(kTraceEnd)) continue;

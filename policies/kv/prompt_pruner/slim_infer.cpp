@@ -41,7 +41,7 @@ class SlimInfer final : public PromptPruner {
       begin[s] = always.first;
       len[s] = static_cast<std::int32_t>(first[s + 1] - first[s]) - always.first - always.last;
     }
-    step.ops(UnitScores{sequences, first, begin, len, unit_, units_, scores});
+    step.ops(UnitBlockScores{sequences, first, begin, len, unit_, units_, scores});
   }
 
  private:

@@ -6,12 +6,12 @@
 
 namespace kvlab {
 
-OpCall call(const UnitScores& a) {
+OpCall call(const UnitBlockScores& a) {
   const std::int64_t n = std::accumulate(a.len, a.len + a.num_rows, std::int64_t{0});
   return {.op = "unit_scores", .rows = a.num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = n + n / a.unit_tokens};
 }
 
-void run_cpu(const UnitScores& a) {
+void run_cpu(const UnitBlockScores& a) {
   const std::int32_t block = a.unit_tokens * a.units_per_block;
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
     float* const scores = a.scores + a.first[r] + a.begin[r];

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Finds types of one name and namespace that two files define: the linker keeps one of their functions, without a word.
+
+usage: .ci/names.py      reads every C++ and CUDA file that git tracks; exit status 1 if there is such a name
+Types in unnamed namespaces, nested types and specializations may share a name. A type of a .cpp or .cu file, which no header declares,
+counts as well. Programs that are built apart (tests/*/, bench/*/) have names of their own.
+"""
+
+import collections
+import re
+import subprocess
+import sys
+
+TYPE = re.compile(r"(?:template <.*> ?)?(?:class|struct|union|enum class|enum)(?: alignas\(.*?\))? (\w+)(?: final)?(?: ?:[^:][^;]*)?(?: \{.*|)$")
+APART = re.compile(r"(tests/\w+|bench/\w+)/")  # one program each
+IN_TURN = re.compile(r"kernels/device/(emulated|no_cuda|cuda)/")  # one of them is linked
+
+
+def types(lines):
+    """Yields (line number, qualified name) of the types that are defined at the level of a namespace."""
+    spaces = []
+    for number, line in enumerate(lines, 1):
+        if opened := re.match(r"(?:inline )?namespace ?([\w:]*) \{$", line):
+            spaces.append(opened[1])
+        elif re.match(r"\}  // namespace", line):
+            spaces.pop()
+        elif spaces and "" not in spaces and (found := TYPE.match(line)) and not line.endswith(";"):
+            yield number, "::".join([*spaces, found[1]])
+
+
+def main():
+    names = subprocess.run(["git", "ls-files", "*.h", "*.cpp", "*.cu", "*.cuh"], check=True, capture_output=True, text=True).stdout.split()
+    places = collections.defaultdict(list)
+    for name in names:
+        if IN_TURN.match(name):
+            continue
+        program = match[1] if (match := APART.match(name)) else ""
+        with open(name, encoding="utf-8") as file:
+            for number, qualified in types(file.read().splitlines()):
+                places[program, qualified].append(f"{name}:{number}")
+    twice = {key: where for key, where in places.items() if len(where) > 1}
+    for (_, qualified), where in sorted(twice.items()):
+        print(f"{qualified} is defined more than once: {', '.join(where)}")
+    print(f"{len(names)} files, {len(places)} types: {len(twice)} names defined more than once")
+    return bool(twice)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
