@@ -1,7 +1,8 @@
-// The parts of the program that kvlab_sim has in place of the engine, replay and the CPU's kernels. The front door (./kvlab) runs it only
-// for experiments that use none of them; the errors are for who starts it by hand.
-#include "app/commands/engine_commands.h"
-#include "app/commands/trace.h"
+// What kvlab_sim has in place of all commands but `run`, of comparisons, replay, the engine and the CPU's kernels. The front door (./kvlab)
+// runs it only for experiments that use none of them; the errors are for who starts it by hand.
+#include "app/commands/other_commands.h"
+#include "app/compare/validate.h"
+#include "app/runs/host_pairs.h"
 #include "app/runs/kinds/replay.h"
 #include "base/error.h"
 #include "kernels/attention/append_kv/append_rows.h"
@@ -14,22 +15,22 @@ namespace kvlab {
 
 namespace {
 
-[[noreturn]] void refuse_engine() {
-  throw InputError("kvlab_sim has neither engine nor tokenizer: build the whole program with './kvlab build'");
-}
+[[noreturn]] void refuse() { throw InputError("kvlab_sim only simulates serving: build the whole program with './kvlab build'"); }
 
 }  // namespace
 
-void add_engine_commands(CLI::App&, Command&) {}
+void add_other_commands(CLI::App&, Command&) {}
 
-TokenCounter token_counter(const std::string&) { refuse_engine(); }
+void validate_results(const std::string&, ResultsFolder&, std::ostream*) { refuse(); }
 
-Fields fidelity_fields(Params&, const Recipe&, std::uint64_t) { refuse_engine(); }
+bool compare_hosts(const Experiment&, ResultsFolder&, double, std::ostream*) { return false; }  // the engine is refused before
 
-void run_cpu(const AppendRows&) { refuse_engine(); }
-void run_cpu(const Attend&) { refuse_engine(); }
-void run_cpu(const Rope&) { refuse_engine(); }
-void run_cpu(const SparsePrefill&) { refuse_engine(); }
-void run_cpu(const TopK&) { refuse_engine(); }
+Fields fidelity_fields(Params&, const Recipe&, std::uint64_t) { refuse(); }
+
+void run_cpu(const AppendRows&) { refuse(); }
+void run_cpu(const Attend&) { refuse(); }
+void run_cpu(const Rope&) { refuse(); }
+void run_cpu(const SparsePrefill&) { refuse(); }
+void run_cpu(const TopK&) { refuse(); }
 
 }  // namespace kvlab

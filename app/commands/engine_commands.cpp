@@ -1,13 +1,7 @@
 #include "app/commands/engine_commands.h"
 
-#include <memory>
 #include <ostream>
 
-#include "app/commands/calibrate.h"
-#include "app/commands/label.h"
-#include "app/commands/logits.h"
-#include "app/commands/record.h"
-#include "app/commands/tokenize.h"
 #include "base/hugging_face.h"
 #include "base/text.h"
 #include "engine/model/record.h"
@@ -15,14 +9,6 @@
 namespace kvlab {
 
 namespace {
-
-struct EngineArguments {
-  RecordCommand record;
-  LogitsCommand logits;
-  LabelCommand label;
-  CalibrateCommand calibrate;
-  TokenizeCommand tokenize;
-};
 
 // The command with the folder of a model that is named by its id on the Hugging Face hub.
 template <class OfModel>
@@ -103,10 +89,7 @@ void add_tokenize(CLI::App& app, EngineArguments& a, Command& chosen) {
 
 }  // namespace
 
-void add_engine_commands(CLI::App& app, Command& chosen) {
-  const auto arguments = std::make_shared<EngineArguments>();
-  EngineArguments& a = *arguments;
-  app.callback([arguments] {});  // they live as long as `app`
+void add_engine_commands(CLI::App& app, EngineArguments& a, Command& chosen) {
   add_trace_record(*app.get_subcommand("trace"), a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);

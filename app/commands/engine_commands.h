@@ -1,11 +1,24 @@
 #pragma once
 
+#include "app/commands/calibrate.h"
 #include "app/commands/command.h"
+#include "app/commands/label.h"
+#include "app/commands/logits.h"
+#include "app/commands/record.h"
+#include "app/commands/tokenize.h"
 
 namespace kvlab {
 
-// Adds the commands that compute with the engine or its kernels: calibrate, label, logits, tokenize, and `trace record`; `app` has `trace`.
-// A command stores its function in `chosen`, which outlives `app`. The program that only simulates (app/simulation_only.cpp) adds none.
-void add_engine_commands(CLI::App& app, Command& chosen);
+struct EngineArguments {
+  RecordCommand record;
+  LogitsCommand logits;
+  LabelCommand label;
+  CalibrateCommand calibrate;
+  TokenizeCommand tokenize;
+};
+
+// Adds the commands that run a model's engine or measure kernels: `trace record`, calibrate, logits, label and tokenize. `trace` is there
+// already. `arguments` must live until the chosen command has run.
+void add_engine_commands(CLI::App& app, EngineArguments& arguments, Command& chosen);
 
 }  // namespace kvlab
