@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Finds types of one name and namespace that two files define: the linker keeps one of their functions, without a word.
+"""Finds what the linker would merge without a word: types of one name and namespace that two files define, and Eigen outside of *_cpu.cpp.
 
-usage: .ci/names.py      reads every C++ and CUDA file that git tracks; exit status 1 if there is such a name
+usage: .ci/one_definition.py      reads every C++ and CUDA file that git tracks; exit status 1 if there is one
 Types in unnamed namespaces, nested types and specializations may share a name. A type of a .cpp or .cu file, which no header declares,
-counts as well. Programs that are built apart (tests/*/, bench/*/) have names of their own.
+counts as well. Programs that are built apart (tests/*/, bench/*/) have names of their own. The files *_cpu.cpp are compiled for one level
+of the CPU: Eigen's functions of other files would have other instructions, and another alignment of memory.
 """
 
 import collections
@@ -30,19 +31,24 @@ def types(lines):
 
 def main():
     names = subprocess.run(["git", "ls-files", "*.h", "*.cpp", "*.cu", "*.cuh"], check=True, capture_output=True, text=True).stdout.split()
-    places = collections.defaultdict(list)
+    places, eigen = collections.defaultdict(list), []
     for name in names:
         if IN_TURN.match(name):
             continue
         program = match[1] if (match := APART.match(name)) else ""
         with open(name, encoding="utf-8") as file:
-            for number, qualified in types(file.read().splitlines()):
-                places[program, qualified].append(f"{name}:{number}")
+            lines = file.read().splitlines()
+        for number, qualified in types(lines):
+            places[program, qualified].append(f"{name}:{number}")
+        if not re.search(r"_cpu\.(cpp|h)$", name):
+            eigen += [f"{name}:{number}" for number, line in enumerate(lines, 1) if line.startswith("#include <Eigen/")]
     twice = {key: where for key, where in places.items() if len(where) > 1}
     for (_, qualified), where in sorted(twice.items()):
         print(f"{qualified} is defined more than once: {', '.join(where)}")
-    print(f"{len(names)} files, {len(places)} types: {len(twice)} names defined more than once")
-    return bool(twice)
+    for where in eigen:
+        print(f"{where}: Eigen in a file that is no *_cpu.cpp")
+    print(f"{len(names)} files, {len(places)} types: {len(twice)} names defined more than once, Eigen in {len(eigen)} files of other flags")
+    return bool(twice or eigen)
 
 
 if __name__ == "__main__":
