@@ -1,7 +1,7 @@
 #include "engine/label/query_filters.h"
 
 #include "base/error.h"
-#include "engine/label/query_moments.h"
+#include "engine/label/filter_moments.h"
 #include "engine/model/plain_cache.h"
 #include "traces/write_safetensors.h"
 
@@ -14,7 +14,7 @@ class QueryRecorder final : public Recorder {
  public:
   explicit QueryRecorder(const ModelConfig& config)
       : config_(config),
-        moments_(static_cast<std::size_t>(config.layers) * static_cast<std::size_t>(config.kv_heads), QueryMoments(config.head_dim)) {}
+        moments_(static_cast<std::size_t>(config.layers) * static_cast<std::size_t>(config.kv_heads), FilterMoments(config.head_dim)) {}
 
   void on_attention(std::int32_t layer, std::span<const float> q, std::span<const float>, std::span<const float>,
                     std::span<const float>) override {
@@ -27,14 +27,14 @@ class QueryRecorder final : public Recorder {
 
   [[nodiscard]] std::vector<float> filters() const {
     std::vector<float> all;
-    for (const QueryMoments& moments : moments_)
+    for (const FilterMoments& moments : moments_)
       for (const float x : moments.filter()) all.push_back(x);
     return all;
   }
 
  private:
   const ModelConfig& config_;
-  std::vector<QueryMoments> moments_;
+  std::vector<FilterMoments> moments_;
 };
 
 }  // namespace

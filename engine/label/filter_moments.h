@@ -6,9 +6,9 @@
 namespace kvlab {
 
 // Sums over the queries of one KV head, in double precision: of q, and of q q^T.
-class QueryMoments {
+class FilterMoments {
  public:
-  explicit QueryMoments(std::int32_t head_dim);
+  explicit FilterMoments(std::int32_t head_dim);
   // Adds the vectors [head_dim] at queries, queries + stride, ..., `count` of them.
   void add(const float* queries, std::int64_t count, std::int64_t stride);
   // [head_dim]: -u, with u the main eigenvector of the sum of q q^T, turned so that its product with the sum of q is not negative.
