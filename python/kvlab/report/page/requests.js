@@ -137,7 +137,7 @@ function valuesOf(run, name) {
 function policyNote(run) {
   const share = `The KV policy takes ${short(100 * run.policy_frac)} % of this run's step time`;
   if (!run.lives.has_policy_times) return `${share}; its share of one request is not recorded.`;
-  return `${share}. Of a request it is the work in its steps, for all requests in them; bars have it at the end of prefill and of decode.`;
+  return `${share}. Of a request, policy is the work in its steps for all requests there; bars show it at the end of prefill and decode.`;
 }
 
 function lifeNote(run) {
