@@ -362,7 +362,7 @@ trace:
 
     def test_policy_preemptions_and_the_rest_add_up(self):
         """No phase is cut short: the policy's work is in none of the times of preemptions."""
-        rows = self.run_program("kv_policy: {recipe: h2o, budget_tokens: 128}\n")
+        rows = self.run_program("kv_policy: {recipe: quest, budget_tokens: 128}\n")
         for run in data_of([self.folder], MANY)["runs"]:
             own, columns = rows.loc[run["id"]].sort_index(), run["lives"]["columns"]
             self.assertTrue(run["lives"]["has_policy_times"])
