@@ -19,7 +19,7 @@ struct DecodeTimes {
   Picoseconds base{}, slope{};
   Picoseconds host{};                         // host time per step
   std::int64_t steps = 0;                     // number of steps for which the times hold; 0: the device does not look ahead
-  Picoseconds policy{};                       // of it, the KV policy's work in each step
+  Picoseconds policy{};                       // of a step's device time, the KV policy's work
   std::vector<Picoseconds> each = {};         // if not empty: the times of these steps, which run along no line,
   std::vector<Picoseconds> each_policy = {};  // and of them the KV policy's work
 };
