@@ -29,6 +29,9 @@ struct RequestRecord {
   std::uint32_t replica = 0;
   std::int32_t hit_tokens = 0;  // of its first admission
   std::int32_t preemptions = 0, recomputed_tokens = 0;
+  // Wall time of the KV policy's work in its steps, those whose output came while it ran: up to the first token, and after it. 0 where the
+  // device does not know it.
+  Picoseconds prefill_policy{}, decode_policy{};
   Time arrival = kNever, first_token = kNever;
   Outcome outcome = Outcome::kUnfinished;
   bool is_counted = true;  // false: it arrived in the warm-up; its preemptions, hits and gaps between tokens are not recorded
@@ -81,6 +84,6 @@ struct Request : RequestRecord {
   [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }
 };
 
-static_assert(sizeof(Request) <= 264, "traces of many millions of requests are held in part");
+static_assert(sizeof(Request) <= 280, "traces of many millions of requests are held in part");
 
 }  // namespace kvlab

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "serving/device.h"
@@ -15,9 +16,11 @@ namespace kvlab {
 struct DecodeStretch {
   std::int64_t iterations = 0;  // 0: none
   Picoseconds base{}, slope{};
-  Picoseconds gap{};                   // host time between device steps, at depth 1
-  bool waits = false;                  // requests wait while it runs
-  std::vector<Picoseconds> each = {};  // if not empty: device times of its steps in the place of base and slope
+  Picoseconds gap{};                          // host time between device steps, at depth 1
+  bool waits = false;                         // requests wait while it runs
+  Picoseconds policy{};                       // of a step's device time, the KV policy's work
+  std::vector<Picoseconds> each = {};         // if not empty: device times of its steps in the place of base and slope,
+  std::vector<Picoseconds> each_policy = {};  // and these in the place of policy
 
   // Device time of step n, from 0.
   [[nodiscard]] Picoseconds step_time(std::int64_t n) const { return each.empty() ? base + slope * n : each[static_cast<std::size_t>(n)]; }
@@ -27,6 +30,13 @@ struct DecodeStretch {
     Int128 sum = 0;
     for (std::int64_t i = 0; i < n; ++i) sum += step_time(i).count();
     return sum;
+  }
+  // The KV policy's part of step n, from 0, and of its first n steps.
+  [[nodiscard]] Picoseconds policy_time(std::int64_t n) const {
+    return each_policy.empty() ? policy : each_policy[static_cast<std::size_t>(n)];
+  }
+  [[nodiscard]] Picoseconds policy_times(std::int64_t n) const {
+    return each_policy.empty() ? policy * n : std::accumulate(each_policy.begin(), each_policy.begin() + n, Picoseconds{});
   }
   [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {  // with gaps
     return Picoseconds(static_cast<std::int64_t>(device_time(n))) + gap * n;
@@ -59,6 +69,7 @@ struct DecodeStretch {
     iterations -= n;
     base += n * slope;
     if (!each.empty()) each.erase(each.begin(), each.begin() + n);
+    if (!each_policy.empty()) each_policy.erase(each_policy.begin(), each_policy.begin() + n);
   }
 };
 

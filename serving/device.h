@@ -17,9 +17,11 @@ namespace kvlab {
 // Device times of the decode steps to come, as long as every running request gains one token per step: base, base + slope, ...
 struct DecodeTimes {
   Picoseconds base{}, slope{};
-  Picoseconds host{};                  // host time per step
-  std::int64_t steps = 0;              // number of steps for which the times hold; 0: the device does not look ahead
-  std::vector<Picoseconds> each = {};  // if not empty: the times of these steps, which run along no line
+  Picoseconds host{};                         // host time per step
+  std::int64_t steps = 0;                     // number of steps for which the times hold; 0: the device does not look ahead
+  Picoseconds policy{};                       // of a step's device time, the KV policy's work
+  std::vector<Picoseconds> each = {};         // if not empty: the times of these steps, which run along no line,
+  std::vector<Picoseconds> each_policy = {};  // and of them the KV policy's work
 };
 
 // The part of a rank that a host of serving supplies: it executes steps and copies. SimDevice (sim/) prices them, EngineDevice

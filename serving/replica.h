@@ -98,6 +98,7 @@ class Replica {
   void move_steps(std::int64_t iterations);
   [[nodiscard]] Picoseconds iteration_time(std::int64_t i);
   [[nodiscard]] StretchGaps stretch_gaps(std::int64_t iterations);
+  [[nodiscard]] Picoseconds policy_time(std::int64_t iterations);
   [[nodiscard]] std::int64_t iterations_before(Picoseconds at, bool inclusive);
   [[nodiscard]] bool all_uniform();
   [[nodiscard]] bool waits_for_device(const DecodeTimes& times, std::int64_t iterations);

@@ -38,8 +38,14 @@ void Replica::look_ahead() {
   const std::int64_t iterations = std::min(uniform, times.steps);
   if (iterations < 2 || !waits_for_device(times, iterations)) return;
   // Near the end of the clock every step is simulated, and the one that passes it is refused.
-  DecodeStretch ahead{
-      iterations, times.base, times.slope, depth_ == 1 ? times.host : Picoseconds{}, first_.state.num_waiting() > 0, std::move(times.each)};
+  DecodeStretch ahead{iterations,
+                      times.base,
+                      times.slope,
+                      depth_ == 1 ? times.host : Picoseconds{},
+                      first_.state.num_waiting() > 0,
+                      times.policy,
+                      std::move(times.each),
+                      std::move(times.each_policy)};
   const Int128 longest = ahead.device_time(iterations) + Int128{times.host.count()} * iterations;
   if (in_flight(depth_ - 1).end.count() + longest > Picoseconds::max().count()) return;
   stretch_ = std::move(ahead);
@@ -81,6 +87,7 @@ void Replica::carry_out(std::int64_t n) {
   if (counted > 0) add_gaps(n, counted);
   if (first_.state.watches_tokens()) first_.state.note_uniform_tokens(first_at, stretch_gaps(n));
   first_.state.emit_uniform(n, first_at, last_at, itl_);
+  if (const Picoseconds policy = policy_time(n); policy > Picoseconds{}) first_.state.add_policy_time(policy);
   last_output_ = last_at;
   num_outputs_ += static_cast<std::uint64_t>(n);
   first_.scheduler->on_repeat(n);
@@ -133,6 +140,13 @@ StretchGaps Replica::stretch_gaps(std::int64_t n) {
   return gaps;
 }
 
+// The KV policy's part of the steps whose outputs come out in its first n iterations.
+Picoseconds Replica::policy_time(std::int64_t n) {
+  Picoseconds sum = stretch_.policy_times(std::max<std::int64_t>(0, n - depth_));
+  for (int i = 0; i < std::min<std::int64_t>(n, depth_); ++i) sum += in_flight(i).policy_time;
+  return sum;
+}
+
 // The last depth_ steps planned are in flight after n iterations; they have the entries of the steps before them.
 void Replica::move_steps(std::int64_t n) {
   const Picoseconds tail = in_flight(depth_ - 1).end;
@@ -143,9 +157,11 @@ void Replica::move_steps(std::int64_t n) {
       const InFlightStep& before = in_flight(static_cast<int>(slot + n));
       mine.start = before.start;
       mine.end = before.end;
+      mine.policy_time = before.policy_time;
     } else {
       mine.end = tail + stretch_.steps_time(step);
       mine.start = mine.end - stretch_.step_time(step - 1);
+      mine.policy_time = stretch_.policy_time(step - 1);
     }
   }
   next_step_ += static_cast<std::uint64_t>(n);

@@ -188,10 +188,11 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   now_ = to_time(at);
   memory_.forget_hits();
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
-  const bool watches = watches_tokens_, stores = memory_.store != nullptr;
+  const bool watches = watches_tokens_, stores = memory_.store != nullptr, has_policy_time = step.policy_time > Picoseconds{};
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
+    if (has_policy_time && r.is_running) (r.has_emitted() ? r.decode_policy : r.prefill_policy) += step.policy_time;
     if (stores && entry.emits && !r.has_emitted()) store_prompt(r);
     if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
@@ -223,6 +224,10 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
     order_->on_tokens(queues_.running()[i], static_cast<std::int32_t>(iterations));
   counters_.output_tokens += iterations * static_cast<std::int64_t>(queues_.running().size());
   now_ = to_time(last_at);
+}
+
+void ReplicaState::add_policy_time(Picoseconds time) {
+  for (const RequestId id : queues_.running()) table_[id].decode_policy += time;
 }
 
 // make_way() lets a waiting request that overtakes another one wait for its turn if it finds room. The running ones may have taken that

@@ -146,6 +146,8 @@ class ReplicaState final : public ReplicaView {
   // Fast-forward. Its tokens are delivered by emit_uniform().
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
+  // The KV policy's part of the steps whose tokens these are.
+  void add_policy_time(Picoseconds time);
   // Tokens are followed one by one.
   [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
   // Call it before emit_uniform() if watches_tokens(): the token of `first_at`, and the gaps after it.

@@ -27,12 +27,14 @@ struct InFlightStep : StepPlan {
   bool is_uniform = false;            // every running request decodes one token, no policy event
   std::uint64_t running_version = 0;  // of the running list it was planned over
   Picoseconds planned{}, start{}, end{};
+  Picoseconds policy_time{};  // of the KV policy's work between start and end; 0 where the device does not know it
 
   void clear() {
     StepPlan::clear();
     policy.clear();
     images = 0;
     is_uniform = false;
+    policy_time = {};
   }
 };
 

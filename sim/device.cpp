@@ -92,6 +92,7 @@ bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
   }
   const StepCost cost = pricer_->price(step);
   totals_.add(cost);
+  if (!step.policy.empty()) step.policy_time = cost.of(CostPart::kPolicy);
   const Picoseconds without_host = std::max(stage_free_[0], at);
   const Picoseconds ready = add_time(at, cost_->host_time(pricer_->shape()), kLateStep);
   if (stage_free_.size() > 1) {
@@ -136,14 +137,14 @@ DecodeTimes SimDevice::look_ahead() {
   return times_of(shape);
 }
 
-// Times of steps whose rows all gain a token, or none.
+// Times of steps whose rows all gain a token, or none. The policy's part is the same in each: attention alone grows.
 DecodeTimes SimDevice::times_of(StepShape& shape) {
   shape.head_rows = shape.decodes;
   shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
   const DecodeSpan priced = cost_->decode_span(shape);
   base_ = priced.base;
   slope_ = priced.slope;
-  return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps};
+  return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps, base_.of(CostPart::kPolicy)};
 }
 
 // The steps of a policy run along a line if its operations stay the same and each row gains one token per step or none; else one by one.
@@ -168,6 +169,7 @@ DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
     shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
     costs_.push_back(cost_->step(shape));
     times.each.push_back(costs_.back().total);
+    times.each_policy.push_back(costs_.back().of(CostPart::kPolicy));
     times.host = cost_->host_time(shape);
   }
   times.base = times.each.front();

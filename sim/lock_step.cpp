@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-void LockStep::begin(StepPricer& pricer, CostModel& cost, const InFlightStep& step, CostTotals& totals, Picoseconds ready) {
+void LockStep::begin(StepPricer& pricer, CostModel& cost, InFlightStep& step, CostTotals& totals, Picoseconds ready) {
   if (parts_.size() == ranks_) parts_.clear();
   if (parts_.empty()) ready_ = planned_ = {};
   pricer.collect_rank(step);
@@ -43,6 +43,7 @@ void LockStep::time_step() {
   for (const Part& part : parts_) {
     const StepCost cost = part.pricer->price_rank(*part.step, group);
     part.totals->add(cost);
+    part.step->policy_time = cost.of(CostPart::kPolicy);
     if (longest_.size() > 1) {
       part.pricer->stage_times(stage_times_);
     } else {

@@ -17,15 +17,16 @@ class LockStep {
  public:
   LockStep(std::uint32_t ranks, int stages) : ranks_(ranks), stage_free_(static_cast<std::size_t>(stages)) {}
 
-  // A rank's part of the next step, ready at `ready`. All arguments but the time outlive the step; its cost is added to `totals`.
-  void begin(StepPricer& pricer, CostModel& cost, const InFlightStep& step, CostTotals& totals, Picoseconds ready);
+  // A rank's part of the next step, ready at `ready`. All arguments but the time outlive the step. Once all ranks have begun, its cost is
+  // added to `totals`, and its policy_time is set.
+  void begin(StepPricer& pricer, CostModel& cost, InFlightStep& step, CostTotals& totals, Picoseconds ready);
   // Sets the times of the step that all ranks have begun.
   void finish(InFlightStep& step) const;
 
  private:
   struct Part {
     StepPricer* pricer;
-    const InFlightStep* step;
+    InFlightStep* step;
     CostTotals* totals;
   };
   void time_step();

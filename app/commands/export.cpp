@@ -18,6 +18,7 @@ void report_written(const ExportFolder& folder, std::ostream& out) {
   constexpr std::size_t kNamed = 4;
   const auto& files = folder.written();
   for (std::size_t i = 0; i < std::min(files.size(), kNamed); ++i) out << "wrote " << files[i].string() << "\n";
+  for (const std::string& note : folder.notes()) out << "note: " << note << "\n";
   if (files.size() > kNamed) out << fmt::format("and {} more files in {}\n", files.size() - kNamed, folder.path().string());
 }
 

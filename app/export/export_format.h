@@ -24,6 +24,9 @@ class ExportFolder {
   void copy(const std::filesystem::path& name, const std::filesystem::path& from);
   [[nodiscard]] bool has(const std::filesystem::path& name) const;
   [[nodiscard]] const std::vector<std::filesystem::path>& written() const { return written_; }
+  // A remark for the reader: what the export lacks, and why.
+  void note(std::string text) { notes_.push_back(std::move(text)); }
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   [[nodiscard]] ExportFolder below(const std::string& name) const { return {folder_ / name, is_own_}; }
 
  private:
@@ -31,6 +34,7 @@ class ExportFolder {
   std::filesystem::path folder_;
   bool is_own_;
   std::vector<std::filesystem::path> written_;
+  std::vector<std::string> notes_;
 };
 
 // A format of another tool that results are written in. Every value comes from the files of the results; values that they do not have are

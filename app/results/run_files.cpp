@@ -22,7 +22,8 @@ constexpr const char* kBeingWritten = ".new-";
 
 constexpr const char* kRequestColumns =
     "run,request,replica,session,arrival_ns,queued_ns,scheduled_ns,first_token_ns,last_token_ns,prompt_tokens,output_tokens,hit_tokens,"
-    "preemptions,recomputed_tokens,state\n";
+    "preemptions,recomputed_tokens,state";
+constexpr const char* kPolicyColumns = ",prefill_policy_ns,decode_policy_ns";
 constexpr const char* kTimelineColumns =
     "run,replica,time_ns,running,waiting,swapped,used_blocks,cached_blocks,free_blocks,prompt_tokens,output_tokens\n";
 
@@ -47,13 +48,16 @@ struct fmt::formatter<kvlab::Instant> : fmt::formatter<std::int64_t> {
 
 namespace kvlab {
 
-RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& tables)
-    : runs_(std::move(runs)), fresh_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())), id_(std::move(id)) {
+RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& tables, bool times_policy)
+    : runs_(std::move(runs)),
+      fresh_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())),
+      id_(std::move(id)),
+      times_policy_(times_policy) {
   if (!fs::create_directory(fresh_)) throw std::runtime_error(fresh_.string() + ": is there already; remove it");
   add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
   if (!tables.contains("requests.csv")) return;
   requests_ = std::make_unique<TextFile>(make("requests.csv"));
-  requests_->write(kRequestColumns);
+  requests_->print("{}{}\n", kRequestColumns, times_policy_ ? kPolicyColumns : "");
   timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
   timeline_->write(kTimelineColumns);
   if (tables.contains("transfers.csv")) {
@@ -82,9 +86,11 @@ fs::path RunFiles::make(const std::string& name) {
 void RunFiles::request(const RequestRecord& r) {
   requests_->print("{},{},{},", id_, r.number, r.replica);
   if (r.session >= 0) requests_->print("{}", r.session);
-  requests_->print(",{},{},{},{},{},{},{},{},{},{},{}\n", Instant{r.arrival}, Instant{r.queued}, Instant{r.scheduled},
-                   Instant{r.first_token}, Instant{r.last_token}, r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions,
-                   r.recomputed_tokens, outcome_name(r.outcome));
+  requests_->print(",{},{},{},{},{},{},{},{},{},{},{}", Instant{r.arrival}, Instant{r.queued}, Instant{r.scheduled}, Instant{r.first_token},
+                   Instant{r.last_token}, r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions, r.recomputed_tokens,
+                   outcome_name(r.outcome));
+  if (times_policy_) requests_->print(",{},{}", to_span(r.prefill_policy).count(), to_span(r.decode_policy).count());
+  requests_->write("\n");
   if (groups_) write_groups(r);
   if (perfetto_) perfetto_->request(r);
 }

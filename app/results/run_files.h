@@ -20,8 +20,8 @@ class PerfettoFile;
 class RunFiles final : public RunSink {
  public:
   // runs: the folder of all runs; prefix of each row: the run's id. tables: names of the files that the run writes; those on requests, with
-  // the trace for Perfetto, are opened.
-  RunFiles(std::filesystem::path runs, std::string id, const std::set<std::string>& tables);
+  // the trace for Perfetto, are opened. times_policy: requests.csv has the columns of the KV policy's time.
+  RunFiles(std::filesystem::path runs, std::string id, const std::set<std::string>& tables, bool times_policy = false);
   ~RunFiles() override;
   [[nodiscard]] const std::string& id() const { return id_; }
 
@@ -46,6 +46,7 @@ class RunFiles final : public RunSink {
   void write_groups(const RequestRecord& record);  // its client and its class, where it has one
   std::filesystem::path runs_, fresh_;
   std::string id_;
+  bool times_policy_;
   std::set<std::string> names_;  // of the files so far
   std::unique_ptr<TextFile> requests_, timeline_, transfers_, groups_;
   std::unique_ptr<PerfettoFile> perfetto_;

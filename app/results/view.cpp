@@ -39,17 +39,42 @@ namespace {
 
 constexpr const char* kOtherColumns = ": has other columns than the runs before it; tables join runs of one kind";
 
-// Appends `path` to `out`, its first line only where it is the first file.
-void append_rows(TextFile& out, const fs::path& path, std::string& header) {
+std::string first_line(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
+
+// The columns of a joined table: those of the file that has most. Others lack some of its last ones, or are refused.
+std::string joined_header(const std::vector<fs::path>& parts) {
+  std::string header;
+  for (const fs::path& part : parts)
+    if (const std::string own = first_line(part); own.size() > header.size()) header = own;
+  for (const fs::path& part : parts)
+    if (const std::string own = first_line(part); !own.empty() && !(header + ",").starts_with(own + ","))
+      throw InputError(part.string() + kOtherColumns);
+  return header;
+}
+
+// Rows that lack the last columns: their fields are empty. A quoted field may span lines.
+void append_padded(TextFile& out, std::ifstream& rows, const std::string& padding) {
+  bool is_quoted = false;
+  for (std::string line; std::getline(rows, line);) {
+    if (std::count(line.begin(), line.end(), '"') % 2 == 1) is_quoted = !is_quoted;
+    out.write(line + (is_quoted ? "" : padding) + "\n");
+  }
+}
+
+// Appends `path` to `out`: of a table the rows, with an empty field for each column of `header` that it lacks; of other files all lines.
+void append_rows(TextFile& out, const fs::path& path, const std::string& header) {
   std::ifstream stream(path, std::ios::binary);
   std::string first;
   if (!std::getline(stream, first)) return;
-  const bool has_header = path.extension() == ".csv";
-  if (header.empty() || !has_header)
-    out.write(first + "\n");
-  else if (header != first)
-    throw InputError(path.string() + kOtherColumns);
-  header = first;
+  if (header.empty()) out.write(first + "\n");
+  if (const auto lacks = std::count(header.begin(), header.end(), ',') - std::count(first.begin(), first.end(), ',');
+      !header.empty() && lacks > 0)
+    return append_padded(out, stream, std::string(static_cast<std::size_t>(lacks), ','));
   std::vector<char> chunk(1 << 20);
   while (stream) {
     stream.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
@@ -110,7 +135,8 @@ bool join_table(const fs::path& fresh, const std::vector<fs::path>& parts) {
   if (parts.size() == 1) fs::create_hard_link(parts[0], fresh, cannot_link);  // large files are not kept twice
   if (parts.size() == 1 && !cannot_link) return true;
   TextFile out(fresh);
-  std::string header;
+  const std::string header = parts[0].extension() == ".csv" ? joined_header(parts) : "";
+  if (!header.empty()) out.write(header + "\n");
   for (const fs::path& part : parts) append_rows(out, part, header);
   out.close();
   return true;

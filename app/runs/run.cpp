@@ -38,7 +38,7 @@ std::string defaults_in_force(const Params& p) {
 
 void execute_prepared(PreparedRun& prepared, const RunTask& task, const RunOptions& options, const Params* p) {
   const RunSpec& run = task.run;
-  RunFiles files(task.runs, run.id, prepared.tables());
+  RunFiles files(task.runs, run.id, prepared.tables(), prepared.times_policy());
   const Findings findings = [&] {
     try {
       return prepared.run(files, options);

@@ -76,6 +76,8 @@ class PreparedRun {
   [[nodiscard]] RunKind& kind() const { return kind_; }
   // Those tables of its kind that this run writes.
   [[nodiscard]] std::set<std::string> tables() const;
+  // Its requests.csv has the time of the KV policy's work.
+  [[nodiscard]] virtual bool times_policy() const { return false; }
   // Writes its tables to `files`. InputError on anything wrong with its input; Interrupted.
   virtual Findings run(RunFiles& files, const RunOptions& options) = 0;
   // The message when memory ran out, with the keys that decide how much a run takes.

@@ -84,6 +84,18 @@ def write_runs(folder, axes, seeds=(1,), num_requests=300, slo=True):
     return folder
 
 
+def add_policy_times(folder, shares):
+    """Gives runs the columns of a KV policy's time: `shares` of prefill and decode by run; others have empty fields."""
+    with open(folder / "requests.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        scheduled, first, last = (int(row[f"{name}_ns"]) for name in ("scheduled", "first_token", "last_token"))
+        prefill, decode = shares.get(row["run"], (None, None))
+        row["prefill_policy_ns"] = "" if prefill is None else int(prefill * (first - scheduled))
+        row["decode_policy_ns"] = "" if decode is None else int(decode * (last - first))
+    write_csv(folder / "requests.csv", list(rows[0]), [list(row.values()) for row in rows])
+
+
 BLOCK_CACHES = ("lru", "fifo", "lfu", "s3fifo", "arc", "gdsf", "belady")
 
 

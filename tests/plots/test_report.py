@@ -285,6 +285,35 @@ class Lives(ReportTest):
         self.assert_whole(one, rows.loc["0001"])
         self.assertEqual(sum(b - a for _, a, b in one["segments"]["2"]), round(first.last_token_ns / 1000) - round(first.arrival_ns / 1000))
 
+    def test_time_of_the_policy_is_taken_out_of_prefill_and_decode(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["a", "b"]}, num_requests=4)
+        synthetic.add_policy_times(self.folder, {"0001": (0.25, 0.5)})
+        rows = pd.read_csv(self.folder / "requests.csv", dtype={"run": str}).set_index(["run", "request"])
+        first = rows.loc[("0001", 2)]
+        (self.folder / "transfers.csv").write_text(
+            "run,request,from,to,tokens,bytes,calls,ready_ns,asked_ns,end_ns\n"
+            f"0001,2,0,1,5,5,1,{first.first_token_ns},{first.first_token_ns},{first.first_token_ns + 2_000_000}\n"
+        )
+        one, two = (run["lives"] for run in data_of([self.folder], MANY)["runs"])
+        self.assertEqual((one["has_policy_times"], two["has_policy_times"]), (True, False))
+        self.assertNotIn("policy_us", two["columns"])
+        self.assert_whole(one, rows.loc["0001"])
+        self.assert_whole(two, rows.loc["0002"])
+        own, columns = rows.loc["0001"], one["columns"]
+        taken = (own["prefill_policy_ns"] // 1000 + own["decode_policy_ns"] // 1000).astype(int).tolist()
+        self.assertEqual(columns["policy_us"], taken)
+        prefill = np.round(own["first_token_ns"] / 1000) - np.round(own["scheduled_ns"] / 1000) - own["prefill_policy_ns"] // 1000
+        self.assertEqual(columns["prefill_us"], prefill.astype(int).tolist())
+        self.assertEqual(columns["transfer_us"], [0, 0, 2000, 0])
+
+    def test_time_of_the_policy_is_no_longer_than_its_phase(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["a"]}, num_requests=4)
+        synthetic.add_policy_times(self.folder, {"0001": (1.0, 1.0)})
+        rows = pd.read_csv(self.folder / "requests.csv", dtype={"run": str}).set_index(["run", "request"])
+        (one,) = (run["lives"] for run in data_of([self.folder], MANY)["runs"])
+        self.assert_whole(one, rows.loc["0001"])
+        self.assertTrue(all(0 <= us <= 1 for us in one["columns"].get("prefill_us", [0])))
+
     def test_requests_to_show_are_the_same_in_every_run_with_the_slowest(self):
         tables = [pd.DataFrame({"request": range(1000), "arrival_ns": 0, "last_token_ns": 10}) for _ in range(2)]
         tables[1].loc[7, "last_token_ns"] = 99
@@ -330,6 +359,18 @@ trace:
             self.assertGreater(lost.sum(), 3)
             np.testing.assert_array_equal(lost, own["preemptions"] > 0)
             self.assertEqual(set(run["lives"]["columns"]["client"]), {"0", "1"})
+
+    def test_policy_preemptions_and_the_rest_add_up(self):
+        """No phase is cut short: the policy's work is in none of the times of preemptions."""
+        rows = self.run_program("kv_policy: {recipe: quest, budget_tokens: 128}\n")
+        for run in data_of([self.folder], MANY)["runs"]:
+            own, columns = rows.loc[run["id"]].sort_index(), run["lives"]["columns"]
+            self.assertTrue(run["lives"]["has_policy_times"])
+            self.assert_whole(run["lives"], own)
+            self.assertGreater(sum(columns["preempted_us"]), 0)
+            self.assertEqual(columns["prefill_policy_us"], (own["prefill_policy_ns"] // 1000).tolist())
+            self.assertEqual(columns["decode_policy_us"], (own["decode_policy_ns"] // 1000).tolist())
+            self.assertGreater(min(columns["policy_us"]), 0)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ document.querySelectorAll("#request-table tbody tr")[3].click();
 told.number = document.getElementById("compare-request").value;
 told.verdict = document.querySelector("#compare-pair .verdict").textContent;
 told.blame = [...document.querySelectorAll("#blame tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));
+told.policy = document.getElementById("compare-lives").data.find((trace) => trace.name === "policy").text;
 told.lives = document.getElementById("compare-lives").data.map((trace) => trace.name);
 told.provenance = document.getElementById("provenance-0").textContent;
 document.body.append(Object.assign(document.createElement("pre"), { id: "told", textContent: JSON.stringify(told) }));
@@ -110,6 +111,7 @@ class InABrowser(ReportTest):
 
     def test_it_filters_sorts_switches_runs_and_compares(self):
         synthetic.write_runs(self.folder, {"scheduler": ["vllm_v1", "sarathi"], RATE: [2.0, 4.0]}, num_requests=30)
+        synthetic.add_policy_times(self.folder, {"0001": (0.1, 0.0), "0003": (0.2, 0.6)})
         (self.folder / "resolved.yaml").write_text("slo: {ttft_ms: 60}\n")
         runs = [{"run": f"{i:04}", "state": "done", "cost_source": "profile x"} for i in range(1, 5)] + [
             {"run": "0005", "state": "failed", "axes": {"scheduler": "<b>"}, "error": "does not fit"}
@@ -143,13 +145,16 @@ class InABrowser(ReportTest):
         self.assertEqual((told["number"], told["other"]), ("3", "1"))
         by = {
             "queued": lambda r: r.scheduled_ns - r.arrival_ns,
-            "prefill": lambda r: r.first_token_ns - r.scheduled_ns,
-            "decode": lambda r: r.last_token_ns - r.first_token_ns,
+            "prefill": lambda r: r.first_token_ns - r.scheduled_ns - r.prefill_policy_ns,
+            "decode": lambda r: r.last_token_ns - r.first_token_ns - r.decode_policy_ns,
+            "policy": lambda r: r.prefill_policy_ns + r.decode_policy_ns,
         }
         largest = max(by, key=lambda phase: abs(by[phase](other) - by[phase](one)))
         self.assertEqual(told["blame"][0][0], largest)
         self.assertRegex(told["verdict"], r"^Request 3: [\d,.]+ m?s (longer|shorter) in B")
-        self.assertEqual(sorted(told["lives"]), ["decode", "prefill", "queued"])
+        self.assertEqual({row[0] for row in told["blame"]}, set(by))
+        self.assertEqual(sorted(told["lives"]), ["decode", "policy", "prefill", "queued"])
+        self.assertEqual([text.split(" of ")[1] for text in told["policy"]], ["prefill", "prefill", "decode"])
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ inline std::string text_of(const RunSummary& s, const Recorder& records) {
     for (const double f : part) add(f);
   for (const RequestRecord& r : records.requests) {
     add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions,
-        r.recomputed_tokens, static_cast<int>(r.outcome), static_cast<int>(r.gaps));
+        r.recomputed_tokens, static_cast<int>(r.outcome), static_cast<int>(r.gaps), r.prefill_policy.count(), r.decode_policy.count());
   }
   for (const TimelineSample& t : records.samples)
     add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens,

@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include "app/export/export_format.h"
 #include "app/export/latency_values.h"
+#include "app/export/token_times.h"
 #include "traces/logs/real_log.h"
 
 namespace kvlab {
@@ -20,7 +23,7 @@ void add_statistics(OrderedJson& out, const std::string& metric, const std::vect
   for (const char* const p : {"p90", "p95", "p99"}) out[p + ("_" + metric) + "_ms"] = statistic_of(values, p);
 }
 
-// Gaps between tokens are not in requests.csv, so their statistics are those of summary.csv, which has no deviation.
+// Statistics of the gaps between tokens: those of summary.csv, which has no deviation.
 void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "mean_itl_ms", run.number("itl_mean_ms"));
   add_number(out, "median_itl_ms", run.number("itl_p50_ms"));
@@ -50,7 +53,28 @@ void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, d
               {"errors", errors}});
 }
 
-// `vllm bench serve --save-result --save-detailed`. Gaps of one request are not in the results, so in place of 'itls' there is 'e2els'.
+// The gaps between a request's tokens in seconds, in the same order, and their deviation.
+void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, const TokenTimes& tokens) {
+  OrderedJson lists = OrderedJson::array();
+  std::vector<double> all_ms;
+  for (const ExportedRequest& r : requests) {
+    if (r.is_warm_up || !r.arrival_ns) continue;
+    OrderedJson gaps = OrderedJson::array();
+    if (const auto own = tokens.of_request.find(r.request); own != tokens.of_request.end()) {
+      for (std::size_t i = 1; i < own->second.size(); ++i) {
+        const auto gap = static_cast<double>(own->second[i] - own->second[i - 1]);
+        gaps.push_back(gap * 1e-9);
+        all_ms.push_back(gap * 1e-6);
+      }
+    }
+    lists.push_back(std::move(gaps));
+  }
+  if (!all_ms.empty()) out["std_itl_ms"] = statistic_of(all_ms, "std");
+  out["itls"] = std::move(lists);
+}
+
+// `vllm bench serve --save-result --save-detailed`. Only a run with trace.json has the instants of single tokens, so that 'itls' may be
+// absent; 'e2els' never is.
 class VllmBench final : public ExportFormat {
  public:
   explicit VllmBench(Params& /*none*/) {}
@@ -78,6 +102,10 @@ class VllmBench final : public ExportFormat {
     add_gaps(json, run);
     add_statistics(json, "e2el", values.e2e);
     add_lists(json, requests, options.start_s);
+    if (const TokenTimes tokens = token_times(run, requests); tokens.missing.empty())
+      add_gap_lists(json, requests, tokens);
+    else
+      out.note(fmt::format("run {}: no 'itls', since {}", run.id(), tokens.missing));
     out.write("vllm_bench.json", json.dump() + "\n");
   }
 };

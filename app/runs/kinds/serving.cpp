@@ -114,6 +114,7 @@ class ServingRun final : public SimulationRun {
                        plan_.setup.memory.num_blocks);
   }
   [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t /*seed*/) const override { return nullptr; }  // times are measured
+  [[nodiscard]] bool times_policy() const override { return false; }  // a step is measured as a whole
 
  private:
   Findings serve(RunFiles& files, const RunOptions& options) override;

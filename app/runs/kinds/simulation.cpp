@@ -48,6 +48,10 @@ bool SimulationRun::writes(const std::string& table) const {
   return table != "trace.json" || plan_.trace.wants_perfetto;
 }
 
+bool SimulationRun::times_policy() const {
+  return std::any_of(plan_.pools.begin(), plan_.pools.end(), [](const PoolPlan& pool) { return !pool.recipe.keeps_everything(); });
+}
+
 namespace {
 
 // A scheduler's own plans depend on the seed.

@@ -50,6 +50,7 @@ class SimulationRun : public PreparedRun {
   [[nodiscard]] std::string out_of_memory() const override;
   [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t seed) const override;
   [[nodiscard]] Comparisons comparisons() const override { return plan_.comparisons; }
+  [[nodiscard]] bool times_policy() const override;
 
  protected:
   virtual Findings serve(RunFiles& files, const RunOptions& options);

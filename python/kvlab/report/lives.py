@@ -1,5 +1,5 @@
-"""A request's life from requests.csv and the tables beside it: how long it queued, prefilled and decoded, was preempted, and had its KV
-on a link."""
+"""A request's life from requests.csv and the tables beside it: how long it queued, prefilled and decoded, was preempted, had its KV on a
+link, and took part in steps that did the KV policy's work."""
 
 import json
 import re
@@ -9,11 +9,12 @@ import pandas as pd
 
 _SLOWEST = 5  # if not all fit: one in this many is chosen for its end-to-end latency
 _MOST_TRACE_BYTES = 64 << 20
-PHASES = ("queued", "prefill", "decode", "preempted", "transfer")
+PHASES = ("queued", "prefill", "decode", "preempted", "transfer", "policy")
 _COLUMNS = (
     "run request replica session arrival_ns scheduled_ns first_token_ns last_token_ns prompt_tokens output_tokens hit_tokens preemptions "
     "recomputed_tokens state"
 ).split()
+_POLICY = {"prefill": "prefill_policy_ns", "decode": "decode_policy_ns"}  # columns of runs whose KV policy takes time
 _STATES = ("completed", "rejected", "unfinished")
 
 
@@ -84,8 +85,20 @@ def parts(begin, scheduled, first, last, extra):
     return result
 
 
-def _us(values):
-    return [int(v) for v in np.round(np.asarray(values, dtype=float) / 1000)]
+def has_policy_times(rows):
+    """The run's simulation recorded the time of the KV policy's work. In a joined table the rows of other runs are empty there."""
+    return all(c in rows and rows[c].notna().all() for c in _POLICY.values())
+
+
+def _take_policy(rows, columns):
+    """Takes the policy's time, in whole µs, out of prefill and decode. The phases are differences of rounded instants, so that they may be
+    shorter than the policy's time by less than 1 µs."""
+    for phase, column in _POLICY.items():
+        whole = np.array(columns[f"{phase}_us"])
+        own = np.clip(rows[column].to_numpy(dtype=np.int64) // 1000, 0, np.maximum(whole, 0))
+        columns[f"{phase}_us"] = (whole - own).tolist()
+        columns[f"{phase}_policy_us"] = own.tolist()
+    columns["policy_us"] = [sum(both) for both in zip(*(columns[f"{phase}_policy_us"] for phase in _POLICY))]
 
 
 def _columns_of(rows, extras):
@@ -106,11 +119,13 @@ def _columns_of(rows, extras):
             segments[str(request)] = [[PHASES.index(kind), a, b] for kind, a, b in own]
             for p, phase in enumerate(PHASES):
                 total = sum(b - a for kind, a, b in own if kind == phase)
-                if p >= 3:
+                if phase in ("preempted", "transfer"):
                     more[i, p - 3] = total
-                elif base[i, p] >= 0:
+                elif p < 3 and base[i, p] >= 0:
                     columns[f"{phase}_us"][i] = total
     columns |= {"preempted_us": more[:, 0].tolist(), "transfer_us": more[:, 1].tolist()}
+    if has_policy_times(rows):
+        _take_policy(rows, columns)
     columns |= {
         c: rows[c].fillna(0).astype(int).tolist()
         for c in ("replica", "prompt_tokens", "output_tokens", "hit_tokens", "preemptions", "recomputed_tokens")
@@ -153,5 +168,5 @@ def lives(results, tables, chosen):
         for group in ("client", "class"):
             if group in shown and shown[group].fillna("").astype(bool).any():
                 data["columns"][group] = shown[group].fillna("").tolist()
-        found[run] = {**data, "total": len(rows), "has_preempted_times": preempted is not None}
+        found[run] = {**data, "total": len(rows), "has_preempted_times": preempted is not None, "has_policy_times": has_policy_times(shown)}
     return found

@@ -7,6 +7,7 @@ const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImag
 // Colour and pattern of each phase of a request: they differ in lightness and pattern, too.
 const LOOKS = {
   queued: ["#d08a00", ""], prefill: ["#1b1b3a", ""], decode: ["#5aa9d6", ""], preempted: ["#8c1d40", "x"], transfer: ["#2f8f6b", "/"],
+  policy: ["#b565a7", "."],
 };
 const RUN_COLOURS = ["#1f5fa8", "#b8500c"];
 

@@ -2,7 +2,7 @@
 
 const MOST_POINTS = 3000;
 const MOST_MOVED = 200;
-const SYMBOLS = { queued: "circle", prefill: "square", decode: "diamond", preempted: "x", transfer: "cross" };
+const SYMBOLS = { queued: "circle", prefill: "square", decode: "diamond", preempted: "x", transfer: "cross", policy: "triangle-up" };
 const CANCELS = 3;  // phases that differ by more than this factor of the whole difference cancel each other: shares say nothing then
 
 // Differences by phase, b - a, largest first; `total` is that of the whole life.
@@ -51,7 +51,8 @@ function remarkOn(pairs, a, b) {
   if (arrivals) lines.push(`${count(arrivals)} arrive at other times.`);
   for (const [name, run] of [["A", a], ["B", b]]) {
     const share = short(100 * run.policy_frac);
-    if (run.policy_frac > 0) lines.push(`${name}: the KV policy takes ${share} % of step time, so about that share of prefill and decode.`);
+    if (!(run.policy_frac > 0) || run.lives.has_policy_times) continue;
+    lines.push(`${name}: the KV policy takes ${share} % of step time, so about that share of prefill and decode.`);
   }
   return lines.join(" ");
 }

@@ -11,6 +11,7 @@ function requestsOf(run) {
   run.rows = columns.request.map((request, i) => {
     const row = { request, arrival: columns.arrival_us[i], phases: {}, segments: run.lives.segments[request] || null };
     for (const phase of DATA.phases) row.phases[phase] = at(phase + "_us", i, 0);
+    row.policyIn = { prefill: at("prefill_policy_us", i, 0), decode: at("decode_policy_us", i, 0) };
     for (const name of COUNTS) row[name] = at(name, i, 0);
     for (const name of ["session", "client", "class"]) row[name] = String(at(name, i, ""));
     row.state = STATES[at("state", i, 0)];
@@ -24,28 +25,43 @@ function requestsOf(run) {
   return run.rows;
 }
 
-// [phase, begin, end] in µs after the arrival.
-function lifeOf(row) {
+// Time in a phase, the policy's work in it included.
+const wholeOf = (row, phase) => row.phases[phase] + (row.policyIn[phase] || 0);
+
+// [phase, begin, end] in µs after the arrival, the policy's work not yet taken out.
+function piecesOf(row) {
   if (row.segments) return row.segments.map(([phase, begin, end]) => [DATA.phases[phase], begin - row.arrival, end - row.arrival]);
-  const parts = [];
+  const pieces = [];
   let now = 0;
-  for (const phase of DATA.phases) {
-    const length = row.phases[phase];
-    if (length > 0) parts.push([phase, now, now + length]);
+  for (const phase of DATA.phases.filter((each) => each !== "policy")) {
+    const length = wholeOf(row, phase);
+    if (length > 0) pieces.push([phase, now, now + length]);
     now += Math.max(0, length);
   }
-  return parts;
+  return pieces;
+}
+
+// [phase, begin, end, of] in µs after the arrival. The policy's work is spread over the steps of a phase: here it is at the end of each
+// piece, by the piece's share of the phase, and `of` names the phase.
+function lifeOf(row) {
+  return piecesOf(row).flatMap(([phase, begin, end]) => {
+    const own = row.policyIn[phase] || 0;
+    if (!own) return [[phase, begin, end]];
+    const from = end - (end - begin) * own / wholeOf(row, phase);
+    return [[phase, begin, from], ["policy", from, end, phase]].filter((part) => part[2] > part[1]);
+  });
 }
 
 // Bars of lives: `lives` are [label, row, offset in µs]; one trace per phase.
 function lifeTraces(lives, unit) {
   const traces = DATA.phases.map((phase) => {
     const own = (row) => lifeOf(row).filter((part) => part[0] === phase);
-    const bars = lives.flatMap(([label, row, offset]) => own(row).map(([, begin, end]) => [label, begin + offset, end - begin]));
+    const bars = lives.flatMap(([label, row, offset]) => own(row).map(([, begin, end, of]) => [label, begin + offset, end - begin, of]));
     return {
       type: "bar", orientation: "h", name: phase, width: 0.7,
       y: bars.map((bar) => bar[0]), base: bars.map((bar) => bar[1] / unit), x: bars.map((bar) => bar[2] / unit),
-      text: bars.map((bar) => duration(bar[2])), textposition: "none", hovertemplate: `${phase}: %{text}<extra>%{y}</extra>`,
+      text: bars.map((bar) => duration(bar[2]) + (bar[3] ? ` of ${bar[3]}` : "")), textposition: "none",
+      hovertemplate: `${phase}: %{text}<extra>%{y}</extra>`,
       marker: { color: LOOKS[phase][0], pattern: { shape: LOOKS[phase][1], fillmode: "overlay", fgcolor: "white", size: 5 } },
     };
   });
@@ -118,6 +134,12 @@ function valuesOf(run, name) {
   return [...new Set(requestsOf(run).map((row) => row[name]))].filter((value) => value !== "").sort((a, b) => compareValues(a, b));
 }
 
+function policyNote(run) {
+  const share = `The KV policy takes ${short(100 * run.policy_frac)} % of this run's step time`;
+  if (!run.lives.has_policy_times) return `${share}; its share of one request is not recorded.`;
+  return `${share}. Of a request, policy is the work in its steps for all requests there; bars show it at the end of prefill and decode.`;
+}
+
 function lifeNote(run) {
   const lines = [];
   const total = run.lives.total, shown = requestsOf(run).length;
@@ -126,8 +148,7 @@ function lifeNote(run) {
     lines.push("Times of preemptions are not known, and are part of prefill or decode: "
       + "a run with trace: {perfetto: true} has them, up to 64 MiB of trace.json.");
   }
-  const policy = short(100 * run.policy_frac);
-  if (run.policy_frac > 0) lines.push(`The KV policy takes ${policy} % of this run's step time; its share of one request is not recorded.`);
+  if (run.policy_frac > 0) lines.push(policyNote(run));
   return lines.join(" ");
 }
 

@@ -1,0 +1,87 @@
+// The columns of requests.csv on the KV policy's time.
+#include "base/csv.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+class PolicyTimeTest : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
+  }
+  static void run(const std::string& policies, const std::string& out, std::vector<std::string> more = {}) {
+    write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\nkv_policy: " + policies + "\n");
+    more.insert(more.begin(), {"run", "small.yaml", "--quiet", "--out", out});
+    const Called called = call(more);
+    ASSERT_EQ(called.status, 0) << called.err;
+  }
+  static std::string header_of(const std::string& file) { return read(file).substr(0, read(file).find('\n')); }
+};
+
+constexpr const char* kPlain =
+    "run,request,replica,session,arrival_ns,queued_ns,scheduled_ns,first_token_ns,last_token_ns,prompt_tokens,output_tokens,hit_tokens,"
+    "preemptions,recomputed_tokens,state";
+
+std::int64_t number_at(const CsvTable& t, std::size_t row, const std::string& column) { return std::stoll(t.rows[row][t.at(column)]); }
+
+TEST_F(PolicyTimeTest, IsOfRunsWithAPolicyAlone) {
+  run("full", "full");
+  EXPECT_EQ(header_of("full/requests.csv"), kPlain);
+  run("[full, {recipe: [h2o, snapkv], budget_tokens: 128}]", "mixed");
+  EXPECT_EQ(header_of("mixed/requests.csv"), std::string(kPlain) + ",prefill_policy_ns,decode_policy_ns");
+  const CsvTable summary = read_csv("mixed/summary.csv"), requests = read_csv("mixed/requests.csv");
+  ASSERT_EQ(requests.rows.size(), 6U * 60);
+  std::map<std::string, std::string> recipe_of;
+  for (const auto& row : summary.rows) recipe_of[row[0]] = row[summary.at("kv_policy")] + row[summary.at("kv_policy.recipe")];
+  std::map<std::string, std::int64_t> in_prefill, in_decode;
+  for (std::size_t i = 0; i < requests.rows.size(); ++i) {
+    const std::string& recipe = recipe_of.at(requests.rows[i][0]);
+    if (recipe == "full") {
+      EXPECT_EQ(requests.rows[i][requests.at("prefill_policy_ns")] + requests.rows[i][requests.at("decode_policy_ns")], "");
+      continue;
+    }
+    const std::int64_t prefill = number_at(requests, i, "prefill_policy_ns"), decode = number_at(requests, i, "decode_policy_ns");
+    EXPECT_GT(prefill, 0);
+    EXPECT_LT(prefill, number_at(requests, i, "first_token_ns") - number_at(requests, i, "scheduled_ns"));
+    EXPECT_LE(decode, number_at(requests, i, "last_token_ns") - number_at(requests, i, "first_token_ns"));
+    in_prefill[recipe] += prefill;
+    in_decode[recipe] += decode;
+  }
+  ASSERT_EQ(in_decode.size(), 2U);
+  for (const auto& [recipe, time] : in_decode) EXPECT_GT(time, 0) << recipe;
+  EXPECT_EQ(header_of("mixed/runs/" + run_id("mixed") + "/requests.csv"), kPlain);
+}
+
+// Rows of the run without a policy are those of a sweep without any, and two empty fields.
+TEST_F(PolicyTimeTest, OtherColumnsStayTheSame) {
+  run("full", "full");
+  run("[{recipe: h2o, budget_tokens: 128}, full]", "mixed");
+  const CsvTable full = read_csv("full/requests.csv"), mixed = read_csv("mixed/requests.csv");
+  std::size_t shared = 0;
+  for (const auto& row : mixed.rows) {
+    if (!row.back().empty()) continue;
+    ASSERT_LT(shared, full.rows.size());
+    EXPECT_EQ(std::vector(row.begin() + 1, row.end() - 2), std::vector(full.rows[shared].begin() + 1, full.rows[shared].end()));
+    ++shared;
+  }
+  EXPECT_EQ(shared, full.rows.size());
+}
+
+// Little memory, so that requests are preempted.
+TEST_F(PolicyTimeTest, SkippedStepsGiveTheSameBytes) {
+  const std::vector<std::string> tight = {"--set", "memory.num_blocks=60", "--set", "max_model_len=800"};
+  std::vector<std::string> slow = tight;
+  slow.emplace_back("--fast-forward=off");
+  run("[{recipe: [h2o, quest], budget_tokens: 128}, kivi2]", "fast", tight);
+  run("[{recipe: [h2o, quest], budget_tokens: 128}, kivi2]", "slow", slow);
+  const CsvTable requests = read_csv("fast/requests.csv");
+  EXPECT_TRUE(
+      std::any_of(requests.rows.begin(), requests.rows.end(), [&](const auto& row) { return row[requests.at("preemptions")] != "0"; }));
+  EXPECT_EQ(read("fast/requests.csv"), read("slow/requests.csv"));
+  EXPECT_EQ(read("fast/summary.csv"), read("slow/summary.csv"));
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,185 @@
+// The time of a KV policy's work in the steps of a request, by hand: up to its first token, and after it.
+#include <gtest/gtest.h>
+
+#include "policies/kv/recipe_footprint.h"
+#include "tests/sim/pools_support.h"
+
+namespace kvlab::testing {
+namespace {
+
+constexpr std::int64_t kOneUs = 1000;  // ns
+
+// Keeps every token, and works on each new one: a byte per token.
+class WorkPerToken final : public Footprint {
+ public:
+  FootprintStep step(const SeqState& seq) override { return {0, 0, 0, seq.seen_tokens + seq.new_tokens, 0, false}; }
+  void charge(std::span<SeqState> batch, PolicyWork& work) override {
+    for (SeqState& seq : batch) {
+      seq.attended_tokens = seq.seen_tokens;
+      work.ops.push_back({"work", 1, seq.new_tokens, 0, false});
+    }
+  }
+  std::int64_t pages_at_end(std::int32_t, std::int32_t) override { return 0; }
+};
+
+// A step takes 5 us, and a time per byte of the policy's operations.
+class StepAndWork final : public CostModel {
+ public:
+  explicit StepAndWork(Picoseconds byte, std::vector<Picoseconds> stages = {}) : byte_(byte), stages_(std::move(stages)) {}
+  StepCost step(const StepShape& shape) override {
+    StepCost cost;
+    cost.row(CostPart::kLinear)[0] = Picoseconds{5'000'000};
+    for (const PolicyOp& op : shape.ops) cost.row(CostPart::kPolicy)[0] += byte_ * op.bytes;
+    cost.total = cost.of(CostPart::kLinear) + cost.of(CostPart::kPolicy);
+    return cost;
+  }
+  DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1 << 20}; }
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
+  void stage_times(const StepShape&, std::vector<Picoseconds>& stages) override { stages = stages_; }
+  [[nodiscard]] int num_stages() const override { return std::max(1, static_cast<int>(stages_.size())); }
+  [[nodiscard]] int num_layers() const override { return 4; }
+  double prefill_seconds(std::int32_t, std::int32_t) override { return 1e-6; }
+  [[nodiscard]] double peak_flops() const override { return 1e12; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return 1e12; }
+
+ private:
+  Picoseconds byte_;
+  std::vector<Picoseconds> stages_;
+};
+
+SimSetup working_setup(const std::string& parameters, Picoseconds byte = Picoseconds{1'000'000}, std::vector<Picoseconds> stages = {}) {
+  SimSetup setup = basic_setup("vllm_v1", parameters);
+  setup.make_footprint = [] { return std::make_unique<WorkPerToken>(); };
+  setup.make_cost_model = [byte, stages] { return std::make_unique<StepAndWork>(byte, stages); };
+  return setup;
+}
+
+// By the number of the request.
+std::vector<RequestRecord> served_by(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  Recorder records;
+  run_into(records, setup, requests);
+  std::sort(records.requests.begin(), records.requests.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
+  return records.requests;
+}
+
+std::int64_t in_prefill(const RequestRecord& r) { return to_span(r.prefill_policy).count(); }
+std::int64_t in_decode(const RequestRecord& r) { return to_span(r.decode_policy).count(); }
+
+// Chunks of 64 and 36 tokens, then 4 steps of one: 100 us and 4 us of work. The rest is 5 us per step.
+TEST(PolicyTime, OfOneRequest) {
+  for (const char* parameters : {"{budget_tokens: 64, async_scheduling: false}", "{budget_tokens: 64}"}) {
+    const std::vector<RequestRecord> served = served_by(working_setup(parameters), {request_at(0, 100, 5)});
+    const RequestRecord& r = served.at(0);
+    EXPECT_EQ(in_prefill(r), 100 * kOneUs);
+    EXPECT_EQ(in_decode(r), 4 * kOneUs);
+    EXPECT_EQ((r.first_token - r.scheduled).count() - in_prefill(r), 2 * 5 * kOneUs);
+    EXPECT_EQ((r.last_token - r.first_token).count() - in_decode(r), 4 * 5 * kOneUs);
+  }
+}
+
+// The second request comes at 113 us, and its prompt is part of the step from 116 to 172 us: 51 tokens, all of whose work both wait for.
+TEST(PolicyTime, OfRequestsThatShareSteps) {
+  const std::vector<RequestRecord> served =
+      served_by(working_setup("{budget_tokens: 64, async_scheduling: false}"), {request_at(0, 100, 20), request_at(0.113, 50, 3)});
+  EXPECT_EQ(served.at(1).first_token - kStart, Span(172 * kOneUs));
+  EXPECT_EQ(in_prefill(served[0]), 100 * kOneUs);
+  EXPECT_EQ(in_decode(served[0]), (1 + 51 + 2 + 2 + 15) * kOneUs);
+  EXPECT_EQ((served[0].last_token - served[0].first_token).count() - in_decode(served[0]), 19 * 5 * kOneUs);
+  EXPECT_EQ(in_prefill(served[1]), 51 * kOneUs);
+  EXPECT_EQ(in_decode(served[1]), (2 + 2) * kOneUs);
+  EXPECT_EQ((served[1].last_token - served[1].scheduled).count() - in_prefill(served[1]) - in_decode(served[1]), 3 * 5 * kOneUs);
+}
+
+// Two stages of 10 us: the chunks run from 0 to 20 us and from 10 to 30 us. Of the second one's 8 us of work half is beside the first.
+TEST(PolicyTime, StepsOfAPipelineCountEachInstantOnce) {
+  const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
+  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 128, 1)});
+  EXPECT_EQ((served.at(0).first_token - served[0].scheduled).count(), 30 * kOneUs);
+  EXPECT_EQ(in_prefill(served[0]), (8 + 4) * kOneUs);
+}
+
+// Ranks that step together: each request waits for the slower rank, and its own rank's work is the policy's.
+TEST(PolicyTime, IsThatOfTheRequestsOwnRank) {
+  SimSetup setup = working_setup("{budget_tokens: 64, async_scheduling: false}");
+  setup.ranks = 2;
+  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 64, 1), request_at(0, 32, 1)});
+  EXPECT_NE(served.at(0).replica, served.at(1).replica);
+  EXPECT_EQ(served[0].last_token, served[1].last_token);
+  EXPECT_EQ((served[0].last_token - kStart).count(), 69 * kOneUs);
+  EXPECT_EQ(in_prefill(served[0]), 64 * kOneUs);
+  EXPECT_EQ(in_prefill(served[1]), 32 * kOneUs);
+}
+
+// It goes along with the request to the replica that decodes it.
+TEST(PolicyTime, OfPrefillAndDecodeReplicas) {
+  const SimSetup setup =
+      pools_setup(1, 1, "least_outstanding", working_setup("{budget_tokens: 64, async_scheduling: false}", Picoseconds{1'000'000}));
+  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 100, 5)});
+  ASSERT_EQ(served.at(0).outcome, Outcome::kCompleted);
+  EXPECT_EQ(served[0].replica, 1U);
+  EXPECT_EQ(in_prefill(served[0]), 100 * kOneUs);
+  EXPECT_EQ(in_decode(served[0]), 4 * kOneUs);
+}
+
+// Without work there is none, and a request that is cut off has that of its steps so far.
+TEST(PolicyTime, OfUnfinishedRequests) {
+  SimSetup setup = working_setup("{budget_tokens: 64, async_scheduling: false}");
+  setup.stop.after_time = Span(113 * kOneUs);
+  const std::vector<RequestRecord> cut = served_by(setup, {request_at(0, 100, 5), request_at(0.1, 100, 5)});
+  EXPECT_EQ(cut.at(0).outcome, Outcome::kUnfinished);
+  EXPECT_EQ(in_prefill(cut[0]), 100 * kOneUs);
+  EXPECT_EQ(in_decode(cut[0]), 0);
+  EXPECT_EQ(in_prefill(cut.at(1)), 0);
+  setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
+  for (const RequestRecord& r : served_by(setup, {request_at(0, 100, 5)})) EXPECT_EQ(in_prefill(r) + in_decode(r), 0);
+}
+
+constexpr ModelShape kServedModel{4, 8, 2, 64, 128};
+
+struct WorkedRun {
+  std::vector<RequestRecord> requests;
+  std::uint64_t events = 0, preemptions = 0;
+};
+
+WorkedRun worked_run(const std::string& recipe_name, const std::string& parameters, bool skips) {
+  SimSetup setup = working_setup(parameters, Picoseconds{17});
+  const Recipe own = load_recipe(recipe_name);
+  const Recipe recipe = own.has_budget || own.selector != "all" ? load_recipe(recipe_name, 144) : own;
+  setup.make_footprint = [recipe] { return std::make_unique<RecipeFootprint>(recipe, kServedModel, 16); };
+  setup.memory.num_blocks = 120;
+  setup.max_model_len = 1000;
+  setup.fast_forward = skips;
+  const Workload w = random_workload(7, 40, 0.3, 250);
+  Recorder records;
+  const RunSummary summary = run_into(records, setup, w.requests);
+  return {records.requests, summary.events, summary.preemptions};
+}
+
+// Policies with work in decode steps, of which many are carried out at once; little memory, so that requests are preempted.
+TEST(PolicyTime, OfSkippedStepsIsThatOfSingleSteps) {
+  std::uint64_t preemptions = 0;
+  for (const std::string name : {"h2o", "quest", "kivi2"}) {
+    for (const char* parameters :
+         {"{budget_tokens: 256, max_num_seqs: 8}", "{budget_tokens: 256, max_num_seqs: 8, async_scheduling: false}"}) {
+      const WorkedRun stepped = worked_run(name, parameters, false), skipped = worked_run(name, parameters, true);
+      EXPECT_LT(skipped.events, stepped.events) << name;
+      preemptions += stepped.preemptions;
+      ASSERT_EQ(stepped.requests.size(), skipped.requests.size());
+      std::int64_t decode = 0;
+      for (std::size_t i = 0; i < stepped.requests.size(); ++i) {
+        const RequestRecord &one = stepped.requests[i], &other = skipped.requests[i];
+        EXPECT_EQ(one.prefill_policy, other.prefill_policy) << name << " request " << one.number;
+        EXPECT_EQ(one.decode_policy, other.decode_policy) << name << " request " << one.number;
+        if (one.outcome != Outcome::kCompleted) continue;
+        EXPECT_LE(in_prefill(one), (one.first_token - one.scheduled).count());
+        EXPECT_LE(in_decode(one), (one.last_token - one.first_token).count());
+        decode += in_decode(one);
+      }
+      EXPECT_GT(decode, 0) << name;
+    }
+  }
+  EXPECT_GT(preemptions, 0U);
+}
+
+}  // namespace
+}  // namespace kvlab::testing
