@@ -12,7 +12,6 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
 import load  # noqa: E402
-import policies  # noqa: E402
 import setting  # noqa: E402
 import synthetic  # noqa: E402
 from figure_case import FigureTest  # noqa: E402
@@ -71,6 +70,17 @@ class Comparison(FigureTest):
         self.write(["a", "b"], search_rate_per_s=[3.0, 4.0])
         self.draw(write=False)
         self.assertEqual([t.get_text() for t in self.axes("comparison")[0].texts], ["3", "4"])
+
+    def test_numbers_have_the_name_of_their_axis(self):
+        """A search over replicas at several tp: what a bar is of, and the quantity that was found."""
+        rows = self.write(["a", "b"], search_replicas=[4, 2]).rename(columns={"scheduler": "parallel.tp"}).assign(**{"parallel.tp": [2, 4]})
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        self.draw(write=False)
+        first = self.axes("comparison")[0]
+        self.assertEqual([t.get_text() for t in first.get_yticklabels()], ["TP 2", "TP 4"])
+        self.assertEqual((first.get_xlabel().replace("\n", " "), [t.get_text() for t in first.texts]), ("Fewest replicas that attain the SLO (replicas)", ["4", "2"]))
+        self.draw(write=False, overrides=["figures.all.names.2=two GPUs", "figures.all.names.tp 4=four"])
+        self.assertEqual([t.get_text() for t in self.axes("comparison")[0].get_yticklabels()], ["two GPUs", "four"])
 
     def test_limits_of_the_slo(self):
         self.write(["a", "b"], ttft_p99_ms=[500, 1500])

@@ -80,7 +80,7 @@ class Numbers(unittest.TestCase):
     def test_titles_have_units(self):
         self.assertEqual(load.axis_title(RATE), "Arrival rate (requests/s)")
         self.assertEqual(load.axis_title("scheduler.sarathi.chunk_tokens"), "Chunk (tokens)")
-        self.assertEqual(load.axis_title("replicas"), "Replicas")
+        self.assertEqual([load.axis_title(a) for a in ("replicas", "parallel.tp", "kv_policy")], ["Replicas", "TP", "KV policy"])
 
     def test_goodput_replaces_latency_only_with_an_slo(self):
         self.assertNotIn("goodput_per_s", [c for c, _ in bars.metrics_of(pd.DataFrame({"goodput_per_s": [np.nan]}))])

@@ -79,7 +79,7 @@ def _runs_of(results):
     has_seeds = "seed" in rows and rows["seed"].nunique() > 1
     runs = {}
     for row in rows.to_dict("records"):
-        text = label_of(row, varying, len(varying) == 1) or results.name
+        text = label_of(row, varying, False) or results.name
         label = f"{text}, seed {row['seed']}" if has_seeds else text
         policy = spec.numbers([row.get("step_policy_frac", 0)])[0] or 0
         runs.setdefault(row["run"], {"id": row["run"], "label": label, "seed": str(row.get("seed", "")), "policy_frac": policy})
