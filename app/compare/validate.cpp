@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "app/compare/compare_statistics.h"
+#include "app/compare/setting_remarks.h"
 #include "app/compare/simulated_runs.h"
 #include "app/compare/step_times.h"
 #include "base/csv.h"
@@ -41,7 +42,7 @@ Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
   std::vector<std::vector<MetricRow>> simulated;
   for (const SimulatedRun& run : runs.ensemble) simulated.push_back(latency_statistics(run.requests));
   const std::vector<MetricRow> plain = runs.unjittered.empty() ? std::vector<MetricRow>{} : latency_statistics(runs.unjittered[0].requests);
-  std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac\n", remark;
+  std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac,real_requests,simulated_requests\n", remark;
   std::vector<std::vector<std::string>> table;
   for (std::size_t i = 0; i < real_rows.size(); ++i) {
     if (real_rows[i].metric == kFirstTtft && real.size() <= kFirstRequests) continue;  // the same as of all
@@ -50,8 +51,15 @@ Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
     const double middle = median(values), real_ms = real_rows[i].value_ms, diff = middle / real_ms - 1;
     if (real_rows[i].metric == "e2e" && real_rows[i].statistic == "p50") remark = remark_on_unit(real_ms, middle);
     const auto [lo, hi] = std::minmax_element(values.begin(), values.end());
-    const std::vector<std::string> row = {real_rows[i].metric, real_rows[i].statistic, ms_text(real_ms), ms_text(middle),
-                                          ms_text(*lo),        ms_text(*hi),           ms_text(diff)};
+    const std::vector<std::string> row = {real_rows[i].metric,
+                                          real_rows[i].statistic,
+                                          ms_text(real_ms),
+                                          ms_text(middle),
+                                          ms_text(*lo),
+                                          ms_text(*hi),
+                                          ms_text(diff),
+                                          std::to_string(real_rows[i].num_requests),
+                                          std::to_string(simulated[0][i].num_requests)};
     csv += csv_line(row);
     const auto shown = [](double v) { return std::isfinite(v) ? fmt::format("{:.1f}", v) : ""; };
     const bool has_plain = !plain.empty();
@@ -114,6 +122,7 @@ void validate_results(const std::string& real_requests, ResultsFolder& results, 
   if (real.is_of_client) runs.count_from_arrival();
   std::vector<std::pair<const char*, Comparison>> files{
       {"validation.csv", real.requests.empty() ? compare_statistics(real, runs) : compare_latencies(real, runs)}};
+  files[0].second.text += remark_on_model(real.model, {folder, runs.first_id});
   if (real.has_clock)
     files.emplace_back("throughput.csv",
                        compare_throughput(real.requests, (runs.unjittered.empty() ? runs.ensemble : runs.unjittered)[0].requests));

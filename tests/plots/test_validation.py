@@ -7,8 +7,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "plots"), str(HERE)]
 
-import policies  # noqa: E402
+import load  # noqa: E402
 import synthetic  # noqa: E402
+import table  # noqa: E402
 from figure_case import FigureTest  # noqa: E402
 
 
@@ -31,6 +32,29 @@ class Validation(FigureTest):
         text = (self.folder / "figures" / "summary.tex").read_text()
         self.assertIn(r"ttft & mean & 100 & 110 & +10.0 \\", text)
         self.assertIn(r"tpot & p99 & -- & -- & -- \\", text)
+
+
+class ValidationNote(FigureTest):
+    HEADER = "metric statistic real simulated simulated_lo simulated_hi diff_frac real_requests simulated_requests".split()
+
+    def note(self, header, *rows):
+        synthetic.write_csv(synthetic.write_runs(self.folder, {}, num_requests=20) / "validation.csv", header, rows)
+        self.draw(write=False)
+        (note,) = self.texts("validation_error")
+        return note
+
+    def test_what_0_is_and_of_how_many_requests(self):
+        note = self.note(self.HEADER, ["ttft", "p50", 100, 110, 105, 120, 0.1, 1200, 1200], ["tpot", "p50", 10, 11, 11, 11, 0.1, 1100, 1100])
+        self.assertEqual(note, "0 is the measured engine; n = 1,200 requests, measured and simulated. Whiskers are the range of the simulated runs.")
+        row = r"\multicolumn{5}{l}{0 is the measured engine; n = 1,200 requests, measured and simulated. Whiskers"
+        self.assertEqual(len(list(table.write(load.load(self.folder), self.folder / "figures"))), 1)
+        self.assertIn(row, (self.folder / "figures" / "summary.tex").read_text())
+
+    def test_sides_that_differ_and_files_that_do_not_say(self):
+        row = ["ttft", "p50", 100, 110, 110, 110, 0.1]
+        self.assertEqual(self.note(self.HEADER, [*row, 1200, 60]), "0 is the measured engine; n = 1,200 measured requests, n = 60 simulated requests.")
+        self.assertEqual(self.note(self.HEADER, [*row, "", 60]), "0 is the measured engine; n = 60 simulated requests.")
+        self.assertEqual(self.note(self.HEADER[:-2], row), "0 is the measured engine.")
 
 
 class Points(FigureTest):

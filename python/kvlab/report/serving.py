@@ -312,7 +312,14 @@ def validations(results):
             figure(
                 "validation_error",
                 f"Simulated against {real}",
-                [option(traces, {"title": {"text": "Statistic"}, "type": "category"}, axis(f"Simulated − {real} (%)", zeroline=True))],
+                [
+                    option(
+                        traces,
+                        {"title": {"text": "Statistic"}, "type": "category"},
+                        axis(f"Simulated / {real} − 1 (%)", zeroline=True),
+                        note="" if validation.is_of_hosts(table) else validation.note_of(table),
+                    )
+                ],
             )
         )
     if results.throughput is not None and not results.throughput.empty:
