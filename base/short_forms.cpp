@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -37,8 +38,9 @@ const std::map<std::string, std::string>& long_forms() {
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
 std::string form_at(const std::string& path) {
-  if (path.starts_with("samples.")) return "{file: FILE}";
-  if (path.starts_with("pools.")) return "{replicas: NUMBER}";
+  const bool is_second_level = std::count(path.begin(), path.end(), '.') == 1;
+  if (is_second_level && path.starts_with("samples.")) return "{file: FILE}";
+  if (is_second_level && path.starts_with("pools.")) return "{replicas: NUMBER}";
   const auto found = long_forms().find(last_part(path));
   return found == long_forms().end() ? "" : found->second;
 }

@@ -26,7 +26,7 @@ def _count(values):
 
 
 def note_of(table):
-    """What 0 is in a validation, and the requests that the statistics are of."""
+    """The meaning of 0 in a validation, and the number of requests that the statistics are of."""
     real, simulated = (_count(table.get(f"{side}_requests")) for side in ("real", "simulated"))
     counts = f"n = {real:,} requests, measured and simulated" if real is not None and real == simulated else ", ".join(
         f"n = {n:,} {word} requests" for n, word in ((real, "measured"), (simulated, "simulated")) if n is not None)

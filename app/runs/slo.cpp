@@ -158,6 +158,8 @@ Params read_slo_file(const std::string& file) {
   return preset;
 }
 
+namespace {
+
 [[noreturn]] void refuse_without_limit(const Params& slo) {
   const std::vector<std::string> known{"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms", "classes", "clients", "preset"};
   for (const std::string& key : slo.keys())
@@ -165,6 +167,8 @@ Params read_slo_file(const std::string& file) {
       slo.fail_at(key, fmt::format("unknown key '{0}' in slo; write '{0}_ms', in milliseconds", key));
   slo.fail("slo needs one of '" + join(known, "', '") + "'");
 }
+
+}  // namespace
 
 Slo read_slo(Params& p) {
   if (!p.has("slo")) {

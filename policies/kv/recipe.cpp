@@ -30,7 +30,10 @@ std::pair<std::string, std::function<std::unique_ptr<Part>()>> read_part(Params&
   } else {
     experiment.text(kind, file.inline_text(kind, fallback), meaning);  // the default in force, if there is a part
   }
-  if (chosen.first == "none" && fallback.empty()) return {"", {}};
+  if (chosen.first == "none" && fallback.empty()) {
+    chosen.second.reject_unread();
+    return {"", {}};
+  }
   if (!Registry<Part>::table_view().contains(chosen.first))
     (experiment.has(kind) ? experiment : file)
         .fail_at(kind, fmt::format("unknown {} '{}'{}", kind, chosen.first, suggestion(chosen.first, Registry<Part>::names())));
