@@ -6,12 +6,22 @@
 
 #include "base/asked_keys.h"
 #include "base/foreign_keys.h"
+#include "base/short_forms.h"
 #include "base/text.h"
 #include "base/yaml_line.h"
 
 namespace kvlab {
 
-namespace {}  // namespace
+namespace {
+
+// A value where a mapping belongs, as 8 in `poisson: 8`.
+bool is_bare_value(const YAML::Node& node) { return node.IsDefined() && (node.IsScalar() || node.IsSequence()); }
+
+std::string bare_value_text(const std::string& path, const YAML::Node& node) {
+  return fmt::format("'{}': expected its parameters as {{key: value}}, found {}", path.substr(path.rfind('.') + 1), yaml_on_one_line(node));
+}
+
+}  // namespace
 
 Params::Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner)
     : Params(file, std::move(choices), file->root, "", std::move(owner)) {}
@@ -120,6 +130,7 @@ std::string Params::text_at(const std::string& key, const YAML::Node& node) cons
 void Params::record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
                     const std::string& meaning) {
   if (AskedKeys::listens()) AskedKeys::note(file_->name, {path_of(key), type, fallback, range, meaning});
+  if (is_bare_value(node_)) fail(bare_value_text(path_, node_) + advice_on_parameters(path_, node_, key, fallback));
   if (docs_ != nullptr) docs_->push_back({key, type, fallback, range, meaning});
   if (docs_ == nullptr && !fallback.empty() && !has(key)) (*defaults_)[path_of(key)] = fallback;
 }
@@ -219,7 +230,9 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
     none.outer_.clear();
     return none;
   }
-  if (!node.IsMap()) fail_node(node, path_of(key), "'" + key + "': expected 'key: value' lines");
+  if (!node.IsMap())
+    fail_node(node, path_of(key),
+              "'" + key + "': expected 'key: value' lines, found " + yaml_on_one_line(node) + advice_on_mapping(path_of(key), node));
   return below(node, path_of(key), owner);
 }
 
@@ -254,19 +267,17 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
     return without_parameters(fallback);
   }
   if (node.IsScalar()) return without_parameters(node.Scalar());
-  if (!node.IsMap() || node.size() != 1) fail_node(node, path_of(key), "'" + key + "': expected a name, or one {name: {parameters}}");
+  if (!node.IsMap() || node.size() != 1 || names_by_key(node))
+    fail_node(node, path_of(key), "'" + key + "': expected a name, or one {name: {parameters}}" + advice_on_named(key, node));
   const std::string name = node.begin()->first.Scalar();
   const YAML::Node inner = chosen_node(node.begin()->second, path_of(key) + "." + name, *choices_);
   if (inner.IsNull()) return without_parameters(name);
-  if (!inner.IsMap())
-    fail_node(inner, path_of(key) + "." + name,
-              "'" + name + "': expected its parameters as {key: value}, found " + yaml_on_one_line(inner));
   return {name, below(inner, path_of(key) + "." + name, key + " '" + name + "'")};
 }
 
 std::string Params::inline_text(const std::string& key, const std::string& absent) const {
   if (const Params* const outer = outer_with(key)) return outer->inline_text(key, absent);
-  const YAML::Node node = node_[key];
+  const YAML::Node node = node_.IsMap() ? node_[key] : YAML::Node(YAML::NodeType::Undefined);
   if (!node.IsDefined()) return absent;
   return yaml_on_one_line(chosen_node(node, path_of(key), *choices_));
 }
@@ -298,6 +309,7 @@ std::string Params::advice(const std::string& key) const {
 }
 
 void Params::reject_unread() const {
+  if (is_bare_value(node_)) fail(bare_value_text(path_, node_));
   if (!node_.IsMap()) return;
   for (const auto& item : node_) {
     const std::string& key = item.first.Scalar();

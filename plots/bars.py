@@ -9,7 +9,9 @@ import style
 from groups import mean_and_interval, seeds_note, views
 
 _HIT = ("prefix_hit_frac", "Prefix hit ratio (share)")
-_SEARCH = ("search_rate_per_s", "Highest rate that attains the SLO (requests/s)")
+# The quantity that a search varied; of each run one is given.
+SEARCHED = (("search_rate_per_s", "Highest rate that attains the SLO (requests/s)"), ("search_concurrency", "Most users within the SLO (users)"),
+            ("search_replicas", "Fewest replicas that attain the SLO (replicas)"), ("search_tp", "Lowest TP that attains the SLO (GPUs)"))
 _TTFT, _TPOT = ("ttft_p99_ms", "P99 TTFT (ms)"), ("tpot_p99_ms", "P99 TPOT (ms)")
 _E2E, _OUTPUT = ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "Output (tokens/s)")
 _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
@@ -30,12 +32,11 @@ def _has(summary, metric):
 
 
 def metrics_of(summary):
-    """The first four that the runs have: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
+    """The first four that the runs have: what was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
     wanted = [_TTFT, _TPOT, _GOODPUT if _has(summary, _GOODPUT) else _E2E, _OUTPUT]
     if _HIT[0] in summary and summary[_HIT[0]].nunique() > 1:
         wanted.insert(0, _HIT)
-    if _has(summary, _SEARCH):
-        wanted.insert(0, _SEARCH)
+    wanted[:0] = [m for m in SEARCHED if _has(summary, m)]
     return wanted[:_MAX_PANELS]
 
 

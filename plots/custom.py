@@ -8,7 +8,7 @@ import cdf
 import load_curves
 import settings
 import style
-from groups import View, axis_named, cut_lines, combinations, lines_of, mean_and_interval, only_lines, seeds_note
+from groups import View, axis_named, cut_lines, combinations, lines_of, mean_and_interval, number_axis, only_lines, seeds_note
 from load import ResultsError, axis_title, is_numeric, value_text
 from names import shown
 
@@ -70,7 +70,7 @@ class _Figure:
         lines = only_lines(self.results.summary, lines_of(self.results.summary, self.series, self.results.name), self.results.axes, self.name)
         if not lines:
             raise ResultsError(f"{self.place}.only: leaves no line")
-        view = View("", lines, self.name, source=self.results.source)
+        view = View("", lines, self.name, source=self.results.source, axis=number_axis(self.results.summary, self.series))
         return cut_lines(view, False, self.own.get("max_lines", bars.MAX_BARS if self.x is None and self.statistic != "cdf" else style.MAX_LINES))
 
     def _panels(self, view):

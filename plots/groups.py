@@ -75,13 +75,14 @@ class View:
     left_out: tuple = ()  # labels of the lines that were cut
     source: str = ""
     panels: list = field(default_factory=list)  # (title, lines) of each; empty: all lines in one panel
+    axis: str = ""  # of which the labels are bare numbers, see number_axis()
 
     @property
     def figure(self):
         return self.name + self.suffix
 
     def shown(self, label):
-        return shown(label, self.figure)
+        return shown(label, self.figure, self.axis)
 
     def footnote(self, *more):
         """The figure's note: which lines are not in it, where its numbers are from, and what else is to be said."""
@@ -139,6 +140,12 @@ def lines_of(rows, axes, name):
     varying = [a for a in axes if rows[a].nunique(dropna=False) > 1] or axes[:1]
     texts = [label_of(r, varying, len(varying) == 1) or name for r in rows.to_dict("records")]
     return [(text, part) for text, part in rows.groupby(pd.Series(texts, index=rows.index, dtype=object), sort=False)]
+
+
+def number_axis(rows, axes):
+    """The last part of the axis whose numbers are the labels of lines_of(); "" where labels name their axes or are texts."""
+    varying = [a for a in axes if rows[a].nunique(dropna=False) > 1] or axes[:1]
+    return varying[0].split(".")[-1] if len(varying) == 1 and is_numeric(rows[varying[0]]) else ""
 
 
 def combinations(rows, axes):
@@ -244,7 +251,7 @@ def views(results, name, without=None, every=False, most=MAX_LINES):
     `name`: of the figure; `without`: an axis that it already has on x; `most`: lines of one view."""
     axes, numeric, text = _split_axes(results, without)
     rows, own = results.summary, settings.of(name).get("max_lines")
-    whole = View("", only_lines(rows, lines_of(rows, axes, results.name), results.axes, name), name, source=results.source)
+    whole = View("", only_lines(rows, lines_of(rows, axes, results.name), results.axes, name), name, source=results.source, axis=number_axis(rows, axes))
     if len(whole.lines) <= (own or MAX_LINES) or not numeric or not text:
         return [cut_lines(whole, every, own or most)]
     found = combinations(pd.concat([part for _, part in whole.lines]).sort_index(), numeric)

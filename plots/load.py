@@ -117,11 +117,13 @@ def is_numeric(column):
 def axis_title(axis):
     """A path such as trace.arrival.poisson.rate_per_s as an axis label: 'Rate (requests/s)'."""
     last = axis.split(".")[-1]
+    if last in ("tp", "pp", "dp", "ep"):
+        return last.upper()
     for suffix, unit in _UNITS:
         if last.endswith(suffix):
             stem = last[: -len(suffix)].replace("_", " ").strip()
             return (stem + unit).strip().capitalize() if stem else unit.strip()
-    return last.replace("_", " ").capitalize()
+    return last.replace("_", " ").capitalize().replace("Kv ", "KV ")
 
 
 def value_text(value):

@@ -3,7 +3,7 @@
 import numpy as np
 
 import style
-from groups import View, combinations, lines_of, mean_and_interval, only_labels, seeds_note, views
+from groups import View, combinations, lines_of, mean_and_interval, number_axis, only_labels, seeds_note, views
 from load import axis_title
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
@@ -113,6 +113,7 @@ def _attainment(results, varied, folder):
     at = "value" if "value" in results.search else "rate_per_s"
     lines = dict(lines_of(results.summary, results.axes, results.name))
     view = View("", [(label, lines[label]) for label in only_labels(lines, name)][: style.MAX_LINES], name, source=results.source)
+    view.axis = number_axis(results.summary, results.axes)
     view.left_out = tuple(only_labels(lines, name)[style.MAX_LINES :])
     figure, (axis,) = style.panels(name, 1, 1.8)
     handles = []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+import entries
 import settings
 
 # Parts of a KV recipe that a label names when an experiment changes them.
@@ -65,15 +66,20 @@ def _without_own_part(label):
     return f"{own[1]}{own[2] or ' '}(" + (rest if own[5] == ", " else f"{own[3].replace('_', ' ')} changed){rest}")
 
 
-def shown(label, figure=""):
-    """A label made of ids, such as 'sarathi, chunk_tokens 512', as the figure prints it."""
+def shown(label, figure="", axis=""):
+    """A label made of ids, such as 'sarathi, chunk_tokens 512', as the figure prints it; 'sarathi#1' as 'Sarathi (budget_tokens 512)'.
+    `axis`: the name of the axis of a label that is a bare number."""
     own = settings.of(figure)["names"]
     if label in own:
         return str(own[label])
+    if axis and re.fullmatch(r"[\d.e+-]+", label):
+        return shown(f"{axis} {label}", figure)
     known, axes = table()
+    label, parameters = entries.held(label, {entry: text for entry, text in settings.entry_texts.items() if entry not in own})
     label = _without_own_part(_bracketed(", ".join(model_name(part, figure) for part in label.split(", ")), axes))
     text = _with_values(label, {a: form for a, form in axes.items() if a not in own})
-    return _WORD.sub(lambda match: str(own.get(match[0], known.get(match[0], match[0]))), text)
+    text = _WORD.sub(lambda match: str(own.get(match[0], known.get(match[0], match[0]))), text)
+    return entries.unheld(text, parameters)
 
 
 def own_name(label, figure):

@@ -4,6 +4,7 @@ import difflib
 
 import yaml
 
+import entries
 from errors import ResultsError
 from setting import resolved
 
@@ -14,6 +15,7 @@ JOINT = ("frontier", "accuracy_serving", "fidelity_serving")
 FORMATS = ("pdf", "png", "pgf")
 ALL = "all"
 _given = {}  # {name of a figure: its settings}
+entry_texts = {}  # {label of a list entry: its parameters}, see entries.py
 _met = set()  # names in _given of which there is a figure
 taken = set()  # figures that the user defines: the usual ones of these names are not drawn
 
@@ -94,6 +96,8 @@ def start(folder, overrides=()):
     _given.clear()
     _met.clear()
     taken.clear()
+    entry_texts.clear()
+    entry_texts.update(entries.texts_of(folder))
     for name, found in (resolved(folder).get("figures") or {}).items():
         _add(str(name), found)
     for text in overrides:

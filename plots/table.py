@@ -149,7 +149,8 @@ def _answers(results):
 
 def _validation(table):
     rows = [[escape(r.metric), escape(r.statistic), number(r.real), number(r.simulated), percent(r.diff_frac)] for r in table.itertuples()]
-    return tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows, texts=2)
+    below = [r"\midrule", rf"\multicolumn{{5}}{{l}}{{{escape(validation.note_of(table))}}} \\"]
+    return tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows, below=below, texts=2)
 
 
 def _hosts(table, name):

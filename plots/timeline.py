@@ -6,8 +6,7 @@ from matplotlib.ticker import MaxNLocator
 
 import style
 from groups import num_seeds, views
-from load import is_numeric, slug
-from names import shown
+from load import slug
 
 _COLUMNS = ["run", "replica", "time_ns", "running", "waiting", "swapped", "used_blocks", "cached_blocks", "free_blocks", "prompt_tokens", "output_tokens"]
 _MAX_POINTS = 250
@@ -50,7 +49,7 @@ def _ranges(tables):
     return tops | {"kv_used": 102, "time_s": max(table["time_s"].max() for table in tables)}
 
 
-def _figure(series, tops, title, note, folder, name):
+def _figure(series, tops, title, note, folder, name, named):
     figure, axes = style.panels(name, len(_ROWS), 0.95, sharex=True)
     for i, (_, table, _) in enumerate(series):
         for axis, (column, _) in zip(axes, _ROWS):
@@ -62,14 +61,8 @@ def _figure(series, tops, title, note, folder, name):
     axes[-1].set_xlim(0, tops["time_s"])
     axes[-1].set_xlabel("Time (s)")
     figure.align_ylabels(axes)
-    legend = (axes[0].lines, [shown(text, name) for text, _, _ in series]) if len(series) > 1 else ()
+    legend = (axes[0].lines, [named(text) for text, _, _ in series]) if len(series) > 1 else ()
     return style.save(figure, folder, name, *legend, title=title, note=note)
-
-
-def _titled(results, text):
-    """A number alone says less than with the name of its axis."""
-    varying = [a for a in results.axes if results.summary[a].nunique(dropna=False) > 1]
-    return shown(f"{varying[0].split('.')[-1]} {text}" if len(varying) == 1 and is_numeric(results.summary[varying[0]]) else text, "timeline")
 
 
 def _series(view, by_run):
@@ -78,10 +71,10 @@ def _series(view, by_run):
     return [(text, of_run(by_run[run]), seeds) for text, run, seeds in first if run in by_run]
 
 
-def _drawn_together(results, view, series, tops, folder):
-    title = ", ".join(filter(None, (_titled(results, series[0][0]) if len(series) == 1 else "", view.title)))
+def _drawn_together(view, series, tops, folder):
+    title = ", ".join(filter(None, (view.shown(series[0][0]) if len(series) == 1 else "", view.title)))
     seeds = max(n for _, _, n in series)
-    return _figure(series, tops, title, view.footnote(_seeds(seeds)), folder, f"timeline{view.suffix}")
+    return _figure(series, tops, title, view.footnote(_seeds(seeds)), folder, f"timeline{view.suffix}", view.shown)
 
 
 def _seeds(num):
@@ -99,9 +92,9 @@ def draw(results, folder, every=False):
     tops = _ranges(tables) if tables else {}
     for view, series in drawn:
         if 0 < len(series) <= _MAX_OVERLAY:
-            yield _drawn_together(results, view, series, tops, folder), view.note
+            yield _drawn_together(view, series, tops, folder), view.note
             continue
         for line in series:
-            title = ", ".join(filter(None, (_titled(results, line[0]), view.title)))
+            title = ", ".join(filter(None, (view.shown(line[0]), view.title)))
             note = " ".join(filter(None, (_seeds(line[2]), view.source)))
-            yield _figure([line], tops, title, note, folder, f"timeline_{slug(line[0])}{view.suffix}"), view.note
+            yield _figure([line], tops, title, note, folder, f"timeline_{slug(line[0])}{view.suffix}", view.shown), view.note

@@ -19,6 +19,21 @@ def is_of_hosts(table):
     return "engine_run" in table.columns
 
 
+def _count(values):
+    """The number of requests in a column, or None where it is absent or empty: the largest, since some metrics leave requests out."""
+    counts = values.dropna() if values is not None else ()
+    return int(counts.max()) if len(counts) else None
+
+
+def note_of(table):
+    """The meaning of 0 in a validation, and the number of requests that the statistics are of."""
+    real, simulated = (_count(table.get(f"{side}_requests")) for side in ("real", "simulated"))
+    counts = f"n = {real:,} requests, measured and simulated" if real is not None and real == simulated else ", ".join(
+        f"n = {n:,} {word} requests" for n, word in ((real, "measured"), (simulated, "simulated")) if n is not None)
+    whiskers = "Whiskers are the range of the simulated runs." if (table["simulated_hi"] > table["simulated_lo"]).any() else ""
+    return " ".join(filter(None, (f"0 is the measured engine{f'; {counts}' if counts else ''}.", whiskers)))
+
+
 def _errors(table, folder):
     """A point per statistic with the range over the jittered runs; 0 is the real engine."""
     metrics = list(dict.fromkeys(table["metric"]))
@@ -35,8 +50,8 @@ def _errors(table, folder):
     axis.axhline(0, color="black", linewidth=0.6)
     axis.grid(axis="x", visible=False)
     axis.set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
-    axis.set_ylabel("Simulated − real (%)")
-    return style.save(figure, folder, "validation_error", axis.containers, [NAMES.get(m, m) for m in metrics])
+    axis.set_ylabel("Simulated / real − 1 (%)")
+    return style.save(figure, folder, "validation_error", axis.containers, [NAMES.get(m, m) for m in metrics], note=note_of(table))
 
 
 def _pairs_note(table):

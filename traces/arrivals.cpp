@@ -173,6 +173,9 @@ const std::vector<std::string>& arrival_names() {
 
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed) {
   std::unique_ptr<ArrivalProcess> made;
+  if (double rate = 0; parse_real(name, rate))
+    p.fail(fmt::format("'arrival': {0} does not say which process; write 'arrival: {{poisson: {{rate_per_s: {0}}}}}', or another of {1}",
+                       name, join(arrival_names(), ", ")));
   if (name == "poisson")
     made = std::make_unique<Poisson>(p, seed);
   else if (name == "gamma")

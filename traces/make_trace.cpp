@@ -93,7 +93,12 @@ std::unique_ptr<TraceSource> jittered(std::unique_ptr<TraceSource> source, Span 
 }  // namespace
 
 std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed, const TokenCounter& count_tokens) {
-  if (!p.is_describing() && p.has("file") == p.has("generate")) p.fail("'trace' needs either 'file: PATH' or 'generate: {...}'");
+  if (!p.is_describing() && p.has("file") == p.has("generate")) {
+    const std::vector<std::string> keys = p.keys();
+    const auto file = std::find_if(keys.begin(), keys.end(), [](const std::string& key) { return key.find('.') != std::string::npos; });
+    p.fail("'trace' needs either 'file: PATH' or 'generate: {...}'" +
+           (file == keys.end() || p.has("file") ? "" : "; write 'trace: {file: " + *file + "}'"));
+  }
   const bool is_generated = p.has("generate");
   std::unique_ptr<TraceSource> source;
   TraceShape shape = read_shape(p);

@@ -11,6 +11,7 @@
 #include <ostream>
 
 #include "app/compare/compare.h"
+#include "app/results/entry_labels.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -163,10 +164,15 @@ std::string pivot_table(const PivotCommand& c) {
   for (const std::size_t r : chosen) cells[{table.rows[r][rows], is_flat ? "" : table.rows[r][columns]}].push_back(r);
   for (const auto& [key, cell] : cells) refuse_varying(sweep, cell, rows, columns);
   const std::vector<std::string> across = is_flat ? std::vector<std::string>{""} : values_of(table, chosen, columns);
+  const EntryLabels labels = c.csv ? EntryLabels() : EntryLabels::of_folder(c.folder);
   Pivot pivot;
   pivot.header = {table.columns[rows]};
-  for (const std::string& value : across) pivot.header.push_back(is_flat ? table.columns[metric] : value);
-  for (const std::string& row : values_of(table, chosen, rows)) add_line(pivot, table, cells, row, across, metric, c.csv);
+  for (const std::string& value : across)
+    pivot.header.push_back(is_flat ? table.columns[metric] : labels.shown(table.columns[columns], value));
+  for (const std::string& row : values_of(table, chosen, rows)) {
+    add_line(pivot, table, cells, row, across, metric, c.csv);
+    pivot.lines.back()[0] = labels.shown(table.columns[rows], row);
+  }
   if (c.csv) {
     std::string text = csv_line(pivot.header);
     for (const auto& line : pivot.lines) text += csv_line(line);

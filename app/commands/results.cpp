@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "app/commands/clean.h"
+#include "app/results/entry_labels.h"
 #include "app/results/join_results.h"
 #include "app/results/results_info.h"
 #include "app/results/safe_files.h"
@@ -73,7 +74,8 @@ int list_one(const ResultsCommand& command, std::ostream& out) {
   if (!info.file.empty()) out << "experiment: " << info.file << "\n";
   print_unfinished(folder, out);
   if (kind_of(folder / "summary.csv") != PathKind::kFile) return 0;
-  const CsvTable summary = read_csv(folder / "summary.csv");
+  CsvTable summary = read_csv(folder / "summary.csv");
+  EntryLabels::of_folder(folder).show_in(summary);
   const std::size_t num_axes = summary.at("seed") - 1;
   const std::string metric = main_metric(summary);
   std::vector<std::string> header(summary.columns.begin(), summary.columns.begin() + 2 + static_cast<std::ptrdiff_t>(num_axes));

@@ -58,7 +58,7 @@ Comparison compare_statistics(const RequestLog& log, const SimulatedRuns& runs) 
   const bool has_bounds =
       std::any_of(log.statistics.begin(), log.statistics.end(), [](const LogStatistic& s) { return s.bounds_ms.has_value(); });
   std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac";
-  csv += has_bounds ? ",real_lo,real_hi\n" : "\n";
+  csv += has_bounds ? ",real_lo,real_hi,real_requests,simulated_requests\n" : ",real_requests,simulated_requests\n";
   std::vector<std::vector<std::string>> table;
   std::vector<std::string> left_out;
   for (const LogStatistic& s : log.statistics) {
@@ -72,6 +72,8 @@ Comparison compare_statistics(const RequestLog& log, const SimulatedRuns& runs) 
     const auto [lo, hi] = std::minmax_element(values.begin(), values.end());
     std::vector<std::string> row = {s.metric, s.statistic, ms_text(s.value_ms), ms_text(middle), ms_text(*lo), ms_text(*hi), ms_text(diff)};
     if (has_bounds) row.insert(row.end(), {bound_text(s, false), bound_text(s, true)});
+    row.insert(row.end(), {log.num_completed > 0 ? std::to_string(log.num_completed) : "",
+                           s.metric == "itl" ? "" : std::to_string(latencies_ms(runs.ensemble[0].requests, s.metric).size())});
     csv += csv_line(row);
     table.push_back({s.metric, s.statistic, shown(s.value_ms), shown(middle), shown(*lo), shown(*hi), percent_text(diff)});
     if (has_bounds) {

@@ -8,7 +8,9 @@
 
 #include "base/json_text.h"
 #include "base/read_file.h"
+#include "base/spec_file.h"
 #include "base/text.h"
+#include "sim/cost/hub_models.h"
 
 namespace kvlab {
 
@@ -69,6 +71,19 @@ std::string generator_of(const RunPlace& run) {
 }
 
 }  // namespace
+
+std::string remark_on_model(const std::string& logged, const RunPlace& simulated) {
+  const std::string ours = text_at(manifest_at(simulated), "model"), folder = profiles_folder() + "/models";
+  if (logged.empty() || ours.empty() || logged == ours) return "";
+  const std::string theirs = shipped_model_of(logged, folder), own = shipped_model_of(ours, folder);
+  if (!theirs.empty() && theirs == own) return "";
+  if (!theirs.empty() && !own.empty())
+    return fmt::format("the log is of model {}, and {} is simulated: their difference is of the models, too\n", logged, ours);
+  return fmt::format(
+      "the log is of model {}, and {} is simulated: it cannot be told whether they are the same, since {} is in none of "
+      "profiles/hugging_face.yaml and profiles/models\n",
+      logged, ours, theirs.empty() ? logged : ours);
+}
 
 std::vector<std::string> remarks_on_settings(const RunPlace& a, const RunPlace& b) {
   std::vector<std::string> remarks;

@@ -17,4 +17,8 @@ struct RunPlace {
 // folders keep no such files.
 std::vector<std::string> remarks_on_settings(const RunPlace& a, const RunPlace& b);
 
+// A line on the model that a log names, where the run simulates another, or where that cannot be told; "": the same, or one of the two
+// is not named.
+std::string remark_on_model(const std::string& logged, const RunPlace& simulated);
+
 }  // namespace kvlab

@@ -84,6 +84,7 @@ SimulatedRuns load_simulated_runs(const fs::path& folder) {
   const std::size_t jitter = jitter_column(summary), run = summary.at("run");
   std::map<std::string, std::vector<ServedRequest>> requests = read_completed(folder / "requests.csv");
   SimulatedRuns runs;
+  runs.first_id = summary.rows[0][run];
   for (const auto& row : summary.rows) {
     double jitter_ms = 1;
     if (jitter != std::string::npos) parse_real(row[jitter], jitter_ms);

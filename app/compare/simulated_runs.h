@@ -17,6 +17,7 @@ struct SimulatedRun {
 
 // The runs of a results folder, by their part in a validation.
 struct SimulatedRuns {
+  std::string first_id;  // of a run, for what all have in common
   std::vector<SimulatedRun> ensemble;
   std::vector<SimulatedRun> unjittered;  // empty unless jitter is an axis that has 0 among its values
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "app/compare/compare_statistics.h"
+#include "app/compare/setting_remarks.h"
 #include "app/compare/simulated_runs.h"
 #include "app/compare/step_times.h"
 #include "base/csv.h"
@@ -34,6 +35,21 @@ std::string remark_on_unit(double real_ms, double simulated_ms) {
   return fmt::format("the log's median end-to-end latency is {:.4g} times the simulation's: are its times in seconds?\n", factor);
 }
 
+// The line of a statistic, with the requests that it is of on both sides.
+std::string with_counts(std::vector<std::string> row, std::size_t real, std::size_t simulated) {
+  row.insert(row.end(), {std::to_string(real), std::to_string(simulated)});
+  return csv_line(row);
+}
+
+std::string head_of_latencies(const RequestLog& log, const SimulatedRuns& runs) {
+  const std::size_t real = log.requests.size(), simulated = runs.ensemble[0].requests.size();
+  std::string text = log.note + fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from {}\n", real,
+                                            runs.ensemble.size(), log.is_of_client ? "arrival" : "queued");
+  if (simulated != real)
+    text += fmt::format("{} requests of the log are compared with {} of the simulation: the two did not serve the same\n", real, simulated);
+  return text;
+}
+
 // validation.csv, and the same for people with the unjittered run beside it.
 Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
   const Requests& real = log.requests;
@@ -41,7 +57,7 @@ Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
   std::vector<std::vector<MetricRow>> simulated;
   for (const SimulatedRun& run : runs.ensemble) simulated.push_back(latency_statistics(run.requests));
   const std::vector<MetricRow> plain = runs.unjittered.empty() ? std::vector<MetricRow>{} : latency_statistics(runs.unjittered[0].requests);
-  std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac\n", remark;
+  std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac,real_requests,simulated_requests\n", remark;
   std::vector<std::vector<std::string>> table;
   for (std::size_t i = 0; i < real_rows.size(); ++i) {
     if (real_rows[i].metric == kFirstTtft && real.size() <= kFirstRequests) continue;  // the same as of all
@@ -52,19 +68,14 @@ Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
     const auto [lo, hi] = std::minmax_element(values.begin(), values.end());
     const std::vector<std::string> row = {real_rows[i].metric, real_rows[i].statistic, ms_text(real_ms), ms_text(middle),
                                           ms_text(*lo),        ms_text(*hi),           ms_text(diff)};
-    csv += csv_line(row);
+    csv += with_counts(row, real_rows[i].num_requests, simulated[0][i].num_requests);
     const auto shown = [](double v) { return std::isfinite(v) ? fmt::format("{:.1f}", v) : ""; };
     const bool has_plain = !plain.empty();
     table.push_back({row[0], row[1], shown(real_ms), shown(middle), shown(*lo), shown(*hi), percent_text(diff),
                      has_plain ? shown(plain[i].value_ms) : "", has_plain ? percent_text(plain[i].value_ms / real_ms - 1) : ""});
   }
-  std::string text = log.note + fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from {}\n",
-                                            real.size(), runs.ensemble.size(), log.is_of_client ? "arrival" : "queued");
-  if (runs.ensemble[0].requests.size() != real.size())
-    text += fmt::format("{} requests of the log are compared with {} of the simulation: the two did not serve the same\n", real.size(),
-                        runs.ensemble[0].requests.size());
-  text += text_table({"metric", "statistic", "real", "simulated", "lo", "hi", "diff", "unjittered", "diff"}, table) + remark;
-  return {csv, text};
+  return {csv, head_of_latencies(log, runs) +
+                   text_table({"metric", "statistic", "real", "simulated", "lo", "hi", "diff", "unjittered", "diff"}, table) + remark};
 }
 
 Comparison compare_throughput(const Requests& real, const Requests& simulated) {
@@ -114,6 +125,7 @@ void validate_results(const std::string& real_requests, ResultsFolder& results, 
   if (real.is_of_client) runs.count_from_arrival();
   std::vector<std::pair<const char*, Comparison>> files{
       {"validation.csv", real.requests.empty() ? compare_statistics(real, runs) : compare_latencies(real, runs)}};
+  files[0].second.text += remark_on_model(real.model, {folder, runs.first_id});
   if (real.has_clock)
     files.emplace_back("throughput.csv",
                        compare_throughput(real.requests, (runs.unjittered.empty() ? runs.ensemble : runs.unjittered)[0].requests));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "app/results/adopt_runs.h"
+#include "app/results/entry_labels.h"
 #include "app/results/other_runs.h"
 #include "app/results/results_info.h"
 #include "app/results/run_manifest.h"
@@ -109,13 +110,15 @@ JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::ve
     run["state"] = "joined";
     runs.push_back(std::move(run));
   }
-  return {{"program", "kvlab " + program_version()},
-          {"experiment", out.filename().string()},
-          {"kind", kind},
-          {kJoined, names},
-          {"finished", newest},
-          {"axes", view.axes},
-          {"runs", runs}};
+  JoinJson manifest = {{"program", "kvlab " + program_version()},
+                       {"experiment", out.filename().string()},
+                       {"kind", kind},
+                       {kJoined, names},
+                       {"finished", newest},
+                       {"axes", view.axes}};
+  add_entries(view, manifest);
+  manifest["runs"] = std::move(runs);
+  return manifest;
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include "app/results/other_runs.h"
 
 #include <fmt/format.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "app/results/run_manifest.h"
+#include "app/results/run_settings.h"
 #include "app/results/safe_files.h"
 #include "base/csv.h"
 #include "base/error.h"
@@ -66,26 +66,12 @@ FolderView view_of_folder(const fs::path& folder) {
 
 namespace {
 
-// The value at a path such as "trace.arrival.poisson.rate_per_s": a scalar, or the one key of a mapping.
+// The label of a setting of one run: a scalar, or the one key of a mapping.
 std::string setting_at(const YAML::Node& root, const std::string& path) {
-  YAML::Node at = root;
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find('.', begin), path.size());
-    const std::string key = path.substr(begin, end - begin);
-    if (!at.IsMap() || !std::as_const(at)[key].IsDefined()) return "";
-    at.reset(std::as_const(at)[key]);
-    begin = end + 1;
-  }
+  const YAML::Node at = node_at(root, path);
+  if (!at.IsDefined()) return "";
   if (at.IsScalar()) return at.Scalar();
   return at.IsMap() && at.size() == 1 ? at.begin()->first.Scalar() : "";
-}
-
-YAML::Node settings_of_run(const fs::path& run) {
-  try {
-    return YAML::LoadFile((run / "resolved.yaml").string());
-  } catch (const YAML::Exception&) {
-    return {};
-  }
 }
 
 }  // namespace
@@ -113,7 +99,7 @@ View ViewUnion::view() const {
     const bool has_origin = !own.empty() && own[0] == kOriginAxis;  // it is a union itself
     const bool has_all = own.size() + (has_origin ? 0 : 1) == all.axes.size();
     for (const ViewRow& row : part.view.rows) {
-      const YAML::Node settings = has_all ? YAML::Node() : settings_of_run(row.run);
+      const YAML::Node settings = has_all ? YAML::Node() : read_run_settings(row.run).tree;
       std::vector<std::string> labels;
       for (const std::string& axis : all.axes) {
         const auto found = std::find(own.begin(), own.end(), axis);

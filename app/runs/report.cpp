@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "app/results/code_version.h"
+#include "app/results/entry_labels.h"
 #include "base/csv.h"
 #include "base/json_text.h"
 #include "base/text.h"
@@ -147,18 +148,19 @@ void write_manifest(const Experiment& experiment, const std::vector<RunState>& s
   }
   for (const ViewRow& row : view.rows)
     if (row.run != folder.runs() / row.id) runs.push_back(entry_of(row, view));
-  const Json m = {{"program", "kvlab " + program_version()},
-                  {"code", code_version({}).at("core")},
-                  {"experiment", experiment.name},
-                  {"file", experiment.file},
-                  {"set", experiment.overrides},
-                  {"seeds", experiment.seeds()},
-                  {"axes", experiment.axes},
-                  {"inputs", inputs.all()},
-                  {"host", {{"name", host_name()}, {"cores", std::thread::hardware_concurrency()}}},
-                  {"finished", utc_now()},
-                  {"wall_s", wall_s},
-                  {"runs", runs}};
+  Json m = {{"program", "kvlab " + program_version()},
+            {"code", code_version({}).at("core")},
+            {"experiment", experiment.name},
+            {"file", experiment.file},
+            {"set", experiment.overrides},
+            {"seeds", experiment.seeds()},
+            {"axes", experiment.axes}};
+  add_entries(view, m);
+  m["inputs"] = inputs.all();
+  m["host"] = {{"name", host_name()}, {"cores", std::thread::hardware_concurrency()}};
+  m["finished"] = utc_now();
+  m["wall_s"] = wall_s;
+  m["runs"] = std::move(runs);
   folder.replace_texts({{"resolved.yaml", experiment.resolved_in(folder.path())}, {"manifest.json", m.dump(2) + "\n"}});
 }
 
@@ -168,7 +170,8 @@ void print_report(const RunKind& kind, const Experiment& experiment, const std::
   if (unchanged > 0)
     out << fmt::format("{} of {} runs were there already, with the same inputs (--force does them again)\n", unchanged, states.size());
   if (!fs::exists(folder.path() / "summary.csv")) return;
-  const CsvTable summary = read_csv(folder.path() / "summary.csv");
+  CsvTable summary = read_csv(folder.path() / "summary.csv");
+  EntryLabels::of_folder(folder.path()).show_in(summary);
   const std::size_t num_axes = summary.at("seed") - 1;  // those of results that are included, too
   kind.report({summary, num_axes, experiment.seeds().size() > 1, folder}, out);
 }

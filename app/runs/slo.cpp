@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -56,6 +57,10 @@ SloTarget read_target(Params& slo) {
 // The file that `slo` names.
 Params read_preset(Params& slo) {
   const std::string name = slo.text("preset", "limits of this name in profiles/slo (kvlab list slos), or of a file");
+  if (double limit = 0; parse_real(name, limit))
+    slo.fail_at("preset", fmt::format("'slo': {0} does not say what it limits; write 'slo: {{ttft_ms: {0}}}', or 'tpot_ms', 'tbt_ms' or "
+                                      "'e2e_ms' for another limit",
+                                      name));
   return read_slo_file(slo.reading("preset", [&] { return find_spec_file(file_or_name(slo, name), slo_folder(), "SLO"); }));
 }
 
@@ -153,6 +158,18 @@ Params read_slo_file(const std::string& file) {
   return preset;
 }
 
+namespace {
+
+[[noreturn]] void refuse_without_limit(const Params& slo) {
+  const std::vector<std::string> known{"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms", "classes", "clients", "preset"};
+  for (const std::string& key : slo.keys())
+    if (std::find(known.begin(), known.end(), key + "_ms") != known.end())
+      slo.fail_at(key, fmt::format("unknown key '{0}' in slo; write '{0}_ms', in milliseconds", key));
+  slo.fail("slo needs one of '" + join(known, "', '") + "'");
+}
+
+}  // namespace
+
 Slo read_slo(Params& p) {
   if (!p.has("slo")) {
     Params none = p.optional_child("slo", "slo");
@@ -165,8 +182,7 @@ Slo read_slo(Params& p) {
       own.fail_at(column, fmt::format("'{}' is a limit of a search: write 'search: {{rate: [LOW, HIGH], {}: ...}}'; 'slo' has limits of "
                                       "each request, as 'ttft_ms' and 'tpot_ms'",
                                       column, column));
-  if (!names_limit(own) && !own.has("classes") && !own.has("clients"))
-    own.fail("slo needs one of 'ttft_ms', 'tpot_ms', 'tbt_ms', 'e2e_ms', 'classes', 'clients', 'preset'");
+  if (!names_limit(own) && !own.has("classes") && !own.has("clients")) refuse_without_limit(own);
   Slo slo{read_target(own)};
   read_groups(own, "classes", "class", "chat", [&](const std::string& name, const SloTarget& target, const Params& classes) {
     slo.classes[class_named(name, classes)] = target;

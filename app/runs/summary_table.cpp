@@ -13,6 +13,14 @@ namespace {
 
 constexpr std::size_t kMaxTableRows = 40;
 
+// True where the recipe alone tells the values of this axis apart.
+bool follows_from_recipe(const CsvTable& summary, std::size_t axis) {
+  std::map<std::string, std::string> value_of;  // recipe -> value
+  const std::size_t recipe = summary.at("recipe");
+  return std::all_of(summary.rows.begin(), summary.rows.end(),
+                     [&](const auto& row) { return value_of.emplace(row[recipe], row[axis]).first->second == row[axis]; });
+}
+
 // Positions of the columns to show: axes and seed where they vary, then metrics that have values.
 std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_axes, const std::vector<std::string>& metrics) {
   const auto varies = [&](std::size_t c) {
@@ -23,9 +31,10 @@ std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_
   };
   std::vector<std::size_t> shown{0};
   const bool has_recipe = summary.has("recipe");
-  if (has_recipe) shown.push_back(summary.at("recipe"));  // it says more than the axes it may be written as
+  if (has_recipe) shown.push_back(summary.at("recipe"));
   for (std::size_t c = 1; c <= num_axes + 1; ++c) {
-    if (has_recipe && (summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe")) continue;
+    const bool is_policy = summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe";
+    if (has_recipe && is_policy && follows_from_recipe(summary, c)) continue;
     if (varies(c) || summary.rows[0][c].find(" seed") != std::string::npos) shown.push_back(c);
   }
   for (const std::string& column : metrics) {

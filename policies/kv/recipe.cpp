@@ -30,7 +30,10 @@ std::pair<std::string, std::function<std::unique_ptr<Part>()>> read_part(Params&
   } else {
     experiment.text(kind, file.inline_text(kind, fallback), meaning);  // the default in force, if there is a part
   }
-  if (chosen.first == "none" && fallback.empty()) return {"", {}};
+  if (chosen.first == "none" && fallback.empty()) {
+    chosen.second.reject_unread();
+    return {"", {}};
+  }
   if (!Registry<Part>::table_view().contains(chosen.first))
     (experiment.has(kind) ? experiment : file)
         .fail_at(kind, fmt::format("unknown {} '{}'{}", kind, chosen.first, suggestion(chosen.first, Registry<Part>::names())));
@@ -262,7 +265,31 @@ std::vector<std::pair<std::string, std::string>> Recipe::part_names() const {
           {"prompt_rewriter", prompt_rewriter}};
 }
 
+namespace {
+
+// `kv_policy: {snapkv: {budget_tokens: 512}}` and `{name: snapkv, ...}`: the name belongs to the key `recipe`. "snapkv 512" is the name in
+// tables.
+void refuse_name_as_key(const Params& p) {
+  const std::string text = p.inline_text("recipe", "");
+  const std::size_t space = text.find(' ');
+  if (double budget = 0; space != std::string::npos && parse_real(text.substr(space + 1), budget))
+    p.fail_at("recipe", fmt::format("'{}' is no recipe; write 'kv_policy: {{recipe: {}, budget_tokens: {}}}'", text, text.substr(0, space),
+                                    text.substr(space + 1)));
+  for (const std::string& key : p.keys()) {
+    const bool is_word = key == "name";
+    if (!is_word && !std::filesystem::is_regular_file(std::filesystem::path(recipes_folder()) / (key + ".yaml"))) continue;
+    const std::string value = p.inline_text(key, "");
+    std::string rest = is_word ? "" : value.starts_with('{') && value.size() > 2 ? ", " + value.substr(1, value.size() - 2) : "";
+    for (const std::string& other : p.keys())
+      if (other != key && other != "recipe") rest += fmt::format(", {}: {}", other, p.inline_text(other, ""));
+    p.fail_at(key, fmt::format("'kv_policy' names its recipe by a key: write 'kv_policy: {{recipe: {}{}}}'", is_word ? value : key, rest));
+  }
+}
+
+}  // namespace
+
 Recipe read_recipe(Params& p) {
+  refuse_name_as_key(p);
   const std::string name = p.text("recipe", "full", "name in policies/kv/recipes, or a recipe file");
   std::string path;
   try {

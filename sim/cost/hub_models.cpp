@@ -27,17 +27,49 @@ std::string listed_name(const std::string& id, const fs::path& table) {
   return "";
 }
 
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 // "meta-llama/Llama-3.1-8B-Instruct": llama-3.1-8b-instruct, llama-3.1-8b.
 std::vector<std::string> names_of(const std::string& id) {
-  std::string name = id.substr(id.find('/') + 1);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string name = lower_case(id.substr(id.find('/') + 1));
   std::vector<std::string> names = {name};
   for (const std::string variant : {"-instruct", "-chat", "-it", "-hf", "-base"})
     if (name.ends_with(variant)) names.push_back(name.substr(0, name.size() - variant.size()));
   return names;
 }
 
+// The last part of a path, or of "models--ORG--NAME" where a folder of the hub's cache is in it.
+std::string last_name(const std::string& path) {
+  constexpr std::string_view kCached = "models--";
+  std::string last;
+  for (const fs::path& part : fs::path(path)) {
+    const std::string text = part.string();
+    if (text.starts_with(kCached)) return text.substr(text.rfind("--") + 2);
+    if (!text.empty()) last = text;
+  }
+  return last;
+}
+
 }  // namespace
+
+std::string shipped_model_of(const std::string& named, const std::string& models_folder) {
+  const std::string last = lower_case(last_name(named));
+  if (last.empty()) return "";
+  const fs::path table = fs::path(models_folder).parent_path() / "hugging_face.yaml";
+  std::error_code error;
+  if (fs::exists(table, error)) {
+    const std::shared_ptr<const ConfigFile> config = load_config(table.string());
+    for (const auto& model : config->root)
+      for (const auto& known : model.second)
+        if (lower_case(last_name(known.Scalar())) == last) return model.first.Scalar();
+  }
+  for (const std::string& name : names_of(last))
+    if (fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) return name;
+  return "";
+}
 
 FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder) {
   std::error_code error;

@@ -65,6 +65,27 @@ TEST_F(Exchange, AiperfReportHasUnits) {
   EXPECT_THAT(error_of([] { read_real_log("report.json"); }), HasSubstr("'request_latency', 'avg', is in \"hours\"; known: s, ms, us, ns"));
 }
 
+// The places where the formats name the model that was served.
+TEST_F(Exchange, ModelsOfLogs) {
+  const auto model_of = [](const std::string& text) {
+    write("log", text);
+    return read_real_log("log").model;
+  };
+  const std::string bench = R"({"request_throughput": 1.5, "mean_ttft_ms": 150.0, "mean_e2el_ms": 900)";
+  EXPECT_EQ(model_of(bench + "}"), "");
+  EXPECT_EQ(model_of(bench + R"(, "model_id": "org/A"})"), "org/A");
+  EXPECT_EQ(model_of(bench + R"(, "server_info": {"model_path": "/models/A"}})"), "/models/A");
+  const std::string aiperf = R"({"request_latency": {"unit": "ms", "avg": 1.5})";
+  EXPECT_EQ(model_of(aiperf + R"(, "input_config": {"endpoint": {"model_names": ["org/A"]}}})"), "org/A");
+  EXPECT_EQ(model_of(aiperf + R"(, "input_config": {"endpoint": {"model_names": ["a", "b"]}}})"), "") << "of several";
+  EXPECT_EQ(model_of(aiperf + R"(, "run_info": {"cli_command": "aiperf profile --model org/A --url http://localhost:8000"}})"), "org/A");
+  Json guide = Json::parse(R"({"metadata": {}, "args": {"model": "org/A"}, "benchmarks": [{"config": {"backend": {"model": "org/B"}},
+    "metrics": {"request_latency": {"successful": {"mean": 2.0}}}}]})");
+  EXPECT_EQ(model_of(guide.dump()), "org/B");
+  guide["benchmarks"][0].erase("config");
+  EXPECT_EQ(model_of(guide.dump()), "org/A");
+}
+
 constexpr const char* kGuide = R"({
  "metadata": {"version": 2}, "config": {},
  "benchmarks": [{
@@ -131,6 +152,7 @@ vllm:num_requests_running{engine="0",model_name="m"} 3.0
 TEST_F(Exchange, HistogramsBoundQuantiles) {
   write("metrics.txt", kMetrics);
   const RequestLog log = read_real_log("metrics.txt");
+  EXPECT_EQ(log.model, "m");
   EXPECT_NEAR(ms_of(log, "ttft", "mean"), 300, 1e-9) << "sum and count are exact";
   const LogStatistic* const p50 = statistic_in(log, "ttft", "p50");
   ASSERT_NE(p50, nullptr);
@@ -179,6 +201,26 @@ TEST_F(ExchangeRun, ExportsReadBackAsTheRunItself) {
   expect_equal("out/export/aiperf/profile_export_aiperf.json", 1e-6);
   write_export("vllm_bench");
   expect_equal("out/export/vllm_bench/vllm_bench.json", 1e-6);
+}
+
+// Llama-3.1-8B is simulated. Ids and paths are compared through the table of Hugging Face ids; a name that is in none is no alarm.
+TEST_F(ExchangeRun, RemarksOnTheModelOfTheLog) {
+  const auto told = [](const std::string& model) {
+    write("bench.json",
+          R"({"completed": 60, "request_throughput": 1.5, "mean_ttft_ms": 50.0, "mean_e2el_ms": 900, "model_id": ")" + model + "\"}");
+    const Called called = call({"validate", "--requests", "bench.json", "--against", "out"});
+    EXPECT_EQ(called.status, 0) << called.err;
+    const std::size_t at = called.out.find("the log is of model");
+    return at == std::string::npos ? "" : called.out.substr(at, called.out.find('\n', at) - at);
+  };
+  for (const char* same : {"", "llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct", "/data/models/Llama-3.1-8B",
+                           "someone/llama-3.1-8b-instruct", "/cache/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f2"})
+    EXPECT_EQ(told(same), "") << same;
+  EXPECT_EQ(told("Qwen/Qwen3-8B"),
+            "the log is of model Qwen/Qwen3-8B, and llama-3.1-8b is simulated: their difference is of the models, too");
+  EXPECT_EQ(told("acme/Secret-8B"),
+            "the log is of model acme/Secret-8B, and llama-3.1-8b is simulated: it cannot be told whether they are the same, since "
+            "acme/Secret-8B is in none of profiles/hugging_face.yaml and profiles/models");
 }
 
 TEST_F(ExchangeRun, AiperfFilesHaveItsFields) {

@@ -76,7 +76,7 @@ TEST(Experiment, PathsStartInTheFoldersThatAResolvedFileNames) {
   EXPECT_EQ(error_of([] { parse_experiment("paths_from: {working_folder: x}\n", "r.yaml", {}); }),
             "r.yaml:1:13: paths_from needs 'experiment_folder'");
   EXPECT_EQ(error_of([] { parse_experiment("paths_from: [a, b]\n", "r.yaml", {}); }),
-            "r.yaml:1:13: 'paths_from': expected 'key: value' lines");
+            "r.yaml:1:13: 'paths_from': expected 'key: value' lines, found [a, b]");
 }
 
 TEST(Experiment, SettingsOfFiguresAreNoPartOfItsRuns) {

@@ -143,8 +143,11 @@ TEST_F(ValidateTest, ARunAgreesWithItself) {
     const Called called = call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
     ASSERT_EQ(called.status, 0) << called.err;
     const CsvTable validation = read_csv("results/small/validation.csv");
-    EXPECT_EQ(validation.columns,
-              (std::vector<std::string>{"metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi", "diff_frac"}));
+    EXPECT_EQ(validation.columns, (std::vector<std::string>{"metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi",
+                                                            "diff_frac", "real_requests", "simulated_requests"}));
+    EXPECT_EQ(validation.rows.at(0).at(7), requests);
+    EXPECT_EQ(validation.rows.at(0).at(8), requests);
+    EXPECT_EQ(validation.rows.back().at(7), "120") << "of all, or of the first 120 requests";
     EXPECT_EQ(validation.rows.size(), num_rows);
     for (const auto& row : validation.rows) EXPECT_NEAR(std::stod(row[6]), 0, 1e-4) << row[0] << " " << row[1];
     EXPECT_EQ(read_csv("results/small/throughput.csv").columns.size(), 3U);

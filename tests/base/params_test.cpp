@@ -187,11 +187,37 @@ TEST(Params, PoliciesAreANameOrANameWithParameters) {
   EXPECT_TRUE(p.named("c", "", "").second.keys().empty());
   EXPECT_EQ(p.named("absent", "lru", "").first, "lru");
   EXPECT_EQ(error_of([&] { p.named("d", "", ""); }), "run.yaml:4:4: 'd': expected a name, or one {name: {parameters}}");
-  EXPECT_EQ(error_of([&] { p.named("e", "", ""); }), "run.yaml:5:8: 'x': expected its parameters as {key: value}, found 3");
+  Params bare = p.named("e", "", "").second;
+  EXPECT_FALSE(bare.has("n"));
+  EXPECT_EQ(bare.inline_text("n", "none"), "none");
+  const std::string expected = "run.yaml:5:8: 'x': expected its parameters as {key: value}, found 3";
+  EXPECT_EQ(error_of([&] { bare.required<int>("n", 1, 9, ""); }), expected + "; write 'x: {n: 3}'");
+  EXPECT_EQ(error_of([&] { bare.optional<int>("n", 7, 1, 9, ""); }), expected + "; for example 'x: {n: 7}'");
+  EXPECT_EQ(error_of([&] { bare.reject_unread(); }), expected) << "a policy without parameters";
   EXPECT_EQ(error_of([&] { p.named("missing", "", ""); }), "run.yaml:1:1: test needs 'missing'");
   EXPECT_THROW(p.named("f", "", ""), InputError) << "a list that nobody expanded";
   for (const char* key : {"a", "b", "c", "d", "e", "f"}) (void)error_of([&] { p.named(key, "", ""); });
   EXPECT_NO_THROW(p.reject_unread());
+}
+
+TEST(Params, ShortFormsAreWrittenOutInMessages) {
+  Params p = params(
+      "a: {name: orca}\nb: {name: sarathi, budget_tokens: 64}\nc: {sarathi, budget_tokens: 64}\nd: {orca: {}, sarathi: {}}\n"
+      "parallel: 4\nstop: soon\nsearch: rate\ntrace: a/b.csv\nsamples: {one: x.safetensors}\n");
+  const auto named = [&](const char* key) { return error_of([&] { p.named(key, "", ""); }); };
+  const std::string expected = "expected a name, or one {name: {parameters}}; ";
+  EXPECT_EQ(named("a"), "run.yaml:1:4: 'a': " + expected + "write 'a: orca'");
+  EXPECT_EQ(named("b"), "run.yaml:2:4: 'b': " + expected + "write 'b: {sarathi: {budget_tokens: 64}}'");
+  EXPECT_EQ(named("c"), "run.yaml:3:4: 'c': " + expected + "write 'c: {sarathi: {budget_tokens: 64}}'");
+  EXPECT_EQ(named("d"), "run.yaml:4:4: 'd': " + expected + "to compare several, write a list: 'd: [{orca: {...}}, {sarathi: {...}}]'");
+  const auto child = [](Params& of, const char* key) { return error_of([&] { of.child(key, ""); }); };
+  EXPECT_EQ(child(p, "parallel"), "run.yaml:5:11: 'parallel': expected 'key: value' lines, found 4; write 'parallel: {tp: 4}'");
+  EXPECT_EQ(child(p, "stop"), "run.yaml:6:7: 'stop': expected 'key: value' lines, found soon; write 'stop: {after_s: N}'");
+  EXPECT_EQ(child(p, "search"), "run.yaml:7:9: 'search': expected 'key: value' lines, found rate; write 'search: {rate: [LOW, HIGH]}'");
+  EXPECT_EQ(child(p, "trace"), "run.yaml:8:8: 'trace': expected 'key: value' lines, found a/b.csv; write 'trace: {file: a/b.csv}'");
+  Params samples = p.child("samples", "");
+  EXPECT_EQ(child(samples, "one"),
+            "run.yaml:9:16: 'one': expected 'key: value' lines, found x.safetensors; write 'one: {file: x.safetensors}'");
 }
 
 TEST(Params, Children) {
@@ -202,7 +228,7 @@ TEST(Params, Children) {
   EXPECT_TRUE(p.optional_child("absent", "n").keys().empty());
   EXPECT_FALSE(p.has("absent"));
   EXPECT_TRUE(p.has("nothing"));
-  EXPECT_EQ(error_of([&] { p.child("word", "w"); }), "run.yaml:3:7: 'word': expected 'key: value' lines");
+  EXPECT_EQ(error_of([&] { p.child("word", "w"); }), "run.yaml:3:7: 'word': expected 'key: value' lines, found x");
   EXPECT_EQ(error_of([&] { p.fail("too bad"); }), "run.yaml:1:1: too bad");
   EXPECT_EQ(error_of([&] { p.fail_at("word", "too bad"); }), "run.yaml:3:7: too bad");
 }

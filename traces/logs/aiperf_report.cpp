@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -34,6 +35,19 @@ std::size_t aiperf_count(const AiperfJson& root, const char* name, const std::st
   return count == nullptr ? 0 : static_cast<std::size_t>(count_in(*count, fmt::format("{}: '{}'", file, name)));
 }
 
+// The model of the run's configuration, or of its command line; "" of several.
+std::string aiperf_model(const AiperfJson& root) {
+  const std::string configured = text_in(root, {{"input_config", "endpoint", "model_names"}});
+  if (!configured.empty()) return configured;
+  std::istringstream words(text_in(root, {{"run_info", "cli_command"}}));
+  for (std::string word; words >> word;) {
+    if (word != "--model" && word != "--model-names" && word != "-m") continue;
+    words >> word;
+    return word.find(',') == std::string::npos ? word : "";
+  }
+  return "";
+}
+
 // AIPerf's profile_export_aiperf.json: statistics over all completed requests. Its inter-token latency is a mean per request, as TPOT is.
 class AiperfReport final : public LogFormat {
  public:
@@ -43,6 +57,7 @@ class AiperfReport final : public LogFormat {
     const AiperfJson& root = log.whole();
     RequestLog read;
     read.is_of_client = true;
+    read.model = aiperf_model(root);
     read.has_clock = false;
     for (const auto& [name, metric] : kAiperfMetrics)
       if (const AiperfJson* const entry = member_of(root, {name}); entry != nullptr && entry->is_object())

@@ -102,7 +102,9 @@ class BenchServe final : public LogFormat {
     const Json& root = log.whole();
     if (!is_bench_result(root))
       throw InputError(log.file() + ": holds several benchmark results, one per line; leave the one to compare with");
-    return root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log.file());
+    RequestLog read = root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log.file());
+    read.model = text_in(root, {{"model_id"}, {"server_info", "model_path"}});  // the second one is SGLang's
+    return read;
   }
 };
 

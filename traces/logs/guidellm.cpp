@@ -21,6 +21,7 @@ class GuideBenchmark {
     const GuideJson* const rows = member_of(root_, {"requests", "successful"});
     RequestLog log;
     log.is_of_client = true;
+    log.model = text_in(root_, {{"config", "backend", "model"}, {"worker", "backend_model"}});  // of version 0.4 and later, and before
     if (rows != nullptr && rows->is_array() && !rows->empty())
       for (std::size_t i = 0; i < rows->size(); ++i) log.requests.push_back(request((*rows)[i], i));
     else
@@ -117,7 +118,9 @@ class GuideLlm final : public LogFormat {
           fmt::format("{}: holds {} benchmarks, and a validation compares one; jq '.benchmarks = [.benchmarks[0]]' {} writes "
                       "the first alone",
                       log.file(), all.size(), log.file()));
-    return GuideBenchmark(all[0], log.file()).read();
+    RequestLog read = GuideBenchmark(all[0], log.file()).read();
+    if (read.model.empty()) read.model = text_in(log.whole(), {{"args", "model"}});
+    return read;
   }
 };
 

@@ -91,6 +91,15 @@ const nlohmann::json* member_of(const nlohmann::json& object, std::initializer_l
   return at->is_null() ? nullptr : at;
 }
 
+std::string text_in(const nlohmann::json& object, std::initializer_list<std::initializer_list<const char*>> paths) {
+  for (const auto& path : paths) {
+    const nlohmann::json* found = member_of(object, path);
+    if (found != nullptr && found->is_array() && found->size() == 1) found = &found->front();
+    if (found != nullptr && found->is_string()) return found->get<std::string>();
+  }
+  return "";
+}
+
 void LeftOut::add(const std::string& what, std::size_t count) {
   const auto known = std::find_if(counts_.begin(), counts_.end(), [&](const auto& entry) { return entry.first == what; });
   if (known == counts_.end())

@@ -52,6 +52,9 @@ double seconds_in(const nlohmann::json& value, std::string_view unit, const std:
 // A member of an object, at any depth: {"a", "b"} is object["a"]["b"]. Null where there is none, or where it is null.
 const nlohmann::json* member_of(const nlohmann::json& object, std::initializer_list<const char*> path);
 
+// The text at one of these paths in an object, the first that is there, or the one text of a list there; "": there is none.
+std::string text_in(const nlohmann::json& object, std::initializer_list<std::initializer_list<const char*>> paths);
+
 // Lines on requests that are not compared: "2 of the log's 9 requests failed and are left out\n".
 class LeftOut {
  public:

@@ -35,9 +35,9 @@ void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std
   for (const double v : values) sum += v;
   const double nothing = std::numeric_limits<double>::quiet_NaN();
   const bool any = !values.empty();
-  rows.push_back({metric, "mean", any ? sum / static_cast<double>(values.size()) : nothing});
+  rows.push_back({metric, "mean", any ? sum / static_cast<double>(values.size()) : nothing, values.size()});
   for (const int p : {50, 90, 95, 99})
-    rows.push_back({metric, fmt::format("p{}", p), any ? quantile_of_sorted(values, p / 100.0) : nothing});
+    rows.push_back({metric, fmt::format("p{}", p), any ? quantile_of_sorted(values, p / 100.0) : nothing, values.size()});
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct RequestLog {
   std::string note{};                      // lines on requests that are left out
   std::vector<LogStatistic> statistics{};  // of a file without rows; then `requests` is empty
   std::int64_t num_completed = 0;          // of such a file; 0: it does not say
+  std::string model{};                     // that was served, as the file names it; "": it does not say
 };
 
 // Measurements of a real engine or of a load generator, in any format of LogFormatRegistry, told by the content; other files are read as an
@@ -52,6 +53,7 @@ std::vector<double> latencies_ms(const std::vector<ServedRequest>& requests, con
 struct MetricRow {
   std::string metric, statistic;
   double value_ms = 0;
+  std::size_t num_requests = 0;  // that the value is of
 };
 
 inline constexpr std::size_t kFirstRequests = 120;

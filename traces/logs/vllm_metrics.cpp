@@ -160,6 +160,7 @@ class MetricsText {
     RequestLog log;
     log.is_of_client = true;  // its times begin when a request arrives at the API server
     log.has_clock = false;
+    log.model = model_;
     for (const auto& [name, metric] : kHistograms)
       if (const auto found = histograms_.find(name); found != histograms_.end()) found->second.add_statistics(metric, log);
     if (log.statistics.empty())

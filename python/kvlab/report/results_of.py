@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 import answers
+import entries
 import joined
 import kv
 import lives
@@ -78,7 +79,7 @@ def _runs_of(results):
     has_seeds = "seed" in rows and rows["seed"].nunique() > 1
     runs = {}
     for row in rows.to_dict("records"):
-        text = label_of(row, varying, len(varying) == 1) or results.name
+        text = label_of(row, varying, False) or results.name
         label = f"{text}, seed {row['seed']}" if has_seeds else text
         policy = spec.numbers([row.get("step_policy_frac", 0)])[0] or 0
         runs.setdefault(row["run"], {"id": row["run"], "label": label, "seed": str(row.get("seed", "")), "policy_frac": policy})
@@ -221,7 +222,7 @@ def data_of(folders, most_requests):
     """`most_requests`: in the explorer, of all runs together. Raises ResultsError where a folder holds no results, or results of no kind
     that a report is made of."""
     folders, left_out = [Path(f) for f in folders], []
-    everything = [load(folder) for folder in folders]
+    everything = [entries.show_in(load(folder)) for folder in folders]
     kinds, manifests = [_kind(results) for results in everything], [_manifest(folder) for folder in folders]
     names = _names(everything)
     figures = [_figures(results, kind) for results, kind in zip(everything, kinds)]

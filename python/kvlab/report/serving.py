@@ -10,7 +10,7 @@ import hit_ratio
 import load_curves
 import serving_fidelity
 import validation
-from groups import cut_lines, combinations, lines_of, mean_and_interval, seeds_note, views
+from groups import cut_lines, combinations, lines_of, mean_and_interval, number_axis, seeds_note, views
 from load import axis_title
 from spec import axis, curve, figure, numbers, option, symbol
 
@@ -28,7 +28,7 @@ _BAR_METRICS = (
     ("e2e_p99_ms", "P99 end-to-end (ms)"),
     ("queueing_mean_ms", "Mean queueing (ms)"),
     ("goodput_per_s", "Goodput (requests/s)"),
-    ("search_rate_per_s", "Highest rate that attains the SLO (requests/s)"),
+    *bars.SEARCHED,
     ("slo_attainment_frac", "SLO attainment (share)"),
     ("requests_per_s", "Throughput (requests/s)"),
     ("output_tokens_per_s", "Output (tokens/s)"),
@@ -40,8 +40,20 @@ _BAR_METRICS = (
 )
 
 
+def _named(lines, axis):
+    """Labels that are bare numbers with the name of their axis."""
+    return [(f"{axis} {text}".strip(), rows) for text, rows in lines]
+
+
 def _views(results, without=None):
-    return [cut_lines(view, False, MOST_LINES) for view in views(results, "", without=without, every=True)]
+    found = [cut_lines(view, False, MOST_LINES) for view in views(results, "", without=without, every=True)]
+    for view in found:
+        view.lines = _named(view.lines, view.axis)
+    return found
+
+
+def _all_lines(results):
+    return _named(lines_of(results.summary, results.axes, results.name), number_axis(results.summary, results.axes))
 
 
 def _seeds(parts):
@@ -188,7 +200,7 @@ def _bar_option(lines, column, title, note):
 
 def _bar_views(results):
     """(title, lines): all lines in one figure, or one for each value of the numeric axes where there are many."""
-    lines = lines_of(results.summary, results.axes, results.name) if len(results.summary) else []
+    lines = _all_lines(results) if len(results.summary) else []
     if len(lines) <= _MOST_BARS:
         return [("", lines)] if lines else []
     return [(view.title, view.lines) for view in _views(results)]
@@ -219,7 +231,7 @@ def searches(results):
     if not path.exists():
         return []
     probes = pd.read_csv(path, dtype={"run": str})
-    names = {row["run"]: text for text, rows in lines_of(results.summary, results.axes, results.name) for row in rows.to_dict("records")}
+    names = {row["run"]: text for text, rows in _all_lines(results) for row in rows.to_dict("records")}
     traces = [
         curve(names[run], rows["rate_per_s"], rows["slo_attainment_frac"], hovertemplate="%{x:.4~g}/s: %{y:.2%}" + _NAME)
         for run, rows in ((run, probes[probes["run"] == run].sort_values("rate_per_s")) for run in names)
@@ -300,7 +312,14 @@ def validations(results):
             figure(
                 "validation_error",
                 f"Simulated against {real}",
-                [option(traces, {"title": {"text": "Statistic"}, "type": "category"}, axis(f"Simulated − {real} (%)", zeroline=True))],
+                [
+                    option(
+                        traces,
+                        {"title": {"text": "Statistic"}, "type": "category"},
+                        axis(f"Simulated / {real} − 1 (%)", zeroline=True),
+                        note="" if validation.is_of_hosts(table) else validation.note_of(table),
+                    )
+                ],
             )
         )
     if results.throughput is not None and not results.throughput.empty:

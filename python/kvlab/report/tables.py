@@ -2,6 +2,8 @@
 
 import csv
 
+import entries
+
 MOST_ROWS = 2000  # of a table of the page
 _SERVED = (
     "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms requests_per_s output_tokens_per_s goodput_per_s slo_attainment_frac "
@@ -66,8 +68,15 @@ def table(name, columns, rows, shown, axes=()):
     return {"name": name, "columns": columns, "rows": rows[:MOST_ROWS], "shown": shown, "searched": searched, "total": len(rows)}
 
 
+def _read_shown(folder, name):
+    """The same with the parameters of list entries in place of their labels."""
+    columns, rows = read(folder / name)
+    labels = entries.of_folder(folder)
+    return columns, [[entries.in_table(text, labels.get(c, {})) for c, text in zip(columns, row)] for row in rows] if labels else rows
+
+
 def summary(results):
-    columns, rows = read(results.folder / "summary.csv")
+    columns, rows = _read_shown(results.folder, "summary.csv")
     return table(
         "summary.csv",
         columns,
@@ -82,7 +91,7 @@ def others(folder):
     found = []
     for name in OTHERS:
         if (folder / name).is_file():
-            columns, rows = read(folder / name)
+            columns, rows = _read_shown(folder, name)
             if rows:
                 found.append(table(name, columns, rows, list(range(len(columns)))))
     return found

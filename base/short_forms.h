@@ -1,0 +1,24 @@
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <string>
+
+namespace kvlab {
+
+// Advice for messages on values that are shorter than the grammar has them; each begins with "; write", or is "" where none is known.
+
+// `parallel: 4`: "; write 'parallel: {tp: 4}'". path: of the value; found: the value, which is no mapping.
+std::string advice_on_mapping(const std::string& path, const YAML::Node& found);
+
+// `scheduler: {name: sarathi, budget_tokens: 512}`: "; write 'scheduler: {sarathi: {budget_tokens: 512}}'". found: a mapping that is not
+// one {name: {parameters}}.
+std::string advice_on_named(const std::string& key, const YAML::Node& found);
+
+// True for a mapping such as {name: sarathi}, with the name as the value of a key.
+bool names_by_key(const YAML::Node& found);
+
+// `poisson: 8`: "write 'poisson: {rate_per_s: 8}'" where the key has no default, else "for example 'NAME: {KEY: DEFAULT}'".
+std::string advice_on_parameters(const std::string& path, const YAML::Node& found, const std::string& key, const std::string& fallback);
+
+}  // namespace kvlab
