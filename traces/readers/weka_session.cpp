@@ -62,7 +62,7 @@ void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entr
     case kType:
       entry.type = field.text();
       if (entry.type != "s" && entry.type != "n" && entry.type != "subagent")
-        field.fail(quoted(entry.type) + " is neither 's' (streaming), 'n' nor 'subagent'");
+        field.fail(kvlab::quoted(entry.type) + " is neither 's' (streaming), 'n' nor 'subagent'");
       break;
     case kIn:
       entry.has_prompt = true;
