@@ -83,7 +83,7 @@ std::int64_t JsonField::time_or_instant_ns(std::int64_t unit_ns) {
 std::string JsonField::name() {
   if (value_.type() == simdjson::ondemand::json_type::string) return std::string(std::string_view(value_.get_string()));
   const std::string text(scalar_text());
-  if (text.find_first_not_of("-0123456789") != std::string::npos) fail(quoted(text) + " is neither a text nor a whole number");
+  if (text.find_first_not_of("-0123456789") != std::string::npos) fail(kvlab::quoted(text) + " is neither a text nor a whole number");
   return text;
 }
 
