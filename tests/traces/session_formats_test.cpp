@@ -107,7 +107,7 @@ TEST(WekaReader, MessagesNameTheLineInsideOfADocument) {
   std::string text = kWekaSession;
   text.replace(text.find("\"in\": 64"), 8, "\"in\": -4");
   EXPECT_EQ(error_of([&] { read_all(text, without_arrivals()); }),
-            "f:9: column 'in': '-4' is not a whole number from 1 to 1073741823; a prompt has at least 1 token: mend or remove the row");
+            "f:9: column 'in': '-4' is not a whole number from 0 to 1073741823; mend or remove the request");
   text = kWekaSession;
   text.replace(text.find("\"stop\""), 6, "\"stpo\"");
   EXPECT_NE(error_of([&] { read_all(text, without_arrivals()); }).find("f:5: unknown column 'stpo'; did you mean 'stop'?"),

@@ -66,11 +66,11 @@ void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entr
       break;
     case kIn:
       entry.has_prompt = true;
-      entry.call.prompt_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens));
+      entry.call.prompt_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request"));
       break;
     case kOut:
       entry.has_output = true;
-      entry.call.output_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens));
+      entry.call.output_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request"));
       break;
     case kIds:
       entry.call.ids_begin = session_.ids.size();
