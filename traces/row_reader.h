@@ -59,8 +59,8 @@ class RowReader : public TraceSource {
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
   // Since the first call's instant, for formats that give dates or whose clock began long before.
   Time since_first(std::int64_t instant_ns);
-  // A time that a row gives, from the trace's start. Where that of the first row is an instant since 1970 (later than ten years), times
-  // count from it, and a remark says so.
+  // A time that a row gives, from the trace's start. If the first row gives an instant since 1970 (later than ten years), times count from
+  // that instant, and a remark says so.
   Time time_of(std::int64_t ns);
   // The arrival of a row without one, where `uses_arrivals` is false: it keeps the rows' order. Else stops.
   Time arrival_of_row_without() const;

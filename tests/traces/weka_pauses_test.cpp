@@ -98,6 +98,12 @@ TEST(WekaReader, RequestsWithoutPromptAreCountedAndOddOnesStop) {
   EXPECT_NE(error_of([] { weka_of(R"({"t":0,"type":"s","in":9})"); }).find("column 'out': missing"), std::string::npos);
 }
 
+TEST(WekaReader, OtherModelsAreRemarkedOn) {
+  const std::string one = R"({"t":0,"model":"opus","in":9,"out":1},{"t":1,"model":"opus","in":8,"out":1})";
+  EXPECT_EQ(weka_of(one).remark(), "");
+  EXPECT_EQ(weka_of(one + R"(,{"t":2,"model":"haiku","in":8,"out":1})").remark(), "requests to 2 models, which one model serves here");
+}
+
 TEST(WekaReader, IdsOf64BitsAndTextsAreToldApart) {
   const InMemoryTrace t =
       weka_of(R"({"t":0,"type":"s","in":64,"out":1,"hash_ids":[9007199254740992]},{"t":1,"type":"s","in":64,"out":1,)"

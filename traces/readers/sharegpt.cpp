@@ -56,7 +56,7 @@ class ShareGpt final : public RowReader {
     bool has_from = false, has_value = false;
     std::int64_t line = 0;
   };
-  // A conversation as its object has it: what comes first in the prompt may stand last.
+  // A conversation as its object has it. The system prompt may come after the messages.
   struct Texts {
     std::string system, tools;
     std::vector<Message> messages;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -115,6 +117,7 @@ class Weka final : public RowReader {
     count("duplicate requests dropped", session.num_duplicates);
     count("requests without prompt or output tokens passed over", session.num_without_tokens);
     count("subagents without requests", session.num_empty_subagents);
+    models_.merge(session.models);
     const WekaCall* latest = nullptr;  // of those before, the one that ended last
     std::int32_t turn = 0;
     for (const WekaCall& call : session.calls) {
@@ -189,11 +192,13 @@ class Weka final : public RowReader {
   }
 
   [[nodiscard]] std::string origin() const override {
-    if (num_serialized_ == 0) return "";
-    return fmt::format(
-        "{} of {} requests overlapped others of their session when recorded ({} of them of subagents), and follow them here: a session is "
-        "one chain",
-        num_serialized_, num_calls_, num_serialized_of_subagents_);
+    const std::string models = models_.size() < 2 ? "" : fmt::format("requests to {} models, which one model serves here", models_.size());
+    if (num_serialized_ == 0) return models;
+    return (models.empty() ? "" : models + "; ") + fmt::format(
+                                                       "{} of {} requests overlapped others of their session when recorded ({} of them of "
+                                                       "subagents), and follow them here: a session is "
+                                                       "one chain",
+                                                       num_serialized_, num_calls_, num_serialized_of_subagents_);
   }
 
   Options own_;
@@ -202,6 +207,7 @@ class Weka final : public RowReader {
   std::unique_ptr<JsonDocuments> documents_;
   RequestQueue queue_;
   std::int64_t num_sessions_ = 0;
+  std::set<std::string, std::less<>> models_;
   std::uint64_t num_calls_ = 0, num_serialized_ = 0, num_serialized_of_subagents_ = 0;
 };
 

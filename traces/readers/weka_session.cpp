@@ -15,8 +15,8 @@ namespace {
 constexpr std::int64_t kWekaUnitNs = 1'000'000'000;
 constexpr int kDeepestSubagent = 16;  // subagents of subagents
 enum SessionKey : std::uint8_t { kId, kModels, kBlockSize, kScope, kToolTokens, kSystemTokens, kRequests };
-enum EntryKey : std::uint8_t { kTime, kType, kIn, kOut, kIds, kApiTime, kThinkTime, kNested, kDescriptions };
-// Those from kDescriptions on say nothing that the simulation uses.
+enum EntryKey : std::uint8_t { kTime, kType, kIn, kOut, kIds, kApiTime, kThinkTime, kNested, kModel };
+// Those after kModel say nothing that the simulation uses.
 constexpr std::array<std::string_view, 22> kEntryKeys{
     "t",      "type",   "in",          "out",           "hash_ids",     "api_time",      "think_time",    "requests",
     "model",  "stop",   "ttft",        "input_types",   "output_types", "agent_id",      "subagent_type", "duration_ms",
@@ -86,6 +86,9 @@ void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entr
     case kNested:
       entry.has_requests = true;
       read_entries(field, entry.nested, depth + 1);
+      break;
+    case kModel:
+      if (!field.is_null()) session_.models.emplace(field.text());
       break;
     default:
       break;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -35,6 +36,7 @@ struct WekaSession {
   bool has_local_ids = true;
   std::vector<WekaCall> calls;
   std::vector<std::uint64_t> ids;
+  std::set<std::string, std::less<>> models;  // of its calls
   std::uint64_t num_duplicates = 0, num_without_tokens = 0, num_empty_subagents = 0;
 
   [[nodiscard]] std::span<std::uint64_t> ids_of(const WekaCall& call) { return std::span(ids).subspan(call.ids_begin, call.num_ids); }
