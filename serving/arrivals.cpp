@@ -17,7 +17,8 @@ Picoseconds later(Picoseconds now, Span gap) {
 
 }  // namespace
 
-Arrivals::Arrivals(TraceSource& trace, const StopRule& stop) : trace_(trace), stop_(stop), concurrency_(trace.concurrency()) {
+Arrivals::Arrivals(TraceSource& trace, const StopRule& stop)
+    : trace_(trace), stop_(stop), concurrency_(trace.concurrency()), idle_cap_(to_ps(trace.idle_cap())) {
   for (std::int32_t user = 0; user < concurrency_; ++user)
     starts_.push_back(later({}, Span(trace.ramp().count() / concurrency_ * user)));  // ascending, hence a heap
   has_ahead_ = read(ahead_);
@@ -78,6 +79,7 @@ TraceRequest Arrivals::take_root() {
 }
 
 bool Arrivals::follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index) {
+  ++left_;
   forget_hashes(number);
   if (!own_facts_.empty()) own_facts_.erase(number);
   if (waiting_.empty()) return false;
@@ -108,6 +110,11 @@ void Arrivals::session_ended(Picoseconds at) {
   if (concurrency_ == 0) return;
   starts_.push_back(later(at, trace_.think_time(sessions_)));
   std::push_heap(starts_.begin(), starts_.end(), std::greater<>{});
+  release_root();
+}
+
+void Arrivals::advance(Picoseconds by) {
+  for (Picoseconds& start : starts_) start = std::max(Picoseconds{}, start - by);  // still a heap
   release_root();
 }
 

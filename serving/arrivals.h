@@ -29,6 +29,13 @@ class Arrivals {
   // A session is over (its last request finished or was refused): in a closed loop another one may begin.
   void session_ended(Picoseconds at);
 
+  // Closed loop: the longest time with no request in progress; 0: any.
+  [[nodiscard]] Picoseconds idle_cap() const { return idle_cap_; }
+  // Requests that were taken and have not left.
+  [[nodiscard]] std::uint64_t in_progress() const { return taken_ - left_; }
+  // All sessions that have not begun come earlier by this.
+  void advance(Picoseconds by);
+
   [[nodiscard]] std::uint64_t taken() const { return taken_; }
   static constexpr Picoseconds kNoMore = Picoseconds::max();
 
@@ -52,7 +59,8 @@ class Arrivals {
   std::int32_t concurrency_;
   std::uint64_t sessions_ = 0;
   std::vector<Picoseconds> starts_;  // closed loop: times at which a new session may begin, a heap
-  std::uint64_t next_number_ = 0, taken_ = 0;
+  Picoseconds idle_cap_;
+  std::uint64_t next_number_ = 0, taken_ = 0, left_ = 0;
 };
 
 }  // namespace kvlab

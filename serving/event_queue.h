@@ -63,6 +63,19 @@ class EventQueue {
     heap_.pop_back();
     return first;
   }
+  // The time of the first event of `kind`; Picoseconds::max() where there is none. Reads the whole queue.
+  [[nodiscard]] Picoseconds first_of(EventKind kind) const {
+    Picoseconds first = Picoseconds::max();
+    for (const Event& event : heap_)
+      if (event.kind == kind) first = std::min(first, event.at);
+    return first;
+  }
+  // All events of `kind` come earlier by this.
+  void advance(EventKind kind, Picoseconds by) {
+    for (Event& event : heap_)
+      if (event.kind == kind) event.at = event.at - by;
+    std::make_heap(heap_.begin(), heap_.end(), std::greater<>{});
+  }
 
  private:
   std::vector<Event> heap_;

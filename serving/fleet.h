@@ -82,6 +82,8 @@ class Fleet final {
   void collect(Replica& replica, Picoseconds at);
   void leave(const Departure& record, Picoseconds at);
   void settle_offers(ReplicaState& state, Picoseconds at);
+  void cut_idle_time(Picoseconds at);
+  [[nodiscard]] std::string skipped() const;
   void count_in_groups(const RequestRecord& record, Time cut_off, double qoe);
   bool sample(Picoseconds at);
   ServingSummary finish();
@@ -110,7 +112,8 @@ class Fleet final {
   std::vector<ReplicaState::Counters> last_counted_;
   std::string first_rejection_;
   std::uint64_t events_ = 0;
-  Picoseconds first_arrival_, now_;
+  std::uint64_t num_idle_cuts_ = 0;
+  Picoseconds first_arrival_, now_, idle_cut_;
 };
 
 }  // namespace kvlab

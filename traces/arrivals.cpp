@@ -150,18 +150,22 @@ class ClosedLoop final : public ArrivalProcess {
       : seed_(seed),
         concurrency_(p.required<std::int32_t>("concurrency", 1, 1 << 24, "sessions in progress at once")),
         think_(read_spans(p, "think_time", "pause between the end of a session and the next one's arrival")),
-        ramp_(p.seconds("ramp_s", 0, 0, 9e6, "the first sessions start evenly over this time; 0: all at once")) {}
+        ramp_(p.seconds("ramp_s", 0, 0, 9e6, "the first sessions start evenly over this time; 0: all at once")),
+        idle_cap_(p.seconds("idle_cap_s", 0, 0, 9e6,
+                            "with no request in progress, all arrivals to come move earlier together, so that the next one waits at most "
+                            "this long; 0: they do not; AgentX: 10")) {}
   Time next(Time /*recorded*/) override { return kStart; }
   std::int32_t concurrency() const override { return concurrency_; }
   Span think_time(std::uint64_t session_index) const override { return (*think_)(Draw{seed_, Purpose::kThinkTime, session_index, kLoop}); }
   Span ramp() const override { return ramp_; }
+  Span idle_cap() const override { return idle_cap_; }
 
  private:
   static constexpr std::uint64_t kLoop = ~std::uint64_t{0};  // apart from the steps that turns of a session have
   std::uint64_t seed_;
   std::int32_t concurrency_;
   std::unique_ptr<SpanDistribution> think_;
-  Span ramp_;
+  Span ramp_, idle_cap_;
 };
 
 }  // namespace

@@ -20,6 +20,7 @@ class ArrivalProcess {
   [[nodiscard]] virtual std::int32_t concurrency() const { return 0; }
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
   [[nodiscard]] virtual Span ramp() const { return Span{0}; }
+  [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
 };
 
 // Names of `arrival:`:
@@ -29,7 +30,7 @@ class ArrivalProcess {
 //   constant     rate_per_s: request i comes at i / rate
 //   on_off       on_rate_per_s, off_rate_per_s, on_s, off_s, phases (exponential or constant): Poisson at two rates in turn
 //   trace        scale: as recorded, with the rate multiplied
-//   closed_loop  concurrency, think_time, ramp_s
+//   closed_loop  concurrency, think_time, ramp_s, idle_cap_s
 // Random gaps come before each request, the first one too. Refuses a process that runs past 106 days.
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed);
 

@@ -17,6 +17,23 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+void fail_where_commas_are_missing(const InputPlace& lines, std::string_view header, std::size_t num_fields) {
+  const std::size_t other = header.find_first_of(";\t");
+  if (num_fields > 1 || other == std::string_view::npos) return;
+  const bool is_tab = header[other] == '\t';
+  lines.fail(
+      fmt::format("the columns are separated by {0}, not by commas: convert the file, for example with tr '{1}' ',' < FILE > OUT.csv",
+                  is_tab ? "tabs" : "';'", is_tab ? "\\t" : ";"));
+}
+
+// 12 of 12.0, as pandas writes counts of a column with gaps.
+std::string_view without_zero_fraction(std::string_view text) {
+  const std::size_t point = text.find('.');
+  const bool is_whole = point != std::string_view::npos && point > 0 && point + 1 < text.size() &&
+                        text.find_first_not_of('0', point + 1) == std::string_view::npos;
+  return is_whole ? text.substr(0, point) : text;
+}
+
 }  // namespace
 
 std::int64_t integer_field(const InputPlace& at, std::string_view column, std::string_view text, std::int64_t min, std::int64_t max,
@@ -24,6 +41,7 @@ std::int64_t integer_field(const InputPlace& at, std::string_view column, std::s
   long long value = 0;
   if (text.empty()) at.fail(column, "nothing found; expected a whole number");
   const bool is_decimal = text.find_first_not_of("-0123456789") == std::string_view::npos;
+  text = without_zero_fraction(text);
   if (parse_integer(text, value) && value >= min && value <= max) return value;
   if (is_decimal && text.size() > 1 && text.front() == '0')
     at.fail(column, quoted(text) + " has a leading zero; write it in decimal without");
@@ -55,6 +73,7 @@ void CsvRows::read_header(std::string_view header, IgnoredColumns& ignored) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto found = std::ranges::find(columns_, trimmed(fields_[i]), &CsvColumn::name);
     if (found == columns_.end()) {
+      fail_where_commas_are_missing(*lines_, header, count);
       ignored.pass_over(*lines_, trimmed(fields_[i]), known);
       continue;
     }

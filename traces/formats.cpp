@@ -18,6 +18,17 @@ std::string_view first_line(LineReader& lines) {
   return first;
 }
 
+// A hint where JSON is not laid out as one object per line; "" else.
+std::string shape_of_json(std::string_view first) {
+  const std::size_t begin = first.find_first_not_of(" \t");
+  const bool is_list = first[begin] == '[';
+  const bool is_open = first[begin] == '{' && first.find('}') == std::string_view::npos;
+  if (!is_list && !is_open) return "";
+  return fmt::format(
+      "{}, of no known trace format; formats of JSON rows have one object per line: jq -c '{}' FILE > OUT.jsonl writes them so",
+      is_list ? "begins a JSON list" : "begins a JSON object over several lines", is_list ? ".[]" : ".");
+}
+
 // Stops where the file, of which `first` is the line read last, is a result that `kvlab validate` reads. Takes the lines that are left.
 void refuse_result_of_tool(LineReader& lines, std::string_view first) {
   constexpr std::size_t kMostBytes = std::size_t{64} << 20;
@@ -47,7 +58,9 @@ std::string TraceFormats::sniff(LineReader& lines, std::string_view head) const 
   for (const auto& [name, format] : formats_)
     if (format->is_guessed() && !format->is_document() && format->recognises(first)) return name;
   const std::string shown = quoted(first);
+  const std::string shape = shape_of_json(first);
   refuse_result_of_tool(lines, first);
+  if (!shape.empty()) lines.fail(shape);
   lines.fail("the first line " + shown + " is of no known trace format; set 'format' to one of " +
              join(TraceFormatRegistry::names(), ", "));
 }

@@ -72,6 +72,7 @@ class GeneratedTrace final : public TraceSource {
   [[nodiscard]] std::int32_t concurrency() const override { return shape_.arrivals->concurrency(); }
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return shape_.arrivals->think_time(session_index); }
   [[nodiscard]] Span ramp() const override { return shape_.arrivals->ramp(); }
+  [[nodiscard]] Span idle_cap() const override { return shape_.arrivals->idle_cap(); }
 
  private:
   void start_session(TraceRequest& request);

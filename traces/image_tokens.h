@@ -24,6 +24,7 @@ class ImageTokens final : public TraceSource {
   [[nodiscard]] std::int32_t concurrency() const override { return source_->concurrency(); }
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
   [[nodiscard]] Span ramp() const override { return source_->ramp(); }
+  [[nodiscard]] Span idle_cap() const override { return source_->idle_cap(); }
   [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 

@@ -1,5 +1,8 @@
 #include "traces/json_rows.h"
 
+#include <fmt/format.h>
+
+#include "base/name_number.h"
 #include "base/text.h"
 #include "traces/csv_rows.h"
 #include "traces/json_text_decode.h"
@@ -7,6 +10,12 @@
 #include "traces/row_reader.h"
 
 namespace kvlab {
+
+namespace {
+
+const char* unit_name(std::int64_t unit_ns) { return unit_ns == 1'000'000'000 ? "seconds" : "milliseconds"; }
+
+}  // namespace
 
 // The number's own characters: what is strict about numbers is decided in one place for all formats.
 std::string_view JsonField::scalar_text() {
@@ -52,12 +61,43 @@ std::string JsonField::lenient_text() {
   return decode_json_text(token.substr(1, close - 1));
 }
 
+std::string JsonField::raw_text() { return std::string(std::string_view(simdjson::to_json_string(value_))); }
+
 std::int64_t JsonField::instant_ns(std::int64_t unit_ns) {
   const std::string_view text = scalar_text();
   std::int64_t value = 0;
   if (!parse_instant_ns(text, unit_ns, value))
-    fail(quoted(text) + " is not a time since 1970: expected a decimal number, 0 or more, of a year before 2200");
+    fail(fmt::format("{} is not a time since 1970: expected a decimal number of {}, 0 or more, of a year before 2200", quoted(text),
+                     unit_name(unit_ns)));
   return value;
+}
+
+std::int64_t JsonField::time_or_instant_ns(std::int64_t unit_ns) {
+  const std::string_view text = scalar_text();
+  std::int64_t value = 0;
+  if (parse_instant_ns(text, unit_ns, value)) return value;
+  value = ns(time_field(*lines_, key_, text, unit_ns));  // 1e3, or a message
+  return value;
+}
+
+std::string JsonField::name() {
+  if (value_.type() == simdjson::ondemand::json_type::string) return std::string(std::string_view(value_.get_string()));
+  const std::string text(scalar_text());
+  if (text.find_first_not_of("-0123456789") != std::string::npos) fail(kvlab::quoted(text) + " is neither a text nor a whole number");
+  return text;
+}
+
+void JsonField::id_list(std::vector<std::uint64_t>& to) {
+  if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list of whole numbers or texts");
+  for (simdjson::ondemand::value item : value_.get_array()) {
+    if (item.type() == simdjson::ondemand::json_type::string) {
+      const std::string_view text = item.get_string();
+      if (text.empty()) fail("an id in the list is an empty text");
+      to.push_back(static_cast<std::uint64_t>(number_of_name(text)));
+      continue;
+    }
+    append_unsigned(item, to);
+  }
 }
 
 std::int64_t JsonField::session() {
@@ -67,13 +107,14 @@ std::int64_t JsonField::session() {
 
 void JsonField::unsigned_list(std::vector<std::uint64_t>& to) {
   if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list of whole numbers");
-  for (simdjson::ondemand::value item : value_.get_array()) {
-    std::uint64_t number = 0;
-    if (item.get_uint64().get(number) != simdjson::SUCCESS) {
-      fail(quoted(item.raw_json_token()) + " in the list is not a whole number from 0 to 18446744073709551615");
-    }
-    to.push_back(number);
-  }
+  for (simdjson::ondemand::value item : value_.get_array()) append_unsigned(item, to);
+}
+
+void JsonField::append_unsigned(simdjson::ondemand::value item, std::vector<std::uint64_t>& to) {
+  std::uint64_t number = 0;
+  if (item.get_uint64().get(number) != simdjson::SUCCESS)
+    fail(quoted(item.raw_json_token()) + " in the list is not a whole number from 0 to 18446744073709551615");
+  to.push_back(number);
 }
 
 void JsonField::time_list(std::int64_t unit_ns, std::vector<Span>& to) {

@@ -28,14 +28,23 @@ class JsonField {
   std::int32_t prompt_tokens();
   std::int32_t output_tokens();
   Span time(std::int64_t unit_ns);
+  // A time from the trace's start (up to ten years) or since 1970, in nanoseconds.
+  std::int64_t time_or_instant_ns(std::int64_t unit_ns);
   // An instant in units since 1970, in nanoseconds since then.
   std::int64_t instant_ns(std::int64_t unit_ns);
   std::string_view text();
   // A text whose escapes may be broken, see decode_json_text().
   std::string lenient_text();
   [[nodiscard]] bool is_null() { return value_.is_null(); }
+  [[nodiscard]] bool is_text() { return value_.type() == simdjson::ondemand::json_type::string; }
+  // The value as the file has it.
+  std::string raw_text();
   // A session's number from a number or a text.
   std::int64_t session();
+  // A name: a text as it is, or the digits of a whole number.
+  std::string name();
+  // Appends a list of hash ids: whole numbers from 0, or texts, of which a hash of 63 bits is kept (the number, where they are digits).
+  void id_list(std::vector<std::uint64_t>& to);
   // Appends a list of whole numbers >= 0.
   void unsigned_list(std::vector<std::uint64_t>& to);
   // Appends a list of times.
@@ -43,9 +52,9 @@ class JsonField {
   // Calls handle(key index, field) for each field of each object in a list, and done() after each object.
   template <class Handle, class Done>
   void each_object(std::span<const std::string_view> keys, Handle&& handle, Done&& done);
-  // Calls handle(text) for each text of a list.
+  // Calls handle(name, if it is a text) for each name of a list.
   template <class Handle>
-  void each_text(Handle&& handle);
+  void each_name(Handle&& handle);
   // Calls handle(key index, field) for each field of an object; kPassOver: unknown ones are no error, as in logs with open-ended metrics.
   template <class Handle>
   void object(std::span<const std::string_view> keys, UnknownKeys unknown, Handle&& handle);
@@ -54,6 +63,7 @@ class JsonField {
 
  private:
   std::string_view scalar_text();
+  void append_unsigned(simdjson::ondemand::value item, std::vector<std::uint64_t>& to);
 
   const InputPlace* lines_;
   IgnoredColumns* ignored_;
@@ -111,11 +121,11 @@ void JsonField::each_object(std::span<const std::string_view> keys, Handle&& han
 }
 
 template <class Handle>
-void JsonField::each_text(Handle&& handle) {
-  if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list of texts");
+void JsonField::each_name(Handle&& handle) {
+  if (value_.type() != simdjson::ondemand::json_type::array) fail("expected a list");
   for (simdjson::ondemand::value item : value_.get_array()) {
-    if (item.type() != simdjson::ondemand::json_type::string) fail(quoted(item.raw_json_token()) + " in the list is no text in quotes");
-    handle(std::string_view(item.get_string()));
+    const bool is_text = item.type() == simdjson::ondemand::json_type::string;
+    handle(JsonField(*lines_, *ignored_, key_, item).name(), is_text);
   }
 }
 

@@ -61,6 +61,13 @@ Time RowReader::since_first(std::int64_t instant_ns) {
   return Time(Span(since));
 }
 
+Time RowReader::time_of(std::int64_t ns) {
+  if (!has_instants_) has_instants_ = ns > kMaxTraceNs;
+  if (*has_instants_) return since_first(ns);
+  if (ns > kMaxTraceNs) lines().fail(arrival_column_, "a time beyond ten years, or since 1970, where that of the first row is not");
+  return Time(Span(ns));
+}
+
 Time RowReader::arrival_of_row_without() const {
   if (options_.uses_arrivals)
     lines().fail(arrival_column_, "missing in this row; for a trace of lengths only give arrivals: 'arrival: {poisson: {rate_per_s: 2}}'");
@@ -77,8 +84,11 @@ std::string RowReader::skipped() const {
 
 std::string RowReader::remark() const {
   const std::string doubt = options_.uses_arrivals && options_.doubts_unit ? unit_.remark(arrival_column_, is_at_end_) : "";
-  const std::string from = origin();
-  return doubt + (doubt.empty() || from.empty() ? "" : "; ") + from;
+  std::string all = doubt;
+  const auto add = [&all](const std::string& one) { all += (all.empty() || one.empty() ? "" : "; ") + one; };
+  if (options_.uses_arrivals && has_instants_.value_or(false)) add("times are instants since 1970 and count from that of the first row");
+  add(origin());
+  return all;
 }
 
 std::int64_t session_number(std::string_view text) { return number_of_name(text); }

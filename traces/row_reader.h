@@ -59,9 +59,14 @@ class RowReader : public TraceSource {
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
   // Since the first call's instant, for formats that give dates or whose clock began long before.
   Time since_first(std::int64_t instant_ns);
+  // A time that a row gives, from the trace's start. If the first row gives an instant since 1970 (later than ten years), times count from
+  // that instant, and a remark says so.
+  Time time_of(std::int64_t ns);
   // The arrival of a row without one, where `uses_arrivals` is false: it keeps the rows' order. Else stops.
   Time arrival_of_row_without() const;
-  void count(const std::string& what) { ++counts_[what]; }
+  void count(const std::string& what, std::uint64_t times = 1) {
+    if (times > 0) counts_[what] += times;
+  }
   [[nodiscard]] IgnoredColumns& ignored() { return ignored_; }
 
  private:
@@ -70,6 +75,7 @@ class RowReader : public TraceSource {
   ReaderOptions options_;
   std::string_view arrival_column_;
   std::optional<std::int64_t> first_ns_;
+  std::optional<bool> has_instants_;  // by time_of()
   Time latest_ = Time::min();
   std::int64_t session_before_ = -1;
   std::uint64_t num_requests_ = 0;

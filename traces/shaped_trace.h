@@ -30,6 +30,7 @@ class ShapedTrace final : public TraceSource {
   [[nodiscard]] std::int32_t concurrency() const override;
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override;
   [[nodiscard]] Span ramp() const override { return shape_.arrivals ? shape_.arrivals->ramp() : source_->ramp(); }
+  [[nodiscard]] Span idle_cap() const override { return shape_.arrivals ? shape_.arrivals->idle_cap() : source_->idle_cap(); }
   [[nodiscard]] std::string skipped() const override;
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 

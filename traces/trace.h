@@ -43,6 +43,9 @@ class TraceSource {
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
   // Closed loop: the first sessions, one for each user, start evenly over this time. 0: all start at once.
   [[nodiscard]] virtual Span ramp() const { return Span{0}; }
+  // Closed loop: when no request is in progress, all arrivals to come move earlier together, so that the next one comes at most this long
+  // after the last request has left. 0: they do not move.
+  [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
   // Rows passed over on request of the user (failed requests of BurstGPT, ...), with the reason, for the result's record.
   [[nodiscard]] virtual std::string skipped() const { return ""; }
   // A remark on rows read so far that look wrong, for the result's record; "" where none does.

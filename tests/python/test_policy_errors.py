@@ -56,6 +56,11 @@ class Errors(Policies):
         def returns_nan(request):
             return float("nan")
 
+        @kvlab.order("returns_an_id")
+        def returns_an_id(request):
+            return 2**53 + 1 + 2 * request.number
+
+        self.assert_fails("key() returned 9007199254740993, which no float holds", serving(order="returns_an_id"))
         self.assert_fails("key() must return a number, and returned None", serving(order="returns_none"))
         self.assert_fails("key() returned NaN", serving(order="returns_nan"))
 

@@ -41,6 +41,16 @@ TEST(LmCacheReader, FullChunksAreKnownAndTheTailIsNot) {
   EXPECT_EQ(t.remark(), "");
 }
 
+TEST(LmCacheReader, NumbersAndSignsAreHashesToo) {
+  const InMemoryTrace t =
+      read_all(R"({"timestamp":1711929600.5,"chunk_size":4,"seq_len":16,"chunk_hashes":[18446744073709551615,-1,"-0x1","0XFF"]})");
+  ASSERT_EQ(t.at(0).hashes.size(), 4U);
+  EXPECT_EQ(t.at(0).hashes[0], 18446744073709551615U);
+  EXPECT_EQ(t.at(0).hashes[1], 18446744073709551615U) << "the same 64 bits, as Python writes them";
+  EXPECT_EQ(t.at(0).hashes[2], 18446744073709551615U);
+  EXPECT_EQ(t.at(0).hashes[3], 255U);
+}
+
 TEST(LmCacheReader, LongHashesKeepAllOfTheirDigits) {
   const std::string row = R"({"timestamp":1,"chunk_size":4,"seq_len":8,"chunk_hashes":["0x11112222333344445555666677778888","0x)";
   const InMemoryTrace t = read_all(row + "11112222333344445555666677778889\"]}");
@@ -73,6 +83,22 @@ TEST(DynamoReader, RequestEndsWithRollingHashes) {
   EXPECT_GE(t.at(1).session, 0);
   EXPECT_EQ(t.at(0).session, -1);
   EXPECT_EQ(t.skipped(), "1 records other than request_end passed over; 1 requests that ended without an output token passed over");
+}
+
+TEST(DynamoReader, SessionsOfNewerFilesAndRecordsInEnvelopes) {
+  const std::string context =
+      R"("agent_context":{"session_id":"run:a","parent_session_id":null,"trajectory_id":null,"session_final":true},)";
+  const auto inside = [](std::string row) { return R"({"timestamp":7,"event":)" + row.substr(0, row.size() - 1) + "}\n"; };
+  std::string without_output = dynamo_row(12700, 3, "[7,8]");
+  without_output.replace(without_output.find("\"output_tokens\":3"), 17, "\"output_tokens\":null");
+  const InMemoryTrace t =
+      read_all(dynamo_row(10000, 3, "[5,6]", context) + inside(dynamo_row(12500, 4, "[5,6]", context)) + without_output);
+  ASSERT_EQ(t.size(), 2U);
+  EXPECT_GE(t.at(0).session, 0);
+  EXPECT_EQ(t.at(0).session, t.at(1).session);
+  EXPECT_EQ(t.at(1).output_tokens, 4);
+  EXPECT_EQ(to_s(t.at(1).arrival), 2.5);
+  EXPECT_EQ(t.skipped(), "1 requests without 'output_tokens' passed over");
 }
 
 // time, object, size, next access

@@ -45,7 +45,9 @@ TEST(WekaReader, ASessionIsOneChainInOrderOfStarts) {
   EXPECT_EQ(t.at(0).hashes[1], t.at(3).hashes[1]);
   EXPECT_EQ(t.at(1).hashes[0], t.at(2).hashes[0]);
   EXPECT_EQ(t.skipped(), "1 duplicate requests dropped; 1 pauses cut to 300 s");
-  EXPECT_EQ(t.remark(), "1 of 2 requests of subagents overlapped others when recorded, and follow them here: a session is one chain");
+  EXPECT_EQ(t.remark(),
+            "1 of 4 requests overlapped others of their session when recorded (1 of them of subagents), and follow them here: a session is "
+            "one chain");
 }
 
 TEST(WekaReader, ATailHasNoKnownContent) {
@@ -93,6 +95,10 @@ TEST(WekaReader, AFolderOfSessionsInAClosedLoop) {
   ASSERT_EQ(t.size(), 5U);
   EXPECT_EQ(t.at(0).prompt_tokens, 7);
   EXPECT_EQ(t.concurrency(), 2);
+  const std::string agentx = "{file: " + folder.file("traces") + ", arrival: {closed_loop: {concurrency: 2, idle_cap_s: 10}}}";
+  EXPECT_EQ(to_s(trace_of(agentx)->idle_cap()), 10);
+  EXPECT_EQ(to_s(InMemoryTrace(trace_of(agentx)).idle_cap()), 10);
+  EXPECT_EQ(t.idle_cap(), Span{0});
   const std::string text = error_of([&] { trace_of("file: " + folder.file("traces")); });
   EXPECT_NE(text.find("give arrivals, for example"), std::string::npos) << text;
 }
@@ -101,7 +107,7 @@ TEST(WekaReader, MessagesNameTheLineInsideOfADocument) {
   std::string text = kWekaSession;
   text.replace(text.find("\"in\": 64"), 8, "\"in\": -4");
   EXPECT_EQ(error_of([&] { read_all(text, without_arrivals()); }),
-            "f:9: column 'in': '-4' is not a whole number from 1 to 1073741823; a prompt has at least 1 token: mend or remove the row");
+            "f:9: column 'in': '-4' is not a whole number from 0 to 1073741823; mend or remove the request");
   text = kWekaSession;
   text.replace(text.find("\"stop\""), 6, "\"stpo\"");
   EXPECT_NE(error_of([&] { read_all(text, without_arrivals()); }).find("f:5: unknown column 'stpo'; did you mean 'stop'?"),
@@ -147,6 +153,75 @@ TEST(AgenticMooncakeReader, IsNamedWhereTheFirstRowIsOfMooncakeToo) {
       error_of([&] { read_all(rows); }).find(":2: column 'wait_for': rows of agents have this column; set 'format: agentic_mooncake'"),
       std::string::npos);
   EXPECT_TRUE(read_all(rows, {}, "format: agentic_mooncake").at(1).is_follow_up);
+}
+
+constexpr const char* kRowsInAnyOrder = R"({"request_id":"c","wait_for":["b"],"delay":1,"input_length":3,"output_length":5,"hash_ids":[1]}
+{"request_id":"b","wait_for":["a","a"],"delay":2,"input_length":2,"output_length":5,"hash_ids":[2]}
+{"request_id":7,"session_id":null,"wait_for":null,"timestamp":10,"input_length":9,"output_length":5,"hash_ids":null}
+{"request_id":"a","timestamp":20,"input_length":1,"output_length":5,"hash_ids":[3]}
+{"request_id":"d","wait_for":[7],"delay":3,"input_length":8,"output_length":5,"request_kind":"main"}
+)";
+
+TEST(AgenticMooncakeReader, RowsOfChainsMayComeInAnyOrderWithSort) {
+  const TempFolder folder;
+  const std::string path = folder.write("any.jsonl", kRowsInAnyOrder);
+  const InMemoryTrace t(trace_of("{file: " + path + ", sort: true, block_size: 16}"));
+  std::vector<std::int32_t> prompts;
+  for (std::size_t i = 0; i < t.size(); ++i) prompts.push_back(t.at(i).prompt_tokens);
+  EXPECT_EQ(prompts, (std::vector<std::int32_t>{9, 8, 1, 2, 3})) << "two chains, in order of their starts";
+  EXPECT_EQ(to_ms(t.at(3).delay), 2);
+  EXPECT_EQ(to_ms(t.at(4).delay), 1);
+  EXPECT_EQ(t.at(4).facts->turn, 2);
+  EXPECT_EQ(t.at(4).session, t.at(2).session);
+  EXPECT_TRUE(t.at(0).hashes.empty());
+  EXPECT_NE(t.at(3).hashes[0], t.at(4).hashes[0]);
+  EXPECT_EQ(error_of([&] { InMemoryTrace(trace_of("{file: " + path + ", block_size: 16}")); }),
+            path +
+                ":1: column 'wait_for': 'b' is the request_id of no row above; set 'sort: true' if its row comes later (loads the whole "
+                "trace)");
+}
+
+TEST(AgenticMooncakeReader, RowsThatNothingStartsStopWithTheirLine) {
+  const auto refused = [](const std::string& rows) {
+    const TempFolder folder;
+    const std::string path = folder.write("a.jsonl", R"({"request_id":"a","wait_for":[],"timestamp":0,"input_length":1,"output_length":5})"
+                                                     "\n" +
+                                                         rows);
+    const std::string message = error_of([&] { InMemoryTrace(trace_of("{file: " + path + ", sort: true}")); });
+    return message.substr(message.find(":", path.size()));
+  };
+  const auto row = [](const std::string& id, const std::string& before) {
+    return R"({"request_id":")" + id + R"(","wait_for":[")" + before + R"("],"input_length":1,"output_length":5})" + "\n";
+  };
+  EXPECT_EQ(refused(row("b", "x")), ":2: column 'wait_for': 'x' is the request_id of no row, or of one that itself waits for this row");
+  EXPECT_EQ(refused(row("b", "c") + row("c", "b")),
+            ":2: column 'wait_for': 'c' is the request_id of no row, or of one that itself waits for this row");
+  EXPECT_EQ(refused(row("c", "b") + row("d", "b") + row("b", "a")),
+            ":3: column 'wait_for': 'c' of line 2 waits for 'b' as well; a session that forks (a DAG) is not simulated yet, chains are");
+}
+
+TEST(MooncakeReader, PromptsWithoutALengthAreAsLongAsTheirIds) {
+  const InMemoryTrace t = read_all(R"({"timestamp":5,"output_length":4,"hash_ids":["x","y"]})"
+                                   "\n"
+                                   R"({"timestamp":6,"output_length":4.0,"hash_ids":["x"],"input_length":64.0,"session_id":null})",
+                                   {}, "block_size: 64");
+  EXPECT_EQ(t.at(0).prompt_tokens, 128);
+  EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
+  EXPECT_LT(t.at(1).session, 0);
+  EXPECT_EQ(error_of([] { read_all(R"({"timestamp":5,"output_length":4,"hash_ids":[1]})"); }),
+            "f:1: column 'hash_ids': tokens per hash id unknown: set 'block_size' (512 in the traces that Mooncake published; 64, 256 and "
+            "others occur)");
+}
+
+TEST(MooncakeReader, TimesSince1970CountFromTheFirstRow) {
+  const auto row = [](const std::string& at) { return R"({"timestamp":)" + at + R"(,"input_length":9,"output_length":5})" + "\n"; };
+  const std::string rows = row("1777312800000") + row("1777312800500.25");
+  const InMemoryTrace t = read_all(rows);
+  EXPECT_EQ(t.at(0).arrival, kStart);
+  EXPECT_EQ(to_ms(t.at(1).arrival - kStart), 500.25);
+  EXPECT_NE(t.remark().find("times are instants since 1970"), std::string::npos) << t.remark();
+  EXPECT_EQ(error_of([&] { read_all(row("0") + row("1777312800000")); }),
+            "f:2: column 'timestamp': a time beyond ten years, or since 1970, where that of the first row is not");
 }
 
 TEST(MooncakeDeltaReader, RowsAddToThePromptOfTheTurnBefore) {
@@ -206,6 +281,26 @@ TEST(ShareGptReader, AnswersAreRequestsOfEstimatedLengths) {
   EXPECT_EQ(t.at(0).hashes[4], t.at(1).hashes[4]);
   EXPECT_EQ(t.skipped(), "1 answers without a question passed over; 1 conversations without an answered question passed over");
   EXPECT_NE(t.remark().find("token counts are estimates, 4 characters each"), std::string::npos);
+}
+
+TEST(ShareGptReader, SystemPromptsToolsAndCallsAreRead) {
+  const std::string talk = R"([{"conversations":[{"from":"human","value":"abcd"},{"from":"function_call","value":"efgh"},)"
+                           R"({"from":"observation","value":"ijklmnop"},{"from":"gpt","value":"qrst"}],)"
+                           R"("system":"12345678","tools":[{"name": "f"}]}])";
+  const InMemoryTrace t = read_all(talk, without_arrivals(), "{chars_per_token: 4, block_tokens: 1}");
+  ASSERT_EQ(t.size(), 2U);
+  EXPECT_EQ(t.at(0).prompt_tokens, 2 + 4 + 1) << "system, [{\"name\": \"f\"}], question";
+  EXPECT_EQ(t.at(1).prompt_tokens, 7 + 1 + 2);
+  EXPECT_EQ(t.at(0).hashes[7], t.at(1).hashes[7]);
+}
+
+TEST(ShareGptReader, OpenAiMessagesAreTheSame) {
+  const InMemoryTrace t = read_all(R"({"messages":[{"role":"user","content":"abcd"},{"role":"assistant","content":null},)"
+                                   R"({"role":"tool","content":"efgh"},{"role":"assistant","content":"ijkl","weight":1}]})",
+                                   without_arrivals());
+  ASSERT_EQ(t.size(), 1U);
+  EXPECT_EQ(t.at(0).prompt_tokens, 2);
+  EXPECT_EQ(t.skipped(), "1 empty answers passed over; 1 messages without text taken as empty");
 }
 
 TEST(ShareGptReader, ATokenizerCountsTheTexts) {

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
+#include <iterator>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "base/error.h"
 #include "base/name_number.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
@@ -23,95 +26,150 @@ class AgenticMooncake final : public JsonReader {
     std::int32_t block_size;
   };
   static bool recognises(std::string_view line) {
-    if (!object_has(line, "input_length") && !object_has(line, "input_tokens")) return false;
-    return object_has(line, "wait_for") || object_has(line, "tool_wait_ms") || object_has(line, "prefix_reset");
+    return MooncakeRow::may_be(line) &&
+           (object_has(line, "wait_for") || object_has(line, "tool_wait_ms") || object_has(line, "prefix_reset"));
   }
   AgenticMooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
       : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
 
  private:
   enum Key : std::uint8_t { kRequest = MooncakeRow::kKeys.size(), kWaitFor, kToolWait };
-  // The last three describe what wait_for and hash_ids already say.
-  static constexpr auto kKeys = with_mooncake_keys(
-      std::array<std::string_view, 6>{"request_id", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events"});
+  // The last five describe what the others already say, or nothing that replay uses.
+  static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 8>{
+      "request_id", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events", "request_kind", "output_token_ids"});
 
+  struct Row {
+    MooncakeRow shape;
+    std::string id, wait_for;
+    Span tool_wait{};
+    std::int64_t line = 0;
+    std::int32_t hash_tokens = 0;
+  };
   struct Known {
     std::int64_t chain = -1;
     std::int32_t turn = 0;
     std::int64_t line = 0;
-    std::string next;  // the request that waits for it
+    std::string next;  // the request that waits for it, and its line
+    std::int64_t next_line = 0;
   };
 
   bool read_row(TraceRequest& request) override {
-    row_.clear();
-    id_.clear();
-    wait_for_.clear();
-    tool_wait_ = Span{0};
+    while (take_row()) {
+      if (row_.wait_for.empty() || known_.contains(row_.wait_for)) {
+        give(request);
+        return true;
+      }
+      if (!options().any_order)
+        fail_at(row_.line, "wait_for",
+                fmt::format("{} is the request_id of no row above; set 'sort: true' if its row comes later (loads the whole trace)",
+                            kvlab::quoted(row_.wait_for)));
+      held_[row_.wait_for].push_back(std::move(row_));
+    }
+    fail_where_rows_are_held();
+    return false;
+  }
+
+  // The next row into row_: one that waited for the request given last, else one of the file.
+  bool take_row() {
+    if (!due_.empty()) {
+      row_ = std::move(due_.back());
+      due_.pop_back();
+      return true;
+    }
+    row_ = Row{};
     if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field); })) return false;
-    row_.check_lengths(lines());
-    if (id_.empty()) fail_missing_key(lines(), "request_id");
-    request.prompt_tokens = row_.prompt_tokens;
-    request.output_tokens = row_.output_tokens;
-    if (wait_for_.empty())
-      start_chain(request);
-    else
-      continue_chain(request);
-    facts_ = {};
-    facts_.program = row_.session >= 0 ? row_.session : request.session;
-    facts_.turn = known_.at(id_).turn;
-    request.facts = &facts_;
-    if (row_.has_ids) set_chained_ids(lines(), row_.ids, row_.block_of(lines(), own_.block_size), request);
+    row_.shape.check_lengths(lines(), own_.block_size);
+    if (row_.id.empty()) fail_missing_key(lines(), "request_id");
+    row_.line = lines().line_number();
+    if (row_.shape.ids.empty()) return true;
+    TraceRequest content;
+    content.prompt_tokens = row_.shape.prompt_tokens;
+    set_chained_ids(lines(), row_.shape.ids, row_.shape.block_of(lines(), own_.block_size), content);
+    row_.hash_tokens = content.hash_tokens;
     return true;
   }
 
   void read_field(std::size_t key, JsonField field) {
-    if (key < MooncakeRow::kKeys.size()) return row_.read_field(key, field);
-    if (key == kRequest) id_ = field.text();
-    if (key == kToolWait && !field.is_null()) tool_wait_ = field.time(MooncakeRow::kUnitNs);
-    if (key != kWaitFor || field.is_null()) return;
-    field.each_text([&](std::string_view name) {
-      if (!wait_for_.empty())
+    if (key < MooncakeRow::kKeys.size()) return row_.shape.read_field(key, field);
+    if (field.is_null()) return;
+    if (key == kRequest) row_.id = field.name();
+    if (key == kToolWait) row_.tool_wait = field.time(MooncakeRow::kUnitNs);
+    if (key != kWaitFor) return;
+    field.each_name([&](const std::string& name, bool /*is_text*/) {
+      if (!row_.wait_for.empty() && row_.wait_for != name)
         field.fail(
             "the request waits for several others; requests with more than one predecessor (DAGs) are not simulated yet, chains are");
-      wait_for_ = name;
+      row_.wait_for = name;
     });
+  }
+
+  // Makes row_ a request. Rows that were held for it come next.
+  void give(TraceRequest& request) {
+    request.prompt_tokens = row_.shape.prompt_tokens;
+    request.output_tokens = row_.shape.output_tokens;
+    if (row_.wait_for.empty())
+      start_chain(request);
+    else
+      continue_chain(request);
+    facts_ = {};
+    facts_.program = row_.shape.session >= 0 ? row_.shape.session : request.session;
+    facts_.turn = known_.at(row_.id).turn;
+    request.facts = &facts_;
+    request.hash_tokens = row_.hash_tokens;
+    if (row_.hash_tokens > 0) request.hashes = row_.shape.ids;
+    if (const auto waiting = held_.find(row_.id); waiting != held_.end()) {
+      due_.insert(due_.end(), std::make_move_iterator(waiting->second.rbegin()), std::make_move_iterator(waiting->second.rend()));
+      held_.erase(waiting);
+    }
   }
 
   void start_chain(TraceRequest& request) {
     // Dynamo counts both from the request's start where nothing is waited for.
-    const Span wait = row_.delay.value_or(Span{0}) + tool_wait_;
-    request.arrival = (row_.at ? Time(*row_.at) : arrival_of_row_without()) + wait;
-    request.session = number_of_name(id_);
-    remember(Known{request.session, 0, lines().line_number(), ""});
+    const Span wait = row_.shape.delay.value_or(Span{0}) + row_.tool_wait;
+    request.arrival = (row_.shape.at_ns ? time_of(*row_.shape.at_ns) : arrival_of_row_without()) + wait;
+    request.session = number_of_name(row_.id);
+    remember(Known{request.session, 0, row_.line, "", 0});
   }
 
   void continue_chain(TraceRequest& request) {
-    const auto before = known_.find(wait_for_);
-    if (before == known_.end())
-      lines().fail("wait_for", fmt::format("{} is the request_id of no row above; a request stands below the one that it waits for",
-                                           kvlab::quoted(wait_for_)));
-    Known& parent = before->second;
+    Known& parent = known_.at(row_.wait_for);
     if (!parent.next.empty())
-      lines().fail("wait_for", fmt::format("{} waits for {} as well; branches (DAGs) are not simulated yet, chains are",
-                                           kvlab::quoted(parent.next), kvlab::quoted(wait_for_)));
-    parent.next = id_;
+      fail_at(row_.line, "wait_for",
+              fmt::format("{} of line {} waits for {} as well; a session that forks (a DAG) is not simulated yet, chains are",
+                          kvlab::quoted(parent.next), parent.next_line, kvlab::quoted(row_.wait_for)));
+    parent.next = row_.id;
+    parent.next_line = row_.line;
     request.is_follow_up = true;
     request.session = parent.chain;
-    request.delay = row_.delay.value_or(Span{0}) + tool_wait_;
-    remember(Known{parent.chain, parent.turn + 1, lines().line_number(), ""});
+    request.delay = row_.shape.delay.value_or(Span{0}) + row_.tool_wait;
+    remember(Known{parent.chain, parent.turn + 1, row_.line, "", 0});
   }
 
   void remember(Known known) {
-    const auto [place, is_new] = known_.emplace(id_, std::move(known));
-    if (!is_new) lines().fail("request_id", fmt::format("{} is also that of line {}", kvlab::quoted(id_), place->second.line));
+    const auto [place, is_new] = known_.emplace(row_.id, std::move(known));
+    if (!is_new) fail_at(row_.line, "request_id", fmt::format("{} is also that of line {}", kvlab::quoted(row_.id), place->second.line));
+  }
+
+  void fail_where_rows_are_held() const {
+    const Row* first = nullptr;
+    for (const auto& [name, rows] : held_)
+      for (const Row& row : rows)
+        if (first == nullptr || row.line < first->line) first = &row;
+    if (first != nullptr)
+      fail_at(first->line, "wait_for",
+              kvlab::quoted(first->wait_for) + " is the request_id of no row, or of one that itself waits for this row");
+  }
+
+  [[noreturn]] void fail_at(std::int64_t line, std::string_view column, const std::string& message) const {
+    throw InputError(fmt::format("{}:{}: column '{}': {}", lines().name(), line, column, message));
   }
 
   Options own_;
-  MooncakeRow row_;
-  std::string id_, wait_for_;
-  Span tool_wait_{};
+  Row row_;
   RequestFacts facts_;
   std::unordered_map<std::string, Known> known_;
+  std::unordered_map<std::string, std::vector<Row>> held_;  // by the request that they wait for
+  std::vector<Row> due_;                                    // those whose request was given; the next one is the last
 };
 
 KVLAB_REGISTER_TRACE(AgenticMooncake, "agentic_mooncake",

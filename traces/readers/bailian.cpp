@@ -66,7 +66,7 @@ class Bailian final : public JsonReader {
         request.output_tokens = field.output_tokens();
         break;
       case kIds:
-        field.unsigned_list(ids_);
+        field.id_list(ids_);
         break;
       default:
         break;  // `type` and `turn` say nothing that the session does not

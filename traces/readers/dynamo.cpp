@@ -8,8 +8,9 @@ namespace kvlab {
 namespace {
 
 // Dynamo's request trace, schema dynamo.request.trace.v1 (docs/observability/request-tracing.md of ai-dynamo/dynamo): a JSON object per
-// line, in order of the requests' ends, with instants in milliseconds and rolling hashes of the prompt's blocks. A trajectory is a session;
-// its requests come at their recorded times, in which the time of tools is contained.
+// line, in order of the requests' ends, with instants in milliseconds and rolling hashes of the prompt's blocks. A trajectory (session_id
+// in newer files) is a session; its requests come at their recorded times, in which the time of tools is contained. A record may be the
+// 'event' of an envelope with the sink's own timestamp.
 class DynamoTrace final : public JsonReader {
  public:
   static bool recognises(std::string_view line) { return object_has(line, "schema") && line.find("dynamo.request.trace.") != line.npos; }
@@ -18,9 +19,9 @@ class DynamoTrace final : public JsonReader {
 
  private:
   static constexpr std::int64_t kUnitNs = 1'000'000;
-  enum RowKey : std::uint8_t { kSchema, kEvent, kContext, kRequest };
-  static constexpr std::array<std::string_view, 8> kRowKeys{"schema", "event_type", "agent_context",      "request",
-                                                            "tool",   "payload",    "event_time_unix_ms", "event_source"};
+  enum RowKey : std::uint8_t { kSchema, kEvent, kContext, kRequest, kEnvelope };
+  static constexpr std::array<std::string_view, 10> kRowKeys{"schema", "event_type", "agent_context",      "request",      "event",
+                                                             "tool",   "payload",    "event_time_unix_ms", "event_source", "timestamp"};
   enum RequestKey : std::uint8_t { kReceived, kOutput, kReplay };
   static constexpr std::array<std::string_view, 3> kRequestKeys{"request_received_ms", "output_tokens", "replay"};
   enum ReplayKey : std::uint8_t { kBlock, kInput, kHashes };
@@ -28,7 +29,7 @@ class DynamoTrace final : public JsonReader {
 
   struct Row {
     std::string event;
-    std::int64_t received_ns = -1, output_tokens = -1, session = -1;
+    std::int64_t received_ns = -1, output_tokens = -1, trajectory = -1, session = -1;
     std::int32_t prompt_tokens = 0, block = 0;
     bool has_replay = false;
   };
@@ -45,7 +46,7 @@ class DynamoTrace final : public JsonReader {
     request.arrival = since_first(row.received_ns);
     request.prompt_tokens = row.prompt_tokens;
     request.output_tokens = static_cast<std::int32_t>(row.output_tokens);
-    request.session = row.session;
+    request.session = row.trajectory >= 0 ? row.trajectory : row.session;
     if (hashes_.empty()) return true;
     if (row.block == 0) fail_missing_key(lines(), "trace_block_size");
     check_id_count(lines(), "input_sequence_hashes", hashes_.size(), row.block, row.prompt_tokens);
@@ -58,7 +59,7 @@ class DynamoTrace final : public JsonReader {
     if (row.event.empty()) fail_missing_key(lines(), "event_type");
     if (row.event != "request_end") return count("records other than request_end passed over"), false;
     if (!row.has_replay) return count("requests without replay metadata passed over"), false;
-    if (row.output_tokens < 0) fail_missing_key(lines(), "output_tokens");
+    if (row.output_tokens < 0) return count("requests without 'output_tokens' passed over"), false;
     if (row.output_tokens == 0) return count("requests that ended without an output token passed over"), false;
     return true;
   }
@@ -66,9 +67,13 @@ class DynamoTrace final : public JsonReader {
   void read_field(std::size_t key, JsonField field, Row& row) {
     if (key == kSchema) check_schema(field);
     if (key == kEvent) row.event = field.text();
+    if (key == kEnvelope && !field.is_null())
+      field.object(kRowKeys, UnknownKeys::kPassOver, [&](std::size_t k, JsonField inner) { read_field(k, inner, row); });
     if (key == kContext && !field.is_null()) {
-      static constexpr std::array<std::string_view, 1> kContextKeys{"trajectory_id"};
-      field.object(kContextKeys, UnknownKeys::kPassOver, [&](std::size_t, JsonField inner) { row.session = inner.session(); });
+      static constexpr std::array<std::string_view, 2> kContextKeys{"trajectory_id", "session_id"};
+      field.object(kContextKeys, UnknownKeys::kPassOver, [&](std::size_t k, JsonField inner) {
+        if (!inner.is_null()) (k == 0 ? row.trajectory : row.session) = inner.session();
+      });
     }
     if (key == kRequest && !field.is_null())
       field.object(kRequestKeys, UnknownKeys::kPassOver, [&](std::size_t k, JsonField inner) {
@@ -88,7 +93,7 @@ class DynamoTrace final : public JsonReader {
     field.object(kReplayKeys, UnknownKeys::kRefuse, [&](std::size_t key, JsonField inner) {
       if (key == kBlock) row.block = static_cast<std::int32_t>(inner.integer(1, kMaxTokens));
       if (key == kInput) row.prompt_tokens = inner.prompt_tokens();
-      if (key == kHashes) inner.unsigned_list(hashes_);
+      if (key == kHashes) inner.id_list(hashes_);
     });
   }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -62,6 +63,9 @@ class OracleGeneral final : public RowReader {
       }
       if (filled == 0) return false;
       ++number_;
+      const auto is_text = [](char c) { return (c >= ' ' && c <= '~') || c == '\n' || c == '\r' || c == '\t'; };
+      if (number_ == 1 && std::all_of(record.begin(), record.begin() + static_cast<std::ptrdiff_t>(filled), is_text))
+        fail("the record is a text; 'format: libcachesim_csv' reads objects of a CSV file");
       if (filled < kRecordBytes)
         fail("the record has " + std::to_string(filled) + " bytes of 24: the file is cut short, or of another format");
       return true;

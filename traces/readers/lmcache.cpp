@@ -42,7 +42,8 @@ class LmCache final : public JsonReader {
       if (key == kLength) request.prompt_tokens = field.prompt_tokens();
       if (key != kHashes) return;
       has_hashes = true;
-      field.each_text([&](std::string_view text) { hashes_.push_back(hash_of(field, text)); });
+      field.each_name(
+          [&](const std::string& name, bool is_text) { hashes_.push_back(is_text ? hash_of(field, name) : number_of(field, name)); });
     };
     if (!rows_.next(kKeys, read_field)) return false;
     if (chunk == 0) fail_missing_key(lines(), "chunk_size");
@@ -63,10 +64,23 @@ class LmCache final : public JsonReader {
                                        std::to_string(full) + " full chunks of " + std::to_string(chunk));
   }
 
-  // "0x" and any number of hexadecimal digits; longer ones than 64 bits are hashed.
+  // A whole number of 64 bits, with or without a sign.
+  static std::uint64_t number_of(const JsonField& field, std::string_view text) {
+    std::int64_t with_sign = 0;
+    std::uint64_t value = 0;
+    const char* const end = text.data() + text.size();
+    if (text.starts_with('-') && std::from_chars(text.data(), end, with_sign).ec == std::errc{})
+      return static_cast<std::uint64_t>(with_sign);
+    if (const auto [at, error] = std::from_chars(text.data(), end, value); error == std::errc{} && at == end) return value;
+    field.fail(quoted(text) + " in the list is no number of 64 bits");
+  }
+
+  // "0x", perhaps with a sign before it, and any number of hexadecimal digits; longer ones than 64 bits are hashed.
   static std::uint64_t hash_of(const JsonField& field, std::string_view text) {
     constexpr std::size_t kDigitsOf64Bits = 16;
-    std::string_view digits = text.starts_with("0x") ? text.substr(2) : text;
+    const bool is_negative = text.starts_with('-');
+    std::string_view digits = is_negative ? text.substr(1) : text;
+    if (digits.starts_with("0x") || digits.starts_with("0X")) digits.remove_prefix(2);
     const std::size_t count = digits.size();
     std::uint64_t hash = 0;
     while (!digits.empty()) {
@@ -78,7 +92,7 @@ class LmCache final : public JsonReader {
       digits.remove_prefix(part.size());
     }
     if (count == 0 || !digits.empty()) field.fail(quoted(text) + " in the list is no hexadecimal number like \"0x1f2e\"");
-    return hash;
+    return is_negative ? 0 - hash : hash;
   }
 
   Options own_;

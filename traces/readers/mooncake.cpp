@@ -16,15 +16,15 @@ class Mooncake final : public JsonReader {
     }
     std::int32_t block_size;  // 0: as the rows say
   };
-  static bool recognises(std::string_view line) { return object_has(line, "input_length") || object_has(line, "input_tokens"); }
+  static bool recognises(std::string_view line) { return MooncakeRow::may_be(line); }
   Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
       : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
 
  private:
-  // Requests are known by their place. The keys after request_id are of agents: their first row may lack all of them.
-  static constexpr std::size_t kFirstOfAgents = MooncakeRow::kKeys.size() + 1;
-  static constexpr auto kKeys = with_mooncake_keys(
-      std::array<std::string_view, 6>{"request_id", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events"});
+  // Requests are known by their place. The keys from wait_for on are of agents: their first row may lack all of them.
+  static constexpr std::size_t kFirstOfAgents = MooncakeRow::kKeys.size() + 3;
+  static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 8>{
+      "request_id", "request_kind", "output_token_ids", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events"});
 
   bool read_row(TraceRequest& request) override {
     row_.clear();
@@ -33,17 +33,17 @@ class Mooncake final : public JsonReader {
       row_.read_field(key, field);
     };
     if (!rows_.next(kKeys, read_field)) return false;
-    row_.check_lengths(lines());
+    row_.check_lengths(lines(), own_.block_size);
     request.prompt_tokens = row_.prompt_tokens;
     request.output_tokens = row_.output_tokens;
     request.session = row_.session;
     request.is_follow_up = row_.delay.has_value();
-    if (row_.delay && row_.at) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
+    if (row_.delay && row_.at_ns) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
     if (row_.delay && request.session < 0) fail_missing_key(lines(), "session_id");
     if (row_.delay)
       request.delay = *row_.delay;
     else
-      request.arrival = row_.at ? Time(*row_.at) : arrival_of_row_without();
+      request.arrival = row_.at_ns ? time_of(*row_.at_ns) : arrival_of_row_without();
     if (row_.has_ids) set_chained_ids(lines(), row_.ids, row_.block_of(lines(), own_.block_size), request);
     return true;
   }

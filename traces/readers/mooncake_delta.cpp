@@ -21,12 +21,12 @@ class MooncakeDelta final : public JsonReader {
     std::int32_t block_size;
   };
   static constexpr bool kIsGuessed = false;
-  static bool recognises(std::string_view line) { return object_has(line, "input_length") || object_has(line, "input_tokens"); }
+  static bool recognises(std::string_view line) { return MooncakeRow::may_be(line); }
   MooncakeDelta(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
       : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
 
  private:
-  static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 1>{"request_id"});
+  static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 3>{"request_id", "request_kind", "output_token_ids"});
 
   struct Prompt {
     std::int64_t tokens = 0;
@@ -38,9 +38,9 @@ class MooncakeDelta final : public JsonReader {
   bool read_row(TraceRequest& request) override {
     row_.clear();
     if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { row_.read_field(key, field); })) return false;
-    row_.check_lengths(lines());
+    row_.check_lengths(lines(), own_.block_size);
     if (row_.session < 0) fail_missing_key(lines(), "session_id");
-    if (row_.delay && row_.at) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
+    if (row_.delay && row_.at_ns) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
     Prompt& prompt = prompts_[row_.session];
     add_turn(prompt);
     request.prompt_tokens = static_cast<std::int32_t>(prompt.tokens);
@@ -50,7 +50,7 @@ class MooncakeDelta final : public JsonReader {
     if (row_.delay)
       request.delay = *row_.delay;
     else
-      request.arrival = row_.at ? Time(*row_.at) : arrival_of_row_without();
+      request.arrival = row_.at_ns ? time_of(*row_.at_ns) : arrival_of_row_without();
     if (prompt.content && !prompt.content->hashes().empty()) {
       request.hash_tokens = prompt.content->chunk_tokens();
       request.hashes = prompt.content->hashes();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "traces/numbers.h"
+#include "traces/row_reader.h"
 
 namespace kvlab {
 
@@ -17,11 +18,12 @@ void MooncakeRow::read_field(std::size_t key, JsonField& field) {
   const auto only_once = [&](bool is_set) {
     if (is_set) field.fail("the row has this column under another name as well");
   };
+  if (field.is_null()) return;  // as if it were not there
   switch (key) {
     case kTime:
     case kCreated:
-      only_once(at.has_value());
-      at = field.time(kUnitNs);
+      only_once(at_ns.has_value());
+      at_ns = field.time_or_instant_ns(kUnitNs);
       break;
     case kInput:
     case kInputTokens:
@@ -34,8 +36,8 @@ void MooncakeRow::read_field(std::size_t key, JsonField& field) {
       output_tokens = field.output_tokens();
       break;
     case kIds:
-      has_ids = true;
-      field.unsigned_list(ids);
+      field.id_list(ids);
+      has_ids = !ids.empty();
       break;
     case kBlock:
       block_size = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
@@ -53,7 +55,17 @@ void MooncakeRow::read_field(std::size_t key, JsonField& field) {
   }
 }
 
-void MooncakeRow::check_lengths(const InputPlace& lines) const {
+bool MooncakeRow::may_be(std::string_view line) {
+  if (object_has(line, "input_length") || object_has(line, "input_tokens")) return true;
+  return object_has(line, "hash_ids") && (object_has(line, "output_length") || object_has(line, "output_tokens"));
+}
+
+void MooncakeRow::check_lengths(const InputPlace& lines, std::int32_t asked_block) {
+  if (prompt_tokens == 0 && has_ids) {
+    const std::int64_t tokens = static_cast<std::int64_t>(ids.size()) * block_of(lines, asked_block);
+    if (tokens > kMaxTokens) lines.fail("hash_ids", fmt::format("{} ids are more than {} tokens", ids.size(), kMaxTokens));
+    prompt_tokens = static_cast<std::int32_t>(tokens);
+  }
   if (prompt_tokens == 0) fail_missing_key(lines, "input_length");
   if (output_tokens == 0) fail_missing_key(lines, "output_length");
 }

@@ -20,7 +20,8 @@ struct MooncakeRow {
                                                           "output_length", "output_tokens", "hash_ids",     "block_size",
                                                           "session_id",    "delay",         "delay_ms"};
 
-  std::optional<Span> at, delay;
+  std::optional<std::int64_t> at_ns;  // from the trace's start, or since 1970
+  std::optional<Span> delay;
   std::int32_t prompt_tokens = 0, output_tokens = 0;
   std::int32_t block_size = 0;  // 0: not in the row
   std::int64_t session = -1;
@@ -29,8 +30,10 @@ struct MooncakeRow {
 
   void clear();
   void read_field(std::size_t key, JsonField& field);
-  // Stops where a length is missing.
-  void check_lengths(const InputPlace& lines) const;
+  // If the first line of a file may be such a row.
+  static bool may_be(std::string_view line);
+  // Stops where a length is missing. A prompt without one is as long as its ids; asked_block as in block_of().
+  void check_lengths(const InputPlace& lines, std::int32_t asked_block);
   // Tokens per id: as the row says, else `asked` (0: not asked for). Stops where neither says it, or both differently.
   [[nodiscard]] std::int32_t block_of(const InputPlace& lines, std::int32_t asked) const;
 };

@@ -38,6 +38,13 @@ double number_of(const LineReader& lines, std::string_view column, std::string_v
   return value;
 }
 
+// Whole seconds or tokens, also as 600.0.
+bool parse_whole(std::string_view text, std::uint64_t& value) {
+  const std::size_t point = text.find('.');
+  if (point != std::string_view::npos && text.find_first_not_of('0', point + 1) == std::string_view::npos) text = text.substr(0, point);
+  return parse_unsigned(text, value);
+}
+
 // timestamp,rate,cv,pattern,p1,p2 without a header; an empty pattern: no requests.
 ServeGenWindow window_of(const LineReader& lines, const std::vector<std::string_view>& fields) {
   ServeGenWindow window;
@@ -56,8 +63,9 @@ void read_windows(const std::string& path, ServeGenClient& client) {
   for (std::string_view line; lines.next(line);) {
     const std::vector<std::string_view> fields = fields_of(line);
     if (fields.size() != 6) lines.fail(fmt::format("{} fields; expected timestamp,rate,cv,pattern,p1,p2", fields.size()));
+    if (client.windows.empty() && fields[0] == "timestamp") lines.fail("a header line; ServeGen's files have none: remove the line");
     std::uint64_t start = 0;
-    if (!parse_unsigned(fields[0], start) || start > static_cast<std::uint64_t>(kMaxTraceNs / 1'000'000'000))
+    if (!parse_whole(fields[0], start) || start > static_cast<std::uint64_t>(kMaxTraceNs / 1'000'000'000))
       lines.fail("timestamp", quoted(fields[0]) + " is not a whole number of seconds");
     if (!client.windows.empty() && static_cast<std::int64_t>(start) <= client.windows.rbegin()->first)
       lines.fail("timestamp", "not later than that of the line above");
@@ -79,7 +87,7 @@ ServeGenLengths lengths_of(std::string_view text, Fail&& fail) {
     const std::size_t from = pair.find_first_not_of(' ');
     double probability = -1;
     std::uint64_t tokens = 0;
-    const bool is_pair = colon != std::string_view::npos && parse_unsigned(pair.substr(from, colon - from), tokens) &&
+    const bool is_pair = colon != std::string_view::npos && parse_whole(pair.substr(from, colon - from), tokens) &&
                          pair.find_first_not_of(' ', colon + 1) != std::string_view::npos &&
                          parse_real(std::string(pair.substr(pair.find_first_not_of(' ', colon + 1))), probability);
     if (!is_pair || probability < 0 || tokens > static_cast<std::uint64_t>(kMaxTokens)) fail(quoted(pair) + " is no 'tokens: probability'");
@@ -120,7 +128,7 @@ void read_lengths(const std::string& path, ServeGenClient& client, std::vector<s
     const auto fail = [&path, &window = key](const std::string& field, const std::string& message) {
       throw InputError(fmt::format("{}: window '{}', '{}': {}", path, window, field, message));
     };
-    if (!parse_unsigned(key, start)) fail(key, "is not a whole number of seconds");
+    if (!parse_whole(key, start)) fail(key, "is not a whole number of seconds");
     ServeGenClient::Lengths lengths = lengths_in(fields, fail);
     for (const auto& [name, value] : fields.items())
       if (name != "input_tokens" && name != "output_tokens" && std::ranges::find(not_drawn, name) == not_drawn.end())

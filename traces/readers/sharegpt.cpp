@@ -1,9 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
+#include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "traces/json_documents.h"
 #include "traces/json_text_decode.h"
 #include "traces/readers/readers.h"
@@ -14,7 +18,8 @@ namespace kvlab {
 namespace {
 
 // Conversations of ShareGPT: a list of objects {"id", "conversations": [{"from": "human" or "gpt", "value": text}]}. A request is an
-// answer; its prompt is all that was said before. There are no times, and texts in place of token counts.
+// answer; its prompt is all that was said before. There are no times, and texts in place of token counts. The dialects of training tools
+// (LLaMA-Factory, data/README.md: "sharegpt", and its OpenAI form "messages", "role", "content") add a system prompt, tools and calls.
 class ShareGpt final : public RowReader {
  public:
   struct Options {
@@ -33,20 +38,29 @@ class ShareGpt final : public RowReader {
   static bool recognises(std::string_view begin) {
     const std::size_t first = begin.find_first_not_of(" \t\r\n");
     const bool is_json = first != std::string_view::npos && (begin[first] == '[' || begin[first] == '{');
-    return is_json && begin.find("\"conversations\"") != std::string_view::npos;
+    const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
+    return is_json && (has("\"conversations\"") || (has("\"messages\"") && has("\"role\"") && has("\"content\"")));
   }
   ShareGpt(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
       : RowReader(options, "arrival", 0), own_(own), documents_(std::move(lines), ignored()) {}
   [[nodiscard]] bool has_arrivals() const override { return false; }
 
  private:
-  static constexpr std::array<std::string_view, 3> kKeys{"conversations", "id", "items"};
-  enum MessageKey : std::uint8_t { kFrom, kValue };
-  static constexpr std::array<std::string_view, 4> kMessageKeys{"from", "value", "markdown", "text"};
+  enum TalkKey : std::uint8_t { kMessages, kOpenAiMessages, kSystem, kTools };
+  static constexpr std::array<std::string_view, 6> kKeys{"conversations", "messages", "system", "tools", "id", "items"};
+  enum MessageKey : std::uint8_t { kFrom, kRole, kValue, kContent };
+  static constexpr std::array<std::string_view, 8> kMessageKeys{"from", "role", "value", "content", "markdown", "text", "weight", "loss"};
 
   struct Message {
     std::string from, value;
     bool has_from = false, has_value = false;
+    std::int64_t line = 0;
+  };
+  // A conversation as its object has it. The system prompt may come after the messages.
+  struct Texts {
+    std::string system, tools;
+    std::vector<Message> messages;
+    bool has_messages = false;
   };
   // A conversation as far as it was read.
   struct Talk {
@@ -72,52 +86,76 @@ class ShareGpt final : public RowReader {
 
   bool read_conversation() {
     queue_.clear();
+    Texts texts;
+    if (!documents_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, texts); })) return false;
+    if (!texts.has_messages) fail_missing_key(lines(), "conversations");
     Talk talk(own_.block_tokens, static_cast<std::uint64_t>(num_talks_) + 1);
-    bool has_messages = false;
-    const auto read_field = [&](std::size_t key, JsonField field) {
-      if (kKeys[key] != "conversations") return;
-      has_messages = true;
-      Message message;
-      field.each_object(
-          kMessageKeys, [&](std::size_t k, JsonField inner) { read_message_field(k, inner, message); },
-          [&] {
-            end_message(message, talk);
-            message = Message{};
-          });
-    };
-    if (!documents_.next(kKeys, read_field)) return false;
-    if (!has_messages) fail_missing_key(lines(), "conversations");
+    for (const std::string& first : {texts.system, texts.tools})
+      if (!first.empty()) say(tokens_of(first), talk);
+    for (const Message& message : texts.messages) end_message(message, talk);
     ++num_talks_;
     if (talk.turn == 0) count("conversations without an answered question passed over");
     return true;
   }
 
-  static void read_message_field(std::size_t key, JsonField& field, Message& message) {
-    if (key == kFrom) message.has_from = true, message.from = field.text();
-    if (key == kValue) message.has_value = true, message.value = field.lenient_text();
+  void read_field(std::size_t key, JsonField field, Texts& texts) {
+    if (key == kSystem && !field.is_null()) texts.system = field.lenient_text();
+    if (key == kTools && !field.is_null()) texts.tools = field.is_text() ? field.lenient_text() : field.raw_text();
+    if (key > kOpenAiMessages) return;
+    if (texts.has_messages) field.fail("the conversation has another list of messages as well");
+    texts.has_messages = true;
+    Message message;
+    field.each_object(
+        kMessageKeys, [&](std::size_t k, JsonField inner) { read_message_field(k, inner, message); },
+        [&] {
+          if (!message.has_from) fail_missing_key(lines(), "from");
+          if (!message.has_value) fail_missing_key(lines(), "value");
+          message.line = lines().line_number();
+          texts.messages.push_back(std::move(message));
+          message = Message{};
+        });
+  }
+
+  void read_message_field(std::size_t key, JsonField& field, Message& message) {
+    if (key == kFrom || key == kRole) message.has_from = true, message.from = field.text();
+    if (key != kValue && key != kContent) return;
+    message.has_value = true;
+    if (field.is_null())
+      count("messages without text taken as empty");
+    else
+      message.value = field.lenient_text();
+  }
+
+  // Tokens of the prompt to come that are no answer.
+  void say(std::int32_t tokens, Talk& talk) {
+    talk.tokens += tokens;
+    talk.content.append(num_pieces_++, tokens);
   }
 
   void end_message(const Message& message, Talk& talk) {
-    if (!message.has_from) fail_missing_key(lines(), "from");
-    if (!message.has_value) fail_missing_key(lines(), "value");
-    const bool is_answer = message.from == "gpt" || message.from == "assistant" || message.from == "chatgpt" || message.from == "bing" ||
-                           message.from == "bard";
-    const bool is_question = message.from == "human" || message.from == "user";
+    static constexpr auto kAnswers =
+        std::to_array<std::string_view>({"gpt", "assistant", "function_call", "chatgpt", "bing", "bard", "model"});
+    static constexpr auto kQuestions = std::to_array<std::string_view>({"human", "user", "observation", "tool", "function"});
+    const bool is_answer = std::ranges::find(kAnswers, message.from) != kAnswers.end();
+    const bool is_question = std::ranges::find(kQuestions, message.from) != kQuestions.end();
     if (!is_answer && !is_question && message.from != "system")
-      lines().fail("from", kvlab::quoted(message.from) + " is neither human, user, system nor gpt, assistant, chatgpt, bing, bard");
+      throw InputError(fmt::format("{}:{}: column 'from': {} is neither human, user, system, observation, tool, function nor {}",
+                                   lines().name(), message.line, kvlab::quoted(message.from),
+                                   join(std::vector<std::string>(kAnswers.begin(), kAnswers.end()), ", ")));
     const std::int32_t tokens = tokens_of(message.value);
     if (is_question) talk.has_question = true;
-    if (is_answer && !talk.has_question) return count("answers without a question passed over");
-    if (is_answer && tokens == 0) return count("empty answers passed over");
-    if (is_answer) push_answer(tokens, talk);
+    if (!is_answer) return say(tokens, talk);
+    if (!talk.has_question) return count("answers without a question passed over");
+    if (tokens == 0) return count("empty answers passed over");
+    push_answer(tokens, message.line, talk);
     talk.tokens += tokens;
-    if (!is_answer) talk.content.append(num_pieces_++, tokens);
   }
 
-  void push_answer(std::int32_t tokens, Talk& talk) {
+  void push_answer(std::int32_t tokens, std::int64_t line, Talk& talk) {
     talk.content.append(num_pieces_++, tokens);
     if (own_.max_turns > 0 && talk.turn == own_.max_turns) return;
-    if (talk.tokens + tokens > kMaxTokens) lines().fail("value", fmt::format("the conversation is longer than {} tokens", kMaxTokens));
+    if (talk.tokens + tokens > kMaxTokens)
+      throw InputError(fmt::format("{}:{}: column 'value': the conversation is longer than {} tokens", lines().name(), line, kMaxTokens));
     if (talk.tokens == 0) return count("answers to empty questions passed over");
     RequestFacts facts;
     facts.turn = talk.turn;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -21,6 +23,11 @@ namespace fs = std::filesystem;
 // Sessions of coding agents as Weka's KV-cache tester records them (github.com/callanjfox/kv-cache-tester) and AgentX publishes them: a
 // JSON object per session, one or more in a file, or a folder of such files. Times are seconds from the session's start, so the sessions
 // have no arrivals. The calls of a session, those of its subagents between them, become one chain in order of their starts.
+//
+// A call's `t` is its start and `api_time` the time to its last token (build_traces_from_neon.py of the tester). The pause before the next
+// call counts from that end, because the simulation adds a service time of its own (end-to-start delays of AIPerf, weka_trace.py in
+// src/aiperf/dataset/loader of ai-dynamo/aiperf). AgentX cuts the time in which a session's tree has no request in progress to 300 s
+// (--trace-idle-gap-cap-seconds of the scenario 'agentx', github.com/SemiAnalysisAI/agentx-harness); in a chain that is each pause.
 class Weka final : public RowReader {
  public:
   struct Options {
@@ -28,8 +35,10 @@ class Weka final : public RowReader {
         : delays(p.choice<Delays>("delays", {{"gaps", Delays::kGaps}, {"think_time", Delays::kThinkTime}, {"none", Delays::kNone}},
                                   Delays::kGaps,
                                   "weka: pause before a later call: gaps (its start minus the end of the calls before), think_time (as "
-                                  "recorded), none")),
-          idle_cap(p.seconds("idle_cap_s", 300, 0, 1e7, "weka: longer pauses are cut to this, and counted")),
+                                  "recorded, less the time in which other agents of the session ran), none")),
+          idle_cap(p.seconds("idle_cap_s", 300, 0, 1e7,
+                             "weka: longer pauses of a session are cut to this, and counted; AgentX: 300; its cap of 10 s on the pauses of "
+                             "all sessions together is 'arrival: {closed_loop: {idle_cap_s: 10}}'")),
           subagent_times(p.choice<SubagentTimes>(
               "subagent_times",
               {{"auto", SubagentTimes::kAuto}, {"absolute", SubagentTimes::kAbsolute}, {"relative", SubagentTimes::kRelative}},
@@ -46,7 +55,8 @@ class Weka final : public RowReader {
   static bool recognises(std::string_view begin) {
     const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
     const std::size_t first = begin.find_first_not_of(" \t\r\n");
-    return first != std::string_view::npos && begin[first] == '{' && has("\"requests\"") && has("\"in\"") && has("\"t\"");
+    if (first == std::string_view::npos || (begin[first] != '{' && begin[first] != '[')) return false;
+    return has("\"requests\"") && has("\"in\"") && has("\"t\"");
   }
   static bool recognises_folder(const std::string& path) {
     const std::vector<std::string> files = session_files(path);
@@ -104,34 +114,40 @@ class Weka final : public RowReader {
     queue_.clear();
     if (session.number < 0) session.number = number_of_name(fmt::format("{}:{}", lines().name(), num_sessions_));
     ++num_sessions_;
-    for (std::uint64_t i = 0; i < session.num_duplicates; ++i) count("duplicate requests dropped");
-    for (std::uint64_t i = 0; i < session.num_without_output; ++i) count("requests without output tokens passed over");
-    Span idle_from{};
+    count("duplicate requests dropped", session.num_duplicates);
+    count("requests without prompt or output tokens passed over", session.num_without_tokens);
+    count("subagents without requests", session.num_empty_subagents);
+    models_.merge(session.models);
+    const WekaCall* latest = nullptr;  // of those before, the one that ended last
     std::int32_t turn = 0;
     for (const WekaCall& call : session.calls) {
-      if (call.is_subagent && !own_.with_subagents) {
+      if (call.agent > 0 && !own_.with_subagents) {
         count("requests of subagents left out");
         continue;
       }
-      if (call.is_subagent) count_overlap(call, idle_from);
-      push_call(session, call, turn++, idle_from);
-      idle_from = std::max(idle_from, call.start + call.api_time.value_or(Span{0}));
+      count_overlap(call, latest);
+      push_call(session, call, turn++, latest);
+      if (latest == nullptr || end_of(call) >= end_of(*latest)) latest = &call;
     }
     if (turn == 0) count("sessions without requests");
   }
 
-  void count_overlap(const WekaCall& call, Span idle_from) {
-    num_subagent_calls_ += 1;
-    if (call.start < idle_from) num_serialized_ += 1;
+  static Span end_of(const WekaCall& call) { return call.start + call.api_time.value_or(Span{0}); }
+
+  void count_overlap(const WekaCall& call, const WekaCall* latest) {
+    num_calls_ += 1;
+    if (latest == nullptr || call.start + kWekaRounding >= end_of(*latest)) return;
+    num_serialized_ += 1;
+    if (call.agent > 0) num_serialized_of_subagents_ += 1;
   }
 
-  void push_call(WekaSession& session, const WekaCall& call, std::int32_t turn, Span idle_from) {
+  void push_call(WekaSession& session, const WekaCall& call, std::int32_t turn, const WekaCall* latest) {
     TraceRequest request;
     request.prompt_tokens = call.prompt_tokens;
     request.output_tokens = call.output_tokens;
     request.session = session.number;
     request.is_follow_up = turn > 0;
-    if (turn > 0) request.delay = delay_of(call, idle_from);
+    if (latest != nullptr) request.delay = delay_of(call, *latest);
     const std::span<std::uint64_t> ids = session.ids_of(call);
     if (!ids.empty()) {
       check_ids(session, call);
@@ -142,7 +158,7 @@ class Weka final : public RowReader {
     RequestFacts facts;
     facts.program = session.number;
     facts.turn = turn;
-    facts.request_class = ClassName(call.is_subagent ? "subagent" : "agent");
+    facts.request_class = ClassName(call.agent > 0 ? "subagent" : "agent");
     request.facts = &facts;
     queue_.push(request);
   }
@@ -155,24 +171,34 @@ class Weka final : public RowReader {
                                  call.num_ids, session.block_size, call.prompt_tokens));
   }
 
-  Span delay_of(const WekaCall& call, Span idle_from) {
+  // The recorded think time may contain calls of other agents, which the simulation runs.
+  [[nodiscard]] Span think_time_of(const WekaCall& call, const WekaCall& latest, Span gap) const {
+    if (!call.think_time)
+      throw InputError(
+          fmt::format("{}:{}: column 'think_time': missing in this request; 'delays: gaps' does without", lines().name(), call.line));
+    return call.agent == latest.agent ? *call.think_time : std::min(*call.think_time, gap);
+  }
+
+  Span delay_of(const WekaCall& call, const WekaCall& latest) {
     if (own_.delays == Options::Delays::kNone) return Span{0};
-    Span delay = std::max(Span{0}, call.start - idle_from);
-    if (own_.delays == Options::Delays::kThinkTime) {
-      if (!call.think_time)
-        throw InputError(
-            fmt::format("{}:{}: column 'think_time': missing in this request; 'delays: gaps' does without", lines().name(), call.line));
-      delay = *call.think_time;
-    }
+    Span delay = std::max(Span{0}, call.start - end_of(latest));
+    if (own_.delays == Options::Delays::kThinkTime)
+      delay = think_time_of(call, latest, delay);
+    else if (!latest.api_time && delay > Span{0})
+      count("pauses that contain the service time of the request before, whose 'api_time' is missing");
     if (delay <= own_.idle_cap) return delay;
     count(fmt::format("pauses cut to {:g} s", to_s(own_.idle_cap)));
     return own_.idle_cap;
   }
 
   [[nodiscard]] std::string origin() const override {
-    if (num_serialized_ == 0) return "";
-    return fmt::format("{} of {} requests of subagents overlapped others when recorded, and follow them here: a session is one chain",
-                       num_serialized_, num_subagent_calls_);
+    const std::string models = models_.size() < 2 ? "" : fmt::format("requests to {} models, which one model serves here", models_.size());
+    if (num_serialized_ == 0) return models;
+    return (models.empty() ? "" : models + "; ") + fmt::format(
+                                                       "{} of {} requests overlapped others of their session when recorded ({} of them of "
+                                                       "subagents), and follow them here: a session is "
+                                                       "one chain",
+                                                       num_serialized_, num_calls_, num_serialized_of_subagents_);
   }
 
   Options own_;
@@ -181,7 +207,8 @@ class Weka final : public RowReader {
   std::unique_ptr<JsonDocuments> documents_;
   RequestQueue queue_;
   std::int64_t num_sessions_ = 0;
-  std::uint64_t num_subagent_calls_ = 0, num_serialized_ = 0;
+  std::set<std::string, std::less<>> models_;
+  std::uint64_t num_calls_ = 0, num_serialized_ = 0, num_serialized_of_subagents_ = 0;
 };
 
 KVLAB_REGISTER_TRACE(Weka, "weka",

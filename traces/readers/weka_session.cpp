@@ -13,9 +13,10 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kWekaUnitNs = 1'000'000'000;
+constexpr int kDeepestSubagent = 16;  // subagents of subagents
 enum SessionKey : std::uint8_t { kId, kModels, kBlockSize, kScope, kToolTokens, kSystemTokens, kRequests };
-enum EntryKey : std::uint8_t { kTime, kType, kIn, kOut, kIds, kApiTime, kThinkTime, kNested, kDescriptions };
-// Those from kDescriptions on say nothing that the simulation uses.
+enum EntryKey : std::uint8_t { kTime, kType, kIn, kOut, kIds, kApiTime, kThinkTime, kNested, kModel };
+// Those after kModel say nothing that the simulation uses.
 constexpr std::array<std::string_view, 22> kEntryKeys{
     "t",      "type",   "in",          "out",           "hash_ids",     "api_time",      "think_time",    "requests",
     "model",  "stop",   "ttft",        "input_types",   "output_types", "agent_id",      "subagent_type", "duration_ms",
@@ -37,36 +38,43 @@ void WekaSessionParser::read_field(std::size_t key, JsonField& field) {
       session_.has_local_ids = scope == "local";
       break;
     }
-    case kRequests: {
+    case kRequests:
       has_requests_ = true;
-      Entry entry;
-      field.each_object(
-          kEntryKeys, [&](std::size_t k, JsonField inner) { read_entry_field(k, inner, entry, false); },
-          [&] { end_entry(entry, session_.calls); });
+      read_entries(field, session_.calls, 0);
       break;
-    }
     default:
       break;
   }
 }
 
-void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entry& entry, bool is_nested) {
+void WekaSessionParser::read_entries(JsonField& field, std::vector<WekaCall>& to, int depth) {
+  if (depth > kDeepestSubagent) field.fail(fmt::format("subagents inside of subagents, more than {} deep", kDeepestSubagent));
+  Entry entry;
+  field.each_object(
+      kEntryKeys, [&](std::size_t key, JsonField inner) { read_entry_field(key, inner, entry, depth); }, [&] { end_entry(entry, to); });
+}
+
+void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entry& entry, int depth) {
   switch (key) {
     case kTime:
       entry.start = field.time(kWekaUnitNs);
       break;
     case kType:
       entry.type = field.text();
+      if (entry.type != "s" && entry.type != "n" && entry.type != "subagent")
+        field.fail(kvlab::quoted(entry.type) + " is neither 's' (streaming), 'n' nor 'subagent'");
       break;
     case kIn:
-      entry.call.prompt_tokens = field.prompt_tokens();
+      entry.has_prompt = true;
+      entry.call.prompt_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request"));
       break;
     case kOut:
-      entry.call.output_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens));
+      entry.has_output = true;
+      entry.call.output_tokens = static_cast<std::int32_t>(field.integer(0, kMaxTokens, "; mend or remove the request"));
       break;
     case kIds:
       entry.call.ids_begin = session_.ids.size();
-      field.unsigned_list(session_.ids);
+      if (!field.is_null()) field.id_list(session_.ids);
       entry.call.num_ids = session_.ids.size() - entry.call.ids_begin;
       break;
     case kApiTime:
@@ -75,15 +83,13 @@ void WekaSessionParser::read_entry_field(std::size_t key, JsonField& field, Entr
     case kThinkTime:
       if (!field.is_null()) entry.call.think_time = field.time(kWekaUnitNs);
       break;
-    case kNested: {
-      if (is_nested) field.fail("a subagent inside a subagent is not read");
+    case kNested:
       entry.has_requests = true;
-      Entry inner;
-      field.each_object(
-          kEntryKeys, [&](std::size_t k, JsonField deeper) { read_entry_field(k, deeper, inner, true); },
-          [&] { end_entry(inner, entry.nested); });
+      read_entries(field, entry.nested, depth + 1);
       break;
-    }
+    case kModel:
+      if (!field.is_null()) session_.models.emplace(field.text());
+      break;
     default:
       break;
   }
@@ -94,7 +100,8 @@ void WekaSessionParser::end_entry(Entry& entry, std::vector<WekaCall>& to) {
   if (entry.has_requests || entry.type == "subagent") {
     end_subagent(entry, to);
   } else {
-    if (entry.call.prompt_tokens == 0) place_.fail("in", "missing in this request");
+    if (!entry.has_prompt) place_.fail("in", "missing in this request");
+    if (!entry.has_output) place_.fail("out", "missing in this request");
     entry.call.start = *entry.start;
     entry.call.line = place_.line_number();
     to.push_back(entry.call);
@@ -104,12 +111,14 @@ void WekaSessionParser::end_entry(Entry& entry, std::vector<WekaCall>& to) {
 
 void WekaSessionParser::end_subagent(Entry& entry, std::vector<WekaCall>& to) {
   if (!entry.has_requests) place_.fail("requests", "missing in this subagent");
-  const auto before_start = [&](const WekaCall& call) { return call.start < *entry.start; };
+  const auto before_start = [&](const WekaCall& call) { return call.start + kWekaRounding < *entry.start; };
   const bool is_relative = subagent_times_ == SubagentTimes::kRelative ||
                            (subagent_times_ == SubagentTimes::kAuto && std::ranges::any_of(entry.nested, before_start));
+  const std::int32_t agent = ++num_subagents_;
+  if (entry.nested.empty()) ++session_.num_empty_subagents;
   for (WekaCall& call : entry.nested) {
     if (is_relative) call.start += *entry.start;
-    call.is_subagent = true;
+    if (call.agent == 0) call.agent = agent;
     to.push_back(call);
   }
 }
@@ -121,7 +130,7 @@ void WekaSessionParser::drop_duplicates() {
     key = hash_combine(key, static_cast<std::uint64_t>(call.output_tokens));
     for (const std::uint64_t id : session_.ids_of(call)) key = hash_combine(key, id);
     if (!seen.insert(key).second) return ++session_.num_duplicates > 0;
-    return call.output_tokens == 0 && ++session_.num_without_output > 0;
+    return (call.prompt_tokens == 0 || call.output_tokens == 0) && ++session_.num_without_tokens > 0;
   };
   std::erase_if(session_.calls, is_dropped);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -15,6 +16,9 @@ namespace kvlab {
 // How the times of a subagent's requests count: from the session's start, or from the start of the subagent.
 enum class SubagentTimes : std::uint8_t { kAuto, kAbsolute, kRelative };
 
+// Starts are rounded to this in the tester's files.
+inline constexpr Span kWekaRounding{100'000'000};
+
 // One call of the model in a Weka session.
 struct WekaCall {
   Span start{};  // from the session's start
@@ -22,7 +26,7 @@ struct WekaCall {
   std::int32_t prompt_tokens = 0, output_tokens = 0;
   std::size_t ids_begin = 0, num_ids = 0;  // in WekaSession::ids
   std::int64_t line = 0;
-  bool is_subagent = false;
+  std::int32_t agent = 0;  // 0: the session's own; subagents count from 1
 };
 
 // One session as its JSON object has it: the calls of the agent and its subagents, in order of their starts.
@@ -32,7 +36,8 @@ struct WekaSession {
   bool has_local_ids = true;
   std::vector<WekaCall> calls;
   std::vector<std::uint64_t> ids;
-  std::uint64_t num_duplicates = 0, num_without_output = 0;
+  std::set<std::string, std::less<>> models;  // of its calls
+  std::uint64_t num_duplicates = 0, num_without_tokens = 0, num_empty_subagents = 0;
 
   [[nodiscard]] std::span<std::uint64_t> ids_of(const WekaCall& call) { return std::span(ids).subspan(call.ids_begin, call.num_ids); }
 };
@@ -44,7 +49,7 @@ class WekaSessionParser {
       "id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals", "metadata"};
   WekaSessionParser(const InputPlace& place, SubagentTimes subagent_times) : place_(place), subagent_times_(subagent_times) {}
   void read_field(std::size_t key, JsonField& field);
-  // Drops duplicates and calls without output, counts them, and sorts. InputError where a field is missing.
+  // Drops duplicates and calls without prompt or output, counts them, and sorts. InputError where a field is missing.
   WekaSession finish();
 
  private:
@@ -53,10 +58,11 @@ class WekaSessionParser {
     std::string type;
     std::optional<Span> start;
     WekaCall call;
-    bool has_requests = false;
+    bool has_prompt = false, has_output = false, has_requests = false;
     std::vector<WekaCall> nested;
   };
-  void read_entry_field(std::size_t key, JsonField& field, Entry& entry, bool is_nested);
+  void read_entries(JsonField& field, std::vector<WekaCall>& to, int depth);
+  void read_entry_field(std::size_t key, JsonField& field, Entry& entry, int depth);
   void end_entry(Entry& entry, std::vector<WekaCall>& to);
   void end_subagent(Entry& entry, std::vector<WekaCall>& to);
   void drop_duplicates();
@@ -65,6 +71,7 @@ class WekaSessionParser {
   SubagentTimes subagent_times_;
   WekaSession session_;
   bool has_requests_ = false;
+  std::int32_t num_subagents_ = 0;
 };
 
 }  // namespace kvlab

@@ -136,6 +136,10 @@ double PythonPolicy::number(const char* method, nb::handle returned) const {
     fail(fmt::format("{} must return a number, and returned {}", method, nb::repr(returned).c_str()));
   }
   if (std::isnan(number)) fail(fmt::format("{} returned NaN", method));
+  if (PyLong_Check(returned.ptr()) != 0 && !nb::float_(number).equal(returned))
+    fail(
+        fmt::format("{} returned {}, which no float holds: whole numbers beyond 2^53 would tie; return one modulo 2**53, or the rank of it",
+                    method, nb::repr(returned).c_str()));
   return number;
 }
 

@@ -86,12 +86,18 @@ class DataTable {
   }
 }
 
+// True for the text of a number that a double tells from its neighbours: ids of more than 53 bits are names.
+function isNumber(text) {
+  const number = Number(text);
+  return isFinite(number) && (Math.abs(number) <= Number.MAX_SAFE_INTEGER || !/^-?\d+$/.test(text));
+}
+
 // Columns of a CSV table; text of numbers is shortened, and the title has it whole.
 function csvColumns(table, places) {
   return places.map((place) => {
     const name = table.columns[place];
     const values = table.rows.map((row) => row[place]).filter((text) => text !== "");
-    const number = place > 0 && values.length > 0 && values.every((text) => isFinite(Number(text)));
+    const number = place > 0 && values.length > 0 && values.every(isNumber);
     return {
       title: name.split(".").pop(), hint: name, number,
       value: (row) => (row[place] === "" ? "" : number ? Number(row[place]) : row[place]),
@@ -103,7 +109,7 @@ function csvColumns(table, places) {
 
 // A number is found as a number, other text as a part of the cell in any case.
 function holds(cell, word) {
-  if (!isFinite(Number(word))) return cell.toLowerCase().includes(word);
+  if (!isNumber(word)) return cell.toLowerCase().includes(word);
   return cell.split(/[^\w.+-]+/).some((part) => part !== "" && Number(part) === Number(word));
 }
 

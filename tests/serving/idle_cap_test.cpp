@@ -1,0 +1,113 @@
+// The cap on the time with no request in progress, as AgentX has it, by hand: sessions of two requests with long pauses.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "base/params.h"
+#include "policies/block_cache/block_cache.h"
+#include "serving/fleet.h"
+#include "tests/memory_run.h"
+
+namespace kvlab {
+namespace {
+
+// Every step takes 1 ms.
+class MillisecondDevice final : public Device {
+ public:
+  void attach(ReplicaState&, const Scheduler&) override {}
+  Picoseconds copy(const SwapCopy&, Picoseconds at) override { return at; }
+  bool begin(InFlightStep& step, Picoseconds at) override {
+    step.start = std::max(free_at_, at);
+    step.end = free_at_ = step.start + Picoseconds{1'000'000'000};
+    return true;
+  }
+  void finish(InFlightStep&) override {}
+
+ private:
+  Picoseconds free_at_;
+};
+
+// Sessions in a closed loop: each a request and a second one so many seconds after its end.
+class PausedSessions final : public TraceSource {
+ public:
+  PausedSessions(std::vector<int> pauses_s, Span idle_cap) : pauses_s_(std::move(pauses_s)), idle_cap_(idle_cap) {}
+  bool next(TraceRequest& request) override {
+    if (given_ == 2 * pauses_s_.size()) return false;
+    request = test::request_at(0, 10, 4);
+    request.session = static_cast<std::int64_t>(given_ / 2);
+    request.is_follow_up = given_ % 2 == 1;
+    if (request.is_follow_up) request.delay = Span(std::int64_t{pauses_s_[given_ / 2]} * 1'000'000'000);
+    ++given_;
+    return true;
+  }
+  [[nodiscard]] bool keeps_hashes() const override { return true; }
+  [[nodiscard]] std::int32_t concurrency() const override { return static_cast<std::int32_t>(pauses_s_.size()); }
+  [[nodiscard]] Span idle_cap() const override { return idle_cap_; }
+  [[nodiscard]] std::string skipped() const override { return "of the trace"; }
+
+ private:
+  std::vector<int> pauses_s_;
+  Span idle_cap_;
+  std::size_t given_ = 0;
+};
+
+struct IdleRun {
+  std::map<std::uint64_t, RequestRecord> records;  // by number: 2 x session, and one more for its second request
+  ServingSummary summary;
+  [[nodiscard]] double start_s(std::uint64_t number) const { return to_s(records.at(number).arrival - kStart); }
+  [[nodiscard]] double end_s(std::uint64_t number) const { return to_s(records.at(number).last_token - kStart); }
+};
+
+IdleRun run_paused(const std::vector<int>& pauses_s, std::int64_t idle_cap_s) {
+  PausedSessions trace(pauses_s, Span(idle_cap_s * 1'000'000'000));
+  HostSetup setup;
+  setup.make_scheduler = [] {
+    Params p = Params::from_text("{}", "scheduler");
+    return SchedulerRegistry::make("vllm_v1", p, "scheduler");
+  };
+  setup.make_block_cache = [] {
+    Params p = Params::from_text("{}", "block cache");
+    return BlockCacheRegistry::make("lru", p, "block cache");
+  };
+  setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
+  setup.memory.num_blocks = 60;
+  test::Recorder sink;
+  Clock clock;
+  Fleet fleet(
+      setup, [](std::size_t) { return std::make_unique<MillisecondDevice>(); }, clock, trace, sink);
+  IdleRun result;
+  result.summary = fleet.run();
+  for (const RequestRecord& r : sink.requests) result.records.emplace(r.number, r);
+  return result;
+}
+
+TEST(IdleCap, WithoutOneEveryPauseIsAsInTheTrace) {
+  const IdleRun run = run_paused({100, 130, 104}, 0);
+  EXPECT_NEAR(run.start_s(1), run.end_s(0) + 100, 1e-9);
+  EXPECT_NEAR(run.start_s(3), run.end_s(2) + 130, 1e-9);
+  EXPECT_EQ(run.summary.skipped, "of the trace");
+}
+
+// All end at 4 ms. The pauses of 100 and 104 s move together to 10 and 14 s; after the second of them, that of 130 s has 26 s left.
+TEST(IdleCap, ArrivalsToComeMoveEarlierTogether) {
+  const IdleRun run = run_paused({100, 130, 104}, 10);
+  const double idle_from = std::max({run.end_s(0), run.end_s(2), run.end_s(4)});
+  EXPECT_NEAR(run.start_s(1), idle_from + 10, 1e-9);
+  EXPECT_NEAR(run.start_s(5) - run.start_s(1), 4 + run.end_s(4) - run.end_s(0), 1e-9);
+  EXPECT_NEAR(run.start_s(3), run.end_s(5) + 10, 1e-9);
+  EXPECT_EQ(run.records.size(), 6U);
+  const std::string cut = "of the trace; 2 pauses with no request in progress cut to 10 s, by ";
+  ASSERT_EQ(run.summary.skipped.substr(0, cut.size()), cut) << run.summary.skipped;
+  EXPECT_NEAR(std::stod(run.summary.skipped.substr(cut.size())), 130 - 10 - 4 - 10, 0.1);
+}
+
+TEST(IdleCap, NothingMovesWhileARequestIsInProgressOrThePauseIsShort) {
+  const IdleRun run = run_paused({9, 8}, 10);
+  EXPECT_NEAR(run.start_s(1), run.end_s(0) + 9, 1e-9);
+  EXPECT_NEAR(run.start_s(3), run.end_s(2) + 8, 1e-9);
+  EXPECT_EQ(run.summary.skipped, "of the trace");
+}
+
+}  // namespace
+}  // namespace kvlab
