@@ -205,6 +205,8 @@ def load(path: str | PathLike[str]) -> Results:
     folder = Path(path)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; kvlab.run() makes one")
+    if not any(folder.glob("*.csv")) and (folder / "runs").is_dir():
+        raise InputError(f"{folder}: no table yet: they are written once runs are complete, when the sweep ends or is stopped")
     if not any(folder.glob("*.csv")):
         raise InputError(f"{folder}: no results folder: it has no table")
     return Results(folder)

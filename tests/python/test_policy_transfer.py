@@ -20,6 +20,7 @@ if not MISSING:
 
     import kvlab
     from kvlab import policies
+    from kvlab._call import call
 
 NO_CLOUDPICKLE = "" if importlib.util.find_spec("cloudpickle") else "no package cloudpickle"
 NO_RAY = "" if importlib.util.find_spec("ray") else "no package ray"
@@ -115,6 +116,16 @@ class Transfer(Policies):
         (folder / "sent").write_bytes(sent)
         text = "import pickle, sys, kvlab, kvlab.policy_transfer as t\nt.unpack(pickle.loads(open('sent', 'rb').read()))\n" + textwrap.dedent(program)
         return subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=False)
+
+
+class Shards(Transfer):
+    def test_merging_takes_the_runs_that_shards_did_again_after_an_edit(self):
+        for sign in (-1, 1):
+            declare(self.helper, sign)
+            for shard in ("1/2", "2/2"):
+                self.run_quietly(EXPERIMENT, out="parts", shard=shard)
+            call("merge", "parts")
+            self.assert_same_results(self.run_quietly(EXPERIMENT, out=f"whole{sign}").path, "parts")
 
 
 @unittest.skipIf(NO_CLOUDPICKLE, NO_CLOUDPICKLE)

@@ -38,6 +38,14 @@ std::string shown(nb::handle value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
+// As Python shows it, with the lines of the sources.
+std::string traceback_text(const nb::python_error& error) {
+  const nb::object traceback = nb::borrow(error.traceback());
+  const nb::object lines = nb::module_::import_("traceback")
+                               .attr("format_exception")(error.type(), error.value(), traceback.is_valid() ? traceback : nb::none());
+  return nb::cast<std::string>(nb::str("").attr("join")(lines));
+}
+
 PythonValue value_of(nb::handle object) {
   if (PyBool_Check(object.ptr())) return nb::cast<bool>(object);
   if (PyLong_Check(object.ptr())) return nb::cast<std::int64_t>(object);
@@ -142,7 +150,7 @@ void PythonPolicy::fail(const nb::python_error& error) const {
   const auto type = nb::cast<std::string>(nb::handle(error.type()).attr("__name__"));
   const std::string text = nb::str(error.value()).c_str();
   const std::string failed = message(place, text.empty() ? type : type + ": " + text);
-  if (tracebacks().size() < kMostTracebacks) tracebacks().emplace(failed.substr(0, failed.find('\n')), error.what());
+  if (tracebacks().size() < kMostTracebacks) tracebacks().emplace(failed.substr(0, failed.find('\n')), traceback_text(error));
   throw InputError(failed);
 }
 

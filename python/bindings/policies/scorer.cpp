@@ -170,7 +170,8 @@ class PythonScorer final : public Scorer {
   static std::string described(const nb::object& returned) {
     const std::string type = nb::str(nb::handle(returned.type()).attr("__name__")).c_str();
     if (!nb::hasattr(returned, "shape") || !nb::hasattr(returned, "dtype")) return type;
-    return fmt::format("{} of {} with shape {}", type, nb::str(returned.attr("dtype")).c_str(), nb::repr(returned.attr("shape")).c_str());
+    const nb::object dtype = returned.attr("dtype"), shape = returned.attr("shape");
+    return fmt::format("{} of {} with shape {}", type, nb::str(nb::handle(dtype)).c_str(), nb::repr(shape).c_str());
   }
 
   PythonInstance python_;
