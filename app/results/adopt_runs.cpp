@@ -17,10 +17,12 @@ namespace {
 
 constexpr const char* kResolved = "resolved.yaml";
 
-bool is_complete(const fs::path& run) {
+// Returns true of a complete run, made by code that is_current takes.
+bool is_complete(const fs::path& run, const IsCurrent& is_current) {
   if (kind_of(run) != PathKind::kFolder) return false;
   const RunManifest manifest = read_run_manifest(run);
-  return manifest.is_ours() && !manifest.is_numbered && manifest.is_finished && damage_of(run, manifest).empty();
+  if (!manifest.is_ours() || manifest.is_numbered || !manifest.is_finished || !damage_of(run, manifest).empty()) return false;
+  return !is_current || is_current(run.filename().string(), manifest.code);
 }
 
 // The comments in a run's resolved.yaml that list the defaults.
@@ -39,24 +41,31 @@ void copy_run(const fs::path& from, const fs::path& runs, const std::string& res
   files.commit(std::move(manifest));
 }
 
-}  // namespace
-
-std::size_t adopt_runs(const std::vector<std::string>& ids, const std::vector<fs::path>& others, const ResultsFolder& into,
-                       const std::function<std::string(const std::string& id)>& resolved) {
+// Copies the runs that `into` does not have as is_current wants them. Returns the number of copies.
+std::size_t copy_missing(const std::vector<std::string>& ids, const std::vector<fs::path>& others, const ResultsFolder& into,
+                         const ResolvedText& resolved, const IsCurrent& is_current) {
   std::set<std::string> missing;
   for (const std::string& id : ids)
-    if (!is_complete(into.runs() / id)) missing.insert(id);
+    if (!is_complete(into.runs() / id, is_current)) missing.insert(id);
   const std::size_t before = missing.size();
   for (const fs::path& other : others) {
     const ResultsFolder locked(other);
     std::erase_if(missing, [&](const std::string& id) {
       const fs::path from = locked.runs() / id;
-      if (!is_complete(from)) return false;
+      if (!is_complete(from, is_current)) return false;
       copy_run(from, into.runs(), resolved(id));
       return true;
     });
   }
-  const std::size_t copies = before - missing.size();
+  return before - missing.size();
+}
+
+}  // namespace
+
+std::size_t adopt_runs(const std::vector<std::string>& ids, const std::vector<fs::path>& others, const ResultsFolder& into,
+                       const ResolvedText& resolved, const IsCurrent& is_current) {
+  std::size_t copies = is_current ? copy_missing(ids, others, into, resolved, is_current) : 0;
+  copies += copy_missing(ids, others, into, resolved, {});  // those of other code, so that the sweep can tell what changed
   if (copies > 0) sync_path(into.runs());
   return copies;
 }

@@ -80,13 +80,17 @@ void keep_shard(const Shard& shard, Experiment& experiment, SweepPlan& plan, std
   for (const std::size_t i : places) ids.push_back(all[i]);
 }
 
-void adopt(const Experiment& experiment, const SweepOptions& options, const ResultsFolder& folder) {
+// Takes over the runs of shards.
+void adopt(const Experiment& experiment, const SweepPlan& plan, const SweepOptions& options, const ResultsFolder& folder) {
   if (options.shards.empty()) return;
-  std::map<std::string, const RunSpec*> runs;
-  for (const RunSpec& run : experiment.runs) runs.emplace(run.id, &run);
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < experiment.runs.size(); ++i) places.emplace(experiment.runs[i].id, i);
   std::vector<std::string> ids;
-  for (const auto& [id, run] : runs) ids.push_back(id);
-  adopt_runs(ids, options.shards, folder, [&](const std::string& id) { return experiment.resolved_in(folder.runs() / id, *runs.at(id)); });
+  for (const auto& [id, place] : places) ids.push_back(id);
+  adopt_runs(
+      ids, options.shards, folder,
+      [&](const std::string& id) { return experiment.resolved_in(folder.runs() / id, experiment.runs[places.at(id)]); },
+      [&](const std::string& id, const CodeVersion& code) { return changed_code(code, plan.codes[places.at(id)]).empty(); });
 }
 
 fs::path folder_of(const Experiment& experiment, const SweepOptions& options) {
@@ -120,7 +124,7 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   }
   folder.begin_sweep(ids, plan.tables);
   for (std::size_t i = 0; i < ids.size(); ++i) experiment.runs[i].id = ids[i];
-  adopt(experiment, options, folder);
+  adopt(experiment, plan, options, folder);
   Sweep sweep(kinds, experiment, options, plan, inputs, folder, out, err);
   sweep.find_finished();
   sweep.run_all();

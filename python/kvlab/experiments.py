@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +34,36 @@ def _written(experiment: Mapping[str, Any], out: str) -> str:
 
 def file_of(experiment: Experiment, out: str) -> str:
     """The path or name of an experiment; one given as a mapping is written first."""
-    return _written(experiment, out) if isinstance(experiment, Mapping) else fspath(experiment)
+    if isinstance(experiment, Mapping):
+        return _written(experiment, out)
+    if not isinstance(experiment, (str, PathLike)):
+        raise TypeError(f"an experiment is a file, the name of one that ships, or a mapping, and not a {type(experiment).__name__}")
+    if isinstance(experiment, str) and "\n" in experiment:
+        raise InputError("the experiment is a text of several lines: pass the path of its file, or the mapping that yaml.safe_load() makes of it")
+    return fspath(experiment)
+
+
+def _threads(jobs: int | None) -> int:
+    """Runs at a time; 0: one per core."""
+    if jobs is None:
+        return 0
+    if operator.index(jobs) < 1:
+        raise InputError(f"jobs={jobs}: at least 1, or None for one per core")
+    return operator.index(jobs)
+
+
+class PolicyTraceback(Exception):
+    """The traceback of an exception in a policy, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0].rstrip()}"
+
+
+def _with_traceback(error: Exception) -> Exception:
+    """An error with the traceback in the policy as its cause, where a policy in Python made it."""
+    text = _kvlab.traceback_of(str(error))
+    error.__cause__ = PolicyTraceback(text) if text else error.__cause__
+    return error
 
 
 def _raise_failure(status: int, results: Results, err: str) -> None:
@@ -44,7 +74,7 @@ def _raise_failure(status: int, results: Results, err: str) -> None:
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     error = (InputError if status == 2 else RuntimeError)(failed[0] + more)
     error.results = results if results.path.is_dir() else None  # the complete runs
-    raise error
+    raise _with_traceback(error)
 
 
 def run(
@@ -75,11 +105,15 @@ def run(
 
     The GIL is released meanwhile. Ctrl-C ends the runs in progress, keeps the complete ones and raises KeyboardInterrupt.
     InputError: the experiment, or one of its runs, has an error that the caller can mend. RuntimeError: any other failure. Both have
-    `results`, those of the complete runs, where some runs failed. Warnings of the program are Python warnings."""
+    `results`, those of the complete runs, where some runs failed, and the traceback in a policy in Python as their cause. Warnings of the
+    program are Python warnings."""
     listener = progress or (None if quiet else progress_line.listener())
     folder = str(Path(out)) if out is not None else ""  # without a slash at the end
     file = file_of(path, folder)
-    status, made, err = _kvlab.run(file, overrides(set), folder, jobs or 0, force, join, shard or "", fast_forward, listener)
+    try:
+        status, made, err = _kvlab.run(file, overrides(set), folder, _threads(jobs), force, join, shard or "", fast_forward, listener)
+    except InputError as error:
+        raise _with_traceback(error)
     results = Results(made)
     if status != 0:
         _raise_failure(status, results, err)
@@ -171,6 +205,8 @@ def load(path: str | PathLike[str]) -> Results:
     folder = Path(path)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; kvlab.run() makes one")
+    if not any(folder.glob("*.csv")) and (folder / "runs").is_dir():
+        raise InputError(f"{folder}: no table yet: they are written once runs are complete, when the sweep ends or is stopped")
     if not any(folder.glob("*.csv")):
         raise InputError(f"{folder}: no results folder: it has no table")
     return Results(folder)

@@ -56,8 +56,16 @@ class param:
     meaning: str = ""
 
 
-_texts: dict[str, Callable[[], str]] = {}  # name of a policy -> its text as of now
-_kinds: dict[str, str] = {}
+@dataclass(frozen=True)
+class Declared:
+    """A policy that was registered. facts: its declaration for the program, without the function that makes it."""
+
+    target: Any
+    facts: dict[str, Any]
+    text: Callable[[], str]  # which its behaviour follows from, as of now
+
+
+declared: dict[str, Declared] = {}  # by name
 
 
 def _a(kind: str) -> str:
@@ -117,16 +125,20 @@ def _with_defaults(make: Callable[..., Any]) -> None:
         make.__kwdefaults__ = {**defaults, **{k: v.default for k, v in params.items()}}
 
 
+def _maker(kind: str, target: Any) -> Callable[..., Any]:
+    """Makes the object of one run from the values of its parameters."""
+    if inspect.isclass(target):
+        return target
+    method = next(iter(_METHODS[kind]))
+    return lambda **values: SimpleNamespace(**{method: functools.partial(target, **values) if values else target})
+
+
 def _of_function(kind: str, function: Callable[..., Any], where: str) -> dict[str, Any]:
     method = next(iter(_METHODS[kind]))
     arguments, keywords = _split(function, where)
     parameters = [_parameter(spec, where) for spec in keywords]
     _with_defaults(function)
-
-    def make(**values: Any) -> Any:
-        return SimpleNamespace(**{method: functools.partial(function, **values) if values else function})
-
-    return {"parameters": parameters, "methods": {method: _places(kind, method, arguments, where)}, "make": make}
+    return {"parameters": parameters, "methods": {method: _places(kind, method, arguments, where)}}
 
 
 def _of_class(kind: str, cls: type, where: str) -> dict[str, Any]:
@@ -149,7 +161,7 @@ def _of_class(kind: str, cls: type, where: str) -> dict[str, Any]:
             raise TypeError(f"{where}: parameters of YAML are keyword-only: write __init__(self, *, {', '.join(arguments[1:])})")
         parameters = [_parameter(spec, where) for spec in keywords]
         _with_defaults(cls.__init__)
-    return {"parameters": parameters, "methods": methods, "make": cls}
+    return {"parameters": parameters, "methods": methods}
 
 
 def _require_methods(kind: str, methods: dict[str, Any], where: str) -> None:
@@ -177,8 +189,9 @@ def _place_of(target: Any) -> tuple[str, int]:
 def _register(kind: str, name: str, target: Any, options: dict[str, Any]) -> Any:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise TypeError(f"{_a(kind)} needs a name of letters, digits and '_', by which YAML knows it: @kvlab.{kind.replace(' ', '_')}(\"my_{kind.replace(' ', '_')}\")")
-    if _kinds.get(name, kind) != kind:
-        raise ValueError(f"'{name}' is {_a(_kinds[name])} in Python already: choose another name")
+    earlier = declared[name].facts["kind"] if name in declared else kind
+    if earlier != kind:
+        raise ValueError(f"'{name}' is {_a(earlier)} in Python already: choose another name")
     file, line = _place_of(target)
     where = f"{file}:{line}: {kind} '{name}'"
     is_function = inspect.isfunction(target)
@@ -186,18 +199,23 @@ def _register(kind: str, name: str, target: Any, options: dict[str, Any]) -> Any
         raise TypeError(f"{kind} '{name}' decorates a function or a class, and not {target!r}")
     if is_function and kind == "scheduler":
         raise TypeError(f"{where}: a scheduler is a class with plan(self, view, plan)")
-    declared = (_of_function if is_function else _of_class)(kind, target, where)
-    _require_methods(kind, declared["methods"], where)
+    told = (_of_function if is_function else _of_class)(kind, target, where)
+    _require_methods(kind, told["methods"], where)
     if kind == "scorer":
-        _check_tensors(declared["methods"]["score"], options, where)
+        _check_tensors(told["methods"]["score"], options, where)
     summary = (inspect.getdoc(target) or "in Python, without a docstring").splitlines()[0]
     source = f"Python, {os.path.relpath(file) if os.path.exists(file) else file}:{line}"
     options = {key: value for key, value in options.items() if key != "tensors"}
-    _kvlab.add_policy({"kind": kind, "name": name, "summary": summary, "source": source, "file": file, "line": line, "options": options, **declared})
-    _kinds[name] = kind
-    settings = f"{kind} {name} {sorted(options.items())} {[sorted(p.items()) for p in declared['parameters']]}\n"
-    _texts[name] = lambda: settings + text_of(target)
+    settings = f"{kind} {name} {sorted(options.items())} {[sorted(p.items()) for p in told['parameters']]}\n"
+    facts = {"kind": kind, "name": name, "summary": summary, "source": source, "file": file, "line": line, "options": options, **told}
+    add(Declared(target, facts, lambda: settings + text_of(target)))
     return target
+
+
+def add(policy: Declared, make: Callable[..., Any] | None = None) -> None:
+    """Makes a policy known to the program, in place of an earlier one of its name. make: None: from its target."""
+    _kvlab.add_policy({**policy.facts, "make": make or _maker(policy.facts["kind"], policy.target)})
+    declared[policy.facts["name"]] = policy
 
 
 def _check_tensors(places: Sequence[int], options: dict[str, Any], where: str) -> None:
@@ -279,5 +297,5 @@ def dispatcher(name: str) -> Callable[[Any], Any]:
     return _decorator("dispatcher", name)
 
 
-_kvlab.take_policy_texts_from(lambda: {name: text() for name, text in tuple(_texts.items())})
+_kvlab.take_policy_texts_from(lambda: {name: policy.text() for name, policy in tuple(declared.items())})
 atexit.register(_kvlab.forget_policies)

@@ -17,7 +17,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _INSTALLED = (*{Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}, Path(__file__).resolve().parent)
 
 
-def _is_installed(file: str | None) -> bool:
+def is_installed(file: str | None) -> bool:
     """True of the standard library, installed packages and this one: their version says it all."""
     if not file:
         return True
@@ -85,7 +85,7 @@ def _plain(value: Any) -> bool:
 def _text_of_module(name: str, module: ModuleType, seen: set[int]) -> str:
     """The files of a module and of the user's own modules that it imports; of others, the version."""
     file = getattr(module, "__file__", None)
-    if _is_installed(file):
+    if is_installed(file):
         return _version(module.__name__)
     if id(module) in seen:
         return module.__name__
@@ -139,7 +139,7 @@ def _text(target: Any, seen: set[int]) -> str:
     module = sys.modules.get(target.__module__)
     code = getattr(target, "__code__", None)
     file = code.co_filename if code else getattr(module, "__file__", None)
-    if target.__module__ != "__main__" and _is_installed(file) and not str(file).startswith("<"):
+    if target.__module__ != "__main__" and is_installed(file) and not str(file).startswith("<"):
         return f"{target.__module__}.{target.__qualname__} {_version(target.__module__)}"
     parts = [_source(target)]
     functions = [target] if isinstance(target, FunctionType) else list(_functions_of(target))

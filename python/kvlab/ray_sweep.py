@@ -11,13 +11,17 @@ from typing import Any
 from kvlab._call import call
 from kvlab._kvlab import InputError
 from kvlab.experiments import Experiment, file_of, run
+from kvlab.policy_transfer import Sent, packed, unpack
 from kvlab.results import Results
 from kvlab.yaml_text import overrides
 
 
-def run_shard(folder: str, file: str, settings: Mapping[str, Any], out: str, shard: str, options: Mapping[str, Any]) -> str:
-    """Does one shard in the working directory `folder`, where relative paths of the experiment are looked for. Returns its results folder."""
+def run_shard(folder: str, file: str, settings: Mapping[str, Any], out: str, shard: str, options: Mapping[str, Any], policies: list[Sent]) -> str:
+    """Does one shard in the working directory `folder`, where relative paths of the experiment are looked for. Returns its results folder.
+
+    policies: those in Python that the experiment may name."""
     os.chdir(folder)
+    unpack(policies)
     return str(run(file, settings, out or None, shard=shard, **{"jobs": 1, "quiet": True, **options}).path)
 
 
@@ -30,7 +34,8 @@ def run_shards(path: Experiment, settings: Mapping[str, Any], out: str | PathLik
     here, folder = os.getcwd(), str(Path(out)) if out is not None else ""
     file, count = file_of(path, folder), shards or max(1, int(ray.cluster_resources().get("CPU", 1)))
     task = ray.remote(run_shard)
-    tasks = [task.remote(here, file, settings, folder, f"{i}/{count}", options) for i in range(1, count + 1)]
+    policies = packed()
+    tasks = [task.remote(here, file, settings, folder, f"{i}/{count}", options, policies) for i in range(1, count + 1)]
     try:
         parts = ray.get(tasks)
     except KeyboardInterrupt:

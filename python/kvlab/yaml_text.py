@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
@@ -21,8 +22,11 @@ def plain(value: Any) -> Any:
         return fspath(value)
     if hasattr(value, "tolist"):  # of numpy
         return plain(value.tolist())
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, bool):
         return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind.__new__(kind, value.value if isinstance(value, enum.Enum) else value)  # of subclasses, such as enum.IntEnum
     raise InputError(f"{value!r} is a {type(value).__name__}; an experiment takes numbers, texts, lists and mappings")
 
 
@@ -33,7 +37,9 @@ def flow(value: Any) -> str:
 
 
 def overrides(settings: Mapping[str, Any] | None) -> list[str]:
-    """Settings by dotted key as the values of --set: {"seeds": 3} -> ['seeds=3']."""
+    """Settings by dotted key as the values of --set: {"seeds": 3} -> ['seeds=3']. TypeError: they are no mapping."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise TypeError(f"set= is a mapping, such as {{'seeds': 3}}, and not a {type(settings).__name__}")
     return [f"{key}={flow(value)}" for key, value in (settings or {}).items()]
 
 

@@ -105,11 +105,11 @@ class Errors(Policies):
             keys[0] = 0
             return keys[:, 0]
 
-        @fails("numbers, one for each token, and returned ndarray of shape (")
+        @fails("real numbers, one for each token, and returned ndarray of float32 with shape (")
         def returns_a_matrix(keys):
             return keys
 
-        @fails("numbers, one for each token, and returned NoneType")
+        @fails("real numbers, one for each token, and returned NoneType")
         def returns_nothing(keys):
             pass
 

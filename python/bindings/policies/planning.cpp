@@ -3,22 +3,11 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
-#include <mutex>
-#include <set>
-
 namespace kvlab {
 
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw nb::value_error(what.c_str()); }
-
-// Reasons are read after the plan, and as long as results are written.
-const char* kept_reason(const std::string& reason) {
-  static std::mutex mutex;
-  static std::set<std::string> reasons;
-  const std::lock_guard lock(mutex);
-  return reasons.insert(reason).first->c_str();
-}
 
 }  // namespace
 
@@ -97,7 +86,7 @@ void Planning::reject(RequestId r, const std::string& reason) {
   require_waiting(r, "reject");
   room_.erase(r);
   rejected_.insert(r);
-  view().reject(r, kept_reason(reason));
+  view().reject(r, reasons_.insert(reason).first->c_str());
 }
 
 void Planning::add(RequestId r, std::int32_t tokens) {
@@ -122,6 +111,11 @@ class LentPlanning {
     return *planning_;
   }
   [[nodiscard]] ReplicaView& view() const { return get().view(); }
+  // ValueError: the request was lent by another replica, or by another policy, whose numbers are not those of this view.
+  [[nodiscard]] RequestId id(const PythonRequest& r) const {
+    if (!r.is_lent_by(lease_)) refuse("the request is not of this view: take it from view.waiting(), running() or each_running()");
+    return r.id();
+  }
 
  private:
   Planning* planning_;
@@ -187,15 +181,15 @@ void bind_memory(nb::class_<View>& c) {
   c.def_prop_ro("block_tokens", [](const View& v) { return v.view().block_tokens(); });
   c.def_prop_ro("num_blocks", [](const View& v) { return v.view().num_blocks(); });
   c.def_prop_ro("free_blocks", [](const View& v) { return v.view().free_blocks(); });
-  c.def("blocks_for", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_for(r.id(), tokens); });
-  c.def("blocks_needed", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_needed(r.id(), tokens); });
-  c.def("peak_blocks", [](const View& v, const R& r) { return v.view().peak_blocks(r.id()); });
-  c.def("lookup", [](const View& v, const R& r) { return v.view().lookup(r.id()); });
+  c.def("blocks_for", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_for(v.id(r), tokens); });
+  c.def("blocks_needed", [](const View& v, const R& r, std::int32_t tokens) { return v.view().blocks_needed(v.id(r), tokens); });
+  c.def("peak_blocks", [](const View& v, const R& r) { return v.view().peak_blocks(v.id(r)); });
+  c.def("lookup", [](const View& v, const R& r) { return v.view().lookup(v.id(r)); });
   c.def(
       "try_allocate",
-      [](const View& v, const R& r, std::int32_t tokens, std::int32_t ahead) { return v.get().try_allocate(r.id(), tokens, ahead); },
+      [](const View& v, const R& r, std::int32_t tokens, std::int32_t ahead) { return v.get().try_allocate(v.id(r), tokens, ahead); },
       nb::arg("request"), nb::arg("tokens"), nb::arg("ahead") = 0);
-  c.def("allocate_or_preempt", [](const View& v, const R& r, std::int32_t tokens) { return v.get().allocate_or_preempt(r.id(), tokens); });
+  c.def("allocate_or_preempt", [](const View& v, const R& r, std::int32_t tokens) { return v.get().allocate_or_preempt(v.id(r), tokens); });
 }
 
 void bind_queues(nb::class_<View>& c) {
@@ -205,16 +199,16 @@ void bind_queues(nb::class_<View>& c) {
   c.def("waiting", [](const View& v, std::int64_t position) { return v.get().waiting(position); });
   c.def("running", &running_requests);
   c.def("each_running", [](const View& v) { return RunningWalk(v); });
-  c.def("needed_tokens", [](const View& v, const R& r) { return v.get().needed_tokens(r.id()); });
-  c.def("predicted_tokens", [](const View& v, const R& r) { return v.view().predicted_output(r.id()); });
-  c.def("precedes", [](const View& v, const R& a, const R& b) { return v.view().precedes(a.id(), b.id()); });
-  c.def("readiness", [](const View& v, const R& r) { return name_of_readiness(v.get().readiness(r.id())); });
-  c.def("admit", [](const View& v, const R& r) { v.get().admit(r.id()); });
-  c.def("reject", [](const View& v, const R& r, const std::string& reason) { v.get().reject(r.id(), reason); });
+  c.def("needed_tokens", [](const View& v, const R& r) { return v.get().needed_tokens(v.id(r)); });
+  c.def("predicted_tokens", [](const View& v, const R& r) { return v.view().predicted_output(v.id(r)); });
+  c.def("precedes", [](const View& v, const R& a, const R& b) { return v.view().precedes(v.id(a), v.id(b)); });
+  c.def("readiness", [](const View& v, const R& r) { return name_of_readiness(v.get().readiness(v.id(r))); });
+  c.def("admit", [](const View& v, const R& r) { v.get().admit(v.id(r)); });
+  c.def("reject", [](const View& v, const R& r, const std::string& reason) { v.get().reject(v.id(r), reason); });
   c.def(
       "preempt",
       [](const View& v, const R& r, const std::string& mode, const std::string& end) {
-        v.get().preempt(r.id(), mode_named(mode), end_named(end));
+        v.get().preempt(v.id(r), mode_named(mode), end_named(end));
       },
       nb::arg("request"), nb::arg("mode") = "recompute", nb::arg("end") = "front");
 }
@@ -230,7 +224,7 @@ void bind_planning(nb::module_& m) {
   bind_queues(view);
   bind_memory(view);
   nb::class_<LentPlan> plan(m, "StepPlan", "The work of one step.");
-  plan.def("add", [](const LentPlan& p, const R& r, std::int32_t tokens) { p.get().add(r.id(), tokens); });
+  plan.def("add", [](const LentPlan& p, const R& r, std::int32_t tokens) { p.get().add(p.id(r), tokens); });
   plan.def_prop_ro("tokens", [](const LentPlan& p) { return p.get().step().tokens; });
   plan.def_prop_ro("num_requests", [](const LentPlan& p) { return p.get().step().num_requests(); });
   nb::class_<RunningWalk> walk(m, "RunningWalk");

@@ -13,7 +13,9 @@ namespace kvlab {
 // One plan in the making by a scheduler in Python. Its calls are checked, since a mistake in Python must end in a message: ValueError.
 class Planning {
  public:
-  Planning(ReplicaView& view, StepPlan& plan, const LeasePtr& lease) : step_{view, plan}, lease_(lease) {}
+  // reasons: of rejections, kept for as long as the replica, which refers to them after the plan.
+  Planning(ReplicaView& view, StepPlan& plan, const LeasePtr& lease, std::set<std::string>& reasons)
+      : step_{view, plan}, lease_(lease), reasons_(reasons) {}
 
   [[nodiscard]] ReplicaView& view() const { return step_.view; }
   [[nodiscard]] const StepBuilder& step() const { return step_; }
@@ -36,6 +38,7 @@ class Planning {
 
   StepBuilder step_;
   LeasePtr lease_;
+  std::set<std::string>& reasons_;
   std::map<RequestId, std::int32_t> room_;  // tokens that were allocated in this plan
   std::set<RequestId> rejected_;            // in this plan: their slots are free
 };

@@ -23,6 +23,29 @@ std::set<PythonPolicy*>& all_policies() {
   return *all;
 }
 
+constexpr std::size_t kMostTracebacks = 100;  // a sweep may fail in every run
+
+// By the message's first line. With the GIL alone.
+std::map<std::string, std::string>& tracebacks() {
+  static std::map<std::string, std::string> all;
+  return all;
+}
+
+// A value in a message, in at most so many characters.
+std::string shown(nb::handle value) {
+  constexpr std::size_t kMost = 100;
+  const std::string text = nb::repr(value).c_str();
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+// As Python shows it, with the lines of the sources.
+std::string traceback_text(const nb::python_error& error) {
+  const nb::object traceback = nb::borrow(error.traceback());
+  const nb::object lines = nb::module_::import_("traceback")
+                               .attr("format_exception")(error.type(), error.value(), traceback.is_valid() ? traceback : nb::none());
+  return nb::cast<std::string>(nb::str("").attr("join")(lines));
+}
+
 PythonValue value_of(nb::handle object) {
   if (PyBool_Check(object.ptr())) return nb::cast<bool>(object);
   if (PyLong_Check(object.ptr())) return nb::cast<std::int64_t>(object);
@@ -107,11 +130,11 @@ PythonValues PythonPolicy::read(Params& p) const {
   return values;
 }
 
-void PythonPolicy::fail_at(const std::string& place, const std::string& what) const {
-  throw InputError(fmt::format("{}: {} '{}': {}", place, kind_, name_, what));
+std::string PythonPolicy::message(const std::string& place, const std::string& what) const {
+  return fmt::format("{}: {} '{}': {}", place, kind_, name_, what);
 }
 
-void PythonPolicy::fail(const std::string& what) const { fail_at(fmt::format("{}:{}", file_, line_), what); }
+void PythonPolicy::fail(const std::string& what) const { throw InputError(message(fmt::format("{}:{}", file_, line_), what)); }
 
 // The place is the innermost one in the policy's file.
 void PythonPolicy::fail(const nb::python_error& error) const {
@@ -126,14 +149,24 @@ void PythonPolicy::fail(const nb::python_error& error) const {
   }
   const auto type = nb::cast<std::string>(nb::handle(error.type()).attr("__name__"));
   const std::string text = nb::str(error.value()).c_str();
-  fail_at(place, text.empty() ? type : type + ": " + text);
+  const std::string failed = message(place, text.empty() ? type : type + ": " + text);
+  if (tracebacks().size() < kMostTracebacks) tracebacks().emplace(failed.substr(0, failed.find('\n')), traceback_text(error));
+  throw InputError(failed);
 }
+
+std::string traceback_of(const std::string& line) {
+  for (const auto& [failed, traceback] : tracebacks())
+    if (line.find(failed) != std::string::npos) return traceback;
+  return "";
+}
+
+void forget_tracebacks() { tracebacks().clear(); }
 
 double PythonPolicy::number(const char* method, nb::handle returned) const {
   const double number = PyFloat_AsDouble(returned.ptr());
   if (PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    fail(fmt::format("{} must return a number, and returned {}", method, nb::repr(returned).c_str()));
+    fail(fmt::format("{} must return a number, and returned {}", method, shown(returned)));
   }
   if (std::isnan(number)) fail(fmt::format("{} returned NaN", method));
   if (PyLong_Check(returned.ptr()) != 0 && !nb::float_(number).equal(returned))
@@ -147,7 +180,7 @@ std::int64_t PythonPolicy::integer(const char* method, nb::handle returned) cons
   const nb::object index = nb::steal(PyNumber_Index(returned.ptr()));
   if (!index.is_valid()) {
     PyErr_Clear();
-    fail(fmt::format("{} must return a whole number, and returned {}", method, nb::repr(returned).c_str()));
+    fail(fmt::format("{} must return a whole number, and returned {}", method, shown(returned)));
   }
   const std::int64_t number = PyLong_AsLongLong(index.ptr());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();

@@ -75,7 +75,8 @@ class PythonPolicy {
     return nb::cast<T>(options_[key]);
   }
 
-  // Calls f() with the GIL. An exception of Python becomes an InputError with file:line of the policy and the traceback's last line.
+  // Calls f() with the GIL. An exception of Python becomes an InputError with file:line of the policy and the traceback's last line; the
+  // whole traceback is kept for traceback_of().
   template <class F>
   auto call(F&& f) const {
     keep_thread_state();
@@ -96,7 +97,7 @@ class PythonPolicy {
   friend class PythonInstance;
   friend void forget_policies();
   [[noreturn]] void fail(const nb::python_error& error) const;
-  [[noreturn]] void fail_at(const std::string& place, const std::string& what) const;
+  [[nodiscard]] std::string message(const std::string& place, const std::string& what) const;
 
   std::string kind_, name_, summary_, source_, file_;
   std::int64_t line_ = 0;
@@ -139,6 +140,11 @@ void add_scorer(const PolicyPtr& policy);
 void add_scheduler(const PolicyPtr& policy);
 void add_block_cache(const PolicyPtr& policy);
 void add_dispatcher(const PolicyPtr& policy);
+
+// The traceback of the exception whose message (PythonPolicy::call) is in `line`; "" where none is. Forgotten when the next use of policies
+// begins. Holding the GIL.
+std::string traceback_of(const std::string& line);
+void forget_tracebacks();
 
 // The interpreter ends: policies let go of their Python objects.
 void forget_policies();

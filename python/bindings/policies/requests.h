@@ -44,6 +44,7 @@ class PythonRequest {
     require_lent(lease_, call_, "a request");
     return id_;
   }
+  [[nodiscard]] bool is_lent_by(const LeasePtr& lease) const { return lease_ == lease; }
   [[nodiscard]] std::int32_t predicted_tokens() const;
   [[nodiscard]] bool operator==(const PythonRequest& other) const { return &record() == &other.record(); }
 

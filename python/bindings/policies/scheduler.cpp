@@ -1,5 +1,8 @@
 #include "policies/scheduler/scheduler.h"
 
+#include <set>
+#include <string>
+
 #include "bindings/policies/planning.h"
 
 namespace kvlab {
@@ -16,7 +19,7 @@ class PythonScheduler final : public Scheduler {
   void plan(ReplicaView& view, StepPlan& plan) override {
     python_.policy().call([&] {
       const Lending lending(*lease_);
-      Planning planning(view, plan, lease_);
+      Planning planning(view, plan, lease_, reasons_);
       const PlanArguments arguments = lend_planning(planning, lease_);
       plan_(arguments.view, arguments.plan);
     });
@@ -27,6 +30,7 @@ class PythonScheduler final : public Scheduler {
   PythonInstance python_;
   const PythonMethod& plan_;
   LeasePtr lease_ = std::make_shared<Lease>();
+  std::set<std::string> reasons_;  // of the requests that it rejected
   bool predicts_ = false;
 };
 

@@ -159,8 +159,8 @@ class PythonScorer final : public Scorer {
     const bool is_array = nb::try_cast(returned, given);
     if (!is_array) PyErr_Clear();
     if (!is_array || given.shape(0) != tokens)
-      python_.policy().fail(
-          fmt::format("score() must return an array of {} numbers, one for each token, and returned {}", tokens, described(returned)));
+      python_.policy().fail(fmt::format("score() must return a NumPy array of {} real numbers, one for each token, and returned {}", tokens,
+                                        described(returned)));
     for (std::size_t i = 0; i < tokens; ++i) {
       scores[i] = given.data()[i];
       if (std::isnan(scores[i])) python_.policy().fail(fmt::format("score() returned NaN for token {} of the row", i));
@@ -169,8 +169,9 @@ class PythonScorer final : public Scorer {
 
   static std::string described(const nb::object& returned) {
     const std::string type = nb::str(nb::handle(returned.type()).attr("__name__")).c_str();
-    if (!nb::hasattr(returned, "shape")) return type;
-    return fmt::format("{} of shape {}", type, nb::repr(returned.attr("shape")).c_str());
+    if (!nb::hasattr(returned, "shape") || !nb::hasattr(returned, "dtype")) return type;
+    const nb::object dtype = returned.attr("dtype"), shape = returned.attr("shape");
+    return fmt::format("{} of {} with shape {}", type, nb::str(nb::handle(dtype)).c_str(), nb::repr(shape).c_str());
   }
 
   PythonInstance python_;

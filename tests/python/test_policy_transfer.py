@@ -1,0 +1,222 @@
+"""Tests that policies in Python work in other processes: python3 tests/python/test_policy_transfer.py, with an interpreter that has the package.
+
+The processes begin in an empty folder without this file and without the modules that the policies use."""
+
+import filecmp
+import functools
+import importlib.util
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import unittest
+from pathlib import Path
+
+from policy_case import MISSING, Policies, serving
+
+if not MISSING:
+    import numpy as np
+
+    import kvlab
+    from kvlab import policies
+    from kvlab._call import call
+
+NO_CLOUDPICKLE = "" if importlib.util.find_spec("cloudpickle") else "no package cloudpickle"
+NO_RAY = "" if importlib.util.find_spec("ray") else "no package ray"
+TABLES = ["summary.csv", "requests.csv", "timeline.csv"]
+HELPER = "import math\nSCALE = 3\n\ndef weight(tokens):\n    return SCALE * math.sqrt(tokens)\n"
+WEIGHTS = [0.5, 2.0]
+
+
+@functools.lru_cache(maxsize=None)
+def cached(tokens):
+    return tokens // 7
+
+
+class Base:
+    def __init__(self, *, slope=2.0):
+        self.slope = slope
+
+
+def declare(helper, sign):
+    """Policies of all kinds, with what is hard to send: a module, a cache, a closure, a base class, super()."""
+
+    @kvlab.order("sent_order")
+    def sent_order(request, now, *, least=kvlab.param(10, min=0, meaning="tokens")):
+        return sign * helper.weight(max(least, cached(request.prompt_tokens)))
+
+    @kvlab.scorer("sent_scorer", needs=["keys"], cost="key_norm")
+    def sent_scorer(keys):
+        return sign * np.linalg.norm(keys, axis=1) * WEIGHTS[0]
+
+    @kvlab.dispatcher("sent_dispatcher")
+    class SentDispatcher(Base):
+        def __init__(self, *, slope=1.5):
+            super().__init__(slope=slope)
+
+        def route(self, request, replicas):
+            return min(replicas, key=lambda r: self.slope * r.waiting + r.running + helper.SCALE * r.used_blocks)
+
+    @kvlab.block_cache("sent_cache")
+    class SentCache:
+        def rank(self, block):
+            return block
+
+    @kvlab.scheduler("sent_scheduler")
+    class SentScheduler:
+        def plan(self, view, plan):
+            for request in view.each_running():
+                tokens = view.needed_tokens(request)
+                if tokens > 0 and view.allocate_or_preempt(request, tokens):
+                    plan.add(request, tokens)
+            if view.num_waiting and view.readiness(view.waiting(0)) == "ready":
+                request = view.waiting(0)
+                tokens = view.needed_tokens(request)
+                if view.try_allocate(request, tokens):
+                    view.admit(request)
+                    plan.add(request, tokens)
+
+
+EXPERIMENT = serving(
+    replicas=2,
+    order=["fcfs", {"sent_order": {"least": [10, 40]}}],
+    dispatcher="sent_dispatcher",
+    scheduler=["sarathi", "sent_scheduler"],
+    block_cache="sent_cache",
+    kv_policy=[{"recipe": "full"}, {"recipe": "knorm", "scorer": "sent_scorer", "budget_tokens": 256}],
+    memory={"num_blocks": 3000},
+)
+EXPERIMENT["trace"]["generate"]["requests"] = 40
+
+
+class Transfer(Policies):
+    def setUp(self):
+        super().setUp()
+        known = dict(policies.declared)
+        self.addCleanup(lambda: (policies.declared.clear(), policies.declared.update(known)))
+        Path("helper_of_transfer.py").write_text(HELPER)
+        sys.path.insert(0, str(self.place))
+        self.addCleanup(sys.path.remove, str(self.place))
+        self.addCleanup(sys.modules.pop, "helper_of_transfer", None)
+        import helper_of_transfer
+
+        self.helper = helper_of_transfer
+
+    def times(self, results):
+        return {run: (results.path / "runs" / run / "manifest.json").stat().st_mtime_ns for run in results.runs}
+
+    def assert_same_results(self, a, b):
+        self.assertEqual(filecmp.cmpfiles(a, b, TABLES, shallow=False), (TABLES, [], []))
+
+    def elsewhere(self, sent, program):
+        """Runs a program in a process that has an empty folder and `sent`."""
+        folder = self.place / "elsewhere"
+        folder.mkdir()
+        (folder / "sent").write_bytes(sent)
+        text = "import pickle, sys, kvlab, kvlab.policy_transfer as t\nt.unpack(pickle.loads(open('sent', 'rb').read()))\n" + textwrap.dedent(program)
+        return subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=False)
+
+
+class Shards(Transfer):
+    def test_merging_takes_the_runs_that_shards_did_again_after_an_edit(self):
+        for sign in (-1, 1):
+            declare(self.helper, sign)
+            for shard in ("1/2", "2/2"):
+                self.run_quietly(EXPERIMENT, out="parts", shard=shard)
+            call("merge", "parts")
+            self.assert_same_results(self.run_quietly(EXPERIMENT, out=f"whole{sign}").path, "parts")
+
+
+@unittest.skipIf(NO_CLOUDPICKLE, NO_CLOUDPICKLE)
+class Processes(Transfer):
+    def sent(self):
+        from kvlab.policy_transfer import packed
+
+        return pickle.dumps(packed())
+
+    def test_another_process_gives_the_same_results_and_identity(self):
+        declare(self.helper, -1)
+        done = self.elsewhere(self.sent(), f"kvlab.run({EXPERIMENT!r}, quiet=True, out={str(self.place / 'there')!r})")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        before = self.times(kvlab.load("there"))
+        self.assertEqual(len(before), 12)
+        again = self.run_quietly(EXPERIMENT, out="there")
+        self.assertEqual(self.times(again), before)  # same identity: nothing is done again
+        here = self.run_quietly(EXPERIMENT, out="here")
+        self.assert_same_results(here.path, again.path)
+        declare(self.helper, 1)  # edited
+        self.assertNotEqual(self.times(self.run_quietly(EXPERIMENT, out="there")), before)
+
+    def test_a_policy_that_cannot_be_sent_is_named_where_it_is_used(self):
+        lock = threading.Lock()
+
+        @kvlab.order("has_a_lock")
+        def has_a_lock(request):
+            with lock:
+                return request.prompt_tokens
+
+        declare(self.helper, 1)
+        program = f"""
+            kvlab.run({serving(order='sent_order')!r}, quiet=True)
+            kvlab.run({serving(order='has_a_lock')!r}, quiet=True)
+            """
+        done = self.elsewhere(self.sent(), program)
+        self.assertEqual(done.returncode, 1)
+        last = done.stderr.strip().splitlines()[-1]
+        self.assertIn("order 'has_a_lock': NotSent: it cannot be sent to another process: TypeError: cannot pickle '_thread.lock' object", last)
+        self.assertTrue((self.place / "elsewhere" / "results" / "serving").is_dir())
+
+    def test_a_policy_that_cannot_be_loaded_is_named(self):
+        from kvlab.policy_transfer import Sent
+
+        @kvlab.order("loads_badly")
+        def loads_badly(request):
+            return 1
+
+        facts = policies.declared["loads_badly"].facts
+        done = self.elsewhere(pickle.dumps([Sent(facts, "text", b"cno_such_module\nname\n.")]), f"kvlab.run({serving(order='loads_badly')!r}, quiet=True)")
+        self.assertIn("order 'loads_badly': NotSent: it cannot be loaded in this process: ModuleNotFoundError: No module named 'no_such_module'", done.stderr)
+
+    def test_what_is_known_already_stays(self):
+        from kvlab.policy_transfer import packed, unpack
+
+        declare(self.helper, 1)
+        before = dict(policies.declared)
+        unpack(packed())
+        self.assertEqual(policies.declared, before)
+
+
+@unittest.skipIf(NO_RAY, NO_RAY)
+class Ray(Transfer):
+    def test_workers_of_ray_know_the_policies_of_the_driver(self):
+        import ray
+
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        self.addCleanup(ray.shutdown)
+        declare(self.helper, -1)
+        whole = self.run_quietly(EXPERIMENT, out="whole")
+        shared = kvlab.sweep(EXPERIMENT, {"seed": [1]}, ray=True, out="shared", shards=2)
+        self.assert_same_results(whole.path, shared.path)
+        before = self.times(shared)
+        self.assertEqual(self.times(self.run_quietly(EXPERIMENT, set={"seed": [1]}, out="shared")), before)
+        declare(self.helper, 1)  # workers know the edited one
+        edited = kvlab.sweep(EXPERIMENT, {"seed": [1]}, ray=True, out="shared", shards=2)
+        self.assertNotEqual(self.times(edited), before)
+        self.assert_same_results(self.run_quietly(EXPERIMENT, out="edited").path, edited.path)
+        self.assert_names_what_cannot_be_sent()
+
+    def assert_names_what_cannot_be_sent(self):
+        lock = threading.Lock()
+
+        @kvlab.order("locked")
+        def locked(request):
+            with lock:
+                return request.prompt_tokens
+
+        with self.assertRaisesRegex(kvlab.InputError, "order 'locked': NotSent: it cannot be sent to another process"):
+            kvlab.sweep(serving(order="locked"), {"seed": [1]}, ray=True, out="locked", shards=1)
+
+
+if __name__ == "__main__":
+    unittest.main()
