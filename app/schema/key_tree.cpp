@@ -1,0 +1,38 @@
+#include "app/schema/key_tree.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace kvlab {
+
+namespace {
+
+// Names that users choose are in capitals where keys are collected.
+bool is_user_named(const std::string& key) {
+  return !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isupper(c) != 0; });
+}
+
+// Readers note a key's default as text where the file does not have the key, and its type and range where it does.
+bool says_more(const AskedKeys::Asked& one, const AskedKeys::Asked& known) {
+  const auto rank = [](const AskedKeys::Asked& a) { return a.type.empty() ? 0 : a.type == "text" ? 1 : 2; };
+  return rank(one) > rank(known);
+}
+
+}  // namespace
+
+KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked) {
+  KeyNode root;
+  for (const AskedKeys::Asked& one : asked) {
+    KeyNode* at = &root;
+    for (std::size_t begin = 0; begin <= one.path.size();) {
+      const std::size_t end = std::min(one.path.find('.', begin), one.path.size());
+      const std::string key = one.path.substr(begin, end - begin);
+      at = &at->below[is_user_named(key) ? kUserNamed : key];
+      begin = end + 1;
+    }
+    if (says_more(one, at->doc)) at->doc = one;
+  }
+  return root;
+}
+
+}  // namespace kvlab
