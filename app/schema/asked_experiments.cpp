@@ -58,7 +58,7 @@ trace: {file: traces/samples/azure_like.csv, arrival: {poisson: {rate_per_s: 1}}
 )",
     // Recorded log, its folders, the older name of a key.
     R"(
-model: llama-3.1-8b
+model: gemma-2b
 hardware: h100
 scheduler: vllm_v1
 router: round_robin

@@ -13,9 +13,19 @@ bool is_user_named(const std::string& key) {
 }
 
 // Readers note a key's default as text where the file does not have the key, and its type and range where it does.
-bool says_more(const AskedKeys::Asked& one, const AskedKeys::Asked& known) {
-  const auto rank = [](const AskedKeys::Asked& a) { return a.type.empty() ? 0 : a.type == "text" ? 1 : 2; };
-  return rank(one) > rank(known);
+int rank(const AskedKeys::Asked& a) { return a.type.empty() ? 0 : a.type == "text" ? 1 : 2; }
+
+// A default that differs between experiments follows from the rest of the experiment, and is left out.
+void join_docs(const AskedKeys::Asked& one, KeyNode& node) {
+  if (rank(one) < rank(node.doc) || one.type.empty()) return;
+  const bool is_first = rank(one) > rank(node.doc);
+  node.has_default = (is_first || node.has_default) && !(rank(one) == rank(node.doc) && one.fallback != node.doc.fallback);
+  if (is_first) node.doc = one;
+}
+
+void drop_defaults(KeyNode& node) {
+  if (!node.has_default) node.doc.fallback.clear();
+  for (auto& [key, below] : node.below) drop_defaults(below);
 }
 
 }  // namespace
@@ -30,8 +40,9 @@ KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked) {
       at = &at->below[is_user_named(key) ? kUserNamed : key];
       begin = end + 1;
     }
-    if (says_more(one, at->doc)) at->doc = one;
+    join_docs(one, *at);
   }
+  drop_defaults(root);
   return root;
 }
 

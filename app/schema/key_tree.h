@@ -11,6 +11,7 @@ namespace kvlab {
 // A key with its documentation, and the keys below it.
 struct KeyNode {
   AskedKeys::Asked doc;
+  bool has_default = true;  // doc.fallback is that of every experiment
   std::map<std::string, KeyNode> below;
 };
 

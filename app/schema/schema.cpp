@@ -194,6 +194,8 @@ Json system_schema(const Json& experiment, const Json& pool) {
 
 std::string experiment_schema() {
   KeyNode tree = key_tree(asked_of_experiments());
+  for (auto& [key, node] : tree.below["kv_policy"].below)
+    if (key != "recipe") node.doc.fallback.clear();  // the default is the recipe's
   tree.below["pools"].below[kUserNamed].below.erase("kv_policy");  // asked for to be refused there
   SchemaMaker maker(tree);
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
