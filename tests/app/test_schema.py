@@ -183,7 +183,7 @@ class Schema(unittest.TestCase):
                 document = document_of(file.read_text())
             except yaml.YAMLError:
                 continue  # an editor says so without a schema
-            if not self.errors(document):
+            if self.validator.is_valid(document):
                 passed.add(file.stem)
         known = [name for names in PASSES.values() for name in names.split()]
         self.assertEqual(sorted(passed), sorted(known))
@@ -205,8 +205,8 @@ class Schema(unittest.TestCase):
             for key, value in form.get("properties", {}).items():
                 for written, is_right in ((key, True), (key + "x", False)):
                     policy = {kind: {name: {written: self.example(value)}}}
-                    errors = self.errors(policy if top else {"kv_policy": {"recipe": "full", **policy}})
-                    self.assertEqual(not errors, is_right, f"{policy}: {errors}")
+                    document = policy if top else {"kv_policy": {"recipe": "full", **policy}}
+                    self.assertEqual(self.validator.is_valid(document), is_right, policy)
                 checked += 1
         self.assertGreater(checked, 200)
 
