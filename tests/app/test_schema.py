@@ -86,10 +86,18 @@ Numbers.add_implicit_resolver("tag:yaml.org,2002:merge", yaml.resolver.re.compil
 def document_of(text):
     """The document of a YAML text, with keys that are texts, as in JSON."""
 
+    done = {}  # aliases stay shared
+
     def with_text_keys(value):
-        if isinstance(value, dict):
-            return {key if isinstance(key, str) else str(key): with_text_keys(below) for key, below in value.items()}
-        return [with_text_keys(item) for item in value] if isinstance(value, list) else value
+        if not isinstance(value, (dict, list)):
+            return value
+        if id(value) not in done:
+            done[id(value)] = (
+                {key if isinstance(key, str) else str(key): with_text_keys(below) for key, below in value.items()}
+                if isinstance(value, dict)
+                else [with_text_keys(item) for item in value]
+            )
+        return done[id(value)]
 
     return with_text_keys(yaml.load(text, Numbers))
 
