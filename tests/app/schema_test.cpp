@@ -27,10 +27,17 @@ class SchemaTest : public AppTest {
   }
   // The first of a value's forms, next to lists and variables.
   [[nodiscard]] const Json& form(const Json& value) const { return value.contains("anyOf") ? form(target(value["anyOf"][0])) : value; }
-  [[nodiscard]] const Json& mapping_of(const char* key) const { return form(schema_["properties"][key]); }
+  [[nodiscard]] const Json& mapping_of(const char* key) const {
+    const Json& value = schema_["properties"][key];
+    for (const Json& one : value["anyOf"])
+      if (target(one).contains("properties") || target(one).contains("additionalProperties")) return target(one);
+    return form(value);
+  }
   // The parameters of a name of a kind.
   [[nodiscard]] const Json& parameters(const std::string& kind, const std::string& name) const {
-    return form(schema_["$defs"]["one." + kind]["anyOf"][1]["properties"].at(name));
+    const Json& forms = schema_["$defs"]["one." + kind]["anyOf"];
+    const Json& named = forms[0].contains("anyOf") ? forms[0]["anyOf"] : forms;  // with `none` beside the names
+    return form(named[1]["properties"].at(name));
   }
 
   Json schema_;

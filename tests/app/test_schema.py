@@ -208,7 +208,9 @@ class Schema(unittest.TestCase):
                 self.assertEqual(self.errors({"kv_policy": {"recipe": name}}), [])
                 self.assertTrue(self.errors({"kv_policy": {"recipe": name, "budget_token": 128}}), name)
                 continue
-            form = self.target(self.schema["$defs"][f"one.{kind}"])["anyOf"][1]["properties"][name]["anyOf"][0]
+            forms = self.schema["$defs"][f"one.{kind}"]["anyOf"]
+            forms = forms[0].get("anyOf", forms)  # with `none` or a number beside the names
+            form = forms[1]["properties"][name]["anyOf"][0]
             top = kind in self.schema["properties"]
             for key, value in form.get("properties", {}).items():
                 for written, is_right in ((key, True), (key + "x", False)):
