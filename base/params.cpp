@@ -251,6 +251,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   record(key, "name, or {name: {parameters}}", fallback, "", meaning);
   const YAML::Node node = find(key);
   const auto without_parameters = [&](const std::string& name) {
+    if (AskedKeys::listens()) AskedKeys::note(file_->name, {path_of(key) + "." + name, "", "", "", ""});
     Params none = below(YAML::Node(YAML::NodeType::Map), path_of(key) + "." + name, key + " '" + name + "'");
     none.docs_ = docs_;
     none.preferred_ = preferred_;

@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kMaxCount = 1 << 20;  // so that prefix, context and new tokens together stay far below 2^30
+constexpr std::int32_t kMaxCount = kLargestCount;
 const std::string kSmallest = "values below become this";
 const std::string kLargest = "values above become this";
 
@@ -49,12 +49,12 @@ class Lognormal final : public CountDistribution {
   explicit Lognormal(Params& p) {
     const double median = p.required<double>("median", 1, kMaxCount, "half of the values are below");
     mu_ = std::log(median);
-    if (p.has("mean")) {  // mean = median * exp(sigma^2 / 2)
+    const bool has_mean = p.has("mean");
+    if (has_mean || p.is_describing()) {  // mean = median * exp(sigma^2 / 2)
       const double mean = p.required<double>("mean", median, kMaxCount, "mean before rounding and limits; instead of sigma");
       sigma_ = std::sqrt(2.0 * std::log(mean / median));
-    } else {
-      sigma_ = p.required<double>("sigma", 0, 10, "deviation of the logarithm");
     }
+    if (!has_mean) sigma_ = p.required<double>("sigma", 0, 10, "deviation of the logarithm");
     min_ = p.optional<std::int32_t>("min", 1, 1, kMaxCount, kSmallest);
     max_ = p.optional<std::int32_t>("max", kMaxCount, min_, kMaxCount, kLargest);
   }
@@ -120,16 +120,6 @@ class FromTrace final : public CountDistribution {
   bool paired_ = false;
 };
 
-std::unique_ptr<CountDistribution> make_counts(const std::string& name, Params& p, TraceColumn column) {
-  if (name == "fixed") return std::make_unique<Fixed>(p);
-  if (name == "uniform") return std::make_unique<Uniform>(p);
-  if (name == "lognormal") return std::make_unique<Lognormal>(p);
-  if (name == "geometric") return std::make_unique<Geometric>(p);
-  if (name == "zipf") return std::make_unique<ZipfCounts>(p);
-  if (name == "trace") return std::make_unique<FromTrace>(p, column);
-  p.fail("unknown distribution '" + name + "'" + suggestion(name, {"fixed", "uniform", "lognormal", "geometric", "zipf", "trace"}));
-}
-
 class ConstantSpan final : public SpanDistribution {
  public:
   explicit ConstantSpan(Span span) : span_(span) {}
@@ -159,20 +149,40 @@ class LognormalSpan final : public SpanDistribution {
   double mu_, sigma_;
 };
 
+}  // namespace
+
+const std::vector<std::string>& count_names() {
+  static const std::vector<std::string> names{"fixed", "uniform", "lognormal", "geometric", "zipf", "trace"};
+  return names;
+}
+
+const std::vector<std::string>& span_names() {
+  static const std::vector<std::string> names{"none", "constant", "exponential", "lognormal"};
+  return names;
+}
+
+std::unique_ptr<CountDistribution> make_counts(const std::string& name, Params& p, TraceColumn column) {
+  if (name == "fixed") return std::make_unique<Fixed>(p);
+  if (name == "uniform") return std::make_unique<Uniform>(p);
+  if (name == "lognormal") return std::make_unique<Lognormal>(p);
+  if (name == "geometric") return std::make_unique<Geometric>(p);
+  if (name == "zipf") return std::make_unique<ZipfCounts>(p);
+  if (name == "trace") return std::make_unique<FromTrace>(p, column);
+  p.fail("unknown distribution '" + name + "'" + suggestion(name, count_names()));
+}
+
 std::unique_ptr<SpanDistribution> make_spans(const std::string& name, Params& p) {
   if (name == "none") return std::make_unique<ConstantSpan>(Span{0});
   if (name == "constant")
     return std::make_unique<ConstantSpan>(from_seconds(p.required<double>("s", 0, kLongestRunSeconds, "always this")));
   if (name == "exponential") return std::make_unique<ExponentialSpan>(p);
   if (name == "lognormal") return std::make_unique<LognormalSpan>(p);
-  p.fail("unknown distribution '" + name + "'" + suggestion(name, {"none", "constant", "exponential", "lognormal"}));
+  p.fail("unknown distribution '" + name + "'" + suggestion(name, span_names()));
 }
-
-}  // namespace
 
 std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key, const std::string& fallback, TraceColumn column,
                                                const std::string& meaning) {
-  auto [name, inner] = p.named(key, fallback, meaning + "; a number, or fixed, uniform, lognormal, geometric, zipf, trace");
+  auto [name, inner] = p.named(key, fallback, meaning + "; a number, or " + join(count_names(), ", "));
   if (p.is_describing()) return std::make_unique<Fixed>(1);
   long long value = 0;
   if (parse_integer(name, value)) {
@@ -185,7 +195,7 @@ std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key
 }
 
 std::unique_ptr<SpanDistribution> read_spans(Params& p, const std::string& key, const std::string& meaning) {
-  auto [name, inner] = p.named(key, "none", meaning + "; none, constant, exponential, lognormal");
+  auto [name, inner] = p.named(key, "none", meaning + "; " + join(span_names(), ", "));
   std::unique_ptr<SpanDistribution> made = make_spans(name, inner);
   inner.reject_unread();
   return made;

@@ -24,6 +24,7 @@ namespace kvlab {
 namespace {
 
 constexpr std::int32_t kProbeBos = 256;
+constexpr const char* kFileMeaning = "attention trace (safetensors); with 'record' or 'synthetic' the file that keeps it";
 
 // A prompt of an evaluation file (engine/probe/README.md) for a byte-level model.
 struct EvalPrompt {
@@ -68,6 +69,7 @@ EvalPrompt read_eval_prompt(Params& p) {
   const std::string task = p.text("task", "which task's prompts");
   const auto length = p.optional<std::int32_t>("length_tokens", 0, 0, 1 << 26, "which length; 0: any");
   const auto index = p.optional<std::int32_t>("index", 0, 0, 1 << 20, "which of the matching prompts");
+  if (p.is_describing()) return {};
   EvalChoice choice{{task}, {}, 0};
   if (length > 0) choice.lengths = {length};
   const std::vector<EvalSample> samples = read_eval_set(file, choice, bytes_of);
@@ -180,7 +182,7 @@ SampleToMake read_sample(Params& s, std::uint64_t seed) {
     r.reject_unread();
   }
   if (!s.has("file")) return sample;
-  sample.file = s.resolve_file(s.text("file", "attention trace (safetensors)"));
+  sample.file = s.resolve_file(s.text("file", kFileMeaning));
   std::error_code error;
   if (!sample.make && !std::filesystem::exists(sample.file, error))
     s.fail_at("file", sample.file + ": cannot be opened; name a 'record' to make it");
@@ -240,6 +242,13 @@ AttentionTrace trace_of(const SampleToMake& sample, const Params& s) {
 }
 
 }  // namespace
+
+void describe_attention_sample(Params& described) {
+  Params recorded = described.child("record", "record"), synthetic = described.child("synthetic", "synthetic");
+  read_recording(recorded);
+  read_synthetic_attention(synthetic);
+  described.text("file", kFileMeaning);
+}
 
 std::vector<std::shared_ptr<const AttentionSample>> read_attention_samples(Params& samples, std::uint64_t seed) {
   static std::mutex mutex;

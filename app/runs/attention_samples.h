@@ -23,4 +23,7 @@ struct AttentionSample {
 // Only synthetic samples differ between seeds. Errors: InputError with file:line:column.
 std::vector<std::shared_ptr<const AttentionSample>> read_attention_samples(Params& samples, std::uint64_t seed);
 
+// Documents the keys of one sample. `described`: made by Params::describing(), so no file is read.
+void describe_attention_sample(Params& described);
+
 }  // namespace kvlab

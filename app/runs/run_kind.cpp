@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "app/runs/experiment.h"
 #include "app/runs/figure_settings.h"
 #include "app/runs/report.h"
 
@@ -61,8 +62,10 @@ void RunKind::report(const SweepReport& report, std::ostream& out) const {
 
 std::string read_kind(Params& p) {
   p.text("name", "", "name of the results folder; default: the file's name");
-  if (p.has(kPathsFrom)) p.child(kPathsFrom, kPathsFrom);  // read with the experiment
-  p.optional_child(kFigures, kFigures);                    // likewise, and taken out
+  // Keys that are read with the experiment, and taken out of it.
+  if (p.has(kPathsFrom)) p.child(kPathsFrom, kPathsFrom);
+  p.optional_child(kFigures, kFigures);
+  p.text(kIncludeResults, "", "results folders of other experiments whose runs are in the tables and figures, too");
   p.optional<std::int64_t>("seed", 1, 0, std::numeric_limits<std::int64_t>::max(), "seed of every random draw");
   p.optional<std::int64_t>("seeds", 1, 1, 100'000, "repetitions with seed, seed + 1, ...");
   const std::vector<std::string> names = kind_names();

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <filesystem>
+#include <string_view>
 
+#include "app/runs/attention_samples.h"
 #include "app/runs/experiment.h"
 #include "app/runs/latency_limit.h"
 #include "app/runs/run_kind.h"
@@ -25,12 +27,12 @@ model: gpt-oss-20b
 hardware: h100
 scheduler: vllm_v1
 memory: {hybrid: true}
-slo: {ttft_ms: 1, tbt_ms: 1, classes: {NAME: {e2e_ms: 1}}}
+slo: {ttft_ms: 1, tbt_ms: 1, classes: {NAME: {e2e_ms: 1, tbt_ms: 1}}, clients: {NAME: {tbt_ms: {p99: 1}}}}
 qoe: {ttft_ms: 1}
 validate: {max_diff_frac: 1}
 images: {tokens_each: 10, encoder: clip-vit-l-14-336}
 paths_from: {working_folder: ., experiment_folder: .}
-figures: {NAME: {title: a, only: {NAME: a}, names: {NAME: a}}}
+figures: {NAME: {title: a, only: {NAME: a}, names: {NAME: a}}, OTHER: {only: a}}
 trace:
   generate:
     requests: 10
@@ -41,14 +43,14 @@ trace:
     shared_prefix: {num_groups: 1, tokens: {fixed: {value: 10}}}
     clients: {num: 2}
     images: {share_frac: 0.5, per_request: {fixed: {value: 1}}}
-    classes: {NAME: {share_frac: 1, prompt_tokens: {fixed: {value: 10}}, output_tokens: {fixed: {value: 10}}, priority: 1, ttft_slo_ms: 1, tpot_slo_ms: 1, tbt_slo_ms: 1}}
+    classes: {NAME: {share_frac: 1, priority: 1, ttft_slo_ms: 1, tpot_slo_ms: 1, tbt_slo_ms: 1}}
 )",
     R"(
 model: llama-3.1-8b
 hardware: h100
 scheduler: vllm_v1
 memory: {num_blocks: 100}
-slo: {preset: mlperf_llama3.1-8b_server, clients: {NAME: {e2e_ms: 1}}}
+slo: {preset: mlperf_llama3.1-8b_server, tbt_ms: {p99: 1}, classes: {NAME: {tbt_ms: {p99: 1}}}, clients: {NAME: {tbt_ms: 1}}}
 kv_policy: {recipe: full}
 samples: {NAME: {file: none.safetensors}}
 load_frac: 0.5
@@ -56,7 +58,7 @@ trace: {file: traces/samples/azure_like.csv, arrival: {poisson: {rate_per_s: 1}}
 )",
     // Recorded log, its folders, the older name of a key.
     R"(
-model: llama-3.1-8b
+model: gemma-2b
 hardware: h100
 scheduler: vllm_v1
 router: round_robin
@@ -69,7 +71,7 @@ model: llama-3.1-8b
 hardware: h100
 scheduler: vllm_v1
 dispatcher: mooncake
-pools: {NAME: {role: prefill, replicas: 1}, OTHER: {role: decode, replicas: 1, hardware: h200}}
+pools: {NAME: {role: prefill, replicas: 1}, OTHER: {role: decode, replicas: 1, hardware: h200, scheduler: vllm_v1}}
 store: {bytes_per_gpu: 1000000000}
 transfer: {layerwise: true}
 trace: {file: traces/samples/azure_like.csv}
@@ -94,12 +96,17 @@ trace: {file: traces/samples/azure_like.csv}
     R"(
 host: replay
 kv_policy: {recipe: snapkv, budget_tokens: 128}
-samples: {NAME: {synthetic: {prompt_tokens: 64, decode_tokens: 4}}}
+samples: {NAME: {file: none.safetensors}}
 )",
     R"(
 host: replay
-kv_policy: {recipe: full}
-samples: {NAME: {record: {model: engine/probe, eval: engine/probe/eval/dev.jsonl, task: niah, length_tokens: 1024, decode_tokens: 1}}}
+kv_policy: {recipe: snapkv, budget_frac: 0.5, weights: none.safetensors}
+samples: {NAME: {file: none.safetensors}}
+)",
+    R"(
+host: replay
+kv_policy: {recipe: snapkv, compression_ratio: 0.5, prefill_selector: all}
+samples: {NAME: {file: none.safetensors}}
 )",
     // Graded answers, and serving by the engine.
     R"(
@@ -117,20 +124,33 @@ scheduler: vllm_v1
 trace: {file: traces/samples/azure_like.csv}
 )"};
 
+constexpr const char* kServed = "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: traces/samples/azure_like.csv}\n";
+
 // One for each quantity that `search` varies, with every limit that it takes.
 std::vector<std::string> search_experiments() {
   std::string limits;
   for (const std::string& column : latency_limit_columns()) limits += ", " + column + ": 1";
   std::vector<std::string> texts;
   for (const char* key : {"rate", "concurrency", "replicas", "tp"})
-    texts.push_back(
-        fmt::format("model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {{file: traces/samples/azure_like.csv}}\nsearch: "
-                    "{{{}: [1, 2]{}}}\n",
-                    key, limits));
+    texts.push_back(fmt::format("{}search: {{{}: [1, 2]{}}}\n", kServed, key, limits));
   return texts;
 }
 
-// Reads an experiment, whatever becomes of it: files that are not there end it, and the keys asked for until then count.
+// One for each name of a key whose names are in no registry, with the parameters that the name needs.
+std::vector<std::string> named_experiments() {
+  std::vector<std::string> texts;
+  for (const char* format : {"bundle", "vidur", "kvlab"})
+    texts.push_back(fmt::format("{}profile: {{{}: {{path: none}}}}\n", kServed, format));
+  texts.push_back(fmt::format("{}profile: {{aisimulate: {{system: none}}}}\n", kServed));
+  for (const std::string& engine : yaml_names(profiles_folder() + "/engines"))
+    texts.push_back(fmt::format("{}engine: {{{}: {{}}}}\n", kServed, engine));
+  texts.push_back(fmt::format("{}parallel: {{tp: 2, overlap: {{token_weave: {{}}}}}}\n", kServed));
+  texts.push_back(fmt::format("{}images: {{tokens_each: 10, encoder: {{layers: 1, hidden: 1, intermediate: 1, patches: 1}}}}\n", kServed));
+  return texts;
+}
+
+// Reads an experiment for the keys that readers ask for. It may end in an error, because files are not there; the keys asked for until then
+// count. Error (InternalError): readers do not know a key of it, so it ends before they asked for all.
 void read_for_its_keys(const std::string& text) {
   const std::filesystem::path sources = std::filesystem::path(profiles_folder()).parent_path();
   try {
@@ -140,17 +160,34 @@ void read_for_its_keys(const std::string& text) {
     const Experiment e = parse_experiment(text, kFileName, {});
     Params p(config, e.runs.at(0).choices, "the experiment");
     kinds.read(p, 1);
-  } catch (const InputError&) {
+  } catch (const InputError& e) {
+    const std::string_view what = e.what();
+    if (what.find("unknown key") != std::string_view::npos)
+      throw InternalError("an experiment of the schema is outdated: " + std::string(what));
   }
+}
+
+// Samples are made when a run replays them, so their keys are read apart from the experiments.
+std::vector<AskedKeys::Asked> asked_of_samples() {
+  std::vector<ParamDoc> docs;
+  const AskedKeys asked("<sample");
+  Params described = Params::describing("sample", docs);
+  describe_attention_sample(described);
+  std::vector<AskedKeys::Asked> all = asked.all();
+  for (AskedKeys::Asked& one : all) one.path = "samples.NAME." + one.path;
+  return all;
 }
 
 }  // namespace
 
 std::vector<AskedKeys::Asked> asked_of_experiments() {
+  std::vector<AskedKeys::Asked> all = asked_of_samples();
   const AskedKeys asked(kFileName);
   for (const char* text : kExperiments) read_for_its_keys(text);
   for (const std::string& text : search_experiments()) read_for_its_keys(text);
-  return asked.all();
+  for (const std::string& text : named_experiments()) read_for_its_keys(text);
+  all.insert(all.end(), asked.all().begin(), asked.all().end());
+  return all;
 }
 
 }  // namespace kvlab

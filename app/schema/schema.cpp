@@ -1,218 +1,212 @@
 #include "app/schema/schema.h"
 
-#include <algorithm>
-#include <functional>
+#include <cctype>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
-#include "app/commands/describe.h"
+#include "app/runs/experiment.h"
+#include "app/runs/serving_system.h"
 #include "app/runs/slo.h"
 #include "app/schema/asked_experiments.h"
-#include "base/registry.h"
+#include "app/schema/key_tree.h"
+#include "app/schema/mapping_texts.h"
+#include "app/schema/name_kinds.h"
+#include "app/schema/value_schema.h"
+#include "base/error.h"
 #include "base/spec_file.h"
-#include "base/text.h"
-#include "policies/block_cache/block_cache.h"
-#include "policies/dispatcher/dispatcher.h"
 #include "policies/kv/recipe.h"
-#include "policies/order/order.h"
-#include "policies/predictor/predictor.h"
-#include "policies/scheduler/scheduler.h"
 
 namespace kvlab {
 
-using Json = nlohmann::ordered_json;
+using Json = SchemaJson;
 
 namespace {
 
-// A key with its documentation, and the keys below it.
-struct KeyNode {
-  AskedKeys::Asked doc;
-  std::map<std::string, KeyNode> below;
-};
+// Names of files that a text may give, by the last part of its path.
+const std::map<std::string, std::vector<std::string>>& named_files() {
+  static const std::map<std::string, std::vector<std::string>> names = {{"hardware", yaml_names(profiles_folder() + "/hardware")},
+                                                                        {"model", yaml_names(profiles_folder() + "/models")},
+                                                                        {"encoder", yaml_names(profiles_folder() + "/encoders")},
+                                                                        {"recipe", recipe_names()},
+                                                                        {"system", system_names()},
+                                                                        {"slo", yaml_names(slo_folder())}};
+  return names;
+}
 
-KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked) {
-  KeyNode root;
-  for (const AskedKeys::Asked& one : asked) {
-    KeyNode* at = &root;
-    for (std::size_t begin = 0; begin <= one.path.size();) {
-      const std::size_t end = std::min(one.path.find('.', begin), one.path.size());
-      at = &at->below[one.path.substr(begin, end - begin)];
-      begin = end + 1;
+// The files that the text at `path` names; "": it names none of these.
+std::string files_named_by(const std::string& path) {
+  static const std::map<std::string, std::string> files = {{"hardware", "hardware"},
+                                                           {"model", "model"},
+                                                           {"images.encoder", "encoder"},
+                                                           {"images.encoder.name", "encoder"},
+                                                           {"kv_policy", "recipe"},
+                                                           {"kv_policy.recipe", "recipe"},
+                                                           {"slo", "slo"},
+                                                           {"slo.preset", "slo"}};
+  const auto found = files.find(path);
+  return found == files.end() ? "" : found->second;
+}
+
+// "p99" and "p99.9" name percentiles.
+constexpr const char* kPercentile = R"(^p(100|[0-9]{1,2})(\.[0-9]+)?$)";
+bool is_percentile(const std::string& key) {
+  return key.size() > 1 && key[0] == 'p' && std::isdigit(static_cast<unsigned char>(key[1])) != 0;
+}
+
+std::string key_path(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
+
+// Makes the schemas of mappings and of kinds of names. Each is one of $defs, so that what is named in several places is there once.
+class SchemaMaker {
+ public:
+  explicit SchemaMaker(const KeyNode& root) : root_(root) {}
+
+  // The schema of a mapping. owner: as name_kind_of() has it.
+  Json mapping(const std::string& owner, const std::string& path, const KeyNode& node) {
+    Json properties = Json::object(), patterns = Json::object(), others = false;
+    for (const auto& [key, below] : node.below) {
+      // Readers take a key that a pool does not have from the experiment, so the experiment's keys are those of a pool, too.
+      const auto of_root = path == kPool ? root_.below.find(key) : root_.below.end();
+      const Json schema = of_root == root_.below.end() ? key_schema(owner, path, key, below) : key_schema("", "", key, of_root->second);
+      if (key == kUserNamed)
+        others = schema;
+      else if (is_percentile(key))
+        patterns[kPercentile] = schema;
+      else
+        properties[key] = schema;
     }
-    if (!one.type.empty() && at->doc.type.empty()) at->doc = one;
-  }
-  return root;
-}
-
-// Names that users choose are in capitals where keys are collected.
-bool is_free_name(const std::string& key) {
-  return std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isupper(c) != 0; });
-}
-
-// A list in the place of the value is an axis of a sweep, and ${NAME} an environment variable.
-Json swept(const Json& value) {
-  return {{"anyOf", Json::array({value, {{"type", "array"}, {"items", value}, {"minItems", 1}}, {{"$ref", "#/$defs/variable"}}})}};
-}
-
-// "[0, 1]" or "[1, ...]".
-void add_range(const std::string& range, Json& schema) {
-  const std::size_t comma = range.find(", ");
-  if (!range.starts_with('[') || comma == std::string::npos) return;
-  double low = 0, high = 0;
-  if (parse_real(range.substr(1, comma - 1), low)) schema["minimum"] = low;
-  if (parse_real(range.substr(comma + 2, range.size() - comma - 3), high)) schema["maximum"] = high;
-}
-
-Json list_schema(const std::string& type, const std::string& range) {
-  Json items = {{"type", type}};
-  add_range(range, items);
-  return {{"type", "array"}, {"items", items}};
-}
-
-// The value of a key by its documentation; true: any.
-Json value_schema(const AskedKeys::Asked& doc) {
-  if (doc.type == "integer" || doc.type == "real") {
-    Json schema = {{"type", doc.type == "real" ? "number" : "integer"}};
-    add_range(doc.range, schema);
+    Json schema = {{"type", "object"}};
+    if (!properties.empty()) schema["properties"] = properties;
+    if (!patterns.empty()) schema.update({{"patternProperties", patterns}, {"minProperties", 1}, {"maxProperties", 1}});
+    schema["additionalProperties"] = others;
     return schema;
   }
-  if (doc.type == "flag") return {{"type", "boolean"}};
-  if (doc.type == "text or mapping") return {{"type", "string"}};
-  if (doc.type == "text") return {{"type", Json::array({"string", "number"})}};
-  if (doc.type == "list of reals") return list_schema("number", doc.range);
-  if (doc.type == "list of words") return list_schema("string", "");
-  if (doc.type != "choice") return true;
-  Json names = Json::array();
-  for (std::size_t begin = 0; begin < doc.range.size();) {
-    const std::size_t end = std::min(doc.range.find(", ", begin), doc.range.size());
-    const std::string name = doc.range.substr(begin, end - begin);
-    double number = 0;
-    names.push_back(parse_real(name, number) ? Json(number) : Json(name));
-    begin = end + 2;
+
+  // {$defs}, with the names of files and the environment variables.
+  [[nodiscard]] Json defs() const {
+    Json all = {
+        {"variable", {{"type", "string"}, {"pattern", R"(\$\{[A-Za-z_])"}, {"description", "the value of an environment variable"}}}};
+    for (const auto& [files, names] : named_files()) all["file." + files] = name_or_path(names);
+    for (const auto& [name, def] : defs_) all[name] = def;
+    return all;
   }
-  return {{"enum", names}};
-}
 
-void describe(const AskedKeys::Asked& doc, const std::string& key, Json& schema) {
-  if (!schema.is_object() || doc.meaning.empty()) return;
-  const std::string unit = unit_of(key);
-  schema["description"] =
-      doc.meaning + (unit.empty() ? "" : " [" + unit + "]") + (doc.fallback.empty() ? "" : "; default: " + doc.fallback);
-}
-
-Json mapping_schema(const std::map<std::string, KeyNode>& keys);
-
-// The schema of `key` with what is below it.
-Json key_schema(const std::string& key, const KeyNode& node) {
-  Json schema = value_schema(node.doc);
-  const bool is_named = node.doc.type.starts_with("name");  // a policy of a kind that has no list: any name, with any parameters
-  if (!is_named && !node.below.empty()) {
-    const Json mapping = mapping_schema(node.below);
-    schema = node.doc.type.empty() ? mapping : Json{{"anyOf", Json::array({schema, mapping})}};
+ private:
+  Json key_schema(const std::string& owner, const std::string& path, const std::string& key, const KeyNode& node) {
+    const std::string here = key_path(path, key);
+    Json schema = swept_value(owner, here, key, node);
+    const std::string documented = description_of(node.doc, key);
+    const std::string description = documented.empty() ? mapping_text(here) : documented;
+    if (!description.empty()) schema["description"] = description;
+    return schema;
   }
-  if (schema.is_boolean()) schema = Json::object();
-  if (!schema.empty()) schema = swept(schema);
-  describe(node.doc, key, schema);
-  return schema;
-}
 
-// The schema of the value of one of these keys is not that of its readers: names are known elsewhere.
-Json special_schema(const std::string& key);
-
-Json mapping_schema(const std::map<std::string, KeyNode>& keys) {
-  Json properties = Json::object(), others = false;
-  for (const auto& [key, node] : keys) {
-    Json schema = special_schema(key);
-    if (schema.is_null()) schema = key_schema(key, node);
-    if (!is_free_name(key)) {
-      properties[key] = schema;
-      continue;
+  Json swept_value(const std::string& owner, const std::string& path, const std::string& key, const KeyNode& node) {
+    if (const std::string kind = name_kind_of(owner, key); !kind.empty()) return ref_to(kind_def(kind));
+    const bool is_named = node.doc.type.starts_with("name");
+    if (is_named && !node.below.empty()) {
+      defs_["one." + path] = named_schema(alternatives(path, node));
+      return swept(ref_to("one." + path));
     }
-    if (others.is_boolean()) others = {{"anyOf", Json::array()}};
-    others["anyOf"].push_back(schema);
+    const std::string files = files_named_by(path);
+    const Json value = files.empty() ? value_schema(node.doc) : ref_to("file." + files);
+    if (node.below.empty()) return value.is_null() ? Json::object() : swept(value);
+    return swept(any_of({value, ref_to(mapping_def(path, node)), {{"type", "null"}}}));
   }
-  Json schema = {{"type", "object"}};
-  if (!properties.empty()) schema["properties"] = properties;
-  schema["additionalProperties"] = others;
-  return schema;
-}
 
-// `NAME` or `{NAME: {parameters}}`, of the policies of a registry.
-template <class Interface>
-Json policy_schema(const std::string& kind) {
-  Json names = Json::array(), by_name = Json::object();
-  for (const auto& [name, entry] : Registry<Interface>::table_view()) {
+  // The names below a key, each with its parameters or without.
+  Json alternatives(const std::string& path, const KeyNode& node) {
+    Json all = Json::object();
+    for (const auto& [name, below] : node.below) {
+      const std::string here = key_path(path, name), own = mapping_text(here);
+      all[name] = any_of({mapping(here, here, below), {{"type", "null"}}});
+      const std::string description = own.empty() ? mapping_text(key_path(path, kUserNamed)) : own;
+      if (!description.empty()) all[name]["description"] = description;
+    }
+    return all;
+  }
+
+  std::string mapping_def(const std::string& path, const KeyNode& node) {
+    const std::string def = "keys." + path;
+    if (!defs_.contains(def)) defs_[def] = mapping(path, path, node);
+    return def;
+  }
+
+  // A policy's parameters may name policies of its own kind, so the name is taken before they are described.
+  std::string kind_def(const std::string& kind) {
+    if (defs_.contains(kind)) return kind;
+    defs_[kind] = nullptr;
+    const NameKind& names = name_kinds().at(kind);
+    Json by_name = Json::object();
+    for (const std::string& name : names.names) by_name[name] = policy(kind, names, name);
+    const Json none = names.takes_none ? Json{{"const", "none"}} : Json();
+    const Json number = names.largest_number > 0 ? Json{{"type", "integer"}, {"minimum", 1}, {"maximum", names.largest_number}} : Json();
+    defs_["one." + kind] = any_of({named_schema(by_name), none, number});
+    defs_[kind] = swept(ref_to("one." + kind));
+    return kind;
+  }
+
+  // The parameters of one name of a kind.
+  Json policy(const std::string& kind, const NameKind& names, const std::string& name) {
     std::vector<ParamDoc> docs;
     const std::string owner = kind + " '" + name + "'";
     const AskedKeys asked("<" + owner);
     try {
       Params p = Params::describing(owner, docs);
-      entry.make(p);
+      names.describe(name, p);
     } catch (const InputError&) {  // a combination of defaults that it refuses; what it asked for until then counts
     }
-    names.push_back(name);
-    const KeyNode tree = key_tree(asked.all());
-    by_name[name] = {{"description", entry.card.summary}, {"anyOf", Json::array({mapping_schema(tree.below), {{"type", "null"}}})}};
+    Json schema = any_of({mapping(kind, key_path(kind, name), key_tree(asked.all())), {{"type", "null"}}});
+    if (const std::string summary = names.summary(name); !summary.empty()) schema["description"] = summary;
+    return schema;
   }
-  const Json one = {
-      {"type", "object"}, {"properties", by_name}, {"additionalProperties", false}, {"minProperties", 1}, {"maxProperties", 1}};
-  return swept({{"anyOf", Json::array({{{"enum", names}}, one})}});
-}
 
-// A name of the list, or a path.
-Json name_or_file(const std::vector<std::string>& names) {
-  return {{"anyOf", Json::array({{{"enum", names}}, {{"type", "string"}, {"pattern", "[./$]"}}})}};
-}
+  static constexpr const char* kPool = "pools.NAME";
 
-Json recipe_schema() { return name_or_file(recipe_names()); }
+  const KeyNode& root_;
+  std::map<std::string, Json> defs_;
+};
 
-// Recipes may have any part in place of their own: parts are read with the recipe's file.
-Json kv_policy_schema() {
-  const Json recipe = recipe_schema();
-  return swept({{"anyOf", Json::array({recipe, {{"type", "object"}, {"properties", {{"recipe", swept(recipe)}}}}})}});
-}
-
-std::map<std::string, Json> shared_schemas() {
-  std::map<std::string, Json> all;
-  all["scheduler"] = policy_schema<Scheduler>("scheduler");
-  all["order"] = policy_schema<Order>("order");
-  all["predictor"] = policy_schema<Predictor>("predictor");
-  all["dispatcher"] = policy_schema<Dispatcher>("dispatcher");
-  all["block_cache"] = policy_schema<BlockCache>("block cache");
-  all["kv_policy"] = kv_policy_schema();
-  all["system"] = swept(name_or_file(yaml_names(systems_folder())));
-  all["hardware"] = swept(name_or_file(yaml_names(profiles_folder() + "/hardware")));
-  Json models = name_or_file(yaml_names(profiles_folder() + "/models"));
-  all["model"] = swept(models);
-  all["slo_name"] = name_or_file(yaml_names(slo_folder()));
-  return all;
-}
-
-Json special_schema(const std::string& key) {
-  static const std::set<std::string> kShared = {"scheduler", "order",  "predictor", "dispatcher", "block_cache",
-                                                "kv_policy", "system", "hardware",  "model"};
-  if (kShared.contains(key)) return {{"$ref", "#/$defs/" + key}};
-  if (key == "router") return {{"$ref", "#/$defs/dispatcher"}};
-  if (key == "block_caches") return {{"$ref", "#/$defs/block_cache"}};
-  return nullptr;
+// `system: {NAME: {parts}}`: every system takes the same parts, with the schemas that they have in the experiment.
+Json system_schema(const Json& experiment, const Json& pool) {
+  const auto some_of = [](const Json& properties, const std::set<std::string>& keys) {
+    Json some = Json::object();
+    for (const std::string& key : keys) some[key] = properties.at(key);
+    return Json{{"type", "object"}, {"properties", some}, {"additionalProperties", false}};
+  };
+  const Json serving = some_of(pool, system_pool_keys()), encoding = some_of(pool, system_encode_pool_keys());
+  Json roles = Json::object();
+  for (const char* const role : {"prefill", "decode", "both"}) roles[role] = serving;
+  roles["encode"] = encoding;
+  for (const auto& role : roles.items()) role.value()["description"] = "parts of pools with the role '" + role.key() + "'";
+  Json parts = some_of(experiment, system_keys());
+  parts["properties"]["pools"] = {
+      {"description", "parts of pools, by their role"}, {"type", "object"}, {"properties", roles}, {"additionalProperties", false}};
+  return swept(any_of({ref_to("file.system"),
+                       {{"type", "object"},
+                        {"propertyNames", ref_to("file.system")},
+                        {"additionalProperties", any_of({parts, {{"type", "null"}}})},
+                        {"minProperties", 1},
+                        {"maxProperties", 1}}}));
 }
 
 }  // namespace
 
 std::string experiment_schema() {
   KeyNode tree = key_tree(asked_of_experiments());
-  tree.below["slo"].doc = {};  // its text is one of the names below
-  const Json root = mapping_schema(tree.below);
+  for (auto& [key, node] : tree.below["kv_policy"].below)
+    if (key != "recipe") node.doc.fallback.clear();                // the default is the recipe's
+  tree.below["pools"].below[kUserNamed].below.erase("kv_policy");  // asked for to be refused there
+  SchemaMaker maker(tree);
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "KVLab experiment"},
                  {"description", "An experiment of KVLab: docs/experiments.md. Any value may be a list, which is an axis of the sweep."}};
-  schema.update(root);
-  Json& slo = schema["properties"]["slo"];
-  slo = {{"anyOf", Json::array({swept({{"$ref", "#/$defs/slo_name"}}), slo})}};
-  schema["$defs"]["variable"] = {
-      {"type", "string"}, {"pattern", "\\$\\{[A-Za-z_]"}, {"description", "the value of an environment variable"}};
-  for (auto& [name, shared] : shared_schemas()) schema["$defs"][name] = std::move(shared);
+  schema.update(maker.mapping("", "", tree));
+  schema["$defs"] = maker.defs();
+  Json& system = schema["properties"]["system"];
+  const Json description = system.at("description");
+  system = system_schema(schema["properties"], schema["$defs"]["keys.pools.NAME"]["properties"]);
+  system["description"] = description;
   return schema.dump(1) + "\n";
 }
 

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "app/commands/describe.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -17,8 +20,25 @@ class SchemaTest : public AppTest {
     AppTest::SetUp();
     schema_ = Json::parse(experiment_schema());
   }
+  // What a reference stands for.
+  [[nodiscard]] const Json& target(const Json& value) const {
+    if (!value.contains("$ref")) return value;
+    return target(schema_.at("$defs").at(value["$ref"].get<std::string>().substr(std::string("#/$defs/").size())));
+  }
   // The first of a value's forms, next to lists and variables.
-  static const Json& form(const Json& value) { return value.contains("anyOf") ? value["anyOf"][0] : value; }
+  [[nodiscard]] const Json& form(const Json& value) const { return value.contains("anyOf") ? form(target(value["anyOf"][0])) : value; }
+  [[nodiscard]] const Json& mapping_of(const char* key) const {
+    const Json& value = schema_["properties"][key];
+    for (const Json& one : value["anyOf"])
+      if (target(one).contains("properties") || target(one).contains("additionalProperties")) return target(one);
+    return form(value);
+  }
+  // The parameters of a name of a kind.
+  [[nodiscard]] const Json& parameters(const std::string& kind, const std::string& name) const {
+    const Json& forms = schema_["$defs"]["one." + kind]["anyOf"];
+    const Json& named = forms[0].contains("anyOf") ? forms[0]["anyOf"] : forms;  // with `none` beside the names
+    return form(named[1]["properties"].at(name));
+  }
 
   Json schema_;
 };
@@ -36,7 +56,7 @@ TEST_F(SchemaTest, KnowsTheKeysOfEveryKindOfRun) {
 }
 
 TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
-  const Json& memory = form(schema_["properties"]["memory"]);
+  const Json& memory = mapping_of("memory");
   const Json& block = memory["properties"]["block_tokens"];
   EXPECT_EQ(form(block)["type"], "integer");
   EXPECT_EQ(form(block)["minimum"], 1);
@@ -47,19 +67,72 @@ TEST_F(SchemaTest, ParametersHaveTypesRangesAndMeanings) {
 }
 
 TEST_F(SchemaTest, SearchesOverEveryQuantityAreKnown) {
-  const Json& search = form(schema_["properties"]["search"]);
+  const Json& search = mapping_of("search");
   for (const char* key : {"rate", "concurrency", "ramp_s", "replicas", "tp", "at_rate_per_s", "ttft_p99_ms", "e2e_max_ms", "attainment"})
     EXPECT_TRUE(search["properties"].contains(key)) << key;
   EXPECT_FALSE(search["properties"].contains("ttft_p98_ms"));
 }
 
 TEST_F(SchemaTest, PoliciesAreNamesOrOneNameWithItsParameters) {
-  const Json& forms = schema_["$defs"]["scheduler"]["anyOf"][0]["anyOf"];
+  const Json& forms = schema_["$defs"]["one.scheduler"]["anyOf"];
   EXPECT_NE(std::find(forms[0]["enum"].begin(), forms[0]["enum"].end(), "sarathi"), forms[0]["enum"].end());
-  const Json& sarathi = forms[1]["properties"]["sarathi"]["anyOf"][0];
-  EXPECT_EQ(form(sarathi["properties"]["budget_tokens"])["type"], "integer");
-  EXPECT_EQ(sarathi["additionalProperties"], false);
   EXPECT_EQ(forms[1]["maxProperties"], 1);
+  EXPECT_EQ(form(parameters("scheduler", "sarathi")["properties"]["budget_tokens"])["type"], "integer");
+  EXPECT_EQ(schema_["properties"]["scheduler"]["$ref"], "#/$defs/scheduler");
+}
+
+// Every parameter that `kvlab describe` prints is there with the same text, and no other.
+TEST_F(SchemaTest, ParametersOfPoliciesAreThoseThatDescribePrints) {
+  const std::map<std::string, std::string> kinds = {{"schedulers", "scheduler"},
+                                                    {"orders", "order"},
+                                                    {"predictors", "predictor"},
+                                                    {"dispatchers", "dispatcher"},
+                                                    {"block_caches", "block_cache"}};
+  std::vector<Item> items = list_items("kv");
+  std::erase_if(items, [](const Item& item) { return item.kind == "recipe"; });
+  for (const auto& [listed, kind] : kinds)
+    for (Item& item : list_items(listed)) {
+      item.kind = kind;
+      items.push_back(std::move(item));
+    }
+  ASSERT_GT(items.size(), 150U);
+  for (const Item& item : items) {
+    const Json& policy = parameters(item.kind, item.name);
+    EXPECT_EQ(policy.at("additionalProperties"), false) << item.name;
+    const Json properties = policy.value("properties", Json::object());
+    std::set<std::string> described;
+    for (const ParamDoc& doc : item.parameters) {
+      if (doc.key == "CLIENT") continue;  // a name of the user's, in a mapping of its own
+      ASSERT_TRUE(properties.contains(doc.key)) << item.name << " " << doc.key;
+      EXPECT_EQ(properties[doc.key].at("description").get<std::string>().find(doc.meaning), 0U) << item.name << " " << doc.key;
+      described.insert(doc.key);
+    }
+    for (const auto& property : properties.items())
+      EXPECT_TRUE(described.contains(property.key()) || property.key() == "weights") << item.name << " " << property.key();
+  }
+}
+
+TEST_F(SchemaTest, PartsMayNameOthersOfTheirKind) {
+  EXPECT_EQ(parameters("scorer", "scope")["properties"]["prompt"]["$ref"], "#/$defs/scorer");
+  EXPECT_EQ(parameters("allocator", "ada")["properties"]["layers"]["$ref"], "#/$defs/allocator");
+  EXPECT_EQ(mapping_of("kv_policy")["properties"]["scorer"]["$ref"], "#/$defs/scorer");
+}
+
+TEST_F(SchemaTest, SamplesAndProfilesHaveTheirKeys) {
+  const Json& sample = form(mapping_of("samples")["additionalProperties"]);
+  for (const char* key : {"file", "record", "synthetic"}) EXPECT_TRUE(sample["properties"].contains(key)) << key;
+  EXPECT_EQ(sample["additionalProperties"], false);
+  EXPECT_TRUE(form(sample["properties"]["record"])["properties"].contains("gradients"));
+  EXPECT_EQ(form(form(sample["properties"]["synthetic"])["properties"]["prompt_tokens"])["type"], "integer");
+  const Json& profile = schema_["$defs"]["one.profile"]["anyOf"];
+  EXPECT_EQ(profile[0]["enum"], Json({"aisimulate", "bundle", "kvlab", "roofline", "vidur"}));
+  EXPECT_TRUE(form(profile[1]["properties"]["aisimulate"])["properties"].contains("kv_reads"));
+}
+
+// A default that follows from the experiment would be wrong in others.
+TEST_F(SchemaTest, DefaultsOfOneExperimentAreLeftOut) {
+  EXPECT_EQ(schema_["properties"]["name"]["description"], "name of the results folder");
+  EXPECT_EQ(mapping_of("kv_policy")["properties"]["allocator"]["description"], "overrides the recipe's allocator");
 }
 
 TEST_F(SchemaTest, TheCommandPrintsIt) {
