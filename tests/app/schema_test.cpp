@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 
 #include "app/commands/describe.h"
 #include "tests/app/app_fixture.h"
@@ -27,11 +28,19 @@ class SchemaTest : public AppTest {
   }
   // The first of a value's forms, next to lists and variables.
   [[nodiscard]] const Json& form(const Json& value) const { return value.contains("anyOf") ? form(target(value["anyOf"][0])) : value; }
+  // The first of a value's forms that is a mapping; null where none is.
+  [[nodiscard]] const Json* mapping_in(const Json& value) const {
+    const Json& one = target(value);
+    if (one.contains("properties") || one.contains("additionalProperties")) return &one;
+    if (!one.contains("anyOf")) return nullptr;
+    for (const Json& other : one["anyOf"])
+      if (const Json* const found = mapping_in(other)) return found;
+    return nullptr;
+  }
   [[nodiscard]] const Json& mapping_of(const char* key) const {
-    const Json& value = schema_["properties"][key];
-    for (const Json& one : value["anyOf"])
-      if (target(one).contains("properties") || target(one).contains("additionalProperties")) return target(one);
-    return form(value);
+    const Json* const found = mapping_in(schema_.at("properties").at(key));
+    if (found == nullptr) throw std::runtime_error(std::string(key) + " is no mapping");
+    return *found;
   }
   // The parameters of a name of a kind.
   [[nodiscard]] const Json& parameters(const std::string& kind, const std::string& name) const {
