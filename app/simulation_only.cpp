@@ -1,5 +1,5 @@
-// What kvlab_sim has in place of all commands but `run`, of comparisons, replay, the engine and the CPU's kernels. The front door (./kvlab)
-// runs it only for experiments that use none of them; the errors are for who starts it by hand.
+// The parts that kvlab_sim has in place of all commands but `run`, of comparisons, replay, the engine and the CPU's kernels. The front door
+// (./kvlab) runs it only for experiments that use none of them; the errors are for who starts it by hand.
 #include "app/commands/other_commands.h"
 #include "app/compare/validate.h"
 #include "app/runs/host_pairs.h"

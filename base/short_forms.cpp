@@ -13,18 +13,18 @@ namespace kvlab {
 
 namespace {
 
-// Words of a form that the value takes the place of: NUMBER where it is one, FILE where it is a text.
+// Words of a form that the value takes the place of: NUMBER where it is one above 0, SHARE where it is at most 1, FILE where it is a text.
 struct Placeholder {
   const char *word, *absent;  // absent: written where the value is of another kind
 };
-constexpr Placeholder kNumber{"NUMBER", "N"}, kFile{"FILE", "PATH"};
+constexpr Placeholder kNumber{"NUMBER", "N"}, kShare{"SHARE", "0.9"}, kFile{"FILE", "PATH"};
 
 const std::map<std::string, std::string>& long_forms() {
   static const std::map<std::string, std::string> forms = {{"trace", "{file: FILE}"},
                                                            {"parallel", "{tp: NUMBER}"},
                                                            {"search", "{rate: [LOW, HIGH]}"},
                                                            {"stop", "{after_s: NUMBER}"},
-                                                           {"memory", "{gpu_memory_frac: NUMBER}"},
+                                                           {"memory", "{gpu_memory_frac: SHARE}"},
                                                            {"generate",
                                                             "{requests: NUMBER, arrival: {poisson: {rate_per_s: 2}}, prompt_tokens: "
                                                             "{fixed: {value: 512}}, output_tokens: {fixed: {value: 128}}}"},
@@ -82,7 +82,9 @@ std::string advice_on_mapping(const std::string& path, const YAML::Node& found) 
   const std::string value = found.IsScalar() ? found.Scalar() : "";
   double number = 0;
   const bool is_number = parse_real(value, number);
-  form = filled(filled(form, kNumber, value, is_number), kFile, value, !value.empty() && !is_number);
+  form = filled(form, kNumber, value, is_number && number > 0);
+  form = filled(form, kShare, value, is_number && number > 0 && number <= 1);
+  form = filled(form, kFile, value, !value.empty() && !is_number);
   return fmt::format("; write '{}: {}'", last_part(path), form);
 }
 

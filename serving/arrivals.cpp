@@ -114,7 +114,8 @@ void Arrivals::session_ended(Picoseconds at) {
 }
 
 void Arrivals::advance(Picoseconds by) {
-  for (Picoseconds& start : starts_) start = std::max(Picoseconds{}, start - by);  // still a heap
+  if (has_root_)
+    for (Picoseconds& start : starts_) start = start - by;  // still a heap
   release_root();
 }
 

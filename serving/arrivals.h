@@ -33,7 +33,9 @@ class Arrivals {
   [[nodiscard]] Picoseconds idle_cap() const { return idle_cap_; }
   // Requests that were taken and have not left.
   [[nodiscard]] std::uint64_t in_progress() const { return taken_ - left_; }
-  // All sessions that have not begun come earlier by this.
+  // When the next session of a closed loop would begin, even if that is after the end of arrivals; kNoMore: none is left.
+  [[nodiscard]] Picoseconds next_start() const { return has_root_ && !starts_.empty() ? starts_.front() : kNoMore; }
+  // All sessions that have not begun come earlier by this, at most by next_start().
   void advance(Picoseconds by);
 
   [[nodiscard]] std::uint64_t taken() const { return taken_; }

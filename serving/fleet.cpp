@@ -157,7 +157,7 @@ void Fleet::leave(const Departure& record, Picoseconds at) {
 // The last request has left: arrivals to come keep their distances and move earlier together where the first is later than the cap allows
 // (AIPerf's --system-idle-gap-cap-seconds, src/aiperf/timing/strategies/agentic_replay.py of ai-dynamo/aiperf).
 void Fleet::cut_idle_time(Picoseconds at) {
-  const Picoseconds next = std::min(arrivals_.next_root(), queue_.first_of(EventKind::kFollowUp));
+  const Picoseconds next = std::min(arrivals_.next_start(), queue_.first_of(EventKind::kFollowUp));
   if (next == Arrivals::kNoMore || next - at <= arrivals_.idle_cap()) return;
   const Picoseconds by = next - at - arrivals_.idle_cap();
   arrivals_.advance(by);

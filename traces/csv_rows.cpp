@@ -26,14 +26,6 @@ void fail_where_commas_are_missing(const InputPlace& lines, std::string_view hea
                   is_tab ? "tabs" : "';'", is_tab ? "\\t" : ";"));
 }
 
-// 12 of 12.0, as pandas writes counts of a column with gaps.
-std::string_view without_zero_fraction(std::string_view text) {
-  const std::size_t point = text.find('.');
-  const bool is_whole = point != std::string_view::npos && point > 0 && point + 1 < text.size() &&
-                        text.find_first_not_of('0', point + 1) == std::string_view::npos;
-  return is_whole ? text.substr(0, point) : text;
-}
-
 }  // namespace
 
 std::int64_t integer_field(const InputPlace& at, std::string_view column, std::string_view text, std::int64_t min, std::int64_t max,

@@ -63,6 +63,13 @@ bool take_zone(std::string_view& text, std::int64_t& offset_s) {
 
 }  // namespace
 
+std::string_view without_zero_fraction(std::string_view text) {
+  const std::size_t point = text.find('.');
+  const bool is_whole = point != std::string_view::npos && point > 0 && point + 1 < text.size() &&
+                        text.find_first_not_of('0', point + 1) == std::string_view::npos;
+  return is_whole ? text.substr(0, point) : text;
+}
+
 bool parse_unsigned(std::string_view text, std::uint64_t& value) {
   if (text.empty() || !is_digit(text.front()) || (text.size() > 1 && text.front() == '0')) return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -18,6 +18,9 @@ bool parse_time_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& va
 // The same for an instant since 1970: a decimal number without an exponent, of a year before 2200. False on anything else.
 bool parse_instant_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value);
 
+// 12 of 12.0, as pandas writes counts of a column with gaps; any other text as it is.
+std::string_view without_zero_fraction(std::string_view text);
+
 // Unsigned decimal digits only: no sign, no leading zero. False on anything else or beyond 64 bits.
 bool parse_unsigned(std::string_view text, std::uint64_t& value);
 

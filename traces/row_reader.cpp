@@ -12,6 +12,9 @@ namespace kvlab {
 
 namespace {
 
+// Appends a part of a list, whose parts are between semicolons; "" is none.
+void add_part(std::string& all, const std::string& one) { all += (all.empty() || one.empty() ? "" : "; ") + one; }
+
 bool is_object(std::string_view line) { return line.substr(line.find_first_not_of(" \t")).starts_with('{'); }
 
 }  // namespace
@@ -76,18 +79,17 @@ Time RowReader::arrival_of_row_without() const {
 
 std::string RowReader::skipped() const {
   std::string all;
-  const auto add = [&all](const std::string& one) { all += (all.empty() || one.empty() ? "" : "; ") + one; };
-  for (const auto& [what, times] : counts_) add(fmt::format("{} {}", times, what));
-  add(ignored_.text());
+  for (const auto& [what, times] : counts_) add_part(all, fmt::format("{} {}", times, what));
+  add_part(all, ignored_.text());
   return all;
 }
 
 std::string RowReader::remark() const {
-  const std::string doubt = options_.uses_arrivals && options_.doubts_unit ? unit_.remark(arrival_column_, is_at_end_) : "";
-  std::string all = doubt;
-  const auto add = [&all](const std::string& one) { all += (all.empty() || one.empty() ? "" : "; ") + one; };
-  if (options_.uses_arrivals && has_instants_.value_or(false)) add("times are instants since 1970 and count from that of the first row");
-  add(origin());
+  std::string all = options_.uses_arrivals && options_.doubts_unit ? unit_.remark(arrival_column_, is_at_end_) : "";
+  if (options_.uses_arrivals && has_instants_.value_or(false))
+    add_part(all,
+             fmt::format("times are instants since 1970 and count from {}", options_.any_order ? "the earliest" : "that of the first row"));
+  add_part(all, origin());
   return all;
 }
 

@@ -41,7 +41,7 @@ std::string sha256_of(const std::string& path) {
   return text;
 }
 
-// True where `part` now holds the whole file. What is there already is kept, and the rest is asked for.
+// Asks for the part of the file that is not there yet. True where `part` now holds the whole file.
 bool download(const std::string& address, const std::string& part) {
   const std::string progress = ::isatty(STDERR_FILENO) != 0 ? "--progress-bar" : "--silent --show-error";
   if (has_program("curl"))

@@ -78,7 +78,7 @@ std::string remark_on_model(const std::string& logged, const RunPlace& simulated
   const std::string theirs = shipped_model_of(logged, folder), own = shipped_model_of(ours, folder);
   if (!theirs.empty() && theirs == own) return "";
   if (!theirs.empty() && !own.empty())
-    return fmt::format("the log is of model {}, and {} is simulated: their difference is of the models, too\n", logged, ours);
+    return fmt::format("the log is of model {}, and {} is simulated: part of the difference comes from the models\n", logged, ours);
   return fmt::format(
       "the log is of model {}, and {} is simulated: it cannot be told whether they are the same, since {} is in none of "
       "profiles/hugging_face.yaml and profiles/models\n",

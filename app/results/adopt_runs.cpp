@@ -41,11 +41,11 @@ void copy_run(const fs::path& from, const fs::path& runs, const std::string& res
   files.commit(std::move(manifest));
 }
 
-// Copies the runs that `into` does not have as is_current wants them. Returns the number of copies.
-std::size_t copy_missing(const std::vector<std::string>& ids, const std::vector<fs::path>& others, const ResultsFolder& into,
-                         const ResolvedText& resolved, const IsCurrent& is_current) {
+// Copies those of `wanted` that `into` does not have as is_current wants them. Returns those that are still missing; adds to `copies`.
+std::set<std::string> copy_missing(const std::set<std::string>& wanted, const std::vector<fs::path>& others, const ResultsFolder& into,
+                                   const ResolvedText& resolved, const IsCurrent& is_current, std::size_t& copies) {
   std::set<std::string> missing;
-  for (const std::string& id : ids)
+  for (const std::string& id : wanted)
     if (!is_complete(into.runs() / id, is_current)) missing.insert(id);
   const std::size_t before = missing.size();
   for (const fs::path& other : others) {
@@ -57,15 +57,18 @@ std::size_t copy_missing(const std::vector<std::string>& ids, const std::vector<
       return true;
     });
   }
-  return before - missing.size();
+  copies += before - missing.size();
+  return missing;
 }
 
 }  // namespace
 
 std::size_t adopt_runs(const std::vector<std::string>& ids, const std::vector<fs::path>& others, const ResultsFolder& into,
                        const ResolvedText& resolved, const IsCurrent& is_current) {
-  std::size_t copies = is_current ? copy_missing(ids, others, into, resolved, is_current) : 0;
-  copies += copy_missing(ids, others, into, resolved, {});  // those of other code, so that the sweep can tell what changed
+  std::size_t copies = 0;
+  std::set<std::string> missing(ids.begin(), ids.end());
+  if (is_current) missing = copy_missing(missing, others, into, resolved, is_current, copies);
+  if (!missing.empty()) copy_missing(missing, others, into, resolved, {}, copies);  // of other code: the sweep tells what changed
   if (copies > 0) sync_path(into.runs());
   return copies;
 }

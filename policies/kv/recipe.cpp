@@ -279,7 +279,9 @@ void refuse_name_as_key(const Params& p) {
     const bool is_word = key == "name";
     if (!is_word && !std::filesystem::is_regular_file(std::filesystem::path(recipes_folder()) / (key + ".yaml"))) continue;
     const std::string value = p.inline_text(key, "");
-    std::string rest = is_word ? "" : value.starts_with('{') && value.size() > 2 ? ", " + value.substr(1, value.size() - 2) : "";
+    std::string rest;
+    if (double budget = 0; !is_word && (value.starts_with('[') || parse_real(value, budget))) rest = ", budget_tokens: " + value;
+    if (!is_word && value.starts_with('{') && value.size() > 2) rest = ", " + value.substr(1, value.size() - 2);
     for (const std::string& other : p.keys())
       if (other != key && other != "recipe") rest += fmt::format(", {}: {}", other, p.inline_text(other, ""));
     p.fail_at(key, fmt::format("'kv_policy' names its recipe by a key: write 'kv_policy: {{recipe: {}{}}}'", is_word ? value : key, rest));

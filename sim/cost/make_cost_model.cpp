@@ -105,6 +105,7 @@ ProfileChoice read_choice(Params& experiment) {
     if (std::find(known.begin(), known.end(), format) == known.end()) {
       experiment.fail_at("profile", "unknown profile format '" + format + "'" + suggestion(format, known));
     }
+    const std::string path = format == "aisimulate" ? "" : p.text("path", "folder of the profile");
     choice.keeps_impossible =
         p.choice("impossible", {"refuse", "keep"}, 0, "what to do about entries faster than the datasheet allows") == 1;
     const std::size_t by_default = format == "vidur" ? 1 : 0;  // Vidur does not profile the output head
@@ -114,7 +115,7 @@ ProfileChoice read_choice(Params& experiment) {
                  "what attention reads of packed KV: as in the engine that was measured, its codes, K and V that stay decoded, or K and V "
                  "that each step decodes anew");
     if (reads > 0) choice.kv_reads = static_cast<KvReads>(reads - 1);
-    choice.path = format == "aisimulate" ? shape_tables_folder(p) : p.resolve_file(p.text("path", "folder of the profile"));
+    choice.path = format == "aisimulate" ? shape_tables_folder(p) : p.resolve_file(path);
   }
   p.reject_unread();
   return choice;

@@ -79,6 +79,8 @@ TEST_F(Exchange, ModelsOfLogs) {
   EXPECT_EQ(model_of(aiperf + R"(, "input_config": {"endpoint": {"model_names": ["org/A"]}}})"), "org/A");
   EXPECT_EQ(model_of(aiperf + R"(, "input_config": {"endpoint": {"model_names": ["a", "b"]}}})"), "") << "of several";
   EXPECT_EQ(model_of(aiperf + R"(, "run_info": {"cli_command": "aiperf profile --model org/A --url http://localhost:8000"}})"), "org/A");
+  EXPECT_EQ(model_of(aiperf + R"(, "run_info": {"cli_command": "aiperf profile --model 'org/A' --url 'http://x'"}})"), "org/A");
+  EXPECT_EQ(model_of(aiperf + R"(, "run_info": {"cli_command": "aiperf profile --url x --model=org/A"}})"), "org/A");
   Json guide = Json::parse(R"({"metadata": {}, "args": {"model": "org/A"}, "benchmarks": [{"config": {"backend": {"model": "org/B"}},
     "metrics": {"request_latency": {"successful": {"mean": 2.0}}}}]})");
   EXPECT_EQ(model_of(guide.dump()), "org/B");
@@ -217,7 +219,7 @@ TEST_F(ExchangeRun, RemarksOnTheModelOfTheLog) {
                            "someone/llama-3.1-8b-instruct", "/cache/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f2"})
     EXPECT_EQ(told(same), "") << same;
   EXPECT_EQ(told("Qwen/Qwen3-8B"),
-            "the log is of model Qwen/Qwen3-8B, and llama-3.1-8b is simulated: their difference is of the models, too");
+            "the log is of model Qwen/Qwen3-8B, and llama-3.1-8b is simulated: part of the difference comes from the models");
   EXPECT_EQ(told("acme/Secret-8B"),
             "the log is of model acme/Secret-8B, and llama-3.1-8b is simulated: it cannot be told whether they are the same, since "
             "acme/Secret-8B is in none of profiles/hugging_face.yaml and profiles/models");

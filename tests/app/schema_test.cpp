@@ -21,7 +21,7 @@ class SchemaTest : public AppTest {
     AppTest::SetUp();
     schema_ = Json::parse(experiment_schema());
   }
-  // What a reference stands for.
+  // The value that a reference names.
   [[nodiscard]] const Json& target(const Json& value) const {
     if (!value.contains("$ref")) return value;
     return target(schema_.at("$defs").at(value["$ref"].get<std::string>().substr(std::string("#/$defs/").size())));

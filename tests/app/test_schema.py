@@ -115,7 +115,7 @@ class Schema(unittest.TestCase):
         return [f"{'.'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in self.validator.iter_errors(document)]
 
     def target(self, schema):
-        """What a reference stands for."""
+        """The value that a reference names."""
         return self.target(self.schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]) if "$ref" in schema else schema
 
     def mappings(self, schema, path):

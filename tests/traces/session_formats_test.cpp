@@ -193,9 +193,9 @@ TEST(AgenticMooncakeReader, RowsThatNothingStartsStopWithTheirLine) {
   const auto row = [](const std::string& id, const std::string& before) {
     return R"({"request_id":")" + id + R"(","wait_for":[")" + before + R"("],"input_length":1,"output_length":5})" + "\n";
   };
-  EXPECT_EQ(refused(row("b", "x")), ":2: column 'wait_for': 'x' is the request_id of no row, or of one that itself waits for this row");
+  EXPECT_EQ(refused(row("b", "x")), ":2: column 'wait_for': 'x' is the request_id of no row");
   EXPECT_EQ(refused(row("b", "c") + row("c", "b")),
-            ":2: column 'wait_for': 'c' is the request_id of no row, or of one that itself waits for this row");
+            ":2: column 'wait_for': 'c' waits for this row in turn, or for others that wait in a circle");
   EXPECT_EQ(refused(row("c", "b") + row("d", "b") + row("b", "a")),
             ":3: column 'wait_for': 'c' of line 2 waits for 'b' as well; a session that forks (a DAG) is not simulated yet, chains are");
 }

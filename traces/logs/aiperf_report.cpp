@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -39,7 +40,10 @@ std::size_t aiperf_count(const AiperfJson& root, const char* name, const std::st
 std::string aiperf_model(const AiperfJson& root) {
   const std::string configured = text_in(root, {{"input_config", "endpoint", "model_names"}});
   if (!configured.empty()) return configured;
-  std::istringstream words(text_in(root, {{"run_info", "cli_command"}}));
+  std::string command = text_in(root, {{"run_info", "cli_command"}});
+  std::erase_if(command, [](char c) { return c == '\'' || c == '"'; });  // AIPerf quotes values
+  std::ranges::replace(command, '=', ' ');
+  std::istringstream words(command);
   for (std::string word; words >> word;) {
     if (word != "--model" && word != "--model-names" && word != "-m") continue;
     words >> word;

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
@@ -150,14 +151,21 @@ class AgenticMooncake final : public JsonReader {
     if (!is_new) fail_at(row_.line, "request_id", fmt::format("{} is also that of line {}", kvlab::quoted(row_.id), place->second.line));
   }
 
+  // Names the first row that waits for a request of no row; without one, rows wait for each other in a circle.
   void fail_where_rows_are_held() const {
-    const Row* first = nullptr;
+    std::unordered_set<std::string> ids;
     for (const auto& [name, rows] : held_)
-      for (const Row& row : rows)
+      for (const Row& row : rows) ids.insert(row.id);
+    const Row *first = nullptr, *lost = nullptr;
+    for (const auto& [name, rows] : held_) {
+      for (const Row& row : rows) {
         if (first == nullptr || row.line < first->line) first = &row;
+        if (!ids.contains(row.wait_for) && (lost == nullptr || row.line < lost->line)) lost = &row;
+      }
+    }
+    if (lost != nullptr) fail_at(lost->line, "wait_for", kvlab::quoted(lost->wait_for) + " is the request_id of no row");
     if (first != nullptr)
-      fail_at(first->line, "wait_for",
-              kvlab::quoted(first->wait_for) + " is the request_id of no row, or of one that itself waits for this row");
+      fail_at(first->line, "wait_for", kvlab::quoted(first->wait_for) + " waits for this row in turn, or for others that wait in a circle");
   }
 
   [[noreturn]] void fail_at(std::int64_t line, std::string_view column, const std::string& message) const {

@@ -39,11 +39,7 @@ double number_of(const LineReader& lines, std::string_view column, std::string_v
 }
 
 // Whole seconds or tokens, also as 600.0.
-bool parse_whole(std::string_view text, std::uint64_t& value) {
-  const std::size_t point = text.find('.');
-  if (point != std::string_view::npos && text.find_first_not_of('0', point + 1) == std::string_view::npos) text = text.substr(0, point);
-  return parse_unsigned(text, value);
-}
+bool parse_whole(std::string_view text, std::uint64_t& value) { return parse_unsigned(without_zero_fraction(text), value); }
 
 // timestamp,rate,cv,pattern,p1,p2 without a header; an empty pattern: no requests.
 ServeGenWindow window_of(const LineReader& lines, const std::vector<std::string_view>& fields) {
