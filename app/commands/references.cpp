@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -99,8 +100,11 @@ References::References() {
   const std::filesystem::path folder = std::filesystem::path(data_root()) / "policies";
   const std::string papers = (folder / "references.bib").string();
   references_ = parse_references(read_file(papers), papers);
-  for (const auto& kind : load_config((folder / "no_paper.yaml").string())->root)
+  const std::shared_ptr<const ConfigFile> list = load_config((folder / "no_paper.yaml").string());
+  for (const auto& kind : list->root) {
+    if (!kind.second.IsMap()) throw InputError(place(list->name, kind.first.Mark()) + ": a kind has a mapping of names to reasons");
     for (const auto& item : kind.second) no_papers_[{kind.first.Scalar(), item.first.Scalar()}] = item.second.Scalar();
+  }
 }
 
 std::vector<const Reference*> References::cited_in(const std::string& source) const {
