@@ -32,7 +32,7 @@ const std::vector<std::string>& cited_kinds() {
 
 // "Van Durme" of "Van Durme, Benjamin and ...", without accents and braces of TeX.
 std::vector<std::string> surnames_of(const Reference& entry) {
-  const std::string all = std::regex_replace(entry.field("author"), std::regex(R"[{}]|\\['~^]?"), "");
+  const std::string all = std::regex_replace(entry.field("author"), std::regex(R"([{}]|\\['~^]?)"), "");
   std::vector<std::string> names;
   for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end + 5) {
     end = std::min(all.find(" and ", begin), all.size());
