@@ -146,7 +146,8 @@ std::string entry_of_model(const std::string& name) {
   const YAML::Node ids = load_config(table.string())->root[name];
   const std::string id = ids.IsDefined() && ids.size() > 0 ? ids[0].Scalar() : name;
   const bool is_hub = id.find('/') != std::string::npos && ids.IsDefined();
-  return fmt::format("@misc{{model_{},\n  title = {{{{{}}}}},\n  howpublished = {{{}}}\n}}", name.substr(name.rfind('/') + 1), tex(id),
+  const std::string word = name.substr(name.rfind('/') + 1);  // BibTeX sorts an entry without an author by its field `key`
+  return fmt::format("@misc{{model_{},\n  key = {{{}}},\n  title = {{{{{}}}}},\n  howpublished = {{{}}}\n}}", word, tex(word), tex(id),
                      is_hub ? "Hugging Face, \\url{https://huggingface.co/" + id + "}" : "model as named in the experiment");
 }
 
