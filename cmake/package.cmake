@@ -6,7 +6,7 @@ foreach(folder plots python/kvlab/report profiles policies/kv/recipes policies/s
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder}/ DESTINATION lib/kvlab/${folder} COMPONENT program PATTERN __pycache__ EXCLUDE)
 endforeach()
 install(FILES ${CMAKE_SOURCE_DIR}/traces/public_traces.yaml DESTINATION lib/kvlab/traces COMPONENT program)
-install(FILES ${CMAKE_SOURCE_DIR}/policies/references.bib DESTINATION lib/kvlab/policies COMPONENT program)
+install(FILES ${CMAKE_SOURCE_DIR}/policies/references.bib ${CMAKE_SOURCE_DIR}/policies/no_paper.yaml DESTINATION lib/kvlab/policies COMPONENT program)
 install(FILES ${CMAKE_SOURCE_DIR}/README.md ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/CITATION.cff DESTINATION lib/kvlab COMPONENT program)
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/generated)
 file(CREATE_LINK ../lib/kvlab/kvlab ${CMAKE_BINARY_DIR}/generated/kvlab SYMBOLIC)

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "app/commands/describe.h"
+#include "app/commands/references.h"
 #include "base/config_file.h"
 #include "base/error.h"
 #include "base/read_file.h"
@@ -81,67 +82,33 @@ std::set<Cited> used_by(const fs::path& folder) {
   return used;
 }
 
-// One entry of a BibTeX file.
-struct BibEntry {
-  std::string key, text, eprint, cited_as;
-};
-
-std::string field_of(const std::string& entry, const std::string& name) {
-  const std::size_t at = entry.find("\n  " + name + " = {");
-  if (at == std::string::npos) return "";
-  const std::size_t begin = at + name.size() + 7;
-  return entry.substr(begin, entry.find_first_of("}\n", begin) - begin);
-}
-
-// Entries begin with '@' at a line's start.
-std::vector<BibEntry> read_references() {
-  const fs::path file = fs::path(recipes_folder()).parent_path().parent_path() / "references.bib";
-  const std::string text = "\n" + read_file(file.string());
-  std::vector<BibEntry> entries;
-  for (std::size_t at = text.find("\n@"); at != std::string::npos;) {
-    const std::size_t next = text.find("\n@", at + 1);
-    std::string entry = text.substr(at + 1, next - at - 1);
-    while (!entry.empty() && entry.back() == '\n') entry.pop_back();
-    const std::size_t open = entry.find('{') + 1;
-    entries.push_back({entry.substr(open, entry.find(',') - open), entry, field_of(entry, "eprint"), field_of(entry, "cited_as")});
-    at = next;
-  }
-  return entries;
-}
-
 std::string tex(const std::string& text) {
   std::string out;
   for (const char c : text) out += std::string("&%$#_{}").find(c) != std::string::npos ? std::string("\\") + c : std::string(1, c);
   return out;
 }
 
-std::string unverified(const std::string& key, const Cited& cited, const std::string& source, const std::string& eprint) {
-  std::string fields = eprint.empty() ? "" : fmt::format("  eprint = {{{}}},\n  archivePrefix = {{arXiv}},\n", eprint);
+std::string unverified(const Cited& cited, const std::string& source, const std::string& eprint) {
+  const std::string key = eprint.empty() ? fmt::format("kvlab_{}_{}", cited.kind, cited.name) : "arxiv" + eprint;
+  const std::string fields = eprint.empty() ? "" : fmt::format("  eprint = {{{}}},\n  archivePrefix = {{arXiv}},\n", eprint);
   return fmt::format("@misc{{{},\n  title = {{{{{}}}}},\n{}  note = {{unverified; {} in KVLab{}}}\n}}", key, tex(cited.name), fields,
                      cited.kind == "kv" ? "KV policy" : tex(cited.kind), source.empty() ? "" : ", whose card says: " + tex(source));
 }
 
-// Collects entries, each once, with what they are cited for.
+// Collects entries, each once, with what they are cited for, and remarks on what has no paper.
 class Bibliography {
  public:
   void add(const Cited& cited, const std::string& source) {
-    static const std::regex arxiv("arXiv:([0-9]{4}\\.[0-9]{4,5})");
-    bool is_found = false;
-    for (auto at = std::sregex_iterator(source.begin(), source.end(), arxiv); at != std::sregex_iterator(); ++at) {
-      const std::string number = (*at)[1];
-      const auto known = std::find_if(references_.begin(), references_.end(), [&](const BibEntry& e) { return e.eprint == number; });
-      if (known != references_.end())
-        add_entry(known->text, cited);
-      else
-        add_entry(unverified("arxiv" + number, cited, source, number), cited);
-      is_found = true;
-    }
-    for (const BibEntry& e : references_) {
-      if (e.cited_as.empty() || source.find(e.cited_as) == std::string::npos) continue;
-      add_entry(e.text, cited);
-      is_found = true;
-    }
-    if (!is_found) add_entry(unverified("kvlab_" + cited.name, cited, source, ""), cited);
+    const std::vector<const Reference*> known = references_.cited_in(source);
+    const std::vector<std::string> unknown = references_.unknown_numbers(source);
+    const std::string reason = references_.why_no_paper(cited.kind, cited.name);
+    for (const Reference* entry : known) add_entry(entry->text(), cited);
+    for (const std::string& number : unknown) add_entry(unverified(cited, source, number), cited);
+    if (!known.empty() || !unknown.empty()) return;
+    if (reason.empty())
+      add_entry(unverified(cited, source, ""), cited);
+    else
+      without_paper_.insert(fmt::format("% {} ({}): no paper; {}\n", cited.name, cited.kind, reason));
   }
 
   void add_entry(const std::string& text, const Cited& cited) {
@@ -153,12 +120,13 @@ class Bibliography {
   [[nodiscard]] std::string text() const {
     std::string all;
     for (const auto& [entry, uses] : entries_) all += fmt::format("% {}\n{}\n\n", fmt::join(uses, ", "), entry);
-    return all;
+    return all + fmt::format("{}", fmt::join(without_paper_, ""));
   }
 
  private:
-  std::vector<BibEntry> references_ = read_references();
+  References references_;
   std::vector<std::pair<std::string, std::vector<std::string>>> entries_;
+  std::set<std::string> without_paper_;
 };
 
 std::string entry_of_kvlab() {
@@ -166,8 +134,10 @@ std::string entry_of_kvlab() {
   const YAML::Node cff = load_config(file.string())->root;
   std::string authors;
   for (const auto& author : cff["authors"]) authors += (authors.empty() ? "{" : " and {") + author["name"].Scalar() + "}";
-  return fmt::format("@software{{kvlab,\n  author = {{{}}},\n  title = {{{{{}}}}},\n  version = {{{}}}\n}}", authors, cff["title"].Scalar(),
-                     cff["version"].Scalar());
+  return fmt::format(
+      "@misc{{kvlab,\n  author = {{{}}},\n  title = {{{{{}}}}},\n  year = {{{}}},\n  howpublished = {{Computer program}},\n"
+      "  note = {{Version {}}}\n}}",
+      authors, cff["title"].Scalar(), cff["date-released"].Scalar().substr(0, 4), cff["version"].Scalar());
 }
 
 // A model by its id on the Hugging Face hub; as it is named where that is not known.
@@ -176,7 +146,8 @@ std::string entry_of_model(const std::string& name) {
   const YAML::Node ids = load_config(table.string())->root[name];
   const std::string id = ids.IsDefined() && ids.size() > 0 ? ids[0].Scalar() : name;
   const bool is_hub = id.find('/') != std::string::npos && ids.IsDefined();
-  return fmt::format("@misc{{model_{},\n  title = {{{{{}}}}},\n  howpublished = {{{}}}\n}}", name.substr(name.rfind('/') + 1), tex(id),
+  const std::string word = name.substr(name.rfind('/') + 1);  // BibTeX sorts an entry without an author by its field `key`
+  return fmt::format("@misc{{model_{},\n  key = {{{}}},\n  title = {{{{{}}}}},\n  howpublished = {{{}}}\n}}", word, tex(word), tex(id),
                      is_hub ? "Hugging Face, \\url{https://huggingface.co/" + id + "}" : "model as named in the experiment");
 }
 

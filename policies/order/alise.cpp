@@ -8,9 +8,9 @@ namespace kvlab {
 
 namespace {
 
-// ALISE (Zhao et al. 2024, arXiv:2410.23537): queues by the predicted time to come, its prefill and the predicted tokens still to emit; the
-// shortest first, preemptive. An estimate that is reached is doubled. A request that waits for `age_s` is promoted one queue, and from the
-// first queue to the head of all, by arrival.
+// ALISE (Zhao and Wang 2024, arXiv:2410.23537): queues by the predicted time to come, its prefill and the predicted tokens still to emit;
+// the shortest first, preemptive. An estimate that is reached is doubled. A request that waits for `age_s` is promoted one queue, and from
+// the first queue to the head of all, by arrival.
 //
 // The paper sorts by the estimated waiting time, the sum over those ahead: the same sequence, so with `swap_ahead_blocks` the last by this
 // order leave the GPU first, and the first come back (swapping_order.h). It stores them in 8 bits there: `memory: {swap_format: int8}`.
@@ -124,7 +124,7 @@ class Alise final : public SwappingOrder {
 };
 
 KVLAB_REGISTER(Order, Alise, "alise", "shortest predicted time to come first, in queues with ageing; preemptive",
-               "ALISE, Zhao et al. 2024, arXiv:2410.23537; partly our definition; needs 'predictor'");
+               "ALISE, Zhao and Wang 2024, arXiv:2410.23537; partly our definition; needs 'predictor'");
 
 }  // namespace
 

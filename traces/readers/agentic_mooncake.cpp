@@ -182,7 +182,7 @@ class AgenticMooncake final : public JsonReader {
 
 KVLAB_REGISTER_TRACE(AgenticMooncake, "agentic_mooncake",
                      R"({"request_id":...,"wait_for":[...],"tool_wait_ms":...,"input_length":...,"output_length":...,"hash_ids":[...]})",
-                     "");
+                     "Dynamo, trace formats of dynosim");
 
 }  // namespace
 

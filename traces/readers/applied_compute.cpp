@@ -136,7 +136,7 @@ class AppliedCompute final : public JsonReader {
 
 KVLAB_REGISTER_TRACE(AppliedCompute, "applied_compute_agentic",
                      R"({"num_turns":...,"input_prompt_length":...,"assistant_response_length":[...],"tool_call_output_length":[...],...})",
-                     "");
+                     "Applied Compute, TRIE workloads");
 
 }  // namespace
 

@@ -55,7 +55,8 @@ class Azure final : public CsvReader {
   RequestFacts facts_;
 };
 
-KVLAB_REGISTER_TRACE(Azure, "azure", "TIMESTAMP,ContextTokens,GeneratedTokens", "");
+KVLAB_REGISTER_TRACE(Azure, "azure", "TIMESTAMP,ContextTokens,GeneratedTokens",
+                     "Splitwise: Patel et al. 2024, arXiv:2311.18677 (2023); DynamoLLM: Stojkovic et al. 2025, arXiv:2408.00741 (2024)");
 
 }  // namespace
 

@@ -89,7 +89,8 @@ class Bailian final : public JsonReader {
 };
 
 KVLAB_REGISTER_TRACE(Bailian, "bailian",
-                     R"({"chat_id":...,"parent_chat_id":...,"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", "");
+                     R"({"chat_id":...,"parent_chat_id":...,"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})",
+                     "Wang et al. 2025, arXiv:2506.02634");
 
 }  // namespace
 

@@ -118,7 +118,8 @@ class BenchServeTrace final : public RowReader {
 };
 
 KVLAB_REGISTER_TRACE(BenchServeTrace, "bench_serve",
-                     R"(result of vllm bench serve --save-detailed: {"input_lens":[...],"output_lens":[...],"start_times":[...],...})", "");
+                     R"(result of vllm bench serve --save-detailed: {"input_lens":[...],"output_lens":[...],"start_times":[...],...})",
+                     "vllm bench serve; bench_serving of SGLang");
 
 }  // namespace
 

@@ -44,7 +44,8 @@ class BurstGpt final : public CsvReader {
   Options own_;
 };
 
-KVLAB_REGISTER_TRACE(BurstGpt, "burstgpt", "Timestamp,...,Request tokens,Response tokens,...", "");
+KVLAB_REGISTER_TRACE(BurstGpt, "burstgpt", "Timestamp,...,Request tokens,Response tokens,...",
+                     "BurstGPT: Wang et al. 2024, arXiv:2401.17644");
 
 }  // namespace
 

@@ -101,7 +101,8 @@ class DynamoTrace final : public JsonReader {
 };
 
 KVLAB_REGISTER_TRACE(DynamoTrace, "dynamo",
-                     R"({"schema":"dynamo.request.trace.v1","event_type":"request_end","request":{...,"replay":{...}}})", "");
+                     R"({"schema":"dynamo.request.trace.v1","event_type":"request_end","request":{...,"replay":{...}}})",
+                     "Dynamo, request trace v1");
 
 }  // namespace
 

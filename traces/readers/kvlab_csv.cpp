@@ -84,7 +84,7 @@ class KvlabCsv final : public CsvReader {
   RequestFacts facts_;
 };
 
-KVLAB_REGISTER_TRACE(KvlabCsv, "kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,...", "");
+KVLAB_REGISTER_TRACE(KvlabCsv, "kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,...", "our definition");
 
 }  // namespace
 

@@ -76,7 +76,7 @@ class KvlabJsonl final : public JsonReader {
   RequestFacts facts_;
 };
 
-KVLAB_REGISTER_TRACE(KvlabJsonl, "kvlab_jsonl", R"({"arrival_ns":...,"prompt_tokens":...,"output_tokens":...})", "");
+KVLAB_REGISTER_TRACE(KvlabJsonl, "kvlab_jsonl", R"({"arrival_ns":...,"prompt_tokens":...,"output_tokens":...})", "our definition");
 
 }  // namespace
 

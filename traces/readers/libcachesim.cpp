@@ -101,7 +101,7 @@ class OracleGeneral final : public RowReader {
 };
 
 KVLAB_REGISTER_TRACE(OracleGeneral, "oracle_general", "records of 24 bytes: uint32 time, uint64 object, uint32 size, int64 next access",
-                     "");
+                     "libCacheSim");
 
 // Owns the names of columns that CsvReader refers to.
 struct ObjectColumns {
@@ -155,7 +155,7 @@ class LibCacheSimCsv final : private ObjectColumns, public CsvReader {
 };
 
 KVLAB_REGISTER_TRACE(LibCacheSimCsv, "libcachesim_csv", "clock_time,obj_id,obj_size[,next_access_vtime]; 'object_column' etc. name others",
-                     "");
+                     "libCacheSim");
 
 }  // namespace
 

@@ -163,7 +163,8 @@ class LlmServingSim final : public JsonReader {
   std::vector<std::uint64_t> input_ids_, output_ids_, hashes_;
 };
 
-KVLAB_REGISTER_TRACE(LlmServingSim, "llmservingsim", R"({"input_toks":...,"output_toks":...,"arrival_time_ns":...})", "");
+KVLAB_REGISTER_TRACE(LlmServingSim, "llmservingsim", R"({"input_toks":...,"output_toks":...,"arrival_time_ns":...})",
+                     "LLMServingSim: Cho et al. 2024, arXiv:2408.05499");
 
 }  // namespace
 

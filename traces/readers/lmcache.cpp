@@ -99,7 +99,8 @@ class LmCache final : public JsonReader {
   std::vector<std::uint64_t> hashes_;
 };
 
-KVLAB_REGISTER_TRACE(LmCache, "lmcache", R"({"timestamp":...,"chunk_size":256,"seq_len":...,"chunk_hashes":["0x...",...]})", "");
+KVLAB_REGISTER_TRACE(LmCache, "lmcache", R"({"timestamp":...,"chunk_size":256,"seq_len":...,"chunk_hashes":["0x...",...]})",
+                     "LMCache, log of lookups");
 
 }  // namespace
 

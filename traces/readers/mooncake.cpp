@@ -52,7 +52,8 @@ class Mooncake final : public JsonReader {
   MooncakeRow row_;
 };
 
-KVLAB_REGISTER_TRACE(Mooncake, "mooncake", R"({"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", "");
+KVLAB_REGISTER_TRACE(Mooncake, "mooncake", R"({"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})",
+                     "Mooncake: Qin et al. 2024, arXiv:2407.00079");
 
 }  // namespace
 

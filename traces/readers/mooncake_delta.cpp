@@ -96,7 +96,8 @@ class MooncakeDelta final : public JsonReader {
 
 KVLAB_REGISTER_TRACE(
     MooncakeDelta, "mooncake_delta",
-    R"({"session_id":...,"timestamp" or "delay":...,"input_length":...,"output_length":...,"hash_ids":[...]} of new tokens)", "");
+    R"({"session_id":...,"timestamp" or "delay":...,"input_length":...,"output_length":...,"hash_ids":[...]} of new tokens)",
+    "Dynamo, trace formats of dynosim");
 
 }  // namespace
 

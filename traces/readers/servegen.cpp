@@ -160,7 +160,8 @@ class ServeGen final : public RowReader {
   RequestFacts facts_;
 };
 
-KVLAB_REGISTER_TRACE(ServeGen, "servegen", "a folder: chunk-N-trace.csv (timestamp,rate,cv,pattern,p1,p2) and chunk-N-dataset.json", "");
+KVLAB_REGISTER_TRACE(ServeGen, "servegen", "a folder: chunk-N-trace.csv (timestamp,rate,cv,pattern,p1,p2) and chunk-N-dataset.json",
+                     "ServeGen: Xiang et al. 2025, arXiv:2505.09999");
 
 }  // namespace
 

@@ -185,7 +185,7 @@ class ShareGpt final : public RowReader {
 };
 
 KVLAB_REGISTER_TRACE(ShareGpt, "sharegpt", R"([{"id":...,"conversations":[{"from":"human","value":...},{"from":"gpt","value":...}]},...])",
-                     "");
+                     "ShareGPT conversations");
 
 }  // namespace
 

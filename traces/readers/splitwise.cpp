@@ -32,7 +32,8 @@ class Splitwise final : public CsvReader {
   }
 };
 
-KVLAB_REGISTER_TRACE(Splitwise, "splitwise", "...,arrival_timestamp,...,prompt_size,token_size", "");
+KVLAB_REGISTER_TRACE(Splitwise, "splitwise", "...,arrival_timestamp,...,prompt_size,token_size",
+                     "Splitwise: Patel et al. 2024, arXiv:2311.18677");
 
 }  // namespace
 

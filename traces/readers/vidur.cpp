@@ -24,7 +24,7 @@ class Vidur final : public CsvReader {
   }
 };
 
-KVLAB_REGISTER_TRACE(Vidur, "vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "");
+KVLAB_REGISTER_TRACE(Vidur, "vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "Vidur: Agrawal et al. 2024, arXiv:2405.05465");
 
 }  // namespace
 

@@ -212,7 +212,8 @@ class Weka final : public RowReader {
 };
 
 KVLAB_REGISTER_TRACE(Weka, "weka",
-                     R"({"id":...,"block_size":64,"requests":[{"t":...,"in":...,"out":...,"hash_ids":[...]},...]}, or a folder)", "");
+                     R"({"id":...,"block_size":64,"requests":[{"t":...,"in":...,"out":...,"hash_ids":[...]},...]}, or a folder)",
+                     "Weka, kv-cache-tester");
 
 }  // namespace
 

@@ -8,8 +8,8 @@ namespace kvlab {
 namespace {
 
 // Shares per layer and KV head found offline for each of 99 compression ratios, from the utility that tokens have for future queries on
-// calibration prompts. LU-KV, arXiv:2602.08585. Tensor "prune_ratios" [99, layers, KV heads]: line i - 1 has the shares that are dropped
-// where i % of the prompt are.
+// calibration prompts. LU-KV: Tang et al. 2026, arXiv:2602.08585. Tensor "prune_ratios" [99, layers, KV heads]: line i - 1 has the shares
+// that are dropped where i % of the prompt are.
 class UtilityCurves final : public Allocator {
  public:
   explicit UtilityCurves(Params&) {}
@@ -63,7 +63,7 @@ class UtilityCurves final : public Allocator {
 };
 
 KVLAB_REGISTER(Allocator, UtilityCurves, "utility_curves", "shares per layer and head from curves found offline, one for each ratio",
-               "LU-KV: arXiv:2602.08585");
+               "LU-KV: Tang et al. 2026, arXiv:2602.08585");
 
 }  // namespace
 

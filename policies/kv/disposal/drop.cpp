@@ -13,7 +13,7 @@ class Drop final : public Disposal {
   [[nodiscard]] bool only_drops() const override { return true; }
 };
 
-KVLAB_REGISTER(Disposal, Drop, "drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023");
+KVLAB_REGISTER(Disposal, Drop, "drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023, arXiv:2306.14048");
 
 }  // namespace
 

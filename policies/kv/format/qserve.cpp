@@ -67,7 +67,7 @@ class Fireq final : public Smoothed {
 KVLAB_REGISTER(Format, Qserve, "qserve", "K smoothed by one factor per RoPE pair, K and V asymmetric 4 bits per token",
                "QServe: Lin et al. 2024, arXiv:2405.04532, section 4.2");
 KVLAB_REGISTER(Format, Fireq, "fireq", "K smoothed by RoPE pair, then by outlier channel; K and V symmetric 4 bits per token",
-               "FireQ: 2025, arXiv:2505.20839");
+               "FireQ: Baek et al. 2025, arXiv:2505.20839");
 
 }  // namespace
 

@@ -29,7 +29,8 @@ class AShape final : public BlockSelector {
   std::int32_t sinks_, recent_;
 };
 
-KVLAB_REGISTER(PrefillSelector, AShape, "a_shape", "first tokens and the newest before each query", "MInference: Jiang et al. 2024");
+KVLAB_REGISTER(PrefillSelector, AShape, "a_shape", "first tokens and the newest before each query",
+               "MInference: Jiang et al. 2024, arXiv:2407.02490");
 
 }  // namespace
 

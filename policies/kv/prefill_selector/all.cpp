@@ -15,7 +15,8 @@ class AllOfPrompt final : public PrefillSelector {
   std::int64_t attend(const PromptChunk&) override { throw InternalError("a dense layer's prompt is the model's own attention"); }
 };
 
-KVLAB_REGISTER(PrefillSelector, AllOfPrompt, "all", "a prompt's queries attend to every token before them", "Vaswani et al. 2017");
+KVLAB_REGISTER(PrefillSelector, AllOfPrompt, "all", "a prompt's queries attend to every token before them",
+               "Vaswani et al. 2017, arXiv:1706.03762");
 
 }  // namespace
 

@@ -23,7 +23,8 @@ class BlockTopK final : public BlockSelector {
   std::int32_t top_;
 };
 
-KVLAB_REGISTER(PrefillSelector, BlockTopK, "block_topk", "key blocks by the products of block means", "MInference: Jiang et al. 2024");
+KVLAB_REGISTER(PrefillSelector, BlockTopK, "block_topk", "key blocks by the products of block means",
+               "MInference: Jiang et al. 2024, arXiv:2407.02490");
 
 }  // namespace
 

@@ -44,7 +44,7 @@ class DeltaCorrection final : public PrefillSelector {
 };
 
 KVLAB_REGISTER(PrefillSelector, DeltaCorrection, "delta", "another selector's attention, corrected by every n-th query's dense attention",
-               "Delta Attention: Willette et al. 2025");
+               "Delta Attention: Willette et al. 2025, arXiv:2505.11254");
 
 }  // namespace
 

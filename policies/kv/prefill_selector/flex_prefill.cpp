@@ -31,7 +31,7 @@ class FlexPrefill final : public BlockSelector {
 };
 
 KVLAB_REGISTER(PrefillSelector, FlexPrefill, "flex_prefill", "per head a pattern and as many blocks as hold a share of the attention",
-               "FlexPrefill: Lai et al. 2025");
+               "FlexPrefill: Lai et al. 2025, arXiv:2502.20766");
 
 }  // namespace
 

@@ -100,7 +100,7 @@ class MInference final : public BlockSelector, public TakesPatterns {
 };
 
 KVLAB_REGISTER(PrefillSelector, MInference, "minference", "each query head by its own pattern, found offline",
-               "MInference: Jiang et al. 2024");
+               "MInference: Jiang et al. 2024, arXiv:2407.02490");
 
 }  // namespace
 

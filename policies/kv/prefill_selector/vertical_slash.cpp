@@ -39,7 +39,7 @@ class VerticalSlashSelector final : public BlockSelector {
 };
 
 KVLAB_REGISTER(PrefillSelector, VerticalSlashSelector, "vertical_slash",
-               "columns and diagonals that the chunk's last queries attend to most", "MInference: Jiang et al. 2024");
+               "columns and diagonals that the chunk's last queries attend to most", "MInference: Jiang et al. 2024, arXiv:2407.02490");
 
 }  // namespace
 

@@ -32,7 +32,7 @@ class XAttention final : public BlockSelector {
 };
 
 KVLAB_REGISTER(PrefillSelector, XAttention, "xattention", "key blocks by sums along antidiagonals, up to a share of the attention",
-               "XAttention: Xu et al. 2025");
+               "XAttention: Xu et al. 2025, arXiv:2503.16428");
 
 }  // namespace
 

@@ -55,7 +55,7 @@ class SlimInfer final : public PromptPruner {
 
 KVLAB_REGISTER(PromptPruner, SlimInfer, "slim_infer",
                "a few layers drop blocks of tokens whose units' mean keys match the last query least",
-               "SlimInfer (2025), from its abstract; the rest is our definition");
+               "SlimInfer: Long et al. 2025, arXiv:2508.06447, from its abstract; the rest is our definition");
 
 }  // namespace
 

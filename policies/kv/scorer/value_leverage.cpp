@@ -8,8 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// Leverage of a token's value among all values, weighted by how well its key fits the mean future query: CapKV, as kvpress 0.5.4's
-// CapPress computes it.
+// Leverage of a token's value among all values, weighted by how well its key fits the mean future query: CapKV (Yang et al. 2026,
+// arXiv:2604.25975), as kvpress 0.5.4's CapPress computes it.
 class CapKv final : public Scorer {
  public:
   explicit CapKv(Params& p)
@@ -44,7 +44,7 @@ class CapKv final : public Scorer {
 };
 
 KVLAB_REGISTER(Scorer, CapKv, "value_leverage", "leverage of values weighted by the fit of keys to the mean future query",
-               "CapKV, as in kvpress 0.5.4");
+               "CapKV: Yang et al. 2026, arXiv:2604.25975, as in kvpress 0.5.4");
 
 }  // namespace
 

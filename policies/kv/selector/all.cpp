@@ -13,7 +13,7 @@ class All final : public Selector {
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 };
 
-KVLAB_REGISTER(Selector, All, "all", "attends to every token held", "Vaswani et al. 2017");
+KVLAB_REGISTER(Selector, All, "all", "attends to every token held", "Vaswani et al. 2017, arXiv:1706.03762");
 
 }  // namespace
 

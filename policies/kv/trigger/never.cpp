@@ -13,7 +13,7 @@ class Never final : public Trigger {
   [[nodiscard]] std::optional<Bound> bound(const SeqStep&, const Budget&) const override { return std::nullopt; }
 };
 
-KVLAB_REGISTER(Trigger, Never, "never", "every token is kept", "Vaswani et al. 2017");
+KVLAB_REGISTER(Trigger, Never, "never", "every token is kept", "Vaswani et al. 2017, arXiv:1706.03762");
 
 }  // namespace
 
