@@ -56,7 +56,7 @@ void add_lists(CLI::App& app, HelpArguments& a, const Choose& choose) {
       "describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
   describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")
       ->required()
-      ->check(offers(Offer::kNames, "any"))
+      ->check(offers(Offer::kNames, join(list_kinds(), " ")))
       ->check(offers(Offer::kFiles));
   describe->add_flag("--json", a.json, "as JSON");
   describe->callback([&a, choose] { choose([&a](std::ostream& out) { return print_description(a, out); }); });
@@ -97,7 +97,7 @@ void add_help_commands(CLI::App& app, HelpArguments& a, const Choose& choose) {
   CLI::App* cite = app.add_subcommand("cite", "print BibTeX of what a result or these policies rest on, and of KVLab");
   cite->add_option("name", a.cited, "results folders, and policies as `kvlab list` prints them")
       ->required()
-      ->check(offers(Offer::kNames, "any"))
+      ->check(offers(Offer::kNames, join(cited_kinds(), " ")))
       ->check(offers(Offer::kResults));
   cite->callback([&a, choose] {
     choose([&a](std::ostream& out) {

@@ -10,4 +10,7 @@ namespace kvlab {
 // printed as @misc with the card's words, marked unverified. InputError: neither a results folder nor a name.
 std::string citations(const std::vector<std::string>& names);
 
+// The kinds of `kvlab list` whose names citations() takes.
+std::vector<std::string> cited_kinds();
+
 }  // namespace kvlab

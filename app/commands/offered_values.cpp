@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -18,26 +19,24 @@ namespace {
 
 using Candidates = std::vector<Candidate>;
 
+std::vector<std::string> words_in(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
 void add_items(const std::string& kind, const std::string& only, Candidates& all) {
   for (const Item& item : list_items(kind))
     if (only.empty() || item.kind == only) all.push_back({item.name, item.summary});
 }
 
 void add_names_of(const std::string& kind, Candidates& all) {
-  if (kind == "any") {
-    for (const std::string& each : list_kinds()) add_items(each, "", all);
-  } else if (kind == "recipes") {
+  if (kind == "recipes") {
     add_items("kv", "recipe", all);
   } else if (kind == "public_traces") {
     for (const PublicTrace& trace : read_public_traces(public_traces_list())) all.push_back({trace.name, trace.title});
   } else {
     add_items(kind, "", all);
   }
-}
-
-void add_words_of(const std::string& text, Candidates& all) {
-  std::istringstream words(text);
-  for (std::string word; words >> word;) all.push_back({word, ""});
 }
 
 void add_results_folders(const std::string& before, Candidates& all) {
@@ -87,9 +86,11 @@ void add_source(const Offered& offered, const std::string& typed, const WordsBef
   Candidates& all = completion.candidates;
   switch (offered.source) {
     case Offer::kNames:
-      return add_names_of(offered.of, all);
+      for (const std::string& kind : words_in(offered.of)) add_names_of(kind, all);
+      return;
     case Offer::kWords:
-      if (before.is_first_value) add_words_of(offered.of, all);
+      if (before.is_first_value)
+        for (const std::string& word : words_in(offered.of)) all.push_back({word, ""});
       return;
     case Offer::kResults:
       completion.files = "folders";

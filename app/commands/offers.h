@@ -8,7 +8,7 @@ namespace kvlab {
 
 // A source of values that completion offers for an option or argument.
 enum class Offer {
-  kNames,        // names of `kvlab list KIND`; also "any" (every kind), "recipes" (KV recipes without their parts), "public_traces"
+  kNames,        // names of `kvlab list KIND`, for each KIND given, blanks between; also "recipes" (KV recipes without parts), "public_traces"
   kWords,        // the words given, separated by blanks; of an argument that takes several, the first only
   kResults,      // results/NAME of each results folder, and folders
   kResultNames,  // NAME of each results folder
