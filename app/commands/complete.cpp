@@ -117,7 +117,7 @@ class CommandLine {
     if (option == nullptr || !takes_value(*option)) return;
     const std::size_t begin = typed.find('=') + 1;
     add_values(*option, typed.substr(begin), true, found);
-    for (Candidate& candidate : found.candidates) candidate.word.insert(0, typed, 0, begin);
+    for (OfferedWord& candidate : found.candidates) candidate.word.insert(0, typed, 0, begin);
   }
 
   // Neither options that are there and allowed once, nor those that one of these excludes.
@@ -166,7 +166,7 @@ Completion completion_of(CLI::App& app, const std::vector<std::string>& words) {
 
 std::string completion_as_text(const Completion& completion) {
   std::string text;
-  for (const Candidate& candidate : completion.candidates) text += candidate.word + "\t" + one_line_of(candidate.help) + "\n";
+  for (const OfferedWord& candidate : completion.candidates) text += candidate.word + "\t" + one_line_of(candidate.help) + "\n";
   return text + (completion.files.empty() ? "" : ":" + completion.files + "\n");
 }
 

@@ -17,19 +17,19 @@ namespace kvlab {
 
 namespace {
 
-using Candidates = std::vector<Candidate>;
+using OfferedWords = std::vector<OfferedWord>;
 
 std::vector<std::string> words_in(const std::string& text) {
   std::istringstream words(text);
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-void add_items(const std::string& kind, const std::string& only, Candidates& all) {
+void add_items(const std::string& kind, const std::string& only, OfferedWords& all) {
   for (const Item& item : list_items(kind))
     if (only.empty() || item.kind == only) all.push_back({item.name, item.summary});
 }
 
-void add_names_of(const std::string& kind, Candidates& all) {
+void add_names_of(const std::string& kind, OfferedWords& all) {
   if (kind == "recipes") {
     add_items("kv", "recipe", all);
   } else if (kind == "public_traces") {
@@ -39,7 +39,7 @@ void add_names_of(const std::string& kind, Candidates& all) {
   }
 }
 
-void add_results_folders(const std::string& before, Candidates& all) {
+void add_results_folders(const std::string& before, OfferedWords& all) {
   for (const std::filesystem::path& folder : results_in(kResultsRoot).folders) all.push_back({before + folder.filename().string(), ""});
 }
 
@@ -55,13 +55,13 @@ std::vector<std::size_t> axes_in(const CsvTable& summary) {
   return axes;
 }
 
-void add_column_names(const CsvTable& summary, bool of_axes, Candidates& all) {
+void add_column_names(const CsvTable& summary, bool of_axes, OfferedWords& all) {
   const std::size_t seed = summary.at("seed");
   for (std::size_t c = of_axes ? 1 : seed + 1; c < (of_axes ? seed : summary.columns.size()); ++c) all.push_back({summary.columns[c], ""});
 }
 
 // AXIS= while no axis is typed, then the axis with each of its values.
-void add_axis_values(const CsvTable& summary, const std::string& typed, Candidates& all) {
+void add_axis_values(const CsvTable& summary, const std::string& typed, OfferedWords& all) {
   const std::size_t equals = typed.find('=');
   for (const std::size_t axis : axes_in(summary)) {
     const std::string& name = summary.columns[axis];
@@ -74,7 +74,7 @@ void add_axis_values(const CsvTable& summary, const std::string& typed, Candidat
 }
 
 // Each run with its axes.
-void add_run_ids(const CsvTable& summary, Candidates& all) {
+void add_run_ids(const CsvTable& summary, OfferedWords& all) {
   for (const auto& row : summary.rows) {
     std::string labels;
     for (const std::size_t axis : axes_in(summary)) labels += (labels.empty() ? "" : ", ") + row[axis];
@@ -83,7 +83,7 @@ void add_run_ids(const CsvTable& summary, Candidates& all) {
 }
 
 void add_source(const Offered& offered, const std::string& typed, const WordsBefore& before, Completion& completion) {
-  Candidates& all = completion.candidates;
+  OfferedWords& all = completion.candidates;
   switch (offered.source) {
     case Offer::kNames:
       for (const std::string& kind : words_in(offered.of)) add_names_of(kind, all);

@@ -8,13 +8,13 @@
 namespace kvlab {
 
 // A word that completion offers, with its description ("": none).
-struct Candidate {
+struct OfferedWord {
   std::string word, help;
 };
 
 // The words offered, and whether a shell adds paths by itself: files "files", "folders", "yaml" (folders and YAML files), "" (none).
 struct Completion {
-  std::vector<Candidate> candidates;
+  std::vector<OfferedWord> candidates;
   std::string files;
 };
 
