@@ -13,9 +13,10 @@ bool takes_value(const CLI::Option& option) { return option.get_items_expected_m
 bool may_be_repeated(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
 bool takes_more_values(const CLI::Option& option) { return may_be_repeated(option) && option.get_allow_extra_args(); }
 
-// Options and arguments of a command, those of its groups included.
+// Options and arguments of a command, those of its groups included. A group has a --help of its own, which is not shown.
 void add_options_of(CLI::App& app, std::vector<CLI::Option*>& all) {
-  for (CLI::Option* option : app.get_options()) all.push_back(option);
+  for (CLI::Option* option : app.get_options())
+    if (!app.get_name().empty() || option != app.get_help_ptr()) all.push_back(option);
   for (CLI::App* group : app.get_subcommands([](const CLI::App* c) { return c->get_name().empty(); })) add_options_of(*group, all);
 }
 

@@ -1,5 +1,6 @@
 """Completion of command lines, asked of the program and of bash, zsh and fish themselves. Run: python3 tests/app/test_completion.py"""
 
+import functools
 import os
 import pty
 import re
@@ -26,7 +27,7 @@ compadd() {
   local -a found
   if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return; fi
   builtin compadd -O found "$@"
-  hits+=("${found[@]}")
+  hits+=("${IPREFIX}${^found[@]}")
   builtin compadd "$@"
 }
 all-lines() {
@@ -110,8 +111,9 @@ class Terminal:
 class Completion(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory()
+        cls.temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # a shell that was ended may write a last file
         cls.folder = Path(cls.temporary.name)
+        (cls.folder / ".local" / "share" / "fish" / "generated_completions").mkdir(parents=True)  # else fish reads all manual pages first
         wrapper = cls.folder / "bin" / "kvlab"  # other commands than `complete` print their words
         wrapper.parent.mkdir()
         wrapper.write_text(f'#!/bin/sh\nif [ "$1" = complete ]; then exec "{PROGRAM}" "$@"; fi\nprintf "ran <%s>\\n" "$@"\n')
@@ -137,6 +139,7 @@ class Completion(unittest.TestCase):
         own["PATH"] = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         return {**os.environ, **own, "KVLAB_FRONT_DOOR": FRONT_DOOR}
 
+    @functools.lru_cache(maxsize=None)
     def answer(self, *words):
         """The candidates with their descriptions, and the kind of paths that the shell adds."""
         lines = run(PROGRAM, "complete", "--", *words, cwd=self.folder, env=self.environment()).splitlines()
@@ -145,8 +148,9 @@ class Completion(unittest.TestCase):
     def offers(self, *words):
         return [word for word, _ in self.answer(*words)[0]]
 
-    @classmethod
-    def help_of(cls, command):
+    @staticmethod
+    @functools.lru_cache(maxsize=None)
+    def help_of(*command):
         return run(PROGRAM, *command, "--help")
 
     @classmethod
@@ -155,7 +159,7 @@ class Completion(unittest.TestCase):
         leaves, left = [], [[]]
         while left:
             command = left.pop()
-            below = re.findall(r"^  (\w+) ", cls.help_of(command).partition("\nSubcommands:\n")[2], re.MULTILINE)
+            below = re.findall(r"^  (\w+) ", cls.help_of(*command).partition("\nSubcommands:\n")[2], re.MULTILINE)
             left += [[*command, word] for word in below]
             if not below:
                 leaves.append(command)
@@ -164,7 +168,7 @@ class Completion(unittest.TestCase):
     @classmethod
     def options_of(cls, command):
         """Option name to the values in braces that --help prints for it."""
-        found = re.findall(r"^ +(?:-\w,)?(--[\w-]+)(?: \w+(?::\{(.*)\})?)?", cls.help_of(command), re.MULTILINE)
+        found = re.findall(r"^ +(?:-\w,)?(--[\w-]+)(?: \w+(?::\{(.*)\})?)?", cls.help_of(*command), re.MULTILINE)
         return {name: values.split(",") if values else [] for name, values in found}
 
     def test_commands(self):
