@@ -71,8 +71,13 @@ void require_written(std::ostream& out) {
 // Values of --vllm-args and --sglang-args begin with dashes, so they are joined to their option.
 std::vector<std::string> joined(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
-  bool takes_value = false, took_option = false;
+  bool takes_value = false, took_option = false, is_rest = false;
   for (const std::string& word : arguments) {
+    is_rest = is_rest || (word == "--" && !takes_value);
+    if (is_rest) {  // no options after it
+      words.push_back(word);
+      continue;
+    }
     if (took_option && word.find_first_not_of("0123456789.") == std::string::npos)
       throw InputError("the options of an engine are one argument, in quotes: " + words.back().substr(0, words.back().find('=')) + " '" +
                        words.back().substr(words.back().find('=') + 1) + " " + word + "'");

@@ -6,8 +6,11 @@
 #include <ostream>
 
 #include "app/commands/cite.h"
+#include "app/commands/complete.h"
 #include "app/commands/completion.h"
 #include "app/commands/describe.h"
+#include "app/commands/front_door.h"
+#include "app/commands/offers.h"
 #include "app/schema/schema.h"
 #include "base/text.h"
 
@@ -45,14 +48,38 @@ int print_description(const HelpArguments& a, std::ostream& out) {
 
 void add_lists(CLI::App& app, HelpArguments& a, const Choose& choose) {
   CLI::App* list = app.add_subcommand("list", "what experiments can name: " + join(list_kinds(), ", "));
-  list->add_option("kind", a.kind, join(list_kinds(), ", ") + "; default: print these kinds");
+  list->add_option("kind", a.kind, join(list_kinds(), ", ") + "; default: print these kinds")
+      ->check(offers(Offer::kWords, join(list_kinds(), " ")));
   list->add_flag("--json", a.json, "as JSON");
   list->callback([&a, choose] { choose([&a](std::ostream& out) { return print_list(a, out); }); });
   CLI::App* describe = app.add_subcommand(
       "describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
-  describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")->required();
+  describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")
+      ->required()
+      ->check(offers(Offer::kNames, join(list_kinds(), " ")))
+      ->check(offers(Offer::kFiles));
   describe->add_flag("--json", a.json, "as JSON");
   describe->callback([&a, choose] { choose([&a](std::ostream& out) { return print_description(a, out); }); });
+}
+
+void add_completion(CLI::App& app, HelpArguments& a, const Choose& choose) {
+  CLI::App* completion = app.add_subcommand("completion", "print a script that completes command lines in bash, zsh or fish");
+  completion->add_option("shell", a.shell, "bash, zsh or fish")->required()->check(offers(Offer::kWords, join(completion_shells(), " ")));
+  completion->callback([&a, choose] {
+    choose([&a](std::ostream& out) {
+      out << completion_script(a.shell);
+      return 0;
+    });
+  });
+  CLI::App* complete = app.add_subcommand("complete", "print the words that may replace the last of these")->group("");
+  complete->add_option("words", a.words, "of a command line, after --");
+  complete->callback([&a, &app, choose] {
+    choose([&a, &app](std::ostream& out) {
+      add_front_door(app);
+      out << completion_as_text(completion_of(app, a.words));
+      return 0;
+    });
+  });
 }
 
 }  // namespace
@@ -66,16 +93,12 @@ void add_help_commands(CLI::App& app, HelpArguments& a, const Choose& choose) {
       return 0;
     });
   });
-  CLI::App* completion = app.add_subcommand("completion", "print a script that completes command lines in bash, zsh or fish");
-  completion->add_option("shell", a.shell, "bash, zsh or fish")->required();
-  completion->callback([&a, &app, choose] {
-    choose([&a, &app](std::ostream& out) {
-      out << completion_script(app, a.shell);
-      return 0;
-    });
-  });
+  add_completion(app, a, choose);
   CLI::App* cite = app.add_subcommand("cite", "print BibTeX of what a result or these policies rest on, and of KVLab");
-  cite->add_option("name", a.cited, "results folders, and policies as `kvlab list` prints them")->required();
+  cite->add_option("name", a.cited, "results folders, and policies as `kvlab list` prints them")
+      ->required()
+      ->check(offers(Offer::kNames, join(cited_kinds(), " ")))
+      ->check(offers(Offer::kResults));
   cite->callback([&a, choose] {
     choose([&a](std::ostream& out) {
       out << citations(a.cited);

@@ -1,5 +1,7 @@
 #include "app/machine_options.h"
 
+#include "app/commands/offers.h"
+
 namespace kvlab {
 
 namespace {
@@ -7,10 +9,16 @@ namespace {
 constexpr int kMostTokens = 1 << 26, kMostRows = 100'000;
 
 void add_machine(CLI::App& command, MachineOptions& m) {
-  command.add_option("--model", m.model, "a name in profiles/models, a config.json or a folder that holds one; default: the profile's");
-  command.add_option("--hardware", m.hardware, "a name in profiles/hardware, or a file; default: the profile's");
-  command.add_option("--profile", m.profile,
-                     "where step times come from, as in an experiment, e.g. '{bundle: {path: DIR}}'; default: roofline");
+  command.add_option("--model", m.model, "a name in profiles/models, a config.json or a folder that holds one; default: the profile's")
+      ->check(offers(Offer::kNames, "models"))
+      ->check(offers(Offer::kFiles));
+  command.add_option("--hardware", m.hardware, "a name in profiles/hardware, or a file; default: the profile's")
+      ->check(offers(Offer::kNames, "hardware"))
+      ->check(offers(Offer::kYamlFiles));
+  command
+      .add_option("--profile", m.profile,
+                  "where step times come from, as in an experiment, e.g. '{bundle: {path: DIR}}'; default: roofline")
+      ->check(offers(Offer::kText));
   command.add_option("--tp", m.tp, "GPUs that share each layer; default: 1")->check(CLI::Range(1, 1024));
   command.add_flag("--json", m.json, "as JSON");
 }

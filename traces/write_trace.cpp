@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <unordered_map>
 
 #include "base/ceil_div.h"
@@ -105,13 +106,30 @@ std::string format_of_name(const std::string& path) {
   throw InputError(path + ": the name of a trace to write ends in .csv or .jsonl, and then in .gz or .zst to pack it");
 }
 
+template <class Writer>
+std::unique_ptr<TraceWriter> make_writer() {
+  return std::make_unique<Writer>();
+}
+
+const std::map<std::string, std::unique_ptr<TraceWriter> (*)()>& trace_writers() {
+  static const std::map<std::string, std::unique_ptr<TraceWriter> (*)()> writers = {
+      {"csv", make_writer<CsvWriter>}, {"jsonl", make_writer<JsonlWriter>}, {"mooncake", make_writer<MooncakeWriter>}};
+  return writers;
+}
+
 }  // namespace
 
+std::vector<std::string> trace_writer_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : trace_writers()) names.push_back(name);
+  return names;
+}
+
 std::unique_ptr<TraceWriter> make_trace_writer(const std::string& format) {
-  if (format == "csv") return std::make_unique<CsvWriter>();
-  if (format == "jsonl") return std::make_unique<JsonlWriter>();
-  if (format == "mooncake") return std::make_unique<MooncakeWriter>();
-  throw InputError("a trace cannot be written as '" + format + "'" + suggestion(format, {"csv", "jsonl", "mooncake"}));
+  const auto found = trace_writers().find(format);
+  if (found == trace_writers().end())
+    throw InputError("a trace cannot be written as '" + format + "'" + suggestion(format, trace_writer_names()));
+  return found->second();
 }
 
 std::uint64_t write_trace(TraceSource& source, const std::string& path, const std::string& format) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "traces/bytes.h"
 #include "traces/trace.h"
@@ -21,6 +22,7 @@ class TraceWriter {
 // "mooncake": Mooncake's columns in Dynamo's dialect, hashes as small ids in order of appearance, block_size in each row;
 // times rounded to microseconds, and hashes that reach beyond the prompt are left out, as that format has no place for them.
 std::unique_ptr<TraceWriter> make_trace_writer(const std::string& format);
+std::vector<std::string> trace_writer_names();
 
 // Writes all of `source` to `path`, packed if it ends in .gz or .zst. An empty `format` follows from the name: .csv or .jsonl. A file of
 // that name is replaced only once all has been written. Returns the number of requests.

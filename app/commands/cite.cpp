@@ -184,6 +184,12 @@ class Cards {
 
 }  // namespace
 
+std::vector<std::string> cited_kinds() {
+  std::set<std::string> kinds;
+  for (const auto& [key, kind] : kinds_of_keys()) kinds.insert(kind);
+  return {kinds.begin(), kinds.end()};
+}
+
 std::string citations(const std::vector<std::string>& names) {
   Bibliography all;
   all.add_entry(entry_of_kvlab(), {"", "KVLab"});

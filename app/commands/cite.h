@@ -11,4 +11,7 @@ namespace kvlab {
 // folder nor a name.
 std::string citations(const std::vector<std::string>& names);
 
+// The kinds of `kvlab list` whose names citations() takes.
+std::vector<std::string> cited_kinds();
+
 }  // namespace kvlab

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -9,8 +8,8 @@ namespace kvlab {
 // The shells that completion_script() knows: bash, zsh, fish.
 const std::vector<std::string>& completion_shells();
 
-// A script that completes kvlab's command lines: commands and options of `app`, and names as `kvlab list KIND` prints them when a word is
-// completed (with KVLAB_NO_BUILD=1, so that ./kvlab builds nothing meanwhile). InputError: another shell.
-std::string completion_script(const CLI::App& app, const std::string& shell);
+// A script that completes kvlab's command lines in that shell. It asks the program for the words each time (`kvlab complete`), so that it
+// fits every version of the program. InputError: another shell.
+std::string completion_script(const std::string& shell);
 
 }  // namespace kvlab

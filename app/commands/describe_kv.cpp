@@ -110,8 +110,7 @@ std::string budget_text(const Recipe& r) {
                              : fmt::format("{} of the prompt, {} of {} tokens", r.budget.frac, r.budget.of(kPromptTokens), kPromptTokens);
 }
 
-Item recipe_item(const std::string& name) {
-  const Recipe r = load_recipe(name);
+Item recipe_item(const std::string& name, const Recipe& r) {
   Item item{"recipe", name, r.summary, r.paper, {}};
   item.hosts = r.hosts;
   item.confidence = r.confidence;
@@ -196,12 +195,15 @@ void add_all_parts(bool are_compiled, const Uses& uses, std::vector<Item>& items
 
 std::vector<Item> read_kv_items() {
   std::vector<Item> recipes;
-  for (const std::string& name : recipe_names()) recipes.push_back(recipe_item(name));
-  Uses uses;
-  for (const Item& r : recipes) {
-    const Recipe recipe = load_recipe(r.name);
-    for (const auto& [kind, name] : recipe.part_names()) uses[{kind, name}].push_back(&r);
+  std::vector<std::vector<std::pair<std::string, std::string>>> parts;
+  for (const std::string& name : recipe_names()) {
+    const Recipe recipe = load_recipe(name);
+    recipes.push_back(recipe_item(name, recipe));
+    parts.push_back(recipe.part_names());
   }
+  Uses uses;
+  for (std::size_t i = 0; i < recipes.size(); ++i)
+    for (const auto& part : parts[i]) uses[part].push_back(&recipes[i]);
   std::vector<Item> items = recipes;
   add_all_parts(true, uses, items);
   return items;

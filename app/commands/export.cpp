@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "app/results/other_runs.h"
 #include "base/params.h"
 #include "base/text.h"
@@ -48,10 +49,13 @@ int export_results(const ExportCommand& command, std::ostream& out) {
 
 void add_export_command(CLI::App& app, ExportCommand& c, const std::function<void()>& choose) {
   CLI::App* const one = app.add_subcommand("export", "write results in the format of another tool (docs/exchange.md)");
-  one->add_option("folder", c.folder, "results folder")->required();
-  one->add_option("--format", c.format, join(ExportFormatRegistry::names(), ", "))->required();
+  one->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
+  one->add_option("--format", c.format, join(ExportFormatRegistry::names(), ", "))
+      ->required()
+      ->check(offers(Offer::kNames, "export_formats"));
   one->add_option("--run", c.runs, "ID of a run, as in summary.csv; may be repeated; default: all of the newest sweep")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(offers(Offer::kRuns));
   one->add_option("--out", c.out,
                   "folder to write; files in it are not replaced; default: RESULTS/export/FORMAT, a folder per run of several");
   one->add_option("--start", c.options.start_s, "instant at which the simulation starts, in seconds since 1970; default: 0")

@@ -7,6 +7,7 @@
 #include <limits>
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "app/commands/tokenize.h"
 #include "app/results/text_file.h"
 #include "base/error.h"
@@ -103,7 +104,7 @@ void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(
   label->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, int (*act)(const LabelCommand&, std::ostream&)) {
     CLI::App* const one = label->add_subcommand(name, help);
-    one->add_option("--model", c.model, "folder in Hugging Face layout, with tokenizer.json")->required();
+    one->add_option("--model", c.model, "folder in Hugging Face layout, with tokenizer.json")->required()->check(offers(Offer::kFolders));
     one->add_option("--out", c.output, "file to write: safetensors, of prefill JSON")->required();
     one->add_option("--seed", c.options.seed, "of the prompts; default: 1")
         ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "base/error.h"
 #include "base/json_text.h"
 
@@ -54,10 +55,14 @@ int merge_shards(MergeCommand c, std::ostream& out, std::ostream& err) {
 
 void add_merge_command(CLI::App& app, MergeCommand& c, const std::function<void()>& choose) {
   CLI::App* const merge = app.add_subcommand("merge", "join the results of shards ('run --shard') as if one program had done all runs");
-  merge->add_option("target", c.target, "the experiment's file, or the results folder of the whole")->required();
-  merge->add_option("shards", c.shards, "results folders of shards; default: those in RESULTS.shards");
-  merge->add_option("--set", c.set, "as given to the shards; may be repeated")->allow_extra_args(false);
-  merge->add_option("--out", c.sweep.out, "results folder of the whole; default: results/NAME");
+  merge->add_option("target", c.target, "the experiment's file, or the results folder of the whole")
+      ->required()
+      ->check(offers(Offer::kNames, "experiments"))
+      ->check(offers(Offer::kYamlFiles))
+      ->check(offers(Offer::kResults));
+  merge->add_option("shards", c.shards, "results folders of shards; default: those in RESULTS.shards")->check(offers(Offer::kResults));
+  merge->add_option("--set", c.set, "as given to the shards; may be repeated")->allow_extra_args(false)->check(offers(Offer::kSettings));
+  merge->add_option("--out", c.sweep.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
   merge->add_flag("--quiet", c.sweep.quiet, "print errors only");
   merge->callback(choose);
 }

@@ -12,6 +12,7 @@
 #include "app/commands/export.h"
 #include "app/commands/fetch.h"
 #include "app/commands/merge.h"
+#include "app/commands/offers.h"
 #include "app/commands/pivot.h"
 #include "app/commands/reproduce.h"
 #include "app/commands/results.h"
@@ -23,6 +24,8 @@
 #include "app/help_commands.h"
 #include "app/machine_options.h"
 #include "app/results/text_file.h"
+#include "base/text.h"
+#include "traces/write_trace.h"
 
 namespace kvlab {
 
@@ -52,7 +55,7 @@ struct Arguments {
 
 void add_trace_fetch(CLI::App& trace, Arguments& a, Command& chosen) {
   CLI::App* fetch = trace.add_subcommand("fetch", "download a public trace; without a name, list them");
-  fetch->add_option("name", a.fetch.name, "of the trace");
+  fetch->add_option("name", a.fetch.name, "of the trace")->check(offers(Offer::kNames, "public_traces"));
   fetch->add_option("--list", a.fetch.list, "another list than traces/public_traces.yaml; traces go to public/ beside it");
   fetch->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return fetch_trace(a.fetch, out); }; });
 }
@@ -64,11 +67,16 @@ void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
     CLI::App* one = trace->add_subcommand(name, help);
     one->add_option("file", a.trace.input, "trace, or experiment (YAML) whose 'trace' is meant")->required();
     if (writes) one->add_option("output", a.trace.output, "file to write: .csv or .jsonl, also packed as .gz or .zst")->required();
-    if (writes) one->add_option("--to", a.trace.output_format, "format to write: csv, jsonl or mooncake; default: by the file's name");
+    if (writes)
+      one->add_option("--to", a.trace.output_format,
+                      "format to write: " + join(trace_writer_names(), ", ") + "; default: by the file's name")
+          ->check(offers(Offer::kWords, join(trace_writer_names(), " ")));
     one->add_option("--set", a.trace.set, "key=value of the 'trace' mapping, such as block_size=512; may be repeated")
-        ->allow_extra_args(false);
+        ->allow_extra_args(false)
+        ->check(offers(Offer::kSettings, "trace"));
     one->add_option("--seed", a.trace.seed, "of random choices")->check(seed_range());
-    one->add_option("--tokenizer", a.trace.tokenizer, "folder with tokenizer.json that counts the tokens of texts (sharegpt)");
+    one->add_option("--tokenizer", a.trace.tokenizer, "folder with tokenizer.json that counts the tokens of texts (sharegpt)")
+        ->check(offers(Offer::kFolders));
     one->callback([&a, &chosen, act] { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.trace, out); }; });
   };
   add("inspect", "print rates, lengths and sharing of a trace", false, inspect_trace);
@@ -82,12 +90,17 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
   profile->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, bool writes, int (*act)(const ProfileCommand&, std::ostream&)) {
     CLI::App* one = profile->add_subcommand(name, help);
-    one->add_option("folder", a.profile.folder, "profile")->required();
+    one->add_option("folder", a.profile.folder, "profile")->required()->check(offers(Offer::kFolders));
     if (writes) one->add_option("output", a.profile.output, "folder to write, in our own format")->required();
     one->add_option("--format", a.profile.format, "of the folder: bundle, vidur, kvlab or aisimulate; default: by its files")
         ->check(CLI::IsMember({"bundle", "vidur", "kvlab", "aisimulate"}));
-    if (!writes) one->add_option("--model", a.profile.model, "model measured; default: as the profile says");
-    if (!writes) one->add_option("--hardware", a.profile.hardware, "GPU measured; default: as the profile says");
+    if (!writes)
+      one->add_option("--model", a.profile.model, "model measured; default: as the profile says")
+          ->check(offers(Offer::kNames, "models"))
+          ->check(offers(Offer::kFiles));
+    if (!writes)
+      one->add_option("--hardware", a.profile.hardware, "GPU measured; default: as the profile says")
+          ->check(offers(Offer::kNames, "hardware"));
     one->add_option("--tp", a.profile.tp, "tensor-parallel degree; default: every one there is")->check(CLI::Range(1, 1024));
     one->callback([&a, &chosen, act] { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.profile, out); }; });
   };
@@ -98,8 +111,8 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
 
 void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* compare = app.add_subcommand("compare", "differences between two results folders, run by run");
-  compare->add_option("A", a.folder_a, "results folder")->required();
-  compare->add_option("B", a.folder_b, "results folder")->required();
+  compare->add_option("A", a.folder_a, "results folder")->required()->check(offers(Offer::kResults));
+  compare->add_option("B", a.folder_b, "results folder")->required()->check(offers(Offer::kResults));
   compare->add_flag("--all", a.every, "every metric instead of the main ones");
   compare->add_option("--requests", a.num_requests, "requests to show that moved most; 0: none");
   compare->callback([&a, &chosen] {
@@ -118,12 +131,14 @@ void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
       "an engine's requests.jsonl, vLLM's /metrics, or a result of vllm bench serve, AIPerf or GuideLLM (docs/exchange.md)");
   CLI::Option* const points = measured->add_option("--points", a.points.file, "measured TPOT by model, GPU and load (CSV)");
   measured->require_option(1);
-  CLI::Option* const against = validate->add_option("--against", a.against, "--requests: results folder")->excludes(points);
+  CLI::Option* const against =
+      validate->add_option("--against", a.against, "--requests: results folder")->excludes(points)->check(offers(Offer::kResults));
   CLI::Option* const out_folder = validate->add_option("--out", a.points.out, "--points: folder to write")->excludes(requests);
   requests->needs(against);
   points->needs(out_folder);
   validate->add_option("--profile", a.points.options.profile, "--points: 'profile' of each run, YAML in which $COLUMN is the row's value")
-      ->needs(points);
+      ->needs(points)
+      ->check(offers(Offer::kText));
   validate
       ->add_option("--shortest-frac", a.points.options.shortest_frac,
                    "--points: lengths are drawn from this share of isl and osl to all of it; default: 1, all alike")
@@ -167,12 +182,14 @@ void add_estimates(CLI::App& app, Arguments& a, Command& chosen) {
 
 void add_reproduce(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* one = app.add_subcommand("reproduce", "run published claims and print their figures beside ours");
-  one->add_option("name", a.reproduce.names, "claims, as `kvlab list claims` prints them, or files");
+  one->add_option("name", a.reproduce.names, "claims, as `kvlab list claims` prints them, or files")
+      ->check(offers(Offer::kNames, "claims"))
+      ->check(offers(Offer::kYamlFiles));
   one->add_flag("--all", a.reproduce.every, "every claim");
   one->add_flag("--json", a.reproduce.json, "as JSON: a list of {name, system, published, ours, verdict}");
   one->add_option("--out", a.reproduce.out, "folder that gets the table: claims.md, claims.csv and their figure");
   one->add_option("--jobs", a.reproduce.runs.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
-  one->add_option("--runs", a.reproduce.runs.folder, "folder of the runs; default: results/claims");
+  one->add_option("--runs", a.reproduce.runs.folder, "folder of the runs; default: results/claims")->check(offers(Offer::kFolders));
   one->add_flag("--force", a.reproduce.runs.force, "do runs again whose inputs have not changed");
   one->add_flag("--quiet", a.reproduce.quiet, "no progress");
   one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return reproduce_claims(a.reproduce, out, err); }; });

@@ -10,6 +10,7 @@
 #include <optional>
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "app/compare/compare.h"
 #include "app/results/entry_labels.h"
 #include "base/csv.h"
@@ -189,11 +190,15 @@ int print_pivot(const PivotCommand& command, std::ostream& out) {
 
 void add_pivot_command(CLI::App& app, PivotCommand& c, const std::function<void()>& choose) {
   CLI::App* const pivot = app.add_subcommand("pivot", "one metric of a sweep as a table over two of its axes");
-  pivot->add_option("folder", c.folder, "results folder")->required();
-  pivot->add_option("--rows", c.rows, "axis of the sweep, by its column in summary.csv or the last part of that")->required();
-  pivot->add_option("--columns", c.columns, "another axis; default: one column");
-  pivot->add_option("--metric", c.metric, "column of summary.csv")->required();
-  pivot->add_option("--where", c.where, "AXIS=VALUE of the runs to take; may be repeated")->allow_extra_args(false);
+  pivot->add_option("folder", c.folder, "results folder")->required()->check(offers(Offer::kResults));
+  pivot->add_option("--rows", c.rows, "axis of the sweep, by its column in summary.csv or the last part of that")
+      ->required()
+      ->check(offers(Offer::kAxes));
+  pivot->add_option("--columns", c.columns, "another axis; default: one column")->check(offers(Offer::kAxes));
+  pivot->add_option("--metric", c.metric, "column of summary.csv")->required()->check(offers(Offer::kMetrics));
+  pivot->add_option("--where", c.where, "AXIS=VALUE of the runs to take; may be repeated")
+      ->allow_extra_args(false)
+      ->check(offers(Offer::kAxisValues));
   pivot->add_flag("--csv", c.csv, "as CSV, without intervals");
   pivot->callback(choose);
 }

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "app/commands/clean.h"
+#include "app/commands/offers.h"
 #include "app/results/entry_labels.h"
 #include "app/results/join_results.h"
 #include "app/results/results_info.h"
@@ -120,7 +121,9 @@ void add_results_command(CLI::App& app, ResultsCommand& c, const std::function<v
   CLI::App* const one = app.add_subcommand("results", "list the results there are, or the runs of one; join folders; clean one");
   one->add_option("words", c.words,
                   "none: all folders in results/; NAME: its runs; join OUT A B ...: their finished runs in one folder; clean NAME: remove "
-                  "runs that its newest sweep does not use");
+                  "runs that its newest sweep does not use")
+      ->check(offers(Offer::kWords, "join clean"))
+      ->check(offers(Offer::kResultNames));
   one->add_flag("--all", c.every, "NAME: every run, not the first 40");
   one->add_flag("--yes", c.yes, "clean: remove without asking");
   one->callback(choose);

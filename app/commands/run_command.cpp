@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "app/runs/engine_flags.h"
 
 namespace kvlab {
@@ -34,17 +35,24 @@ int run_experiment(RunCommand c, std::ostream& out, std::ostream& err) {
 
 void add_run_command(CLI::App& app, RunCommand& c, const std::function<void()>& choose) {
   CLI::App* const run = app.add_subcommand("run", "simulate an experiment and write results/NAME/");
-  run->add_option("file", c.file, "experiment (YAML)")->required();
-  run->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
-  run->add_option("--model", c.model, "folder of the model to run, in place of what the file says");
-  CLI::Option* const vllm =
-      run->add_option("--vllm-args", c.vllm_args, "options of 'vllm serve' in place of what the file says, in quotes");
-  run->add_option("--sglang-args", c.sglang_args, "the same of SGLang's server")->excludes(vllm);
+  run->add_option("file", c.file, "experiment (YAML)")
+      ->required()
+      ->check(offers(Offer::kNames, "experiments"))
+      ->check(offers(Offer::kYamlFiles));
+  run->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")
+      ->allow_extra_args(false)
+      ->check(offers(Offer::kSettings));
+  run->add_option("--model", c.model, "folder of the model to run, in place of what the file says")->check(offers(Offer::kFolders));
+  CLI::Option* const vllm = run->add_option("--vllm-args", c.vllm_args, "options of 'vllm serve' in place of what the file says, in quotes")
+                                ->check(offers(Offer::kText));
+  run->add_option("--sglang-args", c.sglang_args, "the same of SGLang's server")->excludes(vllm)->check(offers(Offer::kText));
   run->add_option("--jobs", c.sweep.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
-  CLI::Option* const out_folder = run->add_option("--out", c.sweep.out, "results folder; default: results/NAME");
+  CLI::Option* const out_folder =
+      run->add_option("--out", c.sweep.out, "results folder; default: results/NAME")->check(offers(Offer::kResults));
   run->add_flag("--join", c.sweep.join, "keep this experiment's runs in --out beside those of the experiment that it belongs to")
       ->needs(out_folder);
-  run->add_option("--shard", c.shard, "I/N: only the part I of N of the runs, into RESULTS.shards/I-of-N; 'kvlab merge' joins the parts");
+  run->add_option("--shard", c.shard, "I/N: only the part I of N of the runs, into RESULTS.shards/I-of-N; 'kvlab merge' joins the parts")
+      ->check(offers(Offer::kText));
   run->add_option("--fast-forward", c.fast_forward, "off: simulate every step; results are the same, byte for byte")
       ->check(CLI::IsMember({"on", "off"}));
   run->add_flag("--quiet", c.sweep.quiet, "print errors only");

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <ostream>
 
+#include "app/commands/offers.h"
 #include "app/commands/shell_word.h"
 #include "app/runs/experiment.h"
 #include "app/runs/seeds.h"
@@ -106,15 +107,21 @@ int submit_sweep(SubmitCommand c, std::ostream& out) {
 
 void add_submit_command(CLI::App& app, SubmitCommand& c, const std::function<void()>& choose) {
   CLI::App* const submit = app.add_subcommand("submit", "print or submit a sweep as a job array, a shard for each task");
-  submit->add_option("file", c.file, "experiment (YAML)")->required();
+  submit->add_option("file", c.file, "experiment (YAML)")
+      ->required()
+      ->check(offers(Offer::kNames, "experiments"))
+      ->check(offers(Offer::kYamlFiles));
   submit->add_flag("--slurm", c.slurm, "for Slurm: a script for sbatch")->required();
   submit->add_flag("--send", c.sends, "submit the scripts instead of printing them, and a job that merges the shards afterwards");
   submit->add_option("--shards", c.shards, "tasks of the array; default: one per run, at most 16")->check(CLI::Range(1, 100'000));
   submit->add_option("--cpus", c.cpus, "of a task, which does so many runs at a time; default: 1")->check(CLI::Range(1, 4096));
   submit->add_option("--sbatch", c.options, "a further option of sbatch, --sbatch=--partition=long; may be repeated")
-      ->allow_extra_args(false);
-  submit->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
-  submit->add_option("--out", c.out, "results folder of the whole; default: results/NAME");
+      ->allow_extra_args(false)
+      ->check(offers(Offer::kText));
+  submit->add_option("--set", c.set, "key.key=value in place of what the file says; may be repeated")
+      ->allow_extra_args(false)
+      ->check(offers(Offer::kSettings));
+  submit->add_option("--out", c.out, "results folder of the whole; default: results/NAME")->check(offers(Offer::kResults));
   submit->callback(choose);
 }
 

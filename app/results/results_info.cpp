@@ -22,8 +22,6 @@ using InfoJson = nlohmann::json;
 
 namespace {
 
-constexpr const char* kResultsRoot = "results";
-
 // As 'kind' and 'host' of the experiment say; a host may be a list.
 std::string kind_of_results(const fs::path& folder) {
   YAML::Node root;

@@ -7,6 +7,8 @@
 
 namespace kvlab {
 
+inline constexpr const char* kResultsRoot = "results";  // the folder that `run` writes results/NAME to
+
 // The content of a results folder, read without its lock: a sweep may be writing there.
 struct ResultsInfo {
   std::filesystem::path folder;

@@ -192,7 +192,7 @@ Json system_schema(const Json& experiment, const Json& pool) {
 
 }  // namespace
 
-std::string experiment_schema() {
+SchemaJson experiment_schema_json() {
   KeyNode tree = key_tree(asked_of_experiments());
   for (auto& [key, node] : tree.below["kv_policy"].below)
     if (key != "recipe") node.doc.fallback.clear();                // the default is the recipe's
@@ -207,7 +207,9 @@ std::string experiment_schema() {
   const Json description = system.at("description");
   system = system_schema(schema["properties"], schema["$defs"]["keys.pools.NAME"]["properties"]);
   system["description"] = description;
-  return schema.dump(1) + "\n";
+  return schema;
 }
+
+std::string experiment_schema() { return experiment_schema_json().dump(1) + "\n"; }
 
 }  // namespace kvlab

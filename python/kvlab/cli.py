@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _script(command, arguments[1:])
     if _converts_package(arguments):
         return _script("convert", _without_format(arguments[2:]))
+    if command == "complete":
+        os.environ["KVLAB_FRONT_DOOR"] = "plot report"
     sys.stdout.flush()
     earlier = signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in the program itself
     try:
