@@ -8,9 +8,9 @@ namespace kvlab {
 
 // A source of values that completion offers for an option or argument.
 enum class Offer {
-  kNames,        // names of `kvlab list KIND`, for each KIND given, blanks between; also "recipes" (KV recipes without parts), "public_traces"
-  kWords,        // the words given, separated by blanks; of an argument that takes several, the first only
-  kResults,      // results/NAME of each results folder, and folders
+  kNames,    // names of `kvlab list KIND`, for each KIND given, blanks between; also "recipes" (KV recipes without parts), "public_traces"
+  kWords,    // the words given, separated by blanks; of an argument that takes several, the first only
+  kResults,  // results/NAME of each results folder, and folders
   kResultNames,  // NAME of each results folder
   kSettings,     // KEY=VALUE of an experiment, below the key given ("": the top level)
   kAxes,         // axes in summary.csv of the results folder that is the first argument
