@@ -90,7 +90,7 @@ TEST(PolicyTime, OfRequestsThatShareSteps) {
   EXPECT_EQ((served[1].last_token - served[1].scheduled).count() - in_prefill(served[1]) - in_decode(served[1]), 3 * 5 * kOneUs);
 }
 
-// Two stages of 10 us: the chunks run from 0 to 20 us and from 10 to 30 us. Of the second one's 8 us of work half is beside the first.
+// Two stages of 10 us: the chunks run from 0 to 20 us and from 10 to 30 us. Half of the second one's 8 us of work is beside the first.
 TEST(PolicyTime, ChunksOfAPromptInAPipelineCountEachInstantOnce) {
   const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
   const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 128, 1)});
