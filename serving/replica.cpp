@@ -245,16 +245,11 @@ void Replica::wake_at(Picoseconds at) {
   queue_.push(std::max(at + to_ps(Span(1)), due), Phase::kSchedule, EventKind::kPlan, first_rank_, ++wake_generation_);
 }
 
-// Steps of a pipeline overlap: time that several share counts once, for the later one the rest, and the same share of its policy's time.
-// `before`: when the step before it ends.
+// Steps of a pipeline overlap. Time that several share counts once, for the earliest of them. `before`: when the step before it ends.
 void Replica::count_steps(int i, Picoseconds before) {
   for (const auto& rank : ranks_) {
     InFlightStep& step = in_flight(*rank, i);
-    const Picoseconds whole = step.end - step.start;
-    const Picoseconds own = traits_.num_stages == 1 ? whole : step.end - std::max(step.start, before);
-    totals_.add(step, own);
-    if (own < whole)
-      step.policy_time = Picoseconds(static_cast<std::int64_t>(Int128{step.policy_time.count()} * own.count() / whole.count()));
+    totals_.add(step, step.end - (traits_.num_stages == 1 ? step.start : std::max(step.start, before)));
     step.is_counted = true;
     if (wants_steps_ && !step.is_empty()) sink_.step(step, rank->state);
   }

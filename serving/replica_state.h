@@ -14,6 +14,7 @@
 #include "serving/handover.h"
 #include "serving/metrics.h"
 #include "serving/needed_facts.h"
+#include "serving/policy_shares.h"
 #include "serving/qoe.h"
 #include "serving/replica_memory.h"
 #include "serving/request.h"
@@ -190,6 +191,7 @@ class ReplicaState final : public ReplicaView {
   GapWatch gaps_;
   QoeWatch qoe_;
   EncodedImages images_;
+  PolicyShares policy_shares_;
   bool watches_tokens_ = false;  // one of the two is on
   bool plans_over_unknown_;
   std::vector<Departure> outbox_;

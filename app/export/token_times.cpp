@@ -8,6 +8,7 @@
 
 #include "app/results/safe_files.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace kvlab {
 
@@ -25,7 +26,7 @@ class TokenCount {
     tokens_ = tokens, before_ = before;
     if (is_same && emits_) times_.back() = end;
     if (is_same) return;
-    emits_ = before + tokens == known_;
+    emits_ = before == known_ - tokens;
     if (!emits_) return;
     times_.push_back(end);
     ++known_;
@@ -42,14 +43,17 @@ class TokenCount {
 
 using TokenCounts = std::unordered_map<std::string, TokenCount>;
 
+bool parse_tokens(std::string_view text, long long& tokens) { return parse_integer(text, tokens) && tokens >= 0; }
+
 // "7:512@0 8:1@300 ": request, tokens and computed tokens before them, of each entry.
 void add_batch(const std::string& batch, std::int64_t end, TokenCounts& counts, const fs::path& file) {
   for (std::size_t at = 0; at < batch.size();) {
-    const std::size_t next = batch.find(' ', at), colon = batch.find(':', at), before = batch.find('@', at);
-    if (next == std::string::npos || colon > before || before > next)
+    const std::size_t next = batch.find(' ', at), colon = batch.find(':', at), sign = batch.find('@', at);
+    long long tokens = 0, before = 0;
+    if (next == std::string::npos || colon > sign || sign > next || !parse_tokens(batch.substr(colon + 1, sign - colon - 1), tokens) ||
+        !parse_tokens(batch.substr(sign + 1, next - sign - 1), before))
       throw InputError(fmt::format("{}: a step has a batch that is no list of request:tokens@before: '{}'", file.string(), batch));
-    if (const auto count = counts.find(batch.substr(at, colon - at)); count != counts.end())
-      count->second.add(std::stoll(batch.substr(colon + 1)), std::stoll(batch.substr(before + 1)), end);
+    if (const auto count = counts.find(batch.substr(at, colon - at)); count != counts.end()) count->second.add(tokens, before, end);
     at = next + 1;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -46,15 +47,15 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// The columns of a joined table: those of the file that has most. Others lack some of its last ones, or are refused.
+// The columns of a joined table of at least one file: those of the file that has most. Others lack some of its last ones, or are refused.
 std::string joined_header(const std::vector<fs::path>& parts) {
-  std::string header;
-  for (const fs::path& part : parts)
-    if (const std::string own = first_line(part); own.size() > header.size()) header = own;
-  for (const fs::path& part : parts)
-    if (const std::string own = first_line(part); !own.empty() && !(header + ",").starts_with(own + ","))
-      throw InputError(part.string() + kOtherColumns);
-  return header;
+  std::vector<std::string> headers;
+  std::transform(parts.begin(), parts.end(), std::back_inserter(headers), first_line);
+  const std::string most =
+      *std::max_element(headers.begin(), headers.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (!headers[i].empty() && !(most + ",").starts_with(headers[i] + ",")) throw InputError(parts[i].string() + kOtherColumns);
+  return most;
 }
 
 // Rows that lack the last columns: their fields are empty. A quoted field may span lines.

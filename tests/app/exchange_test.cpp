@@ -257,49 +257,6 @@ TEST_F(ExchangeRun, VllmBenchInventsNoGaps) {
   EXPECT_EQ(json["total_input_tokens"], 60 * 300);
 }
 
-// With trace.json the gaps of each request are there: from its first token to its last, and of all together as summary.csv has them.
-TEST_F(ExchangeRun, VllmBenchHasTheGapsOfRunsWithATrace) {
-  const std::vector<std::string> schedulers = {"vllm_v1", "{vllm_v0: {preemption: swap}}", "sarathi", "layered_prefill"};
-  for (std::size_t i = 0; i < schedulers.size(); ++i) {
-    const std::string name = "traced" + std::to_string(i);
-    const Called ran = call({"run", "small.yaml", "--out", name, "--quiet", "--set", "trace.perfetto=true", "--set", "memory.num_blocks=60",
-                             "--set", "max_model_len=800", "--set", "scheduler=" + schedulers[i]});
-    ASSERT_EQ(ran.status, 0) << ran.err;
-    const Called called = call({"export", name, "--format", "vllm_bench"});
-    EXPECT_EQ(called.out.find("note:"), std::string::npos) << schedulers[i] << called.out;
-    const Json json = Json::parse(read(name + "/export/vllm_bench/vllm_bench.json"));
-    ASSERT_EQ(json["itls"].size(), 60U) << schedulers[i];
-    double sum_ms = 0;
-    std::size_t count = 0;
-    for (std::size_t r = 0; r < 60; ++r) {
-      double gaps = 0;
-      for (const Json& gap : json["itls"][r]) gaps += gap.get<double>();
-      EXPECT_EQ(json["itls"][r].size() + 1, json["output_lens"][r].get<std::size_t>()) << schedulers[i];
-      EXPECT_NEAR(json["ttfts"][r].get<double>() + gaps, json["e2els"][r].get<double>(), 1e-9) << schedulers[i];
-      sum_ms += 1000 * gaps;
-      count += json["itls"][r].size();
-    }
-    EXPECT_NEAR(sum_ms / static_cast<double>(count), json["mean_itl_ms"].get<double>(), 1e-5) << schedulers[i];
-    EXPECT_GT(json["std_itl_ms"].get<double>(), 0);
-  }
-}
-
-// A trace.json that is not of these requests gives no gaps.
-TEST_F(ExchangeRun, VllmBenchTakesNoGapsThatDoNotFit) {
-  ASSERT_EQ(call({"run", "small.yaml", "--out", "cut", "--quiet", "--set", "trace.perfetto=true"}).status, 0);
-  const fs::path file = run_folder("cut") / "trace.json";
-  std::string text = read(file);
-  const auto at = text.find("batch\":\"0:");
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at, 10, "batch\":\"99:");
-  write(file, text);
-  EXPECT_THAT(call({"export", "cut", "--format", "vllm_bench"}).out,
-              HasSubstr("no 'itls', since the steps in trace.json do not give all tokens of request 0"));
-  EXPECT_FALSE(Json::parse(read("cut/export/vllm_bench/vllm_bench.json")).contains("itls"));
-  write(file, "{");
-  EXPECT_THAT(call({"export", "cut", "--format", "vllm_bench"}).err, HasSubstr("trace.json: cannot be read: "));
-}
-
 TEST_F(ExchangeRun, OpenMetricsBracketTheRun) {
   write_export("openmetrics");
   const std::string text = read("out/export/openmetrics/metrics.txt");

@@ -69,6 +69,29 @@ TEST_F(PolicyTimeTest, OtherColumnsStayTheSame) {
   EXPECT_EQ(shared, full.rows.size());
 }
 
+// Prompts of 60 requests do not fit into one step, so that two groups of them alternate on the stages. A request waits for the policy in
+// each of its own steps, which is about the policy's share of step time.
+TEST_F(PolicyTimeTest, StepsOfAPipelineCountForTheirOwnRequests) {
+  run("{recipe: h2o, budget_tokens: 128}", "pipeline",
+      {"--set", "parallel.pp=2", "--set", "trace.generate.arrival.poisson.rate_per_s=1000", "--set", "memory.num_blocks=4000", "--set",
+       "scheduler=[{vllm_v1: {budget_tokens: 512}}, {sarathi: {budget_tokens: 512}}]"});
+  const CsvTable summary = read_csv("pipeline/summary.csv"), requests = read_csv("pipeline/requests.csv");
+  std::map<std::string, std::int64_t> work, wait;
+  for (std::size_t i = 0; i < requests.rows.size(); ++i) {
+    const std::int64_t first = number_at(requests, i, "first_token_ns");
+    const std::int64_t prefill = number_at(requests, i, "prefill_policy_ns"), decode = number_at(requests, i, "decode_policy_ns");
+    EXPECT_LE(prefill, first - number_at(requests, i, "scheduled_ns"));
+    EXPECT_LE(decode, number_at(requests, i, "last_token_ns") - first);
+    work[requests.rows[i][0]] += decode;
+    wait[requests.rows[i][0]] += number_at(requests, i, "last_token_ns") - first;
+  }
+  ASSERT_EQ(summary.rows.size(), 2U);
+  for (const auto& row : summary.rows) {
+    const double share = static_cast<double>(work.at(row[0])) / static_cast<double>(wait.at(row[0]));
+    EXPECT_GT(share, 0.75 * std::stod(row[summary.at("step_policy_frac")])) << row[0];
+  }
+}
+
 // Little memory, so that requests are preempted.
 TEST_F(PolicyTimeTest, SkippedStepsGiveTheSameBytes) {
   const std::vector<std::string> tight = {"--set", "memory.num_blocks=60", "--set", "max_model_len=800"};

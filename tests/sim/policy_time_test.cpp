@@ -92,11 +92,37 @@ TEST(PolicyTime, OfRequestsThatShareSteps) {
 
 // Two stages of 10 us: the chunks run from 0 to 20 us and from 10 to 30 us. Half of the 8 us of work of the second one is at the same time
 // as the first.
-TEST(PolicyTime, StepsOfAPipelineCountEachInstantOnce) {
+TEST(PolicyTime, ChunksOfAPromptInAPipelineCountEachInstantOnce) {
   const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
   const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 128, 1)});
   EXPECT_EQ((served.at(0).first_token - served[0].scheduled).count(), 30 * kOneUs);
   EXPECT_EQ(in_prefill(served[0]), (8 + 4) * kOneUs);
+}
+
+// Steps of two requests alternate on the two stages: from 0, 20 and 40 us, and from 10, 30 and 50 us, each for 20 us. Half of each step is
+// beside one of the other request. Each request waits for its own steps alone, with 8 us, 1/8 us and 1/8 us of work.
+TEST(PolicyTime, StepsOfOtherRequestsInAPipelineTakeNothingAway) {
+  const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
+  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 64, 3), request_at(0, 64, 3)});
+  for (std::int64_t i = 0; i < 2; ++i) {
+    const RequestRecord& r = served.at(static_cast<std::size_t>(i));
+    EXPECT_EQ((r.first_token - kStart).count(), (20 + 10 * i) * kOneUs);
+    EXPECT_EQ((r.last_token - kStart).count(), (60 + 10 * i) * kOneUs);
+    EXPECT_EQ(in_prefill(r), 8 * kOneUs);
+    EXPECT_EQ(in_decode(r), 2 * kOneUs / 8);
+  }
+}
+
+// The step from 20 to 40 us has the second token of one request and the last 63 tokens of the other one's prompt, whose first 64 are
+// computed from 10 to 30 us. Its 8 us of work count whole for the first request, and half for the second.
+TEST(PolicyTime, AStepOfAPipelineCountsByRequest) {
+  const SimSetup setup = working_setup("{budget_tokens: 64}", Picoseconds{125'000}, {Picoseconds{10'000'000}, Picoseconds{10'000'000}});
+  const std::vector<RequestRecord> served = served_by(setup, {request_at(0, 64, 2), request_at(0, 127, 1)});
+  EXPECT_EQ((served.at(0).last_token - kStart).count(), 40 * kOneUs);
+  EXPECT_EQ((served.at(1).first_token - kStart).count(), 40 * kOneUs);
+  EXPECT_EQ(in_prefill(served[0]), 8 * kOneUs);
+  EXPECT_EQ(in_decode(served[0]), 8 * kOneUs);
+  EXPECT_EQ(in_prefill(served[1]), (8 + 4) * kOneUs);
 }
 
 // Ranks that step together: each request waits for the slower rank, and its own rank's work is the policy's.
