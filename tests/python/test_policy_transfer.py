@@ -303,7 +303,24 @@ class Ray(Transfer):
         edited = kvlab.sweep(EXPERIMENT, {"seed": [1]}, ray=True, out="shared", shards=2)
         self.assertNotEqual(self.times(edited), before)
         self.assert_same_results(self.run_quietly(EXPERIMENT, out="edited").path, edited.path)
+        self.assert_takes_a_change_of_state()
         self.assert_names_what_cannot_be_sent()
+
+    def assert_takes_a_change_of_state(self):
+        """In workers that are used again."""
+        table = type("Table", (), {})()
+
+        @kvlab.order("of_a_table")
+        def of_a_table(request):
+            return table.k * request.prompt_tokens
+
+        experiment = serving(order="of_a_table", scheduler={"sarathi": {"max_num_seqs": 2}})
+        found = []
+        for table.k in (1, -1):
+            shared = kvlab.sweep(experiment, {"seed": [1]}, ray=True, out=f"shared{table.k}", shards=1)
+            self.assert_same_results(self.run_quietly(experiment, set={"seed": [1]}, out=f"whole{table.k}").path, shared.path)
+            found.append(shared.summary["ttft_mean_ms"][0])
+        self.assertNotEqual(*found)
 
     def assert_names_what_cannot_be_sent(self):
         lock = threading.Lock()
