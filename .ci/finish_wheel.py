@@ -14,16 +14,22 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Of libraries that are compiled into the module: packages of Debian, and of PyPI.
+# Libraries that are compiled into the module: packages of Debian, packages of PyPI, and headers of another library in one of the latter.
 HEADERS = ("libeigen3-dev", "libcli11-dev", "nlohmann-json3-dev", "libhnswlib-dev")
 BINDINGS = ("nanobind",)
-# Build folders of pip, of the checkout and of other checkouts whose objects a compiler cache may have returned.
+INNER = {"robin_map": ("nanobind", "tsl/robin_map.h")}
+# Parts of paths: this checkout, the build folders of pip, and other checkouts whose objects a compiler cache may have returned.
 FOREIGN = (str(ROOT), "pip-build-env", "wheel_tree")
 SOURCE = re.compile(rb"/[\w./-]+/(?:policies|traces|app|serving|sim|engine|kernels|base|python/bindings)/[\w/]+\.(?:cpp|h)\b")
 
 
 def run(*command: str | Path, **options: object) -> str:
-    return subprocess.run([str(c) for c in command], check=True, capture_output=True, text=True, **options).stdout  # type: ignore[call-overload]
+    """Returns what the command prints. If it fails, the script ends with the command and its errors."""
+    parts = [str(c) for c in command]
+    try:
+        return subprocess.run(parts, check=True, capture_output=True, text=True, **options).stdout  # type: ignore[call-overload]
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"{' '.join(parts)}: exit status {error.returncode}\n{error.stderr or error.stdout}") from None
 
 
 def plain_name(library: Path) -> str:
@@ -52,6 +58,15 @@ def licence_of_distribution(name: str) -> str:
     return "\n\n".join(f.read_text() for f in files)
 
 
+def licence_in_header(distribution: str, header: str) -> str:
+    """The comment at the top of a header in a package of PyPI."""
+    found = [f for f in importlib.metadata.files(distribution) or [] if str(f).endswith(header)]
+    top = re.match(r"/\*(.*?)\*/", found[0].read_text(), re.DOTALL) if found else None
+    if not top or "Copyright" not in top[1]:
+        raise SystemExit(f"{distribution}: {header} with its licence is missing")
+    return "\n".join(line.strip().removeprefix("*").strip() for line in top[1].strip().splitlines()[1:]) + "\n"
+
+
 def add_licences(tree: Path) -> list[str]:
     """Writes the licences of all libraries beside the project's own. Returns their names."""
     (own,) = tree.glob("*.dist-info/licenses")
@@ -59,6 +74,7 @@ def add_licences(tree: Path) -> list[str]:
         raise SystemExit("the wheel is without the project's LICENSE")
     packages = sorted({package_of(library) for library in tree.glob("*.libs/*.so*")} | set(HEADERS))
     texts = {**{p: licence_of_package(p) for p in packages}, **{d: licence_of_distribution(d) for d in BINDINGS}}
+    texts.update({name: licence_in_header(*place) for name, place in INNER.items()})
     folder = own / "libraries"
     folder.mkdir()
     for name, text in texts.items():

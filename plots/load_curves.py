@@ -90,7 +90,8 @@ def _goodput(results, view, folder):
     return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
 
 
-_SEARCHED = {
+# By what a search varies: the column of the value found, the title of its axis, and its name.
+SEARCHED = {
     "rate": ("search_rate_per_s", "Arrival rate (requests/s)", "rate"),
     "concurrency": ("search_concurrency", "Users", "number of users"),
     "replicas": ("search_replicas", "Replicas", "number of replicas"),
@@ -103,13 +104,13 @@ def _searched(results):
     if results.search is None or results.search["slo_attainment_frac"].nunique() < 2:
         return None
     varied = results.search["varied"].unique() if "varied" in results.search else ["rate"]
-    return varied[0] if len(varied) == 1 and _SEARCHED[varied[0]][0] in results.summary else None
+    return varied[0] if len(varied) == 1 and SEARCHED[varied[0]][0] in results.summary else None
 
 
 def _attainment(results, varied, folder):
     """Share of requests within the SLO at each value that a search tried; the one found is marked."""
     name = "attainment"
-    column, title, noun = _SEARCHED[varied]
+    column, title, noun = SEARCHED[varied]
     at = "value" if "value" in results.search else "rate_per_s"
     lines = dict(lines_of(results.summary, results.axes, results.name))
     view = View("", [(label, lines[label]) for label in only_labels(lines, name)][: style.MAX_LINES], name, source=results.source)

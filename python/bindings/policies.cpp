@@ -50,7 +50,6 @@ void forget_all() {
 
 PolicyUse::PolicyUse() {
   ++num_policy_uses;  // first, since other threads of Python may run while it makes the texts
-  if (num_policy_uses == 1) forget_tracebacks();
   try {
     const nb::dict texts = num_ready_uses == 0 ? texts_of_policies() : nb::dict();
     if (num_ready_uses == 0)  // still: no run reads the sources
@@ -75,8 +74,6 @@ void bind_policies(nb::module_& m) {
   m.def(
       "take_policy_texts_from", [](const nb::object& callable) { policy_texts() = callable; }, nb::arg("callable"),
       "Called before the program runs. Returns {name: text}, on which the identity of runs depends.");
-  m.def("traceback_of", &traceback_of, nb::arg("line"),
-        "The traceback of the exception that ended the run which a line on stderr is about; \"\" where none did.");
   m.def("forget_policies", &forget_all, "The interpreter ends.");
 }
 

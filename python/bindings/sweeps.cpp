@@ -13,6 +13,7 @@
 #include "app/runs/sweep.h"
 #include "bindings/bindings.h"
 #include "bindings/policies/policy_use.h"
+#include "bindings/policies/python_policy.h"
 
 namespace kvlab {
 
@@ -62,7 +63,8 @@ PythonOutcome run_released(PythonSweep sweep) {
 }
 
 nb::tuple run_experiment_file(const std::string& file, const std::vector<std::string>& set, const std::string& out, int jobs, bool force,
-                              bool join, const std::string& shard, bool fast_forward, const nb::object& progress) {
+                              bool join, const std::string& shard, bool fast_forward, const nb::object& progress,
+                              const nb::dict& tracebacks) {
   PythonSweep sweep;
   sweep.file = file, sweep.shard = shard, sweep.set = set;
   sweep.options.out = out, sweep.options.jobs = jobs, sweep.options.force = force, sweep.options.join = join;
@@ -70,6 +72,7 @@ nb::tuple run_experiment_file(const std::string& file, const std::vector<std::st
   sweep.options.quiet = true;
   sweep.options.names_results = false;  // that is for the front door
   sweep.options.on_progress = listener_of(progress);
+  const TracebackListener listener(tracebacks);
   const PolicyUse use;
   const PythonOutcome outcome = run_released(std::move(sweep));
   return nb::make_tuple(outcome.status, outcome.folder, outcome.err);
@@ -95,9 +98,9 @@ nb::list compared_rows(const std::string& folder_a, const std::string& folder_b,
 
 void bind_sweeps(nb::module_& m) {
   m.def("run", &run_experiment_file, nb::arg("file"), nb::arg("set"), nb::arg("out"), nb::arg("jobs"), nb::arg("force"), nb::arg("join"),
-        nb::arg("shard"), nb::arg("fast_forward"), nb::arg("progress").none(),
+        nb::arg("shard"), nb::arg("fast_forward"), nb::arg("progress").none(), nb::arg("tracebacks"),
         "`kvlab run --quiet`. Returns (exit status, results folder, stderr). progress: None, or called with (runs done, runs, requests, "
-        "seconds) from another thread.");
+        "seconds) from another thread. tracebacks: gets those of exceptions in policies, by the first line of the message.");
   m.def("compared", &compared_rows, nb::arg("folder_a"), nb::arg("folder_b"), nb::arg("every"),
         "Rows (configuration, metric, pairs, mean of A, mean of B, mean of B - A, half width of its 95 % interval or None).");
 }

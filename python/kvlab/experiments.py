@@ -59,14 +59,22 @@ class PolicyTraceback(Exception):
         return f"\n{self.args[0].rstrip()}"
 
 
-def _with_traceback(error: Exception) -> Exception:
-    """An error with the traceback in the policy as its cause, where a policy in Python made it."""
-    text = _kvlab.traceback_of(str(error))
-    error.__cause__ = PolicyTraceback(text) if text else error.__cause__
+def _with_traceback(error: Exception, tracebacks: Mapping[str, str]) -> Exception:
+    """An error with the traceback in the policy as its cause, where a policy in Python made it. tracebacks: by the first line of the message."""
+    lines = [line for line in tracebacks if line in str(error)]
+    if lines:  # the longest: "bad 1" is in "bad 12" too
+        error.policy_traceback = tracebacks[max(lines, key=len)]  # type: ignore[attr-defined]  # pickle keeps it, and drops the cause
+        error.__cause__ = cause_of(error)
     return error
 
 
-def _raise_failure(status: int, results: Results, err: str) -> None:
+def cause_of(error: BaseException) -> PolicyTraceback | None:
+    """The cause of an error that came from another process, where a policy in Python made it."""
+    text = getattr(error, "policy_traceback", "")
+    return PolicyTraceback(text) if text else None
+
+
+def _raise_failure(status: int, results: Results, err: str, tracebacks: Mapping[str, str]) -> None:
     lines = [line.removeprefix("kvlab: ") for line in err.splitlines() if line.strip()]
     if status == 130:
         raise KeyboardInterrupt(lines[-1] if lines else "stopped")
@@ -74,7 +82,7 @@ def _raise_failure(status: int, results: Results, err: str) -> None:
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     error = (InputError if status == 2 else RuntimeError)(failed[0] + more)
     error.results = results if results.path.is_dir() else None  # the complete runs
-    raise _with_traceback(error)
+    raise _with_traceback(error, tracebacks)
 
 
 def run(
@@ -110,13 +118,14 @@ def run(
     listener = progress or (None if quiet else progress_line.listener())
     folder = str(Path(out)) if out is not None else ""  # without a slash at the end
     file = file_of(path, folder)
+    tracebacks: dict[str, str] = {}
     try:
-        status, made, err = _kvlab.run(file, overrides(set), folder, _threads(jobs), force, join, shard or "", fast_forward, listener)
+        status, made, err = _kvlab.run(file, overrides(set), folder, _threads(jobs), force, join, shard or "", fast_forward, listener, tracebacks)
     except InputError as error:
-        raise _with_traceback(error)
+        raise _with_traceback(error, tracebacks)
     results = Results(made)
     if status != 0:
-        _raise_failure(status, results, err)
+        _raise_failure(status, results, err, tracebacks)
     for line in err.splitlines():
         warnings.warn(line.removeprefix("kvlab: "), RuntimeWarning, stacklevel=2)
     return results

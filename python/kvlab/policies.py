@@ -63,6 +63,7 @@ class Declared:
     target: Any
     facts: dict[str, Any]
     text: Callable[[], str]  # which its behaviour follows from, as of now
+    code: bytes | None = None  # that it was loaded from, where another process sent it
 
 
 declared: dict[str, Declared] = {}  # by name

@@ -11,7 +11,7 @@ import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from kvlab import policies
@@ -31,11 +31,12 @@ class Sent:
 
 
 def _cloudpickle() -> Any:
+    """Ray's own copy where there is one, so that its nodes need no other package."""
     try:
-        import cloudpickle
+        from ray import cloudpickle
     except ImportError:
         try:
-            from ray import cloudpickle  # its own copy
+            import cloudpickle
         except ImportError:
             raise InputError("policies in Python are sent to other processes by the package cloudpickle: pip install cloudpickle") from None
     return cloudpickle
@@ -73,9 +74,28 @@ def _reduced_cache(cached: Any) -> Any:
     return _cached, (cached.__wrapped__, cached.cache_parameters())
 
 
-def _code_of(cloudpickle: Any, target: Any) -> bytes:
+def _set_contents(module: ModuleType, contents: dict[str, Any]) -> None:
+    vars(module).update(contents)
+
+
+def _contents(module: ModuleType) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in ("__builtins__", "__loader__", "__spec__")}
+
+
+def _dumped(cloudpickle: Any, target: Any, modules: list[ModuleType]) -> bytes:
+    """Pickles an object. modules: gets those that are sent with their contents, in the order in which they are met."""
+    own, by_name = _own_modules(), cloudpickle.Pickler.dispatch_table[ModuleType]
+
+    def reduced_module(module: ModuleType) -> Any:
+        if own.get(module.__name__) is not module:
+            return by_name(module)
+        modules.append(module)
+        # The contents come after the module itself, so that they may refer to it: packages import their parts, which import the package.
+        return ModuleType, (module.__name__,), _contents(module), None, None, _set_contents
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
-        dispatch_table = collections.ChainMap({type(functools.lru_cache(_cached)): _reduced_cache}, cloudpickle.Pickler.dispatch_table)
+        own_rules = {type(functools.lru_cache(_cached)): _reduced_cache, ModuleType: reduced_module}
+        dispatch_table = collections.ChainMap(own_rules, cloudpickle.Pickler.dispatch_table)
 
     out = io.BytesIO()
     Pickler(out).dump(target)
@@ -86,12 +106,26 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+def _refusal_of_module(cloudpickle: Any, modules: list[ModuleType]) -> str:
+    """The variable of these modules that cannot be sent, with the reason; "" if all can be."""
+    for module in reversed(modules):
+        variables = [(name, value) for name, value in _contents(module).items() if not isinstance(value, ModuleType)]
+        for name, value in sorted(variables, key=lambda v: isinstance(v[1], (FunctionType, type))):  # these may only use the variable
+            try:
+                _dumped(cloudpickle, value, [])
+            except Exception as error:
+                return f"module '{module.__name__}', which is sent with all its contents, has '{name}': {_told(error)}"
+    return ""
+
+
 def _sent(cloudpickle: Any, policy: Declared) -> Sent:
     text = policy.text()
+    modules: list[ModuleType] = []
     try:
-        return Sent(policy.facts, text, _code_of(cloudpickle, policy.target))
+        return Sent(policy.facts, text, _dumped(cloudpickle, policy.target, modules))
     except Exception as error:  # of any object that the policy uses
-        return Sent(policy.facts, text, None, f"it cannot be sent to another process: {_told(error)}")
+        reason = _refusal_of_module(cloudpickle, modules) or _told(error)
+        return Sent(policy.facts, text, None, f"it cannot be sent to another process: {reason}")
 
 
 def packed() -> list[Sent]:
@@ -116,8 +150,11 @@ def _refused(refusal: str) -> Any:
 
 
 def _is_here(policy: Sent) -> bool:
+    """True where the policy is one of this process's own, or was loaded from the same bytes: its text has no state of objects that it uses."""
     here = policies.declared.get(policy.facts["name"])
-    return here is not None and here.target is not None and here.facts == policy.facts and here.text() == policy.text
+    if here is None or here.target is None or here.facts != policy.facts or here.text() != policy.text:
+        return False
+    return here.code is None or here.code == policy.code
 
 
 def unpack(sent: list[Sent]) -> None:
@@ -131,5 +168,5 @@ def unpack(sent: list[Sent]) -> None:
                 target = _cloudpickle().loads(policy.code)
             except Exception as error:
                 refusal = f"it cannot be loaded in this process: {_told(error)}"
-        declared = Declared(target, policy.facts, lambda text=policy.text: text)
+        declared = Declared(target, policy.facts, lambda text=policy.text: text, policy.code)
         policies.add(declared, _refused(refusal) if refusal else None)

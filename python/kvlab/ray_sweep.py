@@ -10,7 +10,7 @@ from typing import Any
 
 from kvlab._call import call
 from kvlab._kvlab import InputError
-from kvlab.experiments import Experiment, file_of, run
+from kvlab.experiments import Experiment, cause_of, file_of, run
 from kvlab.policy_transfer import Sent, packed, unpack
 from kvlab.results import Results
 from kvlab.yaml_text import overrides
@@ -43,7 +43,8 @@ def run_shards(path: Experiment, settings: Mapping[str, Any], out: str | PathLik
             ray.cancel(each)
         raise
     except (InputError, RuntimeError) as error:  # Ray's, whose text is a traceback; the task's own is its cause
-        raise getattr(error, "cause", None) or error from None
+        own = getattr(error, "cause", None) or error
+        raise own from cause_of(own)
     arguments = [argument for text in overrides(settings) for argument in ("--set", text)]
     call("merge", file, *arguments, *(("--out", folder) if folder else ()))
     return Results(Path(parts[0]).parent.with_suffix(""))

@@ -231,6 +231,26 @@ class Figures(ReportTest):
         synthetic.write_validation(self.folder)
         self.assertEqual(list(self.figures()), ["validation_error", "validation_throughput"])
 
+    def test_a_search_over_rates_in_an_older_file(self):
+        synthetic.write_runs(self.folder, {}, num_requests=5)
+        (self.folder / "search.csv").write_text("run,probe,rate_per_s,slo_attainment_frac,goodput_per_s,attains\n0001,1,8,0.25,2,0\n0001,2,2,1,2,1\n")
+        found = self.figures()["search"]
+        self.assertEqual(found["title"], "Search: SLO attainment at every rate tried")
+        (state,) = found["options"]
+        self.assertEqual([(t["x"], t["y"]) for t in state["traces"]], [([2, 8], [1, 0.25])])
+        self.assertEqual(state["layout"]["xaxis"]["title"]["text"], "Arrival rate (requests/s)")
+
+    def test_a_search_over_replicas(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["orca", "sarathi"]}, num_requests=5)
+        header = "run,probe,rate_per_s,slo_attainment_frac,goodput_per_s,attains,varied,value\n"
+        tried = "0001,1,,1,2,1,replicas,4\n0001,2,,0.5,2,0,replicas,1\n0002,1,,,,0,replicas,2\n"  # the last one was not judged
+        (self.folder / "search.csv").write_text(header + tried)
+        found = self.figures()["search"]
+        self.assertEqual(found["title"], "Search: SLO attainment at every number of replicas tried")
+        (state,) = found["options"]
+        self.assertEqual([(t["name"], t["x"], t["y"]) for t in state["traces"]], [("orca", [1, 4], [0.5, 1])])
+        self.assertEqual(state["layout"]["xaxis"]["title"]["text"], "Replicas")
+
     def test_numbers_that_do_not_exist_are_null(self):
         self.assertEqual(spec.numbers([1.23456789, float("nan"), float("inf")]), [1.23457, None, None])
 

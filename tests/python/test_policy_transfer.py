@@ -4,6 +4,7 @@ The processes begin in an empty folder without this file and without the modules
 
 import filecmp
 import functools
+import importlib
 import importlib.util
 import pickle
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import textwrap
 import threading
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from policy_case import MISSING, Policies, serving
@@ -167,6 +169,40 @@ class Processes(Transfer):
         self.assertIn("order 'has_a_lock': NotSent: it cannot be sent to another process: TypeError: cannot pickle '_thread.lock' object", last)
         self.assertTrue((self.place / "elsewhere" / "results" / "serving").is_dir())
 
+    def test_modules_that_import_each_other(self):
+        folder = self.place / "cyclic_package"
+        folder.mkdir()
+        (folder / "__init__.py").write_text("from cyclic_package import part\nSCALE = -2\n")
+        (folder / "part.py").write_text("import cyclic_package\n\ndef weight(tokens):\n    return cyclic_package.SCALE * tokens\n")
+        for name in ("cyclic_package", "cyclic_package.part"):
+            self.addCleanup(sys.modules.pop, name, None)
+        package = importlib.import_module("cyclic_package")
+
+        @kvlab.order("cyclic")
+        def cyclic(request):
+            return package.part.weight(request.prompt_tokens)
+
+        experiment = serving(order="cyclic")
+        done = self.elsewhere(self.sent(), f"kvlab.run({experiment!r}, quiet=True, out={str(self.place / 'there')!r})")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_same_results(self.run_quietly(experiment, out="here").path, "there")
+
+    def test_a_module_that_cannot_be_sent_is_named(self):
+        Path("module_with_lock.py").write_text("import threading\nLOCK = threading.Lock()\n\ndef guarded():\n    return LOCK\n\ndef weight(n):\n    return n\n")
+        self.addCleanup(sys.modules.pop, "module_with_lock", None)
+        importlib.invalidate_caches()
+        module = importlib.import_module("module_with_lock")
+
+        @kvlab.order("through_a_module")
+        def through_a_module(request):
+            return module.weight(request.prompt_tokens)
+
+        from kvlab.policy_transfer import packed
+
+        (sent,) = (policy for policy in packed() if policy.facts["name"] == "through_a_module")
+        expected = "module 'module_with_lock', which is sent with all its contents, has 'LOCK': TypeError: cannot pickle '_thread.lock' object"
+        self.assertEqual(sent.refusal, f"it cannot be sent to another process: {expected}")
+
     def test_a_policy_that_cannot_be_loaded_is_named(self):
         from kvlab.policy_transfer import Sent
 
@@ -186,6 +222,69 @@ class Processes(Transfer):
         unpack(packed())
         self.assertEqual(policies.declared, before)
 
+    def test_a_change_of_state_alone_comes_through(self):
+        """As in a worker that is used again: the text has the class of TABLE, and not its content."""
+        from kvlab.policy_transfer import packed, unpack
+
+        class Table:
+            def __init__(self):
+                self.k = 1
+
+        table = Table()
+
+        @kvlab.order("of_a_table")
+        def of_a_table(request):
+            return table.k * request.prompt_tokens
+
+        sent = []
+        for table.k in (1, -1):
+            sent.append(next(policy for policy in packed() if policy.facts["name"] == "of_a_table"))
+        self.assertEqual(sent[0].text, sent[1].text)
+        self.assertNotEqual(sent[0].code, sent[1].code)
+        del policies.declared["of_a_table"]  # a worker has not decorated it
+        request = unittest.mock.Mock(prompt_tokens=5)
+        for policy, key in zip((*sent, sent[1], sent[0]), (5, -5, -5, 5)):
+            unpack([policy])
+            self.assertEqual(policies.declared["of_a_table"].target(request), key)
+        loaded = policies.declared["of_a_table"]
+        unpack([sent[0]])
+        self.assertIs(policies.declared["of_a_table"], loaded)  # the same bytes: nothing to do
+
+
+class RaysTask:
+    """Runs in this process; its error is pickled, as on the way from a worker, and the cause of Ray's own."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def remote(self, *arguments):
+        try:
+            return self.function(*arguments)
+        except kvlab.InputError as error:
+            failed = kvlab.InputError("a text with Ray's traceback")
+            failed.cause = pickle.loads(pickle.dumps(error))
+            return failed
+
+    @staticmethod
+    def get(tasks):
+        for each in tasks:
+            if isinstance(each, Exception):
+                raise each
+        return tasks
+
+
+class WithoutRay(Transfer):
+    def test_the_traceback_in_a_policy_comes_back_from_a_task(self):
+        @kvlab.order("fails_in_a_task")
+        def fails_in_a_task(request):
+            raise ValueError("in a task")  # of the policy
+
+        ray = unittest.mock.Mock(remote=RaysTask, get=RaysTask.get)
+        with unittest.mock.patch.dict(sys.modules, ray=ray), unittest.mock.patch("kvlab.ray_sweep.packed", list):
+            with self.assertRaisesRegex(kvlab.InputError, "order 'fails_in_a_task': ValueError: in a task") as caught:
+                kvlab.sweep(serving(order="fails_in_a_task"), {"seed": [1]}, ray=True, shards=1)
+        self.assertIn('raise ValueError("in a task")  # of the policy', str(caught.exception.__cause__))
+
 
 @unittest.skipIf(NO_RAY, NO_RAY)
 class Ray(Transfer):
@@ -204,7 +303,24 @@ class Ray(Transfer):
         edited = kvlab.sweep(EXPERIMENT, {"seed": [1]}, ray=True, out="shared", shards=2)
         self.assertNotEqual(self.times(edited), before)
         self.assert_same_results(self.run_quietly(EXPERIMENT, out="edited").path, edited.path)
+        self.assert_takes_a_change_of_state()
         self.assert_names_what_cannot_be_sent()
+
+    def assert_takes_a_change_of_state(self):
+        """In workers that are used again."""
+        table = type("Table", (), {})()
+
+        @kvlab.order("of_a_table")
+        def of_a_table(request):
+            return table.k * request.prompt_tokens
+
+        experiment = serving(order="of_a_table", scheduler={"sarathi": {"max_num_seqs": 2}})
+        found = []
+        for table.k in (1, -1):
+            shared = kvlab.sweep(experiment, {"seed": [1]}, ray=True, out=f"shared{table.k}", shards=1)
+            self.assert_same_results(self.run_quietly(experiment, set={"seed": [1]}, out=f"whole{table.k}").path, shared.path)
+            found.append(shared.summary["ttft_mean_ms"][0])
+        self.assertNotEqual(*found)
 
     def assert_names_what_cannot_be_sent(self):
         lock = threading.Lock()
@@ -214,8 +330,9 @@ class Ray(Transfer):
             with lock:
                 return request.prompt_tokens
 
-        with self.assertRaisesRegex(kvlab.InputError, "order 'locked': NotSent: it cannot be sent to another process"):
+        with self.assertRaisesRegex(kvlab.InputError, "order 'locked': NotSent: it cannot be sent to another process") as caught:
             kvlab.sweep(serving(order="locked"), {"seed": [1]}, ray=True, out="locked", shards=1)
+        self.assertIn("raise NotSent(refusal)", str(caught.exception.__cause__))
 
 
 if __name__ == "__main__":

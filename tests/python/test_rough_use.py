@@ -1,5 +1,6 @@
 """Tests of the package in rough hands: python3 tests/python/test_rough_use.py, with an interpreter that has the package."""
 
+import contextlib
 import copy
 import enum
 import gc
@@ -8,6 +9,7 @@ import threading
 import traceback
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from policy_case import MISSING, Policies, serving
 
@@ -15,6 +17,7 @@ if not MISSING:
     import numpy as np
 
     import kvlab
+    from kvlab import experiments
 
 
 def small(**changes):
@@ -84,6 +87,36 @@ class Exceptions(Policies):
             self.run_quietly(small(order="fails_at_once"))
         self.assertIn('self.table = {}["missing"]', str(caught.exception.__cause__))
 
+    def test_the_cause_is_that_of_the_run_in_the_message(self):
+        @kvlab.order("bad")
+        def bad(request, now, *, at=0):
+            if request.number == at:
+                raise ValueError(f"bad request {at}")
+            return now
+
+        for numbers in ((12, 1), (1, 12)):
+            with self.assertRaisesRegex(kvlab.InputError, f"ValueError: bad request {numbers[0]} .and 1 more") as caught:
+                self.run_quietly(small(order=[{"bad": {"at": n}} for n in numbers]), jobs=1, force=True)
+            self.assertEqual(str(caught.exception.__cause__).splitlines()[-1], f"ValueError: bad request {numbers[0]}")
+
+    def test_a_run_of_another_thread_does_not_take_the_cause_away(self):
+        @kvlab.order("fails_in_a_thread")
+        def fails_in_a_thread(request):
+            raise ValueError("in a thread")
+
+        raise_failure = experiments._raise_failure
+
+        def after_another_run(*arguments):
+            thread = threading.Thread(target=self.run_quietly, args=(small(name="other"),))
+            thread.start()
+            thread.join()
+            raise_failure(*arguments)
+
+        with mock.patch.object(experiments, "_raise_failure", after_another_run), self.assertRaises(kvlab.InputError) as caught:
+            self.run_quietly(small(order="fails_in_a_thread"))
+        self.assertTrue(Path("results/other").is_dir())
+        self.assertIn('raise ValueError("in a thread")', str(caught.exception.__cause__))
+
     def test_long_values_are_cut_in_messages(self):
         @kvlab.order("returns_a_list")
         def returns_a_list(request):
@@ -94,28 +127,51 @@ class Exceptions(Policies):
         self.assertLess(len(str(caught.exception)), 400)
 
 
+def use(lent, name, request):
+    """Reads a property of an object that a policy was lent, or calls a method of it. request: of the arguments."""
+    member = getattr(lent, name)
+    if isinstance(getattr(type(lent), name), property):
+        return member
+    without_request = {"waiting": (0,), "running": (), "each_running": ()}
+    tokens = dict.fromkeys(("try_allocate", "allocate_or_preempt", "add", "blocks_for", "blocks_needed"), (1,))
+    after_request = {"precedes": (request,), "reject": ("a reason",), **tokens}
+    used = member(*without_request[name]) if name in without_request else member(request, *after_request.get(name, ()))
+    return list(used) if name == "each_running" else used  # its error comes with the first request
+
+
+def public_names(lent):
+    return [name for name in dir(lent) if not name.startswith("_")]
+
+
 class LentObjects(Policies):
     def test_nothing_can_be_read_after_the_call(self):
-        kept = []
+        kept, used = [], set()
+        acts = {"admit", "preempt", "reject", "try_allocate", "allocate_or_preempt", "add"}
 
-        @kvlab.scheduler("keeps_all")
+        @kvlab.scheduler("keeps_all", needs=["predicted_tokens"])
         class KeepsAll(Scheduler):
             def plan(self, view, plan):
+                request = view.waiting(0) if view.num_waiting else None
+                for lent in (view, plan, request) if request and not used else ():
+                    for name in set(public_names(lent)) - acts:
+                        with contextlib.suppress(AttributeError):  # request.predicted_tokens is for orders
+                            use(lent, name, request)  # works meanwhile
+                        used.add((type(lent).__name__, name))
                 if len(kept) < 50:
                     kept.extend([view, plan, view.each_running(), *view.running(), *(view.waiting(i) for i in range(view.num_waiting))])
                 super().plan(view, plan)
 
         self.run_quietly(small(scheduler="keeps_all"))
         self.assertGreater(len(kept), 49)
+        request = next(each for each in kept if type(each).__name__ == "Request")
         for each in kept:
-            for name in (n for n in dir(each) if not n.startswith("_")):
-                with self.assertRaises((RuntimeError, TypeError), msg=name):  # TypeError: a method without its arguments
-                    value = getattr(each, name)()
-                    next(value)  # each_running(): the error comes with the first request
-            with self.assertRaises((RuntimeError, TypeError)):
-                list(each)
-        with self.assertRaisesRegex(RuntimeError, "the view is valid only during the call"):
-            kept[0].waiting(0)
+            for name in public_names(each):
+                self.assertTrue(name in acts or (type(each).__name__, name) in used, name)
+                with self.assertRaisesRegex(RuntimeError, "(the view|a request) is valid only during the call", msg=name):
+                    use(each, name, request)
+            if type(each).__name__ == "RunningWalk":
+                with self.assertRaisesRegex(RuntimeError, "the view is valid only during the call"):
+                    list(each)
 
     def test_a_request_of_another_object_is_refused_by_a_view(self):
         views, told = [], set()

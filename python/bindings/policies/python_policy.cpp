@@ -25,10 +25,10 @@ std::set<PythonPolicy*>& all_policies() {
 
 constexpr std::size_t kMostTracebacks = 100;  // a sweep may fail in every run
 
-// By the message's first line. With the GIL alone.
-std::map<std::string, std::string>& tracebacks() {
-  static std::map<std::string, std::string> all;
-  return all;
+// Those that exist now. With the GIL alone.
+std::set<TracebackListener*>& traceback_listeners() {
+  static auto* const all = new std::set<TracebackListener*>();
+  return *all;
 }
 
 // A value in a message, in at most so many characters.
@@ -150,17 +150,18 @@ void PythonPolicy::fail(const nb::python_error& error) const {
   const auto type = nb::cast<std::string>(nb::handle(error.type()).attr("__name__"));
   const std::string text = nb::str(error.value()).c_str();
   const std::string failed = message(place, text.empty() ? type : type + ": " + text);
-  if (tracebacks().size() < kMostTracebacks) tracebacks().emplace(failed.substr(0, failed.find('\n')), traceback_text(error));
+  const std::string traceback = traceback_text(error);  // may let other threads of Python run
+  for (TracebackListener* const listener : traceback_listeners()) listener->add(failed.substr(0, failed.find('\n')), traceback);
   throw InputError(failed);
 }
 
-std::string traceback_of(const std::string& line) {
-  for (const auto& [failed, traceback] : tracebacks())
-    if (line.find(failed) != std::string::npos) return traceback;
-  return "";
-}
+TracebackListener::TracebackListener(nb::dict found) : found_(std::move(found)) { traceback_listeners().insert(this); }
 
-void forget_tracebacks() { tracebacks().clear(); }
+TracebackListener::~TracebackListener() { traceback_listeners().erase(this); }
+
+void TracebackListener::add(const std::string& line, const std::string& traceback) {
+  if (found_.size() < kMostTracebacks && !found_.contains(line.c_str())) found_[line.c_str()] = traceback.c_str();
+}
 
 double PythonPolicy::number(const char* method, nb::handle returned) const {
   const double number = PyFloat_AsDouble(returned.ptr());

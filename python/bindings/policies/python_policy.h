@@ -76,7 +76,7 @@ class PythonPolicy {
   }
 
   // Calls f() with the GIL. An exception of Python becomes an InputError with file:line of the policy and the traceback's last line; the
-  // whole traceback is kept for traceback_of().
+  // whole traceback goes to every TracebackListener.
   template <class F>
   auto call(F&& f) const {
     keep_thread_state();
@@ -141,10 +141,20 @@ void add_scheduler(const PolicyPtr& policy);
 void add_block_cache(const PolicyPtr& policy);
 void add_dispatcher(const PolicyPtr& policy);
 
-// The traceback of the exception whose message (PythonPolicy::call) is in `line`; "" where none is. Forgotten when the next use of policies
-// begins. Holding the GIL.
-std::string traceback_of(const std::string& line);
-void forget_tracebacks();
+// While one exists, `found` gets the tracebacks of exceptions in policies, by the first line of their messages (PythonPolicy::call). Runs
+// of other threads add theirs too. Begins and ends with the GIL.
+class TracebackListener {
+ public:
+  explicit TracebackListener(nb::dict found);
+  ~TracebackListener();
+  TracebackListener(const TracebackListener&) = delete;
+  TracebackListener& operator=(const TracebackListener&) = delete;
+  // Keeps the first one of a line. Holding the GIL.
+  void add(const std::string& line, const std::string& traceback);
+
+ private:
+  nb::dict found_;
+};
 
 // The interpreter ends: policies let go of their Python objects.
 void forget_policies();

@@ -225,25 +225,30 @@ def comparison(results):
     return [figure("comparison", "Comparison", options, "metric", is_wide=is_wide)] if shown else []
 
 
+def _probes(results):
+    """Rows of search.csv that have an attainment. Older files have no `varied` and `value`: these searched for a rate."""
+    found = results.search
+    if "value" not in found:
+        found = found.assign(varied="rate", value=found["rate_per_s"])
+    return found[found["slo_attainment_frac"].notna()].sort_values("value")
+
+
 def searches(results):
-    """Every rate that `search` tried, with the share of requests that met the SLO there."""
-    path = results.folder / "search.csv"
-    if not path.exists():
+    """Every value that `search` tried, with the share of requests that met the SLO there: one state for each quantity that was varied."""
+    if results.search is None:
         return []
-    probes = pd.read_csv(path, dtype={"run": str})
+    probes, options, nouns = _probes(results), [], []
     names = {row["run"]: text for text, rows in _all_lines(results) for row in rows.to_dict("records")}
-    traces = [
-        curve(names[run], rows["rate_per_s"], rows["slo_attainment_frac"], hovertemplate="%{x:.4~g}/s: %{y:.2%}" + _NAME)
-        for run, rows in ((run, probes[probes["run"] == run].sort_values("rate_per_s")) for run in names)
-        if len(rows)
-    ]
-    return [
-        figure(
-            "search",
-            "Search: SLO attainment at every rate tried",
-            [option(traces, axis("Arrival rate (requests/s)"), axis("SLO attainment (share)", range=[0, 1.02]))],
-        )
-    ]
+    for varied, part in probes.groupby("varied", sort=False):
+        _, title, noun = load_curves.SEARCHED[varied]
+        lines = [(names[run], part[part["run"] == run]) for run in names]
+        traces = [
+            curve(text, rows["value"], rows["slo_attainment_frac"], hovertemplate="%{x:.4~g}: %{y:.2%}" + _NAME) for text, rows in lines if len(rows)
+        ]
+        options.append(option(traces, axis(title), axis("SLO attainment (share)", range=[0, 1.02]), title))
+        nouns.append(noun)
+    noun = nouns[0] if len(nouns) == 1 else "value"
+    return [figure("search", f"Search: SLO attainment at every {noun} tried", options, "over")] if options else []
 
 
 def attention_kept(results):
