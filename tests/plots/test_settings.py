@@ -38,7 +38,7 @@ class Settings(FigureTest):
         self.draw(write=False, overrides=[f'figures.{name}.only=["4 replicas", "1"]' for name in ("comparison", "cdf_ttft")])
         self.assertEqual([t.get_text() for t in self.axes("comparison")[0].get_yticklabels()], ["4 replicas", "1 replica"])
         self.assertEqual(self.legend("cdf_ttft"), ["4 replicas", "1 replica"])
-        self.draw(write=False, overrides=["figures.tail={metric: ttft}", 'figures.tail.only=["2 replicas"]'])
+        self.draw(write=False, overrides=["figures.tail.metric=ttft", 'figures.tail.only=["2 replicas"]'])
         self.assertEqual([t.get_text() for t in self.axes("tail")[0].get_yticklabels()], ["2 replicas"])
 
     def test_the_command_line_goes_first(self):
