@@ -52,7 +52,8 @@ def is_logarithmic(means):
 
 
 def _value_text(value):
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """Three digits, so that bars of one panel compare: 1.40 beside 1.42. Whole numbers have no decimals."""
+    return f"{value:,.0f}" if value >= 99.95 or value == round(value) else f"{value:#.3g}"
 
 
 def _scale(axis, means, ends):
