@@ -11,7 +11,7 @@ from groups import mean_and_interval, seeds_note, views
 _HIT = ("prefix_hit_frac", "Prefix hit ratio (share)")
 # The quantity that a search varied; of each run one is given.
 SEARCHED = (("search_rate_per_s", "Highest rate that attains the SLO (requests/s)"), ("search_concurrency", "Most users within the SLO (users)"),
-            ("search_replicas", "Fewest replicas that attain the SLO (replicas)"), ("search_tp", "Lowest TP that attains the SLO (GPUs)"))
+            ("search_replicas", "Fewest replicas that attain the SLO (replicas)"), ("search_tp", "Lowest TP that attains the SLO"))
 _TTFT, _TPOT = ("ttft_p99_ms", "P99 TTFT (ms)"), ("tpot_p99_ms", "P99 TPOT (ms)")
 _E2E, _OUTPUT = ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "Output (tokens/s)")
 _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
@@ -52,7 +52,8 @@ def is_logarithmic(means):
 
 
 def _value_text(value):
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """Three digits, so that bars of one panel compare: 1.40 beside 1.42. Whole numbers have no decimals."""
+    return f"{value:,.0f}" if value >= 99.95 or value == round(value) else f"{value:#.3g}"
 
 
 def _scale(axis, means, ends):

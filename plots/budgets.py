@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+import entries
 import setting
 
 RULES = ("budget", "share")
@@ -69,7 +70,8 @@ def _joined(policy, budget, others, prompts, rule):
 
 
 def matches(left, right, prompts, rule="budget"):
-    """[Match] of the policies of `left` that `right` has too; both are lists of (policy, budget).
+    """[Match] of the policies of `left` that `right` has too; both are lists of (policy, budget). One that is known by its place in a list
+    alone ('snapkv#2') is not joined.
 
     `prompts`: mean prompt length of each side in tokens, or None. Rule "budget": budgets of one key are joined where they are equal; of
     different keys (budget_frac, compression_ratio, budget_tokens) where they keep the same share of the prompt, within 10 %. Rule "share":
@@ -78,5 +80,5 @@ def matches(left, right, prompts, rule="budget"):
     budgets_of = {}
     for policy, budget in right:
         budgets_of.setdefault(policy, []).append(budget)
-    found = [_joined(policy, budget, budgets_of.get(policy, ()), prompts, rule) for policy, budget in left]
+    found = [_joined(policy, budget, budgets_of.get(policy, ()), prompts, rule) for policy, budget in left if not entries.has_place(policy)]
     return [match for match in found if match]

@@ -40,7 +40,7 @@ def _scale(axis, curves):
     most, usual = max(c.max() for c in curves), max(np.quantile(c, 0.95) for c in curves)
     if low > 0 and (high / low > 30 or most > 2 * usual):
         style.logarithmic(axis, "x", low, most, dense_below=500 if len(axis.figure.axes) == 1 else 50)
-        axis.set_xlim(low, most)
+        axis.set_xlim(low / 1.08, most * 1.08)  # lines at the ends are whole
     else:
         axis.set_xlim(left=0)
 

@@ -67,10 +67,12 @@ class _Figure:
         return axis_named(self.results.axes, x, f"{self.place}.x")
 
     def _lines(self):
-        lines = only_lines(self.results.summary, lines_of(self.results.summary, self.series, self.results.name), self.results.axes, self.name)
+        rows = self.results.summary
+        axis = number_axis(rows, self.series)
+        lines = only_lines(rows, lines_of(rows, self.series, self.results.name), self.results.axes, self.name, axis)
         if not lines:
             raise ResultsError(f"{self.place}.only: leaves no line")
-        view = View("", lines, self.name, source=self.results.source, axis=number_axis(self.results.summary, self.series))
+        view = View("", lines, self.name, source=self.results.source, axis=axis)
         return cut_lines(view, False, self.own.get("max_lines", bars.MAX_BARS if self.x is None and self.statistic != "cdf" else style.MAX_LINES))
 
     def _panels(self, view):

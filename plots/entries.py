@@ -3,6 +3,7 @@
 The program finds these parameters (app/results/entry_labels.h) and writes them to manifest.json: `entries`, column -> label -> parameter -> value.
 """
 
+import dataclasses
 import json
 import re
 
@@ -17,23 +18,30 @@ def of_folder(folder):
         found = json.loads((folder / "manifest.json").read_text()).get("entries", {})
     except (OSError, ValueError, AttributeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    found = found if isinstance(found, dict) else {}
+    columns = {column: {label: own for label, own in labels.items() if own and isinstance(own, dict)} for column, labels in found.items() if isinstance(labels, dict)}
+    return {column: labels for column, labels in columns.items() if labels}
 
 
 def texts_of(folder):
-    """{label: 'budget_tokens 512'}, longer labels first. A label that two columns use for other parameters is left out."""
+    """{label: 'budget_tokens 512'}, longer labels first. Left out, so that readers see the label itself: one that two columns use for other
+    parameters, and those of one policy that have the same parameters."""
     found, unclear = {}, set()
     for labels in of_folder(folder).values():
-        for label, parameters in labels.items():
-            text = ", ".join(f"{key} {value}" for key, value in parameters.items())
-            if found.setdefault(label, text) != text:
-                unclear.add(label)
+        texts = {label: ", ".join(f"{key} {value}" for key, value in parameters.items()) for label, parameters in labels.items()}
+        names = [(base(label), text) for label, text in texts.items()]
+        unclear |= {label for label, text in texts.items() if names.count((base(label), text)) > 1 or found.setdefault(label, text) != text}
     return {label: found[label] for label in sorted(found, key=len, reverse=True) if label not in unclear}
 
 
 def base(label):
     """'sarathi' of 'sarathi#2'."""
     return re.sub(r"#\d+$", "", label)
+
+
+def has_place(text):
+    """True for a text with a label such as 'sarathi#2', whose parameters are not known."""
+    return re.search(r"\w#\d+(?!\w)", text) is not None
 
 
 def in_table(label, labels):
@@ -63,10 +71,11 @@ def unheld(text, parameters):
 
 
 def show_in(results):
-    """Puts 'sarathi (budget_tokens 512)' in place of the labels in the axes of loaded results."""
+    """Loaded results with 'sarathi (budget_tokens 512)' in place of the labels in the axes of their summary. Labels without parameters remain."""
     texts = texts_of(results.folder)
     if not texts or results.summary is None:
         return results
+    results = dataclasses.replace(results, summary=results.summary.copy())
     for column in [c for c in (*results.axes, "policy") if c in results.summary and not pd.api.types.is_numeric_dtype(results.summary[c])]:
         results.summary[column] = results.summary[column].map(lambda v: unheld(*held(v, texts)) if isinstance(v, str) else v)
     return results

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+import entries
 import setting
 import style
 from accuracy import points_of as answers_of
@@ -36,14 +37,14 @@ def _served(serving):
     return means, lowest | others
 
 
-def _note(setting, asked, served, answers):
-    """Which values are drawn, and which policies are not."""
-    notes = []
+def _note(setting, asked, served, answers, joined):
+    """Which values are drawn, and which policies are not. `joined`: names of those that are."""
+    notes, one_host = [], served.loc[served.isna().any(axis=1), "name"]
     for what, values in (("at", setting), ("answers of", asked)):
         notes += [f"{what} " + ", ".join(f"{a.split('.')[-1]} {value_text(v)}" for a, v in values.items())] if values else []
-    for what, names in (("on one host only", served.loc[served.isna().any(axis=1), "name"]),
-                        ("only graded", answers.loc[~answers["name"].isin(served["name"]), "name"]),
-                        ("only served", served.loc[~served["name"].isin(answers["name"]), "name"])):
+    for what, names in (("on one host only", one_host),
+                        ("only graded", answers.loc[~answers["name"].isin([*joined, *one_host]), "name"]),
+                        ("only served", served.loc[~served["name"].isin([*joined, *one_host]), "name"])):
         notes += [f"{what}: {', '.join(names[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")] if len(names) else []
     return "; ".join(notes)
 
@@ -57,10 +58,11 @@ def points_of(accuracy, serving):
     served, setting = _served(serving)
     served.insert(0, "name", [full_name(p, b) for p, b in served.index])
     points = served.dropna().merge(answers[["name", "exact_match_frac", "below", "above", "num_answers", "resident_bytes_frac", "family"]], on="name")
+    points = points[~points["name"].map(entries.has_place)].reset_index(drop=True)  # a place in one list says nothing of the other
     if points.empty:
         raise Unjoinable(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(answers['name'])}; {serving.folder} serves "
                            f"{', '.join(served['name'])}, which needs both hosts for each")
-    return points, _note(setting, asked, served, answers)
+    return points, _note(setting, asked, served, answers, points["name"])
 
 
 def spread(heights, gap, top):

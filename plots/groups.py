@@ -107,17 +107,18 @@ def _rows_of_axis(rows, axis, wanted, place):
     return rows[texts.isin([*wanted, ""])]
 
 
-def only_labels(labels, figure):
-    """Those of the labels that `only` names, by id or by name and in its order; all where it does not. ResultsError: a label that is not there."""
+def only_labels(labels, figure, axis=""):
+    """Those of the labels that `only` names, by id or by name and in its order; all where it does not. ResultsError: a label that is not there.
+    `axis`: of labels that are bare numbers, see number_axis()."""
     wanted = settings.of(figure).get("only")
     if not isinstance(wanted, list):
         return list(labels)
-    of = {shown(label, figure): label for label in labels} | {label: label for label in labels}
+    of = {shown(label, figure, axis): label for label in labels} | {label: label for label in labels}
     return [of[settings.one_of(f"figures.{figure}.only", one, list(of))] for one in wanted]
 
 
-def only_lines(rows, lines, axes, figure):
-    """The lines that the settings leave in a figure."""
+def only_lines(rows, lines, axes, figure, axis=""):
+    """The lines that the settings leave in a figure. `axes`: of the results; `axis`: of labels that are bare numbers, see number_axis()."""
     wanted = settings.of(figure).get("only")
     if isinstance(wanted, dict):
         for name, values in wanted.items():
@@ -125,7 +126,7 @@ def only_lines(rows, lines, axes, figure):
         lines = [(text, part[part.index.isin(rows.index)]) for text, part in lines]
         return [(text, part) for text, part in lines if len(part)]
     parts = dict(lines)
-    return [(label, parts[label]) for label in only_labels(parts, figure)]
+    return [(label, parts[label]) for label in only_labels(parts, figure, axis)]
 
 
 def spread_evenly(items, most):
@@ -251,7 +252,8 @@ def views(results, name, without=None, every=False, most=MAX_LINES):
     `name`: of the figure; `without`: an axis that it already has on x; `most`: lines of one view."""
     axes, numeric, text = _split_axes(results, without)
     rows, own = results.summary, settings.of(name).get("max_lines")
-    whole = View("", only_lines(rows, lines_of(rows, axes, results.name), results.axes, name), name, source=results.source, axis=number_axis(rows, axes))
+    axis = number_axis(rows, axes)
+    whole = View("", only_lines(rows, lines_of(rows, axes, results.name), results.axes, name, axis), name, source=results.source, axis=axis)
     if len(whole.lines) <= (own or MAX_LINES) or not numeric or not text:
         return [cut_lines(whole, every, own or most)]
     found = combinations(pd.concat([part for _, part in whole.lines]).sort_index(), numeric)
@@ -271,7 +273,7 @@ def panelled(results, name, every=False, together=_MAX_PANELS):
     """A view whose panels are the values of the numeric axes, six of them or all with `every`, where there are more lines than `together`."""
     axes, numeric, text = _split_axes(results, None)
     rows = results.summary
-    lines = only_lines(rows, lines_of(rows, axes, results.name), results.axes, name)
+    lines = only_lines(rows, lines_of(rows, axes, results.name), results.axes, name, number_axis(rows, axes))
     if len(lines) <= together or not numeric or not text:
         return views(results, name, every=every)
     found = combinations(pd.concat([part for _, part in lines]).sort_index(), numeric)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import entries
 import frontier
 import joint_serving
 import setting
@@ -34,8 +35,10 @@ def is_served(results):
 def pairs_of(everything):
     """[(what draws it, quality, served)]: of the folders loaded, the one that was served with each that says what a KV policy keeps.
 
+    List entries are named by their parameters: places such as 'snapkv#2' differ between two lists.
     Raises Unjoinable, with what each folder holds, where there is no such pair or the choice is not clear.
     """
+    everything = [entries.show_in(results) for results in everything]
     graded, replays, served = ([r for r in everything if is_it(r)] for is_it in (lambda r: r.is_accuracy, lambda r: r.is_replay, is_served))
     if len(served) != 1 or len(graded) > 1 or len(replays) > 1 or not graded + replays:
         kinds = ", ".join(f"{r.folder} {kind_of(r)}" for r in everything)
@@ -70,6 +73,6 @@ def asked_pair(results, name, other):
         raise Unjoinable(str(error)) from None
     draw, quality, served = found[0]
     given = frontier.NAME if draw is frontier.draw else joint_serving.name_of(quality)
-    if given != name or served is not results:
+    if given != name or served.folder != results.folder:
         raise Unjoinable(f"{other} {kind_of(quality)} and {results.folder} {kind_of(served)}, so their figure is '{given}'")
     return draw, quality, served

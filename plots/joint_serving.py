@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 import accuracy
 import budgets
+import entries
 import setting
 import settings
 import style
@@ -189,7 +190,8 @@ def _only_note(graded, served, found, figure):
     for word, rows, used in ((_word(figure), graded, kept[0]), ("served", served, kept[1])):
         names = [full_name(p, b) for p, b in zip(rows["policy"], rows["budget"]) if (p, b) not in used]
         notes += [f"Only {word}: {_list(names, figure)}."] if names else []
-    return notes
+    places = list(dict.fromkeys(p for rows in (graded, served) for p in rows["policy"] if entries.has_place(p)))
+    return notes + ([f"Not joined, since results do not say how they differ: {_list(places, figure)}."] if places else [])
 
 
 def _drawn_note(word, values, figure):

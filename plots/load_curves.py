@@ -113,9 +113,10 @@ def _attainment(results, varied, folder):
     column, title, noun = SEARCHED[varied]
     at = "value" if "value" in results.search else "rate_per_s"
     lines = dict(lines_of(results.summary, results.axes, results.name))
-    view = View("", [(label, lines[label]) for label in only_labels(lines, name)][: style.MAX_LINES], name, source=results.source)
-    view.axis = number_axis(results.summary, results.axes)
-    view.left_out = tuple(only_labels(lines, name)[style.MAX_LINES :])
+    axis_name = number_axis(results.summary, results.axes)
+    labels = only_labels(lines, name, axis_name)
+    view = View("", [(label, lines[label]) for label in labels[: style.MAX_LINES]], name, source=results.source, axis=axis_name)
+    view.left_out = tuple(labels[style.MAX_LINES :])
     figure, (axis,) = style.panels(name, 1, 1.8)
     handles = []
     for i, (_, rows) in enumerate(view.lines):

@@ -60,7 +60,8 @@ class Drawn:
     def add_joint(self, draw, quality, served, every):
         """The figure of two folders, or a note that says why there is none."""
         try:
-            self.add("joint", draw(quality, served, self.folder, every))
+            with settings.entries_shown():
+                self.add("joint", draw(quality, served, self.folder, every))
         except Unjoinable as error:
             self.notes.append(f"no joint figure: {error}")
 

@@ -28,7 +28,7 @@ def _figure(points, groups, folder, name):
     axis.set_yticks(range(len(groups)), [f"{group} ({(here['group'] == group).sum()})" for group in groups], fontsize=5.5)
     axis.set_ylim(len(groups) - 0.4, -0.6)
     axis.set_xlim(-_MOST, _MOST)
-    axis.set_xlabel("TPOT, simulated − measured (%)")
+    axis.set_xlabel("TPOT, simulated / measured − 1 (%)")
     beyond = int((100 * here["diff_frac"].abs() > _MOST).sum())
     note = f"A mark is the group's median.{f' {beyond} errors beyond {_MOST} % are drawn at the edge.' if beyond else ''}"
     handles = axis.lines[: len(bases)]

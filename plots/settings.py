@@ -1,5 +1,6 @@
 """Settings of figures: `figures: {NAME: {KEY: value}}` of the experiment, then `--set figures.NAME.KEY=VALUE` (docs/figures.md)."""
 
+import contextlib
 import difflib
 
 import yaml
@@ -102,6 +103,17 @@ def start(folder, overrides=()):
         _add(str(name), found)
     for text in overrides:
         _add(*_read_override(text))
+
+
+@contextlib.contextmanager
+def entries_shown():
+    """While figures are drawn whose labels have their parameters already, and may be of another folder: 'sarathi#2' remains as it is."""
+    texts = dict(entry_texts)
+    entry_texts.clear()
+    try:
+        yield
+    finally:
+        entry_texts.update(texts)
 
 
 def of(figure):

@@ -149,7 +149,8 @@ def _answers(results):
 
 def _validation(table):
     rows = [[escape(r.metric), escape(r.statistic), number(r.real), number(r.simulated), percent(r.diff_frac)] for r in table.itertuples()]
-    below = [r"\midrule", rf"\multicolumn{{5}}{{l}}{{{escape(validation.note_of(table))}}} \\"]
+    notes = [f"Difference 0: {validation.EQUAL}.", *(f"{counts}." for counts in [validation.counts_of(table)] if counts)]
+    below = [r"\midrule", *(rf"\multicolumn{{5}}{{l}}{{{escape(note)}}} \\" for note in notes)]
     return tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows, below=below, texts=2)
 
 

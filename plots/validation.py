@@ -9,6 +9,7 @@ from load import is_numeric, label_of
 from names import shown
 
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "End-to-end", "ttft_first120": "TTFT, first 120"}
+EQUAL = "simulated equals measured"  # the meaning of a difference of 0
 _SYMLOG_FROM = 100  # percent: errors from which the axis is logarithmic beyond 10 %
 _REAL = {"color": "black", "linestyle": "-", "linewidth": 1.1}
 _SIMULATED = {"color": "#b8500c", "linestyle": (0, (4, 1.2)), "linewidth": 1.1}
@@ -25,13 +26,20 @@ def _count(values):
     return int(counts.max()) if len(counts) else None
 
 
-def note_of(table):
-    """The meaning of 0 in a validation, and the number of requests that the statistics are of."""
+def counts_of(table):
+    """'n = 60 requests, measured and simulated': the number of requests that the statistics are of; "" where the file does not say."""
     real, simulated = (_count(table.get(f"{side}_requests")) for side in ("real", "simulated"))
-    counts = f"n = {real:,} requests, measured and simulated" if real is not None and real == simulated else ", ".join(
+    return f"n = {real:,} requests, measured and simulated" if real is not None and real == simulated else ", ".join(
         f"n = {n:,} {word} requests" for n, word in ((real, "measured"), (simulated, "simulated")) if n is not None)
-    whiskers = "Whiskers are the range of the simulated runs." if (table["simulated_hi"] > table["simulated_lo"]).any() else ""
-    return " ".join(filter(None, (f"0 is the measured engine{f'; {counts}' if counts else ''}.", whiskers)))
+
+
+def note_of(table):
+    """The meaning of 0 % in a validation, and the number of requests."""
+    return "; ".join(filter(None, (f"0 %: {EQUAL}", counts_of(table)))) + "."
+
+
+def _whiskers_note(table):
+    return "Whiskers are the range of the simulated runs." if (table["simulated_hi"] > table["simulated_lo"]).any() else ""
 
 
 def _errors(table, folder):
@@ -51,13 +59,13 @@ def _errors(table, folder):
     axis.grid(axis="x", visible=False)
     axis.set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
     axis.set_ylabel("Simulated / real − 1 (%)")
-    return style.save(figure, folder, "validation_error", axis.containers, [NAMES.get(m, m) for m in metrics], note=note_of(table))
+    return style.save(figure, folder, "validation_error", axis.containers, [NAMES.get(m, m) for m in metrics], note=f"{note_of(table)} {_whiskers_note(table)}".strip())
 
 
 def _pairs_note(table):
     pairs = table.groupby(list(table.columns)[: list(table.columns).index("seed")] or ["metric"], dropna=False)["seed"].nunique()
     most = f"{pairs.min()} to {pairs.max()}" if pairs.min() < pairs.max() else f"{pairs.max()}"
-    return f"0 is the measured engine; n = {most} {'pair of runs' if most == '1' else 'pairs of runs'} for each."
+    return f"0 %: {EQUAL}; n = {most} {'pair of runs' if most == '1' else 'pairs of runs'} for each."
 
 
 def _hosts(table, folder):

@@ -42,6 +42,11 @@ class Comparison(FigureTest):
                 self.assert_nothing_overlaps(name)
             self.assertEqual(notes, [f"{n}: 24 of 60 lines drawn" for n in self.drawn] if count == 60 and not every else [])
 
+    def test_numbers_have_three_digits_and_whole_ones_no_decimals(self):
+        self.write(["a", "b", "c", "d"], ttft_p99_ms=[1.4, 1.424, 2, 99.97])
+        self.draw(write=False)
+        self.assertEqual([t.get_text() for t in self.axes("comparison")[0].texts], ["1.40", "1.42", "2", "100"])
+
     def test_what_is_left_out_is_named(self):
         self.write([f"policy_{i:02}" for i in range(26)])
         self.draw(write=False)

@@ -54,6 +54,23 @@ class Entries(unittest.TestCase):
         self.assertEqual(naming.shown("sarathi#1"), "sarathi#1")
         self.assertEqual(naming.shown("sarathi#2"), "Sarathi (budget_tokens 2048, max_num_seqs 64)")
 
+    def test_a_label_without_parameters_remains(self):
+        """The program leaves labels out where an entry's parameters differ between runs."""
+        synthetic.write_runs(self.folder, {"scheduler": ["sarathi#1", "sarathi#2", "sarathi#3"]}, num_requests=5)
+        for rest in ({}, {"sarathi#2": {}, "sarathi#3": None}, {"sarathi#2": {"max_num_seqs": "8"}, "sarathi#3": {"max_num_seqs": "8"}}):
+            self.given({"scheduler": {"sarathi#1": {"budget_tokens": "512"}, **rest}, "router": None})
+            self.assertEqual([naming.shown(f"sarathi#{i}") for i in (1, 2, 3)], ["Sarathi (budget_tokens 512)", "sarathi#2", "sarathi#3"])
+            self.assertEqual(list(entries.show_in(load.load(self.folder)).summary["scheduler"]), ["sarathi (budget_tokens 512)", "sarathi#2", "sarathi#3"])
+        self.given({"scheduler": {"sarathi#1": {"budget_tokens": "512"}, "sarathi#2": {}}})
+        self.assertEqual([row[1] for row in tables.summary(load.load(self.folder))["rows"]], ["sarathi {budget_tokens: 512}", "sarathi#2", "sarathi#3"])
+
+    def test_loaded_results_are_left_as_they_are(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["sarathi#1", "sarathi#2"]}, num_requests=5)
+        self.given({"scheduler": SCHEDULERS})
+        results = load.load(self.folder)
+        self.assertNotEqual(list(entries.show_in(results).summary["scheduler"]), ["sarathi#1", "sarathi#2"])
+        self.assertEqual(list(results.summary["scheduler"]), ["sarathi#1", "sarathi#2"])
+
     def test_older_results_have_none(self):
         settings.start(self.folder)
         self.assertEqual(naming.shown("sarathi#1"), "sarathi#1")

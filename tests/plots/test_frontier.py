@@ -69,6 +69,13 @@ class Frontier(FigureTest):
         self.assertEqual(points.loc["snapkv 128", "e2e_mean_ms_engine"], 103.0)
         self.assertEqual(note, "at load_frac 0.3; only graded: snapkv 512; only served: tova 64")
 
+    def test_places_in_a_list_are_not_joined(self):
+        lists = ("snapkv 128#2", "snapkv 128#3")
+        points, note = frontier.points_of(*self.write((("full", ""), *((at, "") for at in lists)), (("full", "", "", 1.0), *((at, "", "", 0.5) for at in lists))))
+        self.assertEqual(list(points["name"]), ["full"])
+        names = "snapkv (snapkv 128#2) 128, snapkv (snapkv 128#3) 128"
+        self.assertEqual(note, f"at load_frac 0.3; only graded: {names}; only served: {names}")
+
     def test_shares_of_the_prompt_are_budgets_too(self):
         graded = (("1", "snapkv", 0.1, 0.5), ("1", "snapkv", 0.2, 0.9))
         points, _ = frontier.points_of(*self.write((("budget_frac 0.1", "snapkv"), ("snapkv 0.2", "")), graded, budget="budget_frac"))

@@ -15,6 +15,7 @@ import numpy as np  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 import budgets  # noqa: E402
+import joint  # noqa: E402
 import joint_serving  # noqa: E402
 import load  # noqa: E402
 import plot  # noqa: E402
@@ -160,6 +161,63 @@ class Joint(JointCase):
         settings.start(served.folder, ["figures.accuracy_serving.metric=[ttft_p51_ms]"])
         with self.assertRaisesRegex(load.ResultsError, "did you mean 'ttft_p50_ms'"):
             joint_serving.joined(graded, served, "accuracy_serving")
+
+
+W8, W32 = {"window_tokens": "8"}, {"window_tokens": "32"}
+SECOND, THIRD = (f"snapkv 128 scorer window_attention#{place}" for place in (2, 3))
+
+
+def write_entries(folder, *second_and_third):
+    """Adds the parameters of the second and the third entry of a list to a folder's manifest, as the program does."""
+    path = folder / "manifest.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(found | {"entries": {"kv_policy": dict(zip((SECOND, THIRD), second_and_third))}}))
+    return folder
+
+
+class ListEntries(JointCase):
+    """Entries of one recipe, which the rows of a folder tell apart by their place in its list; the two lists are in opposite order."""
+
+    def replay(self):
+        """Keeps 0.8 with a window of 8, and 0.6 with one of 32."""
+        rows = [[f"{i}", label, 1, *synthetic.replay_row(label.split()[0], family, 128, 128, mass, 0.1, 0.2, 1.0)]
+                for i, (label, family, mass) in enumerate((("full", "reference", 1.0), (SECOND, "attention", 0.8), (THIRD, "attention", 0.6)))]
+        (self.top / "replay").mkdir()
+        synthetic.write_csv(self.top / "replay" / "summary.csv", ["run", "kv_policy", "seed", *synthetic.REPLAY], rows)
+        return write_entries(self.top / "replay", W8, W32)
+
+    def points_drawn(self, replay, served):
+        """{policy: (kept, goodput)} of the figure that `kvlab plot` draws."""
+        found, joined = [], joint_serving.joined
+        with mock.patch.object(Figure, "savefig"), mock.patch.object(joint_serving, "joined", lambda *given: found.append(joined(*given)) or found[-1]):
+            drawn = plot.draw_joint([replay, served])
+        self.assertEqual(drawn.failures, [])
+        self.notes = drawn.notes
+        return {p.name: (p.kept, p.goodput_per_s) for p in found[0].points.itertuples()}
+
+    def test_are_joined_by_their_parameters_and_not_by_their_places(self):
+        served = write_entries(write_served(self.top / "served", (("full",), (SECOND,), (THIRD,))), W32, W8)
+        points = self.points_drawn(self.replay(), served)
+        wanted = {"full": (1.0, 15), "snapkv (scorer window_attention, window_tokens 32)": (0.6, 25), "snapkv (scorer window_attention, window_tokens 8)": (0.8, 35)}
+        self.assertEqual(points, wanted)
+
+    def test_the_figure_that_an_experiment_asks_for_joins_them_so_too(self):
+        served = write_entries(write_served(self.top / "served", (("full",), (SECOND,), (THIRD,))), W32, W8)
+        quality = joint.asked_pair(load.load(served), "fidelity_serving", self.replay())[1]
+        self.assertEqual(list(quality.summary["policy"])[1:], [f"snapkv (scorer window_attention, window_tokens {w})" for w in (8, 32)])
+
+    def test_those_whose_parameters_are_not_known_are_not_joined_and_the_note_says_so(self):
+        served = write_served(self.top / "served", (("full",), (SECOND,), (THIRD,)))
+        self.assertEqual(list(self.points_drawn(self.replay(), served)), ["full"])
+        self.assertIn("Only replayed: SnapKV (scorer window_attention, window_tokens 8) 128, SnapKV (scorer window_attention, window_tokens 32) 128.", self.notes[0])
+        self.assertRegex(self.notes[0], r"Not joined, since results do not say how they differ: .*#2.*, .*#3")
+        shutil.rmtree(self.top / "replay")
+        replay = self.replay()
+        (replay / "manifest.json").unlink()
+        self.assertEqual(list(self.points_drawn(replay, served)), ["full"], "two places were joined")
+        write_entries(served, W32, W8)
+        self.points_drawn(replay, served)
+        self.assertRegex(self.notes[0], "Only replayed: [^.]*#2[^.]*#3", "labels of the replay with the parameters of the serving")
 
 
 class Asked(JointCase):

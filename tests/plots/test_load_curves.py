@@ -30,6 +30,14 @@ class Attainment(FigureTest):
         self.assertEqual([list(axis.lines[0].get_xdata()), list(axis.lines[0].get_ydata())], [[1, 4, 8, 16], [100, 95, 20, 0]])
         self.assertTrue(any(list(line.get_ydata()) == [80, 80] for line in axis.lines), "no line at the share wanted")
 
+    def test_lines_of_one_numeric_axis_are_chosen_by_name(self):
+        synthetic.write_runs(self.folder, {"replicas": [1, 2, 4]}, num_requests=10)
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str}).assign(search_rate_per_s=[1.0, 2.0, 4.0])
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        probes = [[run, i, rate, share, 0, int(share >= 0.9)] for run in rows["run"] for i, (rate, share) in enumerate(((1, 1.0), (8, 0.2)))]
+        synthetic.write_csv(self.folder / "search.csv", "run probe rate_per_s slo_attainment_frac goodput_per_s attains".split(), probes)
+        self.draw(write=False, overrides=['figures.attainment.only=["4 replicas", "1"]'])
+        self.assertEqual(self.legend("attainment"), ["4 replicas", "1 replica"])
 
     def test_a_search_over_replicas(self):
         synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[2:4]}, num_requests=10)

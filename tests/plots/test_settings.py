@@ -33,6 +33,14 @@ class Settings(FigureTest):
         self.assertEqual(self.legend("throughput_latency_ttft"), ["vLLM V0", "vLLM V1"])
         self.assert_nothing_overlaps("goodput")
 
+    def test_lines_of_one_numeric_axis_are_named_by_id_or_by_what_is_drawn(self):
+        self.write(axes={"replicas": [1, 2, 4]})
+        self.draw(write=False, overrides=[f'figures.{name}.only=["4 replicas", "1"]' for name in ("comparison", "cdf_ttft")])
+        self.assertEqual([t.get_text() for t in self.axes("comparison")[0].get_yticklabels()], ["4 replicas", "1 replica"])
+        self.assertEqual(self.legend("cdf_ttft"), ["4 replicas", "1 replica"])
+        self.draw(write=False, overrides=["figures.tail.metric=ttft", 'figures.tail.only=["2 replicas"]'])
+        self.assertEqual([t.get_text() for t in self.axes("tail")[0].get_yticklabels()], ["2 replicas"])
+
     def test_the_command_line_goes_first(self):
         self.write("goodput: {size: [5, 2]}, all: {slo_lines: false}")
         self.draw(write=False, overrides=["figures.goodput.size=[3.4,2.4]", "figures.all.names.vllm_v1=mine", "figures.cdf.draw=false", "figures.comparison.legend=false"])

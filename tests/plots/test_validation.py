@@ -45,16 +45,21 @@ class ValidationNote(FigureTest):
 
     def test_what_0_is_and_of_how_many_requests(self):
         note = self.note(self.HEADER, ["ttft", "p50", 100, 110, 105, 120, 0.1, 1200, 1200], ["tpot", "p50", 10, 11, 11, 11, 0.1, 1100, 1100])
-        self.assertEqual(note, "0 is the measured engine; n = 1,200 requests, measured and simulated. Whiskers are the range of the simulated runs.")
-        row = r"\multicolumn{5}{l}{0 is the measured engine; n = 1,200 requests, measured and simulated. Whiskers"
+        self.assertEqual(note, "0 %: simulated equals measured; n = 1,200 requests, measured and simulated. Whiskers are the range of the simulated runs.")
+
+    def test_the_table_has_its_note_in_two_rows_and_no_whiskers(self):
+        self.note(self.HEADER, ["ttft", "p50", 100, 110, 105, 120, 0.1, 1200, 1200])
         self.assertEqual(len(list(table.write(load.load(self.folder), self.folder / "figures"))), 1)
-        self.assertIn(row, (self.folder / "figures" / "summary.tex").read_text())
+        text = (self.folder / "figures" / "summary.tex").read_text()
+        rows = [r"\midrule", r"\multicolumn{5}{l}{Difference 0: simulated equals measured.} \\", r"\multicolumn{5}{l}{n = 1,200 requests, measured and simulated.} \\", r"\bottomrule"]
+        self.assertIn("\n".join(rows), text)
+        self.assertNotIn("hiskers", text)
 
     def test_sides_that_differ_and_files_that_do_not_say(self):
         row = ["ttft", "p50", 100, 110, 110, 110, 0.1]
-        self.assertEqual(self.note(self.HEADER, [*row, 1200, 60]), "0 is the measured engine; n = 1,200 measured requests, n = 60 simulated requests.")
-        self.assertEqual(self.note(self.HEADER, [*row, "", 60]), "0 is the measured engine; n = 60 simulated requests.")
-        self.assertEqual(self.note(self.HEADER[:-2], row), "0 is the measured engine.")
+        self.assertEqual(self.note(self.HEADER, [*row, 1200, 60]), "0 %: simulated equals measured; n = 1,200 measured requests, n = 60 simulated requests.")
+        self.assertEqual(self.note(self.HEADER, [*row, "", 60]), "0 %: simulated equals measured; n = 60 simulated requests.")
+        self.assertEqual(self.note(self.HEADER[:-2], row), "0 %: simulated equals measured.")
 
 
 class Points(FigureTest):
@@ -102,6 +107,7 @@ class Hosts(FigureTest):
     def test_policies_have_the_names_of_other_figures(self):
         self.write((("full", ""), ("budget_tokens 64", "snapkv"), ("budget_tokens 64", "h2o"), ("recipe", "kivi2")))
         self.draw(write=False)
+        self.assertEqual(self.texts("sim_vs_real"), ["0 %: simulated equals measured; n = 1 pair of runs for each."])
         self.assertEqual(self.legend("sim_vs_real"), ["Full cache", "SnapKV 64", "H2O 64", "KIVI-2"])
 
     def test_the_table_has_a_line_per_policy_and_the_median_of_the_seeds(self):

@@ -80,6 +80,7 @@ def figures_of(everything):
     settings.start(served[0].folder)
     try:
         pairs = joint.pairs_of(everything)
-        return [_frontier(q, s) if draw is frontier.draw else _serving(q, s) for draw, q, s in pairs], []
+        with settings.entries_shown():
+            return [_frontier(q, s) if draw is frontier.draw else _serving(q, s) for draw, q, s in pairs], []
     except Unjoinable as error:
         return [], [f"a figure of both results: {error}"]

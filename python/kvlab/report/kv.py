@@ -169,7 +169,7 @@ def measured_points(results):
     return [
         figure(
             "points",
-            "Measured points: simulated − measured TPOT",
+            "Measured points: TPOT, simulated / measured − 1",
             [option(traces, axis("Error (%)"), {"type": "category", "automargin": True, "autorange": "reversed"})],
             is_wide=True,
         )
