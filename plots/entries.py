@@ -1,6 +1,7 @@
 """Entries of one list that name one policy: results tell them apart by place ('sarathi#1'), readers by the parameters in which they differ.
 
 The program finds these parameters (app/results/entry_labels.h) and writes them to manifest.json: `entries`, column -> label -> parameter -> value.
+A label without parameters, or with null, is shown as it is: its runs do not agree on them.
 """
 
 import json
@@ -21,12 +22,12 @@ def of_folder(folder):
 
 
 def texts_of(folder):
-    """{label: 'budget_tokens 512'}, longer labels first. A label that two columns use for other parameters is left out."""
+    """{label: 'budget_tokens 512'}, longer labels first. A label without parameters in one of its columns, or with others in each, is left out."""
     found, unclear = {}, set()
     for labels in of_folder(folder).values():
         for label, parameters in labels.items():
-            text = ", ".join(f"{key} {value}" for key, value in parameters.items())
-            if found.setdefault(label, text) != text:
+            text = ", ".join(f"{key} {value}" for key, value in (parameters or {}).items())
+            if found.setdefault(label, text) != text or not text:
                 unclear.add(label)
     return {label: found[label] for label in sorted(found, key=len, reverse=True) if label not in unclear}
 
