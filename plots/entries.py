@@ -1,6 +1,7 @@
 """Entries of one list that name one policy: results tell them apart by place ('sarathi#1'), readers by the parameters in which they differ.
 
 The program finds these parameters (app/results/entry_labels.h) and writes them to manifest.json: `entries`, column -> label -> parameter -> value.
+A label without parameters, or with null, is shown as it is: its runs do not agree on them.
 """
 
 import dataclasses
@@ -13,24 +14,23 @@ _HELD = 0xE000  # first of the characters for private use: each holds a text tha
 
 
 def of_folder(folder):
-    """{column: {label: {parameter: value}}}; {} where the folder has no such labels."""
+    """{column: {label: {parameter: value}}}, with {} for a label without parameters; {} where the folder has no such labels."""
     try:
         found = json.loads((folder / "manifest.json").read_text()).get("entries", {})
     except (OSError, ValueError, AttributeError):
         return {}
     found = found if isinstance(found, dict) else {}
-    columns = {column: {label: own for label, own in labels.items() if own and isinstance(own, dict)} for column, labels in found.items() if isinstance(labels, dict)}
-    return {column: labels for column, labels in columns.items() if labels}
+    return {column: {label: own if isinstance(own, dict) else {} for label, own in labels.items()} for column, labels in found.items() if isinstance(labels, dict)}
 
 
 def texts_of(folder):
-    """{label: 'budget_tokens 512'}, longer labels first. Left out, so that readers see the label itself: one that two columns use for other
-    parameters, and those of one policy that have the same parameters."""
+    """{label: 'budget_tokens 512'}, longer labels first. Left out, so that readers see the label itself: one that has no parameters in a column or
+    others in two columns, and those of one policy that have the same parameters."""
     found, unclear = {}, set()
     for labels in of_folder(folder).values():
         texts = {label: ", ".join(f"{key} {value}" for key, value in parameters.items()) for label, parameters in labels.items()}
         names = [(base(label), text) for label, text in texts.items()]
-        unclear |= {label for label, text in texts.items() if names.count((base(label), text)) > 1 or found.setdefault(label, text) != text}
+        unclear |= {label for label, text in texts.items() if not text or names.count((base(label), text)) > 1 or found.setdefault(label, text) != text}
     return {label: found[label] for label in sorted(found, key=len, reverse=True) if label not in unclear}
 
 

@@ -13,6 +13,7 @@
 #include "app/commands/offers.h"
 #include "app/compare/compare.h"
 #include "app/results/entry_labels.h"
+#include "app/results/other_runs.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -43,6 +44,15 @@ class SweepTable {
     if (found.empty()) return table_.at(name);  // names the nearest column
     throw InputError(fmt::format("{}: '{}' may be {} or {}: write the whole name", table_.file, name, table_.columns[found[0]],
                                  table_.columns[found[1]]));
+  }
+
+  // Puts "sarathi#2 of FOLDER" in place of the labels that name another entry in each of several folders.
+  void tell_apart(const EntryLabels& labels) {
+    if (!table_.has(kOriginAxis)) return;
+    const std::size_t origin = table_.at(kOriginAxis);
+    for (std::size_t c = 1; c < seed_; ++c)
+      for (auto& row : table_.rows)
+        if (labels.is_ambiguous(table_.columns[c], row[c])) row[c] += " of " + row[origin];
   }
 
  private:
@@ -156,23 +166,26 @@ std::string seeds_text(const Pivot& pivot) {
 }  // namespace
 
 std::string pivot_table(const PivotCommand& c) {
-  const SweepTable sweep(c.folder);
+  SweepTable sweep(c.folder);
   const CsvTable& table = sweep.table();
   const std::size_t rows = sweep.find(c.rows), columns = c.columns.empty() ? rows : sweep.find(c.columns), metric = sweep.find(c.metric);
   const std::vector<std::size_t> chosen = chosen_rows(sweep, c.where);
+  const EntryLabels labels = EntryLabels::of_folder(c.folder);
+  sweep.tell_apart(labels);
   const bool is_flat = c.columns.empty();
   Cells cells;
   for (const std::size_t r : chosen) cells[{table.rows[r][rows], is_flat ? "" : table.rows[r][columns]}].push_back(r);
   for (const auto& [key, cell] : cells) refuse_varying(sweep, cell, rows, columns);
   const std::vector<std::string> across = is_flat ? std::vector<std::string>{""} : values_of(table, chosen, columns);
-  const EntryLabels labels = c.csv ? EntryLabels() : EntryLabels::of_folder(c.folder);
+  const auto shown = [&](std::size_t column, const std::string& value) {
+    return c.csv ? value : labels.shown(table.columns[column], value);
+  };
   Pivot pivot;
   pivot.header = {table.columns[rows]};
-  for (const std::string& value : across)
-    pivot.header.push_back(is_flat ? table.columns[metric] : labels.shown(table.columns[columns], value));
+  for (const std::string& value : across) pivot.header.push_back(is_flat ? table.columns[metric] : shown(columns, value));
   for (const std::string& row : values_of(table, chosen, rows)) {
     add_line(pivot, table, cells, row, across, metric, c.csv);
-    pivot.lines.back()[0] = labels.shown(table.columns[rows], row);
+    pivot.lines.back()[0] = shown(rows, row);
   }
   if (c.csv) {
     std::string text = csv_line(pivot.header);

@@ -4,10 +4,9 @@
 #include <set>
 #include <utility>
 
-#include "app/results/run_settings.h"
+#include "app/results/list_entries.h"
 #include "base/json_text.h"
 #include "base/text.h"
-#include "base/yaml_line.h"
 
 namespace kvlab {
 
@@ -17,59 +16,18 @@ namespace {
 
 using EntryParameters = EntryLabels::Parameters;
 
-// "sarathi" of "sarathi#2"; "" of a label without a place.
-std::string entry_base(const std::string& label) {
-  const std::size_t at = label.rfind('#');
-  long long place = 0;
-  return at != std::string::npos && parse_integer(label.substr(at + 1), place) ? label.substr(0, at) : "";
-}
-
-// Scalars and lists below a node, by their paths there.
-void add_leaves(const YAML::Node& node, const std::string& path, EntryParameters& leaves) {
-  if (!node.IsDefined() || node.IsNull()) return;
-  if (!node.IsMap()) {
-    if (!path.empty()) leaves.emplace_back(path, yaml_on_one_line(node));
-    return;
-  }
-  for (const auto& item : node) add_leaves(item.second, path + (path.empty() ? "" : ".") + item.first.Scalar(), leaves);
-}
-
-// One entry of a list, as a run has it.
-struct ListEntry {
-  std::string label, path;  // of the list, as "scheduler"
-  EntryParameters leaves{};
-  std::map<std::string, std::string> defaults{};
-  std::set<std::string> axes{};  // keys that are lists of their own here
-
-  [[nodiscard]] std::string value_of(const std::string& key) const {
-    for (const auto& [leaf, value] : leaves)
-      if (leaf == key) return value;
-    const auto found = defaults.find(path + "." + key);
-    return found == defaults.end() ? "" : found->second;
-  }
-};
-
-ListEntry read_entry(const View& view, std::size_t axis, const ViewRow& row) {
-  const RunSettings settings = read_run_settings(row.run);
-  const std::string& column = view.axes[axis];
-  ListEntry entry{row.labels[axis], axis_column("block_caches") == column ? "block_caches" : column};
-  entry.defaults = settings.defaults;
-  add_leaves(node_at(settings.tree, entry.path), "", entry.leaves);
-  for (std::size_t a = 0; a < view.axes.size(); ++a)
-    if (!row.labels[a].empty() && view.axes[a].starts_with(entry.path + ".")) entry.axes.insert(view.axes[a].substr(entry.path.size() + 1));
-  return entry;
-}
-
-// Keys whose values differ among the entries, in the order of the file.
-std::vector<std::string> differing_keys(const std::vector<ListEntry>& entries) {
+// Keys that a run sets and whose values differ among the entries, in the order of the file.
+std::vector<std::string> differing_keys(const std::vector<const ListEntry*>& entries) {
   std::vector<std::string> keys;
-  for (const ListEntry& entry : entries)
-    for (const auto& [key, value] : entry.leaves) {
-      const std::string first = entries.front().value_of(key);
-      const bool differs =
-          std::any_of(entries.begin(), entries.end(), [&, key = key](const ListEntry& e) { return e.value_of(key) != first; });
-      if (differs && std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
-    }
+  for (const ListEntry* const entry : entries)
+    for (const EntryForm& form : entry->forms)
+      for (const auto& [key, value] : form.set)
+        if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+  std::erase_if(keys, [&](const std::string& key) {
+    const std::string first = entries.front()->forms.front().value_of(key);
+    return std::all_of(entries.begin(), entries.end(),
+                       [&](const ListEntry* e) { return !e->varies(key) && e->forms.front().value_of(key) == first; });
+  });
   return keys;
 }
 
@@ -80,18 +38,18 @@ std::string short_key(const std::string& key, const std::vector<std::string>& ke
   return same == 1 ? last(key) : key;
 }
 
-// The parameters of each entry; none where two entries would have the same.
-std::map<std::string, EntryParameters> parameters_of(const std::vector<ListEntry>& entries) {
+// The parameters of each entry, in its order; none where two entries would have the same. An ambiguous entry has none.
+std::vector<EntryParameters> parameters_of(const std::vector<const ListEntry*>& entries) {
   const std::vector<std::string> keys = differing_keys(entries);
-  std::map<std::string, EntryParameters> found;
+  std::vector<EntryParameters> found;
   std::set<EntryParameters> seen;
-  for (const ListEntry& entry : entries) {
-    EntryParameters own;
+  for (const ListEntry* const entry : entries) {
+    EntryParameters& own = found.emplace_back();
+    if (!entry->is_known() || entry->is_ambiguous()) continue;
     for (const std::string& key : keys)
-      if (const std::string value = entry.value_of(key); !value.empty() && !entry.axes.contains(key))
+      if (const std::string value = entry->forms.front().value_of(key); !value.empty() && !entry->is_axis(key) && !entry->varies(key))
         own.emplace_back(short_key(key, keys), value);
-    if (!own.empty() && !seen.insert(own).second) return {};
-    found[entry.label] = std::move(own);
+    if (!own.empty() && !seen.insert(own).second) return std::vector<EntryParameters>(entries.size());
   }
   return found;
 }
@@ -100,20 +58,16 @@ std::map<std::string, EntryParameters> parameters_of(const std::vector<ListEntry
 
 EntryLabels::EntryLabels(const View& view) {
   for (std::size_t axis = 0; axis < view.axes.size(); ++axis) {
-    std::map<std::pair<fs::path, std::string>, std::map<std::string, const ViewRow*>> groups;  // folder and policy -> label -> a run
-    for (const ViewRow& row : view.rows)
-      if (const std::string base = entry_base(row.labels[axis]); !base.empty())
-        groups[{row.run.parent_path(), base}].emplace(row.labels[axis], &row);
-    std::map<std::string, Parameters>& own = columns_[view.axes[axis]];
-    std::set<std::string> unclear;
-    for (const auto& [group, runs] : groups) {
-      std::vector<ListEntry> entries;
-      for (const auto& [label, row] : runs) entries.push_back(read_entry(view, axis, *row));
-      for (auto& [label, parameters] : parameters_of(entries))
-        if (const auto [known, is_new] = own.emplace(label, parameters); !is_new && known->second != parameters) unclear.insert(label);
+    const std::map<std::string, ListEntry> entries = read_list_entries(view, axis);
+    std::map<std::string, std::vector<const ListEntry*>> lists;  // policy -> its entries
+    for (const auto& [label, entry] : entries) lists[entry_base(label)].push_back(&entry);
+    for (const auto& [base, list] : lists) {
+      std::vector<Parameters> parameters = parameters_of(list);
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        columns_[view.axes[axis]][list[i]->label] = std::move(parameters[i]);
+        if (list[i]->is_known() && list[i]->is_ambiguous()) ambiguous_.emplace(view.axes[axis], list[i]->label);
+      }
     }
-    std::erase_if(own, [&](const auto& one) { return one.second.empty() || unclear.contains(one.first); });
-    if (own.empty()) columns_.erase(view.axes[axis]);
   }
 }
 
@@ -122,17 +76,24 @@ EntryLabels EntryLabels::of_folder(const fs::path& folder) {
   const auto manifest = read_json_object<nlohmann::ordered_json>(folder / "manifest.json");
   if (!manifest.contains("entries") || !manifest["entries"].is_object()) return labels;
   for (const auto& [column, entries] : manifest["entries"].items())
-    for (const auto& [label, parameters] : entries.items())
+    for (const auto& [label, parameters] : entries.items()) {
+      Parameters& own = labels.columns_[column][label];
+      if (parameters.is_null()) labels.ambiguous_.emplace(column, label);
       for (const auto& [key, value] : parameters.items())
-        if (value.is_string()) labels.columns_[column][label].emplace_back(key, value.get<std::string>());
+        if (value.is_string()) own.emplace_back(key, value.get<std::string>());
+    }
   return labels;
 }
 
 nlohmann::ordered_json EntryLabels::json() const {
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
   for (const auto& [column, entries] : columns_)
-    for (const auto& [label, parameters] : entries)
-      for (const auto& [key, value] : parameters) all[column][label][key] = value;
+    for (const auto& [label, parameters] : entries) {
+      nlohmann::ordered_json& own = all[column][label];
+      if (is_ambiguous(column, label)) continue;  // null
+      own = nlohmann::ordered_json::object();
+      for (const auto& [key, value] : parameters) own[key] = value;
+    }
   return all;
 }
 
@@ -140,7 +101,7 @@ std::string EntryLabels::shown(const std::string& column, const std::string& lab
   const auto entries = columns_.find(column);
   if (entries == columns_.end()) return label;
   const auto found = entries->second.find(label);
-  if (found == entries->second.end()) return label;
+  if (found == entries->second.end() || found->second.empty()) return label;
   std::vector<std::string> texts;
   for (const auto& [key, value] : found->second) texts.push_back(key + ": " + value);
   return entry_base(label) + " {" + join(texts, ", ") + "}";

@@ -96,7 +96,8 @@ struct Sources {
   }
 };
 
-JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::vector<fs::path>& folders, const View& view) {
+JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::vector<fs::path>& folders, const View& view,
+                     const EntryLabels& labels) {
   JoinJson runs = JoinJson::array(), names = JoinJson::array();
   std::string newest;
   for (const fs::path& folder : folders) {
@@ -116,9 +117,18 @@ JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::ve
                        {kJoined, names},
                        {"finished", newest},
                        {"axes", view.axes}};
-  add_entries(view, manifest);
+  if (!labels.empty()) manifest["entries"] = labels.json();
   manifest["runs"] = std::move(runs);
   return manifest;
+}
+
+// A line per label that the folders use for other entries.
+std::string ambiguous_lines(const EntryLabels& labels) {
+  std::string lines;
+  for (const auto& [column, label] : labels.ambiguous())
+    lines += fmt::format("{} {}: names entries with other settings in each folder; tables keep the id, column '{}' tells rows apart\n",
+                         column, label, kOriginAxis);
+  return lines;
 }
 
 }  // namespace
@@ -154,9 +164,10 @@ std::string join_results(const fs::path& out, const std::vector<fs::path>& folde
       throw InputError(sources.first.at(row.id).string() + ": is damaged: run its experiment again, then join");
   }
   join_runs(target, view);
-  target.replace_texts({{"manifest.json", manifest_of(out, kind, folders, view).dump(2) + "\n"}});
+  const EntryLabels labels(view);
+  target.replace_texts({{"manifest.json", manifest_of(out, kind, folders, view, labels).dump(2) + "\n"}});
   const std::string shared = sources.num_shared > 0 ? runs_are(sources.num_shared) + " in more than one folder, with one row each\n" : "";
-  return sources.remarks + shared + fmt::format("joined {} runs of {} folders\n", ids.size(), folders.size());
+  return sources.remarks + shared + ambiguous_lines(labels) + fmt::format("joined {} runs of {} folders\n", ids.size(), folders.size());
 }
 
 }  // namespace kvlab

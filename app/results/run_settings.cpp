@@ -28,9 +28,8 @@ std::map<std::string, std::string> defaults_in(const std::string& text) {
 
 }  // namespace
 
-RunSettings read_run_settings(const std::filesystem::path& run) {
+RunSettings parse_run_settings(const std::string& text) {
   RunSettings settings{YAML::Node(YAML::NodeType::Undefined), {}};
-  const std::string text = read_if_there(run / "resolved.yaml");
   if (text.empty()) return settings;
   try {
     settings.tree.reset(YAML::Load(text));
@@ -40,6 +39,8 @@ RunSettings read_run_settings(const std::filesystem::path& run) {
   settings.defaults = defaults_in(text);
   return settings;
 }
+
+RunSettings read_run_settings(const std::filesystem::path& run) { return parse_run_settings(read_if_there(run / "resolved.yaml")); }
 
 YAML::Node node_at(const YAML::Node& tree, const std::string& path) {
   YAML::Node at = tree;

@@ -14,6 +14,9 @@ struct RunSettings {
   std::map<std::string, std::string> defaults;  // "scheduler.sarathi.budget_tokens" -> the value in force, of keys that the file lacks
 };
 
+// From the text of a resolved.yaml.
+RunSettings parse_run_settings(const std::string& text);
+
 RunSettings read_run_settings(const std::filesystem::path& run);
 
 // The value at a path such as "trace.arrival.poisson.rate_per_s"; undefined where the tree has none.

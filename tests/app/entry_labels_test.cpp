@@ -45,11 +45,46 @@ TEST_F(EntryLabelsTest, ParametersThatDifferWithDefaults) {
 
 TEST_F(EntryLabelsTest, LabelsWithoutOwnParametersStay) {
   const EntryLabels same(folder_with("r", {{"orca#1", "scheduler: orca\n"}, {"orca#2", "scheduler: {orca: {}}\n"}}));
-  EXPECT_TRUE(same.empty());
+  EXPECT_EQ(same.json().dump(), R"({"scheduler":{"orca#1":{},"orca#2":{}}})");
+  EXPECT_EQ(same.shown("scheduler", "orca#1"), "orca#1");
   // Keys that end alike are written whole.
   const EntryLabels alike(
       folder_with("s", {{"x#1", "scheduler: {x: {a: {n: 1}, b: {n: 2}}}\n"}, {"x#2", "scheduler: {x: {a: {n: 3}, b: {n: 4}}}\n"}}));
   EXPECT_EQ(alike.shown("scheduler", "x#2"), "x {x.a.n: 3, x.b.n: 4}");
+}
+
+// Defaults that follow another axis: n is 8 on one GPU and 2 on the other where the entry does not set it.
+TEST_F(EntryLabelsTest, DefaultsThatVaryWithinALabel) {
+  const std::string defaults = "\n# defaults in force:\n#   scheduler.x.n: ";
+  const std::string plain = "hardware: H\nscheduler: x\nseed: 1\n", set = "scheduler: {x: {n: 4}}\n", m = "scheduler: {x: {m: 3}}\n";
+  const EntryLabels labels(folder_with("r", {{"x#1", plain + defaults + "8\n#   scheduler.x.m: 1\n"},
+                                             {"x#1", plain + defaults + "2\n#   scheduler.x.m: 1\n"},
+                                             {"x#2", set + "\n# defaults in force:\n#   scheduler.x.m: 1\n"},
+                                             {"x#3", m + defaults + "8\n"},
+                                             {"x#3", m + defaults + "2\n"}}));
+  EXPECT_EQ(labels.shown("scheduler", "x#1"), "x {m: 1}");
+  EXPECT_EQ(labels.shown("scheduler", "x#2"), "x {n: 4, m: 1}");
+  EXPECT_EQ(labels.shown("scheduler", "x#3"), "x {m: 3}");
+  EXPECT_TRUE(labels.ambiguous().empty());
+  const EntryLabels none(folder_with("s", {{"x#1", plain + defaults + "8\n"}, {"x#1", plain + defaults + "2\n"}, {"x#2", set}}));
+  EXPECT_EQ(none.shown("scheduler", "x#1"), "x#1") << "no key is left";
+  EXPECT_EQ(none.shown("scheduler", "x#2"), "x {n: 4}");
+}
+
+// Runs with equal lines are parsed once; an alias may name a node outside these lines.
+TEST_F(EntryLabelsTest, AliasesAndBlocks) {
+  const std::string uses = "scheduler:\n  x:\n    n: *n\n";
+  const EntryLabels labels(folder_with("r", {{"x#1", "search: &n 1\n" + uses},
+                                             {"x#2", "search: &n 2\n" + uses},
+                                             {"x#3", "scheduler:\n  x:\n    n: 3\nrouter:\n  x:\n    n: 5\n"}}));
+  EXPECT_EQ(labels.json().dump(), R"({"scheduler":{"x#1":{"n":"1"},"x#2":{"n":"2"},"x#3":{"n":"3"}}})");
+}
+
+TEST_F(EntryLabelsTest, ARunWhoseSettingsAreGone) {
+  const EntryLabels labels(folder_with("r", {{"x#1", "scheduler: {x: {n: 1}}\n"}, {"x#2", "scheduler: {x: {n: 2}}\n"}, {"x#2", ""}}));
+  EXPECT_EQ(labels.shown("scheduler", "x#1"), "x {n: 1}");
+  EXPECT_EQ(labels.shown("scheduler", "x#2"), "x#2");
+  EXPECT_FALSE(labels.is_ambiguous("scheduler", "x#2"));
 }
 
 // Two folders of one table use one label for other entries: the table keeps the label.
@@ -60,6 +95,23 @@ TEST_F(EntryLabelsTest, LabelsOfSeveralFolders) {
   const EntryLabels labels(view);
   EXPECT_EQ(labels.shown("scheduler", "x#1"), "x {n: 1}");
   EXPECT_EQ(labels.shown("scheduler", "x#2"), "x#2");
+  EXPECT_FALSE(labels.is_ambiguous("scheduler", "x#1"));
+  EXPECT_TRUE(labels.is_ambiguous("scheduler", "x#2"));
+  EXPECT_EQ(labels.json().dump(), R"({"scheduler":{"x#1":{"n":"1"},"x#2":null}})");
+  write("r/manifest.json", R"({"entries": )" + labels.json().dump() + "}");
+  EXPECT_TRUE(EntryLabels::of_folder("r").is_ambiguous("scheduler", "x#2"));
+}
+
+// An axis below the entry has a column: its values make the label neither ambiguous nor longer.
+TEST_F(EntryLabelsTest, AxesOfAnEntry) {
+  View view = folder_with("r", {{"x#1", "scheduler: {x: {t: {a: {n: 1}}, m: 1}}\n"},
+                                {"x#1", "scheduler: {x: {t: {a: {n: 2}}, m: 1}}\n"},
+                                {"x#2", "scheduler: {x: {m: 2}}\n"}});
+  view.axes.emplace_back("scheduler.x.t");
+  for (std::size_t i = 0; i < 3; ++i) view.rows[i].labels.emplace_back(std::vector<std::string>{"a#1", "a#2", ""}[i]);
+  const EntryLabels labels(view);
+  EXPECT_EQ(labels.shown("scheduler", "x#1"), "x {m: 1}");
+  EXPECT_FALSE(labels.is_ambiguous("scheduler", "x#1"));
 }
 
 // The front: run, results, pivot, and the ids that stay.
@@ -87,6 +139,39 @@ TEST_F(EntryLabelsTest, TablesShowThemAndResultsKeepIds) {
   ASSERT_EQ(call({"run", "two.yaml", "--out", "results/again", "--quiet"}).status, 0);
   ASSERT_EQ(call({"results", "join", "both", "two", "again"}).status, 0);
   EXPECT_THAT(call({"results", "both"}).out, HasSubstr("sarathi {budget_tokens: 512, max_num_seqs: 4} "));
+}
+
+// vLLM's budget of tokens is 8192 on an H100 and 2048 on an L40S where the entry does not set it.
+TEST_F(EntryLabelsTest, DefaultsFollowTheHardware) {
+  write("lab.yaml", kSmall + std::string("scheduler: [vllm_v1, {vllm_v1: {budget_tokens: 4096}}]\n"));
+  const Called ran = call({"run", "lab.yaml", "--out", "results/lab", "--set", "hardware=[l40s, h100]"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  ASSERT_NE(read(run_folder("results/lab", 0) / "resolved.yaml").find("scheduler.vllm_v1.budget_tokens: 2048\n"), std::string::npos);
+  ASSERT_NE(read(run_folder("results/lab", 2) / "resolved.yaml").find("scheduler.vllm_v1.budget_tokens: 8192\n"), std::string::npos);
+  const std::string listed = call({"results", "lab"}).out;
+  EXPECT_THAT(listed, Not(HasSubstr("2048")));
+  EXPECT_THAT(listed, ::testing::ContainsRegex("vllm_v1#1 .*vllm_v1 \\{budget_tokens: 4096\\} .*vllm_v1#1 "));
+}
+
+// The second entry differs between the folders: its rows are apart in a pivot, and the join has a line on it.
+TEST_F(EntryLabelsTest, JoinedFoldersWithOtherEntries) {
+  for (const auto& [name, budget] : {std::pair{"a", "512"}, {"b", "4096"}}) {
+    const std::string file = name + std::string(".yaml");
+    write(file, kSmall + std::string("scheduler: [vllm_v1, {vllm_v1: {budget_tokens: ") + budget + "}}]\n");
+    ASSERT_EQ(call({"run", file, "--out", std::string("results/") + name, "--quiet"}).status, 0);
+  }
+  const Called joined = call({"results", "join", "both", "a", "b"});
+  EXPECT_THAT(joined.out, HasSubstr("scheduler vllm_v1#2: names entries with other settings in each folder")) << joined.err;
+  const std::string listed = call({"results", "both"}).out;
+  EXPECT_THAT(listed, Not(HasSubstr("budget_tokens: 512}")));
+  EXPECT_THAT(listed, HasSubstr("vllm_v1#2 "));
+  const std::vector<std::string> pivot = {"pivot", "results/both", "--rows", "scheduler", "--columns", "results", "--metric", "requests"};
+  const std::string table = call(pivot).out;
+  EXPECT_THAT(table, ::testing::ContainsRegex("vllm_v1#2 of results/a +60 *\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("vllm_v1#2 of results/b +60\n"));
+  std::vector<std::string> as_csv = pivot;
+  as_csv.insert(as_csv.end(), {"--csv", "--where", "scheduler=vllm_v1#2"});
+  EXPECT_EQ(call(as_csv).out, "scheduler,results/a,results/b\nvllm_v1#2 of results/a,60,\nvllm_v1#2 of results/b,,60\n");
 }
 
 // One recipe with other parameters of its parts: `recipe` alone does not tell the rows apart.

@@ -71,6 +71,24 @@ class Entries(unittest.TestCase):
         self.assertNotEqual(list(entries.show_in(results).summary["scheduler"]), ["sarathi#1", "sarathi#2"])
         self.assertEqual(list(results.summary["scheduler"]), ["sarathi#1", "sarathi#2"])
 
+    def test_labels_without_parameters_keep_their_place(self):
+        """{}: a default that differs among the runs; null: joined folders with other entries."""
+        self.given({"scheduler": {"vllm_v1#1": {}, "vllm_v1#2": None, "vllm_v1#3": {"budget_tokens": "64"}}, "router": {"vllm_v1#1": {"n": "9"}}})
+        self.assertEqual([naming.shown(f"vllm_v1#{i}") for i in (1, 2, 3)], ["vllm_v1#1", "vllm_v1#2", "vLLM V1 (budget_tokens 64)"])
+        self.assertEqual(naming.shown("a, vllm_v1#2"), "a, vllm_v1#2")
+
+    def test_joined_folders_with_other_entries(self):
+        """Rows of one label and two folders stay apart, and neither has the other's parameters."""
+        synthetic.write_runs(self.folder, {"results": ["a", "b"], "scheduler": ["sarathi#1", "sarathi#2"]}, num_requests=5)
+        self.given({"scheduler": {"sarathi#1": {"budget_tokens": "512"}, "sarathi#2": None}})
+        loaded = load.load(self.folder)
+        self.assertEqual([row[1:3] for row in tables.summary(loaded)["rows"]],
+                         [["a", "sarathi {budget_tokens: 512}"], ["a", "sarathi#2"], ["b", "sarathi {budget_tokens: 512}"], ["b", "sarathi#2"]])
+        labels = [naming.shown(load.label_of(row, loaded.axes, False)) for row in loaded.summary.to_dict("records")]
+        self.assertEqual(labels, ["a, Sarathi (budget_tokens 512)", "a, sarathi#2", "b, Sarathi (budget_tokens 512)", "b, sarathi#2"])
+        shown = entries.show_in(load.load(self.folder))
+        self.assertEqual(list(shown.summary["scheduler"])[1::2], ["sarathi#2", "sarathi#2"])
+
     def test_older_results_have_none(self):
         settings.start(self.folder)
         self.assertEqual(naming.shown("sarathi#1"), "sarathi#1")
