@@ -192,8 +192,7 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
-    if (has_policy_time && r.is_running)
-      (r.has_emitted() ? r.decode_policy : r.prefill_policy) += policy_shares_.take(entry.request, step);
+    if (has_policy_time && r.is_running) (r.has_emitted() ? r.decode_policy : r.prefill_policy) += policy_shares_.take(entry.request, step);
     if (stores && entry.emits && !r.has_emitted()) store_prompt(r);
     if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
