@@ -44,7 +44,7 @@ class Drawn:
     failures: list = field(default_factory=list)
 
     def add(self, kind, figures):
-        """Draws figures, (name, note) each. An error that nobody foresaw costs the rest of its kind and nothing else."""
+        """Draws figures, (name, note) each. An unexpected error costs the rest of its kind and nothing else."""
         try:
             for name, note in figures:
                 if name is None:  # the user's settings leave it out

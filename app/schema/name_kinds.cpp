@@ -70,42 +70,48 @@ const std::map<std::string, NameKind>& name_kinds() {
   return kinds;
 }
 
+namespace {
+
+// The kind of name that a key has, by the mapping or the kind of policy that the key is of.
+const std::map<std::string, std::map<std::string, std::string>> kNameKinds = {
+    {"",
+     {{"scheduler", "scheduler"},
+      {"order", "order"},
+      {"predictor", "predictor"},
+      {"dispatcher", "dispatcher"},
+      {"router", "dispatcher"},
+      {"block_cache", "block_cache"},
+      {"block_caches", "block_cache"}}},
+    {"store", {{"eviction", "block_cache"}}},
+    {"trace", {{"arrival", "arrivals_of_file"}}},
+    {"trace.generate", {{"arrival", "arrivals"}, {"prompt_tokens", "length"}, {"output_tokens", "output_length"}}},
+    {"trace.generate.sessions", {{"turns", "length"}, {"new_tokens", "length"}, {"think_time", "wait"}}},
+    {"trace.generate.shared_prefix", {{"tokens", "length"}}},
+    {"trace.generate.images", {{"per_request", "length"}}},
+    {"kv_policy",
+     {{"scorer", "scorer"},
+      {"allocator", "allocator"},
+      {"trigger", "trigger"},
+      {"disposal", "disposal"},
+      {"format", "format"},
+      {"selector", "selector"},
+      {"prefill_selector", "prefill_selector"},
+      {"prompt_pruner", "prompt_pruner"},
+      {"prompt_rewriter", "prompt_rewriter"}}},
+    // Parameters that name another policy, by the kind of their own.
+    {"arrivals", {{"think_time", "wait"}}},
+    {"arrivals_of_file", {{"think_time", "wait"}}},
+    {"scheduler", {{"batching", "scheduler"}}},
+    {"scorer", {{"of", "scorer"}, {"prompt", "scorer"}}},
+    {"allocator", {{"layers", "allocator"}}},
+    {"selector", {{"of", "selector"}}},
+    {"prefill_selector", {{"of", "prefill_selector"}}}};
+
+}  // namespace
+
 std::string name_kind_of(const std::string& owner, const std::string& key) {
-  static const std::map<std::string, std::map<std::string, std::string>> kinds = {
-      {"",
-       {{"scheduler", "scheduler"},
-        {"order", "order"},
-        {"predictor", "predictor"},
-        {"dispatcher", "dispatcher"},
-        {"router", "dispatcher"},
-        {"block_cache", "block_cache"},
-        {"block_caches", "block_cache"}}},
-      {"store", {{"eviction", "block_cache"}}},
-      {"trace", {{"arrival", "arrivals_of_file"}}},
-      {"trace.generate", {{"arrival", "arrivals"}, {"prompt_tokens", "length"}, {"output_tokens", "output_length"}}},
-      {"trace.generate.sessions", {{"turns", "length"}, {"new_tokens", "length"}, {"think_time", "wait"}}},
-      {"trace.generate.shared_prefix", {{"tokens", "length"}}},
-      {"trace.generate.images", {{"per_request", "length"}}},
-      {"kv_policy",
-       {{"scorer", "scorer"},
-        {"allocator", "allocator"},
-        {"trigger", "trigger"},
-        {"disposal", "disposal"},
-        {"format", "format"},
-        {"selector", "selector"},
-        {"prefill_selector", "prefill_selector"},
-        {"prompt_pruner", "prompt_pruner"},
-        {"prompt_rewriter", "prompt_rewriter"}}},
-      // Parameters that name another policy, by the kind of their own.
-      {"arrivals", {{"think_time", "wait"}}},
-      {"arrivals_of_file", {{"think_time", "wait"}}},
-      {"scheduler", {{"batching", "scheduler"}}},
-      {"scorer", {{"of", "scorer"}, {"prompt", "scorer"}}},
-      {"allocator", {{"layers", "allocator"}}},
-      {"selector", {{"of", "selector"}}},
-      {"prefill_selector", {{"of", "prefill_selector"}}}};
-  const auto keys = kinds.find(owner);
-  if (keys == kinds.end()) return "";
+  const auto keys = kNameKinds.find(owner);
+  if (keys == kNameKinds.end()) return "";
   const auto found = keys->second.find(key);
   return found == keys->second.end() ? "" : found->second;
 }

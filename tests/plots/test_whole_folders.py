@@ -132,7 +132,7 @@ class LeftOut(FigureTest):
 
 
 class Failures(FigureTest):
-    """Errors that nobody foresaw."""
+    """Unexpected errors."""
 
     def draw_with(self, *patches):
         heard = io.StringIO()

@@ -32,7 +32,7 @@ constexpr Span seconds(std::int64_t count) { return Span(count * 1'000'000'000);
 
 struct Loop {
   std::int64_t idle_cap_s = 0;
-  std::int32_t users = 0;  // 0: as many as sessions
+  std::int32_t users = 0;  // 0: one for each session
   std::int64_t think_s = 0, stop_after_s = 0;
 };
 
