@@ -3,7 +3,7 @@
 
 usage: .ci/one_definition.py      reads every C++ and CUDA file that git tracks; exit status 1 if there is one
 Types in unnamed namespaces, nested types and specializations may share a name. A type of a .cpp or .cu file, which no header declares,
-counts as well. Programs that are built apart (tests/*/, bench/*/) have names of their own. The files *_cpu.cpp are compiled for one level
+counts as well. Programs that are built apart (tests/*/, bench/*/) may use the same names, but none of the program's. The files *_cpu.cpp are compiled for one level
 of the CPU: Eigen's functions of other files would have other instructions, and another alignment of memory.
 """
 
@@ -42,6 +42,9 @@ def main():
             places[program, qualified].append(f"{name}:{number}")
         if not re.search(r"_cpu\.(cpp|h)$", name):
             eigen += [f"{name}:{number}" for number, line in enumerate(lines, 1) if line.startswith("#include <Eigen/")]
+    for (program, qualified), where in places.items():
+        if program and ("", qualified) in places:  # a test program is linked with the program's objects
+            where += places["", qualified]
     twice = {key: where for key, where in places.items() if len(where) > 1}
     for (_, qualified), where in sorted(twice.items()):
         print(f"{qualified} is defined more than once: {', '.join(where)}")

@@ -1,5 +1,7 @@
 #include "app/cli.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +12,7 @@
 #include "app/commands/other_commands.h"
 #include "app/commands/run_command.h"
 #include "app/results/results.h"
+#include "base/message.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -35,7 +38,7 @@ void check_option(const CLI::App& command, const std::string& word) {
   throw InputError("unknown option '" + name + "' of '" + command.get_name() + "'" + suggestion(name, names));
 }
 
-// The error on a word that is no command, or no option of its command, names the nearest one; CLI11 only says what is missing.
+// CLI11 only names a missing command or option; this also names the nearest.
 void check_words(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
   for (const std::string& word : arguments) {
@@ -61,42 +64,73 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// A full disk is noticed by the flush alone.
+// Only the flush notices a full disk.
 void require_written(std::ostream& out) {
   errno = 0;
   if (out.flush()) return;
   throw std::runtime_error(std::string("standard output cannot be written") + (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
 }
 
-// Values of --vllm-args and --sglang-args begin with dashes, so they are joined to their option.
+bool is_engine_option(const std::string& word) { return word == "--vllm-args" || word == "--sglang-args"; }
+
+// Joins values of --vllm-args and --sglang-args, which begin with dashes, to their option.
 std::vector<std::string> joined(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
   bool takes_value = false, took_option = false, is_rest = false;
   for (const std::string& word : arguments) {
     is_rest = is_rest || (word == "--" && !takes_value);
-    if (is_rest) {  // no options after it
+    if (is_rest) {
       words.push_back(word);
       continue;
     }
+    if (!takes_value && word.starts_with("--") && word.ends_with('=') && !is_engine_option(word.substr(0, word.size() - 1)))
+      throw InputError(word + " has no value after the '='");
     if (took_option && word.find_first_not_of("0123456789.") == std::string::npos)
       throw InputError("the options of an engine are one argument, in quotes: " + words.back().substr(0, words.back().find('=')) + " '" +
                        words.back().substr(words.back().find('=') + 1) + " " + word + "'");
-    if (takes_value)
-      words.back() += "=" + word;
+    if (!takes_value && word.ends_with('=') && is_engine_option(word.substr(0, word.size() - 1)))
+      words.push_back(word + " ");
+    else if (takes_value)
+      words.back() += "=" + (word.empty() ? " " : word);  // else CLI11 takes the next argument as the value
     else
       words.push_back(word);
     took_option = takes_value && word.starts_with("--") && word.find_first_of(" =") == std::string::npos;
-    takes_value = !takes_value && (word == "--vllm-args" || word == "--sglang-args");
+    takes_value = !takes_value && is_engine_option(word);
   }
   return words;
 }
 
-// Returns the status to leave with at once, or -1 with `chosen` set.
+// Refuses numbers that CLI11 would misread: hexadecimal, octal, separators, nan, more than 63 bits. type: INT, UINT or FLOAT.
+std::string strict_number(const std::string& text, const std::string& type) {
+  long long whole = 0;
+  double value = 0;
+  const bool is_real = type.starts_with("FLOAT"), is_unsigned = type.starts_with("UINT");
+  if (is_real ? parse_real(text, value) : parse_integer(text, whole) && (whole >= 0 || !is_unsigned)) return "";
+  return fmt::format("'{}' is not a {}", text, is_real ? "number" : is_unsigned ? "whole number from 0" : "whole number");
+}
+
+void require_strict_numbers(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT"))
+      option->check([type](const std::string& text) { return strict_number(text, type); });
+  }
+  for (CLI::App* const command : app.get_subcommands([](CLI::App*) { return true; })) require_strict_numbers(*command);
+}
+
+// "--jobs was given twice" instead of CLI11's "At Most 1 required but received 2".
+std::string plain_words(const std::string& message) {
+  const std::size_t at = message.find(": At Most 1 required but received ");
+  if (at == std::string::npos) return message;
+  return fmt::format("{} takes one value and was given {} times", message.substr(0, at), message.substr(message.rfind(' ') + 1));
+}
+
+// Returns the exit status, or -1 if a command was chosen.
 int parse(CLI::App& app, const std::vector<std::string>& given, std::ostream& out) {
   try {
     const std::vector<std::string> arguments = joined(given);
     check_words(app, arguments);
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 reads from the back
   } catch (const CLI::CallForHelp&) {
     out << app.help();  // of the chosen command
     return 0;
@@ -107,7 +141,7 @@ int parse(CLI::App& app, const std::vector<std::string>& given, std::ostream& ou
     out << version.what() << "\n";
     return 0;
   } catch (const CLI::ParseError& e) {
-    throw InputError(one_line(e.what()) + " (kvlab --help shows what there is)");
+    throw InputError(plain_words(one_line(e.what())) + " (kvlab --help shows what there is)");
   }
   return -1;
 }
@@ -122,16 +156,17 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   app.set_version_flag("--version", "kvlab " + program_version());
   add_run_command(app, run, [&] { chosen = [&run](std::ostream& out, std::ostream& err) { return run_experiment(run, out, err); }; });
   add_other_commands(app, chosen);
+  require_strict_numbers(app);
   try {
     const int status = parse(app, arguments, out);
     const int done = status >= 0 ? status : chosen(out, err);
     require_written(out);
     return done;
   } catch (const InputError& e) {
-    err << "kvlab: " << one_line(e.what()) << "\n";
+    err << "kvlab: " << message_of(e) << "\n";
     return 2;
   } catch (const std::exception& e) {
-    err << "kvlab: " << one_line(e.what()) << "\n";
+    err << "kvlab: " << message_of(e) << "\n";
     return 1;
   }
 }

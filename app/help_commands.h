@@ -8,14 +8,13 @@
 
 namespace kvlab {
 
-// Arguments of the commands that print what the program knows.
 struct HelpArguments {
   std::string kind, name, shell;
   std::vector<std::string> cited, words;
   bool json = false;
 };
 
-// Adds list, describe, schema, completion, complete and cite. choose() gets what the chosen one does; it returns the exit status.
+// Adds list, describe, schema, completion, complete and cite. `choose` gets the chosen action, which returns the exit status.
 void add_help_commands(CLI::App& app, HelpArguments& arguments, const std::function<void(std::function<int(std::ostream&)>)>& choose);
 
 }  // namespace kvlab

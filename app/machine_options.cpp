@@ -12,6 +12,9 @@ void add_machine(CLI::App& command, MachineOptions& m) {
   command.add_option("--model", m.model, "a name in profiles/models, a config.json or a folder that holds one; default: the profile's")
       ->check(offers(Offer::kNames, "models"))
       ->check(offers(Offer::kFiles));
+  command
+      .add_option("--quantization", m.quantization, "format of the weights, as in an experiment: fp8, awq, nvfp4, ...; default: the file's")
+      ->check(offers(Offer::kText));
   command.add_option("--hardware", m.hardware, "a name in profiles/hardware, or a file; default: the profile's")
       ->check(offers(Offer::kNames, "hardware"))
       ->check(offers(Offer::kYamlFiles));

@@ -1,7 +1,11 @@
+#include <csignal>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "app/cli.h"
 
-int main(int argc, char** argv) { return kvlab::run_cli({argv + 1, argv + argc}, std::cout, std::cerr); }
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // writes beyond `ulimit -f` fail with EFBIG
+  return kvlab::run_cli({argv + 1, argv + argc}, std::cout, std::cerr);
+}

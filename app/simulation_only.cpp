@@ -1,15 +1,19 @@
-// The parts that kvlab_sim has in place of all commands but `run`, of comparisons, replay, the engine and the CPU's kernels. The front door
-// (./kvlab) runs it only for experiments that use none of them; the errors are for who starts it by hand.
+// Stand-ins of kvlab_sim for KV recipes other than full, commands other than `run`, comparisons, replay and the engine. The front door
+// (./kvlab) runs it only for experiments without them.
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "app/commands/other_commands.h"
 #include "app/compare/validate.h"
-#include "app/runs/host_pairs.h"
+#include "app/runs/accuracy/host_pairs.h"
 #include "app/runs/kinds/replay.h"
+#include "app/runs/plan/recipe_memory.h"
+#include "base/config/spec_file.h"
 #include "base/error.h"
-#include "kernels/attention/append_kv/append_rows.h"
-#include "kernels/attention/attend/attend.h"
-#include "kernels/attention/sparse_prefill/sparse_prefill.h"
-#include "kernels/model/rope/rope.h"
-#include "kernels/select/top_k/top_k.h"
+#include "base/usage.h"
+#include "kernels/ops.h"
+#include "policies/kv/recipe/recipe.h"
 
 namespace kvlab {
 
@@ -23,14 +27,30 @@ void add_other_commands(CLI::App&, Command&) {}
 
 void validate_results(const std::string&, ResultsFolder&, std::ostream*) { refuse(); }
 
-bool compare_hosts(const Experiment&, ResultsFolder&, double, std::ostream*) { return false; }  // the engine is refused before
+bool compare_hosts(const Experiment&, ResultsFolder&, double, std::ostream*) { return false; }  // the engine is refused earlier
 
 Fields fidelity_fields(Params&, const Recipe&, std::uint64_t) { refuse(); }
 
-void run_cpu(const AppendRows&) { refuse(); }
-void run_cpu(const Attend&) { refuse(); }
-void run_cpu(const Rope&) { refuse(); }
-void run_cpu(const SparsePrefill&) { refuse(); }
-void run_cpu(const TopK&) { refuse(); }
+// Recipe full, with what the whole program notes of it.
+Recipe read_recipe(Params& p) {
+  Recipe recipe;
+  recipe.name = p.text("recipe", "full", "name of the recipe");
+  if (recipe.name != "full" || p.keys().size() > 1) refuse();
+  find_spec_file(recipe.name, recipes_folder(), "recipe");
+  p.text("positions", "original", "");
+  for (const auto& [kind, part] :
+       {std::pair{"allocator", "uniform"}, {"trigger", "never"}, {"disposal", "drop"}, {"format", "native"}, {"selector", "all"}}) {
+    p.text(kind, part, "");
+    UsageLog::note_source(fmt::format("policies/kv/{}/{}.cpp", kind, part).c_str());
+  }
+  recipe.text = p.text_of_all();
+  return recipe;
+}
+
+std::string remark_on_budget(std::uint64_t, std::uint64_t, const std::string&) { return ""; }
+
+void use_recipe(Params&, const KvLayout&, PoolPlan&) { refuse(); }
+
+void throw_without_cuda() { refuse(); }
 
 }  // namespace kvlab

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/ceil_div.h"
+#include "base/memory_watch.h"
 
 namespace kvlab::big_memory {
 
@@ -19,7 +20,7 @@ constexpr std::size_t kLargePage = 2 << 20, kLine = 64;
 void* fresh(std::size_t bytes) {
   void* memory = std::aligned_alloc(kLargePage, bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without large pages it works too
+  madvise(memory, bytes, MADV_HUGEPAGE);  // optional
   return memory;
 }
 
@@ -38,16 +39,15 @@ struct Idle {
   }
 };
 
-// Never destroyed: arrays may live as long as the program.
+// Never destroyed: arrays may live until exit.
 Idle& memory() {
   static Idle& idle = *new Idle;
   return idle;
 }
 
-}  // namespace
+Watcher* watcher = nullptr;
 
-// Small arrays are left to the heap.
-void* take(std::size_t bytes) {
+void* take_unwatched(std::size_t bytes) {
   if (bytes < kLargePage) {
     void* small = std::aligned_alloc(kLine, round_up(bytes, kLine));
     if (small == nullptr) throw std::bad_alloc();
@@ -68,7 +68,18 @@ void* take(std::size_t bytes) {
   return block != nullptr ? block : fresh(bytes);
 }
 
+}  // namespace
+
+void watch(Watcher* w) { watcher = w; }
+
+void* take(std::size_t bytes) {
+  void* memory = take_unwatched(bytes);
+  if (watcher != nullptr) watcher->taken(memory, bytes);
+  return memory;
+}
+
 void give_back(void* block, std::size_t bytes) {
+  if (watcher != nullptr) watcher->given_back(block);
   if (bytes < kLargePage) return std::free(block);
   bytes = round_up(bytes, kLargePage);
   Idle& m = memory();

@@ -5,15 +5,14 @@
 
 namespace kvlab {
 
-// Memory for big arrays: in large pages where the system has them, and kept for the next array of the same size, because the first touch of
-// fresh pages takes longer than what most arrays are used for. Idle and used memory together never exceed the peak of the used memory.
+// Large pages if available, reused for the next array of the same size. Idle plus used memory never exceeds the peak of used memory.
 namespace big_memory {
 void* take(std::size_t bytes);
 void give_back(void* memory, std::size_t bytes);
 std::size_t idle_bytes();
 }  // namespace big_memory
 
-// n values of a trivial type, not initialised.
+// n uninitialised values of a trivial type.
 template <class T>
 class BigArray {
  public:
@@ -38,7 +37,7 @@ class BigArray {
   std::size_t size_ = 0;
 };
 
-// Room for n values in an array that is reused. An array that is too small is replaced, and its values are lost.
+// Memory for n values. A too small `array` is replaced, losing its values.
 template <class T>
 T* room_in(BigArray<T>& array, std::size_t n) {
   if (array.size() < n) array = BigArray<T>(n);

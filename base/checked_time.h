@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// A time that 64 bits of picoseconds do not hold. Fleet adds the simulated time and the likely cause.
+// A time beyond 64 bits of picoseconds.
 class ClockOverflow : public InputError {
  public:
   using InputError::InputError;
@@ -17,13 +17,12 @@ class ClockOverflow : public InputError {
 
 [[noreturn]] inline void fail_clock(const char* what) { throw ClockOverflow(what); }
 
-// True: 64 bits do not hold a + b.
 inline bool add_overflows(Picoseconds a, Picoseconds b) {
   std::int64_t sum = 0;
   return __builtin_add_overflow(a.count(), b.count(), &sum);
 }
 
-// a + b, a * b and a point of the clock in picoseconds. `what` names the sum in the error.
+// `what` names the sum in the error.
 inline Picoseconds add_time(Picoseconds a, Picoseconds b, const char* what) {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(a.count(), b.count(), &sum)) [[unlikely]]
@@ -38,7 +37,7 @@ inline Picoseconds multiply_time(Picoseconds a, std::int64_t times, const char* 
 }
 inline Picoseconds checked_ps(Time at, const char* what) { return multiply_time(to_ps(Span(1)), ns(at), what); }
 
-// Rounds to a picosecond; refuses NaN too.
+// Also throws for NaN.
 inline Picoseconds round_time(double ps, const char* what) {
   constexpr double kLimit = 9.2e18;
   if (!(std::abs(ps) < kLimit)) [[unlikely]]

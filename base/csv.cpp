@@ -23,14 +23,14 @@ namespace {
 
 constexpr const char* kTextMark = "'";
 
-// True for text that a spreadsheet would compute; numbers stay numbers. Text that begins with the mark itself takes another.
+// True for formulas. Text that begins with the mark gets another.
 bool needs_mark(std::string_view text) {
   double value = 0;
   while (text.starts_with(kTextMark)) text.remove_prefix(1);
   return !text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos && !parse_real(text, value);
 }
 
-// Cuts one record off the front of `text`; false at its end. line: number of the line it starts on, advanced past it.
+// False at the end. `line`: the record's first line, advanced past it.
 bool take_record(std::string_view& text, std::vector<std::string>& fields, std::size_t& line, const std::string& name) {
   fields.clear();
   if (text.empty()) return false;

@@ -7,31 +7,30 @@
 
 namespace kvlab {
 
-// A CSV file in memory: one header line, every row as long as it (RFC 4180 quoting); blank lines are no rows.
+// A header line and rows of its length (RFC 4180 quoting); blank lines are skipped.
 struct CsvTable {
   std::string file;
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;
-  std::vector<std::size_t> lines;  // on which each row begins
+  std::vector<std::size_t> lines;  // first line of each row
 
   [[nodiscard]] bool has(std::string_view column) const;
-  // Position of a column; InputError naming the file and the nearest column when there is none.
+  // Throws InputError if there is none.
   [[nodiscard]] std::size_t at(std::string_view column) const;
 };
 
-// Errors: missing file, no header, a row of another length, an open quote; with file:line. expected: as read_file() has it.
+// Throws InputError with file:line for a missing file, no header, a row of another length or an open quote.
 CsvTable read_csv(const std::filesystem::path& path, std::string_view expected = "a file");
 CsvTable parse_csv(std::string_view text, const std::string& name);
 
-// A field as it is written: quoted when it holds a comma, a quote or a line end. One that a spreadsheet would take for a formula gets
-// a ' before it, which reading takes away.
+// Quoted if needed; a formula gets a leading ', which reading removes.
 std::string csv_field(std::string_view text);
-std::string csv_line(const std::vector<std::string>& fields);  // with its line end
+std::string csv_line(const std::vector<std::string>& fields);  // with line end
 
-// Columns aligned for a terminal: numbers to the right, text to the left, two spaces apart.
+// Aligned: numbers right, text left.
 std::string text_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows);
 
-// A number for people: about four digits, thousands separated; "" stays "".
+// About four digits with thousands separators; "" stays "".
 std::string short_number(const std::string& field);
 std::string short_number(double value);
 

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// The kind of a file that is not regular: "a directory", "a pipe", "a device"; else "".
+// "a directory", "a pipe", "a device"; "" for regular files.
 inline std::string_view special_file(const std::string& path) {
   std::error_code error;
   switch (std::filesystem::status(path, error).type()) {
@@ -29,9 +29,9 @@ inline std::string_view special_file(const std::string& path) {
 
 inline bool is_no_regular_file(const std::string& path) { return !special_file(path).empty(); }
 
-// A Git LFS pointer takes a large file's place in a repository that was cloned without Git LFS; `text` is the file or its begin.
+// `text` is the file or its beginning.
 inline bool is_lfs_pointer(std::string_view text) { return text.starts_with("version https://git-lfs"); }
-inline constexpr std::size_t kLfsPointerBytes = 23;  // that is_lfs_pointer() needs
+inline constexpr std::size_t kLfsPointerBytes = 23;  // needed by is_lfs_pointer()
 inline constexpr const char* kLfsPointerError = "is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that";
 
 inline void refuse_lfs_pointer(std::string_view text, const std::string& path) {

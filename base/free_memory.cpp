@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// "KEY:   123 kB" on a line of its own.
+// A line "KEY:   123 kB".
 std::optional<std::uint64_t> bytes_of_line(const std::string& meminfo, const std::string& key) {
   std::istringstream lines(meminfo);
   for (std::string line; std::getline(lines, line);) {
@@ -21,7 +21,7 @@ std::optional<std::uint64_t> bytes_of_line(const std::string& meminfo, const std
   return std::nullopt;
 }
 
-// The smaller of the free bytes and the limit; "max" and "" are no limit.
+// min(bytes, limit); "max" and "" mean no limit.
 std::uint64_t within(std::uint64_t bytes, const std::string& limit) {
   std::istringstream text(limit);
   std::uint64_t most = 0;

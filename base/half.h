@@ -6,8 +6,7 @@
 
 namespace kvlab {
 
-// IEEE 754 binary16 and bfloat16, as 16 bits, to and from float. Rounding is to nearest, ties to even; what is too large
-// becomes infinite, NaN stays NaN. Plain integer code, so that it gives the same bits on every machine.
+// IEEE 754 binary16 and bfloat16, rounded to nearest even; overflow becomes infinite, NaN stays NaN. Same bits on every machine.
 
 constexpr float half_to_float(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000U) << 16U;
@@ -26,8 +25,8 @@ constexpr std::uint16_t float_to_half(float value) {
   const std::uint32_t sign = bits >> 16U & 0x8000U;
   std::uint32_t rest = bits & 0x7fffffffU;
   if (rest > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U);
-  if (rest >= 0x47800000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // 65536 and more
-  if (rest < 0x38800000U) {                                                    // below 2^-14: one unit is 2^-24, that of floats in [0.5, 1)
+  if (rest >= 0x47800000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // from 65536
+  if (rest < 0x38800000U) {                                                    // below 2^-14 a unit is 2^-24, as of floats in [0.5, 1)
     const float shifted = std::bit_cast<float>(rest) + 0.5F;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U));
   }
@@ -35,7 +34,7 @@ constexpr std::uint16_t float_to_half(float value) {
   return static_cast<std::uint16_t>(sign | (rest - 0x38000000U) >> 13U);
 }
 
-// x as binary16 stores it; beyond its range its largest finite value.
+// x rounded to binary16, clamped to its finite range.
 constexpr float round_to_half(float x) { return half_to_float(float_to_half(std::clamp(x, -65504.0F, 65504.0F))); }
 
 constexpr float bfloat16_to_float(std::uint16_t bfloat) { return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat) << 16U); }

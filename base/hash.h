@@ -12,7 +12,7 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Order matters: combine(combine(seed, a), b) != combine(combine(seed, b), a).
+// Order matters.
 constexpr std::uint64_t hash_combine(std::uint64_t seed, std::uint64_t value) { return mix64(seed ^ mix64(value)); }
 
 }  // namespace kvlab

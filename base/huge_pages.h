@@ -10,8 +10,7 @@
 
 namespace kvlab {
 
-// Memory for large tables that are read in random order: asks the kernel for 2 MiB pages, since with 4 KiB pages nearly every read also
-// misses the table of page addresses. If the kernel has none free, the memory has ordinary pages.
+// 2 MiB pages if available, for random reads of large tables.
 template <class T>
 struct HugePageAllocator {
   using value_type = T;

@@ -33,14 +33,13 @@ bool has_config(const fs::path& folder) {
   return fs::is_regular_file(folder / "config.json", error);
 }
 
-// refs/main holds the name of a snapshot.
 std::string main_commit(const fs::path& model) {
   std::string commit = read_if_there(model / "refs" / "main");
   while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back())) != 0) commit.pop_back();
   return commit;
 }
 
-// Files of these organisations are given after their terms were accepted on the model's page.
+// Models for which terms must be accepted first.
 bool is_gated(const std::string& id) {
   constexpr std::array kGated = {"meta-llama/", "google/gemma", "mistralai/"};
   return std::any_of(kGated.begin(), kGated.end(), [&](const char* begin) { return id.starts_with(begin); });
@@ -84,7 +83,7 @@ std::string hub_advice(const std::string& id, bool needs_weights) {
 }
 
 std::string model_title(const fs::path& folder) {
-  const fs::path path = fs::absolute(folder).lexically_normal();
+  const fs::path path = fs::absolute(folder.empty() ? fs::path(".") : folder).lexically_normal();
   const fs::path own = path.has_filename() ? path : path.parent_path();
   const std::string cached = own.parent_path().parent_path().filename().string();
   const std::size_t name = cached.rfind("--");

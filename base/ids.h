@@ -4,9 +4,9 @@
 
 namespace kvlab {
 
-// Indices with a type each: four bytes, stable when vectors grow, and one kind cannot be passed for another.
-enum class RequestId : std::uint32_t {};  // a live request's slot in its replica's table; slots are reused
-enum class BlockId : std::uint32_t {};    // a block of KV memory in one replica's pool
+// Typed indices: four bytes, stable when vectors grow.
+enum class RequestId : std::uint32_t {};  // slot in a replica's request table; slots are reused
+enum class BlockId : std::uint32_t {};    // in one replica's pool
 enum class ReplicaId : std::uint32_t {};
 
 template <class Id>

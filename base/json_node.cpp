@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kDeepest = 32;  // of sequences in sequences, which are read by recursion
+constexpr int kDeepest = 32;  // nested sequences, read recursively
 const nlohmann::json kNull;
 
 }  // namespace

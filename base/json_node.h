@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// A value inside a JSON file that knows its place: every error (InputError) names the file and the key, such as
-// "DIR/tokenizer.json: 'decoder.decoders[2].content': ...". Refers to the value, which must live as long.
+// InputErrors name file and key, as in "DIR/tokenizer.json: 'decoder.decoders[2].content': ...". Refers to the value.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& root, const std::string& file);
@@ -17,20 +16,20 @@ class JsonNode {
   const nlohmann::json& value() const { return *value_; }
   const std::string& file() const { return *file_; }
   bool is_null() const;
-  bool has(const std::string& key) const;       // there and not null
-  JsonNode at(const std::string& key) const;    // must be there, may be null
-  JsonNode find(const std::string& key) const;  // null where it is not there
+  bool has(const std::string& key) const;       // present and not null
+  JsonNode at(const std::string& key) const;    // throws if absent; may be null
+  JsonNode find(const std::string& key) const;  // null if absent
   std::vector<JsonNode> elements() const;       // of a list
 
   std::string text() const;
   std::string text(const std::string& key) const { return at(key).text(); }
   double number() const;
   std::int32_t integer(std::int32_t min, std::int32_t max) const;
-  std::vector<std::int32_t> integers(std::int32_t min, std::int32_t max) const;  // a list of them
+  std::vector<std::int32_t> integers(std::int32_t min, std::int32_t max) const;
   bool flag(const std::string& key, bool otherwise) const;
-  // Error: a key of this object that is none of `known`, with the nearest of them.
+  // Throws for a key not in `known`.
   void only_keys(const std::vector<std::string>& known) const;
-  // The value of "type", which must be one of `supported`.
+  // "type", which must be one of `supported`.
   std::string type(const std::vector<std::string>& supported) const;
 
   [[noreturn]] void fail(const std::string& message) const;

@@ -13,7 +13,7 @@ int json_depth(std::string_view json) {
   for (std::size_t i = 0; i < json.size(); ++i) {
     const char c = json[i];
     if (c == '"') in_string = !in_string;
-    if (in_string && c == '\\') ++i;  // an escaped character ends no string
+    if (in_string && c == '\\') ++i;  // an escaped quote does not end it
     if (in_string) continue;
     if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
     if (c == ']' || c == '}') depth = std::max(0, depth - 1);

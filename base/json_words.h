@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// The parser's error, in words that do not change with its version.
+// Independent of the parser's version.
 const char* syntax_words(simdjson::error_code error);
 
 }  // namespace kvlab

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// The number of a client, session or program: the text as a number below 2^63 without leading zeros, else a hash of it.
+// The text as a number below 2^63 without leading zeros, else its hash.
 inline std::int64_t number_of_name(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kShares = 4096;
 
-// x with P(X <= x) = p, by bisection of the distribution function: slow, and exact to the last bits of a float.
+// By bisection: slow, exact to a float's last bits.
 double normal_quantile(double p) {
   double low = -8, high = 8;
   for (int step = 0; step < 60; ++step) {

@@ -20,12 +20,12 @@ std::string nearest_in(const fs::path& folder, const std::string& name) {
   for (fs::directory_iterator entry(folder.empty() ? "." : folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error))
     names.push_back(entry->path().filename().string());
-  std::sort(names.begin(), names.end());  // of two that are as near, always the same
+  std::sort(names.begin(), names.end());  // deterministic among equally near names
   const std::vector<std::string> meant = meant_names(name, names);
   return meant.empty() ? "" : meant.front();
 }
 
-// An existing path whose parts are those of `path`, or the nearest names; empty if there is none.
+// An existing path with equal or nearest parts; empty if none.
 fs::path nearest_path(const fs::path& path) {
   fs::path near;
   std::error_code error;

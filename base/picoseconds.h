@@ -9,8 +9,7 @@
 
 namespace kvlab {
 
-// Picoseconds: the unit of the cost model and of a replica's device clock, for durations and for times since the start of a run. Numbers
-// and nanoseconds (Span, Time) convert by name only. A run may last 2^63 ps = 106 days.
+// Time or duration in the cost model and on a replica's device clock. Converts by name only. Range: 2^63 ps = 106 days.
 class Picoseconds {
  public:
   constexpr Picoseconds() = default;
@@ -19,7 +18,7 @@ class Picoseconds {
   [[nodiscard]] static constexpr Picoseconds max() { return Picoseconds(INT64_MAX); }
 
   [[nodiscard]] constexpr std::int64_t count() const { return count_; }
-  [[nodiscard]] constexpr double real() const { return static_cast<double>(count_); }  // for prices, which are not rounded yet
+  [[nodiscard]] constexpr double real() const { return static_cast<double>(count_); }  // for prices before rounding
 
   friend constexpr auto operator<=>(Picoseconds, Picoseconds) = default;
   constexpr Picoseconds& operator+=(Picoseconds other) {
@@ -51,15 +50,15 @@ class Picoseconds {
 
 inline constexpr std::int64_t kPsPerNs = 1000;
 
-// Nanoseconds to picoseconds: exact, unchecked (checked_time.h has the checked one).
+// Exact, unchecked (checked: checked_time.h).
 constexpr Picoseconds to_ps(Span s) { return Picoseconds(ns(s) * kPsPerNs); }
-// Picoseconds to whole nanoseconds: towards zero.
+// Rounds towards zero.
 constexpr Span to_span(Picoseconds ps) { return Span(ps.count() / kPsPerNs); }
 constexpr Time to_time(Picoseconds at) { return kStart + to_span(at); }
 constexpr std::int64_t ns(Picoseconds ps) { return ns(to_span(ps)); }
 constexpr double to_s(Picoseconds ps) { return ps.real() * 1e-12; }
 
-// A measured time to the nearest picosecond. The caller checks that 64 bits hold it.
+// Rounds to nearest, unchecked.
 inline Picoseconds round_ps(double ps) { return Picoseconds(std::llround(ps)); }
 inline Picoseconds ps_of_ns(double nanoseconds) { return round_ps(nanoseconds * static_cast<double>(kPsPerNs)); }
 inline Picoseconds ps_of_s(double seconds) { return round_ps(seconds * 1e12); }

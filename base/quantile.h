@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// The value below which a share `frac` of the sorted values is, between two of them where it is no rank; 0 without values.
+// Quantile `frac`, interpolated between ranks; 0 if empty.
 template <class T>
 double quantile_of_sorted(const std::vector<T>& sorted, double frac) {
   if (sorted.empty()) return 0;
@@ -16,13 +16,13 @@ double quantile_of_sorted(const std::vector<T>& sorted, double frac) {
   return low + (rank - static_cast<double>(below)) * (high - low);
 }
 
-// The value in the middle; of an even number of values the mean of the two there. At least one value is needed.
+// Mean of the two middle values for even sizes; not empty.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// For an even number of values the larger of the two in the middle, which is one of the values.
+// The larger middle value for even sizes.
 inline double upper_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// The i-th number of the stream that belongs to one draw: distributions by rejection need more than one.
+// i-th number of a draw's stream, for rejection.
 std::uint64_t substream(const Draw& d, std::uint64_t i) { return mix64(d.bits() ^ mix64(i + 0x5851f42d4c957f2dULL)); }
 
 double to_unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }

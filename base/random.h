@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// The purpose of a draw. Each purpose has its own stream, so that adding a draw somewhere changes no other draw.
+// Each purpose has its own stream.
 enum class Purpose : std::uint32_t {
   kArrival,
   kPromptLength,
@@ -31,8 +31,7 @@ enum class Purpose : std::uint32_t {
   kLabel,
 };
 
-// Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or
-// drawing in another order changes nothing. Distributions are our own: the standard library's differ between versions.
+// Counter-based: a function of (seed, purpose, request, step, layer). Distributions are our own, since standard libraries differ.
 struct Draw {
   std::uint64_t seed = 0;
   Purpose purpose = Purpose::kTest;
@@ -50,7 +49,7 @@ struct Draw {
   [[nodiscard]] double weibull(double shape, double scale) const;
 };
 
-// Draws k in [1, n] with P(k) proportional to k^-s, by rejection-inversion (Hoermann and Derflinger 1996). s >= 0, n >= 1.
+// k in [1, n] with P(k) ~ k^-s by rejection-inversion (Hoermann and Derflinger 1996). s >= 0, n >= 1.
 class Zipf {
  public:
   Zipf(std::uint64_t n, double s);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file_kind.h"
+#include "base/fresh_file.h"
 #include "base/open_error.h"
 
 namespace kvlab {
@@ -33,10 +34,13 @@ std::string read_if_there(const std::filesystem::path& path) {
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
-  std::ofstream stream(path, std::ios::binary);
-  stream << text;
-  stream.close();
-  if (!stream) throw InputError(path.string() + ": cannot be written");
+  try {
+    FreshFile file(path);
+    file.write(text);
+    file.keep();
+  } catch (const std::runtime_error& e) {
+    throw InputError(e.what());
+  }
 }
 
 }  // namespace kvlab

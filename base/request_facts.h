@@ -9,12 +9,12 @@
 
 namespace kvlab {
 
-// The name of a class of requests, held inside the object, so that facts can be copied byte by byte.
+// Stored inline to keep facts trivially copyable.
 class ClassName {
  public:
   static constexpr std::size_t kMaxBytes = 23;
   ClassName() = default;
-  // `text` has at most kMaxBytes bytes; longer ones are cut.
+  // Cut after kMaxBytes.
   explicit ClassName(std::string_view text) { text.copy(text_.data(), kMaxBytes); }
   [[nodiscard]] std::string_view text() const { return text_.data(); }
   [[nodiscard]] bool is_empty() const { return text_[0] == '\0'; }
@@ -24,31 +24,31 @@ class ClassName {
   std::array<char, kMaxBytes + 1> text_{};
 };
 
-// The optional columns of a trace: facts of a request beyond its lengths and content. Each has a value for "not given".
+// Optional columns of a trace.
 struct RequestFacts {
   static constexpr std::int32_t kNoPriority = INT32_MIN;
   static constexpr Span kNoTarget{-1};
 
-  std::int64_t client = -1;             // column client: a number, or a hash of the text; -1: not given
-  std::int64_t program = -1;            // column program: the requests of one agent or chain share it; -1: not given
-  Span ttft_slo = kNoTarget;            // column ttft_slo_ms: target from arrival to the first token
-  Span tpot_slo = kNoTarget;            // column tpot_slo_ms: target per output token after the first
-  Span tbt_slo = kNoTarget;             // column tbt_slo_ms: target of each gap between tokens
-  std::int32_t priority = kNoPriority;  // column priority: smaller is more urgent, as in vLLM
-  std::int32_t predicted_output = 0;    // column predicted_output: output tokens that a predictor expects; 0: not given
-  std::int32_t turn = -1;               // column turn: place in its program or session, from 0; -1: not given
-  std::int32_t images = 0;              // column images: those in its prompt; their tokens are not in its prompt_tokens
-  ClassName request_class;              // column class
+  std::int64_t client = -1;             // number, or hash of the text; -1: not given
+  std::int64_t program = -1;            // shared by the requests of an agent or chain; -1: not given
+  Span ttft_slo = kNoTarget;            // arrival to first token
+  Span tpot_slo = kNoTarget;            // per output token after the first
+  Span tbt_slo = kNoTarget;             // each gap between tokens
+  std::int32_t priority = kNoPriority;  // smaller is more urgent, as in vLLM
+  std::int32_t predicted_output = 0;    // output tokens expected by a predictor; 0: not given
+  std::int32_t turn = -1;               // index in its program or session; -1: not given
+  std::int32_t images = 0;              // not counted in prompt_tokens
+  ClassName request_class;
   bool operator==(const RequestFacts&) const = default;
 };
 
-// The columns, in the order in which writers write them.
+// In the order written.
 enum class Fact : std::uint8_t { kClient, kClass, kPriority, kTtftSlo, kTpotSlo, kTbtSlo, kPredictedOutput, kProgram, kTurn, kImages };
 inline constexpr std::array<std::string_view, 10> kFactColumns{
     "client", "class", "priority", "ttft_slo_ms", "tpot_slo_ms", "tbt_slo_ms", "predicted_output", "program", "turn", "images"};
 constexpr std::string_view column_of(Fact fact) { return kFactColumns[static_cast<std::size_t>(fact)]; }
 
-// If `facts` (null: a request without any) gives that fact.
+// `facts` null: none given.
 inline bool has_fact(const RequestFacts* facts, Fact fact) {
   if (facts == nullptr) return false;
   switch (fact) {

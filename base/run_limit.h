@@ -5,9 +5,9 @@
 
 namespace kvlab {
 
-inline constexpr double kLongestRunSeconds = 9.2e6;  // 2^63 ps, less a margin
+inline constexpr double kLongestRunSeconds = 9.2e6;  // 2^63 ps with a margin
 
-// Refuses what happens beyond the longest run (base/picoseconds.h), in seconds from its start; NaN too.
+// Throws InputError beyond the longest run (base/picoseconds.h).
 inline void check_within_run(double at_s) {
   if (at_s <= kLongestRunSeconds) return;
   throw InputError(

@@ -29,9 +29,9 @@ namespace kvlab {
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's own library refuses more
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // limit of the format's own library
 
-// A name as it may appear in a one-line message. Names of tensors are longer than what quoted() shows.
+// For one-line messages, longer than quoted() shows.
 std::string shown(std::string_view text) {
   constexpr std::size_t kMost = 160;
   std::string out = "'";
@@ -44,7 +44,7 @@ struct CloseDescriptor {
   ~CloseDescriptor() { ::close(file); }
 };
 
-// Product of extents times `unit`; false when it exceeds 64 bits.
+// False if the product exceeds 64 bits.
 bool multiply(const std::vector<std::int64_t>& shape, std::uint64_t unit, std::uint64_t& product) {
   product = unit;
   bool fits = true, is_empty = false;
@@ -56,7 +56,7 @@ bool multiply(const std::vector<std::int64_t>& shape, std::uint64_t unit, std::u
   return fits || is_empty;
 }
 
-// Reads the JSON header; what it finds is checked against the data by check_layout().
+// Parses the header; check_layout() checks it against the data.
 class HeaderReader {
  public:
   HeaderReader(const std::string& file, std::map<std::string, TensorInfo>& tensors, std::map<std::string, std::string>& metadata)
@@ -160,7 +160,7 @@ void check_size(const std::string& file, const std::string& name, const TensorIn
   }
 }
 
-// Every byte of the data belongs to exactly one tensor.
+// Each data byte must belong to exactly one tensor.
 void check_layout(const std::string& file, const std::map<std::string, TensorInfo>& tensors, std::uint64_t data_bytes) {
   using Entry = std::pair<const std::string, TensorInfo>;
   std::vector<const Entry*> order;
@@ -229,7 +229,7 @@ std::string index_text(const std::vector<std::int64_t>& shape, std::size_t eleme
 }
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer would wait for one
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // do not wait for a pipe's writer
   if (file < 0) throw InputError(open_error(path));
   const CloseDescriptor close{file};
   struct stat status {};

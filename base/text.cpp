@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// One sign at most, and no zero in front of digits: 010 is eight to some readers and ten to others.
+// At most one sign and no leading zeros: readers differ on 010.
 bool is_plain(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
   if (text.starts_with('+') || text.starts_with('-')) return false;

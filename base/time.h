@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// The simulated clock: int64 nanoseconds since the start of a run. Adding two points in time does not compile.
+// Simulated clock: int64 nanoseconds since the start of a run.
 struct SimClock {
   using rep = std::int64_t;
   using period = std::nano;
@@ -29,8 +29,7 @@ constexpr double to_ms(Span s) { return static_cast<double>(s.count()) * 1e-6; }
 constexpr double to_s(Span s) { return static_cast<double>(s.count()) * 1e-9; }
 constexpr double to_s(Time t) { return to_s(t.time_since_epoch()); }
 
-// The one place where measured or configured seconds become simulated time: rounds to the nearest nanosecond,
-// refuses NaN, infinity, negative values and more than 106 days.
+// Rounds to nanoseconds; throws InputError for NaN, negative values and over 106 days.
 inline Span from_seconds(double seconds) {
   constexpr double kLimit = 9.2e6;
   if (!(seconds >= 0 && seconds <= kLimit)) throw InputError("a time of " + std::to_string(seconds) + " s is outside [0, 9.2e6] s");

@@ -5,9 +5,7 @@
 
 namespace kvlab {
 
-// Sources and files that a run uses beside those that its config names, noted on this thread while the log exists: sources of the policies
-// that are made, and files of the named models, GPUs and recipes. The newest log of a thread gets the notes. A plan must note
-// the same each time it is read: where something read earlier is used again, that is noted, too.
+// Sources and files used by a run beyond its config's, noted in this thread's newest log. Cached reads must be noted too.
 class UsageLog {
  public:
   UsageLog();

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Leaves out numbers that are not finite, which JSON cannot represent: the relative deviation of counters that are 0 in all repetitions.
+// Removes numbers that are not finite, which JSON lacks: relative deviations of counters that are always 0.
 template <class Reporter>
 class FiniteNumbers : public Reporter {
  public:
@@ -24,7 +24,7 @@ class FiniteNumbers : public Reporter {
   }
 };
 
-// Which reporters the arguments ask for.
+// Reporters that the arguments select.
 struct ReportFormats {
   bool shows_json = false, writes_file = false, writes_json = true;
   void read(std::string_view argument) {
@@ -34,7 +34,7 @@ struct ReportFormats {
   }
 };
 
-// The exit status where the filter matches nothing; Google Benchmark prints the line that says so.
+// Exit status if the filter matches nothing.
 constexpr int kNothingMatches = 3;
 inline int status_of_matches(std::size_t matches) { return matches == 0 ? kNothingMatches : 0; }
 

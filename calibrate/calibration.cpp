@@ -59,7 +59,7 @@ class Calibrator {
  private:
   [[nodiscard]] Measurements::Identity identity(const ModelSpec& model) const {
     Measurements::Identity all{{"device", facts_.name}, {"model", model.name}, {"seed", std::to_string(plan_.seed)}};
-    // Earlier folders have other operations under the same names.
+    // Older folders time other operations under the same names.
     if (facts_.kind == DeviceKind::kGpu) all["operations"] = "as the engine launches them";
     return all;
   }
@@ -72,15 +72,15 @@ class Calibrator {
     log_ << fmt::format("calibrate: {} measurements, {:.0f} s left\n", measurements_.size(), std::max(0.0, left()));
   }
 
-  // A quarter of the time goes to samples of the coarse grid and of the held-out points; laying out operands takes as long.
+  // A quarter of the time samples coarse grid and held-out points; preparing operands takes as long.
   [[nodiscard]] double seconds_each() const {
     std::size_t points = 0;
     for (const CalibrationTable& t : tables_) points += coarse_size(t) + held_out_points(t, plan_.seed).size();
     return std::clamp(0.25 * plan_.seconds / static_cast<double>(std::max<std::size_t>(points, 1)), 0.002, 0.25);
   }
 
-  // A point whose five samples would take more than a fiftieth of the time (and more than a second), judged by the largest point below it
-  // on its line. It and the points beyond it are left out.
+  // True if five samples would take over 1/50 of the time (and a second), judged by the largest point below on the line. Such points are
+  // skipped.
   [[nodiscard]] bool takes_too_long(const CalibrationTable& table, const CalibrationPoint& at) const {
     const double most = std::max(1.0, plan_.seconds / 50);
     double expected = 0;
@@ -94,7 +94,7 @@ class Calibrator {
     return expected > most;
   }
 
-  // Goes from table to table, so that a slow second of the device affects one point of each table and not all points of one.
+  // Alternates tables: a slow second of the device affects one point of each.
   bool measure_coarse() {
     const double seconds = seconds_each();
     std::vector<std::vector<CalibrationPoint>> points;
@@ -123,7 +123,7 @@ class Calibrator {
     return true;
   }
 
-  // One point of each table a second time: how far measurements of the same are apart, so that refinement does not follow it.
+  // Measures one point of each table twice, so that refinement does not follow noise.
   void meet_noise() {
     const double seconds = seconds_each();
     for (const CalibrationTable& table : tables_) {
@@ -149,7 +149,7 @@ class Calibrator {
       }
       if (worst_table == nullptr) return;
       measure(*worst_table, worst.at, Role::kFit, seconds);
-      // A new line between two others is measured whole, or it is of no use.
+      // A new line is only useful if measured whole.
       for (const CalibrationPoint& at : unmeasured_points(*worst_table, measurements_)) {
         if (stop_ || at[0] != worst.at[0]) continue;
         measure(*worst_table, at, Role::kFit, seconds);
@@ -157,7 +157,7 @@ class Calibrator {
     }
   }
 
-  // One of those measured least.
+  // A point measured least often.
   [[nodiscard]] Measurements::Entry next_again(const CalibrationTable& table, std::mt19937_64& random) const {
     const auto& entries = measurements_.of(table.name);
     const int least =
@@ -167,8 +167,7 @@ class Calibrator {
     return next[random() % next.size()];
   }
 
-  // A device that others slow down for a while would be slow in the tables measured then. So points are measured again, and a point's time
-  // is the mean. Tables take turns, however many points they have: those that every step needs in every turn, others in every fourth.
+  // Repeats points, so that means average over slow phases of the device. Tables take turns; those outside of every step in every fourth.
   void measure_again() {
     const double seconds = seconds_each();
     std::mt19937_64 random(plan_.seed);
@@ -193,7 +192,7 @@ class Calibrator {
     }
   }
 
-  // Once before and once after all else, as the device may be slow for a while.
+  // Once before and once after all else, against slow phases.
   void measure_recipes() {
     RecipeSteps steps{{}, {1, 4}};
     for (std::int32_t n = 64; n < plan_.limits.tokens; n *= 4) steps.prompt_tokens.push_back(n);
@@ -216,9 +215,9 @@ class Calibrator {
     return all;
   }
 
-  static constexpr double kAgainFrac = 0.45;  // of the time, at least: to measure all points again
+  static constexpr double kAgainFrac = 0.45;  // of the time, at least, to repeat all points
   static constexpr std::size_t kMostRounds = 5;
-  static constexpr std::int64_t kMiddle = 64;  // tokens or sequences, of the points measured twice at first
+  static constexpr std::int64_t kMiddle = 64;  // tokens or sequences of points measured twice at first
   Meter& meter_;
   const CalibrationPlan& plan_;
   const std::atomic<bool>& stop_;

@@ -19,7 +19,7 @@ namespace kvlab {
 
 namespace {
 
-// From handing a job to another thread to having waited for its end: what a step costs the engine's planning thread on the CPU.
+// A job on another thread and the wait for it, as the planning thread does per step.
 double thread_round_trip() {
   std::mutex mutex;
   std::condition_variable changed;
@@ -46,8 +46,7 @@ double thread_round_trip() {
   return upper_median(seconds);
 }
 
-// A decode step without its kernels: ids, positions, lengths, temperatures and keys of a batch go to the GPU, a graph is launched, and the
-// tokens come back (PlainDecoder::step).
+// PlainDecoder::step without kernels: inputs of a batch go to the GPU, a graph is launched, tokens come back.
 double gpu_round_trip(CudaStream stream) {
   constexpr std::int64_t kInputs = 5, kBytes = 256;
   const DeviceBuffer<std::uint8_t> memory(kBytes);

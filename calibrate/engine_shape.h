@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// The engine's config of a model that the simulator prices, for random weights. InputError if the engine does not compute such a model.
+// The engine's config for a simulated model. Throws InputError if the engine does not support it.
 ModelConfig engine_shape(const ModelSpec& spec);
 
 }  // namespace kvlab

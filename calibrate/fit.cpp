@@ -18,7 +18,7 @@ SampleGrid::Sample sample_of(const Measurements::Entry& e, const SampleGrid::Poi
   return {at, std::max(Picoseconds{1}, ps_of_s(e.measured.seconds)), e.measured.spread_frac};
 }
 
-// Sorted, with means for seconds.
+// Sorted; seconds are means.
 std::vector<Measurements::Entry> fitted(const CalibrationTable& table, const Measurements& measurements) {
   std::vector<Measurements::Entry> entries;
   for (const auto& e : measurements.of(table.name))
@@ -45,7 +45,7 @@ void add_op(const CalibrationTable& table, const std::vector<Measurements::Entry
   if (!samples.empty()) profile.ops.push_back({table.name, table.covers, table.axis, table.per_layer, SampleGrid(1, std::move(samples))});
 }
 
-// Mean relative error of the inner points, each left out.
+// Mean relative leave-one-out error of the inner points.
 double left_out_error(const std::vector<PolicySample>& samples, const std::string& op, PolicyTimes::Scale scale) {
   double sum = 0;
   for (std::size_t i = 1; i + 1 < samples.size(); ++i) {
@@ -155,7 +155,7 @@ std::vector<HeldOutError> errors_by_table(const std::vector<HeldOut>& held_out) 
 
 namespace {
 
-// The 90th percentile; 0: there are no measurements.
+// 90th percentile; 0 without measurements.
 double usual_spread(const Measurements& measurements) {
   std::vector<double> spreads;
   for (const std::string& table : measurements.tables())

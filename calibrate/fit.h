@@ -8,16 +8,16 @@
 
 namespace kvlab {
 
-// Fills the tables of `profile` from the fitted points, each times its Measurements::mean_frac(): a step's time is a sum, so entries are
-// means. In tables with two axes, a line enters only when it has all of its coarse points. Leave-one-out errors on its own points decide if
-// a policy operation's curve is straight over bytes or over logarithms.
+// Fills the tables of `profile` from fitted points times Measurements::mean_frac(): step times are sums, so entries are means. In two-axis
+// tables a line needs all its coarse points. Leave-one-out errors decide if a policy operation's curve is linear in bytes or in their
+// logarithm.
 void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements& measurements, Profile& profile);
 
-// A held-out point, as measured and as the cost model predicts it.
+// A held-out point with its prediction.
 struct HeldOut {
   std::string table;
   CalibrationPoint at{};
-  double measured_ps = 0, predicted_ps = 0;  // both times Measurements::mean_frac()
+  double measured_ps = 0, predicted_ps = 0;  // times Measurements::mean_frac()
   Footing footing = Footing::kInterpolated;
   [[nodiscard]] double error_frac() const;  // |predicted - measured| / measured
 };
@@ -30,15 +30,15 @@ struct HeldOutError {
   std::size_t points = 0;
   double median_frac = 0, p95_frac = 0;
 };
-std::vector<HeldOutError> errors_by_table(const std::vector<HeldOut>& held_out);  // in the order given; "all" at the end
+std::vector<HeldOutError> errors_by_table(const std::vector<HeldOut>& held_out);  // in order of tables; "all" last
 
-// Goals of a calibration: held-out errors over all tables, and the spread of samples within one measurement.
+// Held-out errors over all tables, and spread of samples within a measurement.
 struct CalibrationGoals {
   double median_frac = 0.03, p95_frac = 0.10;
-  double spread_frac = 0.50;  // of nine measurements in ten
+  double spread_frac = 0.50;  // of nine in ten measurements
 };
 
-// "" where the profile meets its goals, else those that it misses, with their numbers: "held-out error 20.4 % in the median (goal 3 %)".
+// "" if the profile meets its goals, else the misses: "held-out error 20.4 % in the median (goal 3 %)".
 std::string calibration_failure(const std::vector<HeldOutError>& errors, const Measurements& measurements,
                                 const CalibrationGoals& goals = {});
 

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <numeric>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "base/quantile.h"
 #include "base/read_file.h"
 #include "base/text.h"
@@ -36,7 +38,7 @@ void check_identity(const std::string& folder, const Measurements::Identity& ide
   }
 }
 
-// Sums over the medians that others bear out.
+// Sums over the medians that are not outliers.
 struct Steady {
   double count = 0, seconds = 0, squares = 0;
   explicit Steady(const std::vector<double>& medians) {
@@ -75,16 +77,16 @@ Measurements::Measurements(const std::string& folder, const Identity& identity) 
   const bool is_new = !fs::exists(file, error);
   stream_.open(file, std::ios::binary | std::ios::app);
   if (is_new) stream_ << kHeader << std::flush;
-  if (!stream_) throw InputError(file + ": cannot be written");
+  if (!stream_) throw InputError(file + ": cannot be written: " + std::strerror(errno));
 }
 
-// A line that the end of the program cut off is left out, and cut away so that what follows begins a line.
+// Drops a partial last line, from the file too.
 void Measurements::read() {
   const std::string file = folder_ + "/measurements.csv";
   const std::string text = read_if_there(file);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   if (whole != text.size()) fs::resize_file(file, whole);
-  if (std::count(text.begin(), text.end(), '\n') < 2) {  // nothing below the header
+  if (std::count(text.begin(), text.end(), '\n') < 2) {  // only a header
     if (whole == 0) fs::remove(file);
     return;
   }
@@ -117,7 +119,7 @@ void Measurements::add(const std::string& table, const CalibrationPoint& at, Rol
   stream_ << fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}\n", table, at[0], at[1], role == Role::kFit ? "fit" : "heldout",
                          ns_text(time), number_text(m.spread_frac), m.rows, m.tokens, m.outputs, m.bytes, m.flops, number_text(m.mean_frac))
           << std::flush;
-  if (!stream_) throw InputError(folder_ + "/measurements.csv: cannot be written");
+  if (!stream_) throw InputError(folder_ + "/measurements.csv: cannot be written: " + std::strerror(errno));
   Measured rounded = m;
   rounded.seconds = to_s(time);
   take(table, {at, role, rounded, {rounded.seconds}});

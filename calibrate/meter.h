@@ -9,32 +9,31 @@
 
 namespace kvlab {
 
-// Properties of a device, apart from the tables.
+// Device properties outside of the tables.
 struct DeviceFacts {
   std::string name;
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t memory_bytes = 0, cache_bytes = 0;
   double copy_bytes_per_s = 0, gemm_flops_per_s = 0;  // 0: not measured
-  double launch_seconds = 0;                          // one kernel of a queue of empty ones
-  // The least time of a step on the host. GPU: copy the inputs there, launch once, copy the tokens back and wait for them. CPU: hand a job
-  // to another thread and wait for it.
+  double launch_seconds = 0;                          // per kernel in a queue of empty ones
+  // Least step time on the CPU side. GPU: copy inputs, launch once, copy tokens back and wait. CPU: run a job on another thread.
   double round_trip_seconds = 0;
 };
 
-// Takes the measurements of a calibration.
+// Takes a calibration's measurements.
 class Meter {
  public:
   virtual ~Meter() = default;
   [[nodiscard]] virtual DeviceFacts facts() = 0;
-  // True: there is a kernel for the table.
+  // True if there is a kernel for the table.
   [[nodiscard]] virtual bool can_measure(const CalibrationTable& table) const = 0;
-  // Samples for about so long. Before the first measurement of a table its kernel's result is checked: InputError if it is wrong.
+  // Samples for about `seconds`. First checks the table's kernel once; throws InputError if its result is wrong.
   virtual Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) = 0;
-  // The operations of a recipe as the engine calls them. Errors (InputError) as time_recipe's.
+  // Times a recipe's operations in the engine. Errors as time_recipe.
   virtual std::vector<RecipeCalls> measure_recipe(const Recipe& recipe, const RecipeSteps& steps, const std::atomic<bool>& stop) = 0;
 };
 
-// With the kernels of the registry. Operands rotate as rotation_at says.
+// Uses the registry's kernels; operands rotate by rotation_at.
 std::unique_ptr<Meter> make_device_meter(TimedDevice& device, const ModelSpec& model);
 
 }  // namespace kvlab

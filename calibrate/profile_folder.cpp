@@ -1,15 +1,17 @@
 #include "calibrate/profile_folder.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <filesystem>
 
-#include "base/params.h"
+#include "base/config/config_file.h"
+#include "base/config/params.h"
+#include "base/config/spec_file.h"
 #include "base/read_file.h"
-#include "base/spec_file.h"
 #include "sim/cost/profile_lint.h"
 
 namespace kvlab {
@@ -24,7 +26,7 @@ void write_whole(const fs::path& file, const std::string& text) {
   write_file(file, text);
 }
 
-// The CPU's kernels compute in float32, so that is what the model measured there has.
+// CPU kernels compute in float32.
 std::string as_float32(const ModelSpec& model) {
   YAML::Node root = YAML::Clone(load_config(model.file)->root);
   root["torch_dtype"] = "float32";
@@ -33,7 +35,7 @@ std::string as_float32(const ModelSpec& model) {
   return "# " + model.name + " as it was measured on a CPU: in float32.\n" + YAML::Dump(root) + "\n";
 }
 
-// Rates of the fastest measurements, which replace a datasheet for lint and roofline.
+// Rates of the fastest measurements, in place of a datasheet.
 struct PeakRates {
   double bytes_per_s = 0, flops_per_s = 0;
 };
@@ -58,7 +60,7 @@ double link_rate(const CalibratedFolder& f) {
   return rate > 0 ? rate : f.facts.copy_bytes_per_s;
 }
 
-// fp32 is priced at half the fp16 rate, so on a CPU the fp16 rate is written as twice the measured one.
+// fp32 is priced at half the fp16 rate, so a CPU's fp16 rate is twice the measured one.
 std::string hardware_text(const CalibratedFolder& f) {
   const PeakRates peak = peaks_of(f);
   const bool is_cpu = f.facts.kind == DeviceKind::kCpu;

@@ -4,7 +4,6 @@
 
 namespace kvlab {
 
-// The results of a finished calibration, for its folder.
 struct CalibratedFolder {
   const ModelSpec& model;
   const DeviceFacts& facts;
@@ -14,12 +13,12 @@ struct CalibratedFolder {
   const Measurements& measurements;
 };
 
-// Writes the profile (docs/cost-model.md), heldout.csv, models/NAME.yaml where the model was measured in other types than its file says,
-// and hardware/NAME.yaml where no datasheet was named; replaces what an earlier calibration into the folder wrote. InputError when the
-// lint finds an entry impossible: then the measurements stay, and no profile is written.
+// Writes the profile (docs/cost-model.md), heldout.csv, models/NAME.yaml if measured in other types than the model's file has, and
+// hardware/NAME.yaml without a datasheet; replaces earlier results. Throws InputError, without writing a profile, if the lint finds an
+// entry impossible.
 void write_profile_folder(const CalibratedFolder& folder, Profile profile);
 
-// The file in profiles/hardware that describes this GPU, found by the driver's name for it and its memory; "": none does.
+// The file in profiles/hardware for this GPU by driver name and memory; "" if none.
 std::string known_hardware(const std::string& device, std::int64_t memory_bytes);
 
 }  // namespace kvlab

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "kernels/device/cuda/events.h"
 #include "kernels/device/cuda/memory.h"
-#include "policies/kv/unpack_ops.h"
+#include "policies/kv/cache/kv_keeper.h"
 
 namespace kvlab {
 
@@ -24,7 +24,7 @@ struct TimedCall {
   double seconds = 0;
 };
 
-// On a GPU, the time of each call is taken between events around it, after a pause in which the CPU queues both.
+// GPU calls are timed between events, queued during a pause.
 class CallTimes final : public OpClock {
  public:
   explicit CallTimes(CudaContext* cuda) : cuda_(cuda), timer_(cuda != nullptr ? std::make_unique<CudaTimer>() : nullptr) {}
@@ -46,7 +46,7 @@ class CallTimes final : public OpClock {
       add(std::string(call.op), call, seconds);
   }
   void add(const std::string& op, const OpCall& call, double seconds) { calls_[op].push_back({call, seconds}); }
-  // Seconds timed as kAtRest since the last call.
+  // kAtRest seconds since the last call.
   double take_rest_seconds() { return std::exchange(rest_seconds_, 0); }
   [[nodiscard]] const std::map<std::string, std::vector<TimedCall>>& calls() const { return calls_; }
 
@@ -59,12 +59,11 @@ class CallTimes final : public OpClock {
   std::map<std::string, std::vector<TimedCall>> calls_;
 };
 
-// The steps of some sequences over one cache.
 class Steps {
  public:
   Steps(const EngineModel& model, PolicyCache& cache, std::uint64_t seed) : model_(model), cache_(cache), random_(seed) {}
 
-  // `times`: null where they are not taken.
+  // `times`: null: untimed.
   void run(std::int32_t prompt_tokens, std::int32_t count, std::int32_t decode_steps, CallTimes* times, const std::atomic<bool>& stop) {
     cache_.ops().time_with(times);
     std::vector<EngineSequence> sequences(static_cast<std::size_t>(count));
@@ -81,7 +80,7 @@ class Steps {
   }
 
  private:
-  // A step's call: over all that the sequences hold.
+  // One call per step, over all that the sequences hold.
   [[nodiscard]] OpCall at_rest(std::span<const EngineSequence> sequences) const {
     OpCall call{kAtRest};
     for (const EngineSequence& s : sequences)
@@ -135,7 +134,7 @@ RecipeCalls summary_of(const std::string& op, std::span<const TimedCall> calls) 
   return sum;
 }
 
-// Calls whose bytes and FLOPs are within a tenth of those of the smallest are one point.
+// Merges calls whose bytes and FLOPs are within a tenth of the smallest's.
 std::vector<RecipeCalls> points_of(const std::string& op, std::vector<TimedCall> calls) {
   constexpr double kAlike = 1.1;
   const auto is_near = [](std::int64_t a, std::int64_t b) {
@@ -157,7 +156,7 @@ std::vector<RecipeCalls> points_of(const std::string& op, std::vector<TimedCall>
   return all;
 }
 
-// Those of the lengths at which the recipe's budget, a share of the prompt maybe, leaves what it always keeps. Error where there is none.
+// Lengths whose budget leaves what the recipe always keeps. Throws if there is none.
 std::vector<std::int32_t> lengths_for(const KvPolicy& policy, const std::vector<std::int32_t>& prompt_tokens) {
   std::vector<std::int32_t> lengths;
   for (const std::int32_t n : prompt_tokens) {
@@ -193,7 +192,7 @@ std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& rec
   CallTimes times(cache->pages().memory().cuda());
   Steps run(model, *cache, steps.seed);
   const std::vector<std::int32_t> lengths = lengths_for(cache->policy(), steps.prompt_tokens);
-  run.run(lengths.front(), 1, 2, nullptr, stop);  // meets memory for the first time
+  run.run(lengths.front(), 1, 2, nullptr, stop);  // warm-up
   for (const std::int32_t n : lengths)
     for (const std::int32_t count : steps.sequences)
       if (!stop) run.run(n, count, steps.decode_steps, &times, stop);

@@ -11,25 +11,24 @@
 
 namespace kvlab {
 
-// Calls of one operation of a recipe, of about the same size.
+// Calls of one operation of similar size.
 struct RecipeCalls {
-  std::string op;     // the folder in kernels/
-  Measured measured;  // of a call: the median time, the means of the counts
+  std::string op;     // folder in kernels/
+  Measured measured;  // median time and mean counts of a call
 };
 
-// The steps in which a recipe's operations are timed: for each length and each number of sequences, prompts of that many tokens, one in a
-// step, and then decode steps of all of them.
+// Timed steps: for each length and number of sequences, prompts one at a time, then decode steps of all.
 struct RecipeSteps {
   std::vector<std::int32_t> prompt_tokens, sequences;
   std::int32_t decode_steps = 4;
   std::uint64_t seed = 1;  // of token ids
 };
 
-// Refuses (InputError) a recipe whose steps do not run on the backend ("cpu", "cuda") or that no simulation has.
+// Throws InputError if the recipe's steps do not run on the backend ("cpu", "cuda") or no simulation supports it.
 void require_timed(std::string_view backend, const Recipe& recipe, const ModelConfig& model);
 
-// Times every operation of the recipe as the engine calls it, in steps of the model; prompts so short that the recipe refuses them are left
-// out. Errors (InputError) as PolicyCache's, if all are refused. If `stop` becomes true, it returns the calls timed so far.
+// Times the recipe's operations in steps of the model; prompts that are too short for the recipe are skipped. Throws InputError as
+// PolicyCache if all are. Returns the calls timed so far if `stop` becomes true.
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
                                      const std::atomic<bool>& stop);
 

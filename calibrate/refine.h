@@ -8,25 +8,23 @@
 
 namespace kvlab {
 
-// Points of the table's coarse grid, and of lines begun between its lines, in the order they are to be measured. With two axes a line is
-// the points of one first count; every line has the second counts of the coarse grid.
+// Unmeasured points of the coarse grid and of lines begun between its lines, in measuring order. In two-axis tables a line shares the first
+// count and has the coarse grid's second counts.
 std::vector<CalibrationPoint> unmeasured_points(const CalibrationTable& table, const Measurements& measurements);
 std::size_t coarse_size(const CalibrationTable& table);
 
-// Points that are measured but never fitted, a quarter of the coarse grid's number and at least four: drawn with the seed before anything
-// is measured, even over the logarithms of the counts. None is on the coarse grid.
+// Measured but never fitted: a quarter of the coarse grid's number, at least four, drawn by `seed` evenly over the logarithms of the
+// counts, off the coarse grid.
 std::vector<CalibrationPoint> held_out_points(const CalibrationTable& table, std::uint64_t seed);
 
-// Between which two neighbours interpolation errs most, and the point in the (geometric) middle. How wrong it is there is estimated from
-// leaving out the neighbours' own neighbours: the relative error at a point that is interpolated from the two beside it, times the
-// square of the share that the gap has of these two's distance, as linear interpolation errs with the square of the step.
+// The neighbours between which interpolation errs most, and their (geometric) middle. Estimate: a neighbour's relative leave-one-out error,
+// times the square of the gap's share of that distance, since linear interpolation errs quadratically.
 struct Gap {
   CalibrationPoint at{};
   double error = 0;
 };
-// Nothing where no gap is estimated to err by more than 1 %, by more than half of the measurements' spread, and by more than three times
-// what the noise between measurements (Measurements::noise_frac) makes of it. tile_rows: gaps of tables over tokens that are no wider are
-// closed (Profile::tile_rows).
+// None if no gap errs by more than 1 %, half of the spread and three times the effect of noise (Measurements::noise_frac). tile_rows: token
+// gaps up to this width are closed (Profile::tile_rows).
 std::optional<Gap> widest_gap(const CalibrationTable& table, const Measurements& measurements, int tile_rows);
 
 }  // namespace kvlab

@@ -16,7 +16,7 @@ namespace {
 
 using TableKind = CalibrationTable::Kind;
 
-// 1, then every fourth power of two (a GPU: from a whole tile on), and the largest.
+// 1, then powers of `factor` from `second` on, and the largest.
 std::vector<std::int64_t> counts_to(std::int64_t most, std::int64_t second, std::int64_t factor) {
   std::vector<std::int64_t> counts{1};
   for (std::int64_t n = second; n < most; n *= factor) counts.push_back(n);
@@ -24,8 +24,7 @@ std::vector<std::int64_t> counts_to(std::int64_t most, std::int64_t second, std:
   return counts;
 }
 
-// A CPU's dense layers change their way of computing at 2, at 12 to 24 and at 48 tokens, by their width, and fill vectors of 16 between
-// these.
+// A CPU's dense layers change algorithm at 2, 12 to 24 and 48 tokens, by width, and fill vectors of 16 in between.
 std::vector<std::int64_t> token_counts(std::int64_t most, DeviceKind kind) {
   if (kind == DeviceKind::kGpu) return counts_to(most, 16, 4);
   std::vector<std::int64_t> counts;
@@ -52,7 +51,7 @@ struct TableMaker {
     tables.push_back(t);
     return tables.back();
   }
-  // Weights and KV are met again after all of the model's weights and the step's KV have passed through the cache.
+  // Weights and KV recur after all of the model's weights and the step's KV passed through the cache.
   void stream(CalibrationTable& t) const {
     const std::int64_t element = kind == DeviceKind::kGpu ? 2 : 4;
     const std::int64_t heads = (2 * m.q_heads + 2 * m.kv_heads) * m.head_dim;
@@ -61,14 +60,14 @@ struct TableMaker {
     t.streamed_bytes = element * (m.layers * m.hidden * (heads + 3 * m.intermediate) + m.vocabulary * m.hidden);
     t.most_copies = 1 << 13;
   }
-  // Tokens of K and V, over all rows of one layer, that fit the memory allowed.
+  // Tokens of K and V, over all rows of a layer, within the memory limit.
   [[nodiscard]] std::int64_t most_tokens() const {
     const std::int64_t each = 2 * m.kv_heads * m.head_dim * (kind == DeviceKind::kGpu ? 2 : 4);
     return std::max<std::int64_t>(1024, limits.kv_bytes / each);
   }
 };
 
-// On a CPU no multiples of a page: what a sequence's last page costs belongs to it.
+// On a CPU not multiples of a page, to include the last page's cost.
 std::vector<std::int64_t> decode_lengths(std::int64_t most, DeviceKind kind) {
   if (kind == DeviceKind::kGpu) return counts_to(most, 128, 4);
   std::vector<std::int64_t> lengths{1};
@@ -78,15 +77,15 @@ std::vector<std::int64_t> decode_lengths(std::int64_t most, DeviceKind kind) {
   return lengths;
 }
 
-// Operations as the engine on that device launches them. On a GPU that is two launches of RoPE and of norms of heads, logits in float32,
-// and K and V that are appended from beside the queries; a table is named for what is timed where an older profile has another one.
+// Operations as the engine launches them. On a GPU: RoPE and head norms twice, float32 logits, K and V appended from the QKV output; a
+// table is named for what is timed if an older profile has another.
 void add_operation(const Operation& o, TableMaker& make) {
   if (o.op == OpId::kQkNorm && !make.m.qk_norm) return;
   CalibrationTable& t = make.add(o, TableKind::kOp);
   t.covers = o.name, t.per_layer = o.per_layer, t.axis = o.family;
   t.coarse[0] = token_counts(o.family == OpFamily::kTokens ? make.limits.tokens : make.limits.sequences, make.kind);
   if (o.per_layer == 0 && !o.streams) t.most_copies = 1;
-  if (o.op == OpId::kQkvProj && make.m.qk_norm) t.family = operation(OpId::kQkvProj).cpu;  // norms come between: a product for each
+  if (o.op == OpId::kQkvProj && make.m.qk_norm) t.family = operation(OpId::kQkvProj).cpu;  // head norms come between: separate products
 }
 
 void add_attention(const Operation& o, TableMaker& make) {
@@ -161,7 +160,7 @@ std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind 
 
 namespace {
 
-// Output and input channels of a product.
+// Channels of a product.
 struct Channels {
   std::int64_t out, in;
 };
@@ -181,19 +180,19 @@ Channels channels_of(OpId op, const ModelSpec& m) {
   }
 }
 
-// Channels of the i-th product of a set: queries, keys and values, or gate and up.
+// The i-th product: queries, keys and values, or gate and up.
 std::int64_t channels_of_part(OpId op, const ModelSpec& m, int i) {
   if (op == OpId::kQkvProj) return (i == 0 ? m.q_heads : m.kv_heads) * m.head_dim;
   return i < 2 ? m.intermediate : 0;
 }
 
-// The engine on a GPU adds biases in the same launch; the CPU's cases go without.
+// GPU launches include biases; CPU cases do not.
 bool has_bias(const CalibrationTable& t, const ModelSpec& m) {
   if (t.format == "f32" || !t.family.starts_with("linear") || t.op == OpId::kLmHead) return false;
   return t.op == OpId::kQkvProj ? m.qkv_bias : t.op == OpId::kOProj ? m.o_bias : m.mlp_bias;
 }
 
-// Tokens at a point are those of decoding sequences, one each, or of prompts.
+// One token per decoding sequence, else tokens of prompts.
 std::int64_t sequences_of(const CalibrationTable& t, std::int64_t tokens) {
   return tokens <= t.most_sequences ? tokens : ceil_div(tokens, kContextTokens);
 }
@@ -204,7 +203,7 @@ std::int64_t norm_width(OpId op, const ModelSpec& m) {
 
 using AxisValues = std::map<std::string, std::int64_t, std::less<>>;
 
-// Axes of the model's operations. The norms of heads on the CPU take each head for a token.
+// Axes of the model's operations. CPU head norms take heads for tokens.
 AxisValues op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
   const Channels channels = channels_of(*t.op, m);
   const bool by_head = t.op == OpId::kQkNorm && t.device == DeviceKind::kCpu;
@@ -220,8 +219,8 @@ AxisValues op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t
           {"heads", m.q_heads + m.kv_heads}};
 }
 
-// Every operation of a policy at what recipes ask of it by default: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4
-// bits in groups of 32 or of the head; "cast" is its way back, from fp8.
+// Recipes' defaults: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4 bits in groups of 32 or of the head; "cast" is
+// the way back from fp8.
 AxisValues policy_values(const ModelSpec& m, const CalibrationPoint& at) {
   const std::int64_t layout = at[1] > 0 ? at[1] : kLayoutTokens, batch = std::max<std::int64_t>(1, at[0] / layout);
   const std::int64_t len = std::max<std::int64_t>(2, at[0] / batch);
@@ -237,7 +236,7 @@ AxisValues policy_values(const ModelSpec& m, const CalibrationPoint& at) {
           {"group", std::min<std::int64_t>(32, m.head_dim)}};
 }
 
-// A value for every axis that a case of the table's kind may have.
+// A value for every axis of the table's kind.
 AxisValues values_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
   switch (t.kind) {
     case TableKind::kOp:
@@ -273,7 +272,7 @@ std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, con
 
 Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at, const TimedDevice& device) {
   const std::int64_t cold = cold_rotation(device).bytes;
-  // Caches do not drop the oldest first: of three times their size, met again and again, a part stays. So it is all of the weights.
+  // Caches do not drop the oldest first: part of three times their size survives rotation. So rotate over all weights.
   const std::int64_t streamed = std::min(std::max(3 * device.cache_bytes(), t.streamed_bytes), device.memory_bytes() / 8);
   return {std::min(t.is_streamed() ? streamed : cold, copied_bytes(t, at)), t.most_copies, std::min(cold, activation_bytes(t, m, at))};
 }

@@ -5,6 +5,22 @@
 file(GLOB_RECURSE kvlab_cu CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu ${CMAKE_SOURCE_DIR}/policies/*.cu)
 file(GLOB kvlab_cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/device/cuda/*.cpp)
 
+# Two units for each header of row operations (kernels/rows/row_op.h): kvlab_row_cpu, and kvlab_row_cu for their kernels.
+file(GLOB_RECURSE kvlab_row_ops RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*_op.h ${CMAKE_SOURCE_DIR}/policies/*_op.h)
+set(kvlab_row_cpu)
+set(kvlab_row_cu)
+foreach(header ${kvlab_row_ops})
+  string(REGEX REPLACE "\\.h$" "" unit ${CMAKE_BINARY_DIR}/row_ops/${header})
+  file(CONFIGURE OUTPUT ${unit}.cpp CONTENT "#define KVLAB_ROW_CPU\n#include \"${header}\"\n" @ONLY)
+  file(CONFIGURE OUTPUT ${unit}.cu CONTENT
+    "#define KVLAB_ROW_KERNELS\n#include \"kernels/device/cuda/run_row_op.cuh\"\n#include \"${header}\"\n" @ONLY)
+  list(APPEND kvlab_row_cpu ${unit}.cpp)
+  list(APPEND kvlab_row_cu ${unit}.cu)
+endforeach()
+# Bodies are loops over lanes, which -O2 does not vectorize.
+target_sources(kernels_cpu PRIVATE ${kvlab_row_cpu})
+set_source_files_properties(${kvlab_row_cpu} PROPERTIES COMPILE_OPTIONS -O3 SKIP_UNITY_BUILD_INCLUSION ON)
+
 # How .cu files among the sources of a target in the calling folder are compiled.
 function(kvlab_cuda_sources)
   list(FILTER ARGN INCLUDE REGEX "\\.cu$")
@@ -32,8 +48,10 @@ if(KVLAB_CUDA)
   endif()
   set(CMAKE_CUDA_STANDARD 20)
   find_package(CUDAToolkit REQUIRED)
-  add_library(kernels_cuda OBJECT ${kvlab_cu} ${kvlab_cuda_host})
-  kvlab_cuda_sources(${kvlab_cu})
+  add_library(kernels_cuda OBJECT ${kvlab_cu} ${kvlab_row_cu} ${kvlab_cuda_host})
+  kvlab_cuda_sources(${kvlab_cu} ${kvlab_row_cu})
+  # Bodies of row operations round as on the CPU: a product and a sum are two roundings.
+  set_property(SOURCE ${kvlab_row_cu} APPEND PROPERTY COMPILE_OPTIONS --fmad=false)
   set(kvlab_cuda_libraries CUDA::cudart_static CUDA::cublas CUDA::cublasLt)
   set(kvlab_tested_kernels kernels_cuda)
 else()
@@ -44,8 +62,8 @@ else()
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/device/emulated/*.cpp)
     list(REMOVE_ITEM kvlab_cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/memory.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/events.cu
       ${CMAKE_SOURCE_DIR}/kernels/device/cuda/blas.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/copy_ranges.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/graph.cu)
-    kvlab_cuda_sources(${kvlab_cu})
-    add_library(kernels_emulated OBJECT EXCLUDE_FROM_ALL ${sources} ${kvlab_cu} ${kvlab_cuda_host})
+    kvlab_cuda_sources(${kvlab_cu} ${kvlab_row_cu})
+    add_library(kernels_emulated OBJECT EXCLUDE_FROM_ALL ${sources} ${kvlab_cu} ${kvlab_row_cu} ${kvlab_cuda_host})
     target_link_libraries(kernels_emulated PUBLIC kvlab_flags Eigen3::Eigen)
     set(kvlab_tested_kernels kernels_emulated)
     set_target_properties(kernels_emulated PROPERTIES UNITY_BUILD OFF)  # names of the kernels' files may clash

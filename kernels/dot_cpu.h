@@ -5,7 +5,7 @@
 // Include only in *_cpu.cpp files, like Eigen itself.
 namespace kvlab {
 
-// Sum over i of f(a[i], b[i]) with Lanes as arguments, in an order that does not depend on addresses; f(0, 0) must be 0.
+// Sum over i of f(a[i], b[i]) in an order independent of addresses; f(0, 0) must be 0.
 template <class F>
 inline float lane_sum(const float* a, const float* b, std::int64_t n, F&& f) {
   Lanes sum = Lanes::Zero();

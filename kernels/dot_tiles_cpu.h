@@ -10,14 +10,12 @@
 // Include only in *_cpu.cpp files, like Eigen itself.
 namespace kvlab {
 
-// Products of keys with queries that are side by side in lanes. Keys keep the cache's layout, row after row, and are read once per strip of
-// queries; each product adds up over the channels in order, one fused step per channel, for all shapes and addresses.
+// Products of keys, as cached, with queries side by side in lanes. Channels are added in order, one fused step each.
 namespace dot_tiles {
 
-constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the machine's vector registers
+constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the vector registers
 
-// Row k of several, `stride` floats apart, as base + 0, 1, 2 or 4 strides of one of three bases: more pointers than these do not fit the
-// registers.
+// Row k from one of three bases: more pointers do not fit the registers.
 template <int Keys>
 struct KeyRows {
   const float *row0, *row3, *row6;
@@ -28,8 +26,7 @@ struct KeyRows {
   void advance() { ++row0, ++row3, ++row6; }
 };
 
-// Operands of a tile: `channels` channels of keys, rows `stride` floats apart, and queries [channels, lanes]. The tile prefetches the keys
-// `ahead` floats after its own.
+// Keys [.., channels], rows `stride` floats apart, and queries [channels, lanes]. Prefetches keys `ahead` floats later.
 struct Tile {
   const float* queries;
   std::int64_t lanes;
@@ -37,7 +34,7 @@ struct Tile {
   std::int64_t stride, channels, ahead;
 };
 
-// Adds the products to z [Keys, Wide packets], rows `z_stride` apart, from lane `at` on.
+// z [Keys, Wide packets], rows `z_stride` apart, from lane `at` on.
 template <int Wide, int Keys>
 [[gnu::noinline]] void add_tile(const Tile& t, std::int64_t at, float* z, std::int64_t z_stride) {
   Packet sum[Keys][Wide];
@@ -60,7 +57,7 @@ template <int Wide, int Keys>
     for (int w = 0; w < Wide; ++w) store_packet(z + k * z_stride + at + w * kPacket, sum[k][w]);
 }
 
-// All lanes, which are whole packets.
+// All lanes, in whole packets.
 template <int Keys>
 inline void add_tiles(const Tile& t, float* z, std::int64_t z_stride) {
   std::int64_t at = 0;
@@ -73,7 +70,7 @@ inline void add_tiles(const Tile& t, float* z, std::int64_t z_stride) {
 
 }  // namespace dot_tiles
 
-// z [count, lanes] = keys [count, d] times queries [d, lanes]; lanes is a multiple of kLanes.
+// z [count, lanes] = keys [count, d] times queries [d, lanes]; lanes % kLanes == 0.
 inline void fill_dots(const float* queries, std::int64_t lanes, const float* keys, std::int64_t count, std::int64_t d, float* z) {
   using dot_tiles::kKeys;
   std::fill_n(z, count * lanes, 0.0F);

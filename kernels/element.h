@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-// Element types of tensors in device memory. Conversions round to nearest even and are the same, bit for bit, on the CPU and in kernels
-// that convert one element at a time; hot kernels use the packed conversions of kernels/device/cuda/device.cuh.
+// Conversions round to nearest even, the same on CPU and GPU; hot kernels use packed ones (kernels/device/cuda/device.cuh).
 #ifdef __CUDACC__
 #define KVLAB_BOTH __host__ __device__
 #else
@@ -29,7 +28,7 @@ struct f16 {
 struct bf16 {
   std::uint16_t bits;
 };
-// OCP FP8 E4M3: sign, 4 bits of exponent (bias 7), 3 of fraction; no infinities, 0x7f is NaN, the largest number is 448.
+// OCP FP8 E4M3: bias 7, no infinities, 0x7f is NaN, largest 448.
 struct fp8 {
   std::uint8_t bits;
 };
@@ -77,19 +76,19 @@ struct From<f16> {
     const auto u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t sign = u >> 16 & 0x8000U, magnitude = u & 0x7FFFFFFFU;
     if (magnitude > 0x7F800000U) return {static_cast<std::uint16_t>(sign | 0x7E00U)};
-    if (magnitude >= 0x477FF000U) return {static_cast<std::uint16_t>(sign | 0x7C00U)};  // 65520 and on round to infinity
+    if (magnitude >= 0x477FF000U) return {static_cast<std::uint16_t>(sign | 0x7C00U)};  // >= 65520
     if (magnitude >= 0x38800000U) {                                                     // normal in binary16
       const std::uint32_t rounded = magnitude + 0xFFFU + (magnitude >> 13 & 1U);
       return {static_cast<std::uint16_t>(sign | (rounded - 0x38000000U) >> 13)};
     }
-    // Adding 0.5 shifts the fraction to where a subnormal has it; the sum rounds to nearest even.
+    // + 0.5 moves a subnormal's fraction into place, rounded to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
     return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U))};
   }
 };
 
 template <>
-struct From<fp8> {  // beyond 448 saturates, as cuBLAS and vLLM do
+struct From<fp8> {  // saturates at 448, as cuBLAS and vLLM
   KVLAB_BOTH static constexpr fp8 convert(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t sign = u >> 24 & 0x80U, magnitude = u & 0x7FFFFFFFU;
@@ -99,7 +98,7 @@ struct From<fp8> {  // beyond 448 saturates, as cuBLAS and vLLM do
       const std::uint32_t rounded = magnitude + 0x7FFFFU + (magnitude >> 20 & 1U);
       return {static_cast<std::uint8_t>(sign | (rounded - 0x3C000000U) >> 20)};
     }
-    const float shifted = std::bit_cast<float>(magnitude) + 16384.0F;  // one unit in the last place is 2^-9
+    const float shifted = std::bit_cast<float>(magnitude) + 16384.0F;  // last place: 2^-9
     return {static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x46800000U))};
   }
 };

@@ -7,14 +7,14 @@
 
 #include "kernels/kv_rows.h"
 
-// Rows of attention probabilities of one query head. Include only in *_cpu.cpp files.
+// Attention probabilities of one query head. Include only in *_cpu.cpp files.
 namespace kvlab {
 
 using HeadMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Consecutive queries of one query head over the tokens of a row: p [count, tokens], 0 where masked.
+// p [count, tokens], 0 where masked.
 struct HeadRows {
-  std::int32_t head = 0;  // query head
+  std::int32_t head = 0;
   std::int32_t count = 0;
   HeadMatrix p;
 };
@@ -28,7 +28,7 @@ inline void softmax_line(float* line, std::int32_t visible, std::int32_t columns
   std::fill(line + visible, line + columns, 0.0F);
 }
 
-// Calls use(rows) for each query head of the row's group and each block of queries: softmax over the visible tokens of the row, in fp32.
+// Calls use(rows) per query head of the group and block of queries; fp32.
 template <class Use>
 void for_each_head_rows(const KvRows& kv, std::int32_t row, const Queries& q, Use&& use) {
   using Map = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;

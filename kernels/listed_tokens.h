@@ -6,8 +6,7 @@
 
 namespace kvlab {
 
-// K or V of some tokens of each row: entry i of row r's list is token index[first[r] + i] of the row, ascending. List lengths are bounds
-// known without data; unused entries at a list's end are -1.
+// Entry i of row r is token index[first[r] + i], ascending. List lengths are bounds known without data; unused entries at the end are -1.
 struct ListedTokens {
   KvRows kv;
   const std::int64_t* first = nullptr;  // [kv.num_rows + 1]
@@ -16,7 +15,7 @@ struct ListedTokens {
 
   [[nodiscard]] std::int64_t total() const { return kv.num_rows == 0 ? 0 : first[kv.num_rows]; }
   [[nodiscard]] std::int32_t entries(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
-  // Number of used entries. Needs data.
+  // Used entries. Needs data.
   [[nodiscard]] std::int32_t count(std::int32_t row) const {
     std::int32_t n = entries(row);
     while (n > 0 && index[first[row] + n - 1] < 0) --n;
@@ -32,7 +31,7 @@ struct ListedTokens {
     v.values = true;
     return v;
   }
-  // Bytes of the listed vectors in the model's precision, and of the list.
+  // In the model's precision.
   [[nodiscard]] std::int64_t dense_bytes() const { return total() * kv.head_dim * kv.kv_bytes; }
   [[nodiscard]] std::int64_t list_bytes() const { return 4 * total(); }
 };

@@ -33,7 +33,7 @@ void throw_without_cuda() { throw CudaError(why_no_gpu()); }
 void refuse_on_gpu(std::string_view op) { throw CudaError("operation '" + std::string(op) + "' has no CUDA kernel yet"); }
 
 void* Ops::allocate(std::int64_t bytes) {
-  constexpr std::size_t kChunkWords = 1 << 17, kLineWords = 8;  // allocations start on 64-byte lines relative to a chunk
+  constexpr std::size_t kChunkWords = 1 << 17, kLineWords = 8;  // 64-byte lines relative to a chunk
   const std::size_t words = (static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)) + 63) / 64 * kLineWords;
   while (chunk_ < chunks_.size() && used_ + words > chunks_[chunk_].size()) ++chunk_, used_ = 0;
   if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max(words, kChunkWords)), used_ = 0;

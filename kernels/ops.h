@@ -11,35 +11,33 @@ namespace kvlab {
 
 class CudaContext;
 
-// One batched operation as the log keeps it and the cost model prices it. All counts add up over the rows of a batch, so
-// calls of one kind in one layer sum to the call of the joint batch.
+// A batched operation as logged and priced. Counts add over rows of a batch.
 struct OpCall {
-  std::string_view op;       // its name, that of its file
+  std::string_view op;       // its file's name
   std::int64_t rows = 0;     // sequence x KV head
-  std::int64_t tokens = 0;   // cached tokens read, over all rows
-  std::int64_t outputs = 0;  // tokens (or pages, clusters) written, over all rows
+  std::int64_t tokens = 0;   // cached tokens read
+  std::int64_t outputs = 0;  // tokens (or pages, clusters) written
   std::int64_t bytes = 0;    // moved through memory
   std::int64_t flops = 0;
-  std::int64_t shared_bytes = 0;  // of `bytes`: weights, which a batch moves as often as one of its sequences, once
+  std::int64_t shared_bytes = 0;  // of `bytes`: weights, read once per batch
   friend bool operator==(const OpCall&, const OpCall&) = default;
 };
 
-// Source of counts that depend on data. A run that computes records its counts here; a run with shapes only asks for them.
+// Source of data-dependent counts: computing runs record them, shape-only runs request them.
 class CountSource {
  public:
   virtual ~CountSource() = default;
-  // The calls that follow belong to step `step` of the run, from 0 on; prefill chunks are steps too.
+  // Later calls belong to `step`, from 0; prefill chunks are steps too.
   virtual void begin_step(std::int64_t /*step*/) {}
-  // `counts` holds the upper bounds; overwrites them with the counts that the data would give.
+  // `counts` holds upper bounds; overwrites them with the data's counts.
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };
 
-// Says how to build with CUDA, or that the machine has no GPU.
+// Says how to build with CUDA, or that there is no GPU.
 [[noreturn]] void throw_without_cuda();
-// Throws CudaError: the operation of this name has no CUDA kernel.
+// Throws CudaError: `op` has no CUDA kernel.
 [[noreturn]] void refuse_on_gpu(std::string_view op);
-// run_cuda(const Op&, CudaContext&) of a program built without CUDA: throws. The definition in the operation's .cu file, where that is
-// linked, takes the place of this weak one.
+// Weak run_cuda() that throws; a linked .cu file replaces it.
 #define KVLAB_WITHOUT_CUDA(Op) \
   [[gnu::weak]] void run_cuda(const Op&, CudaContext&) { throw_without_cuda(); }
 
@@ -48,24 +46,23 @@ concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) {
   run_cuda(op, cuda);
 };
 
-// Takes the times of calls, one after another.
+// Times successive calls.
 class OpClock {
  public:
   virtual ~OpClock() = default;
   virtual void begin() = 0;
-  virtual void end(const OpCall& call) = 0;  // ends the work since begin(); on a GPU it may still be running
+  virtual void end(const OpCall& call) = 0;  // ends the work since begin(), which may still run on a GPU
 };
 
-// Runs the operations of a policy's parts. An operation is a struct of raw pointers and shapes in <op>/<op>.h with two functions,
-// `OpCall call(const Op&)` and `void run_cpu(const Op&)`, and, if it has a kernel, `void run_cuda(const Op&, CudaContext&)`. Calling Ops
-// logs one entry per batch and runs it on the backend; with kShapes nothing runs and all data pointers are null. On a GPU data pointers are
-// device memory; shapes (lengths, offsets, pages, counts to keep) stay in CPU memory. Counts that depend on data pass through settle().
-// call() reads no data and never tests a data pointer for null.
+// Logs and runs the operations of a policy's parts: structs of raw pointers and shapes in <op>/<op>.h with `OpCall call(const Op&)`, `void
+// run_cpu(const Op&)` and optionally `void run_cuda(const Op&, CudaContext&)`. One log entry per batch; with kShapes nothing runs and data
+// pointers are null. On a GPU data is in device memory, shapes (lengths, offsets, pages, counts to keep) in CPU memory. call() reads no
+// data and never tests a data pointer for null.
 class Ops {
  public:
   enum class Backend : std::uint8_t { kCpu, kShapes, kCuda };
   explicit Ops(Backend backend) : backend_(backend) {}
-  // Runs kernels on the context's stream; an operation without one throws CudaError by its name.
+  // Operations without a CUDA kernel throw CudaError.
   explicit Ops(CudaContext& cuda) : backend_(Backend::kCuda), cuda_(&cuda) {}
 
   template <class Op>
@@ -78,18 +75,18 @@ class Ops {
 
   [[nodiscard]] bool computes() const { return backend_ != Backend::kShapes; }
 
-  // Scratch memory of the current part's call, not initialised; null without a computing backend. Freed by the next Frame's end.
+  // Uninitialised scratch memory, freed by the next Frame's end; null with kShapes.
   float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
   std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
-  // Sets n of them to 0, in stream order on a GPU; nothing where `at` is null.
+  // In stream order on a GPU; nothing if `at` is null.
   void zero(float* at, std::int64_t n);
-  // Scratch memory for shapes (lengths, offsets): always real memory.
+  // Scratch memory for shapes: always CPU memory.
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
   std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }
 
   struct CudaFrame;
 
-  // The end of a Frame frees the scratch memory allocated while it lived.
+  // Its end frees scratch memory allocated since.
   class Frame {
    public:
     explicit Frame(Ops& ops);
@@ -103,8 +100,7 @@ class Ops {
     std::unique_ptr<CudaFrame> cuda_;
   };
 
-  // Counts that depend on data: a computing backend shows its final counts to the recorder; with shapes only `counts` holds bounds, which
-  // the source replaces (without a source they remain).
+  // Data-dependent counts: a computing backend records final counts; with shapes the source replaces the bounds in `counts`, if any.
   void settle(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
     if (counts_ != nullptr) counts_->fill(purpose, layer, counts);
   }
@@ -114,9 +110,9 @@ class Ops {
   [[nodiscard]] const std::vector<OpCall>& log() const { return log_; }
   void clear_log() { log_.clear(); }
 
-  // Null: calls are not timed.
+  // Null: not timed.
   void time_with(OpClock* clock) { clock_ = clock; }
-  // Calls f, work for a policy that calls no operation, and times it like an operation of that name.
+  // Calls f and times it as an operation of that name.
   template <class F>
   void timed(std::string_view name, F&& f) {
     if (clock_ != nullptr) clock_->begin();
@@ -144,7 +140,7 @@ class Ops {
   OpClock* clock_ = nullptr;
   bool keeps_log_ = true;
   std::vector<OpCall> log_;
-  std::deque<std::vector<std::uint64_t>> chunks_;  // addresses stay when more is added
+  std::deque<std::vector<std::uint64_t>> chunks_;  // stable addresses
   std::size_t chunk_ = 0, used_ = 0;               // words used in chunks_[chunk_]
   CountSource* counts_ = nullptr;
 };

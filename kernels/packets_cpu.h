@@ -10,7 +10,7 @@ namespace kvlab {
 // The machine's vectors of floats.
 using Packet = Eigen::internal::packet_traits<float>::type;
 constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
-// GCC warns that a template argument loses a vector type's alignment.
+// GCC warns that a template argument loses alignment.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 using PacketBlock = Eigen::internal::PacketBlock<Packet, kPacket>;
@@ -22,7 +22,7 @@ inline void store_packet(float* x, const Packet& p) { Eigen::internal::pstoreu(x
 
 namespace packets {
 
-// Adds the upper half of each block of Size lanes to its lower half; the blocks of a come first.
+// Adds the upper half of each block of Size lanes to its lower half; blocks of a first.
 template <int Size, std::size_t... Lane>
 inline Packet fold(const Packet& a, const Packet& b, std::index_sequence<Lane...> /*lanes*/) {
   constexpr int half = Size / 2;
@@ -42,8 +42,7 @@ inline Packet fold_all(const Packet* p) {
 
 }  // namespace packets
 
-// Sums over the lanes of each of Count vectors, bit for bit as Eigen's predux; packets of sums that are more than half full take a quarter
-// of its shuffles.
+// Lane sums, bit for bit as Eigen's predux.
 template <int Count>
 inline void fill_sums_of_lanes(const Packet (&p)[Count], float* sums) {
   int i = 0;
@@ -60,7 +59,7 @@ inline void fill_sums_of_lanes(const Packet (&p)[Count], float* sums) {
   for (; i < Count; ++i) sums[i] = Eigen::internal::predux(p[i]);
 }
 
-// to [columns, rows] = from [rows, columns], with row strides to_stride and from_stride.
+// to [columns, rows] = from [rows, columns].
 inline void transpose(const float* from, std::int64_t rows, std::int64_t columns, std::int64_t from_stride, float* to,
                       std::int64_t to_stride) {
   std::int64_t r = 0;

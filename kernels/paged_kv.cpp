@@ -49,14 +49,14 @@ void unpack_int8(const HostPage& p, const std::uint8_t* page, std::int32_t token
   }
 }
 
-// One group of a page with few bits: the place of each of its codes, and of its scale and zero among the page's numbers of fp16.
+// Codes, and places of scale and zero among the page's fp16 numbers.
 struct Group {
   std::int64_t scale = 0, zero = 0;
   std::vector<CodePlace> codes;
   std::vector<std::int64_t> elements;  // of [tokens, head_dim]
 };
 
-// Calls f(group) for the groups of one side.
+// Calls f(group) for one side.
 template <class F>
 void for_each_group(const HostPage& p, bool keys, std::int32_t tokens, F&& f) {
   const int bits = bits_of(p.format);

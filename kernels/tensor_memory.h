@@ -11,13 +11,12 @@
 
 namespace kvlab {
 
-// Memory for the tensors of operations: CPU memory, or a GPU's. On a GPU all calls run in the order of the context's stream, and errors are
-// CudaError; the context outlives the memory.
+// CPU or GPU memory. GPU calls run in stream order and throw CudaError; the context outlives the memory.
 class TensorMemory {
  public:
   TensorMemory() = default;  // CPU memory
   explicit TensorMemory(CudaContext& cuda) : cuda_(&cuda) {}
-  // CPU memory that a GPU reads and writes too (PageCopy).
+  // CPU memory that a GPU also accesses (PageCopy).
   static TensorMemory pinned() {
     TensorMemory memory;
     memory.is_pinned_ = true;
@@ -33,7 +32,7 @@ class TensorMemory {
   void copy(void* to, const void* from, std::int64_t bytes) const;
   void copy_ranges(std::span<const cuda::CopyRange> ranges) const;
   void from_host(void* to, const void* host, std::int64_t bytes) const;
-  // Copies `n` numbers to CPU memory; waits for the stream.
+  // Waits for the stream.
   template <class T>
   [[nodiscard]] std::vector<T> to_host(const T* from, std::int64_t n) const {
     std::vector<T> host(static_cast<std::size_t>(n));
@@ -48,7 +47,7 @@ class TensorMemory {
   bool is_pinned_ = false;
 };
 
-// An array in such memory that grows and shrinks like a vector. T is trivial.
+// Vector-like; T is trivial.
 template <class T>
 class TensorArray {
  public:
@@ -71,13 +70,13 @@ class TensorArray {
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
 
-  // Switches to another memory and becomes empty, unless it is there already.
+  // Becomes empty if the memory differs.
   void settle_in(TensorMemory memory) {
     if (memory.cuda() == memory_.cuda()) return;
     release();
     memory_ = memory;
   }
-  // Moves the elements to another memory; they are there on return, or for work launched afterwards.
+  // Elements are there on return, or for later launches.
   void move_to(TensorMemory memory) {
     const std::vector<T> all = on_host();
     TensorArray there(memory);
@@ -94,7 +93,6 @@ class TensorArray {
     resize(n);
     if (n > old) assign(old, n - old, value);
   }
-  // Elements [begin, begin + n) become `value`.
   void assign(std::int64_t begin, std::int64_t n, T value) {
     const std::vector<T> values(static_cast<std::size_t>(n), value);
     memory_.from_host(data_ + begin, values.data(), n * kBytes);
@@ -107,7 +105,6 @@ class TensorArray {
     resize(size_ + n);
     memory_.from_host(data_ + size_ - n, host, n * kBytes);
   }
-  // Removes the first n elements.
   void drop_front(std::int64_t n) {
     if (n == 0) return;
     TensorArray rest(memory_);

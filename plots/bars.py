@@ -5,13 +5,12 @@ import textwrap
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+import settings
 import style
 from groups import mean_and_interval, seeds_note, views
+from metrics import COSTS_OF_A_SEARCH, SEARCHED, title_of, where_found
 
 _HIT = ("prefix_hit_frac", "Prefix hit ratio (share)")
-# The quantity that a search varied; of each run one is given.
-SEARCHED = (("search_rate_per_s", "Highest rate that attains the SLO (requests/s)"), ("search_concurrency", "Most users within the SLO (users)"),
-            ("search_replicas", "Fewest replicas that attain the SLO (replicas)"), ("search_tp", "Lowest TP that attains the SLO"))
 _TTFT, _TPOT = ("ttft_p99_ms", "P99 TTFT (ms)"), ("tpot_p99_ms", "P99 TPOT (ms)")
 _E2E, _OUTPUT = ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "Output (tokens/s)")
 _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
@@ -20,6 +19,7 @@ _MAX_PANELS = 4
 MAX_BARS = 24
 _SHORT_LABEL = 16  # characters; with longer ones the panels are side by side across the page
 _LABEL_WIDTH = 30
+_LETTER_IN, _PANEL_IN = 0.055, 0.8  # width of a letter of a label, and of the narrowest panel
 _LINE_IN = 0.105  # of text
 _AROUND_IN = 0.5  # a panel's axis and its label
 _TEXT_IN = {False: 0.5, True: 1.0}  # title and note of a figure; wide ones have longer names
@@ -36,8 +36,10 @@ def metrics_of(summary):
     wanted = [_TTFT, _TPOT, _GOODPUT if _has(summary, _GOODPUT) else _E2E, _OUTPUT]
     if _HIT[0] in summary and summary[_HIT[0]].nunique() > 1:
         wanted.insert(0, _HIT)
-    wanted[:0] = [m for m in SEARCHED if _has(summary, m)]
-    return wanted[:_MAX_PANELS]
+    found = [m for m in SEARCHED if _has(summary, m)]
+    if found:
+        found += [(c, title_of(c)) for c in COSTS_OF_A_SEARCH if c in summary and summary[c].nunique() > 1]
+    return (found + wanted)[:_MAX_PANELS]
 
 
 def _largest(values):
@@ -49,11 +51,6 @@ def is_logarithmic(means):
     """True where bars differ so much that the shortest cannot be seen beside the longest."""
     positive = [m for m in means if np.isfinite(m) and m > 0]
     return bool(positive) and max(positive) >= _LOG_FROM * min(positive)
-
-
-def _value_text(value):
-    """Three digits, so that bars of one panel compare: 1.40 beside 1.42. Whole numbers have no decimals."""
-    return f"{value:,.0f}" if value >= 99.95 or value == round(value) else f"{value:#.3g}"
 
 
 def _scale(axis, means, ends):
@@ -68,10 +65,13 @@ def _scale(axis, means, ends):
         axis.xaxis.set_major_locator(MaxNLocator(nbins=3))
 
 
-def _bars(axis, stats):
+def _bars(axis, stats, empty):
     place = np.arange(len(stats))
     means, halves = [s[0] for s in stats], [s[1] for s in stats]
-    axis.barh(place, means, height=0.68, color="#8aa6c8", edgecolor="#1b1b3a", linewidth=0.5)
+    if is_logarithmic(means):  # the length of a bar has no meaning there
+        axis.plot(means, place, marker="o", linestyle="none", color="#1f5fa8", markersize=3.5, markeredgewidth=0)
+    else:
+        axis.barh(place, means, height=0.68, color="#8aa6c8", edgecolor="#1b1b3a", linewidth=0.5)
     sure = [i for i, h in enumerate(halves) if h > 0]
     if sure:
         axis.errorbar([means[i] for i in sure], sure, xerr=[halves[i] for i in sure], fmt="none", ecolor="black", elinewidth=0.7, capsize=1.8, capthick=0.7)
@@ -80,7 +80,9 @@ def _bars(axis, stats):
     start = axis.get_xlim()[0]
     for y, (mean, end) in enumerate(zip(means, ends)):
         if np.isfinite(mean):
-            axis.annotate(_value_text(mean), (max(end, start), y), (2, 0), textcoords="offset points", va="center", fontsize=6, bbox=_BEHIND)
+            axis.annotate(style.three_digits(mean), (max(end, start), y), (3, 0), textcoords="offset points", va="center", fontsize=6, bbox=_BEHIND)
+        elif empty:
+            axis.annotate(empty, (start, y), (3, 0), textcoords="offset points", va="center", fontsize=6, color="#606060")
     axis.grid(axis="y", visible=False)
 
 
@@ -115,29 +117,36 @@ def _bar_in(labels):
     return 0.05 + _LINE_IN * max(label.count("\n") + 1 for label in labels)
 
 
+def _columns(labels, num_metrics, width):
+    """Panels side by side that have room beside the labels."""
+    label_in = _LETTER_IN * max(len(line) for label in labels for line in label.split("\n"))
+    return max(1, min(num_metrics, int((width - label_in) / _PANEL_IN)))
+
+
 def _panels(name, texts, num_metrics):
-    """Figure and axes for these bars: two panels a row in a column, or all side by side across the page."""
+    """Figure, axes and the height that a panel needs: two panels a row in a column, or all side by side across the page."""
     is_wide = _is_wide(texts)
     labels = _labels(texts, is_wide)
-    columns = num_metrics if is_wide else min(2, num_metrics)
+    wanted = num_metrics if is_wide else min(2, num_metrics)
+    width = style.width_of(name, style.PAGE_IN if is_wide else style.COLUMN_IN)
+    columns = min(wanted, _columns(labels, num_metrics, width)) if "size" in settings.of(name) else wanted
     rows = -(-num_metrics // columns)
     height = rows * (_AROUND_IN + _bar_in(labels) * len(labels))
-    width = style.PAGE_IN if is_wide else style.COLUMN_IN
     figure, axes = style.grid(name, rows, columns, width, height, sharey=True)
     axes[0, 0].set_yticks(range(len(labels)), labels)
     axes[0, 0].invert_yaxis()
     for axis in axes.flat[num_metrics:]:
         axis.set_visible(False)
-    return figure, list(axes.flat[:num_metrics])
+    return figure, list(axes.flat[:num_metrics]), _bar_in(labels) * len(labels)
 
 
-def draw_bars(name, lines, metrics, slo_ms, folder, title="", note=""):
-    """`lines`: (text, rows) of each bar from above; `metrics`: (column, title) of each panel."""
-    figure, axes = _panels(name, [text for text, _ in lines], len(metrics))
+def draw_bars(name, lines, metrics, slo_ms, folder, title="", note="", empty=""):
+    """`lines`: (text, rows) of each bar from above; `metrics`: (column, title) of each panel; `empty`: the text in place of a bar without a number."""
+    figure, axes, least_in = _panels(name, [text for text, _ in lines], len(metrics))
     limits = []
     for axis, (column, text) in zip(axes, metrics):
         stats, text, unit = _in_seconds([mean_and_interval(part[column]) for _, part in lines], text)
-        _bars(axis, stats)
+        _bars(axis, stats, empty)
         is_log = axis.get_xscale() == "log"
         axis.set_xlabel("\n".join(textwrap.wrap(text + (", log" if is_log else ""), 26)))
         metric = column.split("_")[0]
@@ -149,7 +158,7 @@ def draw_bars(name, lines, metrics, slo_ms, folder, title="", note=""):
         for axis, at in limits:
             _clear_of(axis, at)
 
-    return style.save(figure, folder, name, title=title, note=note, place=place)
+    return style.save(figure, folder, name, title=title, note=note, place=place, least_in=least_in)
 
 
 def _pages(view, num_metrics):
@@ -167,10 +176,11 @@ def draw(results, folder, every=False):
         return
     results.need("summary", [column for column, _ in NEEDED], "the bar comparison")
     metrics = [m for m in metrics_of(results.summary) if results.summary[m[0]].notna().any()]
+    columns = [column for column, _ in metrics]
     for view in views(results, "comparison", every=every, most=MAX_BARS):
         if len(view.lines) < 2 or not metrics:
             continue
         for i, lines in enumerate(_pages(view, len(metrics))):
             name = f"comparison{view.suffix}" + (f"_{i + 1}" if i else "")
             note = view.footnote(seeds_note(part for _, part in lines))
-            yield draw_bars(name, [(view.shown(text), part) for text, part in lines], metrics, results.slo_ms, folder, view.title, note), view.note
+            yield draw_bars(name, [(view.shown(text), where_found(results, part, columns)) for text, part in lines], metrics, results.slo_ms, folder, view.title, note, "none" if results.search is not None else ""), view.note

@@ -5,6 +5,7 @@ import pandas as pd
 
 import style
 from groups import panelled
+from load_curves import on_one_line
 
 TITLES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End-to-end latency"}
 COLUMNS = ["run", "arrival_ns", "first_token_ns", "last_token_ns", "output_tokens", "state"]
@@ -78,6 +79,16 @@ def curves_of(lines, latency, metric):
     return [(text, values) for text, values in curves if len(values) > 0]
 
 
+def _same_lines(view, panels):
+    """A sentence that names the lines that cover each other in every panel; "" for none."""
+    shares = np.linspace(0.02, 0.98, 25)
+    found = {}
+    for _, lines in panels:
+        for text, values in lines:
+            found.setdefault(text, []).append(np.column_stack([shares, np.quantile(values, shares), 0 * shares]))
+    return on_one_line(view, [(text, np.concatenate(curves)) for text, curves in found.items() if len(curves) == len(panels)])
+
+
 def draw(results, folder, every=False):
     """Yields (name, note) of the figures written."""
     if results.requests is None or results.summary is None:
@@ -90,4 +101,4 @@ def draw(results, folder, every=False):
             panels = [p for p in panels if p[1]]
             if panels:
                 order = [text for text, _ in view.lines]
-                yield draw_panels(view.figure, panels, order, metric, results.slo_ms.get(metric), folder, view.title, view.footnote(), view.shown), view.note
+                yield draw_panels(view.figure, panels, order, metric, results.slo_ms.get(metric), folder, view.title, view.footnote(_same_lines(view, panels)), view.shown), view.note

@@ -10,13 +10,8 @@ import settings
 import style
 from groups import View, axis_named, cut_lines, combinations, lines_of, mean_and_interval, number_axis, only_lines, seeds_note
 from load import ResultsError, axis_title, is_numeric, value_text
+from metrics import STATISTICS, refuse_empty, title_of, usable
 from names import shown
-
-_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
-_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token latency", "e2e": "end-to-end latency", "queueing": "queueing time"}
-_TITLES = {"goodput_per_s": "Goodput (requests/s)", "output_tokens_per_s": "Output (tokens/s)", "requests_per_s": "Throughput (requests/s)",
-           "slo_attainment_frac": "Requests within the SLO (share)", "prefix_hit_frac": "Prefix hit ratio (share)"}
-
 
 def defaults(results):
     """Data of the usual figures, so that one key of them may be changed: `throughput_latency_ttft: {statistic: p50}`."""
@@ -27,24 +22,17 @@ def defaults(results):
             **curves, **more}
 
 
-def _column(results, metric, statistic, place):
+def column_of(results, metric, statistic, place):
     """(column, its label) of a metric. ResultsError: there is none."""
-    columns = [c for c in results.summary.columns if is_numeric(results.summary[c]) and c not in ("run", "seed")]
+    columns = usable(results.summary)
+    refuse_empty(f"{place}.metric", metric, results.summary)
     if metric in columns:
-        return metric, _title(metric)
+        return metric, title_of(metric)
     column = f"{metric}_{statistic}_ms"
     if column not in columns:
-        known = dict.fromkeys([c.rsplit("_", 2)[0] for c in columns if c.endswith("_ms") and c.rsplit("_", 2)[1] in _STATISTICS])
+        known = dict.fromkeys([c.rsplit("_", 2)[0] for c in columns if c.endswith("_ms") and c.rsplit("_", 2)[1] in STATISTICS])
         raise settings.unknown(f"{place}.metric", metric, [*known, *columns])
-    return column, _title(column)
-
-
-def _title(column):
-    for name, text in _NAMES.items():
-        statistic = column.removeprefix(f"{name}_").removesuffix("_ms")
-        if column.startswith(f"{name}_") and statistic in _STATISTICS:
-            return f"{statistic.upper() if statistic != 'mean' else 'Mean'} {text} (ms)"
-    return _TITLES.get(column) or axis_title(column)
+    return column, title_of(column)
 
 
 class _Figure:
@@ -52,7 +40,7 @@ class _Figure:
 
     def __init__(self, results, name, own):
         self.results, self.name, self.own, self.place = results, name, own, f"figures.{name}"
-        self.statistic = settings.one_of(f"{self.place}.statistic", own.get("statistic", "p99"), (*_STATISTICS, "cdf"))
+        self.statistic = settings.one_of(f"{self.place}.statistic", own.get("statistic", "p99"), (*STATISTICS, "cdf"))
         varying = [a for a in results.axes if results.summary[a].nunique(dropna=False) > 1]
         self.panel = axis_named(results.axes, own["panel"], f"{self.place}.panel") if own.get("panel") else None
         self.x = self._x_of(own.get("x") or (None if name == "comparison" or self.statistic == "cdf" else results.rate_axis()))
@@ -100,7 +88,7 @@ class _Figure:
         view, metrics = self._lines(), self.own["metric"]
         if self.statistic == "cdf":
             return self._draw_cdf(view, metrics, folder)
-        columns = [_column(self.results, metric, self.statistic, self.place) for metric in metrics]
+        columns = [column_of(self.results, metric, self.statistic, self.place) for metric in metrics]
         if self.x is None or (self.x in self.results.axes and not is_numeric(self.results.summary[self.x])):
             return self._draw_bars(view, columns, folder)
         if len(columns) > 1 and self.panel is not None:
@@ -143,7 +131,7 @@ class _Figure:
                 style.limit(axis, "y", self.results.slo_ms[column.split("_")[0]] / unit, "SLO")
             axis.set_ylabel(text.replace("(ms)", "(s)") if unit > 1 else text)
             style.panel_title(axis, title)
-        x = _TITLES.get(self.x) or axis_title(self.x)
+        x = axis_title(self.x) if self.x in self.results.axes else title_of(self.x)
         style.outer_labels(axes, x, axes[0].get_ylabel()) if len(columns) == 1 else axes[-1].set_xlabel(x)
         legend = ([handles[t] for t in order if t in handles], [view.shown(t) for t in order if t in handles]) if len(handles) > 1 else ()
         note = view.footnote(seeds_note(part for _, rows in view.lines for _, part in combinations(rows, [a for a in self.results.axes if a not in self.series])))

@@ -9,6 +9,7 @@ import style
 from families import FAMILIES, MARKERS
 from groups import only_labels, policy_names, spread_evenly
 from heat_maps import maps, needles, one_recipe, source_of
+from legends import Blocks
 from load import ResultsError
 from names import shown
 
@@ -16,8 +17,7 @@ SUMMARY_COLUMNS = ("recipe budget_tokens attention_mass output_rel_err topk_reca
             "host_bytes_frac disk_bytes_frac family").split()
 _GREY = {"color": "#b4b4b4", "linestyle": "none", "markersize": 2.4, "markeredgewidth": 0, "zorder": 1.2}
 _MAX_GREY = 40  # policies that a note names
-_LEGEND_COLUMNS = 5
-_TALLEST = 7  # entries of a block in one column
+_NEAR_ONE = 0.85  # masses from which a linear axis tells policies apart
 FRONT = {"color": "black", "linewidth": 2.4, "alpha": 0.2}
 
 
@@ -98,29 +98,8 @@ def draw_others(axis, points, others, x, y):
         axis.plot(rows[x], rows[y], marker=MARKERS[family], **_GREY)
 
 
-def _split(block, most):
-    """A block in pieces of about equal heights, none above `most`."""
-    pieces = -(-len(block) // most)
-    height = -(-len(block) // pieces)
-    return [block[i : i + height] for i in range(0, len(block), height)]
-
-
-def _legend_columns(blocks):
-    """Blocks side by side: tall ones in columns of their own, next to each other, the others where there is room first."""
-    tall = [piece for block in blocks if len(block) > _TALLEST for piece in _split(block, _TALLEST)]
-    rest = sorted((block for block in blocks if len(block) <= _TALLEST), key=len, reverse=True)
-    height = max([len(block) for block in tall + rest] + [-(-sum(map(len, blocks)) // _LEGEND_COLUMNS)])
-    columns = [list(piece) for piece in tall]
-    for block in rest:
-        room = next((c for c in columns if len(c) + len(block) <= height), None)
-        if room is None:
-            columns.append(room := [])
-        room.extend(block)
-    return columns, height
-
-
 def legend_of(points, looks, figure, more=()):
-    """Families side by side, each under its name: handles, labels and the number of columns. `more`: entries of another block."""
+    """Families side by side, each under its name, as the legend of style.save(). `more`: entries of another block."""
     blocks = [list(more)] if more else []
     for family, rows in points.groupby("family", sort=False):
         names = rows["name"].unique()
@@ -129,14 +108,17 @@ def legend_of(points, looks, figure, more=()):
         if family == "selection" and is_elsewhere(rows).any():
             hollow = {"color": FAMILIES[family], "marker": MARKERS[family], "markerfacecolor": "white", "linestyle": "--", "linewidth": 0.7, "markersize": 4}
             blocks[-1].append((Line2D([], [], **hollow), "hollow: rest in CPU memory"))
-    columns, height = _legend_columns(blocks)
-    blank = (Line2D([], [], linestyle="none"), "")
-    entries = [entry for c in columns for entry in c + [blank] * (height - len(c))]
-    return [h for h, _ in entries], [t for _, t in entries], len(columns)
+    return (Blocks(blocks, Line2D([], [], linestyle="none")),)
 
 
 def mass_scale(axis, low, high=1):
-    """Stretches masses near 1, where most policies are, as a logarithmic axis of what is lost would. The axis ends above `high`."""
+    """Stretches masses near 1, where most policies are, as a logarithmic axis of what is lost would; linear where all of them are near 1. The axis
+    ends above `high`. Returns the name of the scale."""
+    if low >= _NEAR_ONE:
+        room = 0.08 * max(high - low, 0.01)
+        axis.set_ylim(low - room, min(high + room, 1 + room))
+        return "linear"
+
     def to_axis(m):
         return -np.log10(np.maximum(1.004 - np.asarray(m, dtype=float), 1e-9))
 
@@ -144,6 +126,7 @@ def mass_scale(axis, low, high=1):
     ticks = [t for t in (0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1) if t >= low]
     axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
     axis.set_ylim(max(0, low - 0.05), 1.0024 if high > 0.98 else high + 0.4 * (1 - high))
+    return "log"
 
 
 def _draw_curves(axis, points, x, y, looks):
@@ -204,8 +187,8 @@ def _fidelity_axes(left, right, points, lossy, x, title):
         style.logarithmic(axis, "x", points[x].min(), points[x].max())
         axis.set_xlim(points[x].min() * 0.5, points[x].max() * 1.15)
         axis.set_xlabel(title)
-    mass_scale(left, points["attention_mass"].min(), points["attention_mass"].max())
-    left.set_ylabel("Attention mass kept\n(share, on a log scale of what is lost)")
+    scale = mass_scale(left, points["attention_mass"].min(), points["attention_mass"].max())
+    left.set_ylabel("Attention mass kept\n(share, on a log scale of what is lost)" if scale == "log" else "Attention mass kept (share)")
     if len(lossy):
         style.logarithmic(right, "y", lossy["output_rel_err"].min(), lossy["output_rel_err"].max())
         right.set_ylim(bottom=lossy["output_rel_err"].min() * 0.45)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+import best
 import settings
 from load import ResultsError, is_numeric, label_of, slug, value_text
 from names import shown
@@ -12,6 +13,7 @@ from policies import is_policy_axis
 from style import MAX_LINES
 
 MAX_VIEWS = 4
+MAX_SETTINGS = 12  # of several numeric axes: with more of them the best is drawn
 _MAX_PANELS = 6
 _MAX_NAMED = 12  # lines left out that a figure names
 
@@ -41,7 +43,8 @@ def mean_and_interval(values):
 
 def num_seeds(rows):
     """Runs of one combination that say something of their own: 1 where the seed changes nothing in any of them."""
-    return len(rows) if len(rows.drop(columns=["run", "seed"], errors="ignore").drop_duplicates()) > 1 else min(1, len(rows))
+    differs = any(rows[c].nunique(dropna=False) > 1 for c in rows.columns if c not in ("run", "seed")) if len(rows) > 1 else False
+    return len(rows) if differs else min(1, len(rows))
 
 
 def seeds_note(parts):
@@ -247,18 +250,54 @@ def _titled(axes, values):
     return named, ", ".join(f"{name} {value}" for name, value in named)
 
 
+def _chosen(found, most, numeric, text, every):
+    """The combinations of numeric axes to draw, and a note on the others: those at which lines differ most, else evenly spaced ones."""
+    if every or len(found) <= most:
+        return found, ""
+    kept, of = best.most_different(found, most, text), f" of {len(found)} values of {', '.join(numeric)} drawn"
+    return (spread_evenly(found, most), f"{most}{of}") if kept is None else (kept, f"{most}{of}, where lines differ most")
+
+
+def _best_slice(rows, axes, numeric, swept):
+    """The rows of the best setting along the numeric axes (all but the first, where no other axis is left for lines), and a note. `swept`: with
+    the axis that a figure has on x."""
+    fixed = numeric if len(axes) > len(numeric) else numeric[1:]
+    setting, column = best.best_setting(rows, swept)
+    setting = {a: v for a, v in setting.items() if a in fixed}
+    for axis, value in setting.items():
+        rows = rows[rows[axis] == value]
+    told = ", ".join(f"{a.split('.')[-1]} {value_text(v)}" for a, v in setting.items())
+    note = f"one value of {', '.join(fixed)}, at the {best.sentence(column)}: {told}" if setting else ""
+    return rows, note, told
+
+
+def _sliced(results, name, axes, numeric, rows, every, most):
+    """A view of the best setting of a sweep with several numeric axes; figure `settings` (sweep_map.py) has the others. `numeric`: the axes
+    without and with the one on x."""
+    kept, note, told = _best_slice(rows, [a for a in axes if rows[a].nunique(dropna=False) > 1], *numeric)
+    left = [a for a in axes if kept[a].nunique(dropna=False) > 1] or axes[:1]
+    axis = number_axis(kept, left)
+    view = cut_lines(View("", lines_of(kept, left, results.name), name, source=results.source, axis=axis), every, most)
+    view.note, view.title = "; ".join(filter(None, (view.note, note))), shown(told, name) if told else ""
+    return view
+
+
 def views(results, name, without=None, every=False, most=MAX_LINES):
-    """One view where the lines fit into it; else one per combination of the numeric axes, a few of them, or all with `every`.
-    `name`: of the figure; `without`: an axis that it already has on x; `most`: lines of one view."""
+    """One view where the lines fit into it; else one per combination of the numeric axes, a few of them, or all with `every`; of several numeric
+    axes with many combinations the best one. `name`: of the figure; `without`: an axis that it already has on x; `most`: lines of one view."""
     axes, numeric, text = _split_axes(results, without)
     rows, own = results.summary, settings.of(name).get("max_lines")
     axis = number_axis(rows, axes)
+    swept = numeric + ([without] if without is not None and rows[without].nunique() > 1 else [])
+    has_few = len(rows[axes].drop_duplicates()) <= (own or MAX_LINES) if axes else True
+    if len(swept) > 1 and not every and not has_few and _num_settings(rows, swept) > MAX_SETTINGS:
+        chosen = only_lines(rows, [("", rows)], results.axes, name) if isinstance(settings.of(name).get("only"), dict) else [("", rows)]
+        return [_sliced(results, name, axes, (numeric, swept), chosen[0][1], every, own or most)] if chosen else []
     whole = View("", only_lines(rows, lines_of(rows, axes, results.name), results.axes, name, axis), name, source=results.source, axis=axis)
     if len(whole.lines) <= (own or MAX_LINES) or not numeric or not text:
         return [cut_lines(whole, every, own or most)]
     found = combinations(pd.concat([part for _, part in whole.lines]).sort_index(), numeric)
-    kept = found if every else spread_evenly(found, MAX_VIEWS)
-    note = f"{len(kept)} of {len(found)} values of {', '.join(numeric)} drawn" if len(kept) < len(found) else ""
+    kept, note = _chosen(found, MAX_VIEWS, numeric, text, every)
     result = []
     for values, part in kept:
         named, title = _titled(numeric, values)
@@ -269,21 +308,26 @@ def views(results, name, without=None, every=False, most=MAX_LINES):
     return result
 
 
+def _num_settings(rows, numeric):
+    return len(rows[numeric].drop_duplicates())
+
+
 def panelled(results, name, every=False, together=_MAX_PANELS):
     """A view whose panels are the values of the numeric axes, six of them or all with `every`, where there are more lines than `together`."""
     axes, numeric, text = _split_axes(results, None)
     rows = results.summary
+    if len(numeric) > 1 and not every and _num_settings(rows, numeric) > MAX_SETTINGS:
+        return views(results, name, every=every)
     lines = only_lines(rows, lines_of(rows, axes, results.name), results.axes, name, number_axis(rows, axes))
     if len(lines) <= together or not numeric or not text:
         return views(results, name, every=every)
     found = combinations(pd.concat([part for _, part in lines]).sort_index(), numeric)
-    kept = found if every else spread_evenly(found, _MAX_PANELS)
+    kept, note = _chosen(found, _MAX_PANELS, numeric, text, every)
     view = View("", lines_of(rows, text, results.name), name, source=results.source)
     view = cut_lines(view, every, settings.of(name).get("max_lines", MAX_LINES))
     texts = [label for label, _ in view.lines]
     for values, part in kept:
         parts = dict(lines_of(part, text, results.name))
         view.panels.append((shown(_titled(numeric, values)[1], name), [(t, parts[t]) for t in texts if t in parts]))
-    notes = [view.note, f"{len(kept)} of {len(found)} values of {', '.join(numeric)} drawn" if len(kept) < len(found) else ""]
-    view.note = "; ".join(filter(None, notes))
+    view.note = "; ".join(filter(None, (view.note, note)))
     return [view]

@@ -3,7 +3,6 @@
 Joins a results folder of graded answers, or a replay, with a serving experiment on one host, by recipe and budget (budgets.py).
 """
 
-import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +16,11 @@ import setting
 import settings
 import style
 from families import FAMILIES
+from marks import budgets_note, label_budgets
 from fidelity import FRONT, choose, draw_front, draw_others, label_front, left_out_note, legend_of, looks_of, mass_scale, pareto
 from groups import at_first, mean_and_interval, only_labels, others_of, seeds_note
-from load import Unjoinable, axis_title, value_text
+from load import Unjoinable, value_text
+from metrics import SEARCHED, is_cost, refuse_empty, title_of, usable
 from names import model_name, shown
 from policies import full_name
 
@@ -27,7 +28,7 @@ ACCURACY, FIDELITY = "accuracy_serving", "fidelity_serving"
 _BEST, _HIGHEST, _LOWEST = "best", "highest", "lowest"  # the load at which a metric is taken
 _MAX_NAMED = 6
 _THIN = {"elinewidth": 0.4, "capsize": 1, "capthick": 0.4}
-_LABEL_WIDTH = 33  # characters of a line below a panel
+_LABEL_IN = 1.9  # width of a panel whose label has room for the model
 _HOSTS = {"sim": "simulated", "engine": "measured"}
 
 
@@ -42,30 +43,27 @@ class Metric:
     more_is_better: bool
 
 
-_SEARCH = Metric("search_rate_per_s", "Highest rate that attains the SLO", "requests/s", _HIGHEST, True)
-_GOODPUT = Metric("goodput_per_s", "Goodput within the SLO", "requests/s", _BEST, True)
 _OUTPUT = Metric("output_tokens_per_s", "Output", "tokens/s", _HIGHEST, True)
-_TPOT = Metric("tpot_mean_ms", "Mean time per output token", "ms", _LOWEST, False)
 
 
 def _metric_of(column):
     """Times and costs are better where they are less, and are taken at the lowest load."""
-    title, _, unit = axis_title(column).rstrip(")").partition(" (")
-    is_cost = column.endswith(("_ms", "_per_token"))
-    return Metric(column, title, unit, _LOWEST if is_cost else _BEST, not is_cost)
+    title, _, unit = title_of(column).rstrip(")").rpartition(" (")
+    return Metric(column, title or unit, unit if title else "", _LOWEST if is_cost(column) else _BEST, not is_cost(column))
 
 
-def _has(rows, column):
-    return column in rows and rows[column].notna().any()
+_GOODPUT = Metric("goodput_per_s", "Goodput within the SLO", "requests/s", _BEST, True)
+_TPOT = Metric("tpot_mean_ms", "Mean time per output token", "ms", _LOWEST, False)
 
 
 def _metrics(rows, name):
-    """Those that the settings name, else the rate found or goodput, output and time per token, where the runs have them."""
-    wanted = settings.of(name).get("metric")
+    """Those that the settings name, else the quantity found or goodput, output and time per token, where the runs have them."""
+    wanted, known = settings.of(name).get("metric"), usable(rows)
     if wanted is None:
-        return [m for m in (_SEARCH if _has(rows, _SEARCH.column) else _GOODPUT, _OUTPUT, _TPOT) if _has(rows, m.column)]
-    known = [c for c in rows.columns if c.endswith(("_ms", "_per_s", "_frac", "_per_token")) and _has(rows, c)]
+        found = [_metric_of(column) for column, _ in SEARCHED if column in known]
+        return [m for m in (*(found or [_GOODPUT]), _OUTPUT, _TPOT) if m.column in known]
     for column in wanted:
+        refuse_empty(f"figures.{name}.metric", column, rows)
         settings.one_of(f"figures.{name}.metric", column, known)
     return [_metric_of(c) for c in wanted]
 
@@ -209,6 +207,15 @@ def _points(found, graded, served):
     return points.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
 
 
+def _with_numbers(points, metrics, serving):
+    """The points that have every metric, and a note on the others: a search may find nothing. Unjoinable: none has them."""
+    lost = points[[m.column for m in metrics]].isna().any(axis=1)
+    if lost.all():
+        raise Unjoinable(f"{serving.folder} has no policy with a number in each of {', '.join(m.column for m in metrics)}")
+    without = ", ".join(shown(n) for n in _names(points[lost]))
+    return points[~lost].reset_index(drop=True), [f"No number of {' or '.join(m.title[0].lower() + m.title[1:] for m in metrics)}: {without}."] if lost.any() else []
+
+
 def joined(quality, serving, name):
     """Raises Unjoinable where the folders have no policy and budget in common."""
     metrics = _metrics(serving.summary, name)
@@ -222,9 +229,10 @@ def joined(quality, serving, name):
     if not found:
         kept, run = ", ".join(_names(graded)), ", ".join(_names(served))
         raise Unjoinable(f"no KV policy is in both folders, by recipe and budget: {quality.folder} has {kept}; {serving.folder} serves {run}")
-    notes = [*_budget_note(found, prompts, name), f"Serving: {seeds}" if seeds else "", *_only_note(graded, served, found, name)]
+    points, lost = _with_numbers(_points(found, graded, served), metrics, serving)
+    notes = [*lost, *_budget_note(found, prompts, name), f"Serving: {seeds}" if seeds else "", *_only_note(graded, served, found, name)]
     notes += [*_drawn_note("Answers" if quality.is_accuracy else "Replay", asked, name), *_drawn_note("Served", drawn, name)]
-    return Joined(_points(found, graded, served), metrics, axis, [n for n in notes if n])
+    return Joined(points, metrics, axis, [n for n in notes if n])
 
 
 # ---- the figure ----
@@ -260,13 +268,28 @@ def y_title(quality):
     return f"Attention mass kept (share)\nin replay of the model {_model_of(quality)}"
 
 
-def x_lines(metric, load):
-    """The label of a metric: its name, and the load and unit. `load`: the axis of loads, or None where there is one load."""
-    at = f"at the {metric.load} load " if load else ""
-    return [metric.title, f"{at}({metric.unit})"]
+def x_title(metric, load):
+    """The name of a metric, the load that it is taken at, and its unit. `load`: the axis of loads, or None where there is one load."""
+    inside = [f"at the {metric.load} load"] if load else []
+    inside += [metric.unit] if metric.unit else []
+    inside += [] if metric.more_is_better else ["reversed"]
+    return f"{metric.title} ({', '.join(inside)})" if inside else metric.title
 
 
-def _label_axes(axes, found, quality, serving):
+def _simulated(serving):
+    return f"{_HOSTS.get(serving.host, 'served')}: {told(serving)}"
+
+
+def _names_model(name, num_metrics):
+    """True where the labels of the panels have room for the model; else the note names it."""
+    return style.width_of(name, _width_in(num_metrics)) / num_metrics >= _LABEL_IN
+
+
+def _width_in(num_metrics):
+    return style.PAGE_IN if num_metrics > 1 else style.COLUMN_IN
+
+
+def _label_axes(axes, found, quality, serving, name):
     axes[0].set_ylabel(y_title(quality))
     if quality.is_accuracy:
         most = max((found.points["kept"] + found.points["above"]).max(), 0.01)
@@ -275,10 +298,8 @@ def _label_axes(axes, found, quality, serving):
         for axis in axes:
             mass_scale(axis, found.points["kept"].min(), found.points["kept"].max())
     for axis, metric in zip(axes, found.metrics):
-        title, unit = x_lines(metric, found.load)
-        unit = unit if metric.more_is_better else f"{unit[:-1]}, reversed)"
-        lines = [title, unit, f"{_HOSTS.get(serving.host, 'served')}: {told(serving)}"]
-        axis.set_xlabel("\n".join(part for line in lines for part in textwrap.wrap(line, _LABEL_WIDTH)))
+        title = x_title(metric, found.load)
+        axis.set_xlabel(f"{title}\n{_simulated(serving)}" if _names_model(name, len(axes)) else title)
 
 
 def _source_note(quality, serving):
@@ -299,12 +320,17 @@ def name_of(quality):
     return ACCURACY if quality.is_accuracy else FIDELITY
 
 
+def _notes(found, quality, serving, name, others):
+    at = "" if _names_model(name, len(found.metrics)) else f"{_simulated(serving)[0].upper()}{_simulated(serving)[1:]}."
+    return " ".join(filter(None, (at, *notes_of(found, quality, serving), budgets_note(found.points), left_out_note(others, name))))
+
+
 def draw(quality, serving, folder, every=False):
     """Yields (name, note) of the figure. `quality`: graded answers or a replay; `serving`: runs on one host."""
     name = name_of(quality)
     found = joined(quality, serving, name)
     points = found.points[found.points["name"].isin(only_labels(found.points["name"].unique(), name))].reset_index(drop=True)
-    figure, grid = style.grid(name, 1, len(found.metrics), style.PAGE_IN if len(found.metrics) > 1 else style.COLUMN_IN, 2.8, sharey=True)
+    figure, grid = style.grid(name, 1, len(found.metrics), _width_in(len(found.metrics)), 2.8, sharey=True)
     axes = list(grid[0])
     lines = [_front(points, metric) for metric in found.metrics]
     chosen, others = choose(points, [line["name"] for line in lines], name, every)
@@ -312,12 +338,12 @@ def draw(quality, serving, folder, every=False):
     looks = looks_of(coloured)
     for axis, metric, line in zip(axes, found.metrics, lines):
         _draw_panel(axis, points, looks, others, metric, line)
-    _label_axes(axes, found, quality, serving)
+    _label_axes(axes, found, quality, serving, name)
 
     def place():
         for axis, metric, line in zip(axes, found.metrics, lines):
             label_front(axis, points, line[line["name"].isin(chosen)], metric.column, "kept", -1, name)
+            label_budgets(axis, coloured, metric.column, "kept")
 
-    notes = [*notes_of(found, quality, serving), left_out_note(others, name)]
     legend = legend_of(coloured, looks, name, [(Line2D([], [], **FRONT), "Pareto front")])
-    yield style.save(figure, folder, name, *legend, note=" ".join(filter(None, notes)), place=place), " ".join(found.notes)
+    yield style.save(figure, folder, name, *legend, note=_notes(found, quality, serving, name, others), place=place), " ".join(found.notes)

@@ -122,8 +122,8 @@ def axis_title(axis):
     for suffix, unit in _UNITS:
         if last.endswith(suffix):
             stem = last[: -len(suffix)].replace("_", " ").strip()
-            return (stem + unit).strip().capitalize() if stem else unit.strip()
-    return last.replace("_", " ").capitalize().replace("Kv ", "KV ")
+            return (stem + unit).strip().capitalize().replace("Kv ", "KV ").replace("Gpu ", "GPU ") if stem else unit.strip()
+    return last.replace("_", " ").capitalize().replace("Kv ", "KV ").replace("Gpu ", "GPU ")
 
 
 def value_text(value):

@@ -1,11 +1,17 @@
 """Throughput-latency curves, goodput over offered load, and the attainment that a search saw."""
 
 import numpy as np
+import pandas as pd
 
 import style
 from groups import View, combinations, lines_of, mean_and_interval, number_axis, only_labels, seeds_note, views
 from load import axis_title
 
+_BEYOND = 2  # of the largest value found: the end of the axis of what a search tried
+_JOINED = 0.15  # of that axis: probes further apart are not joined
+_FAR_APART = 8  # the largest value found over the smallest, from which the axis is logarithmic
+_SATURATED = 0.93  # of the rate offered: a throughput below it no longer grows with the rate
+_SAME = 0.005  # of the largest value: curves that differ by less are one line to the eye
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 
 
@@ -13,6 +19,20 @@ def points(rows, axis, column):
     """One (rate, mean over seeds, half width of the interval) per swept value, in ascending order."""
     result = [(value, *mean_and_interval(part[column])[:2]) for value, part in rows.groupby(axis)]
     return np.array([p for p in result if np.isfinite(p[1])]).reshape(-1, 3)
+
+
+def on_one_line(view, curves):
+    """A sentence that names the lines that cover each other; "" for none. `curves`: (label, rows of x, y and more)."""
+    groups, most = [], max((c[:, 1].max() for _, c in curves), default=0)
+    for text, curve in curves:
+        same = next((g for g in groups if g[0].shape == curve.shape and np.allclose(g[0][:, 0], curve[:, 0], rtol=_SAME)
+                     and np.allclose(g[0][:, 1], curve[:, 1], rtol=_SAME, atol=_SAME * most)), None)
+        if same is None:
+            groups.append((curve, [view.shown(text)]))
+        else:
+            same[1].append(view.shown(text))
+    several = [names for _, names in groups if len(names) > 1]
+    return f"On one line: {'; '.join(', '.join(names) for names in several)}." if several else ""
 
 
 def draw_curve(axis, index, curve):
@@ -52,7 +72,8 @@ def scale_latency(axis, low, high):
 def _throughput_latency(results, view, metric, folder):
     rate = results.rate_axis()
     curves = [(text, points(rows, rate, f"{metric}_p99_ms"), dict(points(rows, rate, "requests_per_s")[:, :2])) for text, rows in view.lines]
-    curves = [(text, np.array([(x[r], y, half) for r, y, half in ys if r in x]).reshape(-1, 3)) for text, ys, x in curves]
+    is_over_rate = rate.endswith("rate_per_s") and any(x[r] < _SATURATED * r for _, _, x in curves for r in x)
+    curves = [(text, np.array([(r if is_over_rate else x[r], y, half) for r, y, half in ys if r in x]).reshape(-1, 3)) for text, ys, x in curves]
     curves = [c for c in curves if len(c[1])]
     if not curves:
         return None
@@ -62,11 +83,12 @@ def _throughput_latency(results, view, metric, folder):
     unit = 1000 if seconds else 1
     handles = [draw_curve(axis, i, c / [1, unit, unit]) for i, (_, c) in enumerate(curves)]
     scale_latency(axis, all_y.min() / unit, all_y.max() / unit)
-    axis.set_xlabel("Throughput (requests/s)")
+    axis.set_xlabel(axis_title(rate) if is_over_rate else "Throughput (requests/s)")
     axis.set_ylabel(f"P99 {LATENCIES[metric]} ({'s' if seconds else 'ms'})")
     if metric in results.slo_ms:
         style.limit(axis, "y", results.slo_ms[metric] / unit, "SLO")
-    return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
+    over = "Over the rate offered, for the throughput ends before it." if is_over_rate else ""
+    return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate, over, on_one_line(view, curves)), folder)
 
 
 def _goodput(results, view, folder):
@@ -87,7 +109,7 @@ def _goodput(results, view, folder):
     axis.set_ylim(0, 1.1 * top or 1)
     axis.set_xlabel(axis_title(rate))
     axis.set_ylabel("Goodput (requests/s)")
-    return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate), folder)
+    return _finish(figure, view, handles, [text for text, _ in curves], _note(view, rate, on_one_line(view, curves)), folder)
 
 
 # By what a search varies: the column of the value found, the title of its axis, and its name.
@@ -107,33 +129,62 @@ def _searched(results):
     return varied[0] if len(varied) == 1 and SEARCHED[varied[0]][0] in results.summary else None
 
 
+def in_pieces(x, y, most_gap):
+    """x and y with a gap wherever neighbours are further apart than this: nothing was simulated between them."""
+    apart = np.flatnonzero(np.diff(x) > most_gap) + 1
+    return np.insert(np.asarray(x, dtype=float), apart, np.nan), np.insert(np.asarray(y, dtype=float), apart, np.nan)
+
+
+def _attainment_end(results, view, varied, at):
+    """The right end of the axis: twice the largest value found, or the last value tried if that is less."""
+    found = pd.concat([rows[SEARCHED[varied][0]] for _, rows in view.lines]).max()
+    tried = results.search[at].max()
+    if np.isfinite(found):
+        return min(tried, _BEYOND * found)
+    lost = results.search.groupby(at)["slo_attainment_frac"].max() < 0.05  # what is beyond the last that attains shows nothing
+    return lost[lost].index.min() if varied in ("rate", "concurrency") and lost.any() else tried
+
+
+def _attainment_view(results, name):
+    lines, axis_name = dict(lines_of(results.summary, results.axes, results.name)), number_axis(results.summary, results.axes)
+    labels = only_labels(lines, name, axis_name)
+    view = View("", [(label, lines[label]) for label in labels[: style.MAX_LINES]], name, source=results.source, axis=axis_name)
+    view.left_out = tuple(labels[style.MAX_LINES :])
+    return view
+
+
+def _scale_attainment(axis, view, column, end):
+    """From 0 to the end; logarithmic where the values found are far apart."""
+    found = pd.concat([rows[column] for _, rows in view.lines])
+    if found.max() > _FAR_APART * found.min() > 0:
+        style.logarithmic(axis, "x", found.min(), end)
+        axis.set_xlim(0.8 * found.min(), 1.1 * end)
+    else:
+        axis.set_xlim(0, 1.03 * end)
+
+
 def _attainment(results, varied, folder):
     """Share of requests within the SLO at each value that a search tried; the one found is marked."""
     name = "attainment"
     column, title, noun = SEARCHED[varied]
     at = "value" if "value" in results.search else "rate_per_s"
-    lines = dict(lines_of(results.summary, results.axes, results.name))
-    axis_name = number_axis(results.summary, results.axes)
-    labels = only_labels(lines, name, axis_name)
-    view = View("", [(label, lines[label]) for label in labels[: style.MAX_LINES]], name, source=results.source, axis=axis_name)
-    view.left_out = tuple(labels[style.MAX_LINES :])
+    view = _attainment_view(results, name)
     figure, (axis,) = style.panels(name, 1, 1.8)
-    handles = []
+    end, handles = _attainment_end(results, view, varied, at), []
+    most_gap = max(_JOINED * end, 1 if varied in ("replicas", "tp") else 0)
     for i, (_, rows) in enumerate(view.lines):
         probes = results.search[results.search["run"].isin(rows["run"])].groupby(at)["slo_attainment_frac"].mean()
-        handles += axis.plot(probes.index, 100 * probes, **style.line(i))
+        handles += axis.plot(*in_pieces(probes.index, 100 * probes, most_gap), **style.line(i))
         found = rows[column].mean()
         axis.plot([found, found], [0, 0], marker="|", markersize=9, markeredgewidth=1.4, color=handles[-1].get_color(), clip_on=False, linestyle="none", zorder=3)
-    tried = results.search[results.search["attains"] == 1]["slo_attainment_frac"]
-    lost = results.search.groupby(at)["slo_attainment_frac"].max() < 0.05
-    falls = varied in ("rate", "concurrency")  # what is beyond the last that attains shows nothing
-    axis.set_xlim(0, lost[lost].index.min() if falls and lost.any() else results.search[at].max())
+    _scale_attainment(axis, view, column, end)
     axis.set_ylim(0, 102)
-    if len(tried):
+    if (results.search["attains"] == 1).any():
         style.limit(axis, "y", 100 * results.search_attainment, "wanted")
     axis.set_xlabel(title)
     axis.set_ylabel("Requests within the SLO (%)")
-    return _finish(figure, view, handles, [text for text, _ in view.lines], view.footnote(f"Points are the search's probes; a bar on the x axis is the {noun} found."), folder)
+    note = f"Points are the search's probes, joined where they are near; a bar on the x axis is the {noun} found."
+    return _finish(figure, view, handles, [text for text, _ in view.lines], view.footnote(note), folder)
 
 
 def draw(results, folder, every=False):

@@ -24,13 +24,18 @@ def _groups():
 
 @functools.lru_cache
 def table():
-    """({id: name}, {axis: form of its values}), without the models."""
-    return {key: name for group, ids in _groups().items() if group not in ("axes", "models") for key, name in ids.items()}, _groups()["axes"]
+    """({id: name}, {axis: form of its values}), without models and hardware."""
+    return {key: name for group, ids in _groups().items() if group not in ("axes", "models", "hardware") for key, name in ids.items()}, _groups()["axes"]
 
 
 def model_name(model, figure=""):
     """The name of a model, such as 'Llama-3.1-8B' of 'llama-3.1-8b'; the id where it has none. Ids of models are looked up whole."""
     return str(settings.of(figure)["names"].get(model, _groups()["models"].get(model, model)))
+
+
+def _whole_name(text, figure):
+    """The name of a model or a GPU, which are looked up whole; else the text."""
+    return model_name(_groups()["hardware"].get(text, text), figure) if text not in settings.of(figure)["names"] else model_name(text, figure)
 
 
 def _with_values(label, axes):
@@ -76,7 +81,7 @@ def shown(label, figure="", axis=""):
         return shown(f"{axis} {label}", figure)
     known, axes = table()
     label, parameters = entries.held(label, {entry: text for entry, text in settings.entry_texts.items() if entry not in own})
-    label = _without_own_part(_bracketed(", ".join(model_name(part, figure) for part in label.split(", ")), axes))
+    label = _without_own_part(_bracketed(", ".join(_whole_name(part, figure) for part in label.split(", ")), axes))
     text = _with_values(label, {a: form for a, form in axes.items() if a not in own})
     text = _WORD.sub(lambda match: str(own.get(match[0], known.get(match[0], match[0]))), text)
     return entries.unheld(text, parameters)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import accuracy
-import bars
 import cdf
 import claims
+import comparison
 import custom
 import fidelity
 import hit_ratio
 import joint
+import layout
 import load_curves
 import points
 import prefill
@@ -25,13 +26,14 @@ import replay_predicts
 import serving_fidelity
 import settings
 import style
+import sweep_map
 import table
 import timeline
 import validation
 import written
 from load import ResultsError, Unjoinable, load
 
-KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation, serving_fidelity)
+KINDS = (cdf, load_curves, timeline, hit_ratio, comparison, sweep_map, validation, serving_fidelity)
 
 
 @dataclass
@@ -50,8 +52,7 @@ class Drawn:
                 if name is None:  # the user's settings leave it out
                     continue
                 self.names.append(name)
-                if note:
-                    self.notes.append(f"{name}: {note}")
+                self.notes += [f"{name}: {text}" for text in (note, layout.remarks.pop(name, "")) if text]
         except (ResultsError, OSError):
             raise
         except Exception as error:

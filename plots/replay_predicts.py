@@ -3,6 +3,7 @@
 import numpy as np
 
 import style
+import whole_file
 import written
 from families import FAMILIES, MARKERS
 from groups import parts_of
@@ -74,7 +75,8 @@ def _write(found, path):
         for (task, budget), (rho, most, count) in [*cells.items(), (("pooled", None), pooled)]:
             lines.append(f"{measure},{against},{task},{'' if budget is None else f'{budget:.0f}'},{count},{rho:.4f},{most:.4f}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    written.note(path).write_text("\n".join(lines) + "\n")
+    with whole_file.replacing(written.note(path)) as fresh:
+        fresh.write_text("\n".join(lines) + "\n")
 
 
 def _draw_part(rows, folder, name):

@@ -47,8 +47,7 @@ def _draw_panel(axis, points, looks, column, title):
         axis.plot(p[column], p["attention_mass"], linestyle="none", markersize=4.5, markeredgewidth=0, alpha=0.9, **looks[p["name"]])
     axis.set_xlabel(title)
     axis.set_xlim(0, 1.08 * x.max())
-    mass_scale(axis, points["attention_mass"].min())
-    axis.set_ylim(top=1.0015)
+    mass_scale(axis, points["attention_mass"].min(), points["attention_mass"].max())
     line = points.iloc[pareto((-x).tolist(), points["attention_mass"].tolist())]
     draw_front(axis, line, column, "attention_mass")
     return line

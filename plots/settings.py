@@ -12,6 +12,7 @@ from setting import resolved
 LOOK = ("names", "only", "size", "title", "x_label", "y_label", "x_range", "y_range", "x_scale", "y_scale", "slo_lines", "legend", "draw", "format", "max_lines")
 DATA = ("metric", "statistic", "x", "series", "panel")
 JOIN = ("join", "join_by")  # of figures of two folders
+TABLE = "summary"  # the name of summary.tex: `metric` chooses its columns
 JOINT = ("frontier", "accuracy_serving", "fidelity_serving")
 FORMATS = ("pdf", "png", "pgf")
 ALL = "all"
@@ -77,9 +78,11 @@ def _add(name, found):
 
 
 def _read_override(text):
-    """'figures.tail.names.vllm_v1=vLLM' as ('tail', {'names': {'vllm_v1': 'vLLM'}})."""
+    """'figures.tail.names.vllm_v1=vLLM' as {'tail': {'names': {'vllm_v1': 'vLLM'}}}; the value may be a mapping, as of `run --set`."""
     path, equals, value = text.partition("=")
     parts = path.split(".")
+    if equals and parts[0] == "figures" and len(parts) < 3 and (mapping := _mapping(text, value)) is not None:
+        return mapping if len(parts) == 1 else {parts[1]: mapping}
     at = next((i for i, part in enumerate(parts) if i > 1 and part in LOOK + DATA + JOIN), None)
     if not equals or parts[0] != "figures" or (at is None and len(parts) < 3):
         raise ResultsError(f"--set {text}: expected figures.NAME.KEY=VALUE, such as figures.comparison.size=[7,3]")
@@ -89,7 +92,16 @@ def _read_override(text):
     except yaml.YAMLError:
         raise ResultsError(f"--set {text}: the value is not YAML") from None
     below = ".".join(parts[at + 1 :])
-    return ".".join(parts[1:at]), {parts[at]: {below: found} if below else found}
+    return {".".join(parts[1:at]): {parts[at]: {below: found} if below else found}}
+
+
+def _mapping(text, value):
+    """The value of 'figures.NAME={KEY: value}' or 'figures={NAME: {KEY: value}}'; None: it is no mapping."""
+    try:
+        found = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ResultsError(f"--set {text}: the value is not YAML") from None
+    return found if isinstance(found, dict) else None
 
 
 def start(folder, overrides=()):
@@ -102,7 +114,8 @@ def start(folder, overrides=()):
     for name, found in (resolved(folder).get("figures") or {}).items():
         _add(str(name), found)
     for text in overrides:
-        _add(*_read_override(text))
+        for name, found in _read_override(text).items():
+            _add(str(name), found)
 
 
 @contextlib.contextmanager
@@ -129,7 +142,7 @@ def with_data(defaults):
     """{name: settings} of the figures that the user defines: with a metric, or with other data of one in `defaults`."""
     found = {}
     for name, own in _given.items():
-        if name not in (ALL, *JOINT) and any(key in own for key in DATA):
+        if name not in (ALL, TABLE, *JOINT) and any(key in own for key in DATA):
             if "metric" not in own and name not in defaults:
                 raise ResultsError(f"figures.{name}: a figure of your own needs 'metric'; it has {', '.join(own)}")
             found[name] = {**_given.get(ALL, {}), **defaults.get(name, {}), **own}

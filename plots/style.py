@@ -1,6 +1,6 @@
 """Look of every figure: one column wide, 8 pt, readable in grey, fonts embedded."""
 
-import textwrap
+import functools
 from pathlib import Path
 
 import matplotlib
@@ -11,16 +11,18 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen fir
 from matplotlib import font_manager  # noqa: E402
 from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator  # noqa: E402
 
+import layout  # noqa: E402
+import legends  # noqa: E402
 import names  # noqa: E402
 import pgf  # noqa: E402
 import settings  # noqa: E402
+import whole_file  # noqa: E402
 import written  # noqa: E402
 
 COLUMN_IN = 3.4
 PAGE_IN = 7.0  # a figure across both columns
 PAGE_HEIGHT_IN = 9.0
 MAX_LINES = 12
-_TITLE_PT, _NOTE_PT = 7, 6
 _SLO = "slo"  # mark of what `slo_lines: false` takes away
 
 # Twelve distinct looks. Colours run from dark to light so that they stay apart in grey; where two are close, dash and marker differ.
@@ -99,7 +101,7 @@ def facets(name, count, height_in):
 
 def panel_title(axis, text):
     if text:
-        axis.set_title(text, fontsize=_TITLE_PT, pad=3)
+        axis.set_title(text, fontsize=layout.TITLE_PT, pad=3)
 
 
 def outer_labels(axes, x, y):
@@ -119,29 +121,6 @@ def width_of(name, width_in):
     return settings.of(name).get("size", (width_in, 0))[0]
 
 
-def _filled(items, columns):
-    """The items as a legend fills its columns: one after the other, the first ones with one more where they differ."""
-    short, longer = divmod(len(items), columns)
-    ends = np.cumsum([0] + [short + (i < longer) for i in range(columns)])
-    return [items[a:b] for a, b in zip(ends, ends[1:])]
-
-
-def _legend_columns(figure, labels):
-    renderer = figure.canvas.get_renderer()
-    text = figure.text(0, 0, "", fontsize=_SETTINGS["legend.fontsize"])
-    widths = []
-    for label in labels:
-        text.set_text(label)
-        widths.append(text.get_window_extent(renderer).width / figure.dpi)
-    text.remove()
-    for rows in range(1, len(labels) + 1):  # each column is as wide as its longest label, with line sample, gap and column space
-        columns = -(-len(labels) // rows)
-        taken = sum(max(column) + 0.5 for column in _filled(widths, columns))
-        if taken <= figure.get_figwidth():
-            return columns
-    return 1
-
-
 def in_seconds(most_ms):
     """True where values up to this many milliseconds read better in seconds: from ten seconds on."""
     return most_ms >= 10_000
@@ -158,7 +137,7 @@ def limit(axis, which, value, text):
         axis.annotate(text, (value, 1), (0, 1), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=5.5, color="#606060", ha="center", va="bottom", gid=_SLO)
     else:
         axis.axhline(value, **look)
-        axis.annotate(text, (0, value), (2, 1.5), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=5.5, color="#606060", va="bottom", gid=_SLO)
+        axis.annotate(text, (1, value), (2, 0), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=5.5, color="#606060", va="center", gid=_SLO)
 
 
 def along(axis, at, text):
@@ -166,11 +145,16 @@ def along(axis, at, text):
     axis.annotate(text, (at, at), (-3, 2), textcoords="offset points", fontsize=5.5, color="#606060", ha="right", va="bottom")
 
 
-def _short_number(value, _):
+def short_number(value, _=None):
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
+
+
+def three_digits(value):
+    """Three digits, so that numbers compare: 1.40 with 1.42. Whole numbers have no decimals."""
+    return f"{value:,.0f}" if value >= 99.95 or value == round(value) else f"{value:#.3g}"
 
 
 def logarithmic(axes, which, low, high, dense_below=500):
@@ -178,25 +162,9 @@ def logarithmic(axes, which, low, high, dense_below=500):
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < dense_below * low else (1,)))
-    axis.set_major_formatter(FuncFormatter(_short_number))
+    axis.set_major_formatter(FuncFormatter(short_number))
     axis.set_minor_locator(LogLocator(subs=range(2, 10)))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _wrapped(figure, text, size):
-    """Lines as wide as the figure, and their height in inches; none where there is no text."""
-    if not text:
-        return "", 0.0
-    probe, renderer = figure.text(0, 0, text, fontsize=size), figure.canvas.get_renderer()
-    letters = max(20, int(len(text) * figure.bbox.width / probe.get_window_extent(renderer).width))
-    while True:  # lines of wide letters take more than the mean
-        lines = textwrap.wrap(text, letters, break_long_words=False)
-        probe.set_text("\n".join(lines))
-        if letters <= 20 or probe.get_window_extent(renderer).width <= 0.97 * figure.bbox.width:
-            break
-        letters -= 1
-    probe.remove()
-    return "\n".join(lines), len(lines) * 1.25 * size / 72 + 0.03
 
 
 def _linear(axes, which):
@@ -204,7 +172,7 @@ def _linear(axes, which):
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(AutoLocator())
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(_short_number))
+    axis.set_major_formatter(FuncFormatter(short_number))
 
 
 def _set_axes(figure, own):
@@ -224,24 +192,6 @@ def _set_axes(figure, own):
         artist.remove()
 
 
-def _lay_out(figure, own, legend, title, note):
-    """Title and legend above the panels, the note below them; nothing over the data. The height grows by them unless the user has set it."""
-    title, title_in = _wrapped(figure, title, _TITLE_PT)
-    note, note_in = _wrapped(figure, note, _NOTE_PT)
-    top_in = title_in + (legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi if legend else 0)
-    if "size" not in own:
-        figure.set_figheight(figure.get_figheight() + top_in + note_in)
-    height = figure.get_figheight()
-    if legend is not None:
-        legend.set_bbox_to_anchor((0, 0, 1, 1 - title_in / height), figure.transFigure)
-    if title:
-        figure.text(0.5, 1 - 0.03 / height, title, ha="center", va="top", fontsize=_TITLE_PT)
-    if note:
-        figure.text(0.01, 0.03 / height, note, ha="left", va="bottom", fontsize=_NOTE_PT, color="#404040")
-    for _ in range(2 if "size" in own else 1):  # ticks change with the panels' size
-        figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, note_in / height, 1, 1 - top_in / height))
-
-
 def _write(figure, folder, name, formats):
     """No dates inside: the same results give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -249,25 +199,25 @@ def _write(figure, folder, name, formats):
         formats = dict.fromkeys(("pdf", *formats))
     for form in formats:
         path = written.note(folder / f"{name}.{form}")
-        if form == "pgf":
-            path.write_text(pgf.text_of(figure, f"{name}.pdf"))
-        else:
-            figure.savefig(path, metadata={"CreationDate": None, "ModDate": None} if form == "pdf" else {"Software": None})
+        with whole_file.replacing(path) as fresh:
+            if form == "pgf":
+                fresh.write_text(pgf.text_of(figure, f"{name}.pdf"))
+            else:
+                figure.savefig(fresh, format=form, metadata={"CreationDate": None, "ModDate": None} if form == "pdf" else {"Software": None})
 
 
-def save(figure, folder, name, handles=(), labels=(), columns=None, title="", note="", place=None):
-    """Writes NAME.pdf and NAME.png, or what the settings say, and closes the figure. `place` is called when panels have their final places, for
-    labels inside them. Returns the name; None: the settings leave the figure out, or the user has defined another of this name."""
+def save(figure, folder, name, handles=(), labels=(), columns=None, title="", note="", place=None, least_in=None):
+    """Writes NAME.pdf and NAME.png, or what the settings say, and closes the figure. `handles`: of the legend, or legends.Blocks. `place` is called
+    when panels have their final places, for labels inside them. `least_in`: the height that each panel needs. Returns the name; None: the
+    settings leave the figure out, or the user has defined another of this name."""
     own = settings.of(name)
     if name in settings.taken or not own.get("draw", True):
         plt.close(figure)
         return None
     _set_axes(figure, own)
-    legend = None
-    if len(labels) > 0 and own.get("legend", True):
-        labels = [names.own_name(label, name) for label in labels]
-        legend = figure.legend(handles, labels, loc="upper center", ncol=columns or _legend_columns(figure, labels), borderaxespad=0.1)
-    _lay_out(figure, own, legend, own.get("title", title), note)
+    legend = handles if isinstance(handles, legends.Blocks) else legends.Plain(list(handles), list(labels), columns)
+    rename = functools.partial(names.own_name, figure=name)
+    layout.lay_out(figure, name, own, legend if own.get("legend", True) else None, own.get("title", title), note, rename, least_in)
     if place is not None:
         place()
     _write(figure, Path(folder), name, own.get("format", ("pdf", "png")))

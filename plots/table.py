@@ -3,19 +3,27 @@
 import math
 
 import accuracy
+import custom
 import hit_ratio
+import settings
 import style
 import validation
+import whole_file
 import written
+from best import best_parts
 from groups import combinations, lines_of, mean_and_interval, policy_names, seeds_note, wilson
 from load import axis_title, is_numeric, label_of, value_text
+from metrics import where_found
 from names import shown
 from policies import full_name
 
-NAME = "summary"
+NAME = settings.TABLE
 _PAGE_ROWS = 45  # more of them are no page
 
 _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_ANSWERS = (("search_rate_per_s", "max rate (1/s)"), ("search_concurrency", "most users"), ("search_replicas", "fewest replicas"), ("search_tp", "lowest TP"),
+            ("gpus", "GPUs"), ("dollars_per_million_tokens", r"\$ per 1M tokens"))  # of a search
+_MOST_ROWS = 180  # of a table of runs: four pages
 _COLUMNS = (("ttft_p50_ms", "TTFT P50"), ("ttft_p99_ms", "TTFT P99"), ("tpot_p50_ms", "TPOT P50"), ("tpot_p99_ms", "TPOT P99"),
             ("e2e_p99_ms", "E2E P99"), ("output_tokens_per_s", "tokens/s"), ("slo_attainment_frac", "SLO met"))
 
@@ -95,19 +103,36 @@ def _grouped(keys, cells):
     return rows
 
 
+def _wanted(results):
+    """(column, title) of the metrics: those that `figures: {summary: {metric: [...]}}` names, in its order."""
+    usual = (*(_ANSWERS if results.search is not None else ()), *_COLUMNS)
+    own = settings.of(NAME)
+    if "metric" not in own:
+        return usual
+    titles, found = dict(usual), []
+    for metric in own["metric"]:
+        column, title = custom.column_of(results, metric, own.get("statistic", "p99"), f"figures.{NAME}")
+        found.append((column, titles.get(column, escape(title.removesuffix(" (ms)")))))
+    return found
+
+
 def _runs(results):
     """Runs by the axes that vary, a column each; the seeds of one combination are a row."""
-    columns = _in_unit(results, [(c, t) for c, t in _COLUMNS if c in results.summary and results.summary[c].notna().any()])
+    wanted = _wanted(results)
+    columns = _in_unit(results, [(c, t) for c, t in wanted if c in results.summary and results.summary[c].notna().any()])
     axes = [a for a in results.axes if results.summary[a].nunique(dropna=False) > 1] or results.axes[:1]
     axes.sort(key=lambda a: is_numeric(results.summary[a]))  # texts before numbers, each in their order
     parts = [part for _, part in combinations(results.summary, axes)]
+    parts, cut = best_parts(results, parts, _MOST_ROWS)
     keys = [tuple(_value(part.iloc[0], a) for a in axes) or (escape(results.name),) for part in parts]
     firsts = {first: i for i, first in enumerate(dict.fromkeys(key[0] for key in keys))}
     order = sorted(range(len(keys)), key=lambda i: firsts[keys[i][0]])
-    cells = [[with_interval(*(v / unit for v in mean_and_interval(part[c])[:2])) for c, _, unit in columns] for part in parts]
+    shown_parts = [where_found(results, part, [c for c, _, _ in columns]) for part in parts]
+    cells = [[with_interval(*(v / unit for v in mean_and_interval(part[c])[:2])) for c, _, unit in columns] for part in shown_parts]
     header = [escape(axis_title(a)) for a in axes] or [""]
     note = seeds_note(parts).replace(" %", r"\,\%")
-    below = [r"\midrule", rf"\multicolumn{{{len(header) + len(columns)}}}{{l}}{{{note}}} \\"] if note else []
+    notes = [text for text in (note, escape(cut)) if text]
+    below = [r"\midrule", *(rf"\multicolumn{{{len(header) + len(columns)}}}{{l}}{{{text}}} \\" for text in notes)] if notes else []
     rows = _grouped([keys[i] for i in order], [cells[i] for i in order])
     return tabular([*header, *(t for _, t, _ in columns)], rows, below=below, texts=len(header))
 
@@ -181,5 +206,6 @@ def write(results, folder):
     folder.mkdir(parents=True, exist_ok=True)
     text = "\n".join(parts)
     packages = "booktabs,longtable" if "{longtable}" in text else "booktabs"
-    written.note(folder / f"{NAME}.tex").write_text(f"% from {results.name}; needs \\usepackage{{{packages}}}\n{text}")
+    with whole_file.replacing(written.note(folder / f"{NAME}.tex")) as fresh:
+        fresh.write_text(f"% from {results.name}; needs \\usepackage{{{packages}}}\n{text}")
     yield "summary.tex", ""

@@ -1,4 +1,6 @@
-"""Timelines of a run, all replicas together: requests running and waiting, KV memory in use, tokens per second."""
+"""Timelines of a run, all replicas of a pool together: requests running and waiting, KV memory in use, tokens per second."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -43,15 +45,66 @@ def thinned(table):
 _ROWS = (("running", "Running\n(requests)"), ("waiting", "Waiting\n(requests)"), ("kv_used", "KV in use\n(%)"), ("output_tokens_per_s", "Output\n(tokens/s)"))
 
 
-def _ranges(tables):
-    """The upper end of each panel and of time, one for all files of the experiment, so that these can be laid side by side."""
+_TEN_TIMES = 10  # between the largest values of two files: each has a range of its own
+_FEW = 10  # of requests, tokens or seconds: a range below it may be empty in a figure
+
+
+@dataclass
+class Line:
+    """One run: its label, how many seeds it has, and a table per pool; {"": table} without pools."""
+
+    text: str
+    seeds: int
+    tables: dict
+
+
+def pools_of(results, run):
+    """{pool: numbers of its replicas}: replicas are numbered pool by pool. {}: the run has one pool or none."""
+    path = results.folder / "pools.csv"
+    rows = pd.read_csv(path, dtype={"run": str}) if path.is_file() else pd.DataFrame(columns=["run"])
+    rows, found, first = rows[rows["run"] == run], {}, 0
+    if len(rows) < 2 or not {"pool", "replicas"} <= set(rows.columns):
+        return {}
+    for row in rows.to_dict("records"):
+        found[str(row["pool"])] = range(first, first + int(row["replicas"]))
+        first += int(row["replicas"])
+    return found
+
+
+def _tables(results, run, timeline):
+    pools = pools_of(results, run)
+    found = {pool: timeline[timeline["replica"].isin(replicas)] for pool, replicas in pools.items()}
+    return {pool: of_run(rows) for pool, rows in found.items() if len(rows)} or {"": of_run(timeline)}
+
+
+def _tops(tables):
+    """The upper end of each panel and of time."""
     tops = {column: 1.05 * max(1, max(table[column].max() for table in tables)) for column, _ in _ROWS}
     return tops | {"kv_used": 102, "time_s": max(table["time_s"].max() for table in tables)}
 
 
-def _figure(series, tops, title, note, folder, name, named):
+def _ranges(files):
+    """The ends that all files of the experiment have, so that these can be laid side by side, without those that differ tenfold between files;
+    and the names of these. `files`: the tables of each."""
+    tops = [_tops(tables) for tables in files]
+    apart = [c for c in tops[0] if max(t[c] for t in tops) >= _TEN_TIMES * max(_FEW, min(t[c] for t in tops))] if tops else []
+    return {c: max(t[c] for t in tops) for c in tops[0] if c not in apart} if tops else {}, apart
+
+
+def _apart_note(apart):
+    names = [label.split("\n")[0].lower() for column, label in _ROWS if column in apart] + (["time"] if "time_s" in apart else [])
+    return f"Range of {' and '.join(names)} as this figure needs it: it differs tenfold between the timelines." if names else ""
+
+
+def _label(line, pool, lines, named):
+    return ", ".join(filter(None, (named(line.text) if len(lines) > 1 or not pool else "", pool)))
+
+
+def _figure(lines, shared, title, note, folder, name, named):
     figure, axes = style.panels(name, len(_ROWS), 0.95, sharex=True)
-    for i, (_, table, _) in enumerate(series):
+    tops = _tops([table for line in lines for table in line.tables.values()]) | shared
+    drawn = [(_label(line, pool, lines, named), table) for line in lines for pool, table in line.tables.items()]
+    for i, (_, table) in enumerate(drawn):
         for axis, (column, _) in zip(axes, _ROWS):
             axis.plot(table["time_s"], table[column], **{**style.line(i, markers=False), "linewidth": 0.9})
     for axis, (column, label) in zip(axes, _ROWS):
@@ -61,40 +114,39 @@ def _figure(series, tops, title, note, folder, name, named):
     axes[-1].set_xlim(0, tops["time_s"])
     axes[-1].set_xlabel("Time (s)")
     figure.align_ylabels(axes)
-    legend = (axes[0].lines, [named(text) for text, _, _ in series]) if len(series) > 1 else ()
+    legend = (axes[0].lines, [text for text, _ in drawn]) if len(drawn) > 1 else ()
     return style.save(figure, folder, name, *legend, title=title, note=note)
 
 
-def _series(view, by_run):
-    """(text, table, seeds) of the first seed of every line."""
+def _lines(results, view, by_run):
+    """The first seed of every line of a view."""
     first = [(text, rows["run"].iloc[0], num_seeds(rows)) for text, rows in view.lines]
-    return [(text, of_run(by_run[run]), seeds) for text, run, seeds in first if run in by_run]
-
-
-def _drawn_together(view, series, tops, folder):
-    title = ", ".join(filter(None, (view.shown(series[0][0]) if len(series) == 1 else "", view.title)))
-    seeds = max(n for _, _, n in series)
-    return _figure(series, tops, title, view.footnote(_seeds(seeds)), folder, f"timeline{view.suffix}", view.shown)
+    return [Line(text, seeds, _tables(results, run, by_run[run])) for text, run, seeds in first if run in by_run]
 
 
 def _seeds(num):
     return f"The first of {num} seeds." if num > 1 else "n = 1 seed."
 
 
+def _files(view, lines):
+    """The lines of each figure: together where they are few, else one each."""
+    num = sum(len(line.tables) for line in lines)
+    return [lines] if 0 < num <= _MAX_OVERLAY else [[line] for line in lines]
+
+
 def draw(results, folder, every=False):
-    """The first seed of every line; one figure for a few lines, else one each."""
+    """The first seed of every line; one figure for a few lines, else one each. Pools of a run have lines of their own."""
     if results.timeline is None or results.summary is None or results.timeline.empty:
         return
     results.need("timeline", _COLUMNS, "the timeline")
     by_run = dict(list(results.timeline.groupby("run")))
-    drawn = [(view, _series(view, by_run)) for view in views(results, "timeline", every=every)]
-    tables = [table for _, series in drawn for _, table, _ in series]
-    tops = _ranges(tables) if tables else {}
-    for view, series in drawn:
-        if 0 < len(series) <= _MAX_OVERLAY:
-            yield _drawn_together(view, series, tops, folder), view.note
-            continue
-        for line in series:
-            title = ", ".join(filter(None, (view.shown(line[0]), view.title)))
-            note = " ".join(filter(None, (_seeds(line[2]), view.source)))
-            yield _figure([line], tops, title, note, folder, f"timeline_{slug(line[0])}{view.suffix}", view.shown), view.note
+    drawn = [(view, lines) for view in views(results, "timeline", every=every) for lines in _files(view, _lines(results, view, by_run))]
+    shared, apart = _ranges([[t for line in lines for t in line.tables.values()] for _, lines in drawn])
+    together = {view.suffix for view, lines in drawn if len(lines) > 1 or sum(v.suffix == view.suffix for v, _ in drawn) == 1}
+    for view, lines in drawn:
+        title = ", ".join(filter(None, (view.shown(lines[0].text) if len(lines) == 1 else "", view.title)))
+        is_whole = view.suffix in together
+        name = f"timeline{view.suffix}" if is_whole else f"timeline_{slug(lines[0].text)}{view.suffix}"
+        notes = (_seeds(max(line.seeds for line in lines)), _apart_note(apart))
+        note = view.footnote(*notes) if is_whole else " ".join(filter(None, (*notes, view.source)))
+        yield _figure(lines, shared, title, note, folder, name, view.shown), view.note

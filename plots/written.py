@@ -4,6 +4,7 @@ deleted nor replaced."""
 import hashlib
 from pathlib import Path
 
+import whole_file
 from load import ResultsError
 
 LIST = ".drawn"
@@ -26,8 +27,11 @@ def note(path):
         if digest not in (_DRAWING, _digest([path])):
             raise ResultsError(f"{path}: was not drawn by kvlab, or was changed since: move it away, and it is drawn")
     if path.parent.is_dir():
-        with (path.parent / LIST).open("a") as file:  # before it is there: whatever ends the program, it is known
-            file.write(f"{_DRAWING}  {path.name}\n")
+        try:
+            with (path.parent / LIST).open("a") as file:  # before it is there: whatever ends the program, it is known
+                file.write(f"{_DRAWING}  {path.name}\n")
+        except OSError as error:
+            raise ResultsError(f"{path.parent / LIST}: cannot be written: {error.strerror}") from None
     _written.append(path)
     return path
 
@@ -65,4 +69,5 @@ def finish(folder, results):
         kept = {}
     if new or listed:
         lines = [f"{state}  results", *(f"{digest}  {name}" for name, digest in sorted((kept | new).items()))]
-        (folder / LIST).write_text("\n".join(lines) + "\n")
+        with whole_file.replacing(folder / LIST) as fresh:
+            fresh.write_text("\n".join(lines) + "\n")

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/config/key_map.h"
 #include "base/ids.h"
-#include "base/key_map.h"
 
 namespace kvlab {
 
@@ -68,7 +68,7 @@ class BlockIndex {
   struct Blocks {  // the blocks under one key, in order of insertion; an only one's links are both kNoBlock
     BlockId first = kNoBlock;
     BlockId last = kNoBlock;
-    bool operator==(const Blocks&) const = default;
+    bool operator==(const Blocks& other) const { return first == other.first; }  // a block is under one key
   };
   struct Links {
     BlockId prev = kNoBlock;

@@ -21,10 +21,11 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
 
 // Makes room for a block that is taken.
 void BlockPool::grow_to(BlockId block) {
-  constexpr std::size_t kFirst = 16, kFactor = 4;  // the index is filled anew each time
-  const std::size_t needed = std::size_t{index(block)} + 1;
+  constexpr std::size_t kFirst = 16, kFactor = 4;  // the index is filled again each time
+  const std::size_t needed = std::size_t{index(block)} + 1, all = static_cast<std::size_t>(num_blocks_);
   if (needed <= states_.size()) return;
-  states_.resize(std::min(static_cast<std::size_t>(num_blocks_), std::max({needed, kFirst, kFactor * states_.size()})));
+  const std::size_t next = std::max({needed, kFirst, kFactor * states_.size()});
+  states_.resize(kFactor * next < all ? next : all);
   index_.make_room(static_cast<std::uint32_t>(states_.size()));
 }
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "serving/device.h"
+#include "base/picoseconds.h"
 #include "serving/totals.h"
 
 namespace kvlab {

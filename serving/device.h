@@ -45,7 +45,7 @@ class Device {
   // A request entered the replica under the id `r`; refused requests are not reported.
   virtual void on_receive(const TraceRequest& /*request*/, RequestId /*r*/) {}
   // An event of a plan or of an output, in order, before the copies and the step of that plan.
-  virtual void on_event(const RequestEventRecord& /*event*/) {}
+  virtual void on_event(const EventRecord& /*event*/) {}
 
   // Starts a copy between GPU and CPU memory at `at`; returns the time from which the scheduler counts it as done.
   virtual Picoseconds copy(const SwapCopy& copy, Picoseconds at) = 0;

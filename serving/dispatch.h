@@ -46,6 +46,7 @@ class Dispatch final : public FleetView, public FleetControl {
   [[nodiscard]] Roles roles(ReplicaId replica) const override { return roles_[index(replica)]; }
   [[nodiscard]] std::uint64_t num_asked() const override { return question_->key; }
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override { return replicas_.load(replica); }
+  [[nodiscard]] std::int64_t total_tokens(ReplicaId replica) const override { return replicas_.total_tokens(replica); }
   [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override;
   [[nodiscard]] bool has_store(ReplicaId replica) const override { return replicas_.store(replica) != nullptr; }
   [[nodiscard]] std::int64_t stored_tokens(ReplicaId replica) const override;

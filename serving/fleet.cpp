@@ -14,6 +14,12 @@ namespace {
 
 constexpr Picoseconds kNoLimit = Picoseconds::max();
 
+// No replica has a prefix cache: its hits are none of any tokens, not 0 of them.
+void groups_have_no_cache(GroupSummary& groups) {
+  for (auto* const rows : {&groups.classes, &groups.clients})
+    for (GroupRow& row : *rows) row.prompt_tokens = 0;
+}
+
 std::vector<LinkSetup> links_of(const HostSetup& setup) {
   std::vector<LinkSetup> links;
   for (std::size_t i = 0; i < setup.num_pools(); ++i) links.insert(links.end(), setup.pool(i).num_replicas, setup.pool(i).link);
@@ -35,7 +41,9 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
       replicas_(context_, make_device),
       encoders_(setup.images, queue_, replicas_.num_ranks()),
       held_(replicas_.num_replicas()),
+      sampling_(to_ps(setup.timeline_interval), replicas_.num_ranks(), setup.most_timeline_rows),
       outputs_seen_(replicas_.num_replicas()),
+      stores_seen_(replicas_.num_replicas()),
       last_counted_(replicas_.num_ranks()) {
   if (replicas_.num_replicas() > 1 || !encoders_.is_empty()) dispatch_ = std::make_unique<Dispatch>(setup, replicas_, transfers_);
   for (std::uint32_t i = 0; i < replicas_.num_ranks(); ++i) {
@@ -46,7 +54,7 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
 
 ServingSummary Fleet::run() {
   const Picoseconds stop = setup_.stop.after_time.count() > 0 ? to_ps(setup_.stop.after_time) : kNoLimit;
-  if (setup_.timeline_interval.count() > 0) queue_clock_event({}, Phase::kSample, EventKind::kSample);
+  if (sampling_.is_on()) queue_clock_event({}, Phase::kSample, EventKind::kSample);
   if (dispatch_ != nullptr && dispatch_->period().count() > 0)
     queue_clock_event(to_ps(dispatch_->period()), Phase::kDispatch, EventKind::kTimer);
   first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? Picoseconds{} : arrivals_.next_root();
@@ -117,15 +125,16 @@ void Fleet::handle(const Event& event, Picoseconds next_root) {
 
 // Takes finished requests out of a replica, and those that continue elsewhere.
 void Fleet::collect(Replica& replica, Picoseconds at) {
+  if (setup_.store.is_on()) note_store(replica, at);
   for (const auto& rank : replica.ranks()) {
     std::vector<Departure>& outbox = rank->state.outbox();
     for (const Departure& record : outbox) leave(record, at);
     outbox.clear();
-    Handover& handover = rank->state.handover();
-    if (handover.is_quiet()) continue;
+    Transits& transits = rank->state.transits();
+    if (transits.is_quiet()) continue;
     const std::uint32_t number = rank->state.memory().limits().replica;
-    for (const RequestId slot : handover.fresh()) queue_.push(at, Phase::kDispatch, EventKind::kAsk, number, index(slot));
-    handover.fresh().clear();
+    for (const RequestId slot : transits.fresh()) queue_.push(at, Phase::kDispatch, EventKind::kAsk, number, index(slot));
+    transits.fresh().clear();
     settle_offers(rank->state, at);
   }
   if (!held_.is_empty() && !asks_pending_) {
@@ -177,7 +186,7 @@ std::string Fleet::skipped() const {
 // Ranks whose KV was fetched, or is not needed, take its memory back.
 void Fleet::settle_offers(ReplicaState& state, Picoseconds at) {
   std::vector<KvOffer> settled;
-  std::swap(settled, state.handover().settled());
+  std::swap(settled, state.transits().settled());
   for (const KvOffer& offer : settled) {
     if (offer.is_prefix) {
       give_back(offer);
@@ -185,7 +194,9 @@ void Fleet::settle_offers(ReplicaState& state, Picoseconds at) {
     }
     Replica& source = replicas_.unit(offer.rank);
     source.catch_up(at, false);
-    source.release_export(offer.slot, offer.rank, at);
+    Rank& rank = source.rank(offer.rank);
+    rank.state.release_export(offer.slot);
+    source.note_return(rank, at);
     collect(source, at);
   }
 }
@@ -208,21 +219,22 @@ bool Fleet::sample(Picoseconds at) {
     sink_.sample(sample_of(state(i), i, at, last_counted_[i]));
   }
   const bool more = has_more();
-  const Picoseconds interval = to_ps(setup_.timeline_interval);
+  sampling_.note(at);
+  const Picoseconds interval = sampling_.interval();
   if (more && !add_overflows(at, interval)) queue_clock_event(at + interval, Phase::kSample, EventKind::kSample);
   return more;
 }
 
 StepTotals Fleet::totals() const {
   StepTotals all;
-  for (const auto& replica : replicas_.units()) all.merge(replica->totals());
+  for (const auto& replica : replicas_.units()) all.merge(replica->done().totals);
   return all;
 }
 
 StepTotals Fleet::totals(std::uint32_t pool) const {
   StepTotals all;
   for (const auto& replica : replicas_.units())
-    if (replicas_.place(replicas_.replica_of(replica->first_rank())).pool == pool) all.merge(replica->totals());
+    if (replicas_.place(replicas_.replica_of(replica->first_rank())).pool == pool) all.merge(replica->done().totals);
   return all;
 }
 
@@ -231,7 +243,7 @@ ServingSummary Fleet::finish() {
   Picoseconds last;
   std::vector<RequestRecord> unfinished;
   for (const auto& replica : replicas_.units()) {
-    last = std::max(last, replica->last_output());
+    last = std::max(last, replica->done().last_output);
     for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
   encoders_.drain(unfinished);
@@ -251,9 +263,11 @@ ServingSummary Fleet::finish() {
   set_duration(first_arrival_, last, setup_.warmup, summary);
   summary.skipped = skipped();
   summary.trace_remark = trace_.remark();
+  summary.timeline_remark = sampling_.remark(last);
   summary.first_rejection = first_rejection_;
   summary.events = events_;
   add_totals(summary, last - first_arrival_);
+  if (summary.lookup_tokens == 0) groups_have_no_cache(summary.groups);
   if (!setup_.pools.empty()) add_pools(summary);
   return summary;
 }

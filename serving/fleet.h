@@ -13,6 +13,7 @@
 #include "serving/held_requests.h"
 #include "serving/metrics.h"
 #include "serving/replicas.h"
+#include "serving/timeline_sampling.h"
 #include "serving/transfers.h"
 
 namespace kvlab {
@@ -66,8 +67,9 @@ class Fleet final {
   [[nodiscard]] std::uint32_t choose_rank(ReplicaId replica, Picoseconds at);
 
   // ---- the store of prompts (fleet_stores.cpp) ----
-  [[nodiscard]] std::optional<KvOffer> offer_prefix(const TraceRequest& prompt, const Placement& placement, std::uint32_t rank,
-                                                    Picoseconds at);
+  [[nodiscard]] std::optional<PromptStores> stores_of(const TraceRequest& prompt, const Placement& placement, std::uint32_t rank,
+                                                      Picoseconds at);
+  void note_store(const Replica& replica, Picoseconds at);
   void give_back(const KvOffer& prefix);
   void add_stores(ServingSummary& summary) const;
   void check_stores() const;
@@ -104,7 +106,9 @@ class Fleet final {
   Encoders encoders_;
   std::unique_ptr<Dispatch> dispatch_;  // if there are several replicas, or encode replicas
   HeldRequests held_;
+  TimelineSampling sampling_;
   std::vector<std::uint64_t> outputs_seen_;  // by replica: when those that wait for its step were last asked about
+  std::vector<std::uint64_t> stores_seen_;   // by replica: NodeStore::changes() that all replicas know of
   bool asks_pending_ = false;                // held requests will be asked about at this instant
   std::size_t num_clock_events_ = 0;         // queued samples and timers
   std::uint32_t idle_timers_ = 0;

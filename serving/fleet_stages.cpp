@@ -28,11 +28,13 @@ void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
 
 void Fleet::receive(const TraceRequest& request, Time arrival, const Placement& placement, std::uint32_t rank, Picoseconds at,
                     bool prefill_only) {
-  std::optional<KvOffer> prefix;
-  if (setup_.store.is_on()) prefix = offer_prefix(request, placement, rank, at);
+  std::optional<PromptStores> stores;
+  if (setup_.store.is_on()) stores = stores_of(request, placement, rank, at);
   Replica& replica = replicas_.unit(rank);
   replica.catch_up(at, false);
-  replica.receive(request, arrival, rank, at, prefill_only, std::move(prefix));
+  Rank& its = replica.rank(rank);
+  its.receive(request, arrival, prefill_only, stores);
+  replica.note_input(its, at);
   if (!keeps_hashes_) arrivals_.forget_hashes(request.number);
   collect(replica, at);
 }
@@ -73,7 +75,9 @@ void Fleet::send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds
   source.catch_up(at, false);
   collect(source, at);
   if (to == request.question.from) {
-    source.rejoin(request.slot, request.rank, at);
+    Rank& its = source.rank(request.rank);
+    its.state.rejoin(request.slot, to_time(at));
+    source.note_return(its, at);
     return collect(source, at);
   }
   const std::uint32_t rank = choose_rank(to, at);
@@ -91,8 +95,10 @@ void Fleet::send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds
   offer.begun = to_ps(r.scheduled - kStart);
   offer.ready = r.last_emitted;
   offer.blocks.assign(r.blocks.begin(), r.blocks.begin() + static_cast<std::ptrdiff_t>(std::min(of_tokens, r.blocks.size())));
-  state.handover().note_taken(request.slot);
-  target.receive_import(r, std::move(offer), rank, at);
+  offer.rows = state.memory().rows_of(r);
+  state.transits().note_taken(request.slot);
+  target.rank(rank).state.receive_import(r, std::move(offer), to_time(at));
+  target.note_input(target.rank(rank), at);
   collect(target, at);
 }
 
@@ -100,7 +106,9 @@ void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picose
   if (request.question.stage == Stage::kDecode) {
     Replica& source = replicas_.unit(request.rank);
     source.catch_up(at, false);
-    source.refuse_export(request.slot, request.rank, at, reason);
+    Rank& its = source.rank(request.rank);
+    its.state.refuse_export(request.slot, to_time(at), reason);
+    source.note_return(its, at);
     return collect(source, at);
   }
   if (request.job != HeldRequests::Held::kNoJob) encoders_.release_embeddings(encoders_.take(request.job));
@@ -123,7 +131,7 @@ void Fleet::hold(const HeldRequests::Held& request, ReplicaId replica, Picosecon
 
 std::uint64_t Fleet::num_outputs(ReplicaId replica) {
   std::uint64_t outputs = 0;
-  replicas_.each_unit(replica, [&](const Replica& unit) { outputs += unit.num_outputs(); });
+  replicas_.each_unit(replica, [&](const Replica& unit) { outputs += unit.done().outputs; });
   return outputs;
 }
 
@@ -197,7 +205,7 @@ void Fleet::catch_up_all(Picoseconds at) {
 
 std::uint32_t Fleet::choose_rank(ReplicaId replica, Picoseconds at) {
   if (replicas_.place(replica).ranks > 1) catch_up(replica, at);
-  return replicas_.choose_rank(replica);
+  return replicas_.take_rank(replica);
 }
 
 }  // namespace kvlab

@@ -1,37 +1,41 @@
 // Prompts in the stores of replicas, and the requests that take them.
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "base/ceil_div.h"
 #include "serving/fleet.h"
 
 namespace kvlab {
 
-// The first tokens of the prompt that are in stores but not in the rank's block cache: those of the replica's own store, then those of
-// placement.fetch_from. Their blocks stay in the stores until the copy has ended.
-std::optional<KvOffer> Fleet::offer_prefix(const TraceRequest& prompt, const Placement& placement, std::uint32_t rank, Picoseconds at) {
-  NodeStore* const own = replicas_.store(placement.replica);
+// The stores that the request will ask: its replica's own, and the one of placement.fetch_from. What they hold now, beyond the rank's block
+// cache, is an expectation: nothing is kept for the request before it is taken.
+std::optional<PromptStores> Fleet::stores_of(const TraceRequest& prompt, const Placement& placement, std::uint32_t rank, Picoseconds at) {
+  const NodeStore* const own = replicas_.store(placement.replica);
   if (own == nullptr) return std::nullopt;
-  NodeStore* const other = placement.fetch_from == kNoReplica ? nullptr : replicas_.store(placement.fetch_from);
+  PromptStores stores;
+  stores.replica = index(placement.replica);
+  if (placement.fetch_from != kNoReplica && replicas_.store(placement.fetch_from) != nullptr) {
+    stores.other = replicas_.store(placement.fetch_from);
+    stores.other_replica = index(placement.fetch_from);
+    stores.other_rank = replicas_.place(placement.fetch_from).first_rank;
+  }
   Replica& replica = replicas_.unit(rank);
   replica.catch_up(at, false);
   collect(replica, at);
-  const ReplicaMemory& memory = state(rank).memory();
-  const std::int64_t own_blocks = own->leading_blocks(prompt);
-  const std::int64_t found = std::max(own_blocks, other == nullptr ? 0 : other->leading_blocks(prompt));
-  const std::int64_t tokens = std::min<std::int64_t>(found * own->block_tokens(), memory.most_cached_tokens(prompt));
-  if (tokens <= memory.cached_tokens(prompt)) return std::nullopt;
-  const std::int64_t blocks = ceil_div(tokens, own->block_tokens());
-  KvOffer offer;
-  offer.is_prefix = true;
-  offer.tokens = static_cast<std::int32_t>(tokens);
-  offer.to_replica = index(placement.replica);
-  offer.own_blocks = own->pin(prompt, 0, std::min(blocks, own_blocks));
-  offer.replica = blocks > own_blocks ? index(placement.fetch_from) : offer.to_replica;
-  offer.rank = replicas_.place(ReplicaId{offer.replica}).first_rank;
-  if (blocks > own_blocks) offer.blocks = other->pin(prompt, own_blocks, blocks);
-  return offer;
+  const KvMemory& memory = state(rank).memory();
+  const std::int64_t found = std::max(own->leading_blocks(prompt), stores.other == nullptr ? 0 : stores.other->leading_blocks(prompt));
+  const auto tokens = static_cast<std::int32_t>(std::min<std::int64_t>(found * own->block_tokens(), memory.most_cached_tokens(prompt)));
+  if (tokens > memory.cached_tokens(prompt)) stores.expected_tokens = tokens;
+  return stores;
+}
+
+// The replica has written to its store, or evicted from it: requests that wait elsewhere for their turn may find other blocks there.
+void Fleet::note_store(const Replica& replica, Picoseconds at) {
+  const ReplicaId its = replicas_.replica_of(replica.first_rank());
+  const NodeStore* const store = replicas_.store(its);
+  if (store == nullptr || store->changes() == std::exchange(stores_seen_[index(its)], store->changes())) return;
+  for (const auto& unit : replicas_.units()) unit->end_repeated_plans(at);
 }
 
 void Fleet::give_back(const KvOffer& prefix) {
@@ -56,10 +60,10 @@ void Fleet::check_stores() const {
   std::vector<std::int64_t> pinned(replicas_.num_replicas(), 0);
   for (std::uint32_t rank = 0; rank < replicas_.num_ranks(); ++rank) {
     pinned[index(replicas_.replica_of(rank))] += state(rank).memory().pinned_by_writes();
-    for (const auto& [slot, offer] : state(rank).handover().offers()) {
-      if (!offer.is_prefix) continue;
-      pinned[offer.to_replica] += std::ssize(offer.own_blocks);
-      pinned[offer.replica] += std::ssize(offer.blocks);
+    for (const auto& [slot, transit] : state(rank).transits().all()) {
+      if (!transit.offer || !transit.offer->is_prefix) continue;
+      pinned[transit.offer->to_replica] += std::ssize(transit.offer->own_blocks);
+      pinned[transit.offer->replica] += std::ssize(transit.offer->blocks);
     }
   }
   for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i)

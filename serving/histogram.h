@@ -98,4 +98,29 @@ class LogHistogram {
   std::int64_t max_ = 0;
 };
 
+// Adds values to a histogram; equal neighbours are added in one call.
+class HistogramRun {
+ public:
+  explicit HistogramRun(LogHistogram& to) : to_(to) {}
+  HistogramRun(const HistogramRun&) = delete;
+  HistogramRun& operator=(const HistogramRun&) = delete;
+  ~HistogramRun() { flush(); }
+  void add(std::int64_t value) {
+    if (value != value_) {
+      flush();
+      value_ = value;
+    }
+    ++count_;
+  }
+
+ private:
+  void flush() {
+    if (count_ > 0) to_.add(value_, count_);
+    count_ = 0;
+  }
+  LogHistogram& to_;
+  std::int64_t value_ = 0;
+  std::uint64_t count_ = 0;
+};
+
 }  // namespace kvlab

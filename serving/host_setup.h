@@ -16,6 +16,7 @@
 #include "policies/scheduler/scheduler.h"
 #include "serving/encoders.h"
 #include "serving/group_metrics.h"
+#include "serving/load_balance.h"
 #include "serving/metrics.h"
 #include "serving/node_store.h"
 #include "serving/qoe.h"
@@ -53,7 +54,8 @@ struct PoolSetup {
   std::string name;  // "" for the only pool
   Roles roles;
   std::uint32_t num_replicas = 1;
-  std::uint32_t ranks = 1;     // of each replica: data parallelism
+  std::uint32_t ranks = 1;  // of each replica: data parallelism
+  LoadBalance load_balance = LoadBalance::kVllm;
   bool steps_together = true;  // ranks of a replica meet in every step; false: they share its arrivals alone
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
   std::function<std::unique_ptr<Order>()> make_order;          // empty: first come, first served
@@ -76,8 +78,9 @@ struct HostSetup : PoolSetup {
   Slo slo;
   std::optional<ExpectedText> expected_text;  // of the quality of experience; none: it is not followed
   StopRule stop;
-  Span warmup{0};             // requests that arrive before it are served and not counted
-  Span timeline_interval{0};  // 0: no timeline
+  Span warmup{0};                                // requests that arrive before it are served and not counted
+  Span timeline_interval{0};                     // 0: no timeline
+  std::uint64_t most_timeline_rows = 3'000'000;  // from there on samples come further apart (TimelineSampling)
   std::uint64_t seed = 1;
   bool fast_forward = true;                              // if the device looks ahead
   std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: the lookups of an earlier pass
@@ -132,6 +135,7 @@ struct ServingSummary {
   std::string first_rejection;             // why the first rejected request was, if any
   std::string skipped;                     // rows the trace passed over, and why
   std::string trace_remark;                // suspicious facts of the trace, if any
+  std::string timeline_remark;             // samples that are further apart than asked for, if any
   std::string remark;                      // limitations of the host in this run, if any
   std::vector<PoolTotals> pools;           // as in the setup
   std::vector<LinkUse> links;              // of replicas that took part in a transfer; encode replicas are counted after all others

@@ -34,7 +34,7 @@ TimelineSample sample_of(const ReplicaState& state, std::uint32_t replica, Picos
   s.at = to_time(at);
   s.replica = replica;
   s.running = static_cast<std::int64_t>(state.running().size());
-  s.swapped = state.memory().num_swapped() - state.handover().num_offers();
+  s.swapped = state.memory().num_swapped() - state.transits().num_offers();
   s.waiting = state.queues().num_queued() - s.swapped;
   s.used_blocks = state.used_blocks();
   s.cached_blocks = state.pool().cached_blocks();

@@ -29,7 +29,7 @@ struct TimelineSample {
 };
 
 enum class RequestEvent : std::uint8_t { kPreempted, kSwappedOut, kSwappedIn, kFinished, kRejected, kExported, kImported };
-struct RequestEventRecord {
+struct EventRecord {
   std::uint32_t replica = 0;
   std::uint64_t request = 0;
   Time at{};
@@ -57,7 +57,7 @@ class RunSink {
   [[nodiscard]] virtual bool wants_steps() const { return false; }
   // A step whose times are known, and the replica just after it was planned or just before its output is processed.
   virtual void step(const InFlightStep&, const ReplicaState&) {}
-  virtual void event(const RequestEventRecord&) {}
+  virtual void event(const EventRecord&) {}
 };
 
 struct Distribution {

@@ -59,6 +59,7 @@ NodeStore::Write NodeStore::begin_write(const TraceRequest& prompt, std::int64_t
         continue;
       }
       block = pool_.take();
+      ++changes_;
       write.fresh.push_back({block, key_of(prompt, i), static_cast<std::uint32_t>(i)});
     }
     write.blocks.push_back(block);
@@ -70,6 +71,7 @@ void NodeStore::end_write(const Write& write) {
   for (const Write::Fresh& fresh : write.fresh) {
     if (pool_.peek(fresh.key) != kNoBlock) continue;  // another write of the same content was faster
     pool_.publish(fresh.block, fresh.key, fresh.number, 0);
+    ++changes_;
     ++use_.written_blocks;
   }
   pool_.release_reversed(write.blocks);

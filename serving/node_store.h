@@ -58,6 +58,8 @@ class NodeStore {
   [[nodiscard]] Use& use() { return use_; }
   [[nodiscard]] const Use& use() const { return use_; }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
+  // Rises whenever prompts may find other blocks than before.
+  [[nodiscard]] std::uint64_t changes() const { return changes_; }
 
   // Conservation: all references are those of `pinned` blocks that readers and writes hold. Throws InternalError. O(blocks).
   void check(std::int64_t pinned) const;
@@ -68,6 +70,7 @@ class NodeStore {
   std::int32_t block_tokens_;
   BlockPool pool_;
   Use use_;
+  std::uint64_t changes_ = 0;
 };
 
 }  // namespace kvlab

@@ -44,15 +44,83 @@ std::unique_ptr<Predictor> make_predictor(const HostSetup& setup, const PoolSetu
   return predictor;
 }
 
+// Pipeline stages have a step each.
+int depth_of(const Scheduler& scheduler, const Device& device) {
+  const int stages = device.traits().num_stages;
+  return stages > 1 ? stages : scheduler.pipeline_depth();
+}
+
 }  // namespace
 
-Rank::Rank(const HostSetup& setup, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device)
+Rank::Rank(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device)
     : scheduler(pool.make_scheduler()),
       device(std::move(its_device)),
-      state(limits_of(setup, pool, number, *scheduler, device->traits()), make_blocks(setup, pool), pool.make_footprint(),
-            pool.make_order ? pool.make_order() : nullptr, make_predictor(setup, pool)) {
-  state.memory().lookup_log = setup.record_lookups;
+      state(limits_of(fleet.setup, pool, number, *scheduler, device->traits()), make_blocks(fleet.setup, pool), pool.make_footprint(),
+            pool.make_order ? pool.make_order() : nullptr, make_predictor(fleet.setup, pool)),
+      steps(depth_of(*scheduler, *device)),
+      queue_(fleet.queue),
+      sink_(fleet.sink),
+      itl_(fleet.itl),
+      transfers_(fleet.transfers),
+      block_bytes_(pool.memory.block_bytes) {
+  state.memory().lookup_log = fleet.setup.record_lookups;
+  if (sink_.wants_steps() || device->traits().wants_events) state.events = &events_;
   device->attach(state, *scheduler);
+}
+
+void Rank::receive(const TraceRequest& request, Time arrival, bool prefill_only, const std::optional<PromptStores>& stores) {
+  const std::size_t before = state.outbox().size();
+  state.receive(request, arrival, prefill_only, stores);
+  if (state.outbox().size() == before) device->on_receive(request, state.queues().input().back());
+}
+
+Picoseconds Rank::plan(Picoseconds at) {
+  state.begin_plan(to_time(at));
+  InFlightStep& step = steps.next();
+  step.clear();
+  scheduler->plan(state, step);
+  tell_scheduler();
+  forward_events();
+  return start_copies(at);
+}
+
+void Rank::begin(std::uint64_t number, Picoseconds planned, Picoseconds ready) {
+  InFlightStep& step = steps.next();
+  state.commit(step);
+  step.number = number;
+  step.planned = planned;
+  step.usage = {state.num_waiting(), state.used_blocks(), state.memory().wasted_tokens(), state.memory().external_fragmentation_ppm()};
+  step.is_timed = device->begin(step, ready);
+  step.is_counted = false;
+}
+
+void Rank::process_output(Picoseconds at) {
+  state.process_output(steps.oldest(), at, itl_);
+  if (!state.store_copies().empty()) start_writes(at);
+  tell_scheduler();
+  forward_events();
+}
+
+void Rank::end_copy(const Event& event) {
+  if (event.kind == EventKind::kStoreEnd)
+    state.memory().end_write(RequestId{event.subject});
+  else
+    state.finish_swap_in(RequestId{event.subject}, to_time(event.at));
+}
+
+void Rank::tell_scheduler() {
+  for (const RequestId id : state.left()) scheduler->on_finish(id);
+  state.left().clear();
+}
+
+void Rank::forward_events() {
+  if (events_.empty()) return;
+  const bool has_sink = sink_.wants_steps();
+  for (const EventRecord& event : events_) {
+    if (has_sink) sink_.event(event);
+    device->on_event(event);
+  }
+  events_.clear();
 }
 
 }  // namespace kvlab

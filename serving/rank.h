@@ -2,25 +2,66 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "serving/device.h"
+#include "serving/event_queue.h"
 #include "serving/host_setup.h"
 #include "serving/replica_state.h"
-#include "serving/step.h"
+#include "serving/step_ring.h"
+#include "serving/transfers.h"
 
 namespace kvlab {
 
-// A scheduler with the queues, the KV memory and the device that it plans for. A replica has one, or with data parallelism several.
-struct Rank {
+// Objects that all replicas of a run share.
+struct FleetContext {
+  const HostSetup& setup;
+  EventQueue& queue;
+  Clock& clock;
+  RunSink& sink;
+  LogHistogram& itl;
+  Transfers& transfers;
+};
+
+// A scheduler with the queues, the KV memory and the device that it plans for. A replica has one, or with data parallelism several. It
+// starts the copies that its plans and outputs ask for, and queues an event for the end of each that nothing waits for.
+class Rank {
+ public:
   // number: among the ranks of all replicas.
-  Rank(const HostSetup& setup, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device);
+  Rank(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device);
+
+  // A request arrives; arguments as of ReplicaState::receive().
+  void receive(const TraceRequest& request, Time arrival, bool prefill_only, const std::optional<PromptStores>& stores);
+  // Plans steps.next() and starts the plan's copies. Returns when these allow the step to start.
+  Picoseconds plan(Picoseconds at);
+  // Starts steps.next(), empty or not; steps.push() follows.
+  void begin(std::uint64_t number, Picoseconds planned, Picoseconds ready);
+  // Processes the output of steps.oldest(); steps.pop() follows.
+  void process_output(Picoseconds at);
+  // A copy of the request or, of a write to the store, of that number has ended.
+  void end_copy(const Event& event);
 
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Device> device;
   ReplicaState state;
-  std::vector<InFlightStep> ring;  // its steps in flight, and room for the next ones
-  std::vector<RequestEventRecord> events;
+  StepRing steps;
+
+ private:
+  Picoseconds start_copies(Picoseconds at);
+  Picoseconds start_import(const SwapCopy& copy, Picoseconds at);
+  Picoseconds start_prefix(const SwapCopy& copy, const KvOffer& offer, Picoseconds at);
+  void start_writes(Picoseconds at);
+  void queue_end(Picoseconds at, Phase phase, EventKind kind, RequestId subject);
+  void tell_scheduler();
+  void forward_events();
+
+  EventQueue& queue_;
+  RunSink& sink_;
+  LogHistogram& itl_;
+  Transfers& transfers_;
+  std::int64_t block_bytes_;
+  std::vector<EventRecord> events_;  // since the latest plan or output, where they are delivered
 };
 
 }  // namespace kvlab

@@ -64,7 +64,7 @@ void ReplicaState::check_content(const TraceRequest& request) const {
   if (limits.swap.keeps_turns) require_session(request);
 }
 
-void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, std::optional<KvOffer>&& prefix) {
+void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_only, const std::optional<PromptStores>& stores) {
   const ReplicaLimits& limits = memory_.limits();
   check_content(from);
   const RequestId id = table_.add(from.prompt_tokens);
@@ -77,20 +77,15 @@ void ReplicaState::receive(const TraceRequest& from, Time arrival, bool prefill_
   r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.hashes = from.hashes;
   watch(id);
-  const std::int32_t offered = prefix ? prefix->tokens : 0;
-  if (prefix) handover_.add_offer(id, std::move(*prefix));
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
   if (prefill_only && r.output_limit > 1) {
-    handover_.note_prefill_only(id, r.output_limit);
+    transits_.note_prefill_only(id, r.output_limit);
     r.output_limit = 1;
   }
   if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
   if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
-  if (offered > 0) {
-    table_.set_computed(r, offered);
-    memory_.await_import(r);
-  }
+  if (stores) transits_.add_stores(id, *stores);
   queues_.add_input(id);
 }
 
@@ -113,7 +108,7 @@ void ReplicaState::begin_plan(Time now) {
   ++num_plans_;
   for (const RequestId id : queues_.input()) {
     if (Request& r = table_[id]; r.queued == kNever) r.queued = now;
-    if (KvOffer* offer = handover_.offer(id); offer != nullptr) offer->first_plan = num_plans_;
+    if (KvOffer* offer = transits_.offer(id); offer != nullptr) offer->first_plan = num_plans_;
   }
   queues_.input_to_waiting();
   order_->on_plan();
@@ -126,6 +121,7 @@ void ReplicaState::admit(RequestId id) {
   Request& r = table_[id];
   r.is_running = true;
   r.is_paused = false;
+  transits_.end_expectation(id);
   if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
@@ -145,12 +141,33 @@ void ReplicaState::reject(RequestId id, const char* reason) {
 
 // ---- steps ----
 
+namespace {
+
+// One token through all layers after those of the prompt, none of them computed before.
+bool is_next_token(const Request& r, const StepEntry& entry) {
+  const std::int32_t computed = r.computed_tokens;
+  return entry.tokens == 1 && entry.passes_all_layers() && computed >= r.prompt_tokens && computed + 1 == r.known_tokens() &&
+         computed >= r.most_computed;
+}
+
+}  // namespace
+
 // Returns true for a decode step of one token.
-inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
+inline bool ReplicaState::commit_entry(InFlightStep& step, std::size_t place) {
+  StepEntry& entry = step.entries[place];
   Request& r = table_[entry.request];
   entry.kv_before = entry.computed_before = r.computed_tokens;
   ++r.in_flight_steps;
+  if (memory_.keeps_everything() && is_next_token(r, entry)) {
+    entry.emits = true;
+    ++step.ended_tokens;
+    ++r.computed_tokens;
+    ++r.in_flight_tokens;
+    memory_.add_live(1);
+    return entry.padded_tokens == 0;
+  }
   if (!entry.ends()) return false;  // its tokens continue through later layers in later steps
+  step.ended_tokens += entry.tokens;
   const std::int32_t known = r.known_tokens();
   const std::int32_t after = r.computed_tokens + entry.tokens;
   if (after > known) throw InternalError("a plan computes tokens that are not known");
@@ -177,7 +194,7 @@ void ReplicaState::commit(InFlightStep& step) {
   }
   bool uniform = (memory_.is_steady_in_decode() || memory_.looks_ahead()) && step.idle_rows == 0 &&
                  step.entries.size() == queues_.running().size() && step.images == 0;
-  for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
+  for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step, i) && uniform;
   memory_.charge_policy(step);
   if (memory_.limits().swap.codec.is_on()) uniform = !charge_copies(step) && uniform;
   step.is_uniform = uniform;
@@ -189,15 +206,17 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   memory_.forget_hits();
   if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
   const bool watches = watches_tokens_, stores = memory_.store != nullptr, has_policy_time = step.policy_time > Picoseconds{};
+  const bool keeps_everything = memory_.keeps_everything();
+  HistogramRun gaps(itl);
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
     if (has_policy_time && r.is_running) (r.has_emitted() ? r.decode_policy : r.prefill_policy) += policy_shares_.take(entry.request, step);
     if (stores && entry.emits && !r.has_emitted()) store_prompt(r);
-    if (!memory_.keeps_everything() && entry.ends()) memory_.end_policy_step(r, entry);
+    if (!keeps_everything && entry.ends()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
     if (watches) note_token(entry.request, at);
-    deliver(r, at, itl);
+    deliver(r, at, gaps);
     if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
     if (r.output_tokens == r.output_limit)
       finish(entry.request);
@@ -206,14 +225,14 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
   }
 }
 
-void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
+inline void ReplicaState::deliver(Request& r, Picoseconds at, HistogramRun& gaps) {
   --r.in_flight_tokens;
   ++r.output_tokens;
   ++counters_.output_tokens;
   if (!r.has_emitted()) {
     r.first_token = now_;
   } else if (r.is_counted) {
-    itl.add((at - r.last_emitted).count());
+    gaps.add((at - r.last_emitted).count());
   }
   r.last_emitted = at;
 }
@@ -269,7 +288,7 @@ void ReplicaState::finish(RequestId id) {
   else
     queues_.remove_waiting(id);
   if (r.is_swapped) memory_.end_swap(r);
-  if (handover_.is_prefill_only(id)) return hand_over(id);
+  if (transits_.is_prefill_only(id)) return hand_over(id);
   if (uses_predictor_) predictor_->on_finish(r);
   order_->on_leave(id);
   left_.push_back(id);
@@ -283,11 +302,8 @@ void ReplicaState::note(RequestEvent event, const Request& r, Time at) {
 // The request is in no queue any more; its memory goes back and its record out.
 void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* reason) {
   Request& r = table_[id];
-  if (outcome == Outcome::kRejected) {
-    handover_.forget(id);
-    if (r.is_swapped) memory_.end_swap(r);
-  }
-  handover_.settle(id);
+  if (outcome == Outcome::kRejected && r.is_swapped) memory_.end_swap(r);
+  transits_.end(id);
   memory_.release(r);
   if (outcome == Outcome::kCompleted && memory_.limits().swap.keeps_turns) memory_.keep_turn_copy(id);
   memory_.drop_host_copy(id);
@@ -302,8 +318,11 @@ void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* rea
 void ReplicaState::drain(std::vector<RequestRecord>& unfinished) const {
   for (std::uint32_t i = 0; i < table_.slots().size(); ++i) {
     const Request& r = table_.slots()[i];
-    if (r.in_use && !handover_.is_taken(RequestId{i})) unfinished.push_back(finished_record(r));
+    if (r.in_use && !transits_.is_taken(RequestId{i})) unfinished.push_back(finished_record(r));
   }
+  const bool is_empty = std::none_of(table_.slots().begin(), table_.slots().end(), [](const Request& r) { return r.in_use; });
+  if (is_empty && used_blocks() > 0)
+    throw InternalError(std::to_string(used_blocks()) + " blocks are in use after the last request has left");
 }
 
 void ReplicaState::check() const {
@@ -312,7 +331,8 @@ void ReplicaState::check() const {
   std::for_each(queues_.input().begin(), queues_.input().end(), mark);
   for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) mark(queues_.waiting(i));
   std::for_each(queues_.running().begin(), queues_.running().end(), mark);
-  for (const auto& [slot, is_taken] : handover_.exports()) mark(RequestId{slot});
+  for (const auto& [slot, transit] : transits_.all())
+    if (transit.export_state != Transit::Export::kNone) mark(RequestId{slot});
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Request& r = table_.slots()[i];
     if (seen[i] != (r.in_use ? 1 : 0))

@@ -11,15 +11,15 @@
 #include "serving/copies_out.h"
 #include "serving/encoded_images.h"
 #include "serving/gap_watch.h"
-#include "serving/handover.h"
+#include "serving/kv_memory.h"
 #include "serving/metrics.h"
 #include "serving/needed_facts.h"
 #include "serving/policy_shares.h"
 #include "serving/qoe.h"
-#include "serving/replica_memory.h"
+#include "serving/rank_queues.h"
 #include "serving/request.h"
-#include "serving/request_queues.h"
 #include "serving/step.h"
+#include "serving/transit.h"
 #include "serving/uniform_decode.h"
 #include "traces/trace.h"
 
@@ -83,8 +83,8 @@ class ReplicaState final : public ReplicaView {
   // if it could never run: longer than max_model_len or than the whole memory. Its hashes and facts stay valid until it leaves. InputError:
   // it lacks a fact that the order or the predictor needs.
   // prefill_only: it leaves after its first token, if it has more to emit, and becomes an export.
-  // prefix: the first tokens of its prompt in stores; it waits for them as if swapped out.
-  void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, std::optional<KvOffer>&& prefix = {});
+  // stores: those that it asks for its first tokens whenever a scheduler takes it with nothing computed.
+  void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, const std::optional<PromptStores>& stores = {});
   // Before plan(): sets the clock and moves the input queue into the waiting queue.
   void begin_plan(Time now);
   // After plan(): advances computed tokens by the step's entries and completes them.
@@ -96,7 +96,7 @@ class ReplicaState final : public ReplicaView {
   std::function<Span(const StepOutline&)> estimate_step;  // ReplicaView::step_time(), where the device has an estimate
   // Time until all of these copies to the GPU have ended, asked for at `now`; empty: the device has no estimate.
   std::function<Span(std::span<const SwapCopy> copies, Time now)> estimate_copies_in;
-  // ---- between replicas (replica_handover.cpp) ----
+  // ---- between replicas (replica_state_transit.cpp) ----
   // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
   // false if it could never run here; its record goes to the outbox.
   bool receive_import(const Request& from, KvOffer offer, Time at);
@@ -106,19 +106,19 @@ class ReplicaState final : public ReplicaView {
   void release_export(RequestId r);
   // An export leaves permanently; its record goes to the outbox.
   void refuse_export(RequestId r, Time at, const char* reason);
-  [[nodiscard]] Handover& handover() { return handover_; }
-  [[nodiscard]] const Handover& handover() const { return handover_; }
+  [[nodiscard]] Transits& transits() { return transits_; }
+  [[nodiscard]] const Transits& transits() const { return transits_; }
   // Requests that left.
   std::vector<Departure>& outbox() { return outbox_; }
   // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
   std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
-  // Copies of prompts to the store that outputs asked for; ReplicaMemory::end_write() follows.
+  // Copies of prompts to the store that outputs asked for; KvMemory::end_write() follows.
   std::vector<SwapCopy>& store_copies() { return store_copies_; }
   // Copies that run during steps; the host begins them.
   CopiesOut& copies_out() { return copies_out_; }
   [[nodiscard]] const CopiesOut& copies_out() const { return copies_out_; }
-  std::vector<RequestEventRecord>* events = nullptr;  // null: not recorded
+  std::vector<EventRecord>* events = nullptr;  // null: not recorded
 
   // Lists every request still here as unfinished.
   void drain(std::vector<RequestRecord>& unfinished) const;
@@ -129,10 +129,10 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] bool plan_preempted() const { return plan_preempted_; }
   // The number of plans that the order lets pass unlooked at.
   [[nodiscard]] Horizon order_is_stable_for() const;
-  [[nodiscard]] const RequestTable& table() const { return table_; }
-  [[nodiscard]] const RequestQueues& queues() const { return queues_; }
-  [[nodiscard]] ReplicaMemory& memory() { return memory_; }
-  [[nodiscard]] const ReplicaMemory& memory() const { return memory_; }
+  [[nodiscard]] const SlotTable& table() const { return table_; }
+  [[nodiscard]] const RankQueues& queues() const { return queues_; }
+  [[nodiscard]] KvMemory& memory() { return memory_; }
+  [[nodiscard]] const KvMemory& memory() const { return memory_; }
   [[nodiscard]] const BlockPool& pool() const { return memory_.pool(); }
   [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
 
@@ -158,15 +158,16 @@ class ReplicaState final : public ReplicaView {
   void check() const;
 
  private:
-  bool commit_entry(StepEntry& entry, std::size_t place);
+  bool commit_entry(InFlightStep& step, std::size_t place);
   void leave(RequestId id, Outcome outcome, Time at, const char* reason = nullptr);
   bool try_import(RequestId id, std::int32_t m, KvOffer& offer);
+  bool take_stored(RequestId id, std::int32_t m);
   void store_prompt(const Request& r);
   void hand_over(RequestId id);
   void forget_computed(RequestId id);
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
-  void deliver(Request& r, Picoseconds at, LogHistogram& itl);
+  void deliver(Request& r, Picoseconds at, HistogramRun& gaps);
   // Follows the tokens of a request that is received, with its output_limit and at most one token delivered.
   void watch(RequestId id);
   void note_token(RequestId id, Picoseconds at);
@@ -178,16 +179,16 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] bool can_leave_later(RequestId id) const;
   void check_content(const TraceRequest& request) const;
 
-  RequestTable table_;
+  SlotTable table_;
   std::unique_ptr<Order> order_;
   std::unique_ptr<Predictor> predictor_;
   std::vector<Fact> needed_facts_;
   bool order_watches_steps_;
   bool uses_predictor_;
-  RequestQueues queues_;
-  ReplicaMemory memory_;
+  RankQueues queues_;
+  KvMemory memory_;
   UniformDecode uniform_;
-  Handover handover_;
+  Transits transits_;
   GapWatch gaps_;
   QoeWatch qoe_;
   EncodedImages images_;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "policies/kv/op_sums.h"
+#include "serving/op_sums.h"
 #include "serving/replica_state.h"
 
 namespace kvlab {
@@ -71,8 +71,9 @@ void ReplicaState::forget_computed(RequestId id) {
 
 bool ReplicaState::try_swap_in(RequestId id, std::int32_t m, bool joins) {
   Request& r = table_[id];
-  if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
-  if (KvOffer* offer = handover_.offer(id); offer != nullptr) return try_import(id, m, *offer);
+  if (r.is_parked || (!r.is_swapped && r.computed_tokens > 0)) throw InternalError("swapping in a request that is on the GPU");
+  if (!r.is_swapped) return take_stored(id, m);
+  if (KvOffer* offer = transits_.offer(id); offer != nullptr) return try_import(id, m, *offer);
   if (!memory_.try_swap_in(r, m)) return false;
   SwapCopy copy = memory_.copy_in(id);
   queues_.note_return(id);
@@ -117,9 +118,9 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
     memory_.release(r);
     return;
   }
-  if (handover_.offer(id) == nullptr) return bring_in(id, at);
+  if (transits_.offer(id) == nullptr) return bring_in(id, at);
   memory_.end_swap(r);
-  handover_.settle(id);
+  transits_.settle(id);
   note(RequestEvent::kImported, r, at);
   if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
 }

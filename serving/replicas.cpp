@@ -1,8 +1,32 @@
 #include "serving/replicas.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvlab {
+
+namespace {
+
+// As SGLang counts num_tokens of a rank (python/sglang/srt/managers/scheduler.py, get_load): tokens of KV in use, and prompts that wait. A
+// prompt that is computed in chunks counts as far as it is computed.
+std::int64_t tokens_of(const ReplicaState& rank) {
+  std::int64_t queued = rank.table().outstanding_prompt_tokens();
+  for (const RequestId r : rank.running()) {
+    const Request& running = rank.table()[r];
+    queued -= std::max(0, running.prompt_tokens - running.computed_tokens);
+  }
+  return rank.used_blocks() * rank.block_tokens() + queued;
+}
+
+// Lower is better; the second decides between equal firsts.
+std::pair<std::int64_t, std::int64_t> load_of(const ReplicaState& rank, LoadBalance balance) {
+  constexpr std::int64_t kWaitingWeight = 4;  // of vLLM
+  const std::int64_t queued = rank.queues().num_queued(), running = static_cast<std::int64_t>(rank.running().size());
+  if (balance == LoadBalance::kTotalTokens) return {tokens_of(rank), queued + running};
+  return {(balance == LoadBalance::kVllm ? kWaitingWeight : 1) * queued + running, 0};
+}
+
+}  // namespace
 
 Replicas::Replicas(const FleetContext& fleet, const MakeDevice& make_device) {
   for (std::uint32_t p = 0; p < fleet.setup.num_pools(); ++p) {
@@ -10,7 +34,7 @@ Replicas::Replicas(const FleetContext& fleet, const MakeDevice& make_device) {
     const std::uint32_t together = pool.steps_together ? pool.ranks : 1;
     for (std::uint32_t i = 0; i < pool.num_replicas; ++i) {
       const ReplicaId replica{num_replicas()};
-      places_.push_back({p, num_ranks(), pool.ranks});
+      places_.push_back({p, num_ranks(), pool.ranks, pool.load_balance});
       for (std::uint32_t j = 0; j < pool.ranks; j += together) {
         std::vector<std::unique_ptr<Device>> devices;
         for (std::uint32_t k = 0; k < together; ++k) devices.push_back(make_device(p));
@@ -37,7 +61,7 @@ ReplicaLoad Replicas::load(ReplicaId replica) const {
     const ReplicaState& of = state(rank);
     load.waiting += of.queues().num_queued();
     load.running += static_cast<std::int64_t>(of.running().size());
-    load.outstanding_tokens += of.table().outstanding_prompt_tokens();
+    load.outstanding_tokens += of.table().outstanding_prompt_tokens() - of.transits().expected_tokens();
     load.used_blocks += of.used_blocks();
     load.num_blocks += of.num_blocks();
   }
@@ -51,20 +75,33 @@ bool Replicas::is_empty(ReplicaId replica) const {
   return true;
 }
 
-// As vLLM 0.19 does (vllm/v1/engine/core_client.py, DPLBAsyncMPClient): the least 4 x waiting + running, of equal ranks the first. A
-// request that has just been sent to a rank counts as waiting there.
+std::int64_t Replicas::total_tokens(ReplicaId replica) const {
+  const Place& its = place(replica);
+  std::int64_t tokens = 0;
+  for (std::uint32_t rank = its.first_rank; rank < its.first_rank + its.ranks; ++rank) tokens += tokens_of(state(rank));
+  return tokens;
+}
+
+// A request that has just been sent to a rank counts as waiting there.
 std::uint32_t Replicas::choose_rank(ReplicaId replica) const {
-  constexpr std::int64_t kWaitingWeight = 4;
   const Place& its = place(replica);
   if (its.ranks == 1) return its.first_rank;
-  const auto score = [&](std::uint32_t rank) {
-    return kWaitingWeight * state(rank).queues().num_queued() + static_cast<std::int64_t>(state(rank).running().size());
-  };
+  if (its.load_balance == LoadBalance::kRoundRobin) return its.first_rank + its.num_sent % its.ranks;
   std::uint32_t best = its.first_rank;
+  std::pair least = load_of(state(best), its.load_balance);
   for (std::uint32_t rank = best + 1; rank < its.first_rank + its.ranks; ++rank) {
-    if (score(rank) < score(best)) best = rank;
+    const std::pair load = load_of(state(rank), its.load_balance);
+    if (!(load < least)) continue;
+    best = rank;
+    least = load;
   }
   return best;
+}
+
+std::uint32_t Replicas::take_rank(ReplicaId replica) {
+  const std::uint32_t rank = choose_rank(replica);
+  ++places_[index(replica)].num_sent;
+  return rank;
 }
 
 }  // namespace kvlab

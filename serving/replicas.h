@@ -18,6 +18,8 @@ class Replicas {
   struct Place {
     std::uint32_t pool = 0;
     std::uint32_t first_rank = 0, ranks = 1;
+    LoadBalance load_balance = LoadBalance::kVllm;
+    std::uint32_t num_sent = 0;  // requests, by take_rank
   };
   [[nodiscard]] std::uint32_t num_replicas() const { return static_cast<std::uint32_t>(places_.size()); }
   [[nodiscard]] std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(of_rank_.size()); }
@@ -37,8 +39,12 @@ class Replicas {
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const;
   // It holds no request.
   [[nodiscard]] bool is_empty(ReplicaId replica) const;
-  // The rank of a replica that takes its next request.
+  // The rank of a replica that takes its next request, by the pool's load balance.
   [[nodiscard]] std::uint32_t choose_rank(ReplicaId replica) const;
+  // The same for a request that is sent now: round robin goes on to the next rank.
+  std::uint32_t take_rank(ReplicaId replica);
+  // Tokens in KV blocks that requests hold, and tokens of queued prompts that are not computed. O(running requests).
+  [[nodiscard]] std::int64_t total_tokens(ReplicaId replica) const;
   // Calls visit(unit) for the units of a replica.
   template <class Visit>
   void each_unit(ReplicaId replica, Visit&& visit) {

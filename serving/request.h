@@ -25,7 +25,7 @@ inline TraceRequest trace_request_of(const Request& r) {
 }
 
 // Requests by slot; slots and the memory of their block lists are reused.
-class RequestTable {
+class SlotTable {
  public:
   RequestId add(std::int32_t prompt_tokens) {
     ++live_;
@@ -47,6 +47,10 @@ class RequestTable {
     free_.push_back(r);
   }
   void set_computed(Request& r, std::int32_t tokens) {
+    if (std::min(tokens, r.computed_tokens) >= r.prompt_tokens) {
+      r.computed_tokens = tokens;
+      return;
+    }
     outstanding_ -= left_of_prompt(r);
     r.computed_tokens = tokens;
     outstanding_ += left_of_prompt(r);

@@ -20,7 +20,8 @@ struct PlanUsage {
 struct InFlightStep : StepPlan {
   PolicyWork policy;
   PlanUsage usage;
-  std::int32_t images = 0;  // that are encoded before its prompts are computed
+  std::int64_t ended_tokens = 0;  // of entries that end in it
+  std::int32_t images = 0;        // that are encoded before its prompts are computed
   std::uint64_t number = 0;
   bool is_timed = false;              // start and end are known
   bool is_counted = false;            // it is part of the replica's totals
@@ -32,6 +33,7 @@ struct InFlightStep : StepPlan {
   void clear() {
     StepPlan::clear();
     policy.clear();
+    ended_tokens = 0;
     images = 0;
     is_uniform = false;
     policy_time = {};

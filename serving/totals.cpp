@@ -10,7 +10,7 @@ void StepTotals::add(const InFlightStep& step, Picoseconds occupied) {
   const std::int64_t ps = occupied.count();
   busy += ps;
   rows += static_cast<Int128>(step.entries.size());
-  for (const StepEntry& entry : step.entries) tokens += entry.ends() ? entry.tokens : 0;  // once, not once for each part of the layers
+  tokens += step.ended_tokens;
   images += step.images;
   if (usage.waiting > 0) overload += ps;
   peak_used_blocks = std::max(peak_used_blocks, usage.used_blocks);

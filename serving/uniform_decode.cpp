@@ -98,9 +98,10 @@ void UniformDecode::collect(std::int64_t iterations) {
 
 void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
   const auto tokens = static_cast<std::int32_t>(iterations);
+  HistogramRun gaps(itl);
   for (const RequestId id : queues_.running()) {
     Request& r = table_[id];
-    if (r.is_counted) itl.add((first_at - r.last_emitted).count());
+    if (r.is_counted) gaps.add((first_at - r.last_emitted).count());
     if (!memory_.looks_ahead()) memory_.add_live(tokens);  // repeat() did
     table_.set_computed(r, r.computed_tokens + tokens);
     r.output_tokens += tokens;

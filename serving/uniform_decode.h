@@ -5,8 +5,8 @@
 
 #include "policies/scheduler/scheduler.h"
 #include "serving/histogram.h"
-#include "serving/replica_memory.h"
-#include "serving/request_queues.h"
+#include "serving/kv_memory.h"
+#include "serving/rank_queues.h"
 
 namespace kvlab {
 
@@ -14,8 +14,7 @@ namespace kvlab {
 // the same effects as one by one.
 class UniformDecode {
  public:
-  UniformDecode(RequestTable& table, const RequestQueues& queues, ReplicaMemory& memory)
-      : table_(table), queues_(queues), memory_(memory) {}
+  UniformDecode(SlotTable& table, const RankQueues& queues, KvMemory& memory) : table_(table), queues_(queues), memory_(memory) {}
 
   // The number of iterations within the horizon without a finish or a failing allocation, for the running requests as they are now.
   // `depth`: steps in flight.
@@ -46,9 +45,9 @@ class UniformDecode {
   [[nodiscard]] std::int64_t allocations_in(std::int64_t iterations) const;
   [[nodiscard]] std::int64_t iterations_ahead(std::int64_t iterations, int depth, bool ends_with_hits);
 
-  RequestTable& table_;
-  const RequestQueues& queues_;
-  ReplicaMemory& memory_;
+  SlotTable& table_;
+  const RankQueues& queues_;
+  KvMemory& memory_;
   std::vector<Replay> replays_;
   std::int64_t ahead_ = 4, left_ = 0;  // steps of a policy that are looked ahead at: more where they are all carried out
 };

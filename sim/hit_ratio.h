@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "policies/block_cache/block_cache.h"
 #include "sim/hit_groups.h"
 #include "traces/trace.h"

@@ -26,49 +26,46 @@ bool passes_weights(const StepPlan& plan, const StepEntry& entry, int layer, int
 
 std::int32_t rows_of(const StepEntry& entry) { return std::max(entry.tokens, entry.padded_tokens); }
 
-bool has_parts(const InFlightStep& step) {
-  return step.loop_layers > 0 || !step.policy.pruned.empty() ||
-         std::any_of(step.entries.begin(), step.entries.end(), [](const StepEntry& e) { return !e.passes_all_layers(); });
-}
-
-// The cause of has_parts(), as the subject of an error.
+// The cause of in_parts_, as the subject of an error.
 const char* maker_of_parts(const InFlightStep& step) {
   return step.policy.pruned.empty() ? "a scheduler that plans some of the layers" : "a kv_policy with a prompt_pruner or prompt_rewriter";
 }
 
 }  // namespace
 
-// null: every row.
+// A local shape, so that its sums stay in registers.
 void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
   prefills_.clear();
-  shape_ = StepShape{};
+  StepShape shape;
   const AttentionWindows windows = cost_.windows();
-  const auto add_row = [&](std::int32_t tokens, std::int32_t kv) {
-    if (tokens > 1) {
-      prefills_.push_back({tokens, kv});
-    } else {
-      add_decode_row(shape_, kv, windows);
-    }
-  };
+  bool in_parts = step.loop_layers > 0 || !step.policy.pruned.empty();
   for (std::size_t i = 0; i < step.entries.size(); ++i) {
-    if (rows != nullptr && (*rows)[i] == 0) continue;
     const StepEntry& entry = step.entries[i];
-    add_row(rows != nullptr ? (*rows)[i] : rows_of(entry), entry.kv_before);
-    if (entry.ends()) ++shape_.head_rows;
+    in_parts |= !entry.passes_all_layers();
+    const std::int32_t tokens = rows != nullptr ? (*rows)[i] : rows_of(entry);
+    if (tokens > 1) {
+      prefills_.push_back({tokens, entry.kv_before});
+    } else if (tokens > 0) {
+      add_decode_row(shape, entry.kv_before, windows);
+    } else {
+      continue;
+    }
+    shape.head_rows += entry.ends() ? 1 : 0;
   }
-  shape_.idle_rows = step.idle_rows;
-  shape_.head_rows += step.idle_rows;
-  shape_.prefills = prefills_;
-  useful_rows_ = static_cast<std::int32_t>(shape_.tokens());
-  pad_to(scheduler_.padded_tokens(useful_rows_));
-  shape_.ops = step.policy.ops;
-  shape_.sparse_layers = step.policy.sparse_layers;
+  in_parts_ = in_parts;
+  shape.idle_rows = step.idle_rows;
+  shape.head_rows += step.idle_rows;
+  shape.prefills = prefills_;
+  useful_rows_ = static_cast<std::int32_t>(shape.tokens());
+  shape.padding_rows = scheduler_.padded_tokens(useful_rows_) - useful_rows_;
+  shape.ops = step.policy.ops;
+  shape.sparse_layers = step.policy.sparse_layers;
+  shape_ = shape;
 }
 
 StepCost StepPricer::price(const InFlightStep& step) {
-  const bool in_parts = has_parts(step);
-  if (!in_parts) collect(step, nullptr);
-  StepCost cost = in_parts ? price_layers(step) : cost_.step(shape_);
+  collect(step, nullptr);
+  StepCost cost = in_parts_ ? price_layers(step) : cost_.step(shape_);
   add_passes(step, cost);
   images_time_ = {};
   if (step.images > 0) add_images(step, cost);
@@ -76,9 +73,9 @@ StepCost StepPricer::price(const InFlightStep& step) {
 }
 
 void StepPricer::collect_rank(const InFlightStep& step) {
-  if (has_parts(step))
-    throw InputError(fmt::format("ranks that step together compute whole steps: {} needs 'parallel' without dp", maker_of_parts(step)));
   collect(step, nullptr);
+  if (in_parts_)
+    throw InputError(fmt::format("ranks that step together compute whole steps: {} needs 'parallel' without dp", maker_of_parts(step)));
   if (useful_rows_ == 0) pad_to(scheduler_.padded_tokens(1));
 }
 
@@ -98,8 +95,10 @@ void StepPricer::add_images(const InFlightStep& step, StepCost& sum) {
   sum.add(cost);
 }
 
-// A policy's own forward passes come one after the other when the step is done; all of their time is the policy's.
+// A policy's own forward passes come one after the other when the step is done; all of their time is the policy's. Each goes through all
+// stages of a pipeline.
 void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
+  pass_times_.clear();
   for (const ForwardPass& pass : step.policy.passes) {
     const PrefillPiece piece{pass.new_tokens, pass.kv_tokens};
     StepShape shape;
@@ -110,12 +109,20 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
       add_decode_row(shape, pass.kv_tokens, cost_.windows());
     }
     StepCost cost = cost_.step(shape);
+    if (cost_.num_stages() > 1) add_stage_times(shape);
     ByFooting policy{};
     for (std::size_t f = 0; f < kFootings; ++f) policy[f] = cost.of(static_cast<Footing>(f));
     cost.times = {};
     cost.row(CostPart::kPolicy) = policy;
     sum.add(cost);
   }
+}
+
+void StepPricer::add_stage_times(const StepShape& pass) {
+  std::vector<Picoseconds> times;
+  cost_.stage_times(pass, times);
+  pass_times_.resize(times.size());
+  for (std::size_t i = 0; i < times.size(); ++i) pass_times_[i] += times[i];
 }
 
 StepPricer::Rows StepPricer::rows_of_layer(const InFlightStep& step, int layer) const {

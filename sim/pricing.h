@@ -36,6 +36,7 @@ class StepPricer {
   void stage_times(std::vector<Picoseconds>& times) const {
     cost_.stage_times(shape_, times);
     times[0] += images_time_;
+    for (std::size_t i = 0; i < pass_times_.size(); ++i) times[i] += pass_times_[i];
   }
   // All rows of the step last priced, whatever layers they pass; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
@@ -47,20 +48,24 @@ class StepPricer {
     std::int32_t layers = 0;
   };
 
+  // Sets shape_ and in_parts_. null: every row.
   void collect(const InFlightStep& step, const Rows* rows);
   [[nodiscard]] Rows rows_of_layer(const InFlightStep& step, int layer) const;
   void group_layers(const InFlightStep& step);
   StepCost price_layers(const InFlightStep& step);
   StepCost price_ends(const InFlightStep& step);
   void add_passes(const InFlightStep& step, StepCost& sum);
+  void add_stage_times(const StepShape& pass);
   void add_images(const InFlightStep& step, StepCost& sum);
 
   CostModel& cost_;
   const Scheduler& scheduler_;
   EncodeCost encode_;
-  Picoseconds images_time_{};  // of the step last priced, before its first layer
+  Picoseconds images_time_{};            // of the step last priced, before its first layer
+  std::vector<Picoseconds> pass_times_;  // by stage, of a policy's own passes
   StepShape shape_;
   std::int32_t useful_rows_ = 0;
+  bool in_parts_ = false;  // entries of the step pass some of the layers, or its prompts are pruned
   std::vector<PrefillPiece> prefills_;
   std::vector<LayerGroup> groups_;  // of the step being priced
   Rows rows_;

@@ -44,11 +44,11 @@ struct Recorder final : RunSink {
   void transfer(const TransferRecord& t) override { transfers.push_back(t); }
   [[nodiscard]] bool wants_steps() const override { return keep_steps; }
   void step(const InFlightStep& s, const ReplicaState&) override { steps.push_back(s); }
-  void event(const RequestEventRecord& e) override { events.push_back(e); }
+  void event(const EventRecord& e) override { events.push_back(e); }
   std::vector<RequestRecord> requests;
   std::vector<TimelineSample> samples;
   std::vector<InFlightStep> steps;
-  std::vector<RequestEventRecord> events;
+  std::vector<EventRecord> events;
   std::vector<TransferRecord> transfers;
   bool keep_steps = false;
 };

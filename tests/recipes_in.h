@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/config/params.h"
 #include "base/error.h"
-#include "base/params.h"
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 
 namespace kvlab {
 

@@ -6,14 +6,13 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::uint64_t kFewRequests = 100;  // whose rate may be that of a burst
+constexpr std::uint64_t kFewRequests = 100;  // may be one burst
 constexpr double kFastest_per_s = 1000;      // the busiest public trace has 73 requests per second
 constexpr double kSlowest_per_s = 1e-3;
 
 }  // namespace
 
-// Milliseconds are recorded as whole numbers, and a trace of milliseconds lasts longer than seconds do when they are read as
-// milliseconds: 10 s would be 2.8 hours, 60 s more than half a day.
+// Milliseconds are whole numbers, and seconds read as milliseconds make the trace too short.
 bool ArrivalUnit::is_too_fast(double span_s, double rate_per_s, bool is_whole) const {
   if (rate_per_s > kFastest_per_s && (is_whole || count_ >= kFewRequests)) return true;
   if (!in_ms() || !is_whole) return false;

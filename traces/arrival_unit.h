@@ -9,10 +9,10 @@
 
 namespace kvlab {
 
-// Tells whether the arrivals of a file look as if its times were in another unit than its format has.
+// Detects arrivals in another unit than the format's.
 class ArrivalUnit {
  public:
-  // unit_ns: of the format's times; 0: they are dates, or the column's name says the unit, and there is nothing to doubt.
+  // unit_ns: the format's; 0: certain (dates, or a unit in the column's name).
   explicit ArrivalUnit(std::int64_t unit_ns) : unit_ns_(unit_ns) {}
 
   void add(Time arrival) {
@@ -21,8 +21,7 @@ class ArrivalUnit {
     ++count_;
     has_fraction_ = has_fraction_ || (unit_ns_ > 0 && ns(arrival) % unit_ns_ != 0);
   }
-  // A remark on the arrivals added so far; "": the unit is plausible. is_whole: these are all arrivals of the file, so that their span
-  // counts too.
+  // "" if plausible. is_whole: all arrivals were added, so their span counts too.
   [[nodiscard]] std::string remark(std::string_view column, bool is_whole) const;
 
  private:

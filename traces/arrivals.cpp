@@ -8,6 +8,7 @@
 #include "base/run_limit.h"
 #include "base/text.h"
 #include "traces/distributions.h"
+#include "traces/stages.h"
 
 namespace kvlab {
 
@@ -25,7 +26,7 @@ Time later(Time now, double gap_s) {
   return now + from_seconds(gap_s);
 }
 
-// Independent gaps of one distribution. Gaps add up in whole nanoseconds, so that the sum loses nothing as it grows.
+// Independent gaps, summed in whole nanoseconds.
 class Renewal : public ArrivalProcess {
  public:
   explicit Renewal(std::uint64_t seed) : seed_(seed) {}
@@ -86,7 +87,7 @@ class Constant final : public ArrivalProcess {
   std::uint64_t index_ = 0;
 };
 
-// A Poisson process whose rate switches between two values: a unit-rate process read on a clock that runs at the rate.
+// Poisson at two rates in turn: a unit-rate process on a clock that runs at the rate.
 class OnOff final : public ArrivalProcess {
  public:
   OnOff(Params& p, std::uint64_t seed)
@@ -161,7 +162,7 @@ class ClosedLoop final : public ArrivalProcess {
   Span idle_cap() const override { return idle_cap_; }
 
  private:
-  static constexpr std::uint64_t kLoop = ~std::uint64_t{0};  // apart from the steps that turns of a session have
+  static constexpr std::uint64_t kLoop = ~std::uint64_t{0};  // disjoint from steps of session turns
   std::uint64_t seed_;
   std::int32_t concurrency_;
   std::unique_ptr<SpanDistribution> think_;
@@ -171,8 +172,14 @@ class ClosedLoop final : public ArrivalProcess {
 }  // namespace
 
 const std::vector<std::string>& arrival_names() {
-  static const std::vector<std::string> names{"poisson", "gamma", "weibull", "constant", "on_off", "trace", "closed_loop"};
+  static const std::vector<std::string> names{"poisson", "gamma",       "weibull", "constant", "on_off",
+                                              "trace",   "closed_loop", "stages",  "ramp",     "bursts"};
   return names;
+}
+
+std::string fault_of_class_name(const std::string& name) {
+  if (!name.empty() && name.size() <= ClassName::kMaxBytes && name.find_first_of("\",\n\r\\") == std::string::npos) return "";
+  return "'" + name + "' cannot name a class: 1 to 23 bytes, without comma, quote or backslash";
 }
 
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed) {
@@ -194,6 +201,12 @@ std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p
     made = std::make_unique<Recorded>(p);
   else if (name == "closed_loop")
     made = std::make_unique<ClosedLoop>(p, seed);
+  else if (name == "stages")
+    made = make_stages(p, seed);
+  else if (name == "ramp")
+    made = make_ramp(p, seed);
+  else if (name == "bursts")
+    made = make_bursts(p);
   else
     p.fail("unknown arrival process '" + name + "'" + suggestion(name, arrival_names()));
   p.reject_unread();

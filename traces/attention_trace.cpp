@@ -18,9 +18,9 @@ namespace kvlab {
 
 namespace {
 
-// The tensor of the layout that a name refers to.
+// A tensor name's place in the layout.
 struct Place {
-  std::string pass;         // "" outside of passes
+  std::string pass;         // "": not in a pass
   std::int64_t layer = -1;  // -1: the ids
   std::string_view kind;
 };
@@ -97,7 +97,7 @@ class TraceReader {
     return {tokens(key, text.substr(0, dash)), tokens(key, text.substr(dash + 1))};
   }
 
-  // Calls each(part) for the parts of a comma list; an empty text has none.
+  // Calls each(part) for a comma-separated list.
   template <class Each>
   static void each_part(std::string_view list, Each&& each) {
     while (!list.empty()) {
@@ -161,7 +161,7 @@ class TraceReader {
     trace_.num_layers = static_cast<std::int32_t>(last + 1);
   }
 
-  // The extents of a tensor of `rank` axes, each from 1 to 2^30 - 1.
+  // Extents of a tensor of `rank` axes, each in [1, 2^30 - 1].
   std::vector<std::int32_t> extents(const std::string& name, std::size_t rank) const {
     const std::vector<std::int64_t>& shape = file_.info(name).shape;
     if (shape.size() != rank) {

@@ -10,10 +10,10 @@
 
 namespace kvlab {
 
-// Tokens of a request, counted from its start, whose content its hashes cover for certain.
-//   n * hash_tokens <= prompt_tokens      n * hash_tokens: the hashes end in the prompt.
-//   hash n - 1 crosses the prompt's end   prompt_tokens: it may cover a partial chunk of the prompt (Mooncake) or generated
-//                                         tokens as well (LLMServingSim), and a trace does not say which.
+// Leading tokens of a request whose content its n hashes certainly cover.
+//   n * hash_tokens <= prompt_tokens      n * hash_tokens: hashes end in the prompt.
+//   hash n - 1 crosses the prompt's end   prompt_tokens: the last chunk may be partial (Mooncake) or include generated tokens
+//                                         (LLMServingSim); traces do not say.
 //   hashes continue after that chunk      n * hash_tokens: generated tokens are hashed too.
 inline std::int64_t covered_tokens(const TraceRequest& request) {
   const auto num_hashes = static_cast<std::int64_t>(request.hashes.size());
@@ -22,34 +22,74 @@ inline std::int64_t covered_tokens(const TraceRequest& request) {
   return last_crosses ? request.prompt_tokens : named;
 }
 
-// How many leading blocks of `block_tokens` tokens have a known content: floor(covered_tokens / block_tokens) where one of
-// the two chunk sizes divides the other, else 0. Never counts a block that reaches beyond what the hashes cover.
+// floor(covered_tokens / block_tokens) if one chunk size divides the other, else 0.
 inline std::uint32_t num_block_hashes(const TraceRequest& request, std::int32_t block_tokens) {
   if (request.hashes.empty()) return 0;
   if (request.hash_tokens % block_tokens != 0 && block_tokens % request.hash_tokens != 0) return 0;
   return static_cast<std::uint32_t>(covered_tokens(request) / block_tokens);
 }
 
-// InputError: the trace has hashes, but none can be derived for blocks of this size.
+// Throws InputError if the hashes do not fit this block size.
 inline void check_block_tokens(const TraceRequest& request, std::int32_t block_tokens) {
   if (request.hashes.empty() || request.hash_tokens % block_tokens == 0 || block_tokens % request.hash_tokens == 0) return;
   throw InputError("block_tokens = " + std::to_string(block_tokens) + " does not fit the trace, which names its content per " +
                    std::to_string(request.hash_tokens) + " tokens: one must divide the other");
 }
 
-// The hash of tokens [0, (i + 1) * block_tokens), for i < num_block_hashes(): equal hashes mean equal prefixes. A block that is a part of a
-// hashed chunk is hashed from the chunk's hash and its place in it.
+// Hash of tokens [0, (i + 1) * block_tokens), i < num_block_hashes(); equal hashes mean equal prefixes. A part of a hashed chunk combines
+// its hash and place.
 inline std::uint64_t block_hash(std::int32_t hash_tokens, std::span<const std::uint64_t> hashes, std::int32_t block_tokens,
                                 std::uint32_t i) {
   if (hash_tokens == block_tokens) return hashes[i];
   if (hash_tokens > block_tokens) {
     const auto parts = static_cast<std::uint32_t>(hash_tokens / block_tokens);
-    // Parts of one chunk differ in their last five bits, which keeps them together in a KeyMap.
+    // Parts of a chunk are neighbours in a KeyMap.
     const std::uint32_t part = i % parts;
     return (hash_combine(hashes[i / parts], part >> 5) & ~std::uint64_t{31}) | (part & 31);
   }
   const auto chunks = static_cast<std::size_t>(block_tokens / hash_tokens);
   return hashes[(i + std::size_t{1}) * chunks - 1];
 }
+
+// block_hash() of consecutive blocks, from `first` on. Without hashes next() must not be called.
+class BlockHashes {
+ public:
+  BlockHashes(std::int32_t hash_tokens, std::span<const std::uint64_t> hashes, std::int32_t block_tokens, std::uint32_t first)
+      : hashes_(hashes) {
+    if (hashes.empty()) return;
+    if (hash_tokens > block_tokens) {
+      parts_ = static_cast<std::uint32_t>(hash_tokens / block_tokens);
+      at_ = first / parts_;
+      part_ = first % parts_;
+      if (part_ % kGroup != 0) begin_group();
+    } else {
+      chunks_ = static_cast<std::size_t>(block_tokens / hash_tokens);
+      at_ = (first + std::size_t{1}) * chunks_ - 1;
+    }
+  }
+  std::uint64_t next() {
+    if (parts_ == 0) {
+      const std::uint64_t hash = hashes_[at_];
+      at_ += chunks_;
+      return hash;
+    }
+    if (part_ % kGroup == 0) begin_group();
+    const std::uint64_t hash = group_ | (part_ % kGroup);
+    if (++part_ == parts_) {
+      part_ = 0;
+      ++at_;
+    }
+    return hash;
+  }
+
+ private:
+  static constexpr std::uint32_t kGroup = 32;  // parts that differ in their last bits only
+  void begin_group() { group_ = hash_combine(hashes_[at_], part_ / kGroup) & ~std::uint64_t{kGroup - 1}; }
+
+  std::span<const std::uint64_t> hashes_;
+  std::size_t at_ = 0, chunks_ = 1;     // of hashes_; chunks_: those of a block
+  std::uint32_t parts_ = 0, part_ = 0;  // of the chunk at at_; parts_ 0: a block is no part of a chunk
+  std::uint64_t group_ = 0;
+};
 
 }  // namespace kvlab

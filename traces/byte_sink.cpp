@@ -70,7 +70,7 @@ class PlainSink final : public ByteSink {
 class GzipSink final : public ByteSink {
  public:
   explicit GzipSink(const std::string& path) : file_(path), out_(std::size_t{1} << 16) {
-    constexpr int kGzip = 15 + 16;  // largest window; gzip header, whose time stays 0 so that equal content is equal bytes
+    constexpr int kGzip = 15 + 16;  // largest window; gzip header with time 0, for reproducible bytes
     if (deflateInit2(&stream_, Z_BEST_COMPRESSION, Z_DEFLATED, kGzip, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
       throw InternalError("zlib cannot be started");
     }

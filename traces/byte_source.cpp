@@ -60,7 +60,7 @@ class MemoryBytes final : public ByteSource {
   std::span<const char> bytes_;
 };
 
-// Gives back the first bytes that were read to detect the kind of source.
+// Prepends the bytes read to detect the kind of source.
 class Rejoined final : public ByteSource {
  public:
   Rejoined(std::string head, std::unique_ptr<ByteSource> rest) : head_(std::move(head)), rest_(std::move(rest)) {}
@@ -96,7 +96,7 @@ class GzipBytes final : public ByteSource {
         if (inside_member_) throw InputError(name_ + ": the .gz file is cut short; fetch or compress it again");
         return 0;
       }
-      if (!inside_member_) {  // one more member: gzip files may be concatenated
+      if (!inside_member_) {  // next member: gzip files may be concatenated
         inflateReset(&stream_);
         inside_member_ = true;
       }
@@ -110,7 +110,7 @@ class GzipBytes final : public ByteSource {
   }
 
  private:
-  static constexpr int kGzipOnly = 15 + 16;  // largest window; gzip header expected
+  static constexpr int kGzipOnly = 15 + 16;  // largest window; gzip header required
 
   bool refill() {
     stream_.next_in = reinterpret_cast<Bytef*>(in_.data());

@@ -1,6 +1,7 @@
 #include "traces/distributions.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <vector>
 
@@ -180,6 +181,13 @@ std::unique_ptr<SpanDistribution> make_spans(const std::string& name, Params& p)
   p.fail("unknown distribution '" + name + "'" + suggestion(name, span_names()));
 }
 
+namespace {
+
+// True for text meant as a number: distribution names begin with a letter.
+bool is_no_name(const std::string& text) { return text.empty() || std::isalpha(static_cast<unsigned char>(text[0])) == 0; }
+
+}  // namespace
+
 std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key, const std::string& fallback, TraceColumn column,
                                                const std::string& meaning) {
   auto [name, inner] = p.named(key, fallback, meaning + "; a number, or " + join(count_names(), ", "));
@@ -189,6 +197,7 @@ std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key
     if (value < 1 || value > kMaxCount) p.fail_at(key, "'" + key + "' = " + name + " is outside [1, " + std::to_string(kMaxCount) + "]");
     return std::make_unique<Fixed>(static_cast<std::int32_t>(value));
   }
+  if (is_no_name(name)) p.fail_at(key, "'" + key + "' = '" + name + "' is no whole number from 1 to " + std::to_string(kMaxCount));
   std::unique_ptr<CountDistribution> made = make_counts(name, inner, column);
   inner.reject_unread();
   return made;
@@ -196,6 +205,8 @@ std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key
 
 std::unique_ptr<SpanDistribution> read_spans(Params& p, const std::string& key, const std::string& meaning) {
   auto [name, inner] = p.named(key, "none", meaning + "; " + join(span_names(), ", "));
+  if (is_no_name(name))
+    p.fail_at(key, "'" + key + "' = '" + name + "': write {constant: {s: SECONDS}}, or one of " + join(span_names(), ", "));
   std::unique_ptr<SpanDistribution> made = make_spans(name, inner);
   inner.reject_unread();
   return made;

@@ -17,7 +17,7 @@ constexpr std::int64_t kMsNs = 1'000'000;
 constexpr std::int64_t kMostPriority = 1'000'000'000;
 constexpr std::int64_t kMostTurns = 1'000'000'000;
 
-// At `fail`: a function of a message that stops with the place.
+// `fail` throws a message with the place.
 template <class Fail>
 ClassName class_of(std::string_view text, Fail&& fail) {
   if (text.size() > ClassName::kMaxBytes)
@@ -33,7 +33,7 @@ std::string milliseconds(Span span) {
   return text;
 }
 
-// The fact as text, without quotes; "" where it is not given.
+// Unquoted; "" if not given.
 std::string text_of(const RequestFacts& facts, Fact fact) {
   if (!has_fact(&facts, fact)) return "";
   switch (fact) {

@@ -10,23 +10,22 @@
 
 namespace kvlab {
 
-// The optional columns of our own formats (base/request_facts.h), read and written. Times are decimal milliseconds; a client or program is
-// a number or any other text; a class is a text of at most ClassName::kMaxBytes bytes without comma, quote or line end.
+// Optional columns of our formats (base/request_facts.h). Times are decimal milliseconds; client and program any text; class at most
+// ClassName::kMaxBytes bytes without comma, quote or line end.
 
-// Images of a request.
+// Per request.
 inline constexpr std::int64_t kMostImages = 1'000'000;
 
-// Reads those that the row gives; column `first` of `rows` is the first of kFactColumns. InputError with file:line and column.
+// `first`: column of kFactColumns[0]. Throws InputError with file:line and column.
 void read_facts(const CsvRows& rows, std::size_t first, RequestFacts& facts);
-// If the file has one of these columns.
+// True if the file has any.
 bool has_fact_columns(const CsvRows& rows, std::size_t first);
-// Reads one key.
 void read_fact(Fact fact, JsonField& field, RequestFacts& facts);
 
-// ",client,class,...", then for each row ",7,chat,..." with nothing where a fact is not given.
+// ",client,class,..." and ",7,chat,..."; fields not given are empty.
 std::string fact_header();
 void append_facts_csv(const RequestFacts& facts, std::string& text);
-// ",\"client\":7,\"class\":\"chat\"" of the facts that are given.
+// ",\"client\":7,\"class\":\"chat\"" of given facts.
 void append_facts_json(const RequestFacts& facts, std::string& text);
 
 }  // namespace kvlab

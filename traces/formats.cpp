@@ -18,7 +18,7 @@ std::string_view first_line(LineReader& lines) {
   return first;
 }
 
-// A hint where JSON is not laid out as one object per line; "" else.
+// Hint if JSON is not one object per line; else "".
 std::string shape_of_json(std::string_view first) {
   const std::size_t begin = first.find_first_not_of(" \t");
   const bool is_list = first[begin] == '[';
@@ -29,7 +29,7 @@ std::string shape_of_json(std::string_view first) {
       is_list ? "begins a JSON list" : "begins a JSON object over several lines", is_list ? ".[]" : ".");
 }
 
-// Stops where the file, of which `first` is the line read last, is a result that `kvlab validate` reads. Takes the lines that are left.
+// Throws if the file is a result for `kvlab validate`; `first` is the line read last. Consumes the rest.
 void refuse_result_of_tool(LineReader& lines, std::string_view first) {
   constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   std::string text(first);
@@ -52,7 +52,7 @@ TraceFormats::TraceFormats(Params& p) : p_(p) {
 }
 
 std::string TraceFormats::sniff(LineReader& lines, std::string_view head) const {
-  for (const auto& [name, format] : formats_)  // before a line is asked for: that of a document may be the whole file
+  for (const auto& [name, format] : formats_)  // before reading a line, which may be the whole file
     if (format->is_guessed() && format->is_document() && format->recognises(head)) return name;
   const std::string_view first = first_line(lines);
   for (const auto& [name, format] : formats_)

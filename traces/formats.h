@@ -6,27 +6,26 @@
 #include <string_view>
 #include <vector>
 
-#include "base/registry.h"
+#include "base/config/registry.h"
 #include "traces/line_reader.h"
 #include "traces/row_reader.h"
 
 namespace kvlab {
 
-// A file format as users name it (`format:`), with its own options out of the `trace:` mapping. Its card's summary has the columns.
+// A file format with its options in the `trace:` mapping.
 class TraceFormat {
  public:
   virtual ~TraceFormat() = default;
-  // If `line`, the first of a file, may be of this format. If several recognise it, the first by name is taken: bailian before mooncake,
-  // whose columns it has too.
+  // `line` is a file's first. The first format by name wins: bailian before mooncake, which has its columns too.
   [[nodiscard]] virtual bool recognises(std::string_view line) const = 0;
-  // False for formats that must be named, since their files look like those of another.
+  // False for formats that must be named.
   [[nodiscard]] virtual bool is_guessed() const { return true; }
-  // True where a file is no sequence of lines, and recognises() is given its first bytes (up to 256 KiB) in place of its first line.
+  // Files are not lines; recognises() gets the first bytes (up to 256 KiB).
   [[nodiscard]] virtual bool is_document() const { return false; }
-  // If the folder may be a trace of this format.
+  // True if the folder may be such a trace.
   [[nodiscard]] virtual bool recognises_folder(const std::string& /*path*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const = 0;
-  // Null where the format has no folders.
+  // Null if the format has no folders.
   [[nodiscard]] virtual std::unique_ptr<RowReader> read_folder(const std::string& /*path*/, const ReaderOptions& /*options*/) const {
     return nullptr;
   }
@@ -34,9 +33,8 @@ class TraceFormat {
 
 using TraceFormatRegistry = Registry<TraceFormat>;
 
-// The format whose rows `Reader` reads. A reader has: Options, made of Params; recognises(line); a constructor from lines, the options of
-// all readers and its own. It may have kIsGuessed, kIsDocument, and for folders recognises_folder(path) and a constructor from the path in
-// place of lines. Its file, in traces/readers/, ends in one line:
+// The format of `Reader`, which has: Options, made of Params; recognises(line); a constructor from lines, common options and its own.
+// Optional: kIsGuessed, kIsDocument; recognises_folder(path) and a constructor from the path. Its file in traces/readers/ ends in:
 //   KVLAB_REGISTER_TRACE(Vidur, "vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "");
 template <class Reader>
 class FormatOf final : public TraceFormat {
@@ -70,25 +68,24 @@ class FormatOf final : public TraceFormat {
 #define KVLAB_REGISTER_TRACE(Reader, ...) \
   [[maybe_unused]] const bool Reader##_is_registered = TraceFormatRegistry::add<FormatOf<Reader>>(Card{__VA_ARGS__})
 
-// All formats by name, with the options that one mapping gives.
+// All formats by name, with one mapping's options.
 class TraceFormats {
  public:
   explicit TraceFormats(Params& p);
-  // Opens the trace `path`, a file or a folder, as format `name`; without a name by its first line, or its files. Refuses the keys of the
-  // mapping that are options of other formats: they would do nothing.
+  // A file or folder in format `name`; "": guessed. Refuses options of other formats.
   [[nodiscard]] std::unique_ptr<RowReader> open(const std::string& path, const std::string& name, const ReaderOptions& options) const;
   [[nodiscard]] std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const std::string& name,
                                                 const ReaderOptions& options) const {
     return formats_.at(name)->read(std::move(lines), options);
   }
-  // The format called `name`; without a name that of the first line, which remains to be read. InputError where the lines are of another
-  // format that the columns of this one would fit too, or look like none; the message names results of other tools as such.
+  // Format `name`; "": guessed from the first line, which stays unread. Throws InputError if the lines look like another format that fits,
+  // like none, or like another tool's results.
   [[nodiscard]] std::string find(const std::string& name, LineReader& lines) const;
 
  private:
-  // `head`: the begin of the file.
+  // `head`: the file's beginning.
   [[nodiscard]] std::string sniff(LineReader& lines, std::string_view head) const;
-  // "" where it is of none, or of several.
+  // "" if none or several fit.
   [[nodiscard]] std::string format_of_folder(const std::string& path, const std::string& name) const;
   void refuse_options_of_others(const std::string& name) const;
 
@@ -96,7 +93,7 @@ class TraceFormats {
   std::map<std::string, std::unique_ptr<TraceFormat>> formats_;
 };
 
-// Opens a trace with the defaults of its format; an empty `format` is found out by looking at the first line.
+// With the format's defaults; "": guessed.
 std::unique_ptr<RowReader> open_trace(const std::string& path, const std::string& format = "", const ReaderOptions& options = {});
 
 }  // namespace kvlab

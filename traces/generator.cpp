@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/text.h"
@@ -14,10 +16,20 @@ namespace kvlab {
 
 namespace {
 
-// Steps of the draws of purpose kPrefix.
-enum PrefixDraw : std::uint64_t { kWhichGroup, kWhetherShared, kPrefixLength };
-// Steps of the names of content.
-enum ContentOwner : std::uint64_t { kOfGroup, kOfSession };
+// Steps of kPrefix draws.
+enum PrefixDraw : std::uint64_t { kWhichGroup, kWhetherShared, kPrefixLength, kCycle };
+// Steps of content hashes.
+enum ContentOwner : std::uint64_t { kOfGroup, kOfSession, kOfPrompt };
+
+constexpr std::int64_t kMostPrompts = 10'000'000;  // of all groups
+
+// Numbers 0 to n - 1 in random order (Fisher and Yates).
+std::vector<std::uint32_t> shuffled(std::uint64_t n, std::uint64_t seed) {
+  std::vector<std::uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  for (std::uint64_t i = n; i > 1; --i) std::swap(order[i - 1], order[Draw{seed, Purpose::kPrefix, i, kCycle}.below(i)]);
+  return order;
+}
 
 SessionShape read_sessions(Params p) {
   SessionShape shape;
@@ -39,6 +51,12 @@ SharedPrefixShape read_shared_prefix(Params p) {
   shape.tokens = read_counts(p, "tokens", "", TraceColumn::kPromptTokens, "length of a group's prefix");
   shape.zipf_s = p.optional<double>("zipf_s", 0, 0, 10, "popularity: group k is chosen with probability ~ k^-s; 0: all alike");
   shape.share_frac = p.optional<double>("share_frac", 1, 0, 1, "share of sessions that begin with a group's prefix");
+  shape.prompts_per_group = static_cast<std::uint64_t>(p.optional<std::int64_t>(
+      "prompts_per_group", 0, 0, kMostPrompts, "whole prompts of a group, which requests take again and again; 0: no prompt comes twice"));
+  if (shape.prompts_per_group > static_cast<std::uint64_t>(kMostPrompts) / shape.num_groups)
+    p.fail_at("prompts_per_group", "'num_groups' x 'prompts_per_group' is more than 10,000,000 prompts");
+  if (shape.prompts_per_group > 0 && shape.zipf_s > 0)
+    p.fail_at("zipf_s", "with 'prompts_per_group' every prompt comes equally often: leave 'zipf_s' out");
   p.reject_unread();
   return shape;
 }
@@ -82,8 +100,7 @@ std::vector<ClassShape> read_classes(const Params& parent, Params p) {
   std::vector<ClassShape> classes;
   double sum = 0;
   for (const std::string& name : p.keys()) {
-    if (name.size() > ClassName::kMaxBytes || name.find_first_of("\",\n\r\\") != std::string::npos)
-      parent.fail_at("classes", "'" + name + "' cannot name a class: at most 23 bytes, without comma, quote or backslash");
+    if (const std::string fault = fault_of_class_name(name); !fault.empty()) parent.fail_at("classes", fault);
     classes.push_back(read_class(p.child(name, "class '" + name + "'"), name));
     sum += classes.back().share_frac;
   }
@@ -93,18 +110,26 @@ std::vector<ClassShape> read_classes(const Params& parent, Params p) {
 }
 
 GeneratorShape read_generator(Params& p, std::uint64_t seed) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  const std::string meaning = "how many, turns of sessions included";
   GeneratorShape shape;
-  shape.num_requests =
-      static_cast<std::uint64_t>(p.required<std::int64_t>("requests", 1, 1LL << 40, "how many, turns of sessions included"));
   auto [name, inner] = p.named("arrival", "", "arrivals of sessions: " + join(arrival_names(), ", "));
   if (name == "trace") p.fail_at("arrival", "'arrival: trace' needs 'file': generated requests have no recorded arrivals");
   if (!p.is_describing()) shape.arrivals = make_arrivals(name, inner, seed);
+  const bool ends = shape.arrivals != nullptr && shape.arrivals->ends();
+  shape.num_requests =
+      static_cast<std::uint64_t>(ends ? p.optional<std::int64_t>("requests", 0, 0, kMany, meaning + "; 0: all of the stages")
+                                      : p.required<std::int64_t>("requests", 1, kMany, meaning));
   shape.prompt_tokens = read_counts(p, "prompt_tokens", "", TraceColumn::kPromptTokens, "prompt length; of a session its first turn's");
   shape.output_tokens = read_counts(p, "output_tokens", "", TraceColumn::kOutputTokens, "output length");
   if (p.has("sessions")) shape.sessions = read_sessions(p.child("sessions", "sessions"));
   if (p.has("shared_prefix")) shape.shared_prefix = read_shared_prefix(p.child("shared_prefix", "shared_prefix"));
   if (p.has("clients")) shape.clients = read_clients(p.child("clients", "clients"));
   if (p.has("classes")) shape.classes = read_classes(p, p.child("classes", "classes"));
+  if (shape.sessions && shape.shared_prefix && shape.shared_prefix->prompts_per_group > 0)
+    p.fail_at("sessions", "'prompts_per_group' of 'shared_prefix' repeats whole prompts, which turns of 'sessions' are not: leave one out");
+  if (!shape.classes.empty() && shape.arrivals != nullptr && shape.arrivals->ends())
+    p.fail_at("classes", "the class of a request is its stage ('arrival: stages'): leave 'classes' out");
   if (p.has("images")) shape.images = read_images(p.child("images", "images"));
   if (shape.sessions || shape.shared_prefix || p.is_describing()) {
     shape.hash_tokens = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per content hash, with sessions or shared_prefix");
@@ -115,39 +140,58 @@ GeneratorShape read_generator(Params& p, std::uint64_t seed) {
 
 }  // namespace
 
-GeneratedTrace::GeneratedTrace(GeneratorShape shape, std::uint64_t seed) : shape_(std::move(shape)), seed_(seed) {}
+GeneratedTrace::GeneratedTrace(GeneratorShape shape, std::uint64_t seed) : shape_(std::move(shape)), seed_(seed) {
+  if (const auto& shared = shape_.shared_prefix; shared && shared->prompts_per_group > 0)
+    cycle_ = shuffled(shared->num_groups * shared->prompts_per_group, seed_);
+}
 
 GeneratedTrace::GeneratedTrace(Params& p, std::uint64_t seed) : GeneratedTrace(read_generator(p, seed), seed) {}
 
 bool GeneratedTrace::next(TraceRequest& request) {
-  if (num_given_ == shape_.num_requests) return false;
+  if (shape_.num_requests > 0 && num_given_ == shape_.num_requests) return false;
   request = TraceRequest{};
-  if (!continue_session(request)) start_session(request);
+  if (!continue_session(request) && !start_session(request)) return false;
   ++num_given_;
   ++turn_;
   context_tokens_ = request.prompt_tokens + request.output_tokens;
   if (shape_.sessions || shape_.shared_prefix) name_content(request);
-  if (shape_.clients || !shape_.classes.empty() || shape_.images) give_facts(request);
+  if (shape_.clients || !shape_.classes.empty() || shape_.images || shape_.arrivals->request_class() != nullptr) give_facts(request);
   return true;
 }
 
-void GeneratedTrace::start_session(TraceRequest& request) {
+// Chooses the prefix's group and, with prompts_per_group, the prompt.
+void GeneratedTrace::choose_prefix(std::uint64_t session) {
+  prefix_tokens_ = 0;
+  is_repeated_ = false;
+  const auto& shared = shape_.shared_prefix;
+  if (!shared || Draw{seed_, Purpose::kPrefix, session, kWhetherShared}.uniform() >= shared->share_frac) return;
+  if (cycle_.empty()) {
+    group_ = Zipf(shared->num_groups, shared->zipf_s)(Draw{seed_, Purpose::kPrefix, session, kWhichGroup});
+  } else {
+    is_repeated_ = true;
+    prompt_ = cycle_[num_shared_++ % cycle_.size()];
+    group_ = 1 + prompt_ / shared->prompts_per_group;
+  }
+  prefix_tokens_ = (*shared->tokens)(Draw{seed_, Purpose::kPrefix, group_, kPrefixLength});
+}
+
+// False: no more arrivals.
+bool GeneratedTrace::start_session(TraceRequest& request) {
+  request.arrival = shape_.arrivals->next(kStart);
+  if (request.arrival == kNever) return false;
   const std::uint64_t session = num_sessions_++;
   turn_ = 0;
   num_turns_ = shape_.sessions ? static_cast<std::uint64_t>((*shape_.sessions->turns)(Draw{seed_, Purpose::kSession, session})) : 1;
-  prefix_tokens_ = 0;
-  if (const auto& shared = shape_.shared_prefix;
-      shared && Draw{seed_, Purpose::kPrefix, session, kWhetherShared}.uniform() < shared->share_frac) {
-    group_ = Zipf(shared->num_groups, shared->zipf_s)(Draw{seed_, Purpose::kPrefix, session, kWhichGroup});
-    prefix_tokens_ = (*shared->tokens)(Draw{seed_, Purpose::kPrefix, group_, kPrefixLength});
-  }
-  request.arrival = shape_.arrivals->next(kStart);
-  request.prompt_tokens = prefix_tokens_ + (*shape_.prompt_tokens)(Draw{seed_, Purpose::kPromptLength, session});
+  choose_prefix(session);
+  const Draw of_length =
+      is_repeated_ ? Draw{seed_, Purpose::kPromptLength, prompt_, kOfPrompt} : Draw{seed_, Purpose::kPromptLength, session};
+  request.prompt_tokens = prefix_tokens_ + (*shape_.prompt_tokens)(of_length);
   request.output_tokens = (*shape_.output_tokens)(Draw{seed_, Purpose::kOutputLength, session});
-  if (!shape_.sessions) return;
+  if (!shape_.sessions) return true;
   request.session = static_cast<std::int64_t>(session);
   request.output_tokens = std::min(request.output_tokens, shape_.sessions->max_context_tokens - 1);
   request.prompt_tokens = std::min(request.prompt_tokens, shape_.sessions->max_context_tokens - request.output_tokens);
+  return true;
 }
 
 bool GeneratedTrace::continue_session(TraceRequest& request) {
@@ -166,7 +210,9 @@ bool GeneratedTrace::continue_session(TraceRequest& request) {
 
 void GeneratedTrace::name_content(TraceRequest& request) {
   const std::uint64_t of_group = Draw{seed_, Purpose::kContent, group_, kOfGroup}.bits();
-  const std::uint64_t of_session = Draw{seed_, Purpose::kContent, num_sessions_ - 1, kOfSession}.bits();
+  const Draw rest =
+      is_repeated_ ? Draw{seed_, Purpose::kContent, prompt_, kOfPrompt} : Draw{seed_, Purpose::kContent, num_sessions_ - 1, kOfSession};
+  const std::uint64_t of_session = rest.bits();
   const auto num_chunks = static_cast<std::uint64_t>(context_tokens_ / shape_.hash_tokens);
   const auto num_shared = static_cast<std::uint64_t>(std::min(prefix_tokens_, request.prompt_tokens) / shape_.hash_tokens);
   hashes_.clear();
@@ -175,7 +221,7 @@ void GeneratedTrace::name_content(TraceRequest& request) {
   request.hashes = hashes_;
 }
 
-// Drawn once per session; its turns differ in `turn` and `images` alone.
+// Once per session; turns differ only in `turn` and `images`.
 void GeneratedTrace::give_facts(TraceRequest& request) {
   const std::uint64_t session = num_sessions_ - 1;
   if (turn_ == 1) {
@@ -186,6 +232,7 @@ void GeneratedTrace::give_facts(TraceRequest& request) {
       while (left >= chosen->share_frac && std::next(chosen) != shape_.classes.end()) left -= (chosen++)->share_frac;
       facts_ = chosen->facts;
     }
+    if (const ClassName* const stage = shape_.arrivals->request_class()) facts_.request_class = *stage;
     if (shape_.clients) {
       const Zipf zipf(shape_.clients->num, shape_.clients->zipf_s);
       facts_.client = static_cast<std::int64_t>(zipf(Draw{seed_, Purpose::kClient, session})) - 1;

@@ -5,63 +5,63 @@
 #include <optional>
 #include <vector>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "traces/arrivals.h"
 #include "traces/distributions.h"
 #include "traces/trace.h"
 
 namespace kvlab {
 
-// Turns of one conversation: each is sent `think_time` after the answer before it, and its prompt is all that was said
-// before (prompt and answer) and new tokens.
+// Each turn is sent `think_time` after the previous answer; its prompt is all before plus new tokens.
 struct SessionShape {
   std::unique_ptr<CountDistribution> turns;
-  std::unique_ptr<CountDistribution> new_tokens;  // of turns after the first; null: as prompt_tokens
+  std::unique_ptr<CountDistribution> new_tokens;  // after the first turn; null: as prompt_tokens
   std::unique_ptr<SpanDistribution> think_time;
-  std::int32_t max_context_tokens = 0;  // a session ends before the turn that would exceed it; a first turn is cut to it
+  std::int32_t max_context_tokens = 0;  // a session ends before it; a first turn is cut
 };
 
-// Prompts that begin with one of `num_groups` texts, group k with a probability proportional to k^-zipf_s.
+// Prompts begin with one of `num_groups` texts, group k with P ~ k^-zipf_s.
 struct SharedPrefixShape {
   std::uint64_t num_groups = 1;
   double zipf_s = 0;
-  double share_frac = 1;                      // of the sessions (of the requests, without sessions)
-  std::unique_ptr<CountDistribution> tokens;  // one length per group; comes on top of prompt_tokens
+  double share_frac = 1;                      // of sessions, or of requests without sessions
+  std::unique_ptr<CountDistribution> tokens;  // one length per group, added to prompt_tokens
+  // Above 0: prompts per group; requests cycle through all of them in an order drawn by seed.
+  std::uint64_t prompts_per_group = 0;
 };
 
-// Clients 0 to num - 1; a session (a request, without sessions) is of client k - 1 with a probability proportional to k^-zipf_s.
+// Client k - 1 has P ~ k^-zipf_s per session, or per request without sessions.
 struct ClientShape {
   std::uint64_t num = 1;
   double zipf_s = 0;
 };
 
-// A class of requests: its share of the sessions (of the requests, without sessions) and the facts of each of them.
+// Share of sessions (or requests without sessions), and facts.
 struct ClassShape {
   double share_frac = 1;
   RequestFacts facts;
 };
 
-// A share of the requests has images: this number each.
+// Share of requests with images, and their number.
 struct ImageShape {
   double share_frac = 1;
   std::unique_ptr<CountDistribution> per_request;
 };
 
 struct GeneratorShape {
-  std::uint64_t num_requests = 1;
+  std::uint64_t num_requests = 1;  // 0: until arrivals end
   std::unique_ptr<ArrivalProcess> arrivals;
   std::unique_ptr<CountDistribution> prompt_tokens, output_tokens;
   std::optional<SessionShape> sessions;
   std::optional<SharedPrefixShape> shared_prefix;
   std::optional<ClientShape> clients;
-  std::vector<ClassShape> classes;  // shares that add up to 1; empty: none
+  std::vector<ClassShape> classes;  // shares sum to 1; may be empty
   std::optional<ImageShape> images;
   std::int32_t hash_tokens = 16;
 };
 
-// Makes up requests, in constant memory. Content hashes are given where something can be shared, that is with sessions or shared prefixes:
-// chunk i is hashed from (group, i) inside the group's prefix, from (session, i) after it, over prompt and output, so turns of a session
-// and sessions of a group share exactly what they have in common.
+// Constant memory. With sessions or shared prefixes, chunk i is hashed from (group, i) in the prefix and (session, i) after it, over prompt
+// and output: hashes are equal exactly for shared content.
 class GeneratedTrace final : public TraceSource {
  public:
   GeneratedTrace(GeneratorShape shape, std::uint64_t seed);
@@ -75,7 +75,8 @@ class GeneratedTrace final : public TraceSource {
   [[nodiscard]] Span idle_cap() const override { return shape_.arrivals->idle_cap(); }
 
  private:
-  void start_session(TraceRequest& request);
+  bool start_session(TraceRequest& request);
+  void choose_prefix(std::uint64_t session);
   bool continue_session(TraceRequest& request);
   void name_content(TraceRequest& request);
   void give_facts(TraceRequest& request);
@@ -85,9 +86,12 @@ class GeneratedTrace final : public TraceSource {
   std::uint64_t num_given_ = 0, num_sessions_ = 0;
   // State of the session in progress.
   std::uint64_t turn_ = 0, num_turns_ = 0, group_ = 0;
+  std::uint64_t prompt_ = 0, num_shared_ = 0;  // with prompts_per_group: this request's; number with a prefix
+  bool is_repeated_ = false;                   // its prompt is one of the groups'
+  std::vector<std::uint32_t> cycle_;           // the groups' prompts in order
   std::int32_t prefix_tokens_ = 0, context_tokens_ = 0;
   std::vector<std::uint64_t> hashes_;
-  RequestFacts facts_;  // of the session in progress
+  RequestFacts facts_;  // of the current session
 };
 
 }  // namespace kvlab

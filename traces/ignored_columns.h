@@ -9,15 +9,14 @@ namespace kvlab {
 
 class InputPlace;
 
-// Columns that a format does not have and that a reader passes over: those that describe a request without changing how it is
-// served (request_id, type, model, user, ...), and those that the user names with `ignore_columns`. Any other is an error.
+// Columns that readers skip: those without effect on serving (request_id, type, model, user, ...) and the user's `ignore_columns`.
 class IgnoredColumns {
  public:
   explicit IgnoredColumns(std::vector<std::string> asked = {}) : asked_(std::move(asked)) {}
 
-  // Notes `column`, or stops with the place and the nearest of `known`.
+  // Notes `column`, or throws with the nearest of `known`.
   void pass_over(const InputPlace& at, std::string_view column, std::span<const std::string_view> known);
-  // "2 columns ignored: type, duration"; "" where there was none.
+  // "2 columns ignored: type, duration", or "".
   [[nodiscard]] std::string text() const;
 
  private:

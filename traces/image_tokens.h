@@ -8,17 +8,16 @@
 
 namespace kvlab {
 
-// The number of images of a request; 0 if the trace has no such column.
+// 0 if the trace has no such column.
 inline std::int32_t images_of(const TraceRequest& request) { return request.facts == nullptr ? 0 : request.facts->images; }
 
-// Adds the tokens of images to the prompts of another source, after the text. Hashes that end within the text are kept and all others are
-// dropped, so images and generated tokens are never shared.
+// Adds image tokens after the text. Later hashes are dropped: images and generated tokens are never shared.
 class ImageTokens final : public TraceSource {
  public:
-  // tokens_each: of an image; 0: not given, so a request with images is refused (InputError).
+  // tokens_each: per image; 0: unknown, requests with images throw InputError.
   ImageTokens(std::unique_ptr<TraceSource> source, std::int32_t tokens_each) : source_(std::move(source)), tokens_each_(tokens_each) {}
 
-  // InputError: a prompt longer than a trace may have.
+  // Throws InputError for a prompt beyond the limit.
   bool next(TraceRequest& request) override;
   [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
   [[nodiscard]] std::int32_t concurrency() const override { return source_->concurrency(); }

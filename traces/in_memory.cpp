@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// Unsorted traces that count from their first row have arrivals before it.
+// Unsorted traces counted from their first row have negative arrivals.
 constexpr std::int64_t kArrivalShift = std::int64_t{1} << 60;
 
 }  // namespace
@@ -90,7 +90,7 @@ void InMemoryTrace::sort_by_arrival() {
     order_.resize(count);
     std::iota(order_.begin(), order_.end(), 0U);
   }
-  // A follow-up takes the key of the request its session began with, so a stable sort leaves it after that request.
+  // Follow-ups sort by their session's first request.
   std::vector<std::uint32_t> head(count);
   std::unordered_map<std::int64_t, std::uint32_t> latest;
   std::int64_t earliest = kArrivalShift;
@@ -105,7 +105,7 @@ void InMemoryTrace::sort_by_arrival() {
       head[k] = found->second;
     }
   }
-  std::vector<std::uint32_t> rank(count);  // place of a request in the old order, to tell equal arrivals apart
+  std::vector<std::uint32_t> rank(count);  // old position, to order equal arrivals
   for (std::uint32_t place = 0; place < count; ++place) rank[order_[place]] = place;
   std::stable_sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
     const std::int64_t at_a = when_ns_[head[a]];

@@ -9,12 +9,10 @@
 
 namespace kvlab {
 
-// A trace held as flat arrays: 16 bytes per request, 8 more where the trace has sessions, and its hashes in one pool; where a
-// request has facts, their size for each. Can be
-// read again and again, and in any order.
+// A trace in flat arrays: 16 bytes per request, 8 more with sessions, facts if any, a pool of hashes. Rereadable in any order.
 class InMemoryTrace final : public TraceSource {
  public:
-  // Reads `source` to its end and keeps it, for its think times.
+  // Reads `source` and keeps it for think times.
   explicit InMemoryTrace(std::unique_ptr<TraceSource> source);
 
   bool next(TraceRequest& request) override;
@@ -31,10 +29,9 @@ class InMemoryTrace final : public TraceSource {
   [[nodiscard]] TraceRequest at(std::size_t i) const;  // in the order of next()
   [[nodiscard]] std::size_t memory_bytes() const;
 
-  // Moves the arrival of request i, which is no follow-up; sort_by_arrival() afterwards.
+  // Not for follow-ups; call sort_by_arrival() afterwards.
   void set_arrival(std::size_t i, Time arrival);
-  // Stable order of arrival. Follow-ups go directly after the request of their session before them, wherever they were. If the earliest
-  // arrival is before the trace's start, all move so that it is at the start. Rewinds.
+  // Stable; follow-ups directly follow their session's previous request. A negative earliest arrival shifts all. Rewinds.
   void sort_by_arrival();
 
  private:
@@ -43,16 +40,16 @@ class InMemoryTrace final : public TraceSource {
   [[nodiscard]] std::size_t stored(std::size_t i) const { return order_.empty() ? i : order_[i]; }
 
   std::unique_ptr<TraceSource> source_;
-  // For a follow-up the delay, stored as -1 - delay; for others the arrival plus kArrivalShift, which is never negative.
+  // Follow-ups: -1 - delay; others: arrival plus kArrivalShift, never negative.
   std::vector<std::int64_t> when_ns_;
   std::vector<std::int32_t> prompt_tokens_, output_tokens_;
-  std::vector<std::int64_t> session_;         // empty where no request has one
-  std::vector<std::uint64_t> hashes_;         // of all requests, one after the other
-  std::vector<std::uint64_t> hashes_end_;     // [size]; empty where no request has hashes
-  std::vector<std::int32_t> hash_tokens_of_;  // empty while every request with hashes has the same, hash_tokens_
+  std::vector<std::int64_t> session_;         // empty if no request has one
+  std::vector<std::uint64_t> hashes_;         // of all requests
+  std::vector<std::uint64_t> hashes_end_;     // [size]; empty if no request has hashes
+  std::vector<std::int32_t> hash_tokens_of_;  // empty while all requests with hashes share hash_tokens_
   std::int32_t hash_tokens_ = 0;
-  std::vector<RequestFacts> facts_;   // empty where no request has any
-  std::vector<bool> has_facts_;       // likewise
+  std::vector<RequestFacts> facts_;  // empty if no request has any
+  std::vector<bool> has_facts_;
   std::vector<std::uint32_t> order_;  // empty: as stored
   std::size_t next_ = 0;
 };

@@ -17,7 +17,7 @@ const char* unit_name(std::int64_t unit_ns) { return unit_ns == 1'000'000'000 ? 
 
 }  // namespace
 
-// The number's own characters: what is strict about numbers is decided in one place for all formats.
+// The number as written; all formats share one strict parser.
 std::string_view JsonField::scalar_text() {
   switch (value_.type()) {
     case simdjson::ondemand::json_type::number:
@@ -33,7 +33,7 @@ std::string_view JsonField::scalar_text() {
   }
   std::string_view text = value_.raw_json_token();
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r' || text.back() == '\n')) text.remove_suffix(1);
-  // Consumes the value, so that the parser can continue after it, and checks it against JSON's own rules.
+  // Consumes the value and checks it against JSON's rules.
   if (value_.get_number().error() != simdjson::SUCCESS) fail(quoted(text) + " is not a decimal number that fits 64 bits");
   return text;
 }
@@ -55,7 +55,7 @@ std::string_view JsonField::text() {
 
 std::string JsonField::lenient_text() {
   if (value_.type() != simdjson::ondemand::json_type::string) fail("expected a text in quotes");
-  // The token goes on to the next one: its last quote closes the text. The value is left to the parser, which passes over it.
+  // The token's last quote closes the text.
   const std::string_view token = value_.raw_json_token();
   const std::size_t close = token.rfind('"');
   return decode_json_text(token.substr(1, close - 1));
@@ -76,7 +76,7 @@ std::int64_t JsonField::time_or_instant_ns(std::int64_t unit_ns) {
   const std::string_view text = scalar_text();
   std::int64_t value = 0;
   if (parse_instant_ns(text, unit_ns, value)) return value;
-  value = ns(time_field(*lines_, key_, text, unit_ns));  // 1e3, or a message
+  value = ns(time_field(*lines_, key_, text, unit_ns));  // 1e3, or throws
   return value;
 }
 

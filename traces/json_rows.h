@@ -18,7 +18,7 @@ namespace kvlab {
 
 enum class UnknownKeys : std::uint8_t { kRefuse, kPassOver };
 
-// One value of a JSON row and the words that messages need for it. Each can be read once.
+// A value of a JSON row. Can be read once.
 class JsonField {
  public:
   JsonField(const InputPlace& lines, IgnoredColumns& ignored, std::string_view key, simdjson::ondemand::value value)
@@ -28,34 +28,33 @@ class JsonField {
   std::int32_t prompt_tokens();
   std::int32_t output_tokens();
   Span time(std::int64_t unit_ns);
-  // A time from the trace's start (up to ten years) or since 1970, in nanoseconds.
+  // From the trace's start (up to ten years) or since 1970, in nanoseconds.
   std::int64_t time_or_instant_ns(std::int64_t unit_ns);
-  // An instant in units since 1970, in nanoseconds since then.
+  // Instant since 1970, in nanoseconds.
   std::int64_t instant_ns(std::int64_t unit_ns);
   std::string_view text();
-  // A text whose escapes may be broken, see decode_json_text().
+  // With broken escapes allowed, see decode_json_text().
   std::string lenient_text();
   [[nodiscard]] bool is_null() { return value_.is_null(); }
   [[nodiscard]] bool is_text() { return value_.type() == simdjson::ondemand::json_type::string; }
-  // The value as the file has it.
+  // As in the file.
   std::string raw_text();
-  // A session's number from a number or a text.
+  // From a number or text.
   std::int64_t session();
-  // A name: a text as it is, or the digits of a whole number.
+  // Text, or a whole number's digits.
   std::string name();
-  // Appends a list of hash ids: whole numbers from 0, or texts, of which a hash of 63 bits is kept (the number, where they are digits).
+  // Whole numbers from 0, or texts (digits as the number, others as a 63-bit hash).
   void id_list(std::vector<std::uint64_t>& to);
-  // Appends a list of whole numbers >= 0.
+  // Appends whole numbers >= 0.
   void unsigned_list(std::vector<std::uint64_t>& to);
-  // Appends a list of times.
   void time_list(std::int64_t unit_ns, std::vector<Span>& to);
-  // Calls handle(key index, field) for each field of each object in a list, and done() after each object.
+  // Calls handle(key index, field) per field of each object in a list, and done() per object.
   template <class Handle, class Done>
   void each_object(std::span<const std::string_view> keys, Handle&& handle, Done&& done);
-  // Calls handle(name, if it is a text) for each name of a list.
+  // Calls handle(name, is_text) for each name in a list.
   template <class Handle>
   void each_name(Handle&& handle);
-  // Calls handle(key index, field) for each field of an object; kPassOver: unknown ones are no error, as in logs with open-ended metrics.
+  // Calls handle(key index, field) per field; kPassOver: skips unknown ones.
   template <class Handle>
   void object(std::span<const std::string_view> keys, UnknownKeys unknown, Handle&& handle);
 
@@ -71,12 +70,12 @@ class JsonField {
   simdjson::ondemand::value value_;
 };
 
-// Rows of a file with one JSON object per line. Keys given twice are refused, and unknown ones but for those that `ignored` takes.
+// JSON lines. Refuses repeated keys, and unknown ones unless `ignored` takes them.
 class JsonRows {
  public:
   JsonRows(std::unique_ptr<LineReader> lines, IgnoredColumns& ignored) : lines_(std::move(lines)), ignored_(&ignored) {}
 
-  // Reads one row, calling handle(index in keys, JsonField) for every field; false at the end of the file.
+  // Calls handle(index in keys, JsonField) for every field of the next row; false at the end.
   template <class Handle>
   bool next(std::span<const std::string_view> keys, Handle&& handle);
   [[nodiscard]] const InputPlace& lines() const { return *lines_; }

@@ -29,7 +29,7 @@ void append_utf8(std::uint32_t c, std::string& to) {
   }
 }
 
-// Takes the four digits after "\u"; false where they are none.
+// Takes the four hex digits after "\u"; false if invalid.
 bool take_code(std::string_view& text, std::uint32_t& code) {
   if (text.size() < 4) return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + 4, code, 16);

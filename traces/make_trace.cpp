@@ -24,14 +24,13 @@ namespace kvlab {
 
 namespace {
 
-// "a, b c" as words.
 std::vector<std::string> words_of(std::string text) {
   std::ranges::replace(text, ',', ' ');
   std::istringstream stream(text);
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-// The trace of a file; its name and the arrivals that take the place of its own go to `shape`.
+// Sets name and replaced arrivals in `shape`.
 std::unique_ptr<TraceSource> open_file(Params& p, std::uint64_t seed, const TokenCounter& count_tokens, TraceShape& shape) {
   shape.name = p.text("file", "trace file; .gz and .zst are unpacked");
   const std::string path = p.is_describing() ? "" : p.resolve_file(shape.name);
@@ -71,8 +70,7 @@ TraceShape read_shape(Params& p) {
   return shape;
 }
 
-// Each arrival moves by up to `most` either way, not before the start. The moved times are assigned in order, so requests keep their order,
-// and none moves further than `most`. Only the times of requests vary, not which of two comes first.
+// Moves arrivals by up to `most`, not before the start, keeping the order of requests.
 std::unique_ptr<TraceSource> jittered(std::unique_ptr<TraceSource> source, Span most, std::uint64_t seed) {
   auto trace = std::make_unique<InMemoryTrace>(std::move(source));
   std::vector<std::size_t> roots;

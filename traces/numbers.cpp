@@ -12,7 +12,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Takes exactly `count` digits off the front.
+// Takes exactly `count` digits.
 bool take_digits(std::string_view& text, std::size_t count, int& value) {
   if (text.size() < count) return false;
   value = 0;
@@ -30,7 +30,7 @@ bool take(std::string_view& text, char c) {
   return true;
 }
 
-// The digits after a decimal point in units of unit_ns; the first digit below one nanosecond rounds.
+// In units of unit_ns; rounds at one nanosecond.
 bool take_fraction(std::string_view& text, std::int64_t unit_ns, std::int64_t& value) {
   if (text.empty() || !is_digit(text.front())) return false;
   value = 0;

@@ -5,27 +5,26 @@
 
 namespace kvlab {
 
-// Token counts are below 2^30, so that prompt + output fits 32 bits.
+// Below 2^30, so that prompt + output fits 32 bits.
 inline constexpr std::int64_t kMaxTokens = (std::int64_t{1} << 30) - 1;
-// Ten years: longer than any trace, and far from the end of a 64-bit nanosecond clock.
+// Ten years, far from the clock's end.
 inline constexpr std::int64_t kMaxTraceNs = 315'360'000LL * 1'000'000'000LL;
 
-// "12.345" of a unit of `unit_ns` nanoseconds, a power of ten, exactly, rounded to the nearest nanosecond. Also reads an exponent ("5e-05",
-// as dataframes write small times), then as a double. False when the text is no decimal number >= 0. A value above kMaxTraceNs is returned
-// as kMaxTraceNs + 1.
+// "12.345" in units of `unit_ns` (a power of ten), rounded exactly to nanoseconds; exponents ("5e-05") via double. False if no decimal
+// number >= 0. Above kMaxTraceNs: kMaxTraceNs + 1.
 bool parse_time_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value);
 
-// The same for an instant since 1970: a decimal number without an exponent, of a year before 2200. False on anything else.
+// Since 1970: decimal without exponent, before 2200. False otherwise.
 bool parse_instant_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value);
 
-// 12 of 12.0, as pandas writes counts of a column with gaps; any other text as it is.
+// 12 of 12.0, as pandas writes counts with gaps; other text unchanged.
 std::string_view without_zero_fraction(std::string_view text);
 
-// Unsigned decimal digits only: no sign, no leading zero. False on anything else or beyond 64 bits.
+// Decimal digits without leading zeros, up to 64 bits. False otherwise.
 bool parse_unsigned(std::string_view text, std::uint64_t& value);
 
-// "2023-11-16 18:15:46[.fraction][zone]" as nanoseconds since 1970 in UTC; the zone is Z, +hh:mm or -hh:mm, UTC when absent; a T may
-// separate date and time. Years 1970 to 2199. False when the text is no such time.
+// "2023-11-16 18:15:46[.fraction][zone]" as UTC nanoseconds since 1970; zone Z, +hh:mm or -hh:mm, default UTC; T may separate. Years 1970
+// to 2199. False otherwise.
 bool parse_date_time_ns(std::string_view text, std::int64_t& value);
 
 }  // namespace kvlab

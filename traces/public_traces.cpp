@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "base/params.h"
-#include "base/spec_file.h"
+#include "base/config/params.h"
+#include "base/config/spec_file.h"
 
 namespace kvlab {
 

@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// Appends a part of a list, whose parts are between semicolons; "" is none.
+// Appends to a list separated by semicolons, unless "".
 void add_part(std::string& all, const std::string& one) { all += (all.empty() || one.empty() ? "" : "; ") + one; }
 
 bool is_object(std::string_view line) { return line.substr(line.find_first_not_of(" \t")).starts_with('{'); }

@@ -18,51 +18,49 @@ namespace kvlab {
 
 class Params;
 
-// The number of tokens of a text. Tokenizers are the engine's, which readers do not know.
+// Number of tokens of a text.
 using TokenCounter = std::function<std::int32_t(std::string_view text)>;
 
-// Settings for reading a file, beside its name and the options of its format.
+// Common reader settings.
 struct ReaderOptions {
-  bool any_order = false;                   // rows may go back in time, and turns of a session need not be adjacent
-  bool uses_arrivals = true;                // false: others replace them, so rows may lack theirs
-  bool doubts_unit = true;                  // false: the user has changed the rate, so that the unit of times is no riddle
-  std::vector<std::string> ignore_columns;  // beside those that every reader passes over
-  std::uint64_t seed = 1;                   // of formats that draw requests
-  TokenCounter count_tokens;                // of formats that hold text; empty: they estimate
+  bool any_order = false;                   // any order of times; turns need not be adjacent
+  bool uses_arrivals = true;                // false: arrivals are replaced, rows may lack them
+  bool doubts_unit = true;                  // false: the user changed the rate
+  std::vector<std::string> ignore_columns;  // additional ones
+  std::uint64_t seed = 1;                   // for formats that draw requests
+  TokenCounter count_tokens;                // for formats with text; empty: they estimate
 };
 
-// Shared by all readers of row-by-row formats: times that do not go backwards, follow-ups directly after their session, at least
-// one request, and rows and columns that are passed over and counted.
+// Base of row readers: times ascend, follow-ups directly follow their session, at least one request; counts skipped rows and columns.
 class RowReader : public TraceSource {
  public:
-  // A format's own options; a reader that has some gives the name to a struct of its own.
+  // Readers with options define their own.
   struct Options {
     explicit Options(Params& /*p*/) {}
   };
 
-  // unit_ns: of the times; 0 where they are dates or the column's name says it.
+  // unit_ns: of the times; 0: dates, or named by the column.
   RowReader(const ReaderOptions& options, std::string_view arrival_column, std::int64_t unit_ns = 0)
       : options_(options), arrival_column_(arrival_column), unit_(unit_ns), ignored_(options.ignore_columns) {}
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
   [[nodiscard]] std::string remark() const final;
-  // A remark on the trace's origin for results made of it: estimates, drawn values; "" for recorded ones.
+  // Remark for results: estimates, drawn values; "" for recorded data.
   [[nodiscard]] virtual std::string origin() const { return ""; }
-  // False for files whose header has lengths only: every arrival is then 0.
+  // False if the file has only lengths: arrivals are 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }
 
  protected:
-  // The next usable row into `request`, which holds a default one; false at the end.
+  // Fills a default `request` from the next usable row; false at the end.
   virtual bool read_row(TraceRequest& request) = 0;
   [[nodiscard]] virtual const InputPlace& lines() const = 0;
 
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
-  // Since the first call's instant, for formats that give dates or whose clock began long before.
+  // For dates and clocks with another start.
   Time since_first(std::int64_t instant_ns);
-  // A time that a row gives, from the trace's start. If the first row gives an instant since 1970 (later than ten years), times count from
-  // that instant, and a remark says so.
+  // From the trace's start. If the first time is an instant since 1970 (later than ten years), from that, with a remark.
   Time time_of(std::int64_t ns);
-  // The arrival of a row without one, where `uses_arrivals` is false: it keeps the rows' order. Else stops.
+  // Keeps the order if !uses_arrivals, else throws.
   Time arrival_of_row_without() const;
   void count(const std::string& what, std::uint64_t times = 1) {
     if (times > 0) counts_[what] += times;
@@ -85,11 +83,11 @@ class RowReader : public TraceSource {
   std::map<std::string, std::uint64_t> counts_;
 };
 
-// For recognises() of a format: if a file's first line is the header of a CSV file that names `column`, or a JSON object that has `key`.
+// For recognises(): a CSV header with `column`; a JSON object with `key`.
 bool header_names(std::string_view line, std::string_view column);
 bool object_has(std::string_view line, std::string_view key);
 
-// A session's number: the text itself where it is one, else a 63-bit hash of it.
+// The number itself, else a 63-bit hash.
 std::int64_t session_number(std::string_view text);
 
 }  // namespace kvlab

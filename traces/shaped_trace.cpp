@@ -9,6 +9,13 @@
 
 namespace kvlab {
 
+namespace {
+
+constexpr const char* kNoArrival =
+    ": no request arrives before the last stage ends: raise its 'rate_per_s', 'to_rate_per_s' or 'for_s' (of 'burst': lower 'every_s')";
+
+}  // namespace
+
 bool ShapedTrace::next(TraceRequest& request) {
   if (shape_.limit_requests > 0 && num_given_ == shape_.limit_requests) return false;
   if (!is_past_offset_) {
@@ -20,20 +27,37 @@ bool ShapedTrace::next(TraceRequest& request) {
   }
   do {
     if (!source_->next(request)) {
+      if (num_given_ == 0 && shape_.offset == 0) throw InputError(shape_.name + kNoArrival);
       if (num_given_ == 0) throw InputError(fmt::format("{}: 'offset: {}' leaves nothing", shape_.name, shape_.offset));
       return false;
     }
     if (num_given_ > 0 || !request.is_follow_up) break;
     ++num_orphans_;
   } while (true);
-  if (!request.is_follow_up) {
-    if (!first_arrival_) first_arrival_ = shape_.offset > 0 ? request.arrival : kStart;
-    request.arrival = Time(request.arrival - *first_arrival_);
-    if (shape_.arrivals) request.arrival = shape_.arrivals->next(request.arrival);
+  if (!request.is_follow_up && !arrive(request)) {
+    if (num_given_ == 0) throw InputError(shape_.name + kNoArrival);
+    return false;
   }
+  if (shape_.arrivals && shape_.arrivals->request_class() != nullptr) give_class(request);
   cut(request);
   ++num_given_;
   return true;
+}
+
+// False: no more arrivals.
+bool ShapedTrace::arrive(TraceRequest& request) {
+  if (!first_arrival_) first_arrival_ = shape_.offset > 0 ? request.arrival : kStart;
+  request.arrival = Time(request.arrival - *first_arrival_);
+  if (shape_.arrivals) request.arrival = shape_.arrivals->next(request.arrival);
+  return request.arrival != kNever;
+}
+
+// Replaces the trace's class.
+void ShapedTrace::give_class(TraceRequest& request) {
+  if (!keeps_hashes()) facts_.clear();
+  facts_.push_back(request.facts == nullptr ? RequestFacts{} : *request.facts);
+  facts_.back().request_class = *shape_.arrivals->request_class();
+  request.facts = &facts_.back();
 }
 
 void ShapedTrace::cut(TraceRequest& request) {
@@ -44,7 +68,7 @@ void ShapedTrace::cut(TraceRequest& request) {
   if (shape_.max_output_tokens > 0 && request.output_tokens > shape_.max_output_tokens) {
     ++num_cut_outputs_;
     request.output_tokens = shape_.max_output_tokens;
-    if (request.hash_tokens > 0) {  // a last hash may cover a partial chunk of the prompt
+    if (request.hash_tokens > 0) {  // the last hash may cover a partial prompt chunk
       const std::int64_t of_prompt = ceil_div(std::int64_t{request.prompt_tokens}, request.hash_tokens);
       const std::int64_t of_all = (std::int64_t{request.prompt_tokens} + request.output_tokens) / request.hash_tokens;
       keep_hashes(std::max(of_prompt, of_all));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,17 +11,16 @@
 
 namespace kvlab {
 
-// The part of a trace to take, and changes to it. 0: no limit.
+// Part of a trace, and changes. 0: no limit.
 struct TraceShape {
-  std::string name = "trace";                                 // of the trace, for messages
-  std::uint64_t offset = 0;                                   // requests to leave out at the start; the next one's arrival becomes 0
-  std::uint64_t limit_requests = 0;                           // how many to take after those
-  std::int32_t max_prompt_tokens = 0, max_output_tokens = 0;  // longer ones are cut, and counted in skipped()
-  std::unique_ptr<ArrivalProcess> arrivals;                   // replaces the trace's own; null: as they are
+  std::string name = "trace";                                 // for messages
+  std::uint64_t offset = 0;                                   // requests skipped at the start; the next arrival becomes 0
+  std::uint64_t limit_requests = 0;                           // after these
+  std::int32_t max_prompt_tokens = 0, max_output_tokens = 0;  // longer ones are cut and counted in skipped()
+  std::unique_ptr<ArrivalProcess> arrivals;                   // null: the trace's own
 };
 
-// A stream over another stream. A follow-up whose session's start was left out by `offset` is left out as well, and
-// counted. Cutting a prompt cuts its hashes to whole chunks of the remaining prompt.
+// Follow-ups of sessions whose start `offset` skipped are skipped and counted. Cut prompts keep hashes of whole chunks.
 class ShapedTrace final : public TraceSource {
  public:
   ShapedTrace(std::unique_ptr<TraceSource> source, TraceShape shape) : source_(std::move(source)), shape_(std::move(shape)) {}
@@ -35,12 +35,15 @@ class ShapedTrace final : public TraceSource {
   [[nodiscard]] std::string remark() const override { return source_->remark(); }
 
  private:
+  bool arrive(TraceRequest& request);
+  void give_class(TraceRequest& request);
   void cut(TraceRequest& request);
 
   std::unique_ptr<TraceSource> source_;
   TraceShape shape_;
   bool is_past_offset_ = false;
-  std::optional<Time> first_arrival_;  // of the requests taken, where `offset` leaves some out
+  std::deque<RequestFacts> facts_;     // with their arrival's class; all are kept if the source keeps its own
+  std::optional<Time> first_arrival_;  // of the requests taken, if `offset` > 0
   std::uint64_t num_given_ = 0, num_cut_prompts_ = 0, num_cut_outputs_ = 0, num_orphans_ = 0;
 };
 

@@ -15,17 +15,17 @@ namespace kvlab {
 
 namespace {
 
-// Before they are rotated, channels mean: sink, needle, heavy, four of the beat, two of each wave; the rest is noise.
+// Before rotation: sink, needle, heavy, four of the beat, two per wave; the rest is noise.
 constexpr std::size_t kSinkChannel = 0, kNeedleChannel = 1, kHeavyChannel = 2, kBeatChannel = 3, kWaveChannel = 7;
 constexpr std::size_t kBeatChannels = kWaveChannel - kBeatChannel;
 
-// Keys of tokens with a role have less noise: keys that draw attention are short (Devoto et al. 2024).
+// Keys that draw attention are short (Devoto et al. 2024).
 constexpr double kRoleNoise = 0.5;
-constexpr float kSinkValueScale = 0.05F;  // values of sinks are close to zero (Guo et al. 2024, "Attention score is not all you need")
-constexpr float kOutlierSpread = 0.1F;    // of an outlier channel over the tokens, relative to its size
-constexpr std::size_t kFewestWaves = 8;   // with fewer, far tokens that happen to be in phase look near
-constexpr double kMostStrength = 30;      // with which a query looks for near or recurring tokens
-constexpr double kBeatStep = 0.1;         // of the strengths in log_beat_mean_
+constexpr float kSinkValueScale = 0.05F;  // near zero (Guo et al. 2024, "Attention score is not all you need")
+constexpr float kOutlierSpread = 0.1F;    // over tokens, relative to the channel's size
+constexpr std::size_t kFewestWaves = 8;   // with fewer, far tokens in phase look near
+constexpr double kMostStrength = 30;      // of a query for near or recurring tokens
+constexpr double kBeatStep = 0.1;         // between strengths in log_beat_mean_
 
 enum AttentionDraw : std::uint64_t { kKeys, kValues, kQueries, kRoles, kRetrieval, kNeedlePlace, kOutlierPlace, kRotation };
 
@@ -35,7 +35,7 @@ Draw draw_of(std::uint64_t seed, std::int32_t layer, std::int32_t head, Attentio
 
 std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// The Walsh-Hadamard transform of a power of two of values, scaled so that it keeps lengths.
+// Walsh-Hadamard, length-preserving, of a power of two of values.
 void hadamard(std::span<float> x) {
   for (std::size_t half = 1; half < x.size(); half *= 2) {
     for (std::size_t begin = 0; begin < x.size(); begin += 2 * half) {
@@ -52,8 +52,7 @@ void hadamard(std::span<float> x) {
 
 }  // namespace
 
-// An orthogonal map that spreads every channel over many, so that no feature is one channel: a permutation, then signs and a
-// Hadamard transform over the first and over the last 2^m channels.
+// Orthogonal, so that no feature is one channel: a permutation, then signs and Hadamard transforms of the first and last 2^m channels.
 class SyntheticAttention::Rotation {
  public:
   Rotation(std::size_t channels, std::uint64_t seed) : order_(channels), signs_(2 * channels), block_(std::bit_floor(channels)) {
@@ -75,7 +74,7 @@ class SyntheticAttention::Rotation {
   std::size_t block_;
 };
 
-// Strengths with which one query looks for each role, as scores.
+// One query's scores by role.
 struct SyntheticAttention::Strengths {
   double sink = 0, needle = 0, heavy = 0, beat = 0, near = 0;
 };
@@ -139,7 +138,7 @@ class SyntheticAttention::Head {
  private:
   [[nodiscard]] std::size_t first_noise() const { return kWaveChannel + 2 * all_.num_waves_; }
   [[nodiscard]] std::size_t phase(std::size_t t) const { return t % index(shape_.recurrence_period_tokens) * kBeatChannels; }
-  // The value of a key in the channel of its role. A query of strength A has 2 A there, which makes q.k / sqrt(d) = A.
+  // In its role's channel. A query of strength A has 2 A there, so that q.k / sqrt(d) = A.
   [[nodiscard]] float mark_size() const { return 0.5F * std::sqrt(static_cast<float>(head_dim_)); }
 
   void mark(std::size_t t, std::span<float> key) const {
@@ -173,7 +172,7 @@ class SyntheticAttention::Head {
     for (std::size_t c = 0; c < 2 * all_.num_waves_; ++c) query[kWaveChannel + c] = wave * all_.waves_[t * 2 * all_.num_waves_ + c];
   }
 
-  // The rotated channels in order, with those of the outliers in between.
+  // Merges rotated and outlier channels in order.
   void scatter(std::span<const float> rotated, std::span<const float> outliers, std::span<float> to) const {
     std::size_t next_inner = 0, next_outlier = inner_;
     for (std::size_t c = 0; c < to.size(); ++c) to[c] = is_outlier_[c] ? outliers[next_outlier++] : rotated[next_inner++];
@@ -186,8 +185,7 @@ class SyntheticAttention::Head {
     for (std::size_t i = 0; i < count; ++i) is_outlier_[(begin + i * (head_dim_ / count)) % head_dim_] = true;
   }
 
-  // For the query at each position: the score of a role's token is such that, with so many of them in sight, their part of the
-  // softmax's sum is the role's share.
+  // Per position: scores that give each role's tokens in sight its share of the softmax sum.
   [[nodiscard]] std::vector<Strengths> strengths(const Recency& recency) const {
     const std::array<double, 5> shares{0, all_.share(shape_.sink, layer_), all_.share(shape_.needle, layer_),
                                        all_.share(shape_.heavy, layer_), all_.share(shape_.recurring, layer_)};  // by TokenRole
@@ -206,7 +204,7 @@ class SyntheticAttention::Head {
         wanted[r] = is_wanted ? shares[r] : 0;
         pool -= wanted[r];
       }
-      const auto score = [&](TokenRole role) {  // of a token of this role, noise apart
+      const auto score = [&](TokenRole role) {  // without noise
         const auto r = static_cast<std::size_t>(role);
         if (wanted[r] <= 0) return 0.0;
         return std::log(wanted[r] / pool) + recency.log_sum[ordinary] - std::log(static_cast<double>(seen[r])) - 0.5 * noise * noise;
@@ -228,7 +226,7 @@ class SyntheticAttention::Head {
   const SyntheticAttention& all_;
   const SyntheticAttentionShape& shape_;
   std::int32_t layer_, kv_head_;
-  std::size_t head_dim_, inner_;  // inner: channels that are no outliers
+  std::size_t head_dim_, inner_;  // inner: non-outlier channels
   std::vector<TokenRole> roles_;
   Rotation rotation_;
   std::vector<Strengths> strengths_;  // [num_tokens]
@@ -247,7 +245,7 @@ double SyntheticAttention::between(double first, double last, std::int32_t layer
   return shape_.layers == 1 ? last : first + (last - first) * layer / (shape_.layers - 1);
 }
 
-// One needle somewhere in each of equal parts of the prompt between sinks and question.
+// One in each of equal parts between sinks and question.
 void SyntheticAttention::place_needles() {
   const std::int64_t body = question_begin() - shape_.sink_tokens;
   for (std::int32_t n = 0; n < shape_.needles; ++n) {
@@ -259,7 +257,7 @@ void SyntheticAttention::place_needles() {
   }
 }
 
-// Frequencies from 1 to 1 / num_tokens in equal ratios: the sum of cosines of the distance falls off like its logarithm.
+// Geometric, 1 to 1 / num_tokens: the sum of cosines of the distance falls like its logarithm.
 void SyntheticAttention::tabulate_waves() {
   const std::size_t tokens = index(num_tokens());
   waves_.resize(tokens * num_waves_ * 2);
@@ -300,7 +298,7 @@ double SyntheticAttention::sum_by_distance(double strength, std::int32_t begin, 
   return sum;
 }
 
-// The strength with which the nearest recent_tokens of `tokens` ordinary ones get `share` of their attention, by bisection.
+// Bisects: the nearest recent_tokens of `tokens` get `share` of their attention.
 double SyntheticAttention::recency_strength(double share, std::int32_t tokens) const {
   const std::int32_t recent = shape_.recent_tokens;
   if (tokens <= recent) return 0;
@@ -313,13 +311,12 @@ double SyntheticAttention::recency_strength(double share, std::int32_t tokens) c
   return low;
 }
 
-// Exact at a few lengths, linear in the logarithm of the length between them. Up to twice the recent tokens the share says little,
-// so there the strength is that of twice the recent tokens.
+// Exact at a few lengths, linear in log length between. Up to twice recent_tokens, where the share says little, the strength is constant.
 SyntheticAttention::Recency SyntheticAttention::recency(std::int32_t layer) const {
   const std::int32_t tokens = num_tokens();
   const double pool = 1 - share(shape_.sink, layer) - share(shape_.heavy, layer) - share(shape_.recurring, layer);
   const double wanted = share(shape_.recent, layer) / pool;
-  const double noise_term = 0.5 * noise(layer) * noise(layer);  // of a normal's exponential, in the mean
+  const double noise_term = 0.5 * noise(layer) * noise(layer);  // log of the mean exponential of a normal
   Recency r;
   std::int32_t before = 0;
   double strength_before = 0, log_before = 0;

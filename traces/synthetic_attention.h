@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
 
-// How much of a query's attention goes somewhere, on average: in the first layer, in the last, and linear in between.
+// Mean attention share, linear from first to last layer.
 struct LayerShare {
   double first_frac = 0, last_frac = 0;
 };
@@ -18,7 +18,7 @@ struct LayerShare {
 struct SyntheticAttentionShape {
   std::int32_t layers = 1, q_heads = 1, kv_heads = 1, head_dim = 64;
   std::int32_t prompt_tokens = 1, decode_tokens = 0;
-  std::int32_t chunk_tokens = 0;  // of the prefill; 0: the prompt is one chunk
+  std::int32_t chunk_tokens = 0;  // of the prefill; 0: one chunk
   std::int32_t sink_tokens = 0, recent_tokens = 1;
   std::int32_t needles = 0, needle_tokens = 1, question_tokens = 0;
   std::int32_t recurrence_period_tokens = 2;
@@ -29,39 +29,38 @@ struct SyntheticAttentionShape {
   double noise_first = 0, noise_last = 0;  // deviation of q.k / sqrt(d) among ordinary tokens
 };
 
-// Reads a mapping of parameters; docs/attention-traces.md lists them.
+// Parameters: docs/attention-traces.md.
 SyntheticAttentionShape read_synthetic_attention(Params& p);
 
-// The error in a shape, in words; "": none.
+// The shape's error, or "".
 std::string problem_of(const SyntheticAttentionShape& shape);
 
-// The role of a token for one KV head.
+// For one KV head.
 enum class TokenRole : std::uint8_t { kOrdinary, kSink, kNeedle, kHeavy, kRecurring };
 
-// Makes up attention with the features that KV policies rely on, in softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters,
-// recency that falls off as a power of the distance, tokens that matter every p-th step, needles that only the question and what follows it
-// look for, channels of K with outliers, and layers from diffuse to concentrated. A feature is a direction in channel space; how far a
-// query points there follows from its share and from the tokens it sees, so shares hold at every position. There is no RoPE (rope_base 0).
+// Attention with the features that KV policies use, in softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters, recency as a
+// power of distance, tokens that recur every p-th step, needles for the question and later tokens, outlier channels of K, diffuse to
+// concentrated layers. A feature is a channel direction, a query's component follows from its share and the tokens it sees. No RoPE
+// (rope_base 0).
 class SyntheticAttention {
  public:
-  // Error (InternalError): a shape with a problem.
+  // Throws InternalError for an invalid shape.
   SyntheticAttention(const SyntheticAttentionShape& shape, std::uint64_t seed);
 
   [[nodiscard]] AttentionTrace trace() const;
-  // The trace without its layers, and one layer: for sizes that do not fit in memory at once.
+  // Without layers, and one layer, for sizes beyond memory.
   [[nodiscard]] AttentionTrace outline() const;
   [[nodiscard]] LayerTensors layer(std::int32_t layer) const;
 
   [[nodiscard]] std::vector<TokenRole> roles(std::int32_t layer, std::int32_t kv_head) const;  // [num_tokens]
-  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;                // true: this head looks for the needles
+  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;                // true: looks for the needles
   [[nodiscard]] std::int32_t num_tokens() const { return shape_.prompt_tokens + shape_.decode_tokens; }
 
  private:
   class Rotation;
   struct Strengths;
-  class Head;  // one KV head and its query heads
-  // For the queries of one layer, by the number of ordinary tokens they see minus one: the strength of their preference for near tokens,
-  // and the logarithm of the ordinary tokens' part of the softmax's sum.
+  class Head;  // one KV head with its query heads
+  // By ordinary tokens seen minus one: strength of preference for near tokens, and log of the ordinary softmax sum.
   struct Recency {
     std::vector<double> strength, log_sum;
   };
@@ -81,10 +80,10 @@ class SyntheticAttention {
   std::uint64_t seed_;
   std::vector<std::pair<std::int32_t, std::int32_t>> needles_;
   std::size_t num_waves_;
-  std::vector<float> waves_;           // [num_tokens, num_waves_, 2]: cosine and sine of position times frequency
-  std::vector<float> beat_;            // [period, 4]: cosine and sine of the phase, and of twice the phase
-  std::vector<double> nearness_;       // [num_tokens] by distance: 1 at 0, falling off like its logarithm
-  std::vector<double> log_beat_mean_;  // by strength: the mean over a period of exp(strength * beat), as a logarithm
+  std::vector<float> waves_;           // [num_tokens, num_waves_, 2]: cosine and sine of position * frequency
+  std::vector<float> beat_;            // [period, 4]: cosine and sine of the phase and of its double
+  std::vector<double> nearness_;       // [num_tokens] by distance: 1 at 0, falls like the logarithm
+  std::vector<double> log_beat_mean_;  // by strength: log of the mean over a period of exp(strength * beat)
 };
 
 }  // namespace kvlab

@@ -35,7 +35,7 @@ class Lengths {
   }
 
  private:
-  // The smallest length that at least `share` of the requests do not exceed.
+  // Smallest length that at least `share` of the requests do not exceed.
   [[nodiscard]] std::int32_t quantile(std::uint64_t total, double share) const {
     std::uint64_t below = 0;
     for (const auto& [length, count] : counts_) {
@@ -48,7 +48,7 @@ class Lengths {
   std::map<std::int32_t, std::uint64_t> counts_;
 };
 
-// Mean and variance in one pass (Welford 1962).
+// Mean and variance (Welford 1962).
 class Gaps {
  public:
   void add_arrival(Time at) {

@@ -29,13 +29,13 @@ class Checker {
  private:
   [[noreturn]] void fail(const std::string& message) const { throw InputError(where_ + ": " + message); }
 
-  // Vectors of another size than their shape come from our own code only: tensors from a file have been checked there.
+  // Internal: tensors from files are already checked.
   static void check_size(std::size_t size, std::int64_t a, std::int64_t b, std::int64_t c, bool may_be_empty) {
     if (size == static_cast<std::size_t>(a * b * c) || (size == 0 && may_be_empty)) return;
     throw InternalError(fmt::format("a tensor of an attention trace has {} elements, expected [{}, {}, {}]", size, a, b, c));
   }
 
-  // An optional tensor is there in all layers or in none.
+  // Optional tensors are in all layers or none.
   void check_optional(const std::string& before, const std::vector<LayerTensors>& layers) const {
     const std::vector<float> LayerTensors::*const tensors[] = {&LayerTensors::hidden,  &LayerTensors::pre_q, &LayerTensors::pre_k,
                                                                &LayerTensors::w_o,     &LayerTensors::w_q,   &LayerTensors::b_q,

@@ -1,14 +1,16 @@
 #include "app/claims/claim.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <limits>
 #include <sstream>
 
-#include "base/params.h"
+#include "base/config/config_file.h"
+#include "base/config/params.h"
+#include "base/config/spec_file.h"
 #include "base/read_file.h"
-#include "base/spec_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -19,10 +21,10 @@ namespace {
 
 constexpr double kMost = 1e12;
 
-// The lines of the value of a key at the top level, all others blank: what is read of them has its place in the whole file.
+// The lines of a top-level key's value; other lines are blank, to keep positions.
 std::string text_of_value(const std::string& text, const YAML::Node& root, const std::string& key) {
   int begin = 0, end = std::numeric_limits<int>::max();
-  std::size_t column = std::string::npos;  // at which the value begins in the key's line
+  std::size_t column = std::string::npos;  // of the value, if on the key's line
   for (const auto& item : root) {
     if (item.first.Scalar() != key) continue;
     begin = item.first.Mark().line;
@@ -103,7 +105,7 @@ class Reader {
       p_.fail_at("counts", "'factor' would let a figure of no effect pass, as the published one is within 2 times of it: write 'number'");
   }
 
-  // 2 times of 1.8x is 0.9x.
+  // Within a factor of 2, 0.9x passes for 1.8x.
   [[nodiscard]] bool lets_no_effect_pass() const {
     const double none = *claim_.published.no_effect;
     return none > 0 && claim_.published.value <= 2 * none && claim_.published.to >= none / 2;
@@ -141,7 +143,7 @@ class Reader {
     claim_.measure = Measure::parse(text, place_of(*config_, std::as_const(config_->root)["measure"], ""), names);
   }
 
-  // Tells reject_unread() of a key whose value is read elsewhere.
+  // Marks a key that is read elsewhere for reject_unread().
   void seen(const std::string& key) { p_.child_or_text(key, "file", ""); }
 
   const std::string& text_;

@@ -6,40 +6,39 @@
 
 #include "app/claims/measure.h"
 #include "app/claims/verdict.h"
-#include "app/runs/experiment.h"
+#include "app/runs/sweep/experiment.h"
 
 namespace kvlab {
 
-// One of the simulations that a claim compares: the claim's experiment with some values set.
+// A claim's experiment with some values set.
 struct ClaimRun {
-  std::string name, place;             // "ours"; where the claim's file names it
-  std::vector<std::string> overrides;  // "a.b=value"
+  std::string name, place;  // "ours"; its place in the claim's file
+  std::vector<std::string> overrides;
 
-  // A message on the run, with that place where it names one of the overrides alone.
+  // Prefixes the message with `place` if it only names an override.
   [[nodiscard]] std::string placed(const std::string& message) const;
 };
 
-// A claim's file (docs/claims.md has its keys).
+// Keys: docs/claims.md.
 struct Claim {
-  std::string name, file;  // file: as given; its stem is the name
+  std::string name, file;  // the stem of `file`, which is as given
   std::string system, paper, baseline, setting, note;
   std::vector<std::string> recalled, assumed;
   Published published;
   Criterion counts = Criterion::kDirection;
-  // The experiment: a file, or the text of an experiment whose lines and columns are those that it has in the claim's file.
+  // A file, or text whose lines and columns are those of the claim's file.
   std::string experiment_file, experiment_text;
   std::vector<ClaimRun> runs;
   Measure measure;
 
-  // InputError with the place in the claim's file, or in the experiment's.
+  // Throws InputError with the place in the claim's or the experiment's file.
   [[nodiscard]] Experiment experiment(const ClaimRun& run) const;
 };
 
-// Those of ./claims, or the shipped ones, by name.
+// Claims in ./claims, or the shipped ones, by name.
 std::vector<std::filesystem::path> claim_files();
 
-// name: as `kvlab list claims` prints it, or a file. InputError with file:line:column on anything wrong with it, except what only its
-// experiment's runs can tell.
+// name: of `kvlab list claims`, or a file. Throws InputError with file:line:column, except for errors that only the runs show.
 Claim load_claim(const std::string& name);
 Claim parse_claim(const std::string& text, const std::string& file);
 

@@ -33,7 +33,6 @@ struct Column {
     if (ends_so.size() == 1) return ends_so[0];
     throw InputError(fmt::format("{}: unknown metric '{}' of run '{}'{}", place, name, run, suggestion(name, table.columns)));
   }
-  // A value per row.
   [[nodiscard]] std::vector<double> values(const Tables& tables) const {
     const CsvTable& table = tables.at(run);
     const std::size_t at = index(table);

@@ -10,18 +10,17 @@
 namespace kvlab {
 
 // A quantity over the results of a claim's runs:
-//   ours.output_tokens_per_s / baseline.output_tokens_per_s    RUN.COLUMN of summary.csv: the mean over the run's rows (seeds and axes)
-//   max(ours.output_tokens_per_s)                              also min, mean, median: over the rows
-//   largest(ours.rate_per_s, ours.itl_p99_ms <= 100, ...)      the largest value among the rows that meet every limit (<= or >=)
-// with numbers, + - * / and parentheses. A column that is an axis has the axis' path for its name; its last part is enough.
+//   RUN.COLUMN of summary.csv: the mean over rows (seeds and axes)
+//   max(RUN.COLUMN), min, mean, median: over rows
+//   largest(ours.rate_per_s, ours.itl_p99_ms <= 100, ...): the largest value of rows that meet every limit (<= or >=)
+// with numbers, + - * / and parentheses. An axis is named by its path or the path's last part.
 class Measure {
  public:
   using Tables = std::map<std::string, CsvTable>;  // summary.csv of each run
 
-  // place: of the text, for messages. runs: names that it may use. InputError on anything that is no such quantity.
+  // place: for messages. runs: allowed names. Throws InputError on a syntax error.
   static Measure parse(const std::string& text, const std::string& place, const std::vector<std::string>& runs);
-  // InputError: a column that the run does not have, a row without a value, none or all of the rows within the limits of `largest`, a
-  // division by zero.
+  // Throws InputError for an unknown column, a row without a value, a `largest` that no row or every row meets, or division by zero.
   [[nodiscard]] double value(const Tables& tables) const { return value_(tables); }
   [[nodiscard]] const std::string& text() const { return text_; }
 

@@ -14,8 +14,8 @@
 #include <sstream>
 #include <thread>
 
-#include "app/runs/stop_signals.h"
-#include "app/runs/sweep.h"
+#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/sweep/sweep.h"
 #include "base/error.h"
 #include "base/read_file.h"
 #include "base/text.h"
@@ -26,7 +26,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// One run of one claim.
 struct Task {
   const Claim* claim = nullptr;
   const ClaimRun* run = nullptr;
@@ -60,7 +59,6 @@ void add_once(std::vector<std::string>& remarks, const std::string& remark) {
   if (std::find(remarks.begin(), remarks.end(), remark) == remarks.end()) remarks.push_back(remark);
 }
 
-// Requests that were not served, of the manifest.
 void add_not_served(const Task& task, std::vector<std::string>& remarks) {
   const nlohmann::json manifest = nlohmann::json::parse(read_if_there(task.folder / "manifest.json"), nullptr, false);
   if (!manifest.is_object() || !manifest.contains("runs")) return;
@@ -68,7 +66,7 @@ void add_not_served(const Task& task, std::vector<std::string>& remarks) {
     if (run.contains("not_served")) add_once(remarks, task.run->name + ": " + run["not_served"].get<std::string>());
 }
 
-// The mean of a column that is a share, in percent; none where there is no such column.
+// Mean of a share's column in percent; nullopt if missing.
 std::optional<double> percent_of(const CsvTable& table, const char* column) {
   if (!table.has(column) || table.rows.empty()) return {};
   double sum = 0;
@@ -80,7 +78,7 @@ std::optional<double> percent_of(const CsvTable& table, const char* column) {
   return 100 * sum / static_cast<double>(table.rows.size());
 }
 
-// The source of step times, and the share that a KV policy's own operations take where it is a tenth or more.
+// Adds the source of step times, and a KV policy's share of step time if at least a tenth.
 void add_costs(const Task& task, const CsvTable& table, std::vector<std::string>& remarks) {
   if (const auto share = percent_of(table, "extrapolated_frac"))
     add_once(remarks, fmt::format("step times: {:.0f} % by the roofline or extrapolated", *share));
@@ -118,7 +116,7 @@ std::vector<Task> tasks_of(const std::vector<Claim>& claims, const fs::path& fol
   return tasks;
 }
 
-// Some at a time, each on one thread.
+// Each run has one thread.
 void execute_all(std::vector<Task>& tasks, const ClaimOptions& options, std::ostream& err) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int jobs = std::min(options.jobs > 0 ? options.jobs : cores, static_cast<int>(tasks.size()));
@@ -141,7 +139,7 @@ void execute_all(std::vector<Task>& tasks, const ClaimOptions& options, std::ost
 std::vector<ClaimResult> run_claims(const std::vector<Claim>& claims, const ClaimOptions& options, std::ostream& err) {
   const StopSignals signals;
   std::vector<Task> tasks = tasks_of(claims, options.folder);
-  for (Task& task : tasks) task.status = 130;  // until it is done
+  for (Task& task : tasks) task.status = 130;  // until done
   if (!tasks.empty()) execute_all(tasks, options, err);
   std::vector<ClaimResult> results;
   for (const Claim& claim : claims) {

@@ -10,7 +10,7 @@ namespace kvlab {
 namespace {
 
 constexpr double kMostFactor = 2, kMostShare = 0.1;
-constexpr double kRounding = 1e-9;  // relative: 0.1 and 1.1 are no binary fractions
+constexpr double kRounding = 1e-9;  // relative: 0.1 and 1.1 are not binary fractions
 
 int side_of(double value, double no_effect) { return value > no_effect ? 1 : value < no_effect ? -1 : 0; }
 
@@ -26,7 +26,7 @@ bool meets(const Published& p, Criterion counts, double ours) {
   return false;
 }
 
-// At most four digits, without zeros at the end of the fraction.
+// At most four digits, without trailing zeros.
 std::string number(double value) { return std::abs(value) < 1e4 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value); }
 
 }  // namespace

@@ -6,26 +6,25 @@
 
 namespace kvlab {
 
-// The condition that a claim's measured figure must meet to be reproduced.
 enum class Criterion : std::uint8_t {
-  kDirection,  // on the same side of no effect
-  kFactor,     // and within 2 times of the published figure
-  kNumber,     // or within 10 % of it
+  kDirection,  // same side of no effect
+  kFactor,     // and within a factor of 2
+  kNumber,     // and within 10 %
 };
 
-// kDirection: only the side is right, or the claim asks for no more than the side.
+// kDirection: only the side is right, or only the side was claimed.
 enum class Verdict : std::uint8_t { kReproduced, kDirection, kNotReproduced };
 
-// A published figure, or a range of figures from `value` to `to`, low end first.
+// A published figure, or a range from `value` to `to`.
 struct Published {
   double value = 0, to = 0;
-  std::optional<double> no_effect;  // the figure if the system changed nothing: 1 for a ratio. None: the figure has no side
-  std::string unit;                 // "x" for a ratio, else written after the figure
-  std::string text;                 // the quantity that the figure measures
-  std::string where;                // abstract, section or table
+  std::optional<double> no_effect;  // the figure without any effect, 1 for a ratio; nullopt: no side
+  std::string unit;                 // "x" for a ratio, else a suffix
+  std::string text;
+  std::string where;  // abstract, section or table
 };
 
-// A measured figure beside a published one. Both borders count as within; a figure equal to no_effect has no side.
+// Borders count as within; a figure equal to no_effect has no side.
 Verdict judge(const Published& published, Criterion counts, double ours);
 
 const char* name_of(Criterion counts);

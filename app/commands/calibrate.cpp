@@ -10,13 +10,14 @@
 
 #include "app/commands/named_recipe.h"
 #include "app/results/results.h"
-#include "app/runs/served_model.h"
-#include "app/runs/stop_signals.h"
+#include "app/runs/accuracy/served_model.h"
+#include "app/runs/sweep/stop_signals.h"
+#include "base/config/spec_file.h"
 #include "base/error.h"
-#include "base/spec_file.h"
 #include "base/text.h"
 #include "calibrate/calibration.h"
 #include "calibrate/cases/timing.h"
+#include "calibrate/covering_recipes.h"
 #include "calibrate/engine_shape.h"
 #include "calibrate/profile_folder.h"
 #include "sim/cost/profile.h"
@@ -56,10 +57,17 @@ std::string folder_name(const std::string& device) {
   return name;
 }
 
-Recipe recipe_of(const std::string& name) {
-  constexpr std::int32_t kBudget = 256;
-  const Recipe recipe = named_recipe(name);
-  return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(name, kBudget);
+// Replaces `all` by a few recipes that together call every operation.
+std::vector<Recipe> recipes_of(const CalibrateCommand& c, const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (const std::string& name : c.kv_policies) {
+    const std::vector<std::string> meant =
+        name == "all" ? covering_recipes(c.cpu ? "cpu" : "cuda", engine_shape(model)) : std::vector{name};
+    names.insert(names.end(), meant.begin(), meant.end());
+  }
+  std::vector<Recipe> recipes;
+  for (const std::string& name : names) recipes.push_back(timed_recipe(named_recipe(name)));
+  return recipes;
 }
 
 CalibrationPlan plan_of(const CalibrateCommand& c, const TimedDevice& device, const ModelSpec& model) {
@@ -72,7 +80,7 @@ CalibrationPlan plan_of(const CalibrateCommand& c, const TimedDevice& device, co
   plan.source = "kvlab calibrate " + program_version();
   plan.measured = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr)));
   plan.limits = default_limits(model, device.kind(), device.memory_bytes());
-  for (const std::string& name : c.kv_policies) plan.recipes.push_back(recipe_of(name));
+  plan.recipes = recipes_of(c, model);
   return plan;
 }
 
@@ -102,7 +110,7 @@ int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream&
   constexpr int kFirstWithBf16 = 80;
   if (device->cuda() != nullptr && device->cuda()->gpu().compute_capability < kFirstWithBf16) model.dtype = model.kv_dtype = Dtype::kFp16;
   const CalibrationPlan plan = plan_of(c, *device, model);
-  // Refuses bad requests before anything is measured.
+  // Fail before measuring.
   static_cast<void>(calibration_tables(model, device->kind(), plan.limits));
   for (const Recipe& recipe : plan.recipes) require_timed(c.cpu ? "cpu" : "cuda", recipe, engine_shape(model));
   if (!plan.hardware.empty()) static_cast<void>(load_hardware_spec(plan.hardware, profiles_folder() + "/hardware"));

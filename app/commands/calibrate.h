@@ -8,18 +8,18 @@
 
 namespace kvlab {
 
-// `kvlab calibrate --cpu | --gpu N`: measures this machine for a model and writes a profile of it.
+// `kvlab calibrate --cpu | --gpu N`: measures this machine for a model and writes a profile.
 struct CalibrateCommand {
   bool cpu = false;
   std::optional<int> gpu;
   double minutes = 10;
   std::string model;     // "": llama-3.1-8b on a GPU, the probe on the CPU
-  std::string hardware;  // "": the datasheet in profiles/hardware that the GPU's name says, else its rates are measured
-  std::string out;       // "": profiles/ and the name of the device
+  std::string hardware;  // "": the datasheet of the GPU's name, else measured rates
+  std::string out;       // "": profiles/DEVICE
   std::uint64_t seed = 1;
-  std::vector<std::string> kv_policies;  // recipes whose operations are timed in the engine
+  std::vector<std::string> kv_policies;  // recipes whose operations are timed
 };
-// Returns the exit status: 0, or 130 if Ctrl-C ended it before the profile was written.
+// Returns 0, or 130 if Ctrl-C came before the profile was written.
 int calibrate_device(const CalibrateCommand& command, std::ostream& out, std::ostream& err);
 
 }  // namespace kvlab

@@ -1,6 +1,7 @@
 #include "app/commands/cite.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,10 +11,10 @@
 
 #include "app/commands/describe.h"
 #include "app/commands/references.h"
-#include "base/config_file.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "base/error.h"
 #include "base/read_file.h"
-#include "base/spec_file.h"
 
 namespace kvlab {
 
@@ -21,13 +22,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Something that is cited: a policy, recipe, system, trace format or model.
 struct Cited {
   std::string kind, name;
   bool operator<(const Cited& other) const { return std::tie(kind, name) < std::tie(other.kind, other.name); }
 };
 
-// Kinds of `kvlab list` by the key of an experiment that names one of them.
+// Kind of `kvlab list` by an experiment's key.
 const std::map<std::string, std::string>& kinds_of_keys() {
   static const std::map<std::string, std::string> kinds = {{"scheduler", "schedulers"},
                                                            {"order", "orders"},
@@ -44,7 +44,7 @@ const std::map<std::string, std::string>& kinds_of_keys() {
   return kinds;
 }
 
-// The names in a value: a word, the key of {name: {parameters}}, or those of a list.
+// Names in a value: a word, the key of {name: {parameters}}, or those in a list.
 void add_names(const YAML::Node& value, const std::string& kind, std::set<Cited>& used) {
   if (value.IsScalar()) used.insert({kind, value.Scalar()});
   if (value.IsSequence())
@@ -63,7 +63,7 @@ void find_used(const YAML::Node& node, std::set<Cited>& used) {
   }
 }
 
-// Defaults are comments in the resolved.yaml of a run: "#   order: fcfs".
+// resolved.yaml has defaults as comments: "#   order: fcfs".
 void find_defaults(const std::string& text, std::set<Cited>& used) {
   static const std::regex line("#\\s+([a-z_]+): (\\S+)\\s*");
   for (auto at = std::sregex_iterator(text.begin(), text.end(), line); at != std::sregex_iterator(); ++at) {
@@ -95,7 +95,7 @@ std::string unverified(const Cited& cited, const std::string& source, const std:
                      cited.kind == "kv" ? "KV policy" : tex(cited.kind), source.empty() ? "" : ", whose card says: " + tex(source));
 }
 
-// Collects entries, each once, with what they are cited for, and remarks on what has no paper.
+// Distinct entries with their use, and remarks on cards without a paper.
 class Bibliography {
  public:
   void add(const Cited& cited, const std::string& source) {
@@ -140,18 +140,17 @@ std::string entry_of_kvlab() {
       authors, cff["title"].Scalar(), cff["date-released"].Scalar().substr(0, 4), cff["version"].Scalar());
 }
 
-// A model by its id on the Hugging Face hub; as it is named where that is not known.
+// By the model's id on the Hugging Face hub, else by its given name.
 std::string entry_of_model(const std::string& name) {
   const fs::path table = fs::path(profiles_folder()) / "hugging_face.yaml";
   const YAML::Node ids = load_config(table.string())->root[name];
   const std::string id = ids.IsDefined() && ids.size() > 0 ? ids[0].Scalar() : name;
   const bool is_hub = id.find('/') != std::string::npos && ids.IsDefined();
-  const std::string word = name.substr(name.rfind('/') + 1);  // BibTeX sorts an entry without an author by its field `key`
+  const std::string word = name.substr(name.rfind('/') + 1);  // sort key of BibTeX without an author
   return fmt::format("@misc{{model_{},\n  key = {{{}}},\n  title = {{{{{}}}}},\n  howpublished = {{{}}}\n}}", word, tex(word), tex(id),
                      is_hub ? "Hugging Face, \\url{https://huggingface.co/" + id + "}" : "model as named in the experiment");
 }
 
-// Cards of everything that can be cited, read once.
 class Cards {
  public:
   Cards() {
@@ -159,7 +158,7 @@ class Cards {
       if (!items_.contains(kind)) items_[kind] = list_items(kind);
   }
 
-  // Adds what these names are the cards of; a model need not have one.
+  // Models may lack a card.
   void add(const std::set<Cited>& used, Bibliography& all) const {
     for (const Cited& cited : used) {
       if (cited.kind == "models") all.add_entry(entry_of_model(cited.name), cited);
@@ -169,7 +168,6 @@ class Cards {
     }
   }
 
-  // The kinds in which a card has this name.
   [[nodiscard]] std::set<Cited> named(const std::string& name) const {
     std::set<Cited> found;
     for (const auto& [kind, items] : items_)
@@ -198,7 +196,7 @@ std::string citations(const std::vector<std::string>& names) {
     std::error_code error;
     const std::set<Cited> cited = fs::is_directory(name, error) ? used_by(name) : cards.named(name);
     if (cited.empty() && !fs::is_directory(name, error)) {
-      describe_items(name);  // suggests names
+      describe_items(name);  // throws with suggestions
       throw InputError("'" + name + "' has no card with a source: cite takes results folders, policies, recipes, systems and models");
     }
     cards.add(cited, all);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/commands/offers.h"
+#include "app/results/folder_state.h"
 #include "app/results/results.h"
 #include "app/results/results_info.h"
 #include "app/results/run_files.h"
@@ -25,11 +26,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// One thing to remove.
 struct Leftover {
   fs::path path;
   std::string title;
-  std::set<std::string> files;  // of a folder; empty: `path` is a file
+  std::set<std::string> files;  // of a folder; empty if `path` is a file
   std::uintmax_t bytes = 0;
 };
 
@@ -53,7 +53,7 @@ std::string one_line(const YAML::Node& node) {
   return all.size() <= kMost ? all : all.substr(0, kMost) + "...";
 }
 
-// Adds the parts of a run's configuration that differ from the newest sweep: "scheduler=orca".
+// Appends values that differ from the newest sweep: "scheduler=orca".
 void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::string& path, std::string& title) {
   if (run.IsMap() && sweep.IsDefined() && sweep.IsMap()) {
     for (const auto& item : run) {
@@ -67,7 +67,6 @@ void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::
   title += fmt::format("{}={} ", path, one_line(run));
 }
 
-// Values that tell a run from those of the newest sweep.
 std::string title_of(const fs::path& run, const YAML::Node& sweep) {
   const YAML::Node config = load_yaml(run / "resolved.yaml");
   if (!config.IsMap()) return "";
@@ -93,7 +92,6 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   return entries;
 }
 
-// Runs of the newest sweep, whether it came to its end or not.
 std::set<std::string> runs_in_use(const ResultsFolder& folder) {
   std::set<std::string> ids = folder.sweep();
   const auto top = read_json_object<nlohmann::json>(folder.path() / "manifest.json");
@@ -114,7 +112,7 @@ void find_runs(const ResultsFolder& folder, std::vector<Leftover>& found) {
     }
     if (in_use.contains(name) || kind_of(path) != PathKind::kFolder) continue;
     const RunManifest manifest = read_run_manifest(path);
-    if (manifest.id != name) continue;  // not kvlab's
+    if (manifest.id != name) continue;  // not written by kvlab
     found.push_back(
         folder_of(path, (manifest.is_numbered ? "of an earlier version, " : "") + title_of(path, sweep), manifest.file_names()));
   }
@@ -130,6 +128,11 @@ void find_partial(const ResultsFolder& folder, std::vector<Leftover>& found) {
   if (kind_of(folder.partial()) != PathKind::kFolder) return;
   for (const fs::path& path : sorted_entries(folder.partial()))
     if (is_partial(path)) found.push_back({path, "answers of a graded run that is not complete", {}, fs::file_size(path)});
+}
+
+void find_unfinished(const ResultsFolder& folder, std::vector<Leftover>& found) {
+  for (const fs::path& path : unfinished_files(folder.path()))
+    found.push_back({path, "a file that was being written when its program ended", {}, fs::file_size(path)});
 }
 
 bool is_confirmed(const CleanCommand& command, std::istream& in, std::ostream& out) {
@@ -158,6 +161,7 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
   std::vector<Leftover> found;
   find_runs(folder, found);
   find_partial(folder, found);
+  find_unfinished(folder, found);
   std::uintmax_t bytes = 0;
   for (const Leftover& one : found) {
     bytes += one.bytes;
@@ -171,14 +175,14 @@ int clean_results(const CleanCommand& command, std::istream& in, std::ostream& o
   if (!is_confirmed(command, in, out)) return 0;
   for (const Leftover& one : found) remove(one);
   std::error_code ignored;
-  fs::remove(folder.partial(), ignored);  // if it is empty
+  fs::remove(folder.partial(), ignored);  // succeeds if empty
   std::size_t kept = 0;
-  for (const Leftover& one : found)
-    if (kind_of(one.path) != PathKind::kNothing) {
-      ++kept;
-      out << one.path.string() << ": stays, with files that kvlab did not write\n";
-    }
-  out << fmt::format("removed {}\n", found.size() - kept);
+  for (const Leftover& one : found) {
+    const bool stays = kind_of(one.path) != PathKind::kNothing;
+    if (stays) ++kept, bytes -= one.bytes;
+    out << fmt::format("{} {}\n", stays ? "stays, with files that kvlab did not write:" : "removed", one.path.string());
+  }
+  out << fmt::format("removed {} of {}, {}\n", found.size() - kept, found.size(), size_text(bytes));
   return 0;
 }
 

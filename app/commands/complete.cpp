@@ -13,14 +13,14 @@ bool takes_value(const CLI::Option& option) { return option.get_items_expected_m
 bool may_be_repeated(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
 bool takes_more_values(const CLI::Option& option) { return may_be_repeated(option) && option.get_allow_extra_args(); }
 
-// Options and arguments of a command, those of its groups included. A group has a --help of its own, which is not shown.
+// Includes those of groups, without the groups' --help.
 void add_options_of(CLI::App& app, std::vector<CLI::Option*>& all) {
   for (CLI::Option* option : app.get_options())
     if (!app.get_name().empty() || option != app.get_help_ptr()) all.push_back(option);
   for (CLI::App* group : app.get_subcommands([](const CLI::App* c) { return c->get_name().empty(); })) add_options_of(*group, all);
 }
 
-// Reads the words of a command line from left to right as CLI11 does, without values and checks.
+// Parses a command line as CLI11 does, without values and checks.
 class CommandLine {
  public:
   explicit CommandLine(CLI::App& app) : at_(&app) { find_options(); }
@@ -56,7 +56,7 @@ class CommandLine {
   }
 
  private:
-  // An option's first value may be any word, another one no option.
+  // The first value may be any word, later ones may not be options.
   [[nodiscard]] bool awaits_value(const std::string& word) const { return open_ != nullptr && (!has_value_ || !word.starts_with("-")); }
 
   void find_options() {
@@ -92,7 +92,7 @@ class CommandLine {
     arguments_.push_back(word);
   }
 
-  // The argument that the next word is, or null. The last one of a command may take any number of words.
+  // The argument that the next word fills, or null. A command's last argument may repeat.
   [[nodiscard]] CLI::Option* next_argument(bool& is_first) const {
     std::size_t num_before = 0;
     for (CLI::Option* option : options_) {
@@ -121,7 +121,7 @@ class CommandLine {
     for (OfferedWord& candidate : found.candidates) candidate.word.insert(0, typed, 0, begin);
   }
 
-  // Neither options that are there and allowed once, nor those that one of these excludes.
+  // Excludes used options that may not repeat, and options that a used one excludes.
   [[nodiscard]] bool may_follow(CLI::Option& option) const {
     if (used_.contains(&option) && !may_be_repeated(option)) return false;
     return std::none_of(used_.begin(), used_.end(), [&](CLI::Option* used) { return used->get_excludes().contains(&option); });
@@ -142,12 +142,12 @@ class CommandLine {
     if (CLI::Option* const argument = next_argument(is_first)) add_values(*argument, typed, is_first, found);
   }
 
-  CLI::App* at_;                       // the command read so far
-  std::vector<CLI::Option*> options_;  // of that command
+  CLI::App* at_;
+  std::vector<CLI::Option*> options_;  // of at_
   std::set<CLI::Option*> used_;
   std::vector<std::string> arguments_;
-  CLI::Option* open_ = nullptr;  // the next word may be a value of this option
-  bool has_value_ = false;       // open_ has one
+  CLI::Option* open_ = nullptr;  // option that may take the next word
+  bool has_value_ = false;       // open_ has a value
   bool only_arguments_ = false;  // after "--"
 };
 

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Bash splits words at '=' and ':' (COMP_WORDBREAKS), which the program reads as one. It replaces only what is after the last of them, so
-// that part alone is offered.
+// Bash splits words at '=' and ':' (COMP_WORDBREAKS) and replaces only the last part.
 constexpr const char* kBash = R"sh(# Completion of kvlab. Load it with: source <(kvlab completion bash)
 _kvlab() {
   local rest=${COMP_LINE:0:COMP_POINT} words=() blank word line i files=''
@@ -42,7 +41,7 @@ _kvlab() {
 complete -F _kvlab kvlab ./kvlab
 )sh";
 
-// The file may also be `_kvlab` in a folder of $fpath, where the shell runs it as that function.
+// May also be `_kvlab` in a folder of $fpath, run as that function.
 constexpr const char* kZsh = R"sh(#compdef kvlab
 # Completion of kvlab. Load it with: source <(kvlab completion zsh)
 _kvlab() {

@@ -5,18 +5,21 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "app/claims/claim.h"
 #include "app/commands/describe_kv.h"
 #include "app/commands/describe_model.h"
 #include "app/export/export_format.h"
-#include "app/runs/experiment.h"
-#include "app/runs/serving_system.h"
-#include "app/runs/slo.h"
+#include "app/runs/plan/serving_system.h"
+#include "app/runs/plan/slo.h"
+#include "app/runs/sweep/experiment.h"
+#include "base/config/near_names.h"
+#include "base/config/spec_file.h"
 #include "base/csv.h"
 #include "base/read_file.h"
-#include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/dispatcher/dispatcher.h"
@@ -34,7 +37,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// Items of a kind are read for `kvlab list`, or the one called `only` for `kvlab describe`; "": all.
+// only: a name, or "" for all.
 bool is_asked(const std::string& name, const std::string& only) { return only.empty() || name == only; }
 
 template <class Interface>
@@ -47,7 +50,7 @@ std::vector<Item> policies(const std::string& kind, const std::string& only) {
     try {
       entry.make(p);
     } catch (const InputError&) {
-      // A constructor may refuse a combination of defaults; what it asked for until then is recorded.
+      // defaults refused in combination; earlier parameters are kept
     }
     items.push_back(std::move(item));
   }
@@ -88,7 +91,6 @@ std::vector<Item> hardware(const std::string& only) {
 
 std::vector<Item> models(const std::string& only) { return model_items(profiles_folder() + "/models", only); }
 
-// Summary: the comment at the top of the file.
 std::vector<Item> experiments(const std::string& only) {
   std::vector<Item> items;
   for (const fs::path& file : experiment_files()) {
@@ -219,29 +221,49 @@ const std::vector<std::string>& list_kinds() {
 std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
 
 std::vector<Item> list_items(const std::string& kind) {
-  const std::string name = kind == "routers" ? "dispatchers" : kind;  // their older name
+  const std::string name = kind == "routers" ? "dispatchers" : kind;  // older name
   for (const Kind& known : kKinds) {
     if (name == known.name) return known.items("");
   }
   throw InputError("unknown kind '" + kind + "'" + suggestion(kind, list_kinds()));
 }
 
+namespace {
+
+// "; did you mean 'h200' (hardware) or 'h2o' (recipes)?"
+std::string meant_items(const std::string& name) {
+  std::map<std::string, std::set<std::string>> kinds_of;
+  for (const Kind& kind : kKinds)
+    for (const Item& item : kind.items("")) kinds_of[item.name].insert(item.kind);
+  std::vector<std::string> names;
+  for (const auto& [known, kinds] : kinds_of) names.push_back(known);
+  std::vector<std::string> meant = meant_names(name, names);
+  constexpr std::size_t kShortest = 4;  // shorter names have many neighbours
+  if (name.size() >= kShortest)
+    for (const std::string& near : names_within(name, names, 1))
+      if (std::find(meant.begin(), meant.end(), near) == meant.end()) meant.push_back(near);
+  if (meant.empty()) return "; kvlab list KIND shows names";
+  std::vector<std::string> shown;
+  for (const std::string& one : meant) {
+    const std::set<std::string>& kinds = kinds_of[one];
+    const std::string kind = meant.size() > 1 ? fmt::format(" ({})", join({kinds.begin(), kinds.end()}, ", ")) : "";
+    shown.push_back(fmt::format("'{}'{}", one, kind));
+  }
+  return "; did you mean " + join(shown, " or ") + "?";
+}
+
+}  // namespace
+
 std::vector<Item> describe_items(const std::string& name) {
   if (is_model_path(name)) return {model_at_path(name)};
   std::vector<Item> found;
   for (const Kind& kind : kKinds) {
-    if (name.empty()) break;  // "" asks for all items
+    if (name.empty()) break;  // "" would ask for all
     for (Item& item : kind.items(name)) found.push_back(std::move(item));
   }
   for (Item& item : found) add_kv_details(item);
   if (!found.empty()) return found;
-  std::vector<std::string> names;
-  for (const Kind& kind : kKinds)
-    for (const Item& item : kind.items("")) names.push_back(item.name);
-  std::sort(names.begin(), names.end());  // some are of two kinds
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  const std::string meant = did_you_mean(name, names);
-  throw InputError("nothing is called '" + name + "'" + (meant.empty() ? "; kvlab list KIND shows names" : meant));
+  throw InputError("nothing is called '" + name + "'" + meant_items(name));
 }
 
 std::string unit_of(const std::string& key) {
@@ -253,7 +275,7 @@ std::string unit_of(const std::string& key) {
 
 namespace {
 
-// The words of `line` in lines of at most `columns` bytes; further lines begin with `indent` blanks.
+// Wraps at `columns` bytes; further lines begin with `indent` blanks.
 std::string wrapped(const std::string& line, std::size_t indent, std::size_t columns) {
   if (columns < indent + 20 || line.size() <= columns) return line;
   std::string text;

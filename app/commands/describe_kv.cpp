@@ -7,13 +7,14 @@
 #include <set>
 
 #include "base/text.h"
-#include "policies/kv/expected_run.h"
+#include "policies/kv/policy/in_place.h"
+#include "sim/kv_cost/expected_run.h"
 
 namespace kvlab {
 
 namespace {
 
-// The sizes that costs are stated for: Llama-3.1-8B, a prompt of 8,192 tokens.
+// Costs are stated for Llama-3.1-8B and a prompt of 8,192 tokens.
 constexpr ModelShape kShape{32, 32, 8, 128, 4096, 2, 5e5};
 constexpr std::int32_t kPromptTokens = 8192;
 
@@ -56,7 +57,7 @@ std::string cost_of(const std::vector<SummedCall>& calls) {
                      launches, fmt::join(names, ", "));
 }
 
-// The share of pairs that a prefill selector computes; the calls include attention itself.
+// Share of pairs that a prefill selector computes.
 std::string pairs_of(const std::vector<OpCall>& calls) {
   double flops = 0;
   std::string_view attention = "sparse_prefill";
@@ -69,12 +70,18 @@ std::string pairs_of(const std::vector<OpCall>& calls) {
                      attention);
 }
 
-// The share of a prompt that a pruning policy computes.
 std::string computed_share(const KvPolicy& policy) {
   std::int64_t tokens = 0;
   for (std::int32_t l = 0; l < kShape.num_layers; ++l) tokens += policy.step_tokens({0, 0, kPromptTokens, kPromptTokens, -1}, l);
   return fmt::format("{:.1f} % of a prompt of 8,192 tokens, mean over layers",
                      100 * static_cast<double>(tokens) / (double{kPromptTokens} * kShape.num_layers));
+}
+
+// How decode evicts tokens, or "".
+std::string eviction_of(const Recipe& r) {
+  if (!r.make_scorer || !r.make_trigger()->in_decode() || !r.make_disposal()->shrinks()) return "";
+  const std::string why = why_compacts(r);
+  return why.empty() ? "in place: the last token of a row takes the place of one that goes" : "by moving all that stay, since " + why;
 }
 
 void add_costs(const Recipe& recipe, Item& item) {
@@ -93,8 +100,9 @@ void add_costs(const Recipe& recipe, Item& item) {
     item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
     if (recipe.selects_in_prompts()) item.facts.emplace_back("computes of its attention", pairs_of(prompt.calls));
     item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));
+    if (const std::string way = eviction_of(recipe); !way.empty()) item.facts.emplace_back("evicts in decode", way);
     const double full = 2.0 * kPromptTokens * kShape.num_layers * kShape.kv_heads * kShape.head_dim * kShape.kv_bytes;
-    const char* const bound = recipe.make_allocator()->depends_on_data() ? "at most " : "";  // where data may leave less
+    const char* const bound = recipe.make_allocator()->depends_on_data() ? "at most " : "";  // data may leave less
     item.facts.emplace_back(
         "holds then", fmt::format("{}{:.1f} % of the KV bytes on the GPU, {:.1f} % in host memory", bound,
                                   100 * static_cast<double>(prompt.after.gpu) / full, 100 * static_cast<double>(prompt.after.host) / full));
@@ -127,10 +135,10 @@ Item recipe_item(const std::string& name, const Recipe& r) {
   return item;
 }
 
-// Recipes by the part that they use, to say how sure a part's description is.
+// Recipes by (kind, name) of a part, for the part's confidence.
 using Uses = std::map<std::pair<std::string, std::string>, std::vector<const Item*>>;
 
-// are_compiled: parts that the program was built with, or else those that were added while it runs.
+// are_compiled: built in, else added at run time.
 template <class Part>
 void add_parts(const std::string& kind, bool are_compiled, const Uses& uses, std::vector<Item>& items) {
   for (const auto& [name, entry] : Registry<Part>::table_view()) {
@@ -152,7 +160,7 @@ void add_parts(const std::string& kind, bool are_compiled, const Uses& uses, std
     try {
       entry.make(p);
     } catch (const InputError&) {
-      // A constructor may refuse a combination of defaults; what it asked for until then is recorded.
+      // defaults refused in combination; earlier parameters are kept
     }
     items.push_back(std::move(item));
   }

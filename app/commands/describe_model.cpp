@@ -1,12 +1,14 @@
 #include "app/commands/describe_model.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <filesystem>
 
-#include "base/config_file.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "base/error.h"
-#include "base/spec_file.h"
+#include "base/hugging_face.h"
 #include "sim/cost/kv_layout.h"
 #include "sim/cost/model_spec.h"
 
@@ -50,7 +52,7 @@ std::string layers_text(const ModelSpec& m) {
   return text;
 }
 
-// Bytes that a long sequence holds on one GPU, where they are not those of a token times its length.
+// Bytes of a long sequence on one GPU, if not linear in its length.
 void add_long_sequence(const ModelSpec& m, Item& item) {
   constexpr std::int64_t kTokens = 32'768, kBlock = 16;
   const KvLayout layout = kv_layout(m, Parallel{}, kBlock);
@@ -113,7 +115,7 @@ std::vector<Item> model_items(const std::string& folder, const std::string& only
 bool is_model_path(const std::string& name) {
   std::error_code error;
   const fs::path path(name);
-  if (path.extension() == ".json") return true;
+  if (path.extension() == ".json" || is_hub_id(name)) return true;
   if (fs::is_directory(path, error)) return fs::exists(path / "config.json", error);
   if (!fs::is_regular_file(path, error) || (path.extension() != ".yaml" && path.extension() != ".yml")) return false;
   const YAML::Node root = load_config(name)->root;

@@ -7,12 +7,12 @@
 
 namespace kvlab {
 
-// The models of a folder, or the one called `only`; "": all. A file that cannot be read is an item with the reason.
+// Models of a folder, or only one; "": all. An unreadable file becomes an item with the reason.
 std::vector<Item> model_items(const std::string& folder, const std::string& only);
 
-// `name` is a model's file, or a folder with config.json, as 'model:' takes it.
+// True for a model's file, or a folder with config.json, as in 'model:'.
 bool is_model_path(const std::string& name);
-// Weights, KV and layers by kind of that model. InputError where 'model:' refuses it.
+// Weights, KV and layers by kind. Throws InputError as for 'model:'.
 Item model_at_path(const std::string& path);
 
 }  // namespace kvlab

@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// The command with the folder of a model that is named by its id on the Hugging Face hub.
+// Replaces an id on the Hugging Face hub by the model's folder.
 template <class OfModel>
 OfModel with_weights(OfModel command) {
   command.model = weights_folder(command.model);
@@ -80,8 +80,10 @@ void add_calibrate(CLI::App& app, EngineArguments& a, Command& chosen) {
                   "folder to write; default: profiles/NAME. A folder of the same device, model and seed is continued")
       ->check(offers(Offer::kFolders));
   one->add_option("--seed", a.calibrate.seed, "of the points that are held out to state the error; default: 1")->check(seed_range());
-  one->add_option("--kv-policy", a.calibrate.kv_policies,
-                  "recipes whose operations are timed too, as the engine calls them; others without a table are priced by the roofline")
+  one->add_option(
+         "--kv-policy", a.calibrate.kv_policies,
+         "recipes whose operations are timed too, as the engine calls them; all: a few recipes that call every operation. Operations "
+         "without a table are priced by the roofline")
       ->check(offers(Offer::kNames, "recipes"));
   one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return calibrate_device(a.calibrate, out, err); }; });
 }

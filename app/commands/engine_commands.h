@@ -17,8 +17,7 @@ struct EngineArguments {
   TokenizeCommand tokenize;
 };
 
-// Adds the commands that run a model's engine or measure kernels: `trace record`, calibrate, logits, label and tokenize. `trace` is there
-// already. `arguments` must live until the chosen command has run.
+// Adds `trace record` (to `trace`), calibrate, logits, label and tokenize. `arguments` must live until the chosen command has run.
 void add_engine_commands(CLI::App& app, EngineArguments& arguments, Command& chosen);
 
 }  // namespace kvlab

@@ -8,18 +8,19 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "app/runs/bill.h"
+#include "app/runs/report/bill.h"
 #include "base/error.h"
+#include "sim/cost/fitting.h"
 #include "sim/cost/kv_layout.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kBlockTokens = 16;  // size of a KV block
+constexpr std::int64_t kBlockTokens = 16;
 constexpr double kMs = 1e3;
 
-// A step's time as the cost model prices it, and at the peak rates of the datasheet.
+// As priced by the cost model, and at datasheet peak rates.
 struct StepTimes {
   double priced_s = 0, peak_s = 0;
 };
@@ -40,7 +41,7 @@ StepTimes prompt_times(CostModel& cost, std::int32_t tokens) {
   return times_of(cost, shape);
 }
 
-// The mean decode step: the first has the prompt cached, and each a token more than the one before.
+// The mean decode step; each step adds a token.
 StepTimes decode_times(CostModel& cost, const EstimateCommand& c, std::int32_t rows) {
   if (c.output_tokens < 2) return {};
   StepShape shape;
@@ -49,7 +50,6 @@ StepTimes decode_times(CostModel& cost, const EstimateCommand& c, std::int32_t r
   return times_of(cost, shape);
 }
 
-// Bytes on one GPU.
 struct MemoryUse {
   double weights = 0, sequence = 0, usable = 0;
   [[nodiscard]] double sequences() const { return std::floor((usable - weights) / sequence); }
@@ -67,17 +67,20 @@ MemoryUse memory_of(const CostSetup& setup, const EstimateCommand& c) {
 std::int32_t batch_of(const CostSetup& setup, const EstimateCommand& c, const MemoryUse& memory) {
   constexpr double kMostRows = 1e5;
   const double most = memory.sequences();
-  if (!(most >= 1) || c.batch > most)
+  if (!(most >= 1) || c.batch > most) {
+    const double wanted = std::max(1.0, static_cast<double>(c.batch));
+    const std::string fitting = setups_that_fit(setup, [&](const CostSetup& s) { return memory_of(s, c).sequences() >= wanted; });
     throw InputError(
-        fmt::format("--batch: {} sequences of {} + {} tokens of {} fit on {} x {} ({:.2f} GB usable per GPU, {:.2f} GB weights, {:.3f} GB "
-                    "per sequence); "
-                    "lower --batch or the lengths, raise --tp, or choose a larger GPU",
-                    std::max(0.0, most), c.prompt_tokens, c.output_tokens, setup.model.name, setup.parallel.gpus(), setup.hardware.name,
-                    memory.usable * 1e-9, memory.weights * 1e-9, memory.sequence * 1e-9));
+        fmt::format("{}{} sequences of {} + {} tokens of {} fit on {} x {} ({:.2f} GB usable per GPU, {:.2f} GB weights, {:.3f} GB "
+                    "per sequence); {}lower {}the lengths, raise --tp, or choose a larger GPU",
+                    c.batch > 0 ? "--batch: " : "", std::max(0.0, most), c.prompt_tokens, c.output_tokens, setup.model.name,
+                    setup.parallel.gpus(), setup.hardware.name, memory.usable * 1e-9, memory.weights * 1e-9, memory.sequence * 1e-9,
+                    fitting.empty() ? "" : fitting + " fits; ", c.batch > 0 ? "--batch or " : ""));
+  }
   return c.batch > 0 ? c.batch : static_cast<std::int32_t>(std::min(most, kMostRows));
 }
 
-// The load of a batch: its prompts one after the other, then decode steps of all rows.
+// Prompts in sequence, then decode steps of all rows.
 struct BatchTimes {
   StepTimes prompt, decode, decode_alone;
   double batch = 0, steps = 0;  // decode steps
@@ -117,7 +120,6 @@ void add_rates(const CostSetup& setup, const EstimateCommand& c, const BatchTime
   all.push_back({"bound_tokens_per_s", fed ? std::optional(std::min(*fed, rate)) : std::nullopt, form});
 }
 
-// Whole numbers in full.
 std::string value_text(const EstimatedFigure& figure) {
   if (!figure.value) return "-";
   const bool is_whole = *figure.value == std::floor(*figure.value) && std::abs(*figure.value) < 1e15;
@@ -137,6 +139,7 @@ nlohmann::ordered_json as_json(const CostSetup& setup, const EstimateCommand& c,
 CostSetup read_machine(const MachineOptions& options) {
   std::string yaml = fmt::format("profile: {}\nparallel: {{tp: {}}}\n", options.profile, options.tp);
   if (!options.model.empty()) yaml += "model: " + nlohmann::json(options.model).dump() + "\n";
+  if (!options.quantization.empty()) yaml += "quantization: " + nlohmann::json(options.quantization).dump() + "\n";
   if (!options.hardware.empty()) yaml += "hardware: " + nlohmann::json(options.hardware).dump() + "\n";
   Params p = Params::from_text(yaml, "command line");
   CostSetup setup = read_cost_setup(p);

@@ -10,32 +10,31 @@
 
 namespace kvlab {
 
-// The setting that `estimate` and `characterize` compute for. profile: as an experiment's `profile`, in one line of YAML.
+// Setting of `estimate` and `characterize`. profile: as in an experiment, as one line of YAML.
 struct MachineOptions {
-  std::string model, hardware, profile = "roofline";
+  std::string model, quantization, hardware, profile = "roofline";
   int tp = 1;
   bool json = false;
 };
-// InputError as for an experiment with these keys.
 CostSetup read_machine(const MachineOptions& options);
 
-// `kvlab estimate`: closed forms for one load, without a simulation (docs/cost-model.md, "Estimates without a simulation").
+// `kvlab estimate`: closed forms for one load (docs/cost-model.md, "Estimates without a simulation").
 struct EstimateCommand : MachineOptions {
   std::int32_t prompt_tokens = 1024, output_tokens = 128;
-  std::int32_t batch = 0;    // 0: the most that fit
-  double memory_frac = 0.9;  // of a GPU's memory, for weights and KV
-  double watts = 0;          // power for GPUs and cooling; 0: any
-  double pue = 1;            // power usage effectiveness: of all power over that of the GPUs
+  std::int32_t batch = 0;    // 0: the largest that fits
+  double memory_frac = 0.9;  // for weights and KV
+  double watts = 0;          // power for GPUs and cooling; 0: unlimited
+  double pue = 1;            // power usage effectiveness
 };
 
-// One figure. key: with its unit. value: none where it is not known or does not exist. form: the formula in words.
+// key: includes the unit. value: nullopt if unknown or undefined. form: the formula in words.
 struct EstimatedFigure {
   std::string key;
   std::optional<double> value;
   std::string form;
 };
 
-// InputError where model or batch do not fit into memory.
+// Throws InputError if model or batch exceed memory.
 std::vector<EstimatedFigure> estimate(const CostSetup& setup, const EstimateCommand& command);
 int print_estimate(const EstimateCommand& command, std::ostream& out);
 

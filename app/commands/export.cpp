@@ -6,7 +6,7 @@
 
 #include "app/commands/offers.h"
 #include "app/results/other_runs.h"
-#include "base/params.h"
+#include "base/config/params.h"
 #include "base/text.h"
 
 namespace kvlab {

@@ -10,17 +10,16 @@
 
 namespace kvlab {
 
-// `kvlab export RESULTS --format F`: results in the format of another tool.
+// `kvlab export RESULTS --format F`.
 struct ExportCommand {
   std::string folder, format, out;
   std::vector<std::string> runs;
   ExportOptions options;
 };
 
-// Writes and prints the files. Returns 0; InputError on an unknown format or run.
+// Writes and prints the files. Returns 0. Throws InputError for an unknown format or run.
 int export_results(const ExportCommand& command, std::ostream& out);
 
-// Adds the command, whose options write into the struct, which outlives `app`; `choose` is called where it is the chosen one.
 void add_export_command(CLI::App& app, ExportCommand& command, const std::function<void()>& choose);
 
 }  // namespace kvlab

@@ -29,7 +29,6 @@ bool succeeds(const std::string& command) {
 
 bool has_program(const std::string& name) { return succeeds("command -v " + name + " >/dev/null 2>&1"); }
 
-// By the system's own tool: sha256sum, or shasum where there is none.
 std::string sha256_of(const std::string& path) {
   const std::string tool = has_program("sha256sum") ? "sha256sum" : "shasum -a 256";
   std::FILE* const pipe = ::popen((tool + " < " + shell_word(path)).c_str(), "r");
@@ -41,7 +40,7 @@ std::string sha256_of(const std::string& path) {
   return text;
 }
 
-// Asks for the part of the file that is not there yet. True where `part` now holds the whole file.
+// Resumes `part`. Returns true once it is complete.
 bool download(const std::string& address, const std::string& part) {
   const std::string progress = ::isatty(STDERR_FILENO) != 0 ? "--progress-bar" : "--silent --show-error";
   if (has_program("curl"))
@@ -71,7 +70,7 @@ const PublicTrace& find_trace(const std::vector<PublicTrace>& traces, const std:
   throw InputError("unknown public trace '" + name + "'" + suggestion(name, names));
 }
 
-// Stops, without the file, where the sum is another than the listed one.
+// Throws if the sum differs from the listed one.
 void check_sum(const PublicTrace& trace, const std::string& part, std::ostream& out) {
   const std::string found = sha256_of(part);
   if (trace.sha256.empty()) {

@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// Adds the commands that a front door (./kvlab, or the Python package) has beside those of the program, with their options, for completion.
-// It names them in $KVLAB_FRONT_DOOR, blanks between; without that variable nothing is added.
+// Adds the front door's commands (./kvlab or the Python package) and their options, for completion. $KVLAB_FRONT_DOOR lists them, separated
+// by blanks; unset: none.
 void add_front_door(CLI::App& app);
 
 }  // namespace kvlab

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <ostream>
 
+#include "app/commands/command.h"
 #include "app/commands/offers.h"
 #include "app/commands/tokenize.h"
 #include "app/results/text_file.h"
@@ -20,7 +20,7 @@ namespace kvlab {
 
 namespace {
 
-// Checked before the model runs.
+// Fail before the model runs.
 void check_output(const LabelCommand& c, const std::string& ending = ".safetensors") {
   std::error_code error;
   if (std::filesystem::path(c.output).extension() != ending)
@@ -31,7 +31,7 @@ void check_output(const LabelCommand& c, const std::string& ending = ".safetenso
     throw InputError(c.output + ": --out would put the file among the model's own: choose another folder");
 }
 
-// Pieces of at most kPiece tokens, of the user's text or of made-up ones.
+// Pieces of at most kPiece tokens.
 std::vector<std::vector<std::int32_t>> calibration_texts(const LabelCommand& c, const Tokenizer& tokenizer, const ModelConfig& model) {
   constexpr std::int32_t kPiece = 1024;
   const std::int32_t piece = std::min(kPiece, model.max_tokens);
@@ -106,8 +106,7 @@ void add_label_command(CLI::App& app, LabelCommand& c, const std::function<void(
     CLI::App* const one = label->add_subcommand(name, help);
     one->add_option("--model", c.model, "folder in Hugging Face layout, with tokenizer.json")->required()->check(offers(Offer::kFolders));
     one->add_option("--out", c.output, "file to write: safetensors, of prefill JSON")->required();
-    one->add_option("--seed", c.options.seed, "of the prompts; default: 1")
-        ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
+    one->add_option("--seed", c.options.seed, "of the prompts; default: 1")->check(seed_range());
     one->callback([choose, act] { choose(act); });
     return one;
   };

@@ -10,20 +10,20 @@
 
 namespace kvlab {
 
-// `kvlab label heads`, `q_filters` and `prefill`: run a model on generated prompts and write what recipes take as `weights:`.
+// `kvlab label heads`, `q_filters` and `prefill`: runs a model on generated prompts and writes a recipe's `weights:`.
 struct LabelCommand {
   std::string model, output, text_file;
   LabelOptions options;
-  std::int32_t calibration_tokens = 3072;                  // of q_filters
-  std::int32_t prefill_probes = 3, prefill_tokens = 2048;  // needle prompts of prefill, and tokens of one
-  double flops_frac = 0.25;                                // of prefill
+  std::int32_t calibration_tokens = 3072;                  // q_filters
+  std::int32_t prefill_probes = 3, prefill_tokens = 2048;  // prefill: number of needle prompts, tokens of each
+  double flops_frac = 0.25;                                // prefill
 };
 
 int write_labels_of_heads(const LabelCommand& command, std::ostream& out);
 int write_filters_of_queries(const LabelCommand& command, std::ostream& out);
 int write_patterns_of_prompts(const LabelCommand& command, std::ostream& out);
 
-// Adds the command `label`, whose options write into the struct, which outlives `app`; `choose` gets the chosen one.
+// `choose` gets the chosen subcommand's function.
 void add_label_command(CLI::App& app, LabelCommand& command,
                        const std::function<void(int (*)(const LabelCommand&, std::ostream&))>& choose);
 

@@ -16,7 +16,6 @@ namespace {
 
 constexpr const char* kAdvice = ": 'kvlab run FILE.yaml --shard 1/4' makes the first of four shards";
 
-// The command line's part of a shard's manifest: which experiment it is of.
 struct ShardOrigin {
   std::string file;
   std::vector<std::string> set;
@@ -25,7 +24,7 @@ struct ShardOrigin {
 ShardOrigin origin_of(const std::vector<fs::path>& shards) {
   for (const fs::path& shard : shards) {
     const auto manifest = read_json_object<nlohmann::json>(shard / "manifest.json");
-    if (!manifest.contains("file") || !manifest["file"].is_string()) continue;  // it was stopped before its first run was done
+    if (!manifest.contains("file") || !manifest["file"].is_string()) continue;  // stopped before its first run was done
     return {manifest["file"].get<std::string>(), manifest.value("set", std::vector<std::string>{})};
   }
   throw InputError(shards.front().parent_path().string() + ": no shard has a complete run");

@@ -2,11 +2,11 @@
 
 #include <string>
 
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 
 namespace kvlab {
 
-// The recipe that an option names, as load_recipe has it. InputError with the nearest name where there is none.
+// As load_recipe. Throws InputError with the nearest name if unknown.
 Recipe named_recipe(const std::string& name, std::int32_t budget_tokens = 0);
 
 }  // namespace kvlab

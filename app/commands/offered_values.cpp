@@ -48,7 +48,7 @@ CsvTable summary_of(const WordsBefore& before) {
   return read_csv(std::filesystem::path(before.arguments[0]) / "summary.csv");
 }
 
-// The axes of a sweep are between the columns `run` and `seed` of its summary.csv.
+// Axes are between the columns `run` and `seed` of summary.csv.
 std::vector<std::size_t> axes_in(const CsvTable& summary) {
   std::vector<std::size_t> axes;
   for (std::size_t c = 1; c < summary.at("seed"); ++c) axes.push_back(c);
@@ -60,7 +60,7 @@ void add_column_names(const CsvTable& summary, bool of_axes, OfferedWords& all) 
   for (std::size_t c = of_axes ? 1 : seed + 1; c < (of_axes ? seed : summary.columns.size()); ++c) all.push_back({summary.columns[c], ""});
 }
 
-// AXIS= while no axis is typed, then the axis with each of its values.
+// AXIS=, then AXIS=VALUE once an axis is typed.
 void add_axis_values(const CsvTable& summary, const std::string& typed, OfferedWords& all) {
   const std::size_t equals = typed.find('=');
   for (const std::size_t axis : axes_in(summary)) {
@@ -73,7 +73,6 @@ void add_axis_values(const CsvTable& summary, const std::string& typed, OfferedW
   }
 }
 
-// Each run with its axes.
 void add_run_ids(const CsvTable& summary, OfferedWords& all) {
   for (const auto& row : summary.rows) {
     std::string labels;
@@ -127,7 +126,7 @@ void add_source(const Offered& offered, const std::string& typed, const WordsBef
 void add_offered(const Offered& offered, const std::string& typed, const WordsBefore& before, Completion& completion) {
   try {
     add_source(offered, typed, before, completion);
-  } catch (const InputError&) {  // a file that cannot be read, or no results folder: a shell shows no errors
+  } catch (const InputError&) {  // unreadable file or no results folder: shells show no errors
   }
 }
 

@@ -7,24 +7,22 @@
 
 namespace kvlab {
 
-// A word that completion offers, with its description ("": none).
 struct OfferedWord {
   std::string word, help;
 };
 
-// The words offered, and whether a shell adds paths by itself: files "files", "folders", "yaml" (folders and YAML files), "" (none).
+// files: paths that a shell adds: "files", "folders", "yaml" (folders and YAML files), "" (none).
 struct Completion {
   std::vector<OfferedWord> candidates;
   std::string files;
 };
 
-// The command line before the word that is completed.
 struct WordsBefore {
-  std::vector<std::string> arguments;  // of the command, without options
-  bool is_first_value = true;          // the option or argument has no value yet
+  std::vector<std::string> arguments;  // without options
+  bool is_first_value = true;          // of the option or argument
 };
 
-// Adds what a source offers for the word `typed`. A source that cannot be read offers nothing.
+// Adds a source's candidates for `typed`. An unreadable source has none.
 void add_offered(const Offered& offered, const std::string& typed, const WordsBefore& before, Completion& completion);
 
 }  // namespace kvlab

@@ -13,7 +13,7 @@ Offered declared_by(const std::string& name) {
   return {static_cast<Offer>(source), declaration.substr(end + 1)};
 }
 
-// CLI::IsMember describes itself as "{cpu,cuda}".
+// CLI::IsMember's description is "{cpu,cuda}".
 bool is_word_set(const std::string& description) { return description.starts_with('{') && description.ends_with('}'); }
 
 std::string words_of_set(std::string description) {
@@ -31,7 +31,7 @@ std::vector<Offered> offers_of(CLI::Option& option) {
       if (check.get_name().starts_with(kOffersPrefix)) all.push_back(declared_by(check.get_name()));
       if (const std::string set = check.get_description(); is_word_set(set)) all.push_back({Offer::kWords, words_of_set(set)});
     }
-  } catch (const CLI::OptionNotFound&) {  // after the last one
+  } catch (const CLI::OptionNotFound&) {  // past the last one
   }
   if (all.empty() && option.get_type_name().starts_with("TEXT")) all.push_back({Offer::kFiles, ""});
   return all;

@@ -18,6 +18,7 @@
 #include "app/commands/results.h"
 #include "app/commands/submit.h"
 #include "app/commands/trace.h"
+#include "app/commands/why.h"
 #include "app/compare/compare.h"
 #include "app/compare/points.h"
 #include "app/compare/validate.h"
@@ -25,15 +26,17 @@
 #include "app/machine_options.h"
 #include "app/results/text_file.h"
 #include "base/text.h"
+#include "sim/cost/profile_format.h"
 #include "traces/write_trace.h"
 
 namespace kvlab {
 
 namespace {
 
-// The arguments' values. Only the chosen command's part is used.
+// Values of all commands; the chosen one's are used.
 struct Arguments {
   std::string real, against, folder_a, folder_b;
+  std::vector<std::string> where;
   TraceCommand trace;
   FetchCommand fetch;
   ProfileCommand profile;
@@ -44,6 +47,7 @@ struct Arguments {
   ReproduceCommand reproduce;
   MergeCommand merge;
   PivotCommand pivot;
+  WhyCommand why;
   SubmitCommand submit;
   HelpArguments help;
   ExportCommand exported;
@@ -92,8 +96,9 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
     CLI::App* one = profile->add_subcommand(name, help);
     one->add_option("folder", a.profile.folder, "profile")->required()->check(offers(Offer::kFolders));
     if (writes) one->add_option("output", a.profile.output, "folder to write, in our own format")->required();
-    one->add_option("--format", a.profile.format, "of the folder: bundle, vidur, kvlab or aisimulate; default: by its files")
-        ->check(CLI::IsMember({"bundle", "vidur", "kvlab", "aisimulate"}));
+    const std::vector<std::string> formats = profile_format_names();
+    one->add_option("--format", a.profile.format, "of the folder: " + join(formats, ", ") + "; default: by its files")
+        ->check(CLI::IsMember(formats));
     if (!writes)
       one->add_option("--model", a.profile.model, "model measured; default: as the profile says")
           ->check(offers(Offer::kNames, "models"))
@@ -114,10 +119,13 @@ void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
   compare->add_option("A", a.folder_a, "results folder")->required()->check(offers(Offer::kResults));
   compare->add_option("B", a.folder_b, "results folder")->required()->check(offers(Offer::kResults));
   compare->add_flag("--all", a.every, "every metric instead of the main ones");
-  compare->add_option("--requests", a.num_requests, "requests to show that moved most; 0: none");
+  compare->add_option("--where", a.where, "AXIS=VALUE of the runs to take, in the folders that have the axis; may be repeated")
+      ->allow_extra_args(false)
+      ->check(offers(Offer::kAxisValues));
+  compare->add_option("--requests", a.num_requests, "requests to show that moved most; 0: none")->check(whole_number());
   compare->callback([&a, &chosen] {
     chosen = [&a](std::ostream& out, std::ostream&) {
-      out << compare_results(a.folder_a, a.folder_b, a.every, a.num_requests);
+      out << compare_results(a.folder_a, a.folder_b, a.every, a.num_requests, a.where);
       return 0;
     };
   });
@@ -200,7 +208,7 @@ void add_reproduce(CLI::App& app, Arguments& a, Command& chosen) {
 void add_other_commands(CLI::App& app, Command& chosen) {
   const auto arguments = std::make_shared<Arguments>();
   Arguments& a = *arguments;
-  app.callback([arguments] {});  // they live as long as `app`
+  app.callback([arguments] {});  // keeps them as long as `app`
   add_merge_command(app, a.merge,
                     [&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return merge_shards(a.merge, out, err); }; });
   add_submit_command(app, a.submit,
@@ -210,6 +218,7 @@ void add_other_commands(CLI::App& app, Command& chosen) {
   add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
   add_pivot_command(app, a.pivot, [&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return print_pivot(a.pivot, out); }; });
+  add_why_command(app, a.why, [&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return explain_results(a.why, out); }; });
   add_validate(app, a, chosen);
   add_results(app, a, chosen);
   add_export_command(app, a.exported,

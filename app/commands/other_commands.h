@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Adds every command but `run`; the chosen one is set as `chosen` when `app` has parsed. `app` keeps their arguments.
+// Adds every command but `run`. Parsing sets `chosen`. `app` owns the arguments.
 void add_other_commands(CLI::App& app, Command& chosen);
 
 }  // namespace kvlab

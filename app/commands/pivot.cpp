@@ -14,6 +14,7 @@
 #include "app/compare/compare.h"
 #include "app/results/entry_labels.h"
 #include "app/results/other_runs.h"
+#include "app/runs/report/known_metrics.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -22,7 +23,7 @@ namespace kvlab {
 
 namespace {
 
-// The sweep's table: its axes are between `run` and `seed`.
+// summary.csv of a sweep, with axes between `run` and `seed`.
 class SweepTable {
  public:
   explicit SweepTable(const std::filesystem::path& folder) : table_(read_csv(folder / "summary.csv")), seed_(table_.at("seed")) {}
@@ -34,19 +35,21 @@ class SweepTable {
     return (column > 0 && column < seed_) || table_.columns[column] == "task" || table_.columns[column] == "length";
   }
 
-  // A column by its name, or an axis by the last part of its name, where one axis alone is called that.
+  // By column name, heading in the table of `kvlab run`, or an axis' last part if unique.
   [[nodiscard]] std::size_t find(const std::string& name) const {
     if (table_.has(name)) return table_.at(name);
     std::vector<std::size_t> found;
     for (std::size_t c = 1; c < seed_; ++c)
       if (table_.columns[c].substr(table_.columns[c].rfind('.') + 1) == name) found.push_back(c);
     if (found.size() == 1) return found.front();
-    if (found.empty()) return table_.at(name);  // names the nearest column
+    if (const std::string column = column_of_heading(name); found.empty() && table_.has(column)) return table_.at(column);
+    if (found.empty())
+      throw InputError(fmt::format("{}: has no column '{}'{}", table_.file, name, suggestion(name, metrics_and_headings(table_.columns))));
     throw InputError(fmt::format("{}: '{}' may be {} or {}: write the whole name", table_.file, name, table_.columns[found[0]],
                                  table_.columns[found[1]]));
   }
 
-  // Puts "sarathi#2 of FOLDER" in place of the labels that name another entry in each of several folders.
+  // Writes "sarathi#2 of FOLDER" for ambiguous labels.
   void tell_apart(const EntryLabels& labels) {
     if (!table_.has(kOriginAxis)) return;
     const std::size_t origin = table_.at(kOriginAxis);
@@ -60,7 +63,6 @@ class SweepTable {
   std::size_t seed_;
 };
 
-// The distinct values of a column over these rows, in order of appearance.
 std::vector<std::string> values_of(const CsvTable& table, const std::vector<std::size_t>& rows, std::size_t column) {
   std::vector<std::string> values;
   for (const std::size_t r : rows) {
@@ -70,7 +72,6 @@ std::vector<std::string> values_of(const CsvTable& table, const std::vector<std:
   return values;
 }
 
-// Rows that meet every "AXIS=VALUE".
 std::vector<std::size_t> chosen_rows(const SweepTable& sweep, const std::vector<std::string>& where) {
   const CsvTable& table = sweep.table();
   std::vector<std::size_t> rows(table.rows.size());
@@ -89,7 +90,7 @@ std::vector<std::size_t> chosen_rows(const SweepTable& sweep, const std::vector<
   return rows;
 }
 
-// An axis within a cell would be averaged over without a word.
+// Averages over an axis are never implicit.
 void refuse_varying(const SweepTable& sweep, const std::vector<std::size_t>& cell, std::size_t rows, std::size_t columns) {
   for (std::size_t c = 1; c < sweep.table().columns.size(); ++c) {
     if (!sweep.is_axis(c)) continue;
@@ -102,8 +103,8 @@ void refuse_varying(const SweepTable& sweep, const std::vector<std::size_t>& cel
 
 struct PivotCell {
   double mean = 0;
-  std::optional<double> half_width;  // none: one seed, or seeds that change nothing
-  std::string text;                  // of a metric that is no number
+  std::optional<double> half_width;  // nullopt: one seed, or equal seeds
+  std::string text;                  // of a metric that is not a number
   std::size_t seeds = 0;
 };
 
@@ -114,7 +115,7 @@ PivotCell cell_of(const CsvTable& table, const std::vector<std::size_t>& rows, s
     double value = 0;
     if (parse_real(table.rows[r][metric], value)) values.push_back(value);
   }
-  if (values.size() < rows.size()) {  // a seed without a value leaves no mean
+  if (values.size() < rows.size()) {  // a missing seed leaves no mean
     cell.text = values.empty() ? join(values_of(table, rows, metric), "/") : "";
     return cell;
   }
@@ -131,7 +132,7 @@ std::string text_of(const PivotCell& cell, bool csv) {
   return short_number(cell.mean) + (cell.half_width ? " +- " + short_number(*cell.half_width) : "");
 }
 
-// Rows of the summary by the values of the two axes.
+// Rows by the values of both axes.
 using Cells = std::map<std::pair<std::string, std::string>, std::vector<std::size_t>>;
 
 struct Pivot {
@@ -208,7 +209,9 @@ void add_pivot_command(CLI::App& app, PivotCommand& c, const std::function<void(
       ->required()
       ->check(offers(Offer::kAxes));
   pivot->add_option("--columns", c.columns, "another axis; default: one column")->check(offers(Offer::kAxes));
-  pivot->add_option("--metric", c.metric, "column of summary.csv")->required()->check(offers(Offer::kMetrics));
+  pivot->add_option("--metric", c.metric, "column of summary.csv, or its heading in the printed table")
+      ->required()
+      ->check(offers(Offer::kMetrics));
   pivot->add_option("--where", c.where, "AXIS=VALUE of the runs to take; may be repeated")
       ->allow_extra_args(false)
       ->check(offers(Offer::kAxisValues));

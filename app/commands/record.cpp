@@ -21,10 +21,9 @@ namespace kvlab {
 
 namespace {
 
-// In the vocabulary of a byte-level model the 256 bytes come first, then <s>.
+// A byte-level vocabulary has 256 bytes, then <s>.
 constexpr std::int32_t kByteLevelBos = 256;
 
-// The content to record, and its facts.
 struct Sample {
   std::vector<std::int32_t> ids, continuation;
   std::string task;
@@ -40,7 +39,7 @@ Sample sample_of_text(const std::string& path, const std::string& dir, const Mod
   return sample;
 }
 
-// A list of token ids, or an object with the facts of a sample.
+// A list of token ids, or an object with a sample's facts.
 Sample sample_of_json(const std::string& path, const ModelConfig& model) {
   const nlohmann::json json = parse_json(read_file(path), path);
   const JsonNode root(json, path);

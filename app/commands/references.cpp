@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "base/config_file.h"
+#include "base/config/config_file.h"
 #include "base/data_root.h"
 #include "base/error.h"
 #include "base/read_file.h"
@@ -17,7 +17,6 @@ namespace kvlab {
 
 namespace {
 
-// Reads BibTeX line by line into entries.
 class BibLines {
  public:
   explicit BibLines(std::string name) : name_(std::move(name)) {}

@@ -7,33 +7,31 @@
 
 namespace kvlab {
 
-// One entry of a BibTeX file.
 struct Reference {
   std::string type, key;                                    // "inproceedings", "kwon2023efficient"
-  std::vector<std::pair<std::string, std::string>> fields;  // in the file's order, values without their outer braces
+  std::vector<std::pair<std::string, std::string>> fields;  // in order, without outer braces
 
   [[nodiscard]] std::string field(const std::string& name) const;  // "" if absent
-  [[nodiscard]] std::string text() const;                          // BibTeX, without `cited_as`, which is for References alone
+  [[nodiscard]] std::string text() const;                          // BibTeX, without `cited_as`
 };
 
-// The entries of BibTeX in the form of policies/references.bib: "@type{key,", then a line "  name = {value}," per field, then "}"; lines
-// between entries are empty or begin with '%'. InputError with name:line for any other line, and for a key or field that is there twice.
+// Parses BibTeX in the form of policies/references.bib: "@type{key,", "  name = {value}," per field, "}"; between entries, empty lines or
+// lines that begin with '%'. Throws InputError with name:line for other lines and duplicate keys or fields.
 std::vector<Reference> parse_references(const std::string& text, const std::string& name);
 
-// The papers that cards cite (policies/references.bib), and the cards that no paper is cited for (policies/no_paper.yaml).
+// Papers that cards cite (policies/references.bib), and cards without a paper (policies/no_paper.yaml).
 class References {
  public:
-  References();  // InputError where one of the files cannot be read
+  References();  // Throws InputError if a file cannot be read.
 
-  // Entries for the arXiv numbers in a card's source, then those whose `cited_as` the source contains; each once.
+  // Entries for the arXiv numbers in a card's source, then those whose `cited_as` it contains, without repetition.
   [[nodiscard]] std::vector<const Reference*> cited_in(const std::string& source) const;
-  // arXiv numbers in a card's source that no entry has.
+  // arXiv numbers in a card's source without an entry.
   [[nodiscard]] std::vector<std::string> unknown_numbers(const std::string& source) const;
-  // Why no paper is cited for a card, by the kind of `kvlab list`; "" if the list does not have it.
+  // Why the card has no paper, or "". kind: of `kvlab list`.
   [[nodiscard]] std::string why_no_paper(const std::string& kind, const std::string& name) const;
 
   [[nodiscard]] const std::vector<Reference>& all() const { return references_; }
-  // Kind, name -> reason.
   [[nodiscard]] const std::map<std::pair<std::string, std::string>, std::string>& no_papers() const { return no_papers_; }
 
  private:

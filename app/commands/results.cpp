@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kMostListed = 40;
 
-// Columns of summary.csv of which the first with values is the main metric of its kind of run.
+// Columns of summary.csv; the first with values is the main metric.
 constexpr const char* kListedMetrics[] = {"search_rate_per_s", "score",       "hit_frac",           "attention_mass",
                                           "goodput_per_s",     "ttft_p50_ms", "output_tokens_per_s"};
 
@@ -55,7 +55,6 @@ std::string main_metric(const CsvTable& summary) {
   return "";
 }
 
-// Runs that the newest sweep has no result of, by what became of them.
 void print_unfinished(const fs::path& folder, std::ostream& out) {
   const auto manifest = read_json_object<nlohmann::json>(folder / "manifest.json");
   if (!manifest.contains("runs") || !manifest["runs"].is_array()) return;

@@ -8,18 +8,17 @@
 
 namespace kvlab {
 
-// `kvlab results`: lists results folders; with a name, the runs of one; `results join` and `results clean`.
+// `kvlab results`: lists results folders, or the runs of one; `results join` and `results clean`.
 struct ResultsCommand {
   std::vector<std::string> words;
-  bool yes = false;      // clean: remove without asking
-  bool every = false;    // a name: all its runs
-  bool can_ask = false;  // a user reads the question and can type an answer
+  bool yes = false;
+  bool every = false;    // all runs of a name
+  bool can_ask = false;  // input and output are terminals
 };
 
-// Returns 0. InputError: no such results, or words that mean nothing.
+// Returns 0. Throws InputError for unknown results or words.
 int show_results(const ResultsCommand& command, std::istream& in, std::ostream& out);
 
-// Adds the command, whose options write into the struct, which outlives `app`; `choose` is called where it is the chosen one.
 void add_results_command(CLI::App& app, ResultsCommand& command, const std::function<void()>& choose);
 
 }  // namespace kvlab

@@ -5,15 +5,19 @@
 #include <ostream>
 
 #include "app/commands/offers.h"
-#include "app/runs/engine_flags.h"
+#include "app/runs/plan/engine_flags.h"
 
 namespace kvlab {
 
 namespace {
 
-// Adds the meaning of an engine's options to the values of --set, and prints it.
+// Translates an engine's options into values of --set, and prints them.
 void add_engine_flags(const std::string& engine, const std::string& text, RunCommand& c, std::ostream& out) {
   if (text.empty()) return;
+  if (text.find_first_not_of(" \t\r\n\\") == std::string::npos) {
+    if (!c.sweep.quiet) out << "--" << engine << "-args is empty: it sets nothing\n";
+    return;
+  }
   const EngineFlags flags = read_engine_flags(engine, text, c.file, c.set);
   c.set.insert(c.set.end(), flags.overrides.begin(), flags.overrides.end());
   if (c.sweep.quiet) return;

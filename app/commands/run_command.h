@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "app/runs/sweep.h"
+#include "app/runs/sweep/sweep.h"
 
 namespace kvlab {
 
@@ -17,10 +17,9 @@ struct RunCommand {
   SweepOptions sweep;
 };
 
-// Returns the exit status of the sweep.
+// Returns the sweep's exit status.
 int run_experiment(RunCommand command, std::ostream& out, std::ostream& err);
 
-// Adds the command, whose options write into the struct, which outlives `app`; `choose` is called where it is the chosen one.
 void add_run_command(CLI::App& app, RunCommand& command, const std::function<void()>& choose);
 
 }  // namespace kvlab

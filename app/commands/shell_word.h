@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// The text as one word of a POSIX shell.
+// Quotes text as one word of a POSIX shell.
 inline std::string shell_word(const std::string& text) {
   std::string all = "'";
   for (const char c : text) all += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -13,9 +13,9 @@
 
 #include "app/commands/offers.h"
 #include "app/commands/shell_word.h"
-#include "app/runs/experiment.h"
-#include "app/runs/seeds.h"
-#include "app/runs/sweep.h"
+#include "app/runs/sweep/experiment.h"
+#include "app/runs/sweep/seeds.h"
+#include "app/runs/sweep/sweep.h"
 #include "base/error.h"
 
 namespace kvlab {
@@ -36,7 +36,7 @@ std::string arguments_of(const SubmitCommand& c) {
   return text + " --out " + shell_word(c.out);
 }
 
-// Returns the standard output of `command`. InputError where it fails.
+// Standard output of `command`. Throws InputError if it fails.
 std::string output_of(const std::string& command) {
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) throw InputError("'" + command + "' cannot be started");
@@ -49,7 +49,6 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-// Submits a script; returns the job's number.
 std::string send(const std::string& script, const std::string& options) {
   std::string name = (fs::temp_directory_path() / "kvlab-submit-XXXXXX").string();
   const int file = ::mkstemp(name.data());

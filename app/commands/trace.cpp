@@ -1,17 +1,18 @@
 #include "app/commands/trace.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
 
-#include "app/runs/experiment.h"
+#include "app/runs/sweep/experiment.h"
 #include "base/open_error.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_format.h"
 #include "sim/cost/profile_lint.h"
-#include "sim/cost/shape_profile.h"
 #include "traces/make_trace.h"
 #include "traces/public_traces.h"
 #include "traces/trace_tools.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 bool is_yaml(const std::string& file) { return file.ends_with(".yaml") || file.ends_with(".yml"); }
 
-// Lists in an experiment's trace make several of it; here one is asked for.
+// Refuses lists in an experiment's trace, which make several traces.
 void refuse_lists(const Experiment& experiment) {
   std::string lists, how;
   for (std::size_t i = 0; i < experiment.axes.size(); ++i) {
@@ -55,7 +56,7 @@ std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
     return make_trace(trace, c.seed.value_or(experiment.runs[0].seed), count_tokens);
   }
   if (std::error_code error; !fs::exists(c.input, error) && !error)
-    throw InputError(open_error(c.input) + public_trace_advice(c.input));  // without a place in a file
+    throw InputError(open_error(c.input) + public_trace_advice(c.input));  // has no place in a file
   YAML::Emitter text;
   text << YAML::BeginMap << YAML::Key << "trace" << YAML::Value << YAML::BeginMap << YAML::Key << "file" << YAML::Value << c.input
        << YAML::EndMap << YAML::EndMap;
@@ -64,39 +65,20 @@ std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
   return make_trace(trace, c.seed.value_or(1), count_tokens);
 }
 
-// By a file that one format alone has.
-std::string format_of(const std::string& folder) {
-  const fs::path place = folder;
-  std::error_code error;
-  if (fs::exists(place / "mlp.csv", error)) return "vidur";
-  if (is_shape_folder(folder)) return "aisimulate";
-  for (const auto& [file, format] : {std::pair{"ops.yaml", "kvlab"}, {"dense.csv", "bundle"}})
-    for (const int tp : profile_tp_degrees(folder))
-      if (fs::exists(place / fmt::format("tp{}", tp) / file, error)) return format;
-  throw InputError(folder + ": holds no profile: tp<N>/ops.yaml would make it one of kvlab, tp<N>/dense.csv a bundle, mlp.csv Vidur's");
-}
-
 ProfileCommand with_format(ProfileCommand c) {
-  if (c.format.empty()) c.format = format_of(c.folder);
+  if (c.format.empty()) c.format = profile_format_of(c.folder);
   return c;
 }
 
 std::vector<int> degrees_of(const ProfileCommand& c) {
   if (c.tp > 0) return {c.tp};
-  const bool has_degrees = c.format != "vidur" && c.format != "aisimulate";
-  return has_degrees ? profile_tp_degrees(c.folder) : std::vector<int>{1};
+  return make_profile_format(c.format)->has_degrees() ? profile_tp_degrees(c.folder) : std::vector<int>{1};
 }
 
-Profile read_profile(const ProfileCommand& c, int tp) {
-  if (c.format == "vidur") return read_vidur(c.folder, tp);
-  return c.format == "kvlab" ? read_kvlab_profile(c.folder, tp) : read_bundle(c.folder, tp);
-}
-
-// Model and hardware as given, else as the profile says, found as an experiment finds them. An impossible or missing value ends an
-// experiment; here it is at most a finding.
+// Model and hardware as given, else from the profile. Impossible or missing values are findings here, not errors.
 CostSetup setup_of(const ProfileCommand& c, int tp) {
   YAML::Node root;
-  root["profile"][c.format][c.format == "aisimulate" ? "dir" : "path"] = c.folder;
+  root["profile"][c.format][make_profile_format(c.format)->folder_key()] = c.folder;
   root["profile"][c.format]["impossible"] = "keep";
   const std::vector<int> degrees = degrees_of({c.folder, "", c.format, "", "", 0});
   if (std::find(degrees.begin(), degrees.end(), tp) != degrees.end()) root["profile"][c.format]["missing"] = "roofline";
@@ -128,7 +110,7 @@ int lint_profile_folder(const ProfileCommand& asked, std::ostream& out) {
   for (const int tp : degrees_of(command)) {
     const CostSetup setup = setup_of(command, tp);
     const std::vector<LintFinding> findings = lint_profile(*setup.profile, setup.model, setup.hardware);
-    const std::vector<std::string>& notes = setup.profile->notes;  // the reader's notes; the findings follow them once more
+    const std::vector<std::string>& notes = setup.profile->notes;  // the reader's notes, then the findings again
     for (std::size_t i = 0; i + findings.size() < notes.size(); ++i) out << fmt::format("note (tp {}): {}\n", tp, notes[i]);
     for (const LintFinding& finding : findings) {
       const bool is_error = finding.severity == LintFinding::Severity::kError;
@@ -142,10 +124,10 @@ int lint_profile_folder(const ProfileCommand& asked, std::ostream& out) {
 
 int convert_profile_folder(const ProfileCommand& asked, std::ostream& out) {
   const ProfileCommand command = with_format(asked);
-  if (command.format == "aisimulate")
-    throw InputError("'profile convert --format aisimulate' needs Python: call it as ./kvlab, which runs profiles/aisimulate/convert.py");
+  const std::unique_ptr<ProfileFormat> format = make_profile_format(command.format);
+  if (const std::string why = format->why_not_converted(); !why.empty()) throw InputError(why);
   for (const int tp : degrees_of(command)) {
-    const Profile profile = read_profile(command, tp);
+    const Profile profile = format->read(command.folder, tp);
     write_kvlab_profile(profile, command.output);
     out << fmt::format("wrote {}: tp {}, hash {}\n", command.output, tp, profile_hash(profile));
     for (const std::string& note : profile.notes) out << "note: " << note << "\n";

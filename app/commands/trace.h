@@ -10,26 +10,26 @@
 
 namespace kvlab {
 
-// `kvlab trace inspect|convert|generate`: input is a trace, or an experiment (.yaml) whose `trace:` is meant.
+// `kvlab trace inspect|convert|generate`: input is a trace, or an experiment (.yaml) with `trace:`.
 struct TraceCommand {
   std::string input, output, output_format;
-  std::string tokenizer;  // folder; "": formats that hold text estimate
+  std::string tokenizer;  // folder; "": formats with text estimate
   std::vector<std::string> set;
-  std::optional<std::uint64_t> seed;  // absent: as the experiment says, else 1
+  std::optional<std::uint64_t> seed;  // nullopt: the experiment's, else 1
 };
 
-// Counts the tokens of a text with the tokenizer of a folder (tokenizer.json). kvlab_sim has none.
+// Counts tokens with a folder's tokenizer.json. kvlab_sim has none.
 TokenCounter token_counter(const std::string& folder);
 
 int inspect_trace(const TraceCommand& command, std::ostream& out);
 int convert_trace(const TraceCommand& command, std::ostream& out);
 
-// `kvlab profile lint|convert`. tp 0: every degree the profile has; no format: by the files in the folder.
+// `kvlab profile lint|convert`. tp 0: every degree in the profile. format "": by the folder's files.
 struct ProfileCommand {
   std::string folder, output, format, model, hardware;
   int tp = 0;
 };
-// Prints the findings; status 1 when one of them is an error.
+// Prints the findings. Returns 1 if one is an error.
 int lint_profile_folder(const ProfileCommand& command, std::ostream& out);
 int convert_profile_folder(const ProfileCommand& command, std::ostream& out);
 

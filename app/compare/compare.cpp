@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -20,11 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Degrees 1 to 30; textbook table.
-constexpr std::array<double, 30> kStudent = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-                                             2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-                                             2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
-
 const std::vector<std::string> kMainMetrics = {"requests_per_s",    "output_tokens_per_s", "ttft_mean_ms",      "ttft_p50_ms",
                                                "ttft_p99_ms",       "tpot_mean_ms",        "tpot_p99_ms",       "itl_p99_ms",
                                                "e2e_mean_ms",       "e2e_p50_ms",          "e2e_p99_ms",        "slo_attainment_frac",
@@ -36,20 +30,20 @@ const std::vector<std::string> kMainMetrics = {"requests_per_s",    "output_toke
 // Graded answers have a row per run, task and length.
 const std::vector<std::string> kRowNames = {"task", "length"};
 
-// One configuration: rows of A and B that belong together, a pair per seed.
+// One configuration: a pair of rows (A, B) per seed.
 struct Group {
   std::string title;
-  std::vector<std::pair<std::size_t, std::size_t>> pairs;  // rows of the two summaries
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;  // rows in A and B
 
   [[nodiscard]] std::string heading() const {
     const std::string text =
         fmt::format("{}{} pair{} of runs", title.empty() ? "" : title + "- ", pairs.size(), pairs.size() == 1 ? "" : "s");
     return text + (num_alike > 0 ? fmt::format(", the first of {} that are alike: the seed changes nothing, n = 1\n", num_alike) : "\n");
   }
-  std::size_t num_alike = 0;  // pairs that the first one represents
+  std::size_t num_alike = 0;  // represented by the first
 };
 
-// Pairs in which the seed changes nothing are one.
+// Merges pairs in which the seed changes nothing.
 void join_equal_pairs(const CsvTable& a, const CsvTable& b, Group& group) {
   const auto are_equal = [](const CsvTable& t, std::size_t row, std::size_t first) {
     const auto from = static_cast<std::ptrdiff_t>(t.at("seed")) + 1;
@@ -77,6 +71,50 @@ std::string key_of(const CsvTable& summary, std::size_t row, const std::vector<s
   return key;
 }
 
+// Two rows of `t` match one of `other`; names the axis that differs.
+[[noreturn]] void fail_several(const CsvTable& t, const CsvTable& other, std::size_t row, std::size_t earlier, const std::string& key) {
+  for (const std::string& axis : axes_of(t)) {
+    const std::size_t c = t.at(axis);
+    if (other.has(axis) || t.rows[row][c] == t.rows[earlier][c]) continue;
+    std::vector<std::string> values;
+    for (const auto& one : t.rows)
+      if (std::find(values.begin(), values.end(), one[c]) == values.end()) values.push_back(one[c]);
+    throw InputError(fmt::format("{}: several runs match '{}', since {} has no axis '{}': choose one of its values, {}, with --where {}={}",
+                                 t.file, key, other.file, axis, join(values, ", "), axis, values.front()));
+  }
+  throw InputError(fmt::format("{}: several runs match '{}': it has an axis that {} lacks", t.file, key, other.file));
+}
+
+// An axis by name or last part; "" if unknown or ambiguous.
+std::string axis_called(const CsvTable& table, const std::string& name) {
+  std::vector<std::string> found;
+  for (const std::string& axis : axes_of(table)) {
+    if (axis == name) return axis;
+    if (axis.substr(axis.rfind('.') + 1) == name) found.push_back(axis);
+  }
+  return found.size() == 1 ? found.front() : "";
+}
+
+void choose_rows(std::initializer_list<CsvTable*> tables, const std::vector<std::string>& where) {
+  for (const std::string& condition : where) {
+    const std::size_t equals = condition.find('=');
+    if (equals == std::string::npos) throw InputError(fmt::format("--where: '{}' is not AXIS=VALUE", condition));
+    const std::string name = condition.substr(0, equals), value = condition.substr(equals + 1);
+    std::vector<std::string> known;
+    bool is_there = false;
+    for (CsvTable* const table : tables) {
+      for (const std::string& axis : axes_of(*table)) known.push_back(axis);
+      const std::string axis = axis_called(*table, name);
+      if (axis.empty()) continue;
+      is_there = true;
+      const std::size_t c = table->at(axis);
+      std::erase_if(table->rows, [&](const auto& row) { return row[c] != value; });
+      if (table->rows.empty()) throw InputError(fmt::format("{}: no run has {} = '{}'", table->file, axis, value));
+    }
+    if (!is_there) throw InputError(fmt::format("--where: neither folder has an axis '{}'{}", name, suggestion(name, known)));
+  }
+}
+
 std::vector<Group> match(const CsvTable& a, const CsvTable& b) {
   std::vector<std::string> axes;
   for (const std::string& axis : axes_of(a)) {
@@ -86,16 +124,14 @@ std::vector<Group> match(const CsvTable& a, const CsvTable& b) {
   const auto with_seed = [&](const CsvTable& t, std::size_t row) { return key_of(t, row, axes) + "seed=" + t.rows[row][t.at("seed")]; };
   std::map<std::string, std::size_t> rows_of_b;
   for (std::size_t r = 0; r < b.rows.size(); ++r) {
-    if (!rows_of_b.emplace(with_seed(b, r), r).second) {
-      throw InputError(fmt::format("{}: several runs match '{}': it has an axis that {} lacks", b.file, with_seed(b, r), a.file));
-    }
+    const auto [known, is_new] = rows_of_b.emplace(with_seed(b, r), r);
+    if (!is_new) fail_several(b, a, r, known->second, with_seed(b, r));
   }
   std::vector<Group> groups;
   std::map<std::string, std::size_t> seen;
   for (std::size_t r = 0; r < a.rows.size(); ++r) {
-    if (!seen.emplace(with_seed(a, r), r).second) {
-      throw InputError(fmt::format("{}: several runs match '{}': it has an axis that {} lacks", a.file, with_seed(a, r), b.file));
-    }
+    const auto [known, is_new] = seen.emplace(with_seed(a, r), r);
+    if (!is_new) fail_several(a, b, r, known->second, with_seed(a, r));
     const auto found = rows_of_b.find(with_seed(a, r));
     if (found == rows_of_b.end()) continue;
     const std::string title = key_of(a, r, axes);
@@ -138,7 +174,7 @@ std::string metric_table(const CsvTable& a, const CsvTable& b, const Group& grou
   std::vector<std::vector<std::string>> rows;
   for (const ComparedMetric& compared : metrics_of_group(a, b, group, metrics)) {
     const PairedDifference& d = compared.difference;
-    const bool has_interval = std::isfinite(d.half_width) && d.half_width > 0;  // a difference that never varies has none
+    const bool has_interval = std::isfinite(d.half_width) && d.half_width > 0;  // a constant difference has none
     const std::string relative = d.mean_a != 0 ? fmt::format("{:+.2f}%", 100 * d.mean / d.mean_a) : "";
     rows.push_back({compared.metric, short_number(d.mean_a), short_number(d.mean_b), short_number(d.mean), relative});
     if (group.pairs.size() == 1) continue;
@@ -156,7 +192,7 @@ struct Moved {
   double e2e_a = 0, e2e_b = 0, ttft_a = 0, ttft_b = 0;
 };
 
-// request number -> (TTFT, E2E) in ms of the completed requests of one run.
+// Request number -> (TTFT, E2E) in ms, of a run's completed requests.
 std::map<long long, std::pair<double, double>> latencies_of(const CsvTable& requests, const std::string& run) {
   const std::size_t run_at = requests.at("run"), number_at = requests.at("request"), arrival_at = requests.at("arrival_ns"),
                     first_at = requests.at("first_token_ns"), last_at = requests.at("last_token_ns"), state_at = requests.at("state");
@@ -191,10 +227,10 @@ std::string moved_table(const CsvTable& a, const CsvTable& b, const std::string&
   return rows.empty() ? "" : text_table({"request", "e2e_ms A", "e2e_ms B", "B - A", "ttft_ms A", "ttft_ms B"}, rows);
 }
 
-// The requests that one run was asked to serve. A session's later turns depend on the answers, and so do their arrivals.
+// Requests that a run was asked to serve. Later turns of a session arrive depending on the answers.
 struct Asked {
-  std::vector<std::string> arrivals;                     // empty where requests belong to sessions
-  std::vector<std::pair<long long, long long>> lengths;  // prompt and output tokens in ascending order; output 0: some are not known
+  std::vector<std::string> arrivals;                     // empty with sessions
+  std::vector<std::pair<long long, long long>> lengths;  // (prompt, output) tokens, ascending; output 0: some unknown
 };
 
 Asked asked_of(const CsvTable& requests, const std::string& run) {
@@ -227,7 +263,7 @@ bool differ_in_lengths(const Asked& a, const Asked& b) {
   });
 }
 
-// A remark where the two runs were asked different things; a search sets the rate itself.
+// A remark if the runs' requests differ. A search sets the rate itself.
 std::string remark_on_traces(const Asked& a, const Asked& b, bool is_search) {
   if (differ_in_lengths(a, b))
     return fmt::format(
@@ -238,7 +274,7 @@ std::string remark_on_traces(const Asked& a, const Asked& b, bool is_search) {
   return "";
 }
 
-// A remark where the steps of the two schedulers have different limits.
+// A remark if the schedulers' limits per step differ.
 std::string remark_on_limits(const CsvTable& a, std::size_t row_a, const CsvTable& b, std::size_t row_b) {
   std::string text;
   for (const auto& [column, what] : {std::pair{"max_step_tokens", "tokens"}, {"max_step_seqs", "sequences"}}) {
@@ -252,11 +288,6 @@ std::string remark_on_limits(const CsvTable& a, std::size_t row_a, const CsvTabl
 }
 
 }  // namespace
-
-double student_t_975(std::size_t degrees) {
-  if (degrees <= kStudent.size()) return kStudent[degrees - 1];
-  return 1.96 + 2.46 / static_cast<double>(degrees);  // within 0.002 of the table beyond 30
-}
 
 PairedDifference paired_difference(const std::vector<double>& a, const std::vector<double>& b) {
   PairedDifference d;
@@ -273,8 +304,10 @@ PairedDifference paired_difference(const std::vector<double>& a, const std::vect
   return d;
 }
 
-std::vector<ComparedMetric> compared_metrics(const std::string& folder_a, const std::string& folder_b, bool every) {
-  const CsvTable a = read_csv(fs::path(folder_a) / "summary.csv"), b = read_csv(fs::path(folder_b) / "summary.csv");
+std::vector<ComparedMetric> compared_metrics(const std::string& folder_a, const std::string& folder_b, bool every,
+                                             const std::vector<std::string>& where) {
+  CsvTable a = read_csv(fs::path(folder_a) / "summary.csv"), b = read_csv(fs::path(folder_b) / "summary.csv");
+  choose_rows({&a, &b}, where);
   const std::vector<std::string> metrics = metrics_of(a, b, every);
   std::vector<ComparedMetric> all;
   for (Group& group : match(a, b)) {
@@ -284,8 +317,10 @@ std::vector<ComparedMetric> compared_metrics(const std::string& folder_a, const 
   return all;
 }
 
-std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests) {
-  const CsvTable a = read_csv(fs::path(folder_a) / "summary.csv"), b = read_csv(fs::path(folder_b) / "summary.csv");
+std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests,
+                            const std::vector<std::string>& where) {
+  CsvTable a = read_csv(fs::path(folder_a) / "summary.csv"), b = read_csv(fs::path(folder_b) / "summary.csv");
+  choose_rows({&a, &b}, where);
   std::vector<Group> groups = match(a, b);
   for (Group& group : groups) join_equal_pairs(a, b, group);
   const bool has_seeds = std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.pairs.size() > 1; });

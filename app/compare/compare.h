@@ -4,31 +4,30 @@
 #include <string>
 #include <vector>
 
+#include "app/runs/sweep/student_t.h"
+
 namespace kvlab {
 
-// Mean of paired differences and half the width of its 95 % confidence interval (Student's t). With one pair there is no
-// interval: half_width is infinite.
+// Mean of paired differences and half width of its 95 % confidence interval (Student's t), infinite for one pair.
 struct PairedDifference {
   std::size_t num_pairs = 0;
   double mean_a = 0, mean_b = 0, mean = 0, half_width = 0;
 };
 PairedDifference paired_difference(const std::vector<double>& a, const std::vector<double>& b);
 
-// 97.5 % quantile of Student's t with n degrees of freedom, n >= 1.
-double student_t_975(std::size_t degrees);
-
-// One metric of one configuration in two results folders.
 struct ComparedMetric {
-  std::string configuration;  // "AXIS=VALUE ..." of the axes that both have; "" where there are none
+  std::string configuration;  // "AXIS=VALUE ..." of common axes, or ""
   std::string metric;
-  PairedDifference difference;  // over the seeds of the configuration
+  PairedDifference difference;
 };
-// Metrics of all configurations that both folders have, in the order of the first one's rows. InputError as compare_results().
-std::vector<ComparedMetric> compared_metrics(const std::string& folder_a, const std::string& folder_b, bool every);
+// Metrics of all common configurations, in the first folder's order. Throws InputError as compare_results().
+std::vector<ComparedMetric> compared_metrics(const std::string& folder_a, const std::string& folder_b, bool every,
+                                             const std::vector<std::string>& where = {});
 
-// Compares two results folders: runs are matched by the axes both have and by seed; per configuration, each metric's
-// difference B - A with its confidence interval over seeds, and the requests whose end-to-end latency moved most. every: all
-// numeric columns instead of the main ones. InputError where nothing or more than one run matches.
-std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests);
+// Matches runs by common axes and seed. Per configuration: differences B - A with confidence intervals over seeds, and the requests with
+// the largest change of end-to-end latency. every: all numeric columns. where: "AXIS=VALUE" filters of folders with that axis. Throws
+// InputError, naming the axis, if no run or several match.
+std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests,
+                            const std::vector<std::string>& where = {});
 
 }  // namespace kvlab

@@ -14,20 +14,20 @@ namespace kvlab {
 
 namespace {
 
-// NaN where the results do not have it.
+// NaN if absent.
 double simulated_ms(const SimulatedRun& run, const LogStatistic& s) {
   if (s.metric != "itl") return statistic_of(latencies_ms(run.requests, s.metric), s.statistic);
   const auto found = run.gap_ms.find(s.statistic);
   return found == run.gap_ms.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
 }
 
-// "in", "below" or "above" the bucket of the measured quantile; "" without one.
+// "in", "below" or "above" the measured quantile's bucket; "" without one.
 std::string place_in_bucket(const LogStatistic& s, double value) {
   if (!s.bounds_ms) return "";
   return value < s.bounds_ms->first ? "below" : value > s.bounds_ms->second ? "above" : "in";
 }
 
-// simulated / real - 1. For a histogram's quantile: NaN inside its bucket, where no difference can be told, else from the nearest bound.
+// simulated / real - 1. With a bucket: NaN inside it, else relative to the nearest bound.
 double difference(const LogStatistic& s, double simulated) {
   const std::string place = place_in_bucket(s, simulated);
   if (place == "in") return std::numeric_limits<double>::quiet_NaN();
@@ -41,7 +41,7 @@ std::string bound_text(const LogStatistic& s, bool is_upper) {
 
 std::string shown(double value) { return std::isfinite(value) ? fmt::format("{:.1f}", value) : ""; }
 
-std::string head_of(const RequestLog& log, const SimulatedRuns& runs) {
+std::string head_of(const RealLog& log, const SimulatedRuns& runs) {
   const std::string real = log.num_completed > 0 ? fmt::format("real {} requests", log.num_completed) : "real: statistics";
   std::string text =
       log.note + fmt::format("{}; simulated: median and range of {} runs; milliseconds, from arrival\n", real, runs.ensemble.size());
@@ -54,7 +54,7 @@ std::string head_of(const RequestLog& log, const SimulatedRuns& runs) {
 
 }  // namespace
 
-Comparison compare_statistics(const RequestLog& log, const SimulatedRuns& runs) {
+Comparison compare_statistics(const RealLog& log, const SimulatedRuns& runs) {
   const bool has_bounds =
       std::any_of(log.statistics.begin(), log.statistics.end(), [](const LogStatistic& s) { return s.bounds_ms.has_value(); });
   std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac";

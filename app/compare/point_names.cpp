@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "base/config_file.h"
-#include "base/params.h"
+#include "base/config/config_file.h"
+#include "base/config/params.h"
 
 namespace kvlab {
 

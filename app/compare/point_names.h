@@ -7,24 +7,24 @@
 
 namespace kvlab {
 
-// The meaning of the names in a file of measured points: profiles/points_names.yaml.
+// profiles/points_names.yaml: names in a file of measured points.
 struct PointNames {
   struct System {
-    std::string hardware;  // a name in profiles/hardware
-    int gpus = 0;          // that its fast links join
+    std::string hardware;  // in profiles/hardware
+    int gpus = 0;          // joined by fast links
   };
   struct Model {
     std::string name;             // in profiles/models
-    bool has_own_format = false;  // weights are stored as that file says, whatever a row's modes are
+    bool has_own_format = false;  // weights are stored as in that file, whatever the row's modes
   };
   std::map<std::string, System> systems;
   std::map<std::string, Model> models;
-  std::map<std::string, YAML::Node> formats;      // mode of matrices -> quantization_config; a scalar: weights are not quantized
-  std::map<std::string, std::string> kv_types;    // precision -> type of cached keys and values; absent: as the model's file says
-  std::map<std::string, std::string> schedulers;  // engine -> scheduler
+  std::map<std::string, YAML::Node> formats;    // mode of matrices -> quantization_config; a scalar: not quantized
+  std::map<std::string, std::string> kv_types;  // precision -> type of cached keys and values; absent: as in the model's file
+  std::map<std::string, std::string> schedulers;
 };
 
-// InputError with file:line:column.
+// Throws InputError with file:line:column.
 PointNames load_point_names(const std::string& file);
 
 }  // namespace kvlab

@@ -1,6 +1,7 @@
 #include "app/compare/point_rows.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,8 +9,8 @@
 #include <utility>
 
 #include "app/results/text_file.h"
+#include "base/config/spec_file.h"
 #include "base/error.h"
-#include "base/spec_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -19,10 +20,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t kMaxWhole = std::int64_t{1} << 30;
-// Requests of a loop, in multiples of those that run at once: the first fill it, and the last run while it empties.
+// Requests of a loop over concurrency: fill, steady state, drain.
 constexpr std::uint64_t kLoops = 3;
 
-// The columns that every row is read from.
 constexpr const char* kColumns[] = {"id",
                                     "silicon_data_source",
                                     "backend",
@@ -42,12 +42,16 @@ constexpr const char* kColumns[] = {"id",
                                     "moe_ep_size",
                                     "silicon_tpot_ms"};
 
-// "...; silicon_concurrency=128; ...": 128. 0: the text says none.
-std::uint64_t stated_concurrency(const std::string& source) {
+// 128 for "...; silicon_concurrency=128; ..."; 0 if absent.
+std::uint64_t stated_concurrency(const std::string& source, const std::string& place) {
   const std::string key = "silicon_concurrency=";
   const std::size_t at = source.find(key);
   std::uint64_t value = 0;
-  if (at != std::string::npos) std::from_chars(source.data() + at + key.size(), source.data() + source.size(), value);
+  if (at == std::string::npos) return 0;
+  const char* const last = source.data() + source.size();
+  const auto [end, error] = std::from_chars(source.data() + at + key.size(), last, value);
+  if (error != std::errc{} || (end != last && *end != ';' && *end != ' '))
+    throw InputError(fmt::format("{}: 'silicon_data_source': no whole number after '{}': '{}'", place, key, source));
   return value;
 }
 
@@ -83,12 +87,13 @@ double PointRows::tpot_ms(std::size_t row) const {
   double value = 0;
   if (!field.empty() && !parse_real(field, value))
     throw InputError(fmt::format("{}:{}: 'silicon_tpot_ms' is not a number: '{}'", table_.file, table_.lines[row], field));
-  if (!(value > 0) || !std::isfinite(value)) throw PointLeftOut("no TPOT was measured");
+  if (value < 0) throw InputError(fmt::format("{}:{}: 'silicon_tpot_ms' is below 0: '{}'", table_.file, table_.lines[row], field));
+  if (!(value > 0)) throw PointLeftOut("no TPOT was measured");
   return value;
 }
 
 std::uint64_t PointRows::concurrency(std::size_t row) const {
-  const std::uint64_t stated = stated_concurrency(text(row, "silicon_data_source"));
+  const std::uint64_t stated = stated_concurrency(text(row, "silicon_data_source"), fmt::format("{}:{}", table_.file, table_.lines[row]));
   const std::uint64_t found = stated > 0 ? stated : static_cast<std::uint64_t>(whole(row, "batch_size", 0));
   if (found == 0) throw PointLeftOut("no concurrency");
   return found;
@@ -156,7 +161,7 @@ std::string PointRows::group(std::size_t row) const {
 
 std::string PointRows::profile(std::size_t row) const {
   std::string yaml = options_.profile;
-  std::vector<std::string> columns = table_.columns;  // the longest first: one may begin another
+  std::vector<std::string> columns = table_.columns;  // longest first: one may be a prefix of another
   std::sort(columns.begin(), columns.end(), [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
   for (const std::string& column : columns) {
     const std::string mark = "$" + column;
@@ -175,7 +180,7 @@ std::string PointRows::lengths(std::int64_t tokens) const {
   return fmt::format("{{uniform: {{min: {}, max: {}}}}}", least, tokens);
 }
 
-// The key `engine` of the row's experiment, with its line end; "": no host times of that engine are known.
+// Line `engine: ...`, or "" if no CPU times of that engine are known.
 std::string PointRows::engine(std::size_t row) const {
   const std::string& backend = text(row, "backend");
   if (!fs::exists(profiles_folder() + "/engines/" + backend + ".yaml")) return "";

@@ -15,13 +15,12 @@
 
 namespace kvlab {
 
-// The reason why a measured point is not simulated.
 class PointLeftOut : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A measured point as an experiment: a closed loop of `concurrency` requests that are alike.
+// A closed loop of `concurrency` identical requests.
 struct PointExperiment {
   std::string id;
   std::string group;  // GPU, parallelism, engine and model
@@ -31,37 +30,36 @@ struct PointExperiment {
 };
 
 struct PointOptions {
-  std::string profile;       // of every experiment, as YAML in which $column is the row's value; "": the roofline
-  double shortest_frac = 1;  // lengths are drawn from this share of a row's isl and osl to all of it
+  std::string profile;       // YAML in which $column is the row's value; "": roofline
+  double shortest_frac = 1;  // lengths are drawn from this share of isl and osl up to all of it
 };
 
-// Reads measured points (docs/experiments.md has the columns) and makes an experiment of each.
+// Makes experiments of measured points (columns: docs/experiments.md).
 class PointRows {
  public:
-  // InputError: the file, a column that is missing. Variants of models, with their weights in other formats, are written to
-  // `models_folder`.
+  // Throws InputError for an unreadable file or a missing column. Writes models with other weight formats to `models_folder`.
   PointRows(const std::string& file, const PointOptions& options, std::filesystem::path models_folder);
 
   [[nodiscard]] std::size_t size() const { return table_.rows.size(); }
   [[nodiscard]] const std::string& id(std::size_t row) const { return text(row, "id"); }
-  // PointLeftOut; InputError with file:line for text in place of a number.
+  // Throws PointLeftOut; InputError with file:line for a text instead of a number.
   PointExperiment experiment(std::size_t row);
   [[nodiscard]] const PointNames& names() const { return names_; }
 
  private:
   struct Loaded {
     std::optional<ModelSpec> spec;
-    std::string refusal;  // why there is none
+    std::string refusal;
   };
   [[nodiscard]] const std::string& text(std::size_t row, const char* column) const { return table_.rows[row][table_.at(column)]; }
-  // `absent` where the field is empty or 0.
+  // `absent` if the field is empty or 0.
   [[nodiscard]] std::int64_t whole(std::size_t row, const char* column, std::int64_t absent) const;
   [[nodiscard]] std::int64_t length(std::size_t row, const char* column) const;
   [[nodiscard]] double tpot_ms(std::size_t row) const;
   [[nodiscard]] std::uint64_t concurrency(std::size_t row) const;
   const PointNames::Model& named_model(std::size_t row) const;
   const ModelSpec& model(const std::string& name);
-  // The model of the row's experiment: a name, or the file of a variant.
+  // A model's name, or the file of a variant.
   std::string model_file(std::size_t row, const PointNames::Model& named, const ModelSpec& spec);
   [[nodiscard]] std::string parallel(std::size_t row, const ModelSpec& spec, const PointNames::System& system) const;
   [[nodiscard]] std::string group(std::size_t row) const;
@@ -74,7 +72,7 @@ class PointRows {
   std::filesystem::path models_folder_;
   PointNames names_;
   std::map<std::string, Loaded> models_;
-  std::map<std::string, std::string> variants_;  // name of a variant -> its file
+  std::map<std::string, std::string> variants_;
 };
 
 }  // namespace kvlab

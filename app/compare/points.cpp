@@ -14,11 +14,11 @@
 
 #include "app/results/results.h"
 #include "app/results/text_file.h"
-#include "app/runs/experiment.h"
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/progress.h"
-#include "app/runs/serving_plan.h"
-#include "app/runs/stop_signals.h"
+#include "app/runs/plan/serving_plan.h"
+#include "app/runs/sweep/experiment.h"
+#include "app/runs/sweep/progress.h"
+#include "app/runs/sweep/stop_signals.h"
 #include "base/error.h"
 #include "base/quantile.h"
 
@@ -28,9 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kRowFile = "row";  // the name of a row's experiment in messages
+constexpr const char* kRowFile = "row";  // a row's experiment in messages
 
-// A row of the file: its result, or the reason why it was left out.
 struct PointRow {
   std::string id;
   std::optional<PointExperiment> experiment;
@@ -40,7 +39,7 @@ struct PointRow {
   [[nodiscard]] double diff_frac() const { return simulated_tpot_ms / experiment->real_tpot_ms - 1; }
 };
 
-// The mean TPOT of the requests that run while the loop is full.
+// Mean TPOT of requests that run while the loop is full.
 class SteadyTpot final : public RunSink {
  public:
   SteadyTpot(const PointExperiment& point, const RunOptions& options)
@@ -63,7 +62,6 @@ class SteadyTpot final : public RunSink {
   double sum_ms_ = 0;
 };
 
-// Reads and runs the experiment as `kvlab run` does.
 double simulate_point(const PointExperiment& point, const RunOptions& options) {
   const Experiment experiment = parse_experiment(point.yaml, kRowFile, {});
   Params p = experiment.params(experiment.runs.at(0));
@@ -78,7 +76,7 @@ double simulate_point(const PointExperiment& point, const RunOptions& options) {
   return sink.mean_ms();
 }
 
-// The message without the place in a file that the user has never seen.
+// Strips a place in the generated experiment.
 std::string without_place(const std::string& message) {
   const std::size_t end = message.starts_with(std::string(kRowFile) + ":") ? message.find(": ") : std::string::npos;
   return end == std::string::npos ? message : message.substr(end + 2);
@@ -105,7 +103,7 @@ void run_point(PointRow& row, const RunOptions& options) {
   } catch (const InputError& e) {
     row.reason = without_place(e.what());
   } catch (const Interrupted&) {
-    return;  // the caller sees the same flag
+    return;  // the caller checks the same flag
   }
 }
 
@@ -140,7 +138,7 @@ std::string left_out_csv(const std::vector<PointRow>& points) {
   return csv;
 }
 
-// The points' errors by group and basis: the groups by name, then all points.
+// Errors by group and basis: groups by name, then all points.
 struct PointGroups {
   using Diffs = std::map<std::string, std::vector<double>>;
   std::string csv = "group,basis,rows,median_abs_diff_frac\n";

@@ -14,8 +14,8 @@ struct PointsCommand {
   bool quiet = false, shows_progress = false;
 };
 
-// Simulates each measured point of a file and writes points.csv, groups.csv and left_out.csv into the folder (docs/results.md). Prints the
-// reasons of the rows that are left out, and the error by group. Returns the exit status: 0, or 130 after Ctrl-C, when nothing is written.
+// Simulates measured points and writes points.csv, groups.csv and left_out.csv (docs/results.md). Prints left-out rows with reasons, and
+// errors by group. Returns 0, or 130 after Ctrl-C, without writing.
 int validate_points(const PointsCommand& command, std::ostream& out, std::ostream& err);
 
 }  // namespace kvlab

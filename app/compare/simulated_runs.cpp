@@ -46,8 +46,7 @@ std::map<std::string, std::vector<ServedRequest>> read_completed(const fs::path&
 
 namespace {
 
-// The position of the jitter axis among the columns between `run` and `seed`, or npos. Other axes that vary are an error: a
-// validation is about one configuration.
+// Index of the jitter axis between `run` and `seed`, or npos. Throws if another axis varies.
 std::size_t jitter_column(const CsvTable& summary) {
   std::size_t found = std::string::npos;
   for (std::size_t c = 1; c < summary.at("seed"); ++c) {

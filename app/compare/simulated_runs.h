@@ -9,36 +9,34 @@
 
 namespace kvlab {
 
-// A run as a validation compares it.
 struct SimulatedRun {
-  std::vector<ServedRequest> requests;   // those that completed
-  std::map<std::string, double> gap_ms;  // statistic -> ms of the gaps between tokens, which are in summary.csv alone
+  std::vector<ServedRequest> requests;   // completed
+  std::map<std::string, double> gap_ms;  // statistic -> gap between tokens, only in summary.csv
 };
 
-// The runs of a results folder, by their part in a validation.
+// Runs of a results folder by role.
 struct SimulatedRuns {
-  std::string first_id;  // of a run, for what all have in common
+  std::string first_id;  // of any run, for common settings
   std::vector<SimulatedRun> ensemble;
-  std::vector<SimulatedRun> unjittered;  // empty unless jitter is an axis that has 0 among its values
+  std::vector<SimulatedRun> unjittered;  // empty unless jitter is an axis with value 0
 
-  // A client measures from when it sends a request.
+  // Measures from arrival, as a client does.
   void count_from_arrival();
 };
 
-// Completed requests of a requests.csv by run.
+// By run.
 std::map<std::string, std::vector<ServedRequest>> read_completed(const std::filesystem::path& file);
 
-// InputError: an axis other than the jitter varies, or there are no runs.
+// Throws InputError if an axis other than jitter varies, or there are no runs.
 SimulatedRuns load_simulated_runs(const std::filesystem::path& folder);
 
-// One file of a validation, and the text that is printed of it.
 struct Comparison {
   std::string csv, text;
 };
 
-// Six decimals; "" of NaN.
+// Six decimals; "" for NaN.
 std::string ms_text(double value);
-// "+1.25%"; "" of NaN.
+// "+1.25%"; "" for NaN.
 std::string percent_text(double frac);
 
 }  // namespace kvlab

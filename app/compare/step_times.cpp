@@ -17,7 +17,7 @@ struct Gap {
   std::int64_t batch = 0;
 };
 
-// The finishes after the last first token: times, and the gaps between them with the requests running in each.
+// Finishes after the last first token, and the gaps between them.
 struct Tail {
   std::vector<double> times;  // [gaps + 1]
   std::vector<Gap> gaps;
@@ -41,8 +41,8 @@ Tail tail_of(const std::vector<ServedRequest>& requests) {
   return tail;
 }
 
-// Two finishes, and the steps between them if neither request was preempted: both had their first token in one step, or one
-// of the times is that of the last first token itself.
+// Two finishes and the steps between them, valid unless a request was preempted. They share their first-token step, or one is the last
+// first token.
 struct Pair {
   double begin_s = 0, end_s = 0, steps = 0;
 };
@@ -66,25 +66,24 @@ std::vector<Pair> pairs_of(const std::vector<ServedRequest>& requests, const Tai
   return found;
 }
 
-// Candidate durations: powers of kStep around the pairs' median, from an eighth of it (a step of one request may be that much shorter than
-// one of a full batch) to double.
+// Candidates are powers of kStep around the pairs' median, from an eighth (for a step of one request) to double.
 constexpr double kStep = 1.005;
-constexpr int kOctave = 139;  // candidates
+constexpr int kOctave = 139;  // in candidates
 constexpr int kMiddle = 3 * kOctave, kCandidates = kMiddle + kOctave + 1;
-// Candidates by which neighbouring gaps may differ: 22 %; where the padded batch falls, steps may get shorter by half and with less cost.
+// Allowed change between neighbouring gaps in candidates: 22 %, or half shorter, at lower cost, if the padded batch falls.
 constexpr int kReach = 40, kFarReach = kOctave;
 constexpr double kSoft = 0.3;
 double candidate(double middle_s, int i) { return middle_s * std::pow(kStep, i - kMiddle); }
 
-// True at either end of the range, where the step may just as well be shorter or longer.
+// True at an end of the range, where the optimum may be outside.
 bool is_at_end(double step_s, double middle_s) {
   return step_s <= candidate(middle_s, 0) * kStep || step_s >= candidate(middle_s, kCandidates - 1) / kStep;
 }
 
-// Gaps of more steps tell nothing: a percent of error in the duration is an eighth of a step there.
+// Longer gaps are useless: 1 % of the duration is then an eighth of a step.
 constexpr double kShortSteps = 12.5;
 
-// How badly the gap falls on a whole number of steps, in squared steps.
+// Distance to a whole number of steps, squared.
 double misfit(const Gap& gap, double step_s) {
   const double ratio = gap.seconds / step_s;
   if (ratio > kShortSteps) return 0;
@@ -92,20 +91,20 @@ double misfit(const Gap& gap, double step_s) {
   return off * off;
 }
 
-// Weight of plausibility in a fit, in squared steps.
+// Weights of regularization, in squared steps.
 struct Stiffness {
-  double rough = 10;   // per squared difference (of logarithms) between neighbouring gaps
-  double pull = 0.05;  // per squared octave away from the pairs' median
+  double rough = 10;   // per squared log difference of neighbouring gaps
+  double pull = 0.05;  // per squared octave from the pairs' median
 };
 
-// From one gap to the next, which has a smaller batch: shorter steps are plausible, longer ones hardly.
+// The later gap's batch is smaller, so a longer step is implausible.
 double roughness(int larger_batch, int smaller_batch, double rough) {
   constexpr double kRise = 3000;
   const double ratio = (smaller_batch - larger_batch) * std::log(kStep);
   return (ratio > 0 ? kRise : rough) * ratio * ratio;
 }
 
-// A step duration per gap: the sequence with the least misfit, roughness and pull together (dynamic programming).
+// Minimizes misfit + roughness + pull by dynamic programming.
 std::vector<double> fit_durations(const std::vector<Gap>& gaps, double middle_s, const Stiffness& stiffness) {
   std::vector<double> cost(kCandidates, 0), next(kCandidates);
   std::vector<std::array<std::int16_t, kCandidates>> from(gaps.size());
@@ -135,8 +134,7 @@ std::vector<double> fit_durations(const std::vector<Gap>& gaps, double middle_s,
   return durations;
 }
 
-// Mean over the pairs of how far the steps that the durations give are from those counted; at most kOutlier each, since pairs
-// with a preempted request are off by any amount.
+// Mean error of steps over pairs, clamped to kOutlier because of preempted requests.
 double pair_error(const std::vector<Pair>& pairs, const Tail& tail, const std::vector<double>& durations) {
   constexpr double kOutlier = 0.1;
   double error = 0;
@@ -156,7 +154,7 @@ double middle_of(const std::vector<Pair>& pairs) {
   return upper_median(steps);
 }
 
-// The fit that gives the pairs' numbers of steps best.
+// The fit that best matches the pairs' step counts.
 std::vector<double> best_durations(const std::vector<Pair>& pairs, const Tail& tail, double middle_s) {
   std::vector<double> best;
   double least = std::numeric_limits<double>::infinity();

@@ -28,20 +28,20 @@ using Requests = std::vector<ServedRequest>;
 
 constexpr double kDoubtfulFactor = 100;  // units differ by 1000
 
-// Compares the median end-to-end latencies; "" where they may well be in one unit.
+// Compares median end-to-end latencies; "" if they may share a unit.
 std::string remark_on_unit(double real_ms, double simulated_ms) {
   const double factor = real_ms / simulated_ms;
   if (factor > 1 / kDoubtfulFactor && factor < kDoubtfulFactor) return "";
   return fmt::format("the log's median end-to-end latency is {:.4g} times the simulation's: are its times in seconds?\n", factor);
 }
 
-// The line of a statistic, with the requests that it is of on both sides.
+// Appends the numbers of requests on both sides.
 std::string with_counts(std::vector<std::string> row, std::size_t real, std::size_t simulated) {
   row.insert(row.end(), {std::to_string(real), std::to_string(simulated)});
   return csv_line(row);
 }
 
-std::string head_of_latencies(const RequestLog& log, const SimulatedRuns& runs) {
+std::string head_of_latencies(const RealLog& log, const SimulatedRuns& runs) {
   const std::size_t real = log.requests.size(), simulated = runs.ensemble[0].requests.size();
   std::string text = log.note + fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from {}\n", real,
                                             runs.ensemble.size(), log.is_of_client ? "arrival" : "queued");
@@ -51,7 +51,7 @@ std::string head_of_latencies(const RequestLog& log, const SimulatedRuns& runs) 
 }
 
 // validation.csv, and the same for people with the unjittered run beside it.
-Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
+Comparison compare_latencies(const RealLog& log, const SimulatedRuns& runs) {
   const Requests& real = log.requests;
   const std::vector<MetricRow> real_rows = latency_statistics(real);
   std::vector<std::vector<MetricRow>> simulated;
@@ -60,7 +60,7 @@ Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
   std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac,real_requests,simulated_requests\n", remark;
   std::vector<std::vector<std::string>> table;
   for (std::size_t i = 0; i < real_rows.size(); ++i) {
-    if (real_rows[i].metric == kFirstTtft && real.size() <= kFirstRequests) continue;  // the same as of all
+    if (real_rows[i].metric == kFirstTtft && real.size() <= kFirstRequests) continue;  // equal to all
     std::vector<double> values;
     for (const auto& run : simulated) values.push_back(run[i].value_ms);
     const double middle = median(values), real_ms = real_rows[i].value_ms, diff = middle / real_ms - 1;
@@ -89,9 +89,9 @@ Comparison compare_throughput(const Requests& real, const Requests& simulated) {
   return {csv, ""};
 }
 
-// Sizes that both logs tell something about.
+// Only sizes present in both logs.
 Comparison compare_steps(const Requests& real, const std::vector<SimulatedRun>& simulated) {
-  std::map<std::int64_t, std::pair<double, double>> sums;  // padded batch -> steps, their ms, over all simulated runs
+  std::map<std::int64_t, std::pair<double, double>> sums;  // padded batch -> (steps, ms) over simulated runs
   for (const SimulatedRun& run : simulated) {
     for (const StepTime& s : decode_step_times(run.requests)) {
       sums[s.padded_batch].first += static_cast<double>(s.num_steps);
@@ -116,8 +116,9 @@ Comparison compare_steps(const Requests& real, const std::vector<SimulatedRun>& 
 
 void validate_results(const std::string& real_requests, ResultsFolder& results, std::ostream* out) {
   const fs::path& folder = results.path();
-  if (!fs::exists(folder / "requests.csv")) throw InputError(folder.string() + ": holds no requests.csv; kvlab run makes one");
-  const RequestLog real = read_real_log(real_requests);
+  if (!fs::exists(folder / "requests.csv"))
+    throw InputError(folder.string() + ": holds no requests.csv; kvlab run makes one, unless 'output: {keep: summary}' leaves it out");
+  const RealLog real = read_real_log(real_requests);
   SimulatedRuns runs = load_simulated_runs(folder);
   for (const SimulatedRun& run : runs.ensemble) {
     if (run.requests.empty()) throw InputError(folder.string() + "/requests.csv: a run has no completed request");
@@ -130,7 +131,7 @@ void validate_results(const std::string& real_requests, ResultsFolder& results, 
     files.emplace_back("throughput.csv",
                        compare_throughput(real.requests, (runs.unjittered.empty() ? runs.ensemble : runs.unjittered)[0].requests));
   if (!real.is_of_client) files.emplace_back("validation_steps.csv", compare_steps(real.requests, runs.ensemble));
-  std::map<std::string, std::string> texts;  // none is written before all are compared
+  std::map<std::string, std::string> texts;  // compare all before writing any
   for (const auto& [name, file] : files) texts[name] = file.csv;
   for (const char* name : kValidationFiles)
     if (!texts.contains(name)) results.remove(name);

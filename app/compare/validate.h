@@ -7,12 +7,10 @@
 
 namespace kvlab {
 
-// Compares results with measurements of a real engine and writes validation.csv, throughput.csv and validation_steps.csv into the folder
-// (docs/results.md); of a load generator's log the last, and without start times throughput.csv too, cannot be made. A file without rows
-// per request gives validation.csv alone, of the statistics that it states. The runs are one
-// configuration under several seeds. If `trace.jitter_ms` is an axis, the runs with jitter are the ensemble, whose median and range are
-// reported, and those without are printed beside it; else all runs are the ensemble. out: where to print the tables; null: nowhere.
-// InputError where the results cannot be compared.
+// Compares results with a real engine's log and writes validation.csv, throughput.csv (needs start times) and validation_steps.csv (not for
+// a load generator's log; docs/results.md). A log of statistics only gives validation.csv. The runs are one configuration under several
+// seeds. If `trace.jitter_ms` is an axis, jittered runs are the ensemble (median and range), others are printed next to it. out: null: no
+// tables. Throws InputError if results cannot be compared.
 void validate_results(const std::string& real_requests, ResultsFolder& results, std::ostream* out);
 
 }  // namespace kvlab

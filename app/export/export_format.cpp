@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "app/results/safe_files.h"
 #include "app/results/text_file.h"
 #include "base/error.h"
@@ -26,7 +28,13 @@ fs::path ExportFolder::make(const fs::path& name) {
 void ExportFolder::write(const fs::path& name, std::string_view text) { replace_file(make(name), text); }
 
 void ExportFolder::copy(const fs::path& name, const fs::path& from) {
-  fs::copy_file(from, make(name), fs::copy_options::overwrite_existing);
+  const fs::path path = make(name);
+  std::error_code error;
+  fs::copy_file(from, path, fs::copy_options::overwrite_existing, error);
+  if (!error) return;
+  std::error_code ignored;
+  fs::remove(path, ignored);
+  throw std::runtime_error(path.string() + ": cannot be written: " + error.message());
 }
 
 }  // namespace kvlab

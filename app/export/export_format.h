@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "app/export/exported_run.h"
-#include "base/registry.h"
+#include "base/config/registry.h"
 
 namespace kvlab {
 
 struct ExportOptions {
-  double start_s = 0;  // the instant at which the simulation starts, in seconds since 1970, of formats with wall-clock times
+  double start_s = 0;  // simulation start in seconds since 1970, for wall-clock times
 };
 
-// The folder that an export is written to. Files that are there are refused, unless the folder is the export's own.
+// Target folder of an export. Refuses to replace files unless the folder is the export's own.
 class ExportFolder {
  public:
   ExportFolder(std::filesystem::path folder, bool is_own) : folder_(std::move(folder)), is_own_(is_own) {}
@@ -24,7 +24,7 @@ class ExportFolder {
   void copy(const std::filesystem::path& name, const std::filesystem::path& from);
   [[nodiscard]] bool has(const std::filesystem::path& name) const;
   [[nodiscard]] const std::vector<std::filesystem::path>& written() const { return written_; }
-  // A remark for the reader: what the export lacks, and why.
+  // For something that the export lacks.
   void note(std::string text) { notes_.push_back(std::move(text)); }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   [[nodiscard]] ExportFolder below(const std::string& name) const { return {folder_ / name, is_own_}; }
@@ -37,14 +37,13 @@ class ExportFolder {
   std::vector<std::string> notes_;
 };
 
-// A format of another tool that results are written in. Every value comes from the files of the results; values that they do not have are
-// left out.
+// Another tool's format. Values come from the results' files; missing ones are left out.
 class ExportFormat {
  public:
   virtual ~ExportFormat() = default;
-  // True: each run has a folder of its own. False: one output for all runs of a sweep.
+  // True: one folder per run. False: one output for all runs.
   [[nodiscard]] virtual bool is_per_run() const = 0;
-  // source: of one run where the format is per run. InputError where the results cannot be said in the format.
+  // source: a single run if is_per_run(). Throws InputError if the format cannot express the results.
   virtual void write(const ExportSource& source, const ExportOptions& options, ExportFolder& out) const = 0;
 };
 

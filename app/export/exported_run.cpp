@@ -87,7 +87,9 @@ std::string ExportedRun::setting(const std::string& path) const {
 
 std::vector<ExportedRequest> ExportedRun::requests() const {
   const fs::path file = folder_ / "requests.csv";
-  if (kind_of(file) != PathKind::kFile) throw InputError(file.string() + ": there is none: this kind of run serves no requests");
+  if (kind_of(file) != PathKind::kFile)
+    throw InputError(file.string() +
+                     ": there is none: this kind of run serves no requests, or kept its summary only ('output: {keep: summary}')");
   const CsvTable table = read_csv(file);
   double warmup_ms = 0;
   parse_real(setting("warmup_ms"), warmup_ms);

@@ -10,30 +10,29 @@
 
 namespace kvlab {
 
-// A row of requests.csv; instants in ns from the start of the simulation, none where it never came.
+// A row of requests.csv; instants in ns from the simulation's start, nullopt if never reached.
 struct ExportedRequest {
   std::string request, replica, session, state;
   std::optional<std::int64_t> arrival_ns, queued_ns, scheduled_ns, first_token_ns, last_token_ns;
   std::int64_t prompt_tokens = 0, output_tokens = 0, hit_tokens = 0, preemptions = 0;
-  bool is_warm_up = false;  // it arrives before 'warmup_ms' of the experiment
+  bool is_warm_up = false;  // arrived before 'warmup_ms'
 
   [[nodiscard]] bool is_completed() const { return state == "completed" && first_token_ns && last_token_ns && arrival_ns; }
   [[nodiscard]] double ttft_ms() const { return static_cast<double>(*first_token_ns - *arrival_ns) * 1e-6; }
   [[nodiscard]] double e2e_ms() const { return static_cast<double>(*last_token_ns - *arrival_ns) * 1e-6; }
-  // None where the answer is one token.
+  // nullopt for one output token.
   [[nodiscard]] std::optional<double> tpot_ms() const;
 };
 
-// A row of timeline.csv.
 struct ExportedSample {
   std::string replica;
   std::int64_t time_ns = 0, running = 0, waiting = 0, used_blocks = 0, cached_blocks = 0, free_blocks = 0;
 };
 
-// A setting of a run that its resolved.yaml states: "memory.num_blocks" and its text.
+// Settings in resolved.yaml: path such as "memory.num_blocks" and text.
 using ExportedSettings = std::vector<std::pair<std::string, std::string>>;
 
-// A complete run as its files tell it. Tables are read when asked for.
+// A complete run, from its files. Tables are read on demand.
 class ExportedRun {
  public:
   // axes: of the sweep, with the run's labels, in grid order.
@@ -43,16 +42,15 @@ class ExportedRun {
   [[nodiscard]] const std::string& id() const { return id_; }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& axes() const { return axes_; }
   [[nodiscard]] const nlohmann::ordered_json& manifest() const { return manifest_; }
-  // The columns of summary.csv, with the first row's fields.
+  // Columns of summary.csv with the first row's fields.
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& summary() const { return summary_; }
-  // A field of it; none where it is absent, empty or no number.
+  // A field of summary(); nullopt if absent, empty or not a number.
   [[nodiscard]] std::optional<double> number(const std::string& column) const;
   [[nodiscard]] std::string text(const std::string& column) const;
-  // All scalars of resolved.yaml by path.
   [[nodiscard]] const ExportedSettings& settings() const { return settings_; }
-  [[nodiscard]] std::string setting(const std::string& path) const;  // "" where it is not given
+  [[nodiscard]] std::string setting(const std::string& path) const;  // "" if absent
 
-  // InputError: the run serves no requests, so that there is no such table, or no row in it.
+  // Throws InputError if requests.csv is missing or empty.
   [[nodiscard]] std::vector<ExportedRequest> requests() const;
   [[nodiscard]] std::vector<ExportedSample> samples() const;  // may be empty
 
@@ -64,15 +62,14 @@ class ExportedRun {
   ExportedSettings settings_;
 };
 
-// A results folder to export from.
 struct ExportSource {
   std::filesystem::path folder;
   std::string experiment;
-  std::vector<ExportedRun> runs;  // of its newest sweep, in grid order, each once
-  std::size_t num_included = 0;   // runs that its tables have by 'include_results', which are exported from their own folders
+  std::vector<ExportedRun> runs;  // newest sweep in grid order, without repetition
+  std::size_t num_included = 0;   // by 'include_results'; exported from their own folders
 };
 
-// ids: the runs that are wanted; none: all. InputError: no results folder, or no such run.
+// ids: wanted runs; empty: all. Throws InputError if this is not a results folder, or a run is unknown.
 ExportSource read_export_source(const std::filesystem::path& folder, const std::vector<std::string>& ids);
 
 }  // namespace kvlab

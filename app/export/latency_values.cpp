@@ -5,27 +5,19 @@ namespace kvlab {
 LatencyValues latency_values(const std::vector<ExportedRequest>& requests) {
   LatencyValues values;
   for (const ExportedRequest& r : requests) {
-    if (!r.is_completed() || r.is_warm_up) continue;
+    if (r.is_warm_up) continue;
+    if (!r.is_completed()) {
+      ++values.failed;
+      continue;
+    }
+    ++values.completed;
+    values.prompt_tokens += r.prompt_tokens;
+    values.output_tokens += r.output_tokens;
     values.ttft.push_back(r.ttft_ms());
     values.e2e.push_back(r.e2e_ms());
     if (const auto tpot = r.tpot_ms()) values.tpot.push_back(*tpot);
   }
   return values;
-}
-
-RequestTotals request_totals(const std::vector<ExportedRequest>& requests) {
-  RequestTotals totals;
-  for (const ExportedRequest& r : requests) {
-    if (r.is_warm_up) continue;
-    if (!r.is_completed()) {
-      ++totals.failed;
-      continue;
-    }
-    ++totals.completed;
-    totals.prompt_tokens += r.prompt_tokens;
-    totals.output_tokens += r.output_tokens;
-  }
-  return totals;
 }
 
 }  // namespace kvlab

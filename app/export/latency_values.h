@@ -1,22 +1,18 @@
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <vector>
 
 #include "app/export/exported_run.h"
 
 namespace kvlab {
 
-// Latencies of the completed requests that arrive after the warm-up, in ms.
+// Of the requests that arrive after the warm-up.
 struct LatencyValues {
-  std::vector<double> ttft, tpot, e2e;
+  std::vector<double> ttft, tpot, e2e;  // ms, of completed ones
+  std::int64_t completed = 0, failed = 0;
+  std::int64_t prompt_tokens = 0, output_tokens = 0;  // of completed ones
 };
 LatencyValues latency_values(const std::vector<ExportedRequest>& requests);
-
-// Numbers of the requests that arrive after the warm-up.
-struct RequestTotals {
-  std::int64_t completed = 0, failed = 0, prompt_tokens = 0, output_tokens = 0;  // tokens of those that completed
-};
-RequestTotals request_totals(const std::vector<ExportedRequest>& requests);
 
 }  // namespace kvlab

@@ -16,11 +16,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A request over the steps of its run. A step emits a token of it where it has computed all that were known before.
+// Follows a request through steps. A step emits a token once all known tokens are computed.
 class TokenCount {
  public:
   explicit TokenCount(std::int64_t prompt_tokens) : known_(prompt_tokens) {}
-  // An entry of a step that ends at `end`: `tokens` more on top of `before`. The same entry again is its next layers.
+  // A step until `end` computes `tokens` after `before`. A repeated entry computes further layers.
   void add(std::int64_t tokens, std::int64_t before, std::int64_t end) {
     const bool is_same = tokens == tokens_ && before == before_;
     tokens_ = tokens, before_ = before;
@@ -31,7 +31,7 @@ class TokenCount {
     times_.push_back(end);
     ++known_;
   }
-  // It is computed again from the start: an equal entry does that work anew.
+  // The next entry is new work even if equal, since the request restarts.
   void preempt() { before_ = -1; }
   [[nodiscard]] const std::vector<std::int64_t>& times() const { return times_; }
 
@@ -45,7 +45,7 @@ using TokenCounts = std::unordered_map<std::string, TokenCount>;
 
 bool parse_tokens(std::string_view text, long long& tokens) { return parse_integer(text, tokens) && tokens >= 0; }
 
-// "7:512@0 8:1@300 ": request, tokens and computed tokens before them, of each entry.
+// "7:512@0 8:1@300 ": request:tokens@computed tokens before.
 void add_batch(const std::string& batch, std::int64_t end, TokenCounts& counts, const fs::path& file) {
   for (std::size_t at = 0; at < batch.size();) {
     const std::size_t next = batch.find(' ', at), colon = batch.find(':', at), sign = batch.find('@', at);
@@ -69,7 +69,7 @@ void add_event(const nlohmann::json& event, TokenCounts& counts, const fs::path&
   }
 }
 
-// Events are read one by one: such files are large.
+// Parses event by event, since files are large.
 void read_steps(const fs::path& file, TokenCounts& counts) {
   constexpr int kEventDepth = 2;
   const auto take = [&](int depth, nlohmann::json::parse_event_t part, nlohmann::json& value) {

@@ -9,13 +9,13 @@
 
 namespace kvlab {
 
-// Instants at which requests emitted their tokens, in ns from the start of the simulation.
+// Instants of emitted tokens in ns from the simulation's start.
 struct TokenTimes {
-  std::map<std::string, std::vector<std::int64_t>> of_request;  // each token, in order; all completed requests are there, or none
-  std::string missing;                                          // why there are none; "" where they are there
+  std::map<std::string, std::vector<std::int64_t>> of_request;  // in order; all completed requests, or none
+  std::string missing;                                          // reason if empty, else ""
 };
 
-// Reads them from the steps of the run's trace.json. They are held against the first and last token and the number of tokens in `requests`.
+// From the steps in trace.json, checked against `requests`.
 TokenTimes token_times(const ExportedRun& run, const std::vector<ExportedRequest>& requests);
 
 }  // namespace kvlab

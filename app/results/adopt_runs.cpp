@@ -17,7 +17,6 @@ namespace {
 
 constexpr const char* kResolved = "resolved.yaml";
 
-// Returns true of a complete run, made by code that is_current takes.
 bool is_complete(const fs::path& run, const IsCurrent& is_current) {
   if (kind_of(run) != PathKind::kFolder) return false;
   const RunManifest manifest = read_run_manifest(run);
@@ -25,7 +24,6 @@ bool is_complete(const fs::path& run, const IsCurrent& is_current) {
   return !is_current || is_current(run.filename().string(), manifest.code);
 }
 
-// The comments in a run's resolved.yaml that list the defaults.
 std::string defaults_of(const std::string& resolved) {
   const std::size_t at = resolved.find(kDefaultsTitle);
   return at == std::string::npos ? "" : resolved.substr(at);
@@ -41,7 +39,7 @@ void copy_run(const fs::path& from, const fs::path& runs, const std::string& res
   files.commit(std::move(manifest));
 }
 
-// Copies those of `wanted` that `into` does not have as is_current wants them. Returns those that are still missing; adds to `copies`.
+// Copies runs of `wanted` that `into` lacks or that are not current. Returns those still missing; adds to `copies`.
 std::set<std::string> copy_missing(const std::set<std::string>& wanted, const std::vector<fs::path>& others, const ResultsFolder& into,
                                    const ResolvedText& resolved, const IsCurrent& is_current, std::size_t& copies) {
   std::set<std::string> missing;
@@ -68,7 +66,7 @@ std::size_t adopt_runs(const std::vector<std::string>& ids, const std::vector<fs
   std::size_t copies = 0;
   std::set<std::string> missing(ids.begin(), ids.end());
   if (is_current) missing = copy_missing(missing, others, into, resolved, is_current, copies);
-  if (!missing.empty()) copy_missing(missing, others, into, resolved, {}, copies);  // of other code: the sweep tells what changed
+  if (!missing.empty()) copy_missing(missing, others, into, resolved, {}, copies);  // made by other code; the sweep reports changes
   if (copies > 0) sync_path(into.runs());
   return copies;
 }

@@ -11,14 +11,13 @@
 
 namespace kvlab {
 
-// The text of a run's resolved.yaml for its new place, without the list of defaults: paths are relative to it.
+// A run's resolved.yaml for its new place, without defaults. Its paths are relative.
 using ResolvedText = std::function<std::string(const std::string& id)>;
-// Returns true where a run that this code made need not be done again.
+// True if a run by `code` need not be repeated.
 using IsCurrent = std::function<bool(const std::string& id, const CodeVersion& code)>;
 
-// Copies complete runs of other results folders into `into`, where they are not there already: of each id the first folder that has it. A
-// run that is not current gives way to one that is. Each of `others` is locked meanwhile. Returns the number of copies. InputError: one of
-// them is no results folder, or is being written to.
+// Copies complete runs from the first of `others` (locked meanwhile) that has a current one, else, if `into` lacks the run, from the first
+// that has any. Returns the number of copies. Throws InputError if one of `others` is not a results folder, or is being written.
 std::size_t adopt_runs(const std::vector<std::string>& ids, const std::vector<std::filesystem::path>& others, const ResultsFolder& into,
                        const ResolvedText& resolved, const IsCurrent& is_current = {});
 

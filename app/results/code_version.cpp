@@ -20,7 +20,7 @@ std::string core_of(std::span<const SourceFile> table, std::string_view settings
   return hex(core);
 }
 
-// The compiler names a file by any path to it.
+// The compiler may name a file by any path.
 bool is_named(std::string_view by_compiler, std::string_view path) {
   if (!by_compiler.ends_with(path)) return false;
   return by_compiler.size() == path.size() || by_compiler[by_compiler.size() - path.size() - 1] == '/';

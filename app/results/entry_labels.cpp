@@ -16,7 +16,7 @@ namespace {
 
 using EntryParameters = EntryLabels::Parameters;
 
-// Keys that a run sets and whose values differ among the entries, in the order of the file.
+// Keys whose values differ among entries, in file order.
 std::vector<std::string> differing_keys(const std::vector<const ListEntry*>& entries) {
   std::vector<std::string> keys;
   for (const ListEntry* const entry : entries)
@@ -31,14 +31,14 @@ std::vector<std::string> differing_keys(const std::vector<const ListEntry*>& ent
   return keys;
 }
 
-// The last part of a key where no other key ends in it.
+// The key's last part if unique, else the key.
 std::string short_key(const std::string& key, const std::vector<std::string>& keys) {
   const auto last = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
   const auto same = std::count_if(keys.begin(), keys.end(), [&](const std::string& other) { return last(other) == last(key); });
   return same == 1 ? last(key) : key;
 }
 
-// The parameters of each entry, in its order; none where two entries would have the same. An ambiguous entry has none.
+// Parameters per entry; all empty if two entries would be equal. An ambiguous entry has none.
 std::vector<EntryParameters> parameters_of(const std::vector<const ListEntry*>& entries) {
   const std::vector<std::string> keys = differing_keys(entries);
   std::vector<EntryParameters> found;
@@ -59,7 +59,7 @@ std::vector<EntryParameters> parameters_of(const std::vector<const ListEntry*>& 
 EntryLabels::EntryLabels(const View& view) {
   for (std::size_t axis = 0; axis < view.axes.size(); ++axis) {
     const std::map<std::string, ListEntry> entries = read_list_entries(view, axis);
-    std::map<std::string, std::vector<const ListEntry*>> lists;  // policy -> its entries
+    std::map<std::string, std::vector<const ListEntry*>> lists;  // policy -> entries
     for (const auto& [label, entry] : entries) lists[entry_base(label)].push_back(&entry);
     for (const auto& [base, list] : lists) {
       std::vector<Parameters> parameters = parameters_of(list);

@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kJoined = "joined";
 
-// A folder that is joined again belongs to no experiment.
+// `out` must be absent, empty or a joined folder.
 void require_free(const fs::path& out) {
   if (kind_of(out) == PathKind::kNothing) return;
   if (kind_of(out) == PathKind::kFolder && fs::is_empty(out)) return;
@@ -43,14 +43,13 @@ std::string require_one_kind(const std::vector<fs::path>& folders) {
   return first;
 }
 
-// The text of a run's resolved.yaml for its place in another folder.
 std::string resolved_for(const fs::path& run, const fs::path& target) {
   Experiment experiment = load_experiment((run / "resolved.yaml").string(), {});
   experiment.runs.at(0).id = run.filename().string();
   return experiment.resolved_in(target, experiment.runs.at(0));
 }
 
-// The conflict of a run that two folders have: "" if its tables are the same bytes.
+// "" if both folders have the same tables for the run.
 std::string conflict_between(const fs::path& kept, const fs::path& other) {
   const RunManifest a = read_run_manifest(kept), b = read_run_manifest(other);
   const auto digest = [](const RunManifest& m) { return m.files.contains("summary.csv") ? m.files.at("summary.csv") : ""; };
@@ -60,18 +59,18 @@ std::string conflict_between(const fs::path& kept, const fs::path& other) {
                      changed.empty() ? "" : " (made by other versions of " + changed + ")");
 }
 
-// True where the folder that is joined again has the run as its results were earlier, and they are intact.
+// True if the joined copy differs from its source, which is intact.
 bool is_stale_copy(const fs::path& copy, const fs::path& source) {
   const RunManifest a = read_run_manifest(copy), b = read_run_manifest(source);
   if (!a.is_ours() || !a.is_finished || !damage_of(source, b).empty()) return false;
   const auto tables = [](RunManifest m) {
-    m.files.erase("resolved.yaml");  // names files from its own place
+    m.files.erase("resolved.yaml");  // has paths relative to its place
     return std::move(m.files);
   };
   return tables(a) != tables(b) || a.code != b.code;
 }
 
-// Copies the runs of one results folder that are taken from it.
+// Copies the runs for which `folder` is the first source.
 void copy_runs_of(const fs::path& folder, const std::map<std::string, fs::path>& first, const ResultsFolder& target) {
   std::vector<std::string> own;
   for (const auto& [id, run] : first) {
@@ -84,7 +83,7 @@ void copy_runs_of(const fs::path& folder, const std::map<std::string, fs::path>&
 }
 
 struct Sources {
-  std::map<std::string, fs::path> first;  // run -> its folder in the first results folder that has it
+  std::map<std::string, fs::path> first;  // run -> its folder in the first results folder
   std::string remarks;
   std::size_t num_shared = 0;
 
@@ -122,7 +121,6 @@ JoinJson manifest_of(const fs::path& out, const std::string& kind, const std::ve
   return manifest;
 }
 
-// A line per label that the folders use for other entries.
 std::string ambiguous_lines(const EntryLabels& labels) {
   std::string lines;
   for (const auto& [column, label] : labels.ambiguous())

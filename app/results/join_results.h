@@ -6,9 +6,9 @@
 
 namespace kvlab {
 
-// Copies the finished runs of the newest sweeps of several results folders into one new results folder, and joins their tables there: axes
-// are those of all folders, and `results` names the folder of each row. Returns lines on runs that more than one folder has. InputError:
-// `out` holds results of an experiment, the folders are of different kinds, or two tables have different columns.
+// Joins the finished runs of several folders' newest sweeps, and their tables, in a new results folder: axes are those of all, `results`
+// names each row's folder. Returns remarks on runs found more than once. Throws InputError if `out` holds an experiment's results, or kinds
+// or columns differ.
 std::string join_results(const std::filesystem::path& out, const std::vector<std::filesystem::path>& folders);
 
 }  // namespace kvlab

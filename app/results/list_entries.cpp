@@ -1,13 +1,15 @@
 #include "app/results/list_entries.h"
 
+#include <yaml-cpp/yaml.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
 
 #include "app/results/run_settings.h"
+#include "base/config/yaml_line.h"
 #include "base/read_file.h"
 #include "base/text.h"
-#include "base/yaml_line.h"
 
 namespace kvlab {
 
@@ -46,7 +48,7 @@ bool ListEntry::is_ambiguous() const {
 
 namespace {
 
-// Scalars and lists below a node, by their paths there.
+// Adds scalars and lists below a node by path.
 void add_leaves(const YAML::Node& node, const std::string& path, EntryForm& form) {
   if (!node.IsDefined() || node.IsNull()) return;
   if (!node.IsMap()) {
@@ -56,8 +58,7 @@ void add_leaves(const YAML::Node& node, const std::string& path, EntryForm& form
   for (const auto& item : node) add_leaves(item.second, path + (path.empty() ? "" : ".") + item.first.Scalar(), form);
 }
 
-// The lines of a resolved.yaml that decide the settings below a top key: its block, and its defaults. All lines where the block has aliases
-// of nodes elsewhere.
+// Lines of a resolved.yaml about a top key: its block and defaults; all lines if the block has aliases.
 std::string lines_on(const std::string& text, const std::string& top_key) {
   const std::string own = top_key + ":", of_defaults = "#   " + top_key;
   std::string found;
@@ -85,7 +86,7 @@ EntryForm form_of(const RunSettings& settings, const std::string& path) {
   return form;
 }
 
-// Adds the form of an entry in a run, where the entry has none with the same lines.
+// Adds an entry's form, parsing equal lines once.
 class FormReader {
  public:
   explicit FormReader(std::string path) : path_(std::move(path)), top_key_(path_.substr(0, path_.find('.'))) {}
@@ -99,7 +100,7 @@ class FormReader {
 
  private:
   std::string path_, top_key_;
-  std::map<std::string, EntryForm> forms_;              // by their lines
+  std::map<std::string, EntryForm> forms_;
   std::set<std::pair<std::string, std::string>> seen_;  // label, lines
 };
 

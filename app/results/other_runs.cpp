@@ -1,6 +1,7 @@
 #include "app/results/other_runs.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -32,7 +33,6 @@ std::set<std::string> included_runs(const fs::path& folder) {
 
 namespace {
 
-// A line on rows that are left out.
 std::string left_out_line(std::size_t count, const std::string& folder, const std::string& why) {
   return count == 0 ? "" : runs_are(count, folder) + " " + why + " and " + (count == 1 ? "is" : "are") + " left out\n";
 }
@@ -49,7 +49,7 @@ FolderView view_of_folder(const fs::path& folder) {
   std::size_t num_broken = 0, num_included = 0;
   const std::set<std::string> included = included_runs(folder);
   view.axes.assign(summary.columns.begin() + 1, summary.columns.begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
-  std::set<std::pair<std::string, std::vector<std::string>>> seen;  // a run of graded answers has several rows
+  std::set<std::pair<std::string, std::vector<std::string>>> seen;  // graded answers have several rows per run
   for (const auto& row : summary.rows) {
     const fs::path run = folder / "runs" / row[0];
     std::vector<std::string> labels(row.begin() + 1, row.begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
@@ -66,7 +66,7 @@ FolderView view_of_folder(const fs::path& folder) {
 
 namespace {
 
-// The label of a setting of one run: a scalar, or the one key of a mapping.
+// A setting's label: a scalar, or the only key of a mapping.
 std::string setting_at(const YAML::Node& root, const std::string& path) {
   const YAML::Node at = node_at(root, path);
   if (!at.IsDefined()) return "";
@@ -96,7 +96,7 @@ View ViewUnion::view() const {
       if (std::find(all.axes.begin(), all.axes.end(), axis) == all.axes.end()) all.axes.push_back(axis);
   for (const Part& part : parts_) {
     const auto& own = part.view.axes;
-    const bool has_origin = !own.empty() && own[0] == kOriginAxis;  // it is a union itself
+    const bool has_origin = !own.empty() && own[0] == kOriginAxis;  // already a union
     const bool has_all = own.size() + (has_origin ? 0 : 1) == all.axes.size();
     for (const ViewRow& row : part.view.rows) {
       const YAML::Node settings = has_all ? YAML::Node() : read_run_settings(row.run).tree;
@@ -115,7 +115,7 @@ View ViewUnion::view() const {
 
 namespace {
 
-// The command that makes a results folder: by the name of a known experiment where one fits.
+// The command that makes a results folder, with a known experiment of its name if there is one.
 std::string command_for(const std::string& folder) {
   const std::string name = fs::path(folder).filename().string();
   for (const fs::path& file : experiment_files())

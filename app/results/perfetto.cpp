@@ -25,7 +25,7 @@ const char* event_title(RequestEvent event) {
     case RequestEvent::kRejected:
       return "rejected";
     default:
-      return nullptr;  // the others are in the request's lifetime
+      return nullptr;  // shown by the request's lifetime
   }
 }
 
@@ -72,7 +72,7 @@ void PerfettoFile::step(const InFlightStep& s, const ReplicaState& state) {
   file_.write("\"}}");
 }
 
-void PerfettoFile::event(const RequestEventRecord& e) {
+void PerfettoFile::event(const EventRecord& e) {
   const char* const title = event_title(e.event);
   if (title == nullptr) return;
   name_replica(e.replica);
@@ -108,7 +108,7 @@ void PerfettoFile::sample(const TimelineSample& s) {
               s.used_blocks, s.cached_blocks);
 }
 
-// On the replica that fetches.
+// Shown on the fetching replica.
 void PerfettoFile::transfer(const TransferRecord& t) {
   name_replica(t.to);
   begin_entry();

@@ -9,15 +9,14 @@
 
 namespace kvlab {
 
-// trace.json in the Chrome trace event format, for ui.perfetto.dev: one process per replica, with a track of steps (their
-// batch as arguments), counters, and preemptions, departures and arrivals of KV as instants; request lifetimes and transfers of KV as
-// asynchronous events. Written as it comes, so memory does not grow with the run. Times in the file are microseconds. Format: "Trace Event
-// Format" (Google, 2016), phases X, b, e, i, C and M.
+// trace.json for ui.perfetto.dev ("Trace Event Format", Google, 2016; phases X, b, e, i, C and M), in microseconds: per replica a process
+// with steps (batch as arguments), counters, and instants of preemptions and KV departures and arrivals; requests and KV transfers are
+// asynchronous events. Streams, so memory is constant.
 class PerfettoFile {
  public:
   explicit PerfettoFile(const std::filesystem::path& path);
   void step(const InFlightStep& step, const ReplicaState& state);
-  void event(const RequestEventRecord& event);
+  void event(const EventRecord& event);
   void request(const RequestRecord& record);
   void sample(const TimelineSample& sample);
   void transfer(const TransferRecord& record);

@@ -5,24 +5,20 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "app/results/folder_state.h"
 #include "app/results/run_files.h"
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
 #include "app/results/text_file.h"
-#include "app/runs/run_kind.h"
+#include "app/runs/kinds/run_kind.h"
+#include "base/fresh_file.h"
 #include "base/json_text.h"
-
-#ifndef KVLAB_VERSION
-#define KVLAB_VERSION "0.1.0"
-#endif
-#ifndef KVLAB_COMMIT
-#define KVLAB_COMMIT ""
-#endif
 
 namespace kvlab {
 
@@ -31,9 +27,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kMarker = ".kvlab.json";
+constexpr std::string_view kFresh = ".new-";  // prefix of a top-level file while written
 constexpr int kFolderFormat = 2;
 
-// How the files begin that kvlab writes at the top.
+// First bytes of kvlab's top-level files.
 const std::multimap<std::string, std::string>& known_beginnings() {
   static const std::multimap<std::string, std::string> known = {{"summary.csv", "run,"},
                                                                 {"requests.csv", "run,request,"},
@@ -43,6 +40,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
                                                                 {"steps.csv", "run,sample,"},
                                                                 {"steps.csv", "padded_batch,"},
                                                                 {"kept.jsonl", "{\"run\""},
+                                                                {"kept_steps.jsonl", "{\"run\""},
                                                                 {"answers.csv", "run,recipe,"},
                                                                 {"engine_steps.csv", "run,step,"},
                                                                 {"service.csv", "run,group,"},
@@ -53,6 +51,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
                                                                 {"stores.csv", "run,pool,"},
                                                                 {"trace.json", "{\"displayTimeUnit\""},
                                                                 {"validation.csv", ""},
+                                                                {"expectations.csv", "run,metric,"},
                                                                 {"validation_steps.csv", "padded_batch,"},
                                                                 {"throughput.csv", "time_s,"},
                                                                 {"resolved.yaml", ""},
@@ -65,8 +64,8 @@ nlohmann::json read_json(const fs::path& path) {
   return read_json_object<nlohmann::json>(path);
 }
 
-// Files that the program may leave in a folder before its marker is there.
-bool is_trace_of_start(const std::string& name) { return name == ".lock" || name.starts_with(std::string(kMarker) + ".new"); }
+// Files that kvlab may leave before its marker.
+bool is_trace_of_start(const std::string& name) { return name == ".lock" || is_fresh_name(name, kMarker); }
 
 bool holds_nothing(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
@@ -90,13 +89,32 @@ const std::set<std::string>& ResultsFolder::top_names() {
   return names;
 }
 
+bool is_locked(const fs::path& folder) {
+  const int file = ::open((folder / ".lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return false;
+  const bool is_free = ::flock(file, LOCK_EX | LOCK_NB) == 0;
+  ::close(file);
+  return !is_free;
+}
+
+std::vector<fs::path> unfinished_files(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_table = name.starts_with(kFresh) && ResultsFolder::top_names().contains(name.substr(kFresh.size()));
+    if ((is_table || is_fresh_name(name, kMarker)) && kind_of(entry.path()) == PathKind::kFile) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
 ResultsFolder::ResultsFolder(fs::path folder, const Experiment& experiment, Joins joins) : folder_(std::move(folder)) {
   std::error_code error;
   is_new_ = kind_without_link(folder_) == PathKind::kNothing;
   fs::create_directories(folder_, error);
   if (error) throw InputError(folder_.string() + ": cannot be made: " + error.message());
   const bool is_known = read_marker() || read_numbered();
-  if (!is_known && !holds_nothing(folder_))
+  if (!is_known && !holds_nothing(folder_) && !read_marker())  // another process may have written it meanwhile
     throw InputError(folder_.string() +
                      ": holds files and is no results folder of kvlab, so nothing is written there: choose another "
                      "folder with --out, or an empty one");
@@ -104,7 +122,7 @@ ResultsFolder::ResultsFolder(fs::path folder, const Experiment& experiment, Join
     throw InputError(runs().string() + ": is not a folder; kvlab keeps its runs there: move it away");
   kind_without_link(partial());
   lock_.take(folder_);
-  read_marker();  // written by another program until now
+  read_marker();  // may have been written until now
   require_experiment(experiment, joins);
   write_marker();
   fs::create_directories(runs());
@@ -145,7 +163,7 @@ bool ResultsFolder::read_marker() {
   return true;
 }
 
-// A folder of a version that numbered its runs: by its manifest, or by the runs of a sweep that was cut off.
+// A folder of a version that numbered runs, by its manifest or by runs of an interrupted sweep.
 bool ResultsFolder::read_numbered() {
   const nlohmann::json top = read_json(folder_ / "manifest.json");
   bool is_known =
@@ -179,7 +197,7 @@ void ResultsFolder::require_experiment(const Experiment& experiment, Joins joins
   const fs::path file = fs::weakly_canonical(experiment.file), mine = fs::weakly_canonical(folder_ / file_);
   if (!file_.empty() && (file == mine || is_inside(file, folder_))) return;
   std::error_code error;
-  if (file_.empty() || !fs::exists(mine, error)) {  // it was renamed, or the results were moved away from it
+  if (file_.empty() || !fs::exists(mine, error)) {  // renamed, or the results were moved
     file_ = seen_from(folder_, experiment.file);
     experiment_ = experiment.name;
   } else if (joins == Joins::kNo) {
@@ -204,13 +222,13 @@ void ResultsFolder::require_own(const std::string& name) const {
 
 void ResultsFolder::begin_sweep(const std::vector<std::string>& run_ids, const std::set<std::string>& will_write) {
   for (const std::string& name : will_write) require_own(name);
-  for (const std::string& name : top_names()) fs::remove(fresh_of(name));
+  for (const fs::path& file : unfinished_files(folder_)) fs::remove(file);
   sweep_ = {run_ids.begin(), run_ids.end()};
   write_marker();
   remove_leftovers(runs());
 }
 
-fs::path ResultsFolder::fresh_of(const std::string& name) const { return folder_ / (".new-" + name); }
+fs::path ResultsFolder::fresh_of(const std::string& name) const { return folder_ / (std::string(kFresh) + name); }
 
 void ResultsFolder::replace(const std::map<std::string, fs::path>& fresh) {
   for (const auto& [name, file] : fresh) require_own(name);
@@ -220,10 +238,10 @@ void ResultsFolder::replace(const std::map<std::string, fs::path>& fresh) {
     sync_path(file);
     files_[name].insert(digests[name]);
   }
-  write_marker();  // before they are there: whatever ends the program, they are known
+  write_marker();  // before the renames, so that all files are known after a crash
   for (const auto& [name, file] : fresh) {
     fs::rename(file, folder_ / name);
-    fs::remove(file);  // renaming one link of a file onto another leaves both
+    fs::remove(file);  // renaming onto a hard link of the same file keeps both
     files_[name] = {digests[name]};
   }
   sync_path(folder_);
@@ -232,14 +250,21 @@ void ResultsFolder::replace(const std::map<std::string, fs::path>& fresh) {
 
 void ResultsFolder::replace_texts(const std::map<std::string, std::string>& texts) {
   std::map<std::string, fs::path> fresh;
-  for (const auto& [name, text] : texts) {
-    fresh[name] = fresh_of(name);
-    kind_without_link(fresh[name]);
-    TextFile file(fresh[name]);
-    file.write(text);
-    file.close();
+  try {
+    for (const auto& [name, text] : texts) {
+      fresh[name] = fresh_of(name);
+      kind_without_link(fresh[name]);
+      TextFile file(fresh[name]);
+      file.write(text);
+      file.close();
+    }
+    replace(fresh);
+  } catch (const std::exception&) {
+    std::error_code ignored;
+    for (const auto& [name, file] : fresh)
+      if (kind_of(file) == PathKind::kFile) fs::remove(file, ignored);
+    throw;
   }
-  replace(fresh);
 }
 
 void ResultsFolder::remove(const std::string& name) {
@@ -255,7 +280,7 @@ void ResultsFolder::remove_if_new() {
   std::error_code ignored;
   fs::remove(folder_ / kMarker, ignored);
   fs::remove(folder_ / ".lock", ignored);
-  fs::remove(runs(), ignored);  // if it is empty
+  fs::remove(runs(), ignored);  // succeeds if empty
   fs::remove(folder_, ignored);
 }
 
@@ -265,11 +290,6 @@ void name_results(const std::string& folder) {
   TextFile out(file);
   out.write(fs::absolute(folder).string() + "\n");
   out.close();
-}
-
-std::string program_version() {
-  const std::string commit = KVLAB_COMMIT;
-  return std::string(KVLAB_VERSION) + (commit.empty() ? "" : " (" + commit + ")");
 }
 
 }  // namespace kvlab

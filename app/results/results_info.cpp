@@ -22,7 +22,7 @@ using InfoJson = nlohmann::json;
 
 namespace {
 
-// As 'kind' and 'host' of the experiment say; a host may be a list.
+// From 'kind' and 'host', which may be a list.
 std::string kind_of_results(const fs::path& folder) {
   YAML::Node root;
   try {
@@ -70,7 +70,7 @@ void count_runs(const InfoJson& marker, ResultsInfo& info) {
   for (const auto& entry : fs::directory_iterator(info.folder / "runs", error)) {
     const std::string id = entry.path().filename().string();
     if (id.starts_with(".")) continue;
-    const bool is_complete = fs::exists(entry.path() / "manifest.json", error);  // it is written last
+    const bool is_complete = fs::exists(entry.path() / "manifest.json", error);  // written last
     if (sweep.contains(id))
       info.num_finished += is_complete ? 1 : 0;
     else

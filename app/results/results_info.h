@@ -7,31 +7,31 @@
 
 namespace kvlab {
 
-inline constexpr const char* kResultsRoot = "results";  // the folder that `run` writes results/NAME to
+inline constexpr const char* kResultsRoot = "results";  // `run` writes results/NAME
 
-// The content of a results folder, read without its lock: a sweep may be writing there.
+// Read without the lock: a sweep may be writing.
 struct ResultsInfo {
   std::filesystem::path folder;
-  std::string experiment, file;  // of the newest sweep; the file as it was given
+  std::string experiment, file;  // newest sweep; file as given
   std::string kind;              // "simulation", "replay", "sim, engine", ...
-  std::string finished;          // when the newest sweep ended; "" of one that was cut off
-  std::size_t num_runs = 0;      // of the newest sweep
-  std::size_t num_finished = 0;  // of these
+  std::string finished;          // end of the newest sweep; "" if interrupted
+  std::size_t num_runs = 0;      // newest sweep
+  std::size_t num_finished = 0;  // of num_runs
   std::size_t num_unused = 0;    // complete runs of other sweeps
-  std::uintmax_t bytes = 0;      // of all files, figures included
-  bool has_other_code = false;   // its newest sweep was made by another version of the program's core
+  std::uintmax_t bytes = 0;      // including figures
+  bool has_other_code = false;   // the newest sweep used another version of the core
 };
 
-// True for a folder that kvlab marked as results, or that an earlier version wrote.
+// True for a folder marked by kvlab or written by an earlier version.
 bool is_results_folder(const std::filesystem::path& folder);
 
-// InputError: it is none.
+// Throws InputError if not a results folder.
 ResultsInfo read_results_info(const std::filesystem::path& folder);
 
-// `named` itself where it is a results folder, else results/`named`. InputError that suggests a name: there is neither.
+// `named` if it is a results folder, else results/`named`. Throws InputError with a suggestion if neither exists.
 std::filesystem::path find_results(const std::string& named);
 
-// The results folders in a folder, sorted, and the number of other entries.
+// folders: sorted; num_others: other entries.
 struct ResultsFound {
   std::vector<std::filesystem::path> folders;
   std::size_t num_others = 0;

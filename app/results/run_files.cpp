@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -10,6 +11,7 @@
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
 #include "base/csv.h"
+#include "base/open_error.h"
 
 namespace kvlab {
 
@@ -17,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Before the id of the run and the number of the process in the name of the folder.
+// Prefix; the run's id and the process number follow.
 constexpr const char* kBeingWritten = ".new-";
 
 constexpr const char* kRequestColumns =
@@ -30,7 +32,14 @@ constexpr const char* kTimelineColumns =
 constexpr const char* kGroupColumns = "run,request,client,class\n";
 constexpr const char* kTransferColumns = "run,request,from,to,tokens,bytes,calls,ready_ns,asked_ns,end_ns\n";
 
-struct Instant {  // formats as ns, or as nothing when it never came
+void remove_quietly(const fs::path& folder, const std::set<std::string>& names) noexcept {
+  try {
+    if (kind_of(folder) == PathKind::kFolder) remove_files(folder, names, "manifest.json");
+  } catch (const std::exception&) {  // left to the next sweep
+  }
+}
+
+struct Instant {  // ns, or "" if never reached
   Time at;
 };
 
@@ -53,9 +62,21 @@ RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& t
       fresh_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())),
       id_(std::move(id)),
       times_policy_(times_policy) {
-  if (!fs::create_directory(fresh_)) throw std::runtime_error(fresh_.string() + ": is there already; remove it");
+  std::error_code error;
+  const bool is_new = fs::create_directory(fresh_, error);
+  if (error) throw std::runtime_error(fresh_.string() + ": cannot be written: " + error.message());
+  if (!is_new) throw std::runtime_error(fresh_.string() + ": is there already; remove it");
+  struct Guard {  // removes all on failure, such as a full disk
+    const fs::path& fresh;
+    const std::set<std::string>& names;
+    bool is_done = false;
+    ~Guard() {
+      if (!is_done) remove_quietly(fresh, names);
+    }
+  } guard{fresh_, names_};
   add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
-  if (!tables.contains("requests.csv")) return;
+  guard.is_done = !tables.contains("requests.csv");
+  if (guard.is_done) return;
   requests_ = std::make_unique<TextFile>(make("requests.csv"));
   requests_->print("{}{}\n", kRequestColumns, times_policy_ ? kPolicyColumns : "");
   timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
@@ -69,14 +90,10 @@ RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& t
     groups_->write(kGroupColumns);
   }
   if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
+  guard.is_done = true;
 }
 
-RunFiles::~RunFiles() {
-  try {
-    if (kind_of(fresh_) == PathKind::kFolder) remove_files(fresh_, names_, "manifest.json");
-  } catch (const std::exception&) {  // the next sweep removes it
-  }
-}
+RunFiles::~RunFiles() { remove_quietly(fresh_, names_); }
 
 fs::path RunFiles::make(const std::string& name) {
   names_.insert(name);
@@ -84,6 +101,7 @@ fs::path RunFiles::make(const std::string& name) {
 }
 
 void RunFiles::request(const RequestRecord& r) {
+  if (!requests_) return;
   requests_->print("{},{},{},", id_, r.number, r.replica);
   if (r.session >= 0) requests_->print("{}", r.session);
   requests_->print(",{},{},{},{},{},{},{},{},{},{},{}", Instant{r.arrival}, Instant{r.queued}, Instant{r.scheduled}, Instant{r.first_token},
@@ -103,6 +121,7 @@ void RunFiles::write_groups(const RequestRecord& r) {
 }
 
 void RunFiles::sample(const TimelineSample& s) {
+  if (!timeline_) return;
   timeline_->print("{},{},{},{},{},{},{},{},{},{},{}\n", id_, s.replica, ns(s.at), s.running, s.waiting, s.swapped, s.used_blocks,
                    s.cached_blocks, s.free_blocks, s.prompt_tokens, s.output_tokens);
   if (perfetto_) perfetto_->sample(s);
@@ -110,7 +129,7 @@ void RunFiles::sample(const TimelineSample& s) {
 
 void RunFiles::step(const InFlightStep& step, const ReplicaState& state) { perfetto_->step(step, state); }
 
-void RunFiles::event(const RequestEventRecord& event) {
+void RunFiles::event(const EventRecord& event) {
   if (perfetto_) perfetto_->event(event);
 }
 
@@ -127,11 +146,22 @@ void RunFiles::add_file(const std::string& name, const std::string& text) {
   file.close();
 }
 
-void RunFiles::copy_file(const std::string& name, const fs::path& from) { fs::copy_file(from, make(name)); }
+// In pieces: fs::copy_file reports a full disk as "Input/output error".
+void RunFiles::copy_file(const std::string& name, const fs::path& from) {
+  TextFile file(make(name));
+  std::ifstream stream(from, std::ios::binary);
+  if (!stream) throw std::runtime_error(open_error(from.string()));
+  std::string piece(std::size_t{1} << 20, '\0');
+  while (stream) {
+    stream.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    file.write(std::string_view(piece).substr(0, static_cast<std::size_t>(stream.gcount())));
+  }
+  file.close();
+}
 
 namespace {
 
-// Foreign files in the earlier run's folder go to the new one.
+// Moves foreign files from the earlier run's folder.
 void keep_other_files(const fs::path& earlier, const fs::path& target, const std::set<std::string>& names) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(earlier))
@@ -185,7 +215,7 @@ std::size_t remove_leftovers(const fs::path& runs) {
     if (is_leftover(entry.path())) found.push_back(entry.path());
   for (const fs::path& folder : found) {
     const RunManifest manifest = read_run_manifest(folder);
-    const fs::path run = runs / manifest.id;  // the folder may be what the run has replaced
+    const fs::path run = runs / manifest.id;  // `folder` may be the replaced run
     if (manifest.is_finished && kind_of(run) == PathKind::kFolder) keep_other_files(folder, run, manifest.file_names());
     remove_files(folder, manifest.file_names(), "manifest.json");
   }

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/results/safe_files.h"
-#include "app/runs/run_kind.h"
+#include "app/runs/kinds/run_kind.h"
 #include "base/json_text.h"
 
 namespace kvlab {

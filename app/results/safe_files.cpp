@@ -44,7 +44,7 @@ std::string digest_of_file(const fs::path& path) { return fmt::format("{} {}", f
 
 void sync_path(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  const bool is_synced = file >= 0 && (::fsync(file) == 0 || errno == EINVAL);  // some file systems cannot
+  const bool is_synced = file >= 0 && (::fsync(file) == 0 || errno == EINVAL);  // EINVAL: not supported by the file system
   const int why = errno;
   if (file >= 0) ::close(file);
   if (!is_synced) throw std::runtime_error(path.string() + ": cannot be written: " + std::strerror(why));
@@ -53,7 +53,7 @@ void sync_path(const fs::path& path) {
 void sync_folder_of(const std::vector<fs::path>& files, const fs::path& folder) {
   for (const fs::path& path : files) {
     const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (file < 0) continue;  // told of below
+    if (file < 0) continue;  // sync_path reports it
     ::sync_file_range(file, 0, 0, SYNC_FILE_RANGE_WRITE);
     ::close(file);
   }
@@ -65,7 +65,7 @@ void exchange_folders(const fs::path& fresh, const fs::path& target) {
   if (kind_of(target) == PathKind::kNothing) return fs::rename(fresh, target);
   constexpr unsigned kExchange = 2;  // RENAME_EXCHANGE
   if (::syscall(SYS_renameat2, AT_FDCWD, fresh.c_str(), AT_FDCWD, target.c_str(), kExchange) == 0) return;
-  fs::path aside = fresh;  // a file system that cannot exchange
+  fs::path aside = fresh;  // the file system cannot exchange
   aside += ".old";
   fs::rename(target, aside);
   fs::rename(fresh, target);
@@ -82,7 +82,7 @@ void remove_files(const fs::path& folder, const std::set<std::string>& names, co
   std::error_code ignored;
   std::size_t others = 0;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) others += entry.path().filename() == last ? 0 : 1;
-  if (others > 0) return;  // somebody else's; the folder stays as it is known
+  if (others > 0) return;  // foreign files: keep the marked folder
   remove(last);
   fs::remove(folder, ignored);
 }

@@ -11,26 +11,26 @@
 
 namespace kvlab {
 
-// Files and folders that the program replaces or removes. None of these functions follows a symbolic link in the last part of a path.
+// No function follows a symbolic link in a path's last part.
 
 enum class PathKind : std::uint8_t { kNothing, kFile, kFolder, kLink, kOther };
 PathKind kind_of(const std::filesystem::path& path);
 
-// Kind of the existing entry; a link is an InputError that names it.
+// Throws InputError for a link.
 PathKind kind_without_link(const std::filesystem::path& path);
 
-// Size and fingerprint of a file's bytes: "1234 9f86d081884c7d65".
+// Size and fingerprint: "1234 9f86d081884c7d65".
 std::string digest_of_file(const std::filesystem::path& path);
 
-// Returns once the written bytes are on the disk. A folder: the names in it.
+// Waits until the bytes, or a folder's names, are on disk.
 void sync_path(const std::filesystem::path& path);
-// The same of some files and last of the folder that they are in: all are on their way before the first is waited for.
+// Syncs files concurrently, then their folder.
 void sync_folder_of(const std::vector<std::filesystem::path>& files, const std::filesystem::path& folder);
 
-// Puts the folder `fresh` in the place of `target`. `fresh` then holds the earlier content of `target`, if any.
+// Swaps `fresh` into the place of `target`; `fresh` then holds the old content, if any.
 void exchange_folders(const std::filesystem::path& fresh, const std::filesystem::path& target);
 
-// Removes those of the named files that are in the folder, and the folder itself where nothing else is left. `last` is removed last.
+// Removes the named files, `last` at the end, and the folder if then empty.
 void remove_files(const std::filesystem::path& folder, const std::set<std::string>& names, const std::string& last);
 
 }  // namespace kvlab

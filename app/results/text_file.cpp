@@ -1,7 +1,5 @@
 #include "app/results/text_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -9,8 +7,8 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "app/results/safe_files.h"
 #include "base/error.h"
+#include "base/fresh_file.h"
 #include "base/hash.h"
 #include "base/open_error.h"
 #include "base/read_file.h"
@@ -42,13 +40,9 @@ void TextFile::close() {
 }
 
 void replace_file(const fs::path& path, std::string_view text) {
-  fs::path fresh = path;
-  fresh += ".new" + std::to_string(::getpid());
-  TextFile file(fresh);
+  FreshFile file(path);
   file.write(text);
-  file.close();
-  sync_path(fresh);
-  fs::rename(fresh, path);
+  file.keep();
 }
 
 std::uint64_t fingerprint_of_text(std::string_view text, std::uint64_t seed) {

@@ -12,8 +12,7 @@
 
 namespace kvlab {
 
-// A file being written, with a buffer of its own. Every failure (a full disk, a folder that vanished) is a std::runtime_error
-// that names the file; close() is where the last of them shows, so it must be called.
+// Buffered output file. Failures throw std::runtime_error with the name; call close() to see the last ones.
 class TextFile {
  public:
   explicit TextFile(const std::filesystem::path& path);
@@ -38,12 +37,12 @@ class TextFile {
   fmt::memory_buffer buffer_;
 };
 
-// Puts `text` in place of `path` in one rename, so that readers see the old or the new file, never half of one, even after a power cut.
+// Writes by rename: readers see the old or the new file, even after a power cut.
 void replace_file(const std::filesystem::path& path, std::string_view text);
 
-// A 64-bit fingerprint of a file's bytes; of a folder: of the names and bytes of the files in it, at any depth.
+// 64-bit fingerprint of a file; of a folder, over names and bytes of all files below.
 std::uint64_t fingerprint_of_path(const std::filesystem::path& path);
-// The same of some files of a folder, whatever their order.
+// The same for some files of a folder, in any order.
 std::uint64_t fingerprint_of_files(const std::filesystem::path& folder, std::vector<std::filesystem::path> files);
 std::uint64_t fingerprint_of_text(std::string_view text, std::uint64_t seed = 0);
 std::string hex(std::uint64_t value);

@@ -8,7 +8,7 @@
 
 #include "app/results/safe_files.h"
 #include "app/results/text_file.h"
-#include "app/runs/run_kind.h"
+#include "app/runs/kinds/run_kind.h"
 #include "base/csv.h"
 
 namespace kvlab {
@@ -28,7 +28,7 @@ bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& 
   };
   try {
     for (const auto& row : read_csv(folder.path() / "summary.csv").rows) add(found, row[0]);
-  } catch (const InputError&) {  // it is not there, or broken
+  } catch (const InputError&) {  // missing or broken
     return false;
   }
   std::vector<std::string> wanted;
@@ -47,7 +47,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// The columns of a joined table of at least one file: those of the file that has most. Others lack some of its last ones, or are refused.
+// Columns of the longest header. Others must be prefixes of it.
 std::string joined_header(const std::vector<fs::path>& parts) {
   std::vector<std::string> headers;
   std::transform(parts.begin(), parts.end(), std::back_inserter(headers), first_line);
@@ -58,7 +58,7 @@ std::string joined_header(const std::vector<fs::path>& parts) {
   return most;
 }
 
-// Rows that lack the last columns: their fields are empty. A quoted field may span lines.
+// Appends rows with empty trailing fields. A quoted field may span lines.
 void append_padded(TextFile& out, std::ifstream& rows, const std::string& padding) {
   bool is_quoted = false;
   for (std::string line; std::getline(rows, line);) {
@@ -67,7 +67,7 @@ void append_padded(TextFile& out, std::ifstream& rows, const std::string& paddin
   }
 }
 
-// Appends `path` to `out`: of a table the rows, with an empty field for each column of `header` that it lacks; of other files all lines.
+// Appends a table's rows, padded to `header`; of other files, all lines.
 void append_rows(TextFile& out, const fs::path& path, const std::string& header) {
   std::ifstream stream(path, std::ios::binary);
   std::string first;
@@ -83,7 +83,7 @@ void append_rows(TextFile& out, const fs::path& path, const std::string& header)
   }
 }
 
-// Joins a run's table with the sweep's axes: run, axes, seed, and the columns that are no axis.
+// Inserts the axes: run, axes, seed, other columns.
 class SummaryJoin {
  public:
   SummaryJoin(const fs::path& path, std::vector<std::string> axes) : out_(path), axes_(std::move(axes)) {}
@@ -106,7 +106,7 @@ class SummaryJoin {
     std::vector<std::string> header{columns[0]};
     header.insert(header.end(), axes_.begin(), axes_.end());
     for (std::size_t c = 1; c < columns.size(); ++c) {
-      if (std::find(axes_.begin(), axes_.end(), columns[c]) != axes_.end()) continue;  // it is an axis, too
+      if (std::find(axes_.begin(), axes_.end(), columns[c]) != axes_.end()) continue;  // also an axis
       kept_.push_back(c);
       header.push_back(columns[c]);
     }
@@ -129,11 +129,11 @@ void join_summaries(const fs::path& fresh, const View& view) {
   join.close();
 }
 
-// False: no run has such a table.
+// Returns false if no run has the table.
 bool join_table(const fs::path& fresh, const std::vector<fs::path>& parts) {
   if (parts.empty()) return false;
   std::error_code cannot_link;
-  if (parts.size() == 1) fs::create_hard_link(parts[0], fresh, cannot_link);  // large files are not kept twice
+  if (parts.size() == 1) fs::create_hard_link(parts[0], fresh, cannot_link);  // saves space
   if (parts.size() == 1 && !cannot_link) return true;
   TextFile out(fresh);
   const std::string header = parts[0].extension() == ".csv" ? joined_header(parts) : "";
@@ -156,7 +156,7 @@ View view_of(const ResultsFolder& folder, const Experiment& experiment, const st
 }
 
 void join_runs(ResultsFolder& folder, const View& view) {
-  std::vector<const ViewRow*> runs;  // each once
+  std::vector<const ViewRow*> runs;  // distinct
   std::set<std::string> seen;
   for (const ViewRow& row : view.rows)
     if (seen.insert(row.id).second) runs.push_back(&row);

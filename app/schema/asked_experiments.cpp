@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <string_view>
 
-#include "app/runs/attention_samples.h"
-#include "app/runs/experiment.h"
-#include "app/runs/latency_limit.h"
-#include "app/runs/run_kind.h"
+#include "app/runs/accuracy/attention_samples.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/latency_limit.h"
+#include "app/runs/sweep/experiment.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "base/error.h"
-#include "base/spec_file.h"
+#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -19,7 +21,7 @@ namespace {
 
 constexpr const char* kFileName = "experiment_of_the_schema";
 
-// Readers ask for most keys whether they are there or not; the keys of some mappings only where the mapping is there. So these have each.
+// Readers ask for keys of some mappings only if these are present, so these experiments have each such mapping.
 constexpr std::array kExperiments = {
     // Simulation.
     R"(
@@ -32,7 +34,7 @@ qoe: {ttft_ms: 1}
 validate: {max_diff_frac: 1}
 images: {tokens_each: 10, encoder: clip-vit-l-14-336}
 paths_from: {working_folder: ., experiment_folder: .}
-figures: {NAME: {title: a, only: {NAME: a}, names: {NAME: a}}, OTHER: {only: a}}
+figures: {NAME: {metric: ttft, title: a, only: {NAME: a}, names: {NAME: a}}, OTHER: {metric: ttft, only: a}}
 trace:
   generate:
     requests: 10
@@ -56,7 +58,7 @@ samples: {NAME: {file: none.safetensors}}
 load_frac: 0.5
 trace: {file: traces/samples/azure_like.csv, arrival: {poisson: {rate_per_s: 1}}}
 )",
-    // Recorded log, its folders, the older name of a key.
+    // Recorded log and its folders; the older name of a key.
     R"(
 model: gemma-2b
 hardware: h100
@@ -108,7 +110,7 @@ host: replay
 kv_policy: {recipe: snapkv, compression_ratio: 0.5, prefill_selector: all}
 samples: {NAME: {file: none.safetensors}}
 )",
-    // Graded answers, and serving by the engine.
+    // Graded answers; serving by the engine.
     R"(
 host: engine
 model: engine/probe
@@ -126,7 +128,7 @@ trace: {file: traces/samples/azure_like.csv}
 
 constexpr const char* kServed = "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: traces/samples/azure_like.csv}\n";
 
-// One for each quantity that `search` varies, with every limit that it takes.
+// One per quantity that `search` varies, with every limit.
 std::vector<std::string> search_experiments() {
   std::string limits;
   for (const std::string& column : latency_limit_columns()) limits += ", " + column + ": 1";
@@ -136,12 +138,12 @@ std::vector<std::string> search_experiments() {
   return texts;
 }
 
-// One for each name of a key whose names are in no registry, with the parameters that the name needs.
+// One per name that is in no registry, with its required parameters.
 std::vector<std::string> named_experiments() {
   std::vector<std::string> texts;
-  for (const char* format : {"bundle", "vidur", "kvlab"})
-    texts.push_back(fmt::format("{}profile: {{{}: {{path: none}}}}\n", kServed, format));
-  texts.push_back(fmt::format("{}profile: {{aisimulate: {{system: none}}}}\n", kServed));
+  texts.push_back(fmt::format("{}expect: {{NAME: {{max: 1}}}}\n", kServed));
+  for (const std::string& format : profile_format_names())
+    texts.push_back(fmt::format("{}profile: {{{}: {{{}: none}}}}\n", kServed, format, make_profile_format(format)->folder_key()));
   for (const std::string& engine : yaml_names(profiles_folder() + "/engines"))
     texts.push_back(fmt::format("{}engine: {{{}: {{}}}}\n", kServed, engine));
   texts.push_back(fmt::format("{}parallel: {{tp: 2, overlap: {{token_weave: {{}}}}}}\n", kServed));
@@ -149,8 +151,8 @@ std::vector<std::string> named_experiments() {
   return texts;
 }
 
-// Reads an experiment for the keys that readers ask for. It may end in an error, because files are not there; the keys asked for until then
-// count. Error (InternalError): readers do not know a key of it, so it ends before they asked for all.
+// Records the keys asked for while reading an experiment. Missing files may end it; keys up to then count. Throws InternalError if
+// readers do not know one of its keys.
 void read_for_its_keys(const std::string& text) {
   const std::filesystem::path sources = std::filesystem::path(profiles_folder()).parent_path();
   try {
@@ -167,7 +169,7 @@ void read_for_its_keys(const std::string& text) {
   }
 }
 
-// Samples are made when a run replays them, so their keys are read apart from the experiments.
+// Samples are only read when a run replays them.
 std::vector<AskedKeys::Asked> asked_of_samples() {
   std::vector<ParamDoc> docs;
   const AskedKeys asked("<sample");

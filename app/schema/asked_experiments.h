@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "base/asked_keys.h"
+#include "base/config/asked_keys.h"
 
 namespace kvlab {
 
-// The keys that readers of experiments ask for, of every kind of run.
+// The keys that readers ask for, over every kind of run.
 std::vector<AskedKeys::Asked> asked_of_experiments();
 
 }  // namespace kvlab

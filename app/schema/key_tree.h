@@ -4,18 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "base/asked_keys.h"
+#include "base/config/asked_keys.h"
 
 namespace kvlab {
 
-// A key with its documentation, and the keys below it.
 struct KeyNode {
   AskedKeys::Asked doc;
-  bool has_default = true;  // doc.fallback is that of every experiment
+  bool has_default = true;  // doc.fallback holds in every experiment
   std::map<std::string, KeyNode> below;
 };
 
-// The keys that readers asked for, as a tree. Keys that users name themselves become one node, kUserNamed.
+// The tree of keys asked for. Keys named by users become one node, kUserNamed.
 KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked);
 
 inline constexpr const char* kUserNamed = "NAME";

@@ -52,6 +52,8 @@ const std::map<std::string, std::string> kMappingTexts = {
     {"figures", "figures by name: changes of the usual ones, and others; 'all' changes every figure"},
     {"figures.NAME", "this figure; docs/figures.md"},
     {"figures.NAME.names", "names that the figure prints, by what they take the place of"},
+    {"expect", "limits of metrics that every run must meet, else the exit status is 3; docs/experiments.md"},
+    {"expect.NAME", "limits of this column of summary.csv"},
     {"paths_from", "folders in which the experiment's files are looked for, in a resolved experiment"},
     {"order.vtc.weights", "weights of clients by name"},
     {"length.fixed", "always the same number"},
@@ -70,6 +72,9 @@ const std::map<std::string, std::string> kMappingTexts = {
     {"arrival.constant", "equal gaps"},
     {"arrival.on_off", "Poisson at two rates in turn"},
     {"arrival.trace", "as recorded, at a multiple of the recorded rate"},
+    {"arrival.stages", "rates, ramps and bursts one after the other; a list, or a mapping with their names"},
+    {"arrival.ramp", "a rate that changes linearly, and then stays"},
+    {"arrival.bursts", "so many requests at once, again and again"},
     {"arrival.closed_loop", "a constant number of sessions: one ends, another comes"}};
 
 }  // namespace

@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// The description of a key whose readers state none, which are mappings and keys that are read in another place. path: "trace.generate".
-// "": there is none.
+// Description of a key for which readers state none, such as a mapping. path: "trace.generate". Returns "" if there is none.
 std::string mapping_text(const std::string& path);
 
 }  // namespace kvlab

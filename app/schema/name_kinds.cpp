@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "app/schema/mapping_texts.h"
-#include "base/registry.h"
+#include "base/config/registry.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/dispatcher/dispatcher.h"
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 #include "policies/order/order.h"
 #include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
@@ -72,7 +72,7 @@ const std::map<std::string, NameKind>& name_kinds() {
 
 namespace {
 
-// The kind of name that a key has, by the mapping or the kind of policy that the key is of.
+// Kind of a key's names, by mapping or by kind of policy, then key.
 const std::map<std::string, std::map<std::string, std::string>> kNameKinds = {
     {"",
      {{"scheduler", "scheduler"},
@@ -98,7 +98,7 @@ const std::map<std::string, std::map<std::string, std::string>> kNameKinds = {
       {"prefill_selector", "prefill_selector"},
       {"prompt_pruner", "prompt_pruner"},
       {"prompt_rewriter", "prompt_rewriter"}}},
-    // Parameters that name another policy, by the kind of their own.
+    // Parameters that name another policy, by kind of the owner.
     {"arrivals", {{"think_time", "wait"}}},
     {"arrivals_of_file", {{"think_time", "wait"}}},
     {"scheduler", {{"batching", "scheduler"}}},

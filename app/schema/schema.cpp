@@ -5,17 +5,17 @@
 #include <set>
 #include <utility>
 
-#include "app/runs/experiment.h"
-#include "app/runs/serving_system.h"
-#include "app/runs/slo.h"
+#include "app/runs/plan/serving_system.h"
+#include "app/runs/plan/slo.h"
+#include "app/runs/sweep/experiment.h"
 #include "app/schema/asked_experiments.h"
 #include "app/schema/key_tree.h"
 #include "app/schema/mapping_texts.h"
 #include "app/schema/name_kinds.h"
 #include "app/schema/value_schema.h"
+#include "base/config/spec_file.h"
 #include "base/error.h"
-#include "base/spec_file.h"
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 
 namespace kvlab {
 
@@ -23,7 +23,7 @@ using Json = SchemaJson;
 
 namespace {
 
-// Names of files that a text may give, by the last part of its path.
+// File names that a text may give, by the last part of its path.
 const std::map<std::string, std::vector<std::string>>& named_files() {
   static const std::map<std::string, std::vector<std::string>> names = {{"hardware", yaml_names(profiles_folder() + "/hardware")},
                                                                         {"model", yaml_names(profiles_folder() + "/models")},
@@ -34,7 +34,7 @@ const std::map<std::string, std::vector<std::string>>& named_files() {
   return names;
 }
 
-// The files that the text at `path` names; "": it names none of these.
+// Key of named_files() for the text at `path`, or "".
 std::string files_named_by(const std::string& path) {
   static const std::map<std::string, std::string> files = {{"hardware", "hardware"},
                                                            {"model", "model"},
@@ -56,16 +56,16 @@ bool is_percentile(const std::string& key) {
 
 std::string key_path(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
 
-// Makes the schemas of mappings and of kinds of names. Each is one of $defs, so that what is named in several places is there once.
+// Makes schemas of mappings and kinds of names. Shared ones are in $defs.
 class SchemaMaker {
  public:
   explicit SchemaMaker(const KeyNode& root) : root_(root) {}
 
-  // The schema of a mapping. owner: as name_kind_of() has it.
+  // owner: as for name_kind_of().
   Json mapping(const std::string& owner, const std::string& path, const KeyNode& node) {
     Json properties = Json::object(), patterns = Json::object(), others = false;
     for (const auto& [key, below] : node.below) {
-      // Readers take a key that a pool does not have from the experiment, so the experiment's keys are those of a pool, too.
+      // A pool inherits the experiment's keys, so it takes them, too.
       const auto of_root = path == kPool ? root_.below.find(key) : root_.below.end();
       const Json schema = of_root == root_.below.end() ? key_schema(owner, path, key, below) : key_schema("", "", key, of_root->second);
       if (key == kUserNamed)
@@ -82,7 +82,7 @@ class SchemaMaker {
     return schema;
   }
 
-  // {$defs}, with the names of files and the environment variables.
+  // $defs, including file names and environment variables.
   [[nodiscard]] Json defs() const {
     Json all = {
         {"variable", {{"type", "string"}, {"pattern", R"(\$\{[A-Za-z_])"}, {"description", "the value of an environment variable"}}}};
@@ -114,7 +114,7 @@ class SchemaMaker {
     return swept(any_of({value, ref_to(mapping_def(path, node)), {{"type", "null"}}}));
   }
 
-  // The names below a key, each with its parameters or without.
+  // Names below a key, with or without parameters.
   Json alternatives(const std::string& path, const KeyNode& node) {
     Json all = Json::object();
     for (const auto& [name, below] : node.below) {
@@ -132,7 +132,7 @@ class SchemaMaker {
     return def;
   }
 
-  // A policy's parameters may name policies of its own kind, so the name is taken before they are described.
+  // Registers the name first, since parameters may name policies of the same kind.
   std::string kind_def(const std::string& kind) {
     if (defs_.contains(kind)) return kind;
     defs_[kind] = nullptr;
@@ -146,7 +146,6 @@ class SchemaMaker {
     return kind;
   }
 
-  // The parameters of one name of a kind.
   Json policy(const std::string& kind, const NameKind& names, const std::string& name) {
     std::vector<ParamDoc> docs;
     const std::string owner = kind + " '" + name + "'";
@@ -154,9 +153,14 @@ class SchemaMaker {
     try {
       Params p = Params::describing(owner, docs);
       names.describe(name, p);
-    } catch (const InputError&) {  // a combination of defaults that it refuses; what it asked for until then counts
+    } catch (const InputError&) {  // defaults refused in combination; keys asked for until then count
     }
-    Json schema = any_of({mapping(kind, key_path(kind, name), key_tree(asked.all())), {{"type", "null"}}});
+    const KeyNode tree = key_tree(asked.all());
+    const Json own = mapping(kind, key_path(kind, name), tree);
+    // A mapping of user-chosen names may also be a list (base/config/stage_lists.h).
+    const bool is_by_name = tree.below.size() == 1 && tree.below.contains(kUserNamed);
+    const Json list = is_by_name ? Json{{"type", "array"}, {"items", own["additionalProperties"]}, {"minItems", 1}} : Json();
+    Json schema = any_of({own, list, {{"type", "null"}}});
     if (const std::string summary = names.summary(name); !summary.empty()) schema["description"] = summary;
     return schema;
   }
@@ -167,7 +171,7 @@ class SchemaMaker {
   std::map<std::string, Json> defs_;
 };
 
-// `system: {NAME: {parts}}`: every system takes the same parts, with the schemas that they have in the experiment.
+// `system: {NAME: {parts}}`: every system takes the same parts, with the experiment's schemas.
 Json system_schema(const Json& experiment, const Json& pool) {
   const auto some_of = [](const Json& properties, const std::set<std::string>& keys) {
     Json some = Json::object();
@@ -195,8 +199,8 @@ Json system_schema(const Json& experiment, const Json& pool) {
 SchemaJson experiment_schema_json() {
   KeyNode tree = key_tree(asked_of_experiments());
   for (auto& [key, node] : tree.below["kv_policy"].below)
-    if (key != "recipe") node.doc.fallback.clear();                // the default is the recipe's
-  tree.below["pools"].below[kUserNamed].below.erase("kv_policy");  // asked for to be refused there
+    if (key != "recipe") node.doc.fallback.clear();                // the recipe has the default
+  tree.below["pools"].below[kUserNamed].below.erase("kv_policy");  // only asked for to refuse it
   SchemaMaker maker(tree);
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "KVLab experiment"},

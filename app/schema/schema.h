@@ -6,10 +6,9 @@
 
 namespace kvlab {
 
-// The JSON Schema (draft 2020-12) of experiment files. Its keys are those that the readers of experiments ask for, with their types, ranges
-// and meanings; names of policies, systems and SLOs come from the registries and folders. A list may replace every value, as
-// in an experiment, and "${NAME}" in that of a number.
+// JSON Schema (draft 2020-12) of experiment files, from the keys that readers ask for and names in registries and folders. Any value may be
+// a list, any number "${NAME}".
 SchemaJson experiment_schema_json();
-std::string experiment_schema();  // the same as text
+std::string experiment_schema();  // as text
 
 }  // namespace kvlab

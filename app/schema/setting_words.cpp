@@ -11,7 +11,7 @@ namespace {
 
 using SettingWords = std::vector<std::pair<std::string, std::string>>;
 
-// The alternatives that a schema names, references and `anyOf` resolved. Lists are left out: --set has one value.
+// Alternatives of a schema with references and `anyOf` resolved. Without lists: --set takes one value.
 class Forms {
  public:
   Forms(const SchemaJson& root, const std::vector<const SchemaJson*>& schemas) : root_(root) {
@@ -24,7 +24,7 @@ class Forms {
     return std::any_of(all_.begin(), all_.end(), [](const SchemaJson* form) { return form->contains("properties"); });
   }
 
-  // Something else than a mapping, a list or null.
+  // True if some form is not a mapping, list or null.
   [[nodiscard]] bool has_values() const {
     return std::any_of(all_.begin(), all_.end(), [](const SchemaJson* form) {
       const auto type = form->find("type");
@@ -32,7 +32,7 @@ class Forms {
     });
   }
 
-  // The schemas of a key. Keys that users name have one schema for all.
+  // Schemas of a key. All user-named keys share one.
   [[nodiscard]] std::vector<const SchemaJson*> below(const std::string& key) const {
     std::vector<const SchemaJson*> found;
     for (const SchemaJson* form : all_) {
@@ -67,7 +67,7 @@ std::string description_in(const SchemaJson& schema) { return schema.value("desc
 
 std::string value_text(const SchemaJson& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-// KEY= of each key that takes a value and KEY. of each that has keys.
+// KEY= for keys with values, KEY. for keys with subkeys.
 SettingWords key_words(const SchemaJson& root, const Forms& forms, const std::string& before) {
   std::map<std::string, std::string> words;
   for (const SchemaJson* form : forms.all()) {
@@ -81,7 +81,7 @@ SettingWords key_words(const SchemaJson& root, const Forms& forms, const std::st
   return {words.begin(), words.end()};
 }
 
-// The values of a key that has a closed set of them, with the descriptions of the parameters that the same names have.
+// Values of a closed set, with the descriptions of parameters of the same name.
 SettingWords value_words(const Forms& forms, const std::string& before) {
   std::map<std::string, std::string> words;
   for (const SchemaJson* form : forms.all()) {

@@ -27,7 +27,7 @@ Json number_schema(const char* type, const std::string& range) {
   return schema;
 }
 
-// Texts may look like numbers or flags in YAML.
+// YAML may read a text as a number or flag.
 Json text_schema() { return {{"type", Json::array({"string", "number", "boolean"})}}; }
 
 Json choice_schema(const std::string& names) {

@@ -4,30 +4,30 @@
 #include <string>
 #include <vector>
 
-#include "base/asked_keys.h"
+#include "base/config/asked_keys.h"
 
 namespace kvlab {
 
 using SchemaJson = nlohmann::ordered_json;
 
-// The schema of a value by the documentation of its key: type, range, choices. Null: the documentation says nothing about it.
+// Schema of a value by its key's documentation: type, range, choices. Null if undocumented.
 SchemaJson value_schema(const AskedKeys::Asked& doc);
 
-// `value`, or a list of such values, which is an axis of a sweep, or ${NAME}, an environment variable.
+// `value`, a list of such values (a sweep's axis), or ${NAME} (environment variable).
 SchemaJson swept(const SchemaJson& value);
 
 SchemaJson any_of(std::vector<SchemaJson> forms);
 
-// A reference to one of the schema's $defs.
+// Reference into $defs.
 SchemaJson ref_to(const std::string& def);
 
-// One of `names`, or the path of a file or folder, or the id of a model hub: these have a slash or an extension.
+// One of `names`, or a path or hub id, which have a slash or an extension.
 SchemaJson name_or_path(const std::vector<std::string>& names);
 
-// `NAME` or `{NAME: {parameters}}`: properties are the schemas of the parameters by name.
+// `NAME` or `{NAME: {parameters}}`. properties: schemas of the parameters by name.
 SchemaJson named_schema(const SchemaJson& properties);
 
-// The description of a key for editors: meaning, unit and default.
+// Meaning, unit and default of a key, for editors.
 std::string description_of(const AskedKeys::Asked& doc, const std::string& key);
 
 }  // namespace kvlab

@@ -1,6 +1,6 @@
-// Decode steps of a model of the shape of Llama-3.1-8B with random weights: a recorded graph against the sum of its kernels.
-//   decode_bench [batch,context ...]     1,4096 and 64,4096 where nothing is given: 16 GB of weights, and up to 34 GB of keys and values
-// The context is what a sequence attends to, its new token included.
+// Decode steps of Llama-3.1-8B's shape with random weights: a recorded graph against the sum of its kernels.
+//   decode_bench [batch,context ...]     default: 1,4096 and 64,4096 (16 GB of weights, up to 34 GB of keys and values)
+// `context` includes the new token.
 #include <fmt/format.h>
 
 #include <cstdio>

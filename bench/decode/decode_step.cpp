@@ -23,7 +23,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr double kHoldSeconds = 2e-3;  // longer than the host takes to launch a step's kernels of one kind
+constexpr double kHoldSeconds = 2e-3;  // longer than launching a step's kernels of one kind
 
 double median(std::vector<double> x) {
   std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
@@ -31,7 +31,7 @@ double median(std::vector<double> x) {
 }
 
 double time_on_device(CudaContext& cuda, int repeats, const std::function<void()>& work) {
-  work();  // scratch memory and algorithms are there
+  work();  // warm-up: allocates scratch memory, chooses algorithms
   std::vector<double> seconds;
   CudaTimer timer;
   for (int i = 0; i < repeats; ++i) {
@@ -44,7 +44,7 @@ double time_on_device(CudaContext& cuda, int repeats, const std::function<void()
   return median(std::move(seconds));
 }
 
-// Sequences that hold context - 1 tokens of zeros, with pages of their own for `context` in each layer, in random order.
+// Sequences of context - 1 zero tokens; each layer has its own pages in random order.
 std::vector<EngineSequence> filled_sequences(PolicyCache& cache, std::int32_t batch, std::int32_t context) {
   KvPages& pages = cache.pages();
   const std::int32_t page_tokens = pages.page_tokens(), row_pages = ceil_div(context, page_tokens), held = context - 1;
@@ -76,7 +76,7 @@ std::vector<EngineSequence> filled_sequences(PolicyCache& cache, std::int32_t ba
   return sequences;
 }
 
-// Each kind of kernel of a step on arrays of its shapes, of each layer on its weights and pages.
+// Each kind of kernel of a step on arrays of its shapes, per layer on its weights and pages.
 class StepKernels {
  public:
   StepKernels(DeviceTransformer& model, PolicyCache& cache, std::span<const EngineSequence> sequences, int repeats)
@@ -125,7 +125,7 @@ class StepKernels {
   }
 
  private:
-  // Between the product of queries, keys and values and that of the output.
+  // From the QKV product to the output product.
   void add_attention() {
     const std::int64_t q = q_width(), kv = kv_width();
     add("rope", 2 * c_.layers, [&](std::size_t i) {
@@ -152,7 +152,7 @@ class StepKernels {
   [[nodiscard]] std::int64_t widest() const {
     return std::max({std::int64_t{c_.vocab_size}, 2 * std::int64_t{c_.intermediate_dim}, q_width() + 2 * kv_width()});
   }
-  // The new token counts.
+  // Includes the new token.
   void list_pages(PolicyCache& cache, std::span<const EngineSequence> sequences) {
     std::vector<std::int32_t> len, begin, page;
     for (std::size_t l = 0; l < static_cast<std::size_t>(c_.layers); ++l)
@@ -201,12 +201,12 @@ class StepKernels {
   DeviceBuffer<std::int32_t> ids_, zeros_;  // zeros_: positions, temperatures, keys
   DeviceBuffer<float> cos_;
   DeviceBuffer<std::int32_t> len_, begin_, page_, counters_;  // [rows], [layers, pages]
-  PagedKv kv_;                                                // of all layers, but for their pages
+  PagedKv kv_;                                                // all layers, without pages
   std::int32_t longest_ = 0;
   std::vector<DecodeStepTimes::Kernel> kernels_;
 };
 
-// Every weight once (of the embedding the rows that are looked up), the cache once, the new token in it.
+// Every weight once (of the embedding only looked-up rows), and the cache with the new token.
 std::int64_t bytes_of_step(const ModelConfig& c, ElementType type, std::int64_t batch, std::int64_t context) {
   const std::int64_t hidden = c.hidden_dim, q = std::int64_t{c.q_heads} * c.head_dim, kv = std::int64_t{c.kv_heads} * c.head_dim;
   const std::int64_t layer = hidden * (2 * q + 2 * kv + 3 * std::int64_t{c.intermediate_dim} + 2);
@@ -246,7 +246,7 @@ DecodeStepTimes time_decode_step(const ModelConfig& config, ElementType type, st
     for (EngineSequence& s : sequences) tokens.push_back({&s, 1, 0, 0});
     std::vector<double> steps;
     for (int i = 0; i < repeats + 2; ++i) {
-      for (EngineSequence& s : sequences) s.seen_tokens = context - 1;  // the same step again
+      for (EngineSequence& s : sequences) s.seen_tokens = context - 1;  // repeat the step
       for (EngineSequence& s : sequences)
         for (KvStore::Sequence& layer : s.rows) std::fill(layer.len.begin(), layer.len.end(), context - 1);
       const auto begin = std::chrono::steady_clock::now();

@@ -1,8 +1,6 @@
-// Speed of the CPU engine against the machine's own limits, for the probe: a prompt's operations at the rate of a matrix product, a decode
-// step's products of weights and its attention, one after the other, each the longer of its FLOPs at that rate and its bytes (weights, K
-// and V, each read once) at the memory's for reads. roofline_frac is that over the time taken, the median over rounds: the rates are
-// measured before and after each, since on a shared machine they change from second to second. of_best_frac holds the same times against
-// the fastest rates seen (machine_rates).
+// Speed of the CPU engine on the probe, against the machine's limits: a prompt's FLOPs at a matrix product's rate; a decode step's weights
+// and attention in turn, each the longer of FLOPs and bytes. roofline_frac: limit over time, median over rounds, with rates measured around
+// each. of_best_frac: against the fastest rates seen (machine_rates).
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -33,10 +31,10 @@ std::vector<std::int32_t> ids_of(std::int64_t n) {
   return ids;
 }
 
-// Shares of the machine's limits over rounds of the same work, with the limits measured between them.
+// Shares of the machine's limits over repeated rounds.
 class Rounds {
  public:
-  // The least number of seconds that a round takes at given rates.
+  // A round's limit in seconds at given rates.
   using LeastSeconds = std::function<double(const MachineRates&)>;
 
   explicit Rounds(LeastSeconds least_s) : least_s_(std::move(least_s)), after_(rates_now()) {}
@@ -85,7 +83,7 @@ BENCHMARK(BM_EnginePrefill)->Arg(512)->Arg(2048)->Arg(4000)->Unit(benchmark::kMi
 
 constexpr std::int64_t kDecodeSteps = 160, kRoundSteps = 4;
 
-// range(0) sequences of range(1) tokens, one token each.
+// range(0) sequences of range(1) tokens, one new token each.
 void BM_EngineDecode(benchmark::State& state) {
   const ModelWork work(probe_model().config());
   const auto batch = static_cast<std::int32_t>(state.range(0)), context = static_cast<std::int32_t>(state.range(1));

@@ -1,7 +1,7 @@
-// Times every kernel of this build's device, the GPU where it was built with CUDA, else the CPU. Beside Google Benchmark's flags:
-//   --warm    operands stay where they are, so small ones are found in the cache; by default they rotate: cold
-//   --gpu=N   which GPU
-// --benchmark_min_time is the time of samples per case.
+// Times every kernel on the GPU in a CUDA build, else on the CPU. Besides Google Benchmark's flags:
+//   --warm    keep operands in place, so small ones are cached; default: rotate them (cold)
+//   --gpu=N   GPU index
+// --benchmark_min_time is the sampling time per case.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace kvlab {
 namespace {
 
 struct BenchRun {
-  std::unique_ptr<TimedDevice> device;  // null: why_not says so
+  std::unique_ptr<TimedDevice> device;  // null: see why_not
   std::string why_not;
   DeviceKind kind = DeviceKind::kCpu;
   bool warm = false, lists_only = false;
@@ -71,7 +71,7 @@ void register_cases(BenchRun& run) {
   }
 }
 
-// Takes our own arguments out; the rest is Google Benchmark's.
+// Removes our own arguments.
 bool read_arguments(int& argc, char** argv, BenchRun& run, int& gpu) {
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
@@ -123,7 +123,7 @@ void add_context(BenchRun& run) {
   benchmark::AddCustomContext("gemm_flops_per_s", std::to_string(run.rates.gemm_flops_per_s));
 }
 
-// Without the words about how it was run: a case is op/format/shape.
+// Names are op/format/shape, without run options.
 template <class Reporter>
 class PlainNames final : public Reporter {
  public:

@@ -1,6 +1,5 @@
-// Speed of hit-ratio curves: one operation is one block lookup with whatever follows it (touch, insertion, eviction, release). The trace is
-// Mooncake's conversation trace in 16-token blocks, from the folder that KVLAB_DATA names; without it, the bench generates one of similar
-// lengths and sharing, and the label says so.
+// Speed of hit-ratio curves. One operation is a block lookup with its touch, insertion, eviction and release. Trace: Mooncake's
+// conversation trace in 16-token blocks from $KVLAB_DATA, else a generated one of similar lengths and sharing (see the label).
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -52,7 +51,7 @@ void run_lru(benchmark::State& state, std::uint32_t capacity_blocks) {
   state.counters["reference_integer_adds_per_s"] = reference_rates().integer_adds_per_s;
 }
 
-// About the KV that one 80-GB card holds next to an 8B model.
+// About the KV of an 80-GB card next to an 8B model.
 void BM_HitRatioLru(benchmark::State& state) { run_lru(state, 25'000); }
 BENCHMARK(BM_HitRatioLru)->Unit(benchmark::kMillisecond);
 

@@ -15,7 +15,7 @@ constexpr int kThreads = 2;
 constexpr std::int64_t kFloats = 64 << 20;
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Seconds of the fastest of some runs of f(thread) on all threads at once.
+// Best of `repeats` runs of f(thread) on all threads.
 template <class F>
 double fastest(int repeats, F&& f) {
   double best = 1e30;
@@ -30,7 +30,7 @@ double fastest(int repeats, F&& f) {
   return best;
 }
 
-// Sums n floats in eight streams: a core prefetches per page, so a single stream would leave most of the bandwidth unused.
+// In eight streams: cores prefetch per page.
 float sum_in_streams(const float* x, std::int64_t n) {
   using Line = Eigen::Array<float, 16, 1>;
   constexpr std::int64_t kStreams = 8;
@@ -45,18 +45,18 @@ float sum_in_streams(const float* x, std::int64_t n) {
   return total;
 }
 
-// Bytes per second of n floats of each thread's, summed; the fastest of some runs.
+// Bytes per second of summing n floats per thread.
 double read_rate(int repeats, const std::vector<std::vector<float>>& from, std::int64_t begin, std::int64_t n) {
   std::array<float, kThreads> sums{};
   return static_cast<double>(kThreads * n) * sizeof(float) /
          fastest(repeats, [&](std::size_t i) { sums[i] = sum_in_streams(from[i].data() + begin, n); });
 }
 
-// A product of square matrices for each thread.
+// One square matrix product per thread.
 class Product {
  public:
   explicit Product(Eigen::Index size) : size_(static_cast<double>(size)), a_(kThreads, Matrix::Random(size, size)), b_(a_), c_(a_) {}
-  // FLOPs per second, the fastest of some runs.
+  // FLOPs per second.
   double rate(int repeats) {
     return 2.0 * kThreads * size_ * size_ * size_ / fastest(repeats, [&](std::size_t i) { c_[i].noalias() = a_[i] * b_[i]; });
   }
@@ -87,7 +87,7 @@ const MachineRates& machine_rates() {
 }
 
 MachineRates rates_now() {
-  constexpr std::int64_t kAllFloats = 32 << 20, kSomeFloats = kAllFloats / 4;  // one part after the other, so that no cache holds them
+  constexpr std::int64_t kAllFloats = 32 << 20, kSomeFloats = kAllFloats / 4;  // parts in turn, so that no cache holds them
   static const std::vector<std::vector<float>> from(kThreads, std::vector<float>(kAllFloats, 1.0F));
   static Product product(384);
   static std::int64_t part = 0;

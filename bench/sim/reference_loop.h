@@ -2,9 +2,9 @@
 
 namespace kvlab {
 
-// The rates of this machine in a fixed loop, measured once per program: speeds of the simulator mean little without them.
+// This machine's rates in a fixed loop, measured once per program, as a reference for simulator speeds.
 struct ReferenceRates {
-  double random_reads_per_s = 0;  // dependent reads of one 64-byte line each, in 64 MiB, in random order
+  double random_reads_per_s = 0;  // dependent reads of random 64-byte lines in 64 MiB
   double integer_adds_per_s = 0;  // dependent 64-bit adds and xors
 };
 const ReferenceRates& reference_rates();

@@ -1,7 +1,6 @@
-// Speed of replay against the machine's own limits: 8 KV heads of 128 channels, 4 query heads each, 8,192 prompt tokens, values in
-// float32. The roofline time of a replay is what the calls in its operation log need at least, each the longer of its bytes at the
-// memory's rate and its FLOPs at the rate of a matrix product; roofline_frac is that over the time taken. Appending K and V to the
-// cache is no entry of that log; frac_with_append counts it too.
+// Speed of replay against the machine's limits: 8 KV heads of 128 channels, 4 query heads each, 8,192 prompt tokens, float32.
+// roofline_frac: over the operation log, the longer of bytes and FLOPs at measured rates, over the time taken. frac_with_append adds
+// appending K and V, which the log lacks.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -110,7 +109,7 @@ BENCHMARK(BM_ReplayH2o)->Arg(4)->Arg(32)->Unit(benchmark::kMillisecond)->UseReal
 void BM_ReplayQuest(benchmark::State& state) { replay_repeatedly(state, "quest"); }
 BENCHMARK(BM_ReplayQuest)->Arg(4)->Arg(32)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-// The full cache's attention of every decode step, which all replays of a sample share: K and V are read once per step and layer.
+// Full-cache attention of every decode step, shared by all replays of a sample: K and V are read once per step and layer.
 void BM_ReplayReference(benchmark::State& state) {
   const Sample& sample = sample_of(static_cast<std::int32_t>(state.range(0)));
   const AttentionTrace& t = sample.trace;

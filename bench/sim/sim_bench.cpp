@@ -1,5 +1,5 @@
-// Speed of the simulator on real traces, without the time to parse them. Traces come from the folder that KVLAB_DATA names; without it, the
-// bench generates one of the same statistics, and the label says so.
+// Speed of the simulator without trace parsing, on real traces from $KVLAB_DATA, else on generated ones of the same statistics (see the
+// label).
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -106,7 +106,7 @@ void BM_AzureConv(benchmark::State& state) {
 }
 BENCHMARK(BM_AzureConv)->Unit(benchmark::kMillisecond);
 
-// Time must grow linearly with the trace: the requests_per_s of all sizes are alike.
+// requests_per_s should not depend on the size.
 void BM_Scaling(benchmark::State& state) {
   const std::string like_azure = "{generate: {requests: " + std::to_string(state.range(0)) +
                                  ", arrival: {poisson: {rate_per_s: 5.5}}, prompt_tokens: {lognormal: {median: 1020, mean: 1155}}, "

@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kPoolBytes = 64 << 20, kAlign = 256;
-constexpr std::int64_t kNormals = (1 << 20) + 7;  // drawn once; longer arrays repeat them from another place
+constexpr std::int64_t kNormals = (1 << 20) + 7;  // drawn once; longer arrays repeat them at an offset
 
 template <class T>
 const std::vector<T>& normals() {
@@ -55,7 +55,7 @@ void* DevicePool::take(std::int64_t bytes) {
   if (rounded > left_) {
     const std::int64_t size = std::max(rounded, kPoolBytes);
     pieces_.push_back(device_.allocate(size));
-    if (size - rounded <= left_) return pieces_.back().get();  // the rest of the piece before is larger
+    if (size - rounded <= left_) return pieces_.back().get();  // the rest of the previous piece is larger
     at_ = static_cast<char*>(pieces_.back().get());
     left_ = size;
   }

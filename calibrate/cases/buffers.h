@@ -25,16 +25,15 @@ class DevicePool {
   std::int64_t left_ = 0;
 };
 
-// Normal numbers in device memory that outlive a case. Each case reads on from where the case before it stopped, as layers do in a step,
-// and returns to a number after all others: the cache is then in the state of a step. With copies laid out for one case alone, it would be
-// full of the data just written.
+// Normal numbers shared by cases. Each case reads on where the previous one stopped, as layers do, so that the cache is in the state of a
+// step; separate copies would leave it full of data just written.
 class SharedNumbers {
  public:
   explicit SharedNumbers(TimedDevice& device) : device_(device) {}
-  // Frees the numbers of the case before to be taken again, from the first on. Returns the byte at which reading continues.
+  // Makes the previous case's numbers available again. Returns the byte at which reading continues.
   std::int64_t begin_case();
   void stop_reading_at(std::int64_t byte) { next_read_ = byte; }
-  // n numbers of deviation 1. Whoever writes them leaves numbers there.
+  // n numbers of deviation 1; the caller may overwrite them with numbers.
   void* take(std::int64_t n, ElementType type);
 
  private:
@@ -47,33 +46,32 @@ class SharedNumbers {
   std::int64_t next_read_ = 0;
 };
 
-// Operands of one copy of a case. Random numbers are the same in every run, and differ between copies.
+// Operands of one copy of a case: random, the same in every run, different between copies.
 class Buffers {
  public:
-  // Numbers are `shared`'s; null: the copy's own.
+  // `shared` supplies the numbers; null: the copy's own.
   Buffers(TimedDevice& device, DevicePool& pool, ElementType type, std::uint64_t seed, SharedNumbers* shared = nullptr)
       : device_(device), pool_(pool), type_(type), first_seed_(seed), seed_(seed), shared_(shared) {}
 
-  // For tensors that operations of a step hand to one another, not for weights and the cache.
+  // For tensors passed between operations of a step, not weights and cache.
   [[nodiscard]] Buffers& activations() { return activations_ != nullptr ? *activations_ : *this; }
-  // Starts over: the buffers handed out before are handed out again, in the same order and unchanged. Activations are `activations`' (null:
-  // its own).
+  // Hands out the same buffers again, in the same order, unchanged. Activations come from `activations` (null: from this).
   void rewind(Buffers* activations) { next_ = 0, seed_ = first_seed_, activations_ = activations; }
 
   [[nodiscard]] ElementType type() const { return type_; }
   [[nodiscard]] TimedDevice& device() { return device_; }
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of device memory handed out
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // handed out
 
-  // Room for n of T whose bits are those of a NaN until they are written.
+  // Memory for n of T, filled with NaN bits.
   template <class T>
   T* room(std::int64_t n) {
     return static_cast<T*>(poisoned(n * static_cast<std::int64_t>(sizeof(T))));
   }
   void* element_room(std::int64_t n) { return poisoned(n * element_bytes(type_)); }
-  // n normal numbers of deviation 1: of the case's type, or float32.
+  // n normal numbers of deviation 1.
   void* elements(std::int64_t n) { return normal(n, type_); }
   float* floats(std::int64_t n) { return static_cast<float*>(normal(n, ElementType::kF32)); }
-  // A copy in device memory.
+  // Copies to device memory.
   template <class T>
   T* put(const std::vector<T>& host) {
     const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
@@ -81,14 +79,14 @@ class Buffers {
     if (to.is_fresh) device_.to_device(to.memory, host.data(), bytes);
     return static_cast<T*>(to.memory);
   }
-  // Host memory that lives as long as the operands.
+  // CPU memory that lives as long as the operands.
   template <class T>
   T* host(std::vector<T> values) {
     auto kept = std::make_shared<std::vector<T>>(std::move(values));
     host_.push_back(kept);
     return kept->data();
   }
-  std::uint64_t draw();  // 64 random bits
+  std::uint64_t draw();
 
  private:
   struct Taken {
@@ -96,7 +94,7 @@ class Buffers {
     bool is_fresh = true;
   };
   Taken take(std::int64_t bytes);
-  Taken keep(void* memory, std::int64_t bytes);  // as the next that is handed out
+  Taken keep(void* memory, std::int64_t bytes);  // as the next buffer
   void* poisoned(std::int64_t bytes);
   void* normal(std::int64_t n, ElementType type);
 
@@ -108,11 +106,11 @@ class Buffers {
   Buffers* activations_ = nullptr;
   std::int64_t bytes_ = 0;
   std::vector<void*> taken_;
-  std::size_t next_ = 0;  // taken_.size(): the next one is fresh
+  std::size_t next_ = 0;  // taken_.size(): allocate
   std::vector<std::shared_ptr<void>> host_;
 };
 
-// Reads device memory, for references.
+// For references.
 std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
 template <class T>
 std::vector<T> read_values(TimedDevice& device, const T* from, std::int64_t n) {

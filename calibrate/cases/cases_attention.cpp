@@ -1,4 +1,4 @@
-// Attention of a decode step on the CPU, and the new keys and values that it writes.
+// Decode attention and KV append on the CPU.
 #include <algorithm>
 #include <cmath>
 
@@ -55,7 +55,7 @@ void add_attend(std::vector<KernelFamily>& families) {
       families);
 }
 
-// The same under the name of the model's operation, as a decode step runs it on the CPU.
+// Under the name of the model's operation.
 KernelFamily decode_attention() {
   OpRecipe<Attend> recipe{ElementType::kF32, decode_attend,
                           [](const Attend&, const Shape& s) {
@@ -73,7 +73,7 @@ KernelFamily decode_attention() {
           preparing(recipe)};
 }
 
-// New keys and values into the pages of sequences, all that their rows hold; a remainder that does not divide evenly is left out.
+// Fills the rows of the sequences; drops a remainder that does not divide evenly.
 AppendRows build_append(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), sequences = s.at("sequences");
   RowsSpec spec;

@@ -1,4 +1,4 @@
-// Attention on a GPU: decode over every format of pages, prefill over paged keys, the write of new keys.
+// GPU attention: decode over every page format, prefill over paged keys, KV append.
 #include <numeric>
 
 #include "base/ceil_div.h"
@@ -15,13 +15,13 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kPatterns = 64;  // different pages; the pool repeats them
+constexpr std::int64_t kPatterns = 64;  // distinct pages; the pool repeats them
 
 struct HostPages {
   std::vector<std::uint8_t> k, v;  // [kPatterns, page_bytes]
 };
 
-// Pages of random numbers, encoded by the CPU.
+// Random pages encoded by the CPU.
 const HostPages& patterns(KvFormat format, std::int32_t head_dim, std::int32_t page_tokens) {
   static std::map<std::tuple<KvFormat, std::int32_t, std::int32_t>, HostPages> made;
   HostPages& pages = made[{format, head_dim, page_tokens}];
@@ -45,7 +45,7 @@ void* pool_of(Buffers& b, const std::vector<std::uint8_t>& patterns, std::int64_
   return pool;
 }
 
-// The layout in CPU memory, which a case keeps to read rows of the device's arrays back.
+// With the layout in CPU memory, to read device rows back.
 struct DecodeOp {
   PagedDecode decode;
   const std::int32_t* host_page = nullptr;  // [num_rows * pages of a row]
@@ -88,7 +88,7 @@ DecodeOp build_decode(Buffers& b, const Shape& s, KvFormat format, bool sums_col
   lay_out_pages(b, op);
   const std::int64_t heads = s.at("batch") * a.q_heads;
   a.q = b.activations().elements(heads * a.kv.head_dim), a.out = b.activations().element_room(heads * a.kv.head_dim), a.out_type = b.type();
-  a.longest = static_cast<std::int32_t>(s.contains("longest") ? s.at("longest") : op.len);  // the bound that a recorded step knows
+  a.longest = static_cast<std::int32_t>(s.contains("longest") ? s.at("longest") : op.len);  // the bound of a recorded step
   a.kv_tokens = std::int64_t{a.kv.num_rows} * a.longest;
   a.counters = b.put(std::vector<std::int32_t>(static_cast<std::size_t>(a.kv.num_rows), 0));
   if (!sums_columns) return op;
@@ -98,7 +98,7 @@ DecodeOp build_decode(Buffers& b, const Shape& s, KvFormat format, bool sums_col
   return op;
 }
 
-// K and V of a row as the kernel means them, [len, head_dim].
+// Decoded K and V of a row, [len, head_dim].
 struct RowValues {
   std::vector<float> k, v;
 };
@@ -140,7 +140,7 @@ bool decode_matches(TimedDevice& device, const DecodeOp& op, const Run& run) {
     for (const float x : read_floats(device, a.column_sum + row * op.len, op.len)) sum += wide(x);
     if (!(std::abs(sum - static_cast<double>(group)) <= 0.02 * static_cast<double>(group))) return false;
   }
-  return error.below(2 * tolerance_of(a.kv.type));  // probabilities are rounded before the product with V
+  return error.below(2 * tolerance_of(a.kv.type));  // probabilities are rounded before the V product
 }
 
 KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
@@ -161,7 +161,7 @@ KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
   return f;
 }
 
-// Writes the new token of each of several sequences into pages of 16 bits, after kCached others.
+// Writes one token per sequence into 16-bit pages, after kCached others.
 struct AppendOp {
   AppendKv append;
   DecodeOp layout;
@@ -284,7 +284,7 @@ KernelFamily attention_prefill(ElementType type) {
           preparing(recipe)};
 }
 
-// One prompt, with lists in device memory and in host memory.
+// One prompt, with lists in device and CPU memory.
 struct SparsePrefillOp {
   PrefillOp dense;
   DeviceSparsePrefill sparse;

@@ -1,4 +1,4 @@
-// Storage of tokens: quantizing, and moving the kept ones.
+// Token storage: quantize, compact, evict in place.
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +7,7 @@
 #include "calibrate/cases/rows.h"
 #include "kernels/storage/compact/compact_rows.h"
 #include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/evict/evict_rows.h"
 #include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
@@ -42,19 +43,21 @@ bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) 
   return true;
 }
 
-// Every other token stays.
+// An operation over whole rows, with its CPU shapes.
+KernelFamily rows_family(OpId op) {
+  return {std::string(name_of(op)),
+          "",
+          DeviceKind::kCpu,
+          {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+          {rows_shape(1, 4096, 2, 64), rows_shape(16, 2048, 2, 64)},
+          {rows_shape(2, 21, 2, 16)},
+          nullptr};
+}
+
+// Keeps every other token.
 void add_compact(std::vector<KernelFamily>& families) {
-  const auto shape = [](std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d) {
-    return Shape{{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}};
-  };
   add_policy_families<CompactRows>(
-      {std::string(name_of(OpId::kCompact)),
-       "",
-       DeviceKind::kCpu,
-       {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-       {shape(1, 4096, 2, 64), shape(16, 2048, 2, 64)},
-       {shape(2, 21, 2, 16)},
-       nullptr},
+      rows_family(OpId::kCompact),
       [](Buffers& b, const Shape& s) {
         CompactRows a;
         a.kv = paged_rows(b, rows_spec(s));
@@ -65,7 +68,42 @@ void add_compact(std::vector<KernelFamily>& families) {
         a.index_first = equal_rows(b, a.kv.num_rows, keep), a.index = b.put(index);
         return a;
       },
-      compact_matches, {shape(1, 8192, 8, 128), shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
+      compact_matches, {rows_shape(1, 8192, 8, 128), rows_shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
+}
+
+// The last token replaced the one of lowest score (the latest among equals).
+bool evict_matches(TimedDevice& device, const EvictRows& a, const Run& run) {
+  const std::vector<std::int64_t> rows = sampled(a.kv.num_rows, 3);
+  std::vector<std::vector<float>> keys;
+  for (const std::int64_t r : rows) keys.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), false));
+  run();
+  const std::int64_t d = a.kv.head_dim;
+  for (std::size_t at = 0; at < rows.size(); ++at) {
+    const std::int64_t r = rows[at], n = a.kv.len[r];
+    const std::vector<float> scores = read_floats(device, a.scores + a.kv.first[r], n);
+    std::int64_t lowest = n - 1;
+    for (std::int64_t i = n - 1; i >= 0; --i)
+      if (scores[static_cast<std::size_t>(i)] < scores[static_cast<std::size_t>(lowest)]) lowest = i;
+    if (read_values(device, a.dropped + a.first[r], 1).front() != lowest) return false;
+    std::vector<float>& expected = keys[at];
+    std::copy_n(expected.end() - d, d, expected.begin() + lowest * d);
+    if (row_vectors(device, a.kv, static_cast<std::int32_t>(r), false) != expected) return false;
+  }
+  return true;
+}
+
+// Evicts one token per row.
+void add_evict(std::vector<KernelFamily>& families) {
+  add_policy_families<EvictRows>(
+      rows_family(OpId::kEvict),
+      [](Buffers& b, const Shape& s) {
+        EvictRows a;
+        a.kv = paged_rows(b, rows_spec(s));
+        a.first = equal_rows(b, a.kv.num_rows, 1), a.scores = b.floats(a.kv.total());
+        a.dropped = b.room<std::int32_t>(a.kv.num_rows);
+        return a;
+      },
+      evict_matches, {rows_shape(1, 8192, 8, 128), rows_shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
 }
 
 const Axes kCodecAxes{{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}, {"bits", "i"}, {"group", "g"}};
@@ -81,7 +119,7 @@ GroupCodec codec_of(const Shape& s) {
   return {GroupCodec::Axis::kToken, static_cast<std::int32_t>(s.at("bits")), static_cast<std::int32_t>(s.at("group")), false};
 }
 
-// True if each decoded number is within one step of its group from the original.
+// True if each decoded number is within one step of its group.
 bool within_a_step(const GroupCodec& codec, const std::vector<float>& original, const std::vector<float>& decoded, std::int64_t d) {
   const std::int64_t group = codec.group > 0 ? std::min<std::int64_t>(codec.group, d) : d;
   for (std::size_t begin = 0; begin < original.size(); begin += static_cast<std::size_t>(group)) {
@@ -123,7 +161,7 @@ void add_quantize(std::vector<KernelFamily>& families) {
       quantize_matches, kCodecLarge, ElementType::kBf16, families);
 }
 
-// Codes of one pattern: zero 1, scale 0.25, codes 0, 1, 2, ... of each group.
+// Zero 1, scale 0.25, codes 0, 1, 2, ... in each group.
 std::vector<std::uint8_t> patterned(const ListedTokens& tokens, const GroupCodec& codec) {
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(tokens, codec)));
   std::int64_t row = 0;
@@ -169,6 +207,7 @@ void add_dequantize(std::vector<KernelFamily>& families) {
 
 void add_format_cases(std::vector<KernelFamily>& families) {
   add_compact(families);
+  add_evict(families);
   add_quantize(families);
   add_dequantize(families);
 }

@@ -1,4 +1,4 @@
-// Operations of the model on the CPU, float32.
+// Model operations on the CPU, float32.
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -31,7 +31,7 @@ KernelFamily linear() {
           preparing(recipe)};
 }
 
-// Products of one input with several matrices: q, k and v, or gate and up, as the CPU's transformer runs them.
+// Products of one input with several matrices (q, k, v or gate, up), as in the CPU's transformer.
 struct LinearSet {
   const float* x = nullptr;
   std::int64_t tokens = 0, in_dim = 0;
@@ -151,7 +151,7 @@ KernelFamily attention_prefill() {
   OpRecipe<AttentionPrefill> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     AttentionPrefill a;
-    Buffers& p = b.activations();  // the keys too: those of earlier chunks were gathered just before
+    Buffers& p = b.activations();  // keys too: earlier chunks were just gathered
     take_prefill_operands(p, s, a);
     a.scratch = p.room<float>(scratch_floats(a));
     return a;

@@ -1,4 +1,4 @@
-// Operations of the model on a GPU, at the shapes of Llama-3.1-8B.
+// Model operations on a GPU, in the shapes of Llama-3.1-8B.
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/registry.h"
 
@@ -75,7 +75,7 @@ KernelFamily silu_mul(ElementType type) {
   recipe.build = [](Buffers& b, const Shape& s) {
     DeviceSiluMul a;
     a.tokens = s.at("tokens"), a.width = s.at("width"), a.type = b.type();
-    a.in_stride = 2 * a.width;  // side by side, as one product writes them
+    a.in_stride = 2 * a.width;  // side by side, from one product
     a.gate = b.activations().elements(a.tokens * a.in_stride);
     a.up = static_cast<const char*>(a.gate) + a.width * element_bytes(a.type);
     a.out = b.activations().element_room(a.tokens * a.width);

@@ -1,4 +1,4 @@
-// Scores of cached tokens: norms, likeness, attention of a window, smoothing.
+// Token scores: norms, likeness, window attention, smoothing.
 #include <algorithm>
 #include <cmath>
 
@@ -17,10 +17,7 @@ namespace {
 using Run = std::function<void()>;
 
 const Axes kRowAxes{{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
-Shape rows_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t head_dim) {
-  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", head_dim}};
-}
-// 256 MiB of keys and more: where the share of the copy bandwidth counts.
+// At least 256 MiB of keys.
 const std::vector<Shape> kLargeRows{rows_shape(1, 8192, 8, 128), rows_shape(64, 4096, 8, 128)};
 const std::vector<Shape> kCpuRows{rows_shape(1, 4096, 2, 64), rows_shape(16, 2048, 2, 64)};
 const std::vector<Shape> kSmallRows{rows_shape(2, 19, 2, 16)};
@@ -90,7 +87,7 @@ void add_anchor_cosine(std::vector<KernelFamily>& families) {
       anchors_match, kLargeRows, ElementType::kBf16, families);
 }
 
-// Each query's probabilities over the row, summed over queries, mean over the group.
+// Probabilities over the row, summed over queries, mean over the group.
 bool stats_match(TimedDevice& device, const AttentionStats& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim, q_heads = std::int64_t{a.kv.kv_heads} * a.kv.group;
   const std::vector<float> before = read_floats(device, a.sum, a.kv.total());

@@ -1,4 +1,4 @@
-// Choosing tokens and pages: top-k, page bounds and their scores, clusters.
+// Selection of tokens and pages: top-k, page bounds and scores, clusters.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -129,7 +129,7 @@ bool page_scores_match(TimedDevice& device, const PageScores& a, const Run& run)
   return error.below(tolerance_of(ElementType::kF32));
 }
 
-// [units, 2, d]: a minimum, and a maximum that is no less.
+// [units, 2, d]: minimum and maximum.
 std::vector<float> random_bounds(Buffers& b, std::int64_t units, std::int64_t d) {
   std::vector<float> bounds(static_cast<std::size_t>(units * 2 * d));
   for (std::int64_t at = 0; at < units * d; ++at) {
@@ -170,8 +170,7 @@ void add_page_scores(std::vector<KernelFamily>& families) {
       page_scores_match, {shape(64, 256, 32, 8, 128), shape(1, 2048, 32, 8, 128)}, ElementType::kF32, families);
 }
 
-// Centroids and sizes are those of the assignment, and the assignment is to the nearest centroid for almost all keys: Lloyd's rounds end
-// before they settle.
+// Centroids and sizes fit the assignment, which is to the nearest centroid for almost all keys: Lloyd's rounds stop early.
 bool clusters_match(TimedDevice& device, const ClusterKeys& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;

@@ -1,4 +1,4 @@
-// Operations as a step of the engine on a GPU launches them, where that is not one kernel over dense arrays: `kvlab calibrate` times these.
+// Operations as the GPU engine launches them, if not one kernel over dense arrays; timed by `kvlab calibrate`.
 #include "base/ceil_div.h"
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/registry.h"
@@ -18,7 +18,7 @@ KernelFamily step_family(const std::string& op, ElementType type, Axes axes, Sha
   return gpu_family(op, type, std::move(axes), {}, {std::move(small)});
 }
 
-// Several products of the same tokens, one after another; their outputs are adjacent in memory.
+// Products of the same tokens in sequence; outputs are adjacent.
 struct LinearSet {
   std::vector<DeviceLinear> parts;
 };
@@ -55,7 +55,7 @@ KernelFamily linear_set(ElementType type) {
   return f;
 }
 
-// Logits, in float32.
+// In float32.
 KernelFamily linear_head(ElementType type) {
   OpRecipe<DeviceLinear> recipe;
   recipe.type = type;
@@ -78,7 +78,6 @@ KernelFamily linear_head(ElementType type) {
 const Axes kHeadAxes{{"tokens", "t"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 const Shape kSmallHeads{{"tokens", 3}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 16}};
 
-// An operation on queries, then on keys.
 template <class Op>
 struct QueriesAndKeys {
   Op q, k;
@@ -105,7 +104,7 @@ KernelFamily queries_and_keys(const std::string& name, ElementType type, Build b
   return f;
 }
 
-// Queries from where the product has left them, beside keys and values, to an array of their own; then keys in place.
+// Rotates queries from the QKV output into a separate array, keys in place.
 QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   Buffers& passed = b.activations();
@@ -139,7 +138,7 @@ bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run)
 
 KernelFamily rope_qk(ElementType type) { return queries_and_keys<DeviceRope>("rope_qk", type, build_rope_qk, rope_part_matches); }
 
-// Heads of queries, then of keys, each normed in place.
+// Norms heads of queries, then of keys, in place.
 KernelFamily rmsnorm_qk(ElementType type) {
   const auto build = [](Buffers& b, const Shape& s) {
     const auto norm = [&](std::int64_t heads) {
@@ -155,11 +154,11 @@ KernelFamily rmsnorm_qk(ElementType type) {
   return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
 }
 
-// Writes new keys and values, stored next to the queries, into pages. A decode step writes one of each sequence after the cached ones, with
-// page tables in device memory. With more tokens than sequences these are prompts, whose tables come from CPU memory.
+// Appends K and V from the QKV output. Decode: one token per sequence, page tables in device memory. More tokens than sequences: prompts,
+// tables from CPU memory.
 struct AppendStep {
   KvRows kv;
-  AppendKv decode;  // if decode.tokens > 0; else prompts
+  AppendKv decode;  // if decode.tokens > 0
   AppendRows prompts;
 };
 void run_cuda(const AppendStep& a, CudaContext& cuda) {
@@ -243,11 +242,11 @@ KernelFamily append_step(ElementType type) {
   return f;
 }
 
-// One prompt, whose tables come from the host as in PolicyCache::attend_prompts().
+// One prompt with tables from CPU memory, as PolicyCache::attend_prompts().
 struct PromptStep {
   KvRows kv;
   DevicePrefill prefill;
-  const std::int32_t *query_first = nullptr, *before = nullptr;  // host memory
+  const std::int32_t *query_first = nullptr, *before = nullptr;  // CPU memory
 };
 void run_cuda(const PromptStep& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
@@ -289,7 +288,7 @@ bool prompt_step_matches(TimedDevice& device, const PromptStep& a, const Run& ru
                           read_at(device, op.out, at, d, op.type), error);
     }
   }
-  return error.below(2 * tolerance_of(op.type));  // probabilities are rounded before the product with V
+  return error.below(2 * tolerance_of(op.type));  // probabilities are rounded before the V product
 }
 
 KernelFamily prompt_step(ElementType type) {

@@ -1,4 +1,4 @@
-// Between pinned host memory and the GPU: whole blocks by size, and lists of pages.
+// Between pinned CPU memory and the GPU: whole blocks, and lists of pages.
 #include <algorithm>
 #include <numeric>
 
@@ -25,7 +25,7 @@ std::vector<std::uint8_t> bytes_of(const void* p, std::int64_t n) {
   return {from, from + n};
 }
 
-// One block from the host to the device, or back.
+// One block, either way.
 struct Transfer {
   void* device = nullptr;
   std::shared_ptr<void> host;
@@ -40,7 +40,7 @@ void run_cuda(const Transfer& a, CudaContext& cuda) {
     cuda::to_device(a.device, a.host.get(), a.size, cuda.stream());
 }
 
-// One copy: pinned memory is slow to allocate, and what crosses the link is not in the GPU's cache.
+// One copy: pinned memory is slow to allocate, and transfers bypass the GPU's cache.
 template <class Op>
 auto preparing_one(OpRecipe<Op> recipe) {
   return [prepare = preparing(std::move(recipe))](TimedDevice& device, const Shape& shape, const Rotation&) {
@@ -71,7 +71,7 @@ KernelFamily transfer(bool to_host) {
   return f;
 }
 
-// Pages in random order from the host's pool into the GPU's, or back.
+// Pages in random order between the pools.
 struct PageList {
   PageCopy copy;
   std::shared_ptr<void> host;

@@ -1,5 +1,4 @@
-// How tokens come back from where they rest: decoding formats that are not groups of codes, and plain copies. Sizes are those that recipes
-// have by default.
+// Decoding of stored tokens in formats without code groups, and plain copies, at recipes' default sizes.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +10,7 @@
 #include "kernels/storage/low_rank/low_rank.h"
 #include "kernels/storage/outliers/outliers.h"
 #include "kernels/storage/sparsify/sparsify.h"
-#include "kernels/storage/token_copy/token_copy.h"
+#include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {
 
@@ -37,7 +36,7 @@ void add_unpack_family(OpId id, std::function<Op(Buffers&, const Shape&)> build,
                           ElementType::kBf16, families);
 }
 
-// True if keys of some rows are expected(row, token, channel) after a run.
+// True if keys of sampled rows are expected(row, token, channel) after a run.
 template <class F>
 bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expected) {
   run();
@@ -71,20 +70,20 @@ void add_token_copy(std::vector<KernelFamily>& families) {
       families);
 }
 
-// fp8: 16 numbers of one binary order after another.
+// fp8: 16 numbers of one binade in turn.
 void add_cast(std::vector<KernelFamily>& families) {
   const auto code = [](std::int64_t i) { return static_cast<std::uint8_t>(0x30 + i % 16); };
-  add_unpack_family<Uncast>(
+  add_unpack_family<Cast>(
       OpId::kCast,
       [=](Buffers& b, const Shape& s) {
-        Uncast a;
-        a.tokens = all_tokens(b, s), a.type = StoredType::kFp8E4M3;
+        Cast a;
+        a.unpacks = true, a.tokens = all_tokens(b, s), a.type = StoredType::kFp8E4M3;
         std::vector<std::uint8_t> stored(static_cast<std::size_t>(a.tokens.total() * s.at("head_dim")));
         for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = code(static_cast<std::int64_t>(i));
         a.stored = b.put(stored);
         return a;
       },
-      [=](TimedDevice& device, const Uncast& a, const Run& run) {
+      [=](TimedDevice& device, const Cast& a, const Run& run) {
         return keys_are(device, a.tokens.kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
           return from_stored(a.type, code((a.tokens.first[row] + token) * a.tokens.kv.head_dim + c));
         });
@@ -92,17 +91,17 @@ void add_cast(std::vector<KernelFamily>& families) {
       families);
 }
 
-// Every other channel of each token is kept.
+// Keeps every other channel.
 void add_unsparsify(std::vector<KernelFamily>& families) {
   const auto number = [](std::int64_t c) { return c % 2 == 0 ? 0.0F : 1.0F + 0.25F * static_cast<float>(c % 8); };
-  add_unpack_family<Unsparsify>(
+  add_unpack_family<Sparsify>(
       OpId::kUnsparsify,
       [=](Buffers& b, const Shape& s) {
-        Unsparsify a;
-        a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
+        Sparsify a;
+        a.unpacks = true, a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
         std::vector<float> vector;
         for (std::int64_t c = 0; c < s.at("head_dim"); ++c) vector.push_back(number(c));
-        // One token in a page of its own.
+        // One token in its own page.
         const std::int32_t len[] = {1}, page_begin[] = {0}, page[] = {0};
         const std::int64_t first[] = {0, 1};
         KvRows one = a.tokens.kv;
@@ -114,7 +113,7 @@ void add_unsparsify(std::vector<KernelFamily>& families) {
         a.packed = b.put(all);
         return a;
       },
-      [=](TimedDevice& device, const Unsparsify& a, const Run& run) {
+      [=](TimedDevice& device, const Sparsify& a, const Run& run) {
         return keys_are(device, a.tokens.kv, run, [&](std::int64_t, std::int64_t, std::int64_t c) { return number(c); });
       },
       families);
@@ -124,22 +123,22 @@ void add_unsparsify(std::vector<KernelFamily>& families) {
 void add_low_rank_rebuild(std::vector<KernelFamily>& families) {
   const auto left = [](std::int64_t token, std::int64_t k) { return 0.5F * static_cast<float>(1 + (token + k) % 3); };
   const auto right = [](std::int64_t k, std::int64_t c) { return 0.25F * static_cast<float>(1 + (k + c) % 5); };
-  add_unpack_family<LowRankRebuild>(
+  add_unpack_family<LowRankFactor>(
       OpId::kLowRankRebuild,
       [=](Buffers& b, const Shape& s) {
-        LowRankRebuild a;
-        a.factor.tokens = all_tokens(b, s), a.factor.rank = 4;
+        LowRankFactor a;
+        a.unpacks = true, a.tokens = all_tokens(b, s), a.rank = 4;
         std::vector<std::uint16_t> l, r;
-        for (std::int64_t row = 0; row < a.factor.tokens.kv.num_rows; ++row) {
+        for (std::int64_t row = 0; row < a.tokens.kv.num_rows; ++row) {
           for (std::int64_t i = 0; i < 4 * s.at("len"); ++i) l.push_back(float_to_half(left(i / 4, i % 4)));
           for (std::int64_t i = 0; i < 4 * s.at("head_dim"); ++i)
             r.push_back(float_to_half(right(i / s.at("head_dim"), i % s.at("head_dim"))));
         }
-        a.factor.left = b.put(l), a.factor.right = b.put(r);
+        a.left = b.put(l), a.right = b.put(r);
         return a;
       },
-      [=](TimedDevice& device, const LowRankRebuild& a, const Run& run) {
-        return keys_are(device, a.factor.tokens.kv, run, [&](std::int64_t, std::int64_t token, std::int64_t c) {
+      [=](TimedDevice& device, const LowRankFactor& a, const Run& run) {
+        return keys_are(device, a.tokens.kv, run, [&](std::int64_t, std::int64_t token, std::int64_t c) {
           double sum = 0;
           for (std::int64_t k = 0; k < 4; ++k) sum += static_cast<double>(left(token, k)) * right(k, c);
           return sum;
@@ -150,23 +149,23 @@ void add_low_rank_rebuild(std::vector<KernelFamily>& families) {
 
 // The first channels of each token.
 void add_restore_outliers(std::vector<KernelFamily>& families) {
-  add_unpack_family<RestoreOutliers>(
+  add_unpack_family<Outliers>(
       OpId::kRestoreOutliers,
       [](Buffers& b, const Shape& s) {
-        RestoreOutliers a;
-        a.outliers.tokens = all_tokens(b, s);
-        const std::int32_t each = outliers_of(a.outliers.share, s.at("head_dim"));
+        Outliers a;
+        a.unpacks = true, a.tokens = all_tokens(b, s);
+        const std::int32_t each = outliers_of(a.share, s.at("head_dim"));
         std::vector<std::uint16_t> value, place;
-        for (std::int64_t i = 0; i < outlier_numbers(a.outliers); ++i) {
+        for (std::int64_t i = 0; i < outlier_numbers(a); ++i) {
           value.push_back(float_to_half(static_cast<float>(2 + i % each)));
           place.push_back(static_cast<std::uint16_t>(i % each));
         }
-        a.outliers.value = b.put(value), a.outliers.place.narrow = b.put(place);
+        a.value = b.put(value), a.place.narrow = b.put(place);
         return a;
       },
-      [](TimedDevice& device, const RestoreOutliers& a, const Run& run) {
-        const KvRows& kv = a.outliers.tokens.kv;
-        const std::int64_t each = outliers_of(a.outliers.share, kv.head_dim), d = kv.head_dim;
+      [](TimedDevice& device, const Outliers& a, const Run& run) {
+        const KvRows& kv = a.tokens.kv;
+        const std::int64_t each = outliers_of(a.share, kv.head_dim), d = kv.head_dim;
         const std::vector<float> before = row_vectors(device, kv, 0, false);
         run();
         const std::vector<float> after = row_vectors(device, kv, 0, false);

@@ -22,7 +22,7 @@ std::string processor_name() {
   return "CPU";
 }
 
-// Size of the largest cache that the first core sees.
+// The first core's.
 std::int64_t largest_cache() {
   std::int64_t largest = 0;
   for (int i = 0; i < 8; ++i) {
@@ -37,7 +37,7 @@ std::int64_t largest_cache() {
   return largest > 0 ? largest : kUnknown;
 }
 
-constexpr std::int64_t kSmallest = 2 << 20;  // of big_memory's aligned pieces
+constexpr std::int64_t kSmallest = 2 << 20;  // for big_memory's alignment
 
 class CpuDevice final : public TimedDevice {
  public:
@@ -48,7 +48,7 @@ class CpuDevice final : public TimedDevice {
     return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGE_SIZE));
   }
 
-  // Large pages, as the engine has for weights and KV.
+  // Large pages, as the engine uses.
   std::shared_ptr<void> allocate(std::int64_t bytes) override {
     const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, kSmallest));
     return {big_memory::take(size), [size](void* memory) { big_memory::give_back(memory, size); }};

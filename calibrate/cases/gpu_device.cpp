@@ -30,7 +30,7 @@ class GpuDevice final : public TimedDevice {
   void copy(void* to, const void* from, std::int64_t bytes) override { cuda::copy_on_device(to, from, bytes, cuda_.stream()); }
   void synchronize() override { cuda_.synchronize(); }
 
-  // The GPU is held for about as long as the host takes to queue the calls, which the sample before has shown.
+  // Holds the GPU while the CPU queues the calls, by the previous sample's queueing time.
   Sample time(const std::function<void(std::int64_t)>& run, std::int64_t first, std::int64_t calls) override {
     constexpr double kLeast = 2e-5, kMost = 2e-2;
     timer_.hold(std::clamp(1.3 * host_seconds_per_call_ * static_cast<double>(calls) + kLeast, kLeast, kMost), cuda_.stream());

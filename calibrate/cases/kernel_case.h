@@ -17,57 +17,56 @@ class SharedNumbers;
 
 using Shape = std::map<std::string, std::int64_t>;
 
-// How often a case's operands are laid out in memory. Calls go through the copies in turn, so that the calls between evict from the cache
-// what one call reads.
+// Copies of a case's operands. Calls rotate through them, so that later calls evict what one reads.
 struct Rotation {
-  std::int64_t bytes = 0;  // the copies together are about so large; 0: one copy, found in the cache where it fits
+  std::int64_t bytes = 0;  // of all copies, approximate; 0: one copy
   std::int64_t most_copies = 1 << 13;
-  // Not 0: activations have copies of their own, together about so large. In a step every layer writes and reads the same ones.
+  // Not 0: activations have separate copies of about this size together, since all layers of a step share theirs.
   std::int64_t activation_bytes = 0;
-  SharedNumbers* shared = nullptr;  // has the numbers of what is not an activation; null: every case has its own
+  SharedNumbers* shared = nullptr;  // supplies other numbers; null: the case's own
 };
-// Three times the last-level cache: cold. On a CPU at most 512 MiB, which evicts most of a larger cache.
+// Three times the last-level cache; on a CPU at most 512 MiB.
 Rotation cold_rotation(const TimedDevice& device);
 
-// An operation with its operands in memory, ready to be run and timed.
+// An operation with its operands, ready to be timed.
 class PreparedCase {
  public:
   virtual ~PreparedCase() = default;
   virtual void run(std::int64_t call) = 0;  // on copy call % copies(); asynchronous on a GPU
   [[nodiscard]] virtual std::int64_t copies() const = 0;
-  // Compares one run with a reference, in float64 and at sampled places where the whole would take long. A wrong case is not timed.
+  // Compares one run with a float64 reference, at sampled places if large. False: do not time it.
   virtual bool matches() = 0;
-  // Work of one call, by the formulas beside the operation.
+  // Work of one call, by the operation's formulas.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
   [[nodiscard]] virtual std::int64_t flops() const = 0;
-  // Counts of a policy's operation: rows, tokens read and written, as kernels/ops.h logs them.
+  // Counts of a policy's operation, as kernels/ops.h logs them.
   struct Counts {
     std::int64_t rows = 0, tokens = 0, outputs = 0;
-    std::string_view op = {};  // as OpCall names it
+    std::string_view op = {};  // as in OpCall
   };
   [[nodiscard]] virtual Counts counts() const { return {}; }
 };
 
-// The axes of a shape, and the letters for each in a case's name.
+// Axis and its letters in case names.
 using Axes = std::vector<std::pair<std::string, std::string>>;
 
-// One operation in one format on one kind of device, for any shape.
+// One operation and format on one kind of device.
 struct KernelFamily {
-  std::string op;      // as Operation::cpu or gpu names it, or a case of kernel_bench alone
-  std::string format;  // of its operands: f32, bf16, ...
+  std::string op;      // Operation::cpu or gpu, or a case only of kernel_bench
+  std::string format;  // of operands: f32, bf16, ...
   DeviceKind device = DeviceKind::kCpu;
   Axes axes;
-  std::vector<Shape> shapes;  // that kernel_bench times
-  std::vector<Shape> small;   // that tests check
+  std::vector<Shape> shapes;  // timed by kernel_bench
+  std::vector<Shape> small;   // checked by tests
   std::function<std::unique_ptr<PreparedCase>(TimedDevice&, const Shape&, const Rotation&)> prepare;
 
   // decode_attention/bf16/b64_n4096_q32_kv8_d128
   [[nodiscard]] std::string case_name(const Shape& shape) const;
 };
 
-// All families, CPU and GPU; those of the GPU can be prepared only where the program has CUDA.
+// All families; a GPU's can only be prepared in a CUDA build.
 const std::vector<KernelFamily>& kernel_families();
-// Null where there is none.
+// Null if none.
 const KernelFamily* find_family(DeviceKind device, const std::string& op, const std::string& format);
 
 }  // namespace kvlab

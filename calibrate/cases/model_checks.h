@@ -10,12 +10,12 @@
 #include "kernels/model/sampling/sampling_cuda.h"
 #include "kernels/model/silu_mul/silu_mul_cuda.h"
 
-// References in float64 for operations of the model, the same for the CPU's structs and the GPU's.
+// Float64 references of model operations, for the CPU's structs and the GPU's.
 namespace kvlab {
 
 using Run = std::function<void()>;
 
-// An operation on a GPU, still to be prepared.
+// Without `prepare`.
 inline KernelFamily gpu_family(const std::string& op, ElementType type, Axes axes, std::vector<Shape> shapes, std::vector<Shape> small) {
   return {op, std::string(name_of(type)), DeviceKind::kGpu, std::move(axes), std::move(shapes), std::move(small), nullptr};
 }
@@ -25,14 +25,13 @@ ElementType type_of(const Op& a) {
   if constexpr (requires { a.type; }) return a.type;
   return ElementType::kF32;
 }
-// The type of a product's output, which may be logits.
+// A product's output may be float32 logits.
 template <class Op>
 ElementType output_type_of(const Op& a) {
   if constexpr (requires { a.y_is_f32; })
     if (a.y_is_f32) return ElementType::kF32;
   return type_of(a);
 }
-// n elements from element `at` on.
 inline std::vector<float> read_at(TimedDevice& device, const void* base, std::int64_t at, std::int64_t n, ElementType type) {
   return read_floats(device, static_cast<const char*>(base) + at * element_bytes(type), n, type);
 }
@@ -78,7 +77,7 @@ bool rmsnorm_matches(TimedDevice& device, const Op& a, const Run& run) {
   return error.below(tolerance_of(type));
 }
 
-// Heads [heads, head_dim] before and after; cos and sin [head_dim / 2] of their token.
+// Heads [heads, head_dim] before and after; cos and sin [head_dim / 2].
 inline void add_rotation_error(const std::vector<float>& before, const std::vector<float>& cos, const std::vector<float>& sin,
                                const std::vector<float>& after, RelativeError& error) {
   const std::size_t half = cos.size();
@@ -92,7 +91,6 @@ inline void add_rotation_error(const std::vector<float>& before, const std::vect
 inline const void* rotated(const Rope& a) { return a.x; }
 inline const void* rotated(const DeviceRope& a) { return a.out; }
 
-// In place.
 template <class Op>
 bool rope_matches(TimedDevice& device, const Op& a, const Run& run) {
   const ElementType type = type_of(a);
@@ -108,7 +106,7 @@ bool rope_matches(TimedDevice& device, const Op& a, const Run& run) {
   }
   return error.below(tolerance_of(type));
 }
-// cos and sin of angles, [tokens, head_dim / 2].
+// [tokens, head_dim / 2].
 struct Angles {
   std::vector<float> cos, sin;
 };
@@ -154,7 +152,7 @@ inline std::vector<std::int32_t> random_ids(Buffers& b, std::int64_t n, std::int
   return ids;
 }
 
-// Greedy: one of the largest logits.
+// Greedy.
 template <class Op>
 bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
   run();
@@ -167,7 +165,7 @@ bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
   return true;
 }
 
-// One query of one head against keys and values [keys, ...] of its KV head, each head_dim long: adds up the error of `out`.
+// One query of one head over keys and values [keys, head_dim]: adds the error of `out`.
 inline void add_attention_error(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, std::int64_t keys,
                                 double scale, const std::vector<float>& out, RelativeError& error) {
   const std::size_t d = q.size();

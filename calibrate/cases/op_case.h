@@ -25,17 +25,16 @@ struct CaseWork {
   PreparedCase::Counts counts;
 };
 
-// A family's description of its operation.
+// A family's operation.
 template <class Op>
 struct OpRecipe {
   ElementType type = ElementType::kF32;
   std::function<Op(Buffers&, const Shape&)> build;        // operands of one copy
   std::function<CaseWork(const Op&, const Shape&)> work;  // of one call
   std::function<bool(TimedDevice&, const Op&, const std::function<void()>& run)>
-      matches;  // calls run once, in between reading what it needs
+      matches;  // calls run once, before or after reading what it needs
 };
 
-// Operands are drawn anew for each copy.
 template <class Op>
 class OpCase final : public PreparedCase {
  public:
@@ -83,7 +82,7 @@ class OpCase final : public PreparedCase {
     }
   }
   [[nodiscard]] std::int64_t own_bytes() const { return std::max<std::int64_t>(1, own_.empty() ? 0 : own_.front().bytes()); }
-  // Builds the next copy from the next of `own` sets of operands and of `activations` sets of activations.
+  // Builds the next copy from the next of `own` operand sets and `activations` activation sets.
   void build(const Shape& shape, std::int64_t own, std::int64_t activations) {
     Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations, kOtherSeeds, nullptr) : nullptr;
     Buffers& buffers = next_of(own_, own, 1, shared_);
@@ -105,7 +104,7 @@ class OpCase final : public PreparedCase {
   bool keeps_apart_;
   std::deque<Buffers> own_, activations_;
   std::vector<Op> ops_;
-  std::int64_t first_ = 0, calls_ = 0;  // the copy of call 0; how many were run
+  std::int64_t first_ = 0, calls_ = 0;  // copy of call 0; calls so far
   CaseWork work_;
 };
 
@@ -116,19 +115,19 @@ auto preparing(OpRecipe<Op> recipe) {
   };
 }
 
-// The formulas beside an operation of a policy.
+// For a policy's operation.
 template <class Op>
 CaseWork work_of_call(const Op& op, const Shape&) {
   const OpCall c = call(op);
   return {c.bytes, c.flops, {c.rows, c.tokens, c.outputs, c.op}};
 }
-// Those beside an operation of the model.
+// For a model's operation.
 template <class Op>
 CaseWork work_of_shape(const Op& op, const Shape&) {
   return {bytes(shape(op)), flops(shape(op)), {}};
 }
 
-// ||got - expected|| / ||expected||; infinite if anything is not finite.
+// ||got - expected|| / ||expected||; infinite for a non-finite number.
 class RelativeError {
  public:
   void add(double got, double expected) {
@@ -142,10 +141,10 @@ class RelativeError {
   double error_ = 0, norm_ = 0;
 };
 
-// One rounding of an output of this type, with room for sums of a few thousand products in float32.
+// One rounding of the output, and float32 sums of a few thousand products.
 constexpr double tolerance_of(ElementType type) { return type == ElementType::kF32 ? 1e-4 : type == ElementType::kF16 ? 2e-3 : 1e-2; }
 
-// Up to `most` numbers of [0, n), evenly spread, the first and the last among them.
+// Up to `most` of [0, n), evenly spread, with both ends.
 inline std::vector<std::int64_t> sampled(std::int64_t n, std::int64_t most) {
   std::vector<std::int64_t> at;
   const std::int64_t count = std::min(n, most);

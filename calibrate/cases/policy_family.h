@@ -9,8 +9,7 @@
 
 namespace kvlab {
 
-// Adds a policy's operation as it runs on the CPU (float32) and, where it has a kernel, on a GPU (operands of bf16). `build` and
-// `matches` serve both: what is device memory there is plain memory here.
+// Adds a policy's operation on the CPU (float32) and, if it has a kernel, on a GPU (gpu_type). `build` and `matches` serve both.
 template <class Op>
 void add_policy_families(KernelFamily family, std::function<Op(Buffers&, const Shape&)> build,
                          std::function<bool(TimedDevice&, const Op&, const std::function<void()>&)> matches,

@@ -15,6 +15,10 @@ std::int64_t value_or(const Shape& shape, const std::string& key, std::int64_t o
 
 }  // namespace
 
+Shape rows_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t head_dim) {
+  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", head_dim}};
+}
+
 RowsSpec rows_spec(const Shape& shape) {
   RowsSpec spec;
   spec.batch = value_or(shape, "batch", 1);

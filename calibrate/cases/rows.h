@@ -7,23 +7,25 @@
 
 namespace kvlab {
 
-// A batch of sequences of one length whose pages are in random order.
+// Sequences of one length with pages in random order.
 struct RowsSpec {
   std::int64_t batch = 1, kv_heads = 1, group = 1, len = 0, head_dim = 0;
   std::int64_t page_tokens = 16;
   std::int64_t room = 0;  // tokens of free pages after each row
 };
-// "batch" defaults to 1, "group" to 1: of cases whose shape does not name them.
+// `batch` sequences of `len` tokens.
+Shape rows_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t head_dim);
+// "batch" and "group" default to 1.
 RowsSpec rows_spec(const Shape& shape);
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec);
-// Keys of all tokens of such rows.
+// Keys of all tokens.
 ListedTokens all_tokens(Buffers& buffers, const Shape& shape);
 
-// The shape of a decode step over `batch` sequences of `len` tokens, and its axes.
+// A decode step over `batch` sequences of `len` tokens.
 Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim);
 inline const Axes kDecodeAxes{{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 
-// Queries of each sequence at the end of its row, [count, q_heads, head_dim], float32.
+// Queries at each row's end, [count, q_heads, head_dim], float32.
 Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count);
 
 // Keys or values of a row, [len, head_dim].

@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// Lists in host memory as MInference has them: of each query head and query block its own block, the prompt's first block, and of the
-// others a given percentage at random.
+// MInference-like lists in CPU memory: per query head and block its own block, the first, and `percent` of the others at random.
 inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::int64_t kv_before, std::int64_t q_heads,
                                     std::int64_t percent) {
   SparseKeys keys;
@@ -26,7 +25,7 @@ inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::in
   return keys;
 }
 
-// Positions that query head `head` at the chunk's token t sees, of lists in host memory.
+// Positions seen by head `head` at the chunk's token t.
 inline std::vector<std::int64_t> seen_positions(const SparseKeys& keys, std::int64_t query_blocks, std::int64_t kv_before,
                                                 std::int64_t head, std::int64_t t) {
   std::vector<std::int64_t> seen;

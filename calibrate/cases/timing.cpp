@@ -12,10 +12,10 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kMostCalls = 64;  // queued at once: a GPU's queue holds about a thousand launches
+constexpr std::int64_t kMostCalls = 64;  // queued at once; a GPU's queue holds about a thousand
 constexpr double kClockFell = 0.95;
 
-// Samples taken while the clock was low are left out, unless that is most of them: then the clock is what the device has.
+// Drops samples at a low clock, unless they are the majority.
 std::vector<double> seconds_at_full_clock(const std::vector<TimedDevice::Sample>& samples) {
   double highest = 0;
   for (const TimedDevice::Sample& s : samples) highest = std::max(highest, s.clock_ghz);
@@ -45,7 +45,7 @@ Timing time_case(PreparedCase& prepared, TimedDevice& device, const TimingPlan& 
     next += calls;
     return s;
   };
-  double once = std::numeric_limits<double>::infinity(), warmed = 0;  // code and page tables are loaded by the first call
+  double once = std::numeric_limits<double>::infinity(), warmed = 0;  // the first call loads code and page tables
   while (next < 2 || (next < prepared.copies() && warmed < plan.warm_up_seconds)) {
     const double seconds = sample(1).seconds;
     once = std::min(once, seconds), warmed += seconds;
@@ -73,7 +73,6 @@ Timing time_case(PreparedCase& prepared, TimedDevice& device, const TimingPlan& 
 
 namespace {
 
-// The whole of a large buffer to another.
 class CopyCase final : public PreparedCase {
  public:
   CopyCase(TimedDevice& device, std::int64_t bytes)

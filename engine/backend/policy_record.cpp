@@ -10,7 +10,6 @@ namespace kvlab {
 
 namespace {
 
-// The steps of one sequence.
 class Steps {
  public:
   Steps(const EngineModel& model, PolicyCache& cache, EngineSequence& sequence, const RecordOptions& options, PolicyRecord& record)
@@ -34,7 +33,7 @@ class Steps {
   PolicyRecord& record_;
 };
 
-// The options, and with them what the policy observes: a replay of the record needs it too.
+// Adds the policy's needs, which a replay has too.
 RecordOptions with_needs(RecordOptions options, const Needs& needs) {
   options.pre_rope |= needs.pre_rope_queries || needs.pre_rope_keys;
   options.w_o |= needs.output_weights;

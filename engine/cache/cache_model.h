@@ -11,19 +11,18 @@
 
 namespace kvlab {
 
-// The properties of a model that a cache needs to run under it.
 class CacheModel {
  public:
   virtual ~CacheModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
-  // The memory it computes in, and the type of its keys and values there.
+  // Memory and type of its keys and values.
   [[nodiscard]] virtual TensorMemory memory() const { return {}; }
   [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
   // W_o of a layer, float32 [hidden_dim, q_heads * head_dim] in that memory.
   [[nodiscard]] virtual const float* output_weights(std::int32_t layer) const = 0;
-  // W_q of a layer in that memory; none on a GPU, where no part guesses queries.
+  // W_q of a layer; none on a GPU, where no part guesses queries.
   [[nodiscard]] virtual QueryWeights query_weights(std::int32_t /*layer*/) const { return {}; }
-  // Null: extra passes do not run inside a step.
+  // Null: no extra passes inside a step.
   [[nodiscard]] virtual const Transformer* transformer() const { return nullptr; }
 };
 

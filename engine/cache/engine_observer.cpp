@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Passes are kept in the host's memory.
+// Passes are in CPU memory.
 std::vector<PassQueries> EngineObserver::pass_queries(const ExtraPass* pass, std::int32_t layer, Answer& a) const {
   std::vector<PassQueries> chunks;
   if (pass == nullptr) return chunks;

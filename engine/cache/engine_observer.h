@@ -5,22 +5,20 @@
 #include <vector>
 
 #include "engine/cache/sequence.h"
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 
 namespace kvlab {
 
-// Tensors of a step in one layer for one sequence, valid during the step, in the model's memory.
+// Tensors of one sequence and layer, valid during the step, in the model's memory.
 struct LayerTensorsOfStep {
-  const float* q = nullptr;              // [new_tokens, q_heads, head_dim], or [rows, ...] of a prompt that lost tokens
+  const float* q = nullptr;              // [new_tokens, q_heads, head_dim]; [rows, ...] of a prompt that lost tokens
   const float* hidden = nullptr;         // [new_tokens, hidden_dim]
-  const float* hidden_before = nullptr;  // of the layer before
+  const float* hidden_before = nullptr;  // of the previous layer
   std::int32_t rows = -1;                // -1: new_tokens
 };
 
-// Meets a policy's needs from a running model.
 class EngineObserver final : public Observer {
  public:
-  // memory: the model's.
   EngineObserver(const Needs& needs, const ModelShape& model, TensorMemory memory, std::span<const SeqStep> seqs,
                  std::span<EngineSequence* const> sequences)
       : needs_(needs),
@@ -31,11 +29,11 @@ class EngineObserver final : public Observer {
         tensors_(static_cast<std::size_t>(model.num_layers)) {
     for (auto& layer : tensors_) layer.resize(seqs.size());
   }
-  // Known before the layer is observed.
+  // Set before the layer is observed.
   LayerTensorsOfStep& at(std::int32_t layer, std::size_t sequence) { return tensors_[static_cast<std::size_t>(layer)][sequence]; }
-  // [layers] the output projection of each, where it is needed.
+  // [layers], if needed.
   void set_output_weights(std::vector<const float*> w_o) { w_o_ = std::move(w_o); }
-  // The same for the projections to queries.
+  // [layers], if needed.
   void set_query_weights(std::vector<QueryWeights> w_q) { w_q_ = std::move(w_q); }
 
   Observed observe(std::int32_t layer) override;
@@ -52,14 +50,14 @@ class EngineObserver final : public Observer {
   std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
   std::vector<const float*> w_o_;
   std::vector<QueryWeights> w_q_;
-  // The memory of the last result of observe() in each layer: an allocator that shares between layers holds several at once.
+  // observe()'s last results, per layer: an allocator that shares between layers holds several.
   struct Answer {
     std::vector<Queries> step, window, pre_rope_queries;
     std::vector<const float*> pre_rope_keys, hidden, hidden_before;
     std::vector<const std::int32_t*> ids;
     std::vector<std::vector<PassQueries>> chunks;
     std::vector<std::span<const PassQueries>> pass;
-    std::vector<TensorArray<float>> uploads;  // of passes, if the model is not in CPU memory
+    std::vector<TensorArray<float>> uploads;  // of passes, if the model is on a GPU
   };
   std::vector<std::unique_ptr<Answer>> answers_;
 };

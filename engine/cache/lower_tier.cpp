@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/storage/stored/rows_view.h"
-#include "kernels/storage/token_copy/token_copy.h"
+#include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {
 
@@ -13,14 +13,14 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t vector_bytes(const KvRows& rows) { return rows.head_dim * element_bytes(rows.type); }
 
-// Copies K or V of listed tokens between rows and `stored`, both in the same memory.
+// Between rows and `stored`, in the same memory.
 void copy(const KvRows& rows, const TensorMemory& memory, bool values, const LowerTier::Lists& lists, TokenCopyWay way, void* stored) {
   if (lists.token.empty()) return;
   const Listing listed(lists.first, lists.token, memory);
   run_in(memory, VectorCopy{listed.of(rows, values), way, stored});
 }
 
-// All bits of a row's first `tokens` of K and V.
+// Sets all bits of K and V of a row's first `tokens`.
 void poison(const KvRows& rows, const TensorMemory& memory, std::int32_t r, std::int64_t tokens) {
   const std::int64_t bytes = vector_bytes(rows);
   for (std::int64_t i = 0; i < tokens; i += rows.page_tokens) {
@@ -72,7 +72,6 @@ std::int64_t LowerTier::take(const KvRows& rows, TensorMemory memory, std::span<
   return stored;
 }
 
-// Moves tokens that are in the rows and do not stay to CPU memory.
 std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays) {
   Lists leaving;
   for (std::size_t h = 0; h < side.host.size(); ++h) {

@@ -6,46 +6,44 @@
 
 #include "kernels/kv_rows.h"
 #include "kernels/tensor_memory.h"
-#include "policies/kv/part.h"
+#include "policies/kv/selector/selector.h"
 
 namespace kvlab {
 
-// K or V of some tokens of a row in CPU memory, without gaps.
+// K or V of some tokens of a row, dense.
 class HostTokens {
  public:
   void resize(std::int32_t tokens) { slot_of_.resize(static_cast<std::size_t>(tokens), -1); }
   [[nodiscard]] bool has(std::int32_t token) const { return token < size() && slot_of_[static_cast<std::size_t>(token)] >= 0; }
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(slot_of_.size()); }
-  // `vector`: `bytes` of a token that is not here, the same number for all of them.
+  // `vector`: `bytes` of a new token; equal for all.
   void put(std::int32_t token, const std::uint8_t* vector, std::int64_t bytes);
-  // Copies a token that is here to `to`, and forgets it.
+  // Moves a stored token to `to`.
   void take(std::int32_t token, std::uint8_t* to, std::int64_t bytes);
   [[nodiscard]] std::int64_t bytes() const { return static_cast<std::int64_t>(data_.size()); }
 
  private:
   std::vector<std::uint8_t> data_;
-  std::vector<std::int32_t> token_of_, slot_of_;  // of each slot of data_; of each token of the row, -1: not here
+  std::vector<std::int32_t> token_of_, slot_of_;  // token by slot of data_; slot by token of the row, -1: not stored
 };
 
-// A layer's rows of one sequence between decode steps, for a selector with two tiers: V, or K and V, are in the cache's memory for the
-// tokens that stay there, without gaps, and in CPU memory for all others. Positions are 0, 1, ...: no token was lost.
+// One layer's rows of a sequence between decode steps under a two-tier selector: V, or K and V, dense, in the cache's memory for tokens
+// that stay, else in CPU memory. No token was lost: positions are 0, 1, ...
 class LowerTier {
  public:
   LowerTier() = default;
   LowerTier(Selector::Lower lower, std::int32_t kv_heads);
   [[nodiscard]] bool exists() const { return lower_ != Selector::Lower::kNothing; }
 
-  // Takes the rows. Tensors with two tiers keep only the tokens in `stays` [kv_heads], ascending, in the cache's memory. Returns the bytes
-  // that moved to CPU memory.
+  // Others than `stays` [kv_heads], ascending, move to CPU memory. Returns their bytes.
   std::int64_t take(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
-  // Puts the tokens in the cache's memory back into the rows, which have grown by a step's new tokens. `poisons`: K and V of the other old
-  // tokens become NaN.
+  // Fills the rows, which have grown by new tokens. `poisons`: K and V of old tokens in CPU memory become NaN.
   void raise(const KvRows& rows, bool poisons);
-  // Puts those of the listed tokens [kv_heads] that are in CPU memory back into the rows. Returns their bytes.
+  // Restores listed tokens [kv_heads] from CPU memory. Returns their bytes.
   std::int64_t fetch(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens);
 
-  // Moves the part in the cache's memory to another one; it must come back before raise().
+  // Must be moved back before raise().
   void move_to(const TensorMemory& memory);
 
   [[nodiscard]] std::int64_t kv_bytes() const { return k_.here.size() + v_.here.size(); }  // in the cache's memory
@@ -61,7 +59,7 @@ class LowerTier {
 
  private:
   struct Side {                      // K or V
-    std::vector<HostTokens> host;    // [kv_heads], none where all of the side stays
+    std::vector<HostTokens> host;    // [kv_heads]; empty: all of this side stays
     Lists listed;                    // tokens in `here`
     TensorArray<std::uint8_t> here;  // [listed, head_dim] of the rows' type
   };
@@ -72,7 +70,7 @@ class LowerTier {
 
   Selector::Lower lower_ = Selector::Lower::kNothing;
   Side k_, v_;
-  std::vector<std::int32_t> len_;     // [kv_heads] of the rows that were taken
+  std::vector<std::int32_t> len_;     // [kv_heads] at take()
   TensorArray<std::uint32_t> marks_;  // of each row [1 + num_words, len]: positions, then statistics
   bool is_resting_ = false;
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <span>
 
-#include "kernels/storage/token_copy/token_copy.h"
+#include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {
 

@@ -9,28 +9,25 @@
 
 namespace kvlab {
 
-// A layer's rows of one sequence between its steps, as its format stores them, in the memory of the cache: codes, vectors that are not
-// encoded in the type of the pages, positions and statistics. Rows are filled from it again, bit for bit.
+// One layer's rows of a sequence between steps: codes, uncoded vectors in the pages' type, positions and statistics. Restored bit for bit.
 class PackedRows {
  public:
   PackedRows(std::int32_t kv_heads, const TensorMemory& memory)
       : memory_(memory), sides_{Side(memory), Side(memory)}, len_(static_cast<std::size_t>(kv_heads), 0), words_(memory) {}
 
-  // Keeps the codes of an operation on the sequence's rows, which begin at the operation's `first_row`, in a step of `new_tokens`.
-  // `tokens`: the operation's lists with their indices in CPU memory.
+  // Keeps an operation's codes of rows from `first_row` on. `tokens`: its lists, indices in CPU memory.
   void keep(const DecodeOp& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens);
-  // After such a step. Rows that lost encoded tokens are not stored here any more, since the remains of a group take the bytes of the whole
-  // group.
+  // After the step: drops rows that lost encoded tokens, since part of a group takes all its bytes.
   void settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
-  // Something is encoded, and nothing of it was lost.
+  // Something is encoded and none of it was lost.
   [[nodiscard]] bool can_rest() const { return !sides_[0].codes.empty() || !sides_[1].codes.empty(); }
 
   // Packs rows first_row to first_row + kv_heads.
   void take(const KvRows& kv, std::int32_t first_row);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
-  // Moves everything to another memory; it must come back before fill().
+  // Must be moved back before fill().
   void move_to(const TensorMemory& memory);
-  // Fills the packed tokens, the first ones, of `count` rows from the begin-th on; the sequence's first row is `first_row`.
+  // Fills `count` rows from the begin-th on; `first_row` is the sequence's.
   void fill(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const;
 
   [[nodiscard]] std::int64_t kv_bytes() const;                                // of packed K and V
@@ -42,7 +39,7 @@ class PackedRows {
     explicit Side(const TensorMemory& memory) : dense(memory) {}
     void keep(std::unique_ptr<StoredCode> code);
     std::vector<std::unique_ptr<StoredCode>> codes;
-    std::vector<RowList> dense_lists;  // [kv_heads] tokens that no code has
+    std::vector<RowList> dense_lists;  // [kv_heads] tokens without a code
     RowNumbers<std::uint8_t> dense;    // of each row [tokens, head_dim] of the pages' type
   };
   [[nodiscard]] std::int32_t kv_heads() const { return static_cast<std::int32_t>(len_.size()); }
@@ -52,9 +49,9 @@ class PackedRows {
 
   TensorMemory memory_;
   std::array<Side, 2> sides_;
-  std::vector<std::int32_t> len_;    // [kv_heads] when they were last looked at
+  std::vector<std::int32_t> len_;    // [kv_heads] when last noted
   RowNumbers<std::uint32_t> words_;  // of each row [1 + num_words, len], positions first
-  bool is_noted_ = false;            // lengths of this step, evicted tokens left out
+  bool is_noted_ = false;            // lengths of this step, without evicted tokens
   bool is_loose_ = false, is_resting_ = false;
 };
 

@@ -7,13 +7,13 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "base/parallel.h"
 #include "engine/cache/policy_cache_keeper.h"
 #include "kernels/attention/attend/attend.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
+#include "kernels/storage/gather_rows_op.h"
 #include "kernels/storage/stored/rows_view.h"
-#include "policies/kv/recipe_positions.h"
-#include "policies/kv/unpack_ops.h"
+#include "policies/kv/cache/kv_keeper.h"
+#include "policies/kv/recipe/recipe_positions.h"
 
 namespace kvlab {
 
@@ -62,7 +62,14 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
       out_(model_->memory()) {
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
-  if (!model_->memory().on_host()) refuse_cpu_only(recipe, policy_.needs());
+  if (!model_->memory().on_host()) {
+    refuse_cpu_only(recipe, policy_.needs());
+    if (recipe.selects_in_prompts() && !has_prefill_kernel())
+      throw InputError(fmt::format(
+          "recipe '{}' selects in prompts; on a GPU this needs keys of 16 bits, head_dim 64, 128 or 256, and at most 16 query heads per KV "
+          "head",
+          recipe.name));
+  }
   refuse_renumbering(recipe, model_->config());
   refuse_pruning(recipe, model_->config());
   keeper_ = std::make_unique<Keeper>(groups_, options.packs && policy_.encodes());
@@ -95,13 +102,12 @@ void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   throw InputError(fmt::format("recipe '{}' has an operation without a CUDA kernel; it runs with backend cpu alone", recipe.name));
 }
 
-// Parts look at several layers in one step: their views must not move while layers after them grow. Pages that a row holds already, those
-// of blocks that it was given, are room too.
+// Views of several layers must not move while later layers grow.
 void PolicyCache::make_room(std::span<const StepPiece> pieces) {
   std::int64_t pages = 0;
   const std::int32_t each = pages_->page_tokens();
   for (const StepPiece& piece : pieces) {
-    std::int64_t most_awake = 0;  // packed layers have pages one after another
+    std::int64_t most_awake = 0;  // only one packed layer has pages at a time
     for (std::size_t l = 0; l < piece.sequence->rows.size(); ++l) {
       const KvStore::Sequence& layer = piece.sequence->rows[l];
       std::int64_t of_layer = 0;
@@ -151,7 +157,6 @@ void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
   }
 }
 
-// Takes the rows into a batch of each layer.
 void PolicyCache::open(Group& g) {
   for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
     KvStore& store = g.layers.emplace_back(shape_, pages_);
@@ -194,7 +199,6 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   ops_.timed(kAtRest, [&] { wake(g, layer), raise(g, layer); });
 }
 
-// The prompt's last queries stay.
 void PolicyCache::remember(Group& g, std::size_t s, std::int32_t layer, const float* q) {
   const std::int32_t wanted = policy_.needs().window_queries;
   const SeqStep& seq = g.seqs[s];
@@ -252,7 +256,7 @@ bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {
   return true;
 }
 
-// Attention over the tokens that the policy selects. Prompts are the model's own attention and not logged.
+// Attention over selected tokens. Prompts are not logged.
 void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) {
   const Ops::Frame frame(ops_);
   policy_.before_attention(step_of(g), layer, segments_);
@@ -276,7 +280,7 @@ void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) 
   if (in.native != nullptr) return_outputs(g, in);
 }
 
-// A prompt of which nothing is cut. One that lost tokens is seen in order of those that are left.
+// After pruning, in order of the remaining tokens.
 void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in) {
   const SeqStep& seq = g.seqs[s];
   const std::int64_t d = shape_.head_dim, q_width = shape_.q_heads * d, kv_width = shape_.kv_heads * d;
@@ -293,8 +297,10 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
                       1.0F / std::sqrt(static_cast<float>(d)),
                       model_->config().window(layer)};
   if (seq.seen_tokens > 0) {
-    gather(g, s, layer);
-    op.k = whole_k_.data(), op.v = whole_v_.data();
+    const std::size_t floats = at(seq.end()) * at(shape_.kv_heads) * at(shape_.head_dim);
+    float *const k = room_in(whole_k_, floats), *const v = room_in(whole_v_, floats);
+    gather(g, s, layer, k, v);
+    op.k = k, op.v = v;
   }
   if (policy_.selects_in_prompts(layer) && seq.new_tokens > 1) {
     policy_.attend_prompt({ops_, shape_, layer, seq, op.q, op.k, op.v, op.out, nullptr, op.window});
@@ -317,25 +323,12 @@ void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
 }
 
 // Pages of a sequence's rows to [tokens, kv_heads, head_dim].
-void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer) {
-  const KvRows kv = g.layers[at(layer)].rows();
-  const std::int64_t d = shape_.head_dim, width = shape_.kv_heads * d, n = g.seqs[s].end();
-  float *const k = room_in(whole_k_, static_cast<std::size_t>(n * width)), *const v =
-                                                                               room_in(whole_v_, static_cast<std::size_t>(n * width));
-  constexpr std::int64_t kPart = 256;
-  for_each_in_parallel(ceil_div(n, kPart), [&](std::int64_t part) {
-    for (std::int32_t h = 0; h < shape_.kv_heads; ++h) {
-      const std::int32_t row = static_cast<std::int32_t>(s) * shape_.kv_heads + h;
-      for (std::int64_t i = part * kPart; i < std::min(n, (part + 1) * kPart); ++i) {
-        const std::int64_t slot = kv.slot(row, static_cast<std::int32_t>(i)), to = i * width + h * d;
-        std::copy_n(kv.k + slot * d, d, k + to);
-        std::copy_n(kv.v + slot * d, d, v + to);
-      }
-    }
-  });
+void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer, float* k, float* v) {
+  const RowsView rows(g.layers[at(layer)].rows(), static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
+  run_in(model_->memory(), GatherRows{rows.rows(), g.seqs[s].end(), k, v});
 }
 
-// Queries and inputs of the layer stay until the policy acts after the last layer.
+// For a policy that acts after the last layer.
 void PolicyCache::keep(Group& g, std::int32_t layer) {
   Group::Kept& kept = g.kept[at(layer)];
   const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim;

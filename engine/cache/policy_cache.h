@@ -14,47 +14,46 @@
 
 namespace kvlab {
 
-// The KV cache of a batch of sequences in pages, with a policy that acts on it; a Transformer's attention runs over it. Each step is
-// begin_step, the model's forward pass, end_step. For a model on a GPU, keys, values and all that the policy observes are in its memory,
-// and the policy's operations run there (DeviceAttentionHost in place of AttentionHost). The order of operations is that of ShapeRun: layer
-// by layer, decoding sequences, then those in their prompts.
+// The paged KV cache of a batch of sequences under a policy. A step is begin_step, the model's forward pass, end_step. With a GPU model all
+// tensors and operations are on the GPU (DeviceAttentionHost). Operations run by layer, decoding sequences before prompts, as in ShapeRun.
 class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  public:
   struct Options {
     std::int32_t page_tokens = 16;
-    std::int32_t kv_bytes = 4;  // of a stored element of the uncompressed cache, for what is counted as resident
+    std::int32_t kv_bytes = 4;  // of an uncompressed element, for resident bytes
     std::uint64_t seed = 1;
-    CountSource* counts = nullptr;  // is shown counts that depended on data, step by step
-    RecordOptions passes = {};      // how extra passes are run
-    // Sequences that a format encodes are packed between steps once their prompt is complete; only the current layer is in pages, decoded.
+    CountSource* counts = nullptr;  // receives data-dependent counts, step by step
+    RecordOptions passes = {};
+    // Pack encoded sequences between steps after their prompt; only the current layer is in pages.
     bool packs = false;
-    // Once the prompt is complete, tokens that a selector with tiers leaves on the host are in CPU memory, and those that its last step
-    // read in the cache's, without gaps: only the current layer has pages. Disk counts as CPU memory.
+    // After the prompt, tokens read by a tiered selector's last step stay dense in the cache's memory, others move to CPU memory (also
+    // instead of disk); only the current layer is in pages.
     bool tiers = false;
-    bool poisons = false;             // for tests: tokens on lower tiers are NaN in the current rows
-    std::int32_t reserved_pages = 0;  // taken at once; a cache that grows in a GPU's memory needs room for both sizes
+    bool poisons = false;             // for tests: NaN for tokens on lower tiers
+    std::int32_t reserved_pages = 0;  // allocated at once; growth on a GPU copies
   };
-  // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future; on a GPU
-  // also pages that do not fit into its memory, here and wherever sequences grow.
+  // Throws InputError if the recipe does not claim this host, cannot run on the model or needs future tokens; on a GPU also when pages do
+  // not fit, even later.
   PolicyCache(const Transformer& model, const Recipe& recipe, const Options& options);
   PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& recipe, const Options& options);
   ~PolicyCache() override;
 
-  // Makes ready for a sequence's first token. Error (InputError), here and in begin_step: a cut would leave less than what always stays.
+  // Throws InputError if the recipe needs question_begin and it is unknown.
   void start(EngineSequence& sequence);
-  // Gives its pages back; its index can be taken by another.
+  // Frees its pages and its index.
   void release(EngineSequence& sequence);
-  // Must be called after pages of its rows are exchanged between steps.
+  // Call after exchanging its pages between steps.
   void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
-  // Moves all that a packed sequence holds beside pages to CPU memory, or back before its next step.
+  // Moves a packed sequence's data outside of pages to CPU memory, or back before its next step.
   void move_rest(EngineSequence& sequence, bool to_host);
-  // True: sequences may be packed once their prompts are complete; their rows then have no pages between steps.
+  // True if sequences may be packed after their prompts, without pages between steps.
   [[nodiscard]] bool may_rest() const { return (options_.packs && policy_.encodes()) || (options_.tiers && policy_.moves_lower()); }
-  // Forgets all but the first tokens of a sequence from which nothing was cut.
+  // The sequence must be uncut.
   void truncate(EngineSequence& sequence, std::int32_t tokens);
-  // Advances a fresh sequence past its prompt: the policy acts as if the prompt had been run in one step.
+  // Advances a fresh sequence past its prompt, as one step.
   void adopt(EngineSequence& sequence, const PromptTensors& prompt);
 
+  // Throws InputError if a step has part of a prompt that the recipe prunes.
   void begin_step(std::span<const StepPiece> pieces);
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override;
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override;
@@ -62,31 +61,30 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   [[nodiscard]] Rewritten rewritten(const TokenBatch& batch) override;
   void before_rope(std::int32_t layer, const DeviceLayer& in) override;
   void attend(std::int32_t layer, const DeviceLayer& in, void* out) override;
-  // `hidden`: the result of Transformer::forward(); empty for a model on a GPU.
+  // `hidden`: Transformer::forward()'s result; empty on a GPU.
   void end_step(std::span<const float> hidden);
 
-  // Bytes of all layers that the sequence takes, as its recipe stores them.
+  // As its recipe stores them, all layers.
   [[nodiscard]] TierBytes resident(EngineSequence& sequence);
-  // Bytes of the sequence in this cache's memory: of whole pages, or packed.
+  // In this cache's memory, in pages or packed.
   struct HeldBytes {
     std::int64_t kv = 0, beside = 0;  // keys and values; positions and statistics
-    std::int64_t host = 0;            // keys and values that the policy moved to CPU memory
+    std::int64_t host = 0;            // moved to CPU memory by the policy
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
   Traffic take_traffic() { return policy_.take_traffic(); }  // as counted by the policy
-  // The bytes really moved to and from lower tiers (Options::tiers) since the last call.
+  // Bytes moved between tiers (Options::tiers) since the last call.
   Traffic take_moved();
-  // Positions of the tokens held, [layers * kv_heads] in the order of their rows.
+  // Positions held, [layers * kv_heads], in row order.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> positions(EngineSequence& sequence);
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
   [[nodiscard]] const KvPages& pages() const { return *pages_; }
   KvPages& pages() { return *pages_; }
   Ops& ops() { return ops_; }
-  // On the CPU: touches the memory of steps of up to `tokens` tokens over sequences of that length, and the reserved pages, so that no step
-  // is the first to touch it.
+  // CPU only: first-touches the reserved pages and memory of steps of up to `tokens` tokens.
   void touch_memory(const Transformer& model, std::int32_t tokens);
-  // State that the model keeps for this cache.
+  // State of the model for this cache.
   std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
@@ -111,7 +109,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void attend_layer(std::int32_t layer, LayerInput in);
   void attend_segments(Group& g, std::int32_t layer, LayerInput& in);
   void attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in);
-  void gather(Group& g, std::size_t s, std::int32_t layer);
+  void gather(Group& g, std::size_t s, std::int32_t layer, float* k, float* v);
   [[nodiscard]] bool is_whole(Group& g, std::size_t s, std::int32_t layer) const;
   [[nodiscard]] std::vector<std::int32_t> tokens_that_stay(const SeqStep& seq, std::span<const std::int32_t> ids);
   struct Piece {
@@ -130,10 +128,12 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
 
   // On a GPU.
   [[nodiscard]] bool has_prefill_kernel() const;
-  void attend_prompts(Group& g, std::int32_t layer, const LayerInput& in);
+  void attend_prompts(Group& g, std::int32_t layer, LayerInput& in);
+  void attend_selected(Group& g, std::size_t s, std::int32_t layer, LayerInput& in);
   bool attend_decoding(const Group& g, std::int32_t layer, const LayerInput& in);
   void make_floats(LayerInput& in);
   void return_outputs(const Group& g, const LayerInput& in);
+  void return_outputs(const LayerInput& in, std::int64_t first, std::int64_t tokens);
   const float* as_floats(TensorArray<float>& to, const void* from, std::int64_t rows, std::int64_t width, std::int64_t stride,
                          ElementType type);
 
@@ -145,25 +145,25 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::unique_ptr<Keeper> keeper_;
   Ops ops_;
   std::shared_ptr<KvPages> pages_;
-  std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts
+  std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding, then in prompts
   std::vector<Segment> segments_;
   std::vector<std::int32_t> going_on_;                              // rows of the pass after the latest layer that pruned
   std::vector<std::int32_t> rewritten_rows_, rewritten_positions_;  // of the pass
   BigArray<float> scratch_, whole_k_, whole_v_;
-  TensorArray<float> q_, k_, hidden_, out_;        // of the layer, where a model on a GPU computes in another type
-  std::vector<float> hidden_before_, hidden_now_;  // inputs of the last two layers, where queries are guessed
+  TensorArray<float> q_, k_, hidden_, out_;        // of the layer, for GPU models without float32
+  std::vector<float> hidden_before_, hidden_now_;  // of the last two layers, for guessed queries
   std::int64_t steps_ = 0;
-  std::uint64_t pages_ids_ = 0;  // given to sequences so far
+  std::uint64_t pages_ids_ = 0;
   std::shared_ptr<void> attachment_;
 };
 
-// Error (InputError): the recipe renumbers keys, and the model has layers with windows.
+// Throws InputError if the recipe renumbers keys and the model has windows.
 void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
-// The same: it prunes prompts.
+// Throws InputError if the recipe prunes prompts and the model has windows.
 void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
-// Error (InputError): the recipe needs an extra pass. For models that run none inside a step (an adopted prompt brings its own).
+// For models without passes inside steps: throws InputError if the recipe needs one (an adopted prompt brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
-// Error (InputError) where some operation of the recipe has no CUDA kernel, or 16 bits are too few for what it does.
+// Throws InputError if an operation of the recipe has no CUDA kernel or needs more than 16 bits.
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs);
 
 }  // namespace kvlab

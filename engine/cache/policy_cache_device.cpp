@@ -21,7 +21,7 @@ bool is_power_of_two(std::int32_t x) { return (x & (x - 1)) == 0; }
 
 }  // namespace
 
-// Copies a dense or strided device array; float32 without gaps is used in place.
+// Dense float32 is used in place.
 const float* PolicyCache::as_floats(TensorArray<float>& to, const void* from, std::int64_t rows, std::int64_t width, std::int64_t stride,
                                     ElementType type) {
   if (type == ElementType::kF32 && stride == width) return static_cast<const float*>(from);
@@ -46,7 +46,7 @@ void PolicyCache::attend(std::int32_t layer, const DeviceLayer& in, void* out) {
   attend_layer(layer, floats);
 }
 
-// Queries as the policy and attention over segments see them, and room for what these attend to.
+// Float32 queries, and room for the output.
 void PolicyCache::make_floats(LayerInput& in) {
   if (in.q != nullptr) return;
   const DeviceLayer& native = *in.native;
@@ -60,24 +60,42 @@ void PolicyCache::make_floats(LayerInput& in) {
   in.out = out_.data();
 }
 
-// Tensor cores compute the attention where they can; all else is float32.
+// Tensor cores, if possible; otherwise float32.
 bool PolicyCache::has_prefill_kernel() const {
   const std::int32_t d = shape_.head_dim, group = shape_.group();
   return pages_->type() != ElementType::kF32 && (d == 64 || d == 128 || d == 256) && group <= 16 && pages_->page_tokens() % 16 == 0 &&
          is_power_of_two(pages_->page_tokens());
 }
 
+// A prompt's chunk of which nothing is cut and whose keys the policy selects, in float32.
+void PolicyCache::attend_selected(Group& g, std::size_t s, std::int32_t layer, LayerInput& in) {
+  make_floats(in);
+  const Ops::Frame frame(ops_);
+  const std::int64_t width = std::int64_t{shape_.kv_heads} * shape_.head_dim, from = g.first[s] * width * shape_.group();
+  float *const k = ops_.floats(g.seqs[s].end() * width), *const v = ops_.floats(g.seqs[s].end() * width);
+  gather(g, s, layer, k, v);
+  policy_.attend_prompt(
+      {ops_, shape_, layer, g.seqs[s], in.q + from, k, v, in.out + from, nullptr, model_->config().window(layer), model_->memory()});
+  return_outputs(in, g.first[s], g.seqs[s].new_tokens);
+}
+
 // Prompts of which nothing is cut.
-void PolicyCache::attend_prompts(Group& g, std::int32_t layer, const LayerInput& in) {
+void PolicyCache::attend_prompts(Group& g, std::int32_t layer, LayerInput& in) {
   CudaContext& cuda = *model_->memory().cuda();
   const CudaContext::Frame frame(cuda);
   const DeviceLayer& native = *in.native;
   const DeviceRows rows = on_device(g.layers[place(layer)].rows(), cuda);
   const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   // Sequences of the group that are adjacent in the batch are prompts of one launch.
+  const auto selects = [&](std::size_t s) { return policy_.selects_in_prompts(layer) && g.seqs[s].new_tokens > 1; };
   for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
+    if (selects(begin)) {
+      attend_selected(g, begin, layer, in);
+      end = begin + 1;
+      continue;
+    }
     std::vector<std::int32_t> query_first{0}, before;
-    for (end = begin; end < g.seqs.size() && g.first[end] == g.first[begin] + query_first.back(); ++end) {
+    for (end = begin; end < g.seqs.size() && g.first[end] == g.first[begin] + query_first.back() && !selects(end); ++end) {
       query_first.push_back(query_first.back() + g.seqs[end].new_tokens);
       before.insert(before.end(), place(shape_.kv_heads), g.seqs[end].seen_tokens);
     }
@@ -97,7 +115,7 @@ void PolicyCache::attend_prompts(Group& g, std::int32_t layer, const LayerInput&
   }
 }
 
-// The plain case: a token each that sees all of its rows. False: it is not that.
+// One token per sequence that sees all rows; else returns false.
 bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const LayerInput& in) {
   const std::int32_t window = model_->config().window(layer);
   if (window > 0 && std::any_of(g.seqs.begin(), g.seqs.end(), [&](const SeqStep& s) { return s.end() > window; })) return false;
@@ -121,18 +139,21 @@ bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const Laye
   return true;
 }
 
-// Writes the attention output of the group's queries in the type of the model's next operation.
+// Converts to the model's type.
 void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
-  if (in.native->type == ElementType::kF32) return;
-  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
   for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
     std::int64_t tokens = 0;
     for (end = begin; end < g.seqs.size() && g.first[end] == g.first[begin] + tokens; ++end) tokens += g.seqs[end].new_tokens;
-    const std::int64_t from = g.first[begin] * width;
-    run_cuda(DeviceConvert{in.out + from, element(in.native_out, from, in.native->type), tokens, width, 0, 0, ElementType::kF32,
-                           in.native->type},
-             *model_->memory().cuda());
+    return_outputs(in, g.first[begin], tokens);
   }
+}
+
+void PolicyCache::return_outputs(const LayerInput& in, std::int64_t first, std::int64_t tokens) {
+  const ElementType type = in.native->type;
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim, from = first * width;
+  if (type == ElementType::kF32) return;
+  run_cuda(DeviceConvert{in.out + from, element(in.native_out, from, type), tokens, width, 0, 0, ElementType::kF32, type},
+           *model_->memory().cuda());
 }
 
 }  // namespace kvlab

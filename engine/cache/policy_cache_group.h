@@ -5,17 +5,15 @@
 
 #include "engine/cache/policy_cache.h"
 
-// Inside of PolicyCache.
+// Internal to PolicyCache.
 namespace kvlab {
 
 inline std::size_t place(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// Sequences that take the step together.
 struct PolicyCache::Group {
   std::vector<SeqStep> seqs;
   std::vector<EngineSequence*> sequences;
-  // In the layer: the row of the pass at which each sequence's tokens begin, and their number. For a prompt that lost tokens also the
-  // positions of those that are left; empty: consecutive ones.
+  // Current layer: each sequence's first row and number of rows in the pass, and positions left after pruning (empty: consecutive).
   std::vector<std::int64_t> first;
   std::vector<std::int32_t> rows;
   std::vector<std::vector<std::int32_t>> positions;
@@ -24,7 +22,7 @@ struct PolicyCache::Group {
   std::vector<KvStore> layers;
   std::unique_ptr<EngineObserver> observer;
   bool is_prompt = false, defers = false;
-  // If the policy acts only after the last layer: q and hidden of all sequences, one after another.
+  // q and hidden of all sequences, for a policy that acts after the last layer.
   struct Kept {
     TensorArray<float> q, hidden;
   };
@@ -39,7 +37,7 @@ struct PolicyCache::LayerInput {
   ElementType kv_type = ElementType::kF32;
   std::int64_t kv_stride = 0;
   float* out = nullptr;                 // [n, q_heads, head_dim]
-  const DeviceLayer* native = nullptr;  // on a GPU: the same as the model computes with
+  const DeviceLayer* native = nullptr;  // on a GPU: in the model's type
   void* native_out = nullptr;
 };
 

@@ -1,9 +1,9 @@
-// Inputs of layers that a PolicyCache's policy observes.
+// Layer inputs for a PolicyCache's policy.
 #include "engine/cache/policy_cache_group.h"
 
 namespace kvlab {
 
-// The model overwrites its inputs from layer to layer; those of the layer before stay, for parts that guess a query from them.
+// Keeps the previous layer's inputs, which the model overwrites, for guessed queries.
 void PolicyCache::keep_inputs(const float* hidden) {
   std::int64_t tokens = 0;
   for (const auto& g : groups_)

@@ -1,11 +1,11 @@
-// The data that sequences of a PolicyCache hold outside of pages: encoded by formats, or moved to CPU memory.
+// Data of sequences outside of pages.
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
 #include "kernels/device/cuda/gpu_memory.h"
-#include "kernels/storage/pack_dropped/pack_dropped.h"
-#include "policies/kv/unpack_ops.h"
+#include "kernels/storage/token_copy_op.h"
+#include "policies/kv/cache/kv_keeper.h"
 
 namespace kvlab {
 
@@ -32,12 +32,12 @@ EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::siz
   throw InternalError("a policy acts on a sequence that is not of the step");
 }
 
-// Lists are read back once for all sequences.
+// Reads the lists back once for all sequences.
 void PolicyCache::Keeper::keep(const LayerStep& step, const DecodeOp& op) {
   const ListedTokens& tokens = op.tokens();
   if (!packs_ || tokens.total() == 0) return;
   const auto give_all = [&] {
-    const std::vector<std::int32_t> index = step.memory.to_host(tokens.index, tokens.total());
+    const std::vector<std::int32_t> index = step.memory().to_host(tokens.index, tokens.total());
     ListedTokens on_host = tokens;
     on_host.index = index.data();
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
@@ -50,12 +50,12 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const DecodeOp& op) {
 }
 
 void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
-  const KvRows& kv = op.rows.kv;
-  const std::int64_t token_bytes = std::int64_t{2} * kv.head_dim * element_bytes(kv.type), total = op.rows.total_dropped();
-  const std::vector<std::int32_t> position = step.memory.to_host(op.position, total);
-  const std::vector<std::uint8_t> packed = step.memory.to_host(reinterpret_cast<const std::uint8_t*>(op.packed), total * token_bytes);
+  const KvRows& kv = op.parts.kv;
+  const std::int64_t token_bytes = std::int64_t{2} * kv.head_dim * element_bytes(kv.type), total = op.parts.total_dropped();
+  const std::vector<std::int32_t> position = step.memory().to_host(op.position, total);
+  const std::vector<std::uint8_t> packed = step.memory().to_host(reinterpret_cast<const std::uint8_t*>(op.packed), total * token_bytes);
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-    const std::int64_t begin = op.rows.dropped_first[r], end = op.rows.dropped_first[r + 1];
+    const std::int64_t begin = op.parts.dropped_first[r], end = op.parts.dropped_first[r + 1];
     EngineSequence& sequence = sequence_of(step, place(kv.sequence(r)));
     EngineSequence::Offloaded& to = sequence.offloaded[place(step.layer * kv.kv_heads + r % kv.kv_heads)];
     to.position.insert(to.position.end(), position.begin() + begin, position.begin() + end);
@@ -63,11 +63,11 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
   }
 }
 
-// Rows whose pages were given back have new ones by now, for which their content is decoded.
+// Decodes packed rows into new pages.
 void PolicyCache::wake(Group& g, std::int32_t layer) {
   if (!keeper_->packs()) return;
   const KvRows kv = g.layers[place(layer)].rows();
-  // So many heads at a time.
+  // heads per call
   const std::int32_t heads = shape_.kv_heads, each = model_->memory().on_host() ? 1 : heads;
   for_each_apart(model_->memory(), std::ssize(g.sequences) * heads / each, [&](std::int64_t i) {
     const std::int64_t s = i * each / heads;
@@ -96,7 +96,6 @@ void PolicyCache::rest_packed(Group& g, std::int32_t layer) {
   rest_pages(g, layer);
 }
 
-// Packed rows give their pages back.
 void PolicyCache::rest_pages(Group& g, std::int32_t layer) {
   for (std::size_t s = 0; s < g.sequences.size(); ++s)
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h)

@@ -1,4 +1,4 @@
-// Extra forward passes inside a step of a PolicyCache.
+// Extra passes inside a PolicyCache's step.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -12,11 +12,10 @@ namespace kvlab {
 
 namespace {
 
-// Tokens after those that the rows of one sequence hold, cut or not, in the middle of a step. Each layer's rows get the tokens for as long
-// as its attention takes.
+// Runs tokens after a sequence's rows in a step. A layer holds them only during its attention.
 class RowsPassHost final : public PassHost, AttentionHost {
  public:
-  // `end`: the position of the first of these tokens.
+  // `end`: position of the first token.
   RowsPassHost(const Transformer& model, std::vector<KvStore>& layers, std::int32_t sequence, std::int32_t end)
       : model_(model), layers_(layers), sequence_(sequence), end_(end) {}
 
@@ -57,7 +56,6 @@ class RowsPassHost final : public PassHost, AttentionHost {
   [[nodiscard]] std::span<const float> tensor(const float* data, std::int64_t width) const {
     return {data, static_cast<std::size_t>(count_ * width)};
   }
-  // The view of this sequence alone.
   [[nodiscard]] KvRows rows_of(KvRows kv, std::vector<std::int64_t>& first) const {
     const std::int32_t row = sequence_ * kv.kv_heads;
     kv.num_rows = kv.kv_heads;
@@ -82,7 +80,6 @@ void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
       fmt::format("recipe '{}' needs the extra pass '{}', which runs inside a step with backend cpu alone", recipe.name, needs.pass));
 }
 
-// The extra pass, if one runs after this step of a prompt.
 void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidden) {
   const std::string& name = policy_.needs().pass;
   const bool after_chunks = runs_after_chunks(name);
@@ -100,24 +97,23 @@ void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidde
   sequence.pass = std::make_shared<ExtraPass>(whole ? pass_over_prompt(g, s, hidden, ids, options) : pass_over_rows(g, s, ids, options));
 }
 
-// Attention over the cache, the step's chunk included.
+// Over the cache with the step's chunk.
 ExtraPass PolicyCache::pass_over_rows(Group& g, std::size_t s, std::span<const std::int32_t> ids, const RecordOptions& options) {
   const Transformer& model = *model_->transformer();
   RowsPassHost host(model, g.layers, static_cast<std::int32_t>(s), g.seqs[s].end());
   return run_extra_pass(policy_.needs().pass, host, model.config(), ids, options, g.seqs[s].end());
 }
 
-// Over the prompt so far, which is still uncut.
+// Over the uncut prompt so far.
 ExtraPass PolicyCache::pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden, std::span<const std::int32_t> ids,
                                         const RecordOptions& options) {
   const SeqStep& seq = g.seqs[s];
   KvState kv(model_->config());
   kv.tokens = seq.end();
   for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
-    gather(g, s, l);
-    const std::int64_t floats = kv.tokens * kv.token_floats;
-    kv.k[place(l)].assign(whole_k_.data(), whole_k_.data() + floats);
-    kv.v[place(l)].assign(whole_v_.data(), whole_v_.data() + floats);
+    const auto floats = static_cast<std::size_t>(kv.tokens * kv.token_floats);
+    kv.k[place(l)].resize(floats), kv.v[place(l)].resize(floats);
+    gather(g, s, l, kv.k[place(l)].data(), kv.v[place(l)].data());
   }
   const std::int64_t width = shape_.hidden_dim, last = g.first[s] + seq.new_tokens - 1;
   const Transformer& model = *model_->transformer();

@@ -1,4 +1,4 @@
-// Prompts of a PolicyCache that lose tokens between layers.
+// Prompts that lose tokens between layers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ void refuse_pruning(const Recipe& recipe, const ModelConfig& model) {
                       recipe.name, recipe.rewrites() ? "rewritten" : "pruned", l, recipe.pruning_part()));
 }
 
-// Rows that were given pages for the whole prompt give back those that stay empty.
+// Rows give back pages that stay empty.
 void PolicyCache::place_pruned(Group& g, std::size_t s, std::int32_t layer) {
   KvStore& store = g.layers[place(layer)];
   const std::int32_t first_row = static_cast<std::int32_t>(s) * shape_.kv_heads;
@@ -28,7 +28,6 @@ void PolicyCache::place_pruned(Group& g, std::size_t s, std::int32_t layer) {
     for (std::int32_t i = 0; i < g.rows[s]; ++i) kv.position[kv.slot(row, i)] = g.positions[s][place(i)];
 }
 
-// The sequences of the step in the order of its pass.
 std::vector<PolicyCache::Piece> PolicyCache::pieces_in_order() const {
   std::vector<Piece> pieces;
   for (const auto& g : groups_)
@@ -37,7 +36,7 @@ std::vector<PolicyCache::Piece> PolicyCache::pieces_in_order() const {
   return pieces;
 }
 
-// Appends the rows of the pass that are left of a sequence, at these places among its own (empty: all), and moves it there.
+// Appends a sequence's rows of the pass at places `left` (empty: all), and updates its first row.
 void PolicyCache::take_rows(const Piece& piece, std::span<const std::int32_t> left, std::vector<std::int32_t>& rows) {
   Group& g = *piece.group;
   const auto first = static_cast<std::int32_t>(std::exchange(g.first[piece.s], std::ssize(rows)));

@@ -1,4 +1,4 @@
-// Prompts of a PolicyCache that are replaced by some of their tokens.
+// Prompts that are replaced by some of their tokens.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// The first layers over a cache, and of their tensors the vectors that a rewriter reads, one token after another.
+// Runs the first layers and collects a rewriter's vectors, token by token.
 class ScanHost final : public AttentionHost {
  public:
   ScanHost(PolicyCache& cache, std::vector<PromptRewriter::Vectors> reads, std::int32_t last_layer)
@@ -50,7 +50,7 @@ class ScanHost final : public AttentionHost {
   std::vector<std::vector<float>> vectors_;
 };
 
-// The prompt through the first layers, chunk by chunk.
+// Chunk by chunk.
 void scan_prompt(const Transformer& model, PolicyCache& cache, EngineSequence& sequence, const PromptRewriter::Scan& scan, ScanHost& host) {
   const std::span<const std::int32_t> ids = sequence.ids;
   cache.start(sequence);
@@ -69,7 +69,7 @@ void scan_prompt(const Transformer& model, PolicyCache& cache, EngineSequence& s
 
 }  // namespace
 
-// Places of the prompt's tokens that the model computes, ascending.
+// Places in the prompt, ascending.
 std::vector<std::int32_t> PolicyCache::tokens_that_stay(const SeqStep& seq, std::span<const std::int32_t> ids) {
   PromptRewriter& rewriter = *policy_.rewriter();
   const PromptRewriter::Scan scan = rewriter.scan(shape_);

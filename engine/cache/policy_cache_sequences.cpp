@@ -1,4 +1,3 @@
-// Sequences of a PolicyCache between steps.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -64,7 +63,7 @@ void PolicyCache::adopt(EngineSequence& sequence, const PromptTensors& prompt) {
   const StepPiece piece{&sequence, prompt.tokens()};
   begin_step({&piece, 1});
   Group& g = *groups_.front();
-  std::vector<TensorArray<float>> copies;  // on a GPU; until the policy has acted on them
+  std::vector<TensorArray<float>> copies;  // on a GPU; kept until the policy has acted
   const auto there = [&](const std::vector<float>& host) -> const float* {
     if (model_->memory().on_host()) return host.data();
     copies.emplace_back(model_->memory()).append_from_host(host.data(), static_cast<std::int64_t>(host.size()));

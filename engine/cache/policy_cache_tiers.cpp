@@ -1,18 +1,16 @@
-// Sequences of a PolicyCache whose selector has tiers: tokens that no step reads are in CPU memory.
+// Tiered selectors: tokens that no step reads are in CPU memory.
 #include <numeric>
 
 #include "engine/cache/policy_cache_keeper.h"
 #include "kernels/storage/stored/rows_view.h"
-#include "policies/kv/unpack_ops.h"
+#include "policies/kv/cache/kv_keeper.h"
 
 namespace kvlab {
 
 namespace {
 
-// The rows of sequence s of a batch.
 RowsView rows_of(const KvRows& kv, std::size_t s) { return {kv, static_cast<std::int32_t>(s) * kv.kv_heads, kv.kv_heads}; }
 
-// Tokens of each row.
 using TokenLists = std::vector<std::vector<std::int32_t>>;
 
 TokenLists on_host(const KvRows& kv, const Selection& selection, const TensorMemory& memory) {
@@ -57,11 +55,11 @@ void PolicyCache::Keeper::fetch(const LayerStep& step, const Selection& selectio
 
 void PolicyCache::Keeper::fetch_all(const LayerStep& step, const Selection& selection) {
   const auto tier = [&](std::size_t s) { return &sequence_of(step, s).tiers[place(step.layer)]; };
-  read_ = selection.index == nullptr ? all_tokens(step.kv) : on_host(step.kv, selection, step.memory);
+  read_ = selection.index == nullptr ? all_tokens(step.kv) : on_host(step.kv, selection, step.memory());
   std::vector<std::int64_t> fetched(step.seqs.size());
-  for_each_apart(step.memory, std::ssize(fetched), [&](std::int64_t i) {
+  for_each_apart(step.memory(), std::ssize(fetched), [&](std::int64_t i) {
     const auto s = static_cast<std::size_t>(i);
-    fetched[s] = tier(s)->fetch(rows_of(step.kv, s).rows(), step.memory, of_sequence(read_, s, step.kv.kv_heads));
+    fetched[s] = tier(s)->fetch(rows_of(step.kv, s).rows(), step.memory(), of_sequence(read_, s, step.kv.kv_heads));
   });
   moved_.fetched_bytes = std::accumulate(fetched.begin(), fetched.end(), moved_.fetched_bytes);
 }
@@ -74,7 +72,7 @@ void PolicyCache::raise(Group& g, std::int32_t layer) {
   });
 }
 
-// Sequences inside their prompt, and those packed as their format stores them, have nothing on a lower tier.
+// Sequences in their prompt and packed ones have no lower tier.
 void PolicyCache::lower(Group& g, std::int32_t layer) {
   if (!options_.tiers || policy_.lower(layer) == Selector::Lower::kNothing) return;
   const Ops::Frame frame(ops_);

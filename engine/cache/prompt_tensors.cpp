@@ -1,10 +1,11 @@
 #include "engine/cache/prompt_tensors.h"
 
+#include "policies/kv/needs.h"
+
 namespace kvlab {
 
 namespace {
 
-// Keeps the tensors needed besides K and V, which the KvState has.
 class PromptRecorder final : public Recorder {
  public:
   PromptRecorder(const Needs& needs, std::vector<LayerTensors>& layers) : needs_(needs), layers_(layers) {}

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "engine/model/record.h"
-#include "policies/kv/part.h"
+#include "policies/kv/needs.h"
 
 namespace kvlab {
 
-// The tensors of one forward pass over a whole prompt, kept so that many policies can start from them.
+// One forward pass over a prompt, from which many policies can start.
 struct PromptTensors {
   std::vector<std::int32_t> ids;
   std::vector<LayerTensors> layers;                                // k, v; q, pre_q, pre_k and hidden if needed
@@ -20,8 +20,7 @@ struct PromptTensors {
   [[nodiscard]] std::int32_t tokens() const { return static_cast<std::int32_t>(ids.size()); }
 };
 
-// Runs the prompt in one piece over the full cache, and then the extra passes. `needs`: all that any of the policies observes. Errors as
-// Transformer::forward.
+// Over the full cache, then the extra passes. `needs`: of all policies. Errors as Transformer::forward.
 PromptTensors run_prompt(const Transformer& model, std::span<const std::int32_t> ids, const Needs& needs,
                          std::span<const std::string> passes, const RecordOptions& options = {});
 

@@ -29,7 +29,7 @@ class DeviceCacheModel final : public CacheModel {
   DeviceTransformer& model_;
 };
 
-// Copies a layer's tensors to CPU memory on their way into a cache, and appends them to those already there.
+// Copies a layer's tensors to CPU memory on their way into a cache.
 class LayerReader final : public DeviceAttentionHost {
  public:
   LayerReader(const ModelConfig& config, const Needs& needs, PolicyCache& cache, CudaContext& cuda, std::vector<LayerTensors>& layers)
@@ -68,15 +68,14 @@ class LayerReader final : public DeviceAttentionHost {
   std::vector<LayerTensors>& layers_;
 };
 
-// Extra passes after a prompt that a cache holds whole and the model has just run.
+// After a prompt that the cache holds whole.
 class DevicePassHost final : public PassHost {
  public:
-  // pass_hidden: inputs of attention layers are recorded.
   DevicePassHost(DeviceTransformer& model, PolicyCache& cache, EngineSequence& sequence, bool pass_hidden)
       : model_(model), cache_(cache), sequence_(sequence), prompt_tokens_(sequence.seen_tokens) {
     needs_.step_queries = true, needs_.hidden = pass_hidden;
     next_ = behind_prompt_ = likeliest(prompt_tokens_ - 1);
-    sequence_.prompt_tokens = INT32_MAX;  // all of it attends as prompts do
+    sequence_.prompt_tokens = INT32_MAX;  // attends like a prompt
   }
 
   void run(std::span<const std::int32_t> ids, Recorder& recorder) override {
@@ -103,7 +102,6 @@ class DevicePassHost final : public PassHost {
 
  private:
   static constexpr std::int32_t kUnknown = -1;
-  // The likeliest token after a row of the last pass.
   std::int32_t likeliest(std::int32_t row) {
     const std::int32_t vocabulary = model_.config().vocab_size;
     return greedy_token(download(model_.cuda(), model_.logits({&row, 1}), vocabulary), vocabulary);
@@ -233,7 +231,7 @@ class DeviceModel final : public EngineModel {
   }
 
  private:
-  // Device memory that a step needs besides weights, activations and KV cache (which report their own needs): rotations, scratch, logits.
+  // Reports missing memory, except for weights, activations and KV cache.
   template <class F>
   auto fitted(const F& f) const -> decltype(f()) {
     try {
@@ -246,7 +244,7 @@ class DeviceModel final : public EngineModel {
     }
   }
 
-  // True for a plain decode step: each piece is one token after its prompt, and each is drawn from.
+  // One drawn token per sequence.
   [[nodiscard]] bool is_plain(const PolicyCache& cache, std::span<const StepPiece> pieces, std::span<const Draw> draws) const {
     if (pieces.size() != draws.size() || !PlainDecoder::can_run(*model_, cache)) return false;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -271,7 +269,7 @@ class DeviceModel final : public EngineModel {
     model_->forward(batch, cache);
     cache.end_step({});
   }
-  // Hidden states of rows of the last pass, in float32.
+  // In float32.
   [[nodiscard]] std::vector<float> hidden_of(std::span<const std::int32_t> rows) const {
     const std::int64_t width = config().hidden_dim, n = static_cast<std::int64_t>(rows.size());
     if (n == 0) return {};
@@ -294,7 +292,7 @@ namespace {
 
 ElementType sixteen_bits() { return gpu_info(0).compute_capability >= 80 ? ElementType::kBf16 : ElementType::kF16; }
 
-// `weights`: of the model in the context's memory, made there.
+// `weights` makes them in the context's memory.
 template <class F>
 std::unique_ptr<EngineModel> device_model(const ModelConfig& config, const GpuOptions& options, ElementType type, F&& weights) {
   auto cuda = std::make_unique<CudaContext>();

@@ -7,15 +7,15 @@
 
 namespace kvlab {
 
-// A model on GPU 0 in bf16, or in f16 where that has no bf16, with weights in memory or of a folder. Errors as make_engine_model's.
+// GPU 0 in bf16, or f16 without bf16. Errors as make_engine_model.
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options);
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options,
                                                ElementType type);
 
-// The same with random weights, drawn on the GPU.
+// With random weights, drawn on the GPU.
 std::unique_ptr<EngineModel> make_random_device_model(const ModelConfig& config, const GpuOptions& options);
 
-// For a cache under this model, which outlives it.
+// Outlived by `model`.
 std::unique_ptr<const CacheModel> make_cache_model(DeviceTransformer& model);
 
 }  // namespace kvlab

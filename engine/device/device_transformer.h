@@ -13,45 +13,42 @@
 
 namespace kvlab {
 
-// Transformer (engine/model/transformer.h) on a GPU: weights and activations of one type, sums in fp32, rounded where a kernel ends.
-// Norms, RoPE and the rest are the kernels of kernels/, matrix products cuBLASLt's. One pass at a time.
+// Transformer (engine/model/transformer.h) on a GPU: one type, fp32 sums, products in cuBLASLt. One pass at a time.
 class DeviceTransformer {
  public:
-  // Error (InputError): the weights do not fit. CudaError: bf16 on a GPU that has none. The context must outlive this.
+  // Throws InputError if weights do not fit, CudaError for bf16 on a GPU without it. The context outlives this.
   DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const WeightParts& weights, ElementType type);
   DeviceTransformer(CudaContext& cuda, ModelConfig config, DeviceWeights weights, ElementType type);
 
-  // Hidden states [n, hidden_dim] after the last norm, of type(), in device memory until the next pass. Errors (InputError): an id outside
-  // the vocabulary; activations that do not fit into the GPU's memory.
+  // Hidden states [n, hidden_dim] after the last norm, of type(), in device memory until the next pass. Throws InputError for an invalid id
+  // or too little memory.
   const void* forward(const TokenBatch& batch, DeviceAttentionHost& host);
 
-  // The same in parts, for passes that are recorded as a graph: where the pass takes its inputs from, positions for which there are
-  // rotations, and the pass itself, which neither copies from the host nor waits for it.
+  // forward() in parts, for graphs: inputs, rotations, and the pass, which neither copies from nor waits for the CPU.
   struct Inputs {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };
   Inputs inputs(std::int64_t tokens);
-  // Allocates the memory of passes over this many tokens and of logits of this many rows, if a quarter of the free memory stays free.
+  // Allocates memory if a quarter of the free memory remains.
   void reserve(std::int64_t tokens, std::int64_t rows);
   void make_rotations(std::int64_t positions);
   const void* run(std::int64_t tokens, DeviceAttentionHost& host);
-  // Logits of all rows of the last pass.
   const float* all_logits(std::int64_t tokens);
-  // Addresses of the memory that passes use. A recorded graph is stale once one of them changes.
+  // Addresses used by passes; a graph is stale once one changes.
   [[nodiscard]] std::vector<const void*> places() const { return {room_.data(), logits_.data(), cos_.data(), sin_.data()}; }
 
-  // Hidden states [rows.size(), hidden_dim] of these rows of the last pass, of type(), in scratch memory of the current frame.
+  // Hidden states [rows.size(), hidden_dim], of type(), in the frame's scratch memory.
   const void* rows_of_pass(std::span<const std::int32_t> rows);
-  // Float32 logits [rows.size(), vocab_size] of these rows of the last pass, in device memory until the next pass or call.
+  // Float32 logits [rows.size(), vocab_size] of the last pass, in device memory until the next pass or call.
   const float* logits(std::span<const std::int32_t> rows);
-  // The same for hidden states [n, hidden_dim] in CPU memory.
+  // hidden [n, hidden_dim] is in CPU memory.
   const float* logits_of(std::span<const float> hidden);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] ElementType type() const { return type_; }
   [[nodiscard]] CudaContext& cuda() const { return cuda_; }
   [[nodiscard]] const DeviceWeights& weights() const { return weights_; }
-  // W_o of a layer in float32 [hidden_dim, q_heads * head_dim]; made when it is first asked for.
+  // Float32 [hidden_dim, q_heads * head_dim]; made on first use.
   const float* output_weights(std::int32_t layer);
   [[nodiscard]] std::int64_t activation_bytes(std::int64_t tokens) const;  // of a pass
 
@@ -76,7 +73,7 @@ class DeviceTransformer {
   TensorArray<std::uint8_t> room_;                  // activations
   TensorArray<float> logits_;
   Rotary rotary_;
-  TensorArray<float> cos_, sin_;  // [positions, head_dim / 2] that were needed so far
+  TensorArray<float> cos_, sin_;  // [positions, head_dim / 2] needed so far
   const void* hidden_ = nullptr;  // of the last pass
 };
 

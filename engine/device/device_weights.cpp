@@ -35,7 +35,7 @@ void convert(std::span<const float> from, std::uint8_t* to, ElementType type) {
   });
 }
 
-// One below another.
+// Stacks the rows.
 DeviceTensor upload(Rows rows, ElementType type, CudaContext& cuda) {
   std::size_t n = 0;
   for (const Weight x : rows) n += x.size();
@@ -75,7 +75,6 @@ DeviceLayerWeights upload_layer(const LayerWeights& w, ElementType type, CudaCon
   return d;
 }
 
-// A tensor of n numbers that repeats a block of them.
 DeviceTensor repeated(const DeviceTensor& block, std::int64_t n, ElementType type, CudaContext& cuda) {
   DeviceTensor tensor(n * element_bytes(type));
   for (std::int64_t at = 0; at < tensor.bytes(); at += block.bytes())
@@ -93,7 +92,7 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
       gib(cuda.gpu().memory_bytes), static_cast<double>(free) / static_cast<double>(element_bytes(type)) * 1e-9));
 }
 
-// Tied ones once.
+// Tied weights count once.
 std::int64_t num_weights(const ModelWeights& w) {
   std::size_t n = w.embedding.size() + w.final_norm.size() + w.untied_head.size();
   for (const LayerWeights& l : w.layers)
@@ -120,7 +119,7 @@ WeightParts::WeightParts(const WeightReader& reader)
       layer([&reader](std::int32_t l) { return reader.layer(l); }) {}
 
 DeviceWeights random_weights(const ModelConfig& c, ElementType type, CudaContext& cuda) {
-  constexpr std::int64_t kBlock = 1000003;  // no multiple of a row
+  constexpr std::int64_t kBlock = 1000003;  // not a multiple of a row
   std::vector<float> numbers;
   std::uint64_t state = 1;
   for (std::int64_t i = 0; i < kBlock; ++i) {

@@ -12,10 +12,10 @@
 
 namespace kvlab {
 
-// A matrix [out, in] or vector of `type` in device memory; null where the model has none.
+// Matrix [out, in] or vector in device memory; null if absent.
 using DeviceTensor = DeviceBuffer<std::uint8_t>;
 
-// Weights of one layer, of the model's type. Matrices that read the same input are stacked, so that one product computes them all.
+// One layer, in the model's type. Matrices with the same input are stacked.
 struct DeviceLayerWeights {
   DeviceTensor attention_norm, mlp_norm;  // [hidden_dim]
   DeviceTensor qkv, qkv_bias;             // [(q_heads + 2 kv_heads) * head_dim, hidden_dim]
@@ -31,21 +31,20 @@ struct DeviceWeights {
   std::vector<DeviceLayerWeights> layers;
 };
 
-// A model's weights in float32, one part at a time: from a folder, at most one part is in memory at a time. The source must outlive it.
+// Float32 weights by parts; a folder has at most one in memory. The source outlives it.
 struct WeightParts {
   WeightParts(const ModelWeights& weights);  // NOLINT: weights in memory are parts too
   WeightParts(const WeightReader& reader);   // NOLINT: so is a folder
 
-  std::int64_t num_weights;              // of the model, tied ones once
+  std::int64_t num_weights;              // tied weights count once
   std::function<ModelWeights()> tables;  // as WeightReader's
   std::function<ModelWeights(std::int32_t)> layer;
 };
 
-// Errors (InputError): they do not fit into the GPU's free memory, which is found before any part is asked for; says what is needed and
-// what would fit. Those of a part. Nothing stays allocated then.
+// Throws InputError, before reading, if the weights exceed free GPU memory; also a part's errors. Nothing stays allocated then.
 DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& weights, ElementType type, CudaContext& cuda);
 
-// Random matrices and norms of 1, without CPU memory of their size: to measure a model of a given shape. Errors as above.
+// Random matrices and norms of 1, made on the GPU. Errors as above.
 DeviceWeights random_weights(const ModelConfig& config, ElementType type, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -18,11 +18,11 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kLeastTokens = 256;  // of the longest row that a graph is recorded for
+constexpr std::int32_t kLeastTokens = 256;  // least `longest` of a graph
 
 std::size_t number(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// 1, 2, 4, 8, then multiples of 8: as many graphs as are worth recording.
+// 1, 2, 4, 8, then multiples of 8.
 std::int32_t rounded_batch(std::int32_t n) {
   return n <= 8 ? static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(n))) : (n + 7) / 8 * 8;
 }
@@ -83,7 +83,7 @@ bool PlainDecoder::can_run(const DeviceTransformer& model, const PolicyCache& ca
   return has_kernel && page >= 16 && std::has_single_bit(static_cast<unsigned>(page)) && cache.policy().recipe().keeps_everything();
 }
 
-// Pages for the batch's new tokens at once: a pool moves all it holds when it grows. A sequence's rows have equally many.
+// At once, since a growing pool copies. All rows of a sequence have equally many.
 void PlainDecoder::make_room(std::span<const Token> batch) {
   const std::int32_t page_tokens = cache_.pages().page_tokens();
   std::int64_t pages = 0;
@@ -94,7 +94,6 @@ void PlainDecoder::make_room(std::span<const Token> batch) {
   cache_.pages().make_free(pages * model_.config().layers * heads_);
 }
 
-// Room for one more token in every row.
 void PlainDecoder::extend(EngineSequence& sequence) {
   const std::int32_t page_tokens = cache_.pages().page_tokens(), tokens = sequence.seen_tokens + 1;
   for (KvStore::Sequence& layer : sequence.rows) {
@@ -111,9 +110,9 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   slots_ = std::max(slots_, batch);
   row_pages_ = std::max(row_pages_, static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(pages))));
   slot_.assign(number(slots_), {});
-  forget_graphs();  // they know where in the tables a layer's part is
+  forget_graphs();  // graphs hold offsets into the tables
   const std::int64_t rows = std::int64_t{slots_} * heads_;
-  page_ = TensorArray<std::int32_t>(TensorMemory(cuda_));  // the old goes first
+  page_ = TensorArray<std::int32_t>(TensorMemory(cuda_));  // frees the old one first
   page_.resize(model_.config().layers * rows * row_pages_);
   page_.memory().fill(page_.data(), 0, page_.size() * 4);
   std::vector<std::int32_t> begin;
@@ -128,7 +127,7 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   token_.resize(slots_);
 }
 
-// Pages that the tables do not have yet.
+// Uploads new pages to the tables.
 void PlainDecoder::update_tables(std::span<const Token> batch) {
   std::vector<std::int64_t> place;
   std::vector<std::int32_t> value;
@@ -187,7 +186,7 @@ std::vector<const void*> PlainDecoder::places() const {
   return all;
 }
 
-// A size that comes for the first time runs once as it is, which makes its scratch memory, and is recorded for the next time.
+// The first step of a size runs unrecorded to allocate scratch memory.
 void PlainDecoder::launch(const Size& size) {
   forget_stale_graphs();
   if (const auto known = recorded_.find(size); known != recorded_.end()) {
@@ -200,7 +199,7 @@ void PlainDecoder::launch(const Size& size) {
   if (!is_full_) record(size);
 }
 
-// A graph takes memory of the GPU's. Without one the step takes longer, and is the same.
+// Without memory for a graph, steps only take longer.
 void PlainDecoder::record(const Size& size) {
   try {
     recorded_.emplace(size, CudaGraph(cuda_, [this, size] { run_step(size); }));
@@ -226,15 +225,15 @@ void PlainDecoder::forget_stale_graphs() {
   recorded_places_ = now;
 }
 
-// Tokens of the longest row, rounded, that fit if the tables have this number of sequences.
+// Rounded row length that fits if the tables have `batch` sequences.
 std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) const {
-  const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;  // times the tokens of a page
+  const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;  // per page token
   std::int32_t longest = rounded_tokens(tokens);
   while (longest > kLeastTokens && of_token * (longest / pool_.page_tokens) > cuda::free_bytes() / 4) longest /= 2;
   return longest;
 }
 
-// The largest come first: the others fit into their memory. No slot holds a token, so a step reads weights alone.
+// Largest first: others fit into their memory. Slots are empty.
 void PlainDecoder::prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens) {
   if (!graphs_ || sequences < 1) return;
   cache_.pages().fill(pool_);
@@ -246,7 +245,7 @@ void PlainDecoder::prepare(std::int32_t sequences, std::int32_t tokens, std::int
   for (std::int32_t n = longest; n >= kLeastTokens; n /= 2) {
     const std::int64_t of_longest = n == kLeastTokens ? 1 : n / 2 + 1;
     for (std::size_t i = batches.size(); i-- > 0;) {
-      const std::int64_t others = i == 0 ? 0 : batches[i - 1];  // beside it, a page each at least
+      const std::int64_t others = i == 0 ? 0 : batches[i - 1];  // at least a page each
       if (of_longest + others * pool_.page_tokens > cached_tokens) continue;
       upload_step({}, batches[i]);
       launch({batches[i], n});
@@ -274,7 +273,8 @@ std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
   const auto n = static_cast<std::int32_t>(batch.size());
   const Size size{rounded_batch(n), rounded_tokens(longest)};
   std::size_t pages = number(ceil_div(size.longest, pool_.page_tokens));
-  for (const Token& t : batch) pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // some wait for their tokens
+  for (const Token& t : batch)
+    pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // rows may have pages for later tokens
   make_tables(size.batch, static_cast<std::int32_t>(pages));
   update_tables(batch);
   model_.make_rotations(size.longest);

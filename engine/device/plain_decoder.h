@@ -13,49 +13,44 @@
 
 namespace kvlab {
 
-// Steps in which sequences decode a token each over a cache of which nothing is cut (Recipe::keeps_everything). Page tables stay in device
-// memory and are brought up to date, and all launches of a step are one recorded graph for each size of batch. The kernels of this
-// case do without positions, but write them: a later step may be of another kind.
+// Decode steps over an uncut cache (Recipe::keeps_everything): page tables in device memory, one graph per batch size. Positions are
+// written for other steps, but not read.
 class PlainDecoder {
  public:
-  // The model and the cache, which is the model's, outlive this. Without `graphs` kernels are launched one by one.
+  // Model and cache outlive this. Without `graphs`, launches kernels one by one.
   PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs);
-  // True: such a cache can be decoded this way.
   static bool can_run(const DeviceTransformer& model, const PolicyCache& cache);
-  // The bound of a step's longest row that its kernels are launched for: 256 tokens, or the next power of two.
+  // Launch bound of the longest row: a power of two, at least 256.
   static std::int32_t rounded_tokens(std::int32_t tokens);
 
   struct Token {
     EngineSequence* sequence = nullptr;
-    std::int32_t id = 0;    // newest token, to be run now
-    float temperature = 0;  // of the draw after it
+    std::int32_t id = 0;    // newest token, run by this step
+    float temperature = 0;  // for the next token
     std::uint64_t key = 0;
   };
-  // Returns the drawn tokens. Errors: an id outside the vocabulary, a cache that cannot grow (InputError); no memory for the step
-  // (GpuMemoryError). If only a graph finds no memory, the step's kernels are launched one by one.
+  // Returns the drawn tokens. Throws InputError for an invalid id or a cache that cannot grow, GpuMemoryError without memory for the step.
+  // Without memory for a graph, launches kernels singly.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
-  // Records the steps of all sizes up to these numbers of sequences and tokens per sequence; a cache of `cached_tokens` holds at least one
-  // of the largest. Sizes whose page tables would take a quarter of the free memory are left to the steps, and so are all others once a
-  // graph finds no memory. Nothing is written to the cache.
+  // Records steps up to these sequences and tokens per sequence, within `cached_tokens`. Stops at page tables of a quarter of the free
+  // memory, or a graph without memory. Does not write the cache.
   void prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens);
 
-  // Launches the last step again, with the same inputs and results, for benchmarks.
+  // Launches the last step again, for benchmarks.
   void repeat();
 
-  // Which graph was the first without memory; empty: none was.
+  // The first graph without memory; may be empty.
   [[nodiscard]] const std::string& remark() const { return remark_; }
 
  private:
-  // Runs appends and attention of a layer from the tables.
   class Attention;
   struct Size {
     std::int32_t batch = 0, longest = 0;  // sequences, tokens of the longest row; rounded up
     auto operator<=>(const Size&) const = default;
   };
-  // The content of a slot of the tables.
   struct Slot {
-    std::uint64_t pages_id = 0;  // of the sequence whose first `pages` of each row are in the tables
+    std::uint64_t pages_id = 0;  // of the sequence with `pages` per row in the tables
     std::int32_t pages = 0;
   };
 
@@ -76,7 +71,7 @@ class PlainDecoder {
   PolicyCache& cache_;
   CudaContext& cuda_;
   bool graphs_;
-  std::int32_t heads_, slots_ = 0, row_pages_ = 0;  // sequences and pages of a row that there is room for
+  std::int32_t heads_, slots_ = 0, row_pages_ = 0;  // capacity: sequences, pages per row
   std::vector<Slot> slot_;
   TensorArray<std::int32_t> page_;                         // [layers, slots, kv_heads, row_pages]
   TensorArray<std::int32_t> page_begin_, len_, counters_;  // [slots * kv_heads]
@@ -86,7 +81,7 @@ class PlainDecoder {
   KvRows pool_;
   std::map<Size, CudaGraph> recorded_;
   std::vector<const void*> recorded_places_;
-  bool is_full_ = false;  // a graph found no memory: no more are recorded beside those there are
+  bool is_full_ = false;  // no memory for more graphs
   std::string remark_;
   Size last_;
 };

@@ -6,13 +6,12 @@
 
 namespace kvlab {
 
-// How long grading will take on this machine: operations of the prompts at the rate of a short one, decode steps at the time of a few.
+// Extrapolates a short prompt's FLOP rate and the time of some decode steps.
 class GradeWork {
  public:
   GradeWork(const EngineModel& model, const GradeOptions& options) : model_(model), options_(options) {}
-  // A sample that has to be graded under a recipe.
   void add(const EvalSample& sample, const Recipe& recipe);
-  // Times a short prompt and a few decode steps, some tenths of a second.
+  // Takes < 1 s.
   [[nodiscard]] double seconds() const;
   [[nodiscard]] std::string describe() const;  // "about 12 minutes on this machine"
 

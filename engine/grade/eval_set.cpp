@@ -62,7 +62,6 @@ class EvalFile {
     return true;
   }
 
-  // `sample` is the last one read.
   void check(const EvalSample& sample, const EvalLimits& limits) const {
     if (limits.max_tokens > 0 && sample.num_tokens() > limits.max_tokens)
       fail(fmt::format("prompt, questions and answers have {} tokens together, more than the {} that model '{}' takes", sample.num_tokens(),
@@ -90,7 +89,7 @@ class EvalFile {
     }
   }
 
-  // Other keys are the user's own, unless one looks like one of these that is not there.
+  // Other keys are allowed unless they look like a misspelled required one.
   void check_names(const json& from, const std::vector<std::string>& names) const {
     for (const auto& [key, value] : from.items()) {
       const std::string near = nearest_name(key, names);

@@ -20,7 +20,6 @@ std::size_t place_of(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 void add(std::vector<std::int32_t>& to, const std::vector<std::int32_t>& more) { to.insert(to.end(), more.begin(), more.end()); }
 
-// log of the sum of exp.
 double log_sum(std::span<const float> logits) {
   const double most = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -42,14 +41,13 @@ std::int32_t best(std::span<const float> logits) {
   return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// One sample under one policy.
 struct Run {
   const GradeSample* sample = nullptr;
   EngineSequence sequence;
   std::size_t next_place = 0;
   std::vector<GradedAnswer> answers;
-  double held_bytes = 0;  // on the GPU, now
-  double resident = 0;    // sum over tokens after the prompt of held bytes relative to the full cache's
+  double held_bytes = 0;  // in GPU memory, now
+  double resident = 0;    // sum of held bytes relative to the full cache's, after the prompt
   std::int32_t resident_steps = 0;
 
   [[nodiscard]] std::int32_t left() const { return static_cast<std::int32_t>(sample->ids.size()) - 1 - sequence.seen_tokens; }
@@ -159,12 +157,12 @@ class Grading {
   }
   double held_bytes(Run& r) { return static_cast<double>(cache_->resident(r.sequence).gpu); }
 
-  // If no token follows the prompt, the share that the policy kept of it.
+  // Share kept of the prompt if no token follows it.
   [[nodiscard]] double resident_frac(const Run& r) const {
     return r.resident_steps > 0 ? r.resident / r.resident_steps : r.held_bytes / full_bytes(r.sample->prompt_tokens);
   }
 
-  // Mean over the tokens after the prompt. Bytes of tokens that ran in one piece are counted as if they were appended one by one.
+  // Counts tokens that ran in one piece as if appended one by one.
   void count_resident(Run& r, std::int32_t tokens) {
     const std::int32_t end = r.sequence.seen_tokens;
     if (end < r.sample->prompt_tokens) return;
@@ -175,14 +173,14 @@ class Grading {
     r.resident_steps += tokens;
   }
 
-  // The first of the places that are not graded yet which is not before `position`.
+  // First ungraded place not before `position`.
   static std::size_t places_before(const Run& r, std::int32_t position) {
     std::size_t at = r.next_place;
     while (at < r.sample->places.size() && r.sample->places[at].position < position) ++at;
     return at;
   }
 
-  // `hidden` [n, hidden_dim] of the next n places, up to `end`.
+  // `hidden` [n, hidden_dim] of places up to `end`.
   void grade_hidden(Run& r, std::size_t end, std::span<const float> hidden) {
     const std::size_t begin = std::exchange(r.next_place, end);
     if (begin == end) return;
@@ -216,11 +214,11 @@ class Grading {
   std::vector<Run> runs_;
 };
 
-// Hidden states at the sample's places over the full cache: of the prompt's last token, if it is one, and of what follows in one piece.
+// Over the full cache, tokens after the prompt in one piece.
 std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample& s) {
   std::vector<float> hidden;
   if (!s.places.empty() && s.places.front().position == s.prompt_tokens - 1) hidden = s.prompt.last_hidden;
-  const auto rest = static_cast<std::int32_t>(s.ids.size()) - 1 - s.prompt_tokens;  // nothing comes after the last token
+  const auto rest = static_cast<std::int32_t>(s.ids.size()) - 1 - s.prompt_tokens;  // nothing follows the last token
   if (rest <= 0) return hidden;
   PolicyCache::Options options;
   options.page_tokens = kPageTokens;
@@ -229,7 +227,7 @@ std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample&
   sequence.prompt_tokens = s.prompt_tokens;
   cache->start(sequence);
   cache->adopt(sequence, s.prompt);
-  sequence.prompt_tokens = static_cast<std::int32_t>(s.ids.size());  // attended to as prompts are
+  sequence.prompt_tokens = static_cast<std::int32_t>(s.ids.size());  // attend like a prompt
   std::vector<std::int32_t> positions(place_of(rest)), rows;
   std::iota(positions.begin(), positions.end(), s.prompt_tokens);
   for (const GradeSample::Place& p : s.places)

@@ -5,13 +5,13 @@
 
 namespace kvlab {
 
-// Sums over the queries of one KV head, in double precision: of q, and of q q^T.
+// Double-precision sums of q and q q^T over one KV head's queries.
 class FilterMoments {
  public:
   explicit FilterMoments(std::int32_t head_dim);
-  // Adds the vectors [head_dim] at queries, queries + stride, ..., `count` of them.
+  // `count` vectors [head_dim], `stride` apart.
   void add(const float* queries, std::int64_t count, std::int64_t stride);
-  // [head_dim]: -u, with u the main eigenvector of the sum of q q^T, turned so that its product with the sum of q is not negative.
+  // [head_dim]: -u, u the main eigenvector of the sum of q q^T with u.(sum of q) >= 0.
   [[nodiscard]] std::vector<float> filter() const;
 
  private:

@@ -10,7 +10,7 @@ void HeadRowRecorder::on_attention(std::int32_t layer, std::span<const float> q,
                                    std::span<const float> /*out*/) {
   const std::int64_t width = std::int64_t{config_.q_heads} * config_.head_dim;
   const auto count = static_cast<std::int32_t>(std::ssize(q) / width);
-  const auto begin = static_cast<std::int32_t>(kv_.tokens);  // counts the pass's own tokens only after it
+  const auto begin = static_cast<std::int32_t>(kv_.tokens);  // without the pass's own tokens
   for (std::int32_t i = which_ == Which::kAllQueries ? 0 : count - 1; i < count; ++i) {
     for (std::int32_t h = 0; h < config_.q_heads; ++h) {
       fill(layer, h, begin + i, q.data() + i * width + std::int64_t{h} * config_.head_dim);

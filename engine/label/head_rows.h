@@ -8,10 +8,10 @@
 
 namespace kvlab {
 
-// Shows attention of each query head while a model runs: softmax of q.k / sqrt(head_dim) in float64 over the tokens that the layer sees.
+// Reports softmax of q.k / sqrt(head_dim) in float64.
 class HeadRowRecorder final : public Recorder {
  public:
-  // row [position + 1]: of the query at `position` over tokens 0 to position; 0 outside of the layer's window.
+  // row [position + 1]; 0 outside of the window.
   using See = std::function<void(std::int32_t layer, std::int32_t head, std::int32_t position, std::span<const double> row)>;
   enum class Which : std::uint8_t { kAllQueries, kLastQuery };  // of a pass
   HeadRowRecorder(const ModelConfig& config, const KvState& kv, Which which, See see)

@@ -14,7 +14,7 @@ namespace kvlab {
 
 namespace {
 
-// Streams of draws: prompts of one kind do not change with the number of others.
+// Separate streams of draws.
 constexpr std::uint64_t kNeedles = 0, kBlocks = 1U << 20, kShort = 2U << 20;
 
 class Labelling {
@@ -45,7 +45,7 @@ class Labelling {
   }
 
  private:
-  // A head's attention of one query in a needle prompt.
+  // One query's attention in a needle prompt.
   struct Look {
     std::int32_t top = 0;
     double needle = 0, far = 0;
@@ -66,7 +66,6 @@ class Labelling {
     for (auto from = of_heads.begin(); from != of_heads.end(); from += group) all.push_back(*std::max_element(from, from + group));
     return all;
   }
-  // For the sequence's newest token.
   std::vector<float> next_logits(std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder) const {
     const std::vector<float> hidden = forward(model_, ids, kv, recorder);
     return model_.logits(std::span(hidden).last(static_cast<std::size_t>(config_.hidden_dim)));
@@ -105,7 +104,6 @@ class Labelling {
     return l;
   }
 
-  // The model emits `token` after these looks.
   void count(const std::vector<Look>& looks, const NeedleProbe& probe, std::int32_t token) {
     const std::int32_t begin = probe.needle.first, end = probe.needle.second;
     const double share = 1.0 / (end - begin);
@@ -157,7 +155,7 @@ class Labelling {
   const ModelConfig& config_;
   const Tokenizer& tokenizer_;
   const LabelOptions& o_;
-  std::size_t num_heads_;                                                     // of all layers
+  std::size_t num_heads_;                                                     // in all layers
   std::vector<double> retrieval_, semantic_, sink_, echo_, induction_, far_;  // sums over prompts
   double answered_ = 0, sinks_ = 0;
 };

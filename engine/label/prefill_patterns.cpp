@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/config/params.h"
 #include "base/error.h"
-#include "base/params.h"
 #include "engine/label/probe_prompts.h"
 #include "engine/model/plain_cache.h"
-#include "policies/kv/prefill_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
@@ -17,7 +17,7 @@ namespace {
 
 using PatternKind = HeadPattern::Kind;
 
-// Patterns of `tokens` together, the share `first` of them as the pattern's first number.
+// Patterns whose first number is the share `first` of `tokens`.
 struct PatternFamily {
   PatternKind kind;
   double first;
@@ -34,7 +34,6 @@ HeadPattern pattern_of(const PatternFamily& family, std::int32_t tokens) {
   return {family.kind, first, std::max(1, tokens - first)};
 }
 
-// The attention of one pattern, by the selector that runs it.
 struct PatternRun {
   double error = 0, flops = 0;
 };
@@ -91,7 +90,7 @@ class PatternRecorder final : public Recorder {
 
 }  // namespace
 
-// Bisects the tokens of each pattern in steps of a 128th of the prompt.
+// Bisects each pattern's tokens in steps of 1/128 of the prompt.
 void HeadPatternSearch::add_candidates(const HeadPrompt& prompt) {
   constexpr std::int32_t kSteps = 128;
   const double all = causal_flops(prompt);

@@ -50,7 +50,7 @@ class Words {
   std::uint64_t next_ = 0;
 };
 
-// Sentences with at least this number of tokens together.
+// At least this number of tokens.
 std::vector<std::string> sentences(const Tokenizer& tokenizer, Words& words, std::int32_t tokens) {
   std::vector<std::string> all;
   for (std::int64_t count = 0; count < tokens; count += std::ssize(tokenizer.encode(all.back(), false))) all.push_back(words.sentence());
@@ -79,7 +79,7 @@ std::vector<std::int32_t> made_up_text(const Tokenizer& tokenizer, const ModelCo
 
 NeedleProbe needle_probe(const Tokenizer& tokenizer, const ModelConfig& model, std::uint64_t seed, std::uint64_t index, std::int32_t tokens,
                          double depth) {
-  constexpr std::int32_t kFrame = 48;  // tokens of needle and question, about
+  constexpr std::int32_t kFrame = 48;  // of needle and question, about
   Words words(seed, index);
   const std::string key = words.one_of(kNouns), value = words.digits(6);
   std::vector<std::string> text = sentences(tokenizer, words, std::max(1, tokens - kFrame));

@@ -9,7 +9,6 @@ namespace kvlab {
 
 namespace {
 
-// Adds the queries of a pass to the moments of their layer and KV head.
 class QueryRecorder final : public Recorder {
  public:
   explicit QueryRecorder(const ModelConfig& config)

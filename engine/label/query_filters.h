@@ -9,12 +9,11 @@
 
 namespace kvlab {
 
-// Per layer and KV head the main direction of its group's queries after RoPE, over the texts: the top right-singular vector u of the
-// stacked queries, with the sign that makes the mean of q.u positive. Q-Filters, Godey et al. 2025, arXiv:2503.02812. Returned is -u
-// [layers * kv_heads * head_dim], the sign in which filters are published. Deterministic. Error (InputError): no token.
+// Q-Filters (Godey et al. 2025, arXiv:2503.02812): -u [layers * kv_heads * head_dim], u the top right-singular vector of a KV head's
+// post-RoPE queries with mean q.u > 0. Deterministic. Throws InputError without tokens.
 std::vector<float> query_filters(const Transformer& model, std::span<const std::vector<std::int32_t>> texts);
 
-// Writes tensor q_filters [layers, kv_heads, head_dim].
+// Tensor q_filters [layers, kv_heads, head_dim].
 void write_query_filters(const std::string& path, const ModelConfig& model, std::int64_t tokens, const std::vector<float>& filters);
 
 }  // namespace kvlab

@@ -48,7 +48,7 @@ void refuse_unsupported(const JsonConfig& file, const std::string& type) {
   if (type == "llama" || type == "mistral") file.only("use_sliding_window", false);
 }
 
-// A token id, or -1 where the model has none: no such key, null, [] or -1. Some models list several; the first is meant.
+// The first if several; -1 if absent, null, [] or -1.
 std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t vocab_size) {
   if (!file.has(key) || file.at(key) == JsonConfig::Json::array()) return -1;
   const JsonConfig::Json& value = file.at(key).is_array() ? file.at(key)[0] : file.at(key);
@@ -58,7 +58,6 @@ std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t voca
   return value.get<std::int32_t>();
 }
 
-// The type of each layer, if the file lists them.
 std::vector<std::string> layer_types(const JsonConfig& file, std::int32_t layers) {
   if (!file.has("layer_types")) return {};
   const JsonConfig::Json& types = file.at("layer_types");
@@ -77,9 +76,9 @@ WindowKeys read_window_keys(const JsonConfig& file, const ModelConfig& c) {
   const bool is_qwen = c.type != "mistral";
   keys.use_sliding_window = file.flag_or("use_sliding_window", false);
   if (is_qwen) keys.layer_types = layer_types(file, c.layers);
-  if (is_qwen && !*keys.use_sliding_window) return keys;  // the other keys have no effect then
+  if (is_qwen && !*keys.use_sliding_window) return keys;  // other keys have no effect then
   if (file.given("sliding_window") != nullptr) keys.sliding_window = file.integer_or("sliding_window", 0, kMaxTokens);
-  const JsonConfig::Json* first = file.given("max_window_layers");  // unlike other counts it may be 0
+  const JsonConfig::Json* first = file.given("max_window_layers");  // may be 0, unlike other counts
   if (!is_qwen || !keys.layer_types.empty() || first == nullptr) return keys;
   if (!first->is_number_integer() || *first < 0 || *first > kMaxDim)
     file.refuse("max_window_layers", fmt::format("an integer in [0, {}]", kMaxDim));

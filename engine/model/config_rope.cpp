@@ -29,7 +29,7 @@ const std::map<std::string, KindKeys>& rope_kinds() {
       {"yarn",
        {Kind::kYarn,
         {"factor", "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "attn_factor", "beta_fast",
-         "beta_slow", "truncate", "finetuned"}}}};  // "finetuned" says how a model was made, not what it computes
+         "beta_slow", "truncate", "finetuned"}}}};  // "finetuned" does not affect the computation
   return kinds;
 }
 
@@ -57,14 +57,14 @@ double at_least_one(const JsonConfig& rope, const std::string& key) {
   return value;
 }
 
-// The base of RoPE: all pairs of channels would turn alike by 1, and the later ones faster than the first below.
+// At 1 all channel pairs rotate alike, below it later ones rotate faster.
 double rope_base(const JsonConfig& config) {
   const double base = config.positive("rope_theta");
   if (!(base > 1)) config.refuse("rope_theta", "a number above 1");
   return base;
 }
 
-// 0 where it is not there.
+// 0 if absent.
 double from_zero(const JsonConfig& rope, const std::string& key) {
   if (!rope.has(key)) return 0;
   const bool is_number = rope.at(key).is_number();
@@ -77,14 +77,14 @@ void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   s.beta_fast = rope.positive_or("beta_fast", 32);
   s.beta_slow = rope.positive_or("beta_slow", 1);
   if (s.beta_fast < s.beta_slow) rope.refuse("beta_fast", fmt::format("a number from 'beta_slow' = {}", s.beta_slow));
-  // transformers takes null for false, but a missing key for true.
+  // transformers reads null as false, a missing key as true.
   if (rope.given("truncate") != nullptr && !rope.has("truncate")) rope.refuse("truncate", "true or false");
   s.truncate = rope.flag_or("truncate", true);
-  // 0 counts as not there, as in transformers. DeepSeek's own code divides by m = 1 then, which is the same with its 'mscale' of 1.
+  // 0 counts as absent, as in transformers.
   const double m = from_zero(rope, "mscale"), m_all_dim = from_zero(rope, "mscale_all_dim");
   s.attention_factor = yarn_attention_factor(s.factor, m, m_all_dim);
   s.attention_factor = rope.positive_or("attention_factor", s.attention_factor);
-  // vLLM multiplies by it, transformers does not know it.
+  // vLLM multiplies by it; transformers ignores it.
   if (rope.has("attn_factor"))
     rope.refuse("attn_factor", fmt::format("no such key, as transformers reads it (queries and keys scaled by {:.10g}), or in its place "
                                            "\"attention_factor\": {:.10g}, as vLLM reads it",
@@ -118,7 +118,7 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
   return s;
 }
 
-// With the length before scaling, which other readers of the text do not know.
+// Includes the length before scaling.
 std::string text_of(const JsonConfig& rope, const RopeScaling& s) {
   if (s.kind == Kind::kNone) return "none";
   JsonConfig::Json text = rope.json();
@@ -126,7 +126,7 @@ std::string text_of(const JsonConfig& rope, const RopeScaling& s) {
   return text.dump();
 }
 
-// transformers 5 prefers this key outside of the scaling; transformers 4 does not read it there.
+// transformers 5 prefers this key; transformers 4 ignores it.
 void refuse_other_length(const JsonConfig& file, const RopeScaling& s) {
   const char* key = "original_max_position_embeddings";
   if (s.kind != Kind::kLlama3 && s.kind != Kind::kYarn) return;
@@ -146,7 +146,7 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object()) rope.refuse(name, "the same RoPE for all layers");
   if (rope.has("rope_theta")) {
-    // transformers 5 takes it from there, transformers 4 its default.
+    // transformers 5 reads it here, transformers 4 uses its default.
     if (!newer && !file.has("rope_theta")) rope.refuse("rope_theta", "'rope_theta' outside of it");
     if (file.has("rope_theta") && rope_base(rope) != c.rope_base)
       rope.refuse("rope_theta", fmt::format("'rope_theta' = {}, as outside of it", number_text(c.rope_base)));

@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Reads rope_theta and rope_scaling, or rope_parameters, which holds both in folders that transformers 5 wrote. Errors: a kind that
-// Rotary does not compute, an unknown or missing key, a value out of range, values that contradict each other.
+// rope_theta and rope_scaling, or rope_parameters (transformers 5). Throws InputError for unsupported, wrong, missing or contradictory
+// keys.
 void read_rope(const JsonConfig& file, ModelConfig& config);
 
 }  // namespace kvlab

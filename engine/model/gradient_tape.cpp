@@ -33,12 +33,11 @@ void add_product(std::span<const float> dy, Weight w, std::int64_t tokens, std::
 
 }  // namespace
 
-// State of one backward pass, with the memory that its layers share.
 struct GradientTape::Sweep {
   std::int64_t tokens;
   std::vector<float> stream;        // [tokens, hidden_dim] gradient of the residual stream
   std::vector<float> normed, d_in;  // [tokens, hidden_dim] a branch's input, and its gradient
-  std::vector<float> cos, sin;      // [tokens, head_dim / 2] of the turns back
+  std::vector<float> cos, sin;      // [tokens, head_dim / 2] of the inverse rotation
   std::vector<float> d_out, dq;     // [tokens, q_heads, head_dim]
   std::vector<float> dk, dv;        // [tokens, kv_heads, head_dim]
 };
@@ -67,7 +66,6 @@ void GradientTape::on_residual(std::int32_t stage, std::span<const float> residu
 
 std::int64_t GradientTape::tokens() const { return std::ssize(residual_.back()) / model_.config().hidden_dim; }
 
-// From the stream after a layer's MLP to the stream before it.
 void GradientTape::through_mlp(std::int32_t layer, Sweep& s) const {
   const ModelConfig& c = model_.config();
   const LayerWeights& w = model_.weights().layers[static_cast<std::size_t>(layer)];
@@ -83,7 +81,6 @@ void GradientTape::through_mlp(std::int32_t layer, Sweep& s) const {
   run_cpu(RmsNormGradient{in, w.mlp_norm.data(), s.d_in.data(), s.stream.data(), s.tokens, c.hidden_dim, c.norm_epsilon});
 }
 
-// From the stream after a layer's attention to the stream before it.
 void GradientTape::through_attention(std::int32_t layer, const KvState& kv, Sweep& s) const {
   const ModelConfig& c = model_.config();
   const LayerWeights& w = model_.weights().layers[static_cast<std::size_t>(layer)];
@@ -105,7 +102,7 @@ void GradientTape::through_attention(std::int32_t layer, const KvState& kv, Swee
   run_cpu(RmsNormGradient{in, w.attention_norm.data(), s.d_in.data(), s.stream.data(), s.tokens, c.hidden_dim, c.norm_epsilon});
 }
 
-// Gradients of normed queries and keys become those of the projections.
+// From normed queries and keys to the projections.
 void GradientTape::through_head_norms(const LayerWeights& w, Sweep& s) const {
   const ModelConfig& c = model_.config();
   const auto turn = [&](std::vector<float>& d, Weight weight, Weight bias, Weight norm) {

@@ -9,13 +9,12 @@
 
 namespace kvlab {
 
-// Records one forward pass on the CPU, and then runs the backward pass of Phi = sum_t |h_t|^2, where h_t is the residual stream of the
-// pass's token t before the last norm (KVgrad, openreview.net/forum?id=cg1wTCJjjk). Gradients are taken with respect to activations alone:
-// weights and the tokens cached before the pass are constants. It keeps 2 hidden_dim + q_heads * head_dim floats per token and layer, and
-// computes the rest of the activations again.
+// Records a CPU forward pass for the backward pass of Phi = sum_t |h_t|^2, h_t before the last norm (KVgrad,
+// openreview.net/forum?id=cg1wTCJjjk); weights and earlier tokens are constants. Keeps 2 hidden_dim + q_heads * head_dim floats per token
+// and layer.
 class GradientTape final : public Recorder {
  public:
-  // `inner` gets every call too; it may be null. The model outlives the tape.
+  // Forwards to `inner`; may be null. The model outlives the tape.
   explicit GradientTape(const Transformer& model, Recorder* inner = nullptr);
 
   void on_hidden(std::int32_t layer, std::span<const float> hidden) override;
@@ -24,12 +23,11 @@ class GradientTape final : public Recorder {
                     std::span<const float> out) override;
   void on_residual(std::int32_t stage, std::span<const float> residual) override;
 
-  // Called for the last layer first with the gradient [tokens, hidden_dim] of Phi with respect to the residual stream between a layer's
-  // attention and its MLP, which equals that with respect to the attention's output. The span lasts for the call.
+  // gradient [tokens, hidden_dim] of Phi after the layer's attention, valid during the call.
   using Seen = std::function<void(std::int32_t layer, std::span<const float> gradient)>;
-  // `kv` holds the pass's own keys and values at its end.
+  // Last layer first. `kv` ends with the pass's tokens.
   void backward(const KvState& kv, const Seen& seen) const;
-  // The norms of these gradients, [layers][tokens].
+  // The gradients' norms [layers][tokens].
   [[nodiscard]] std::vector<std::vector<float>> norms(const KvState& kv) const;
 
  private:

@@ -4,10 +4,10 @@
 
 namespace kvlab {
 
-// The work of tokens in a model's products: a multiply and an add are two FLOPs. Norms, positions and the MLP's gate are left out.
+// FLOPs of products (a multiply and an add are two), without norms, positions and the MLP's gate.
 struct ModelWork {
-  double layers = 0, q_width = 0, kv_width = 0;  // of all heads together
-  double weights = 0, head_weights = 0;          // numbers that every token, and every token with logits, is multiplied with
+  double layers = 0, q_width = 0, kv_width = 0;  // of all heads
+  double weights = 0, head_weights = 0;          // per token; per token with logits
 
   explicit ModelWork(const ModelConfig& c) : layers(c.layers) {
     const double hidden = c.hidden_dim;
@@ -15,9 +15,8 @@ struct ModelWork {
     weights = layers * hidden * (2 * q_width + 2 * kv_width + 3.0 * c.intermediate_dim);
     head_weights = hidden * c.vocab_size;
   }
-  // FLOPs of `pairs` of a query and a token, in all layers.
   [[nodiscard]] double attention_flops(double pairs) const { return 4 * layers * q_width * pairs; }
-  // FLOPs of tokens [begin, end) of a sequence, each of which sees itself and all before it; without the head.
+  // Causal tokens [begin, end), without the head.
   [[nodiscard]] double forward_flops(double begin, double end) const {
     return 2 * weights * (end - begin) + attention_flops((end * (end + 1) - begin * (begin + 1)) / 2);
   }

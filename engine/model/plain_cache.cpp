@@ -10,7 +10,6 @@ namespace kvlab {
 
 namespace {
 
-// Attention over everything, and a recorder told of it.
 class PlainAttention final : public AttentionHost {
  public:
   PlainAttention(const ModelConfig& config, KvState& kv, std::int64_t tokens, Recorder* recorder)

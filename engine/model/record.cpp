@@ -25,7 +25,6 @@ std::vector<std::int32_t> byte_ids(std::string_view text) {
 
 void append(std::vector<float>& to, std::span<const float> more) { to.insert(to.end(), more.begin(), more.end()); }
 
-// Appends the results of each forward pass to the tensors of its layers.
 class LayerRecorder final : public Recorder {
  public:
   LayerRecorder(std::vector<LayerTensors>& layers, bool pre_rope, bool hidden) : layers_(layers), pre_rope_(pre_rope), hidden_(hidden) {}
@@ -99,7 +98,7 @@ void lookahead(PassRun& s) {
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
-// Instruction, separator and the prompt's tokens [begin, end).
+// Instruction, separator and prompt tokens [begin, end).
 std::vector<std::int32_t> repeat_input(const PassRun& s, std::int32_t begin, std::int32_t end) {
   const RepeatPrompt& repeat = s.options.repeat;
   std::vector<std::int32_t> ids = begin == 0 ? repeat.first : repeat.later;
@@ -110,7 +109,6 @@ std::vector<std::int32_t> repeat_input(const PassRun& s, std::int32_t begin, std
   return ids;
 }
 
-// Runs the prompt's tokens again, `chunk_tokens` at a time, by run(ids, recorder).
 template <class Run>
 void repeat_chunks(PassRun& s, std::int32_t chunk_tokens, Run&& run) {
   LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
@@ -145,7 +143,7 @@ void repeat(PassRun& s) {
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
-// Tokens that run in one piece after the cached ones.
+// Runs tokens in one piece after the cached ones.
 void run_appended(PassRun& s, std::vector<std::int32_t> ids) {
   LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   s.host.run(ids, recorder);
@@ -173,12 +171,22 @@ const std::map<std::string, PassFunction>& pass_functions() {
   return functions;
 }
 
-// The shortest window of all layers; 0: none has one.
+// 0: no layer has a window.
 std::int32_t shortest_window(const ModelConfig& c) {
   std::int32_t shortest = 0;
   for (const std::int32_t window : c.windows)
     if (window > 0 && (shortest == 0 || window < shortest)) shortest = window;
   return shortest;
+}
+
+// The prompt and a piece of the pass.
+std::int64_t tokens_reached(const std::string& pass, std::int32_t prompt_tokens, const RecordOptions& o) {
+  const auto wording = static_cast<std::int32_t>(std::max(o.repeat.first.size(), o.repeat.later.size()) + o.repeat.separator.size());
+  PassSizes sizes{o.repeat.chunk_tokens, o.repeat.gradient_chunk_tokens, wording + o.repeat.hint_tokens, o.lookahead_tokens};
+  sizes.template_tokens = static_cast<std::int32_t>(o.answer_template.size());
+  std::int32_t most = 0;
+  for (const PassShape& chunk : pass_shapes(pass, prompt_tokens, prompt_tokens, sizes)) most = std::max(most, chunk.count);
+  return std::int64_t{prompt_tokens} + most;
 }
 
 void check_request(const ModelConfig& c, std::size_t prompt_tokens, const RecordOptions& o) {
@@ -188,23 +196,28 @@ void check_request(const ModelConfig& c, std::size_t prompt_tokens, const Record
     throw InputError(fmt::format("a prompt of {} tokens and {} decoded tokens do not fit into the context of {} of model '{}'",
                                  prompt_tokens, decoded, c.max_tokens, c.name));
   const std::int32_t window = shortest_window(c);
-  if (window > 0 && (prompt_tokens + decoded > static_cast<std::size_t>(window) || !o.passes.empty()))
-    throw InputError(
-        fmt::format("model '{}' attends within a window of {} tokens, which an attention trace cannot say: so many can be "
-                    "recorded, without extra passes",
-                    c.name, window));
+  if (window > 0 && prompt_tokens + decoded > static_cast<std::size_t>(window))
+    throw InputError(fmt::format(
+        "model '{}' attends within a window of {} tokens, which an attention trace cannot say: the prompt's {} tokens and {} decoded ones "
+        "are more; take a prompt of at most {}",
+        c.name, window, prompt_tokens, decoded, std::max<std::int64_t>(0, window - static_cast<std::int64_t>(decoded))));
   for (const std::string& name : o.passes) {
     if (!pass_functions().contains(name)) throw InputError("unknown pass '" + name + "'" + suggestion(name, extra_pass_names()));
     if (std::count(o.passes.begin(), o.passes.end(), name) > 1) throw InputError("pass '" + name + "' is named twice");
+    const std::int64_t reached = tokens_reached(name, static_cast<std::int32_t>(prompt_tokens), o);
+    if (window > 0 && reached > window)
+      throw InputError(fmt::format(
+          "model '{}' attends within a window of {} tokens, which an attention trace cannot say: with its pass '{}' a prompt of {} tokens "
+          "takes {}; take a shorter prompt, or leave the pass out",
+          c.name, window, name, prompt_tokens, reached));
   }
 }
 
-// A prompt that has been prefilled: the state that decoding continues from.
 struct Prefilled {
   const Transformer& model;
   const RecordOptions& options;
   KvState& kv;
-  std::vector<float> logits;  // of the last tokens run
+  std::vector<float> logits;  // of the last tokens
 };
 
 void decode(Prefilled& s, LayerRecorder& recorder, std::vector<std::int32_t>& ids) {
@@ -249,6 +262,11 @@ ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelCon
   run.pass.layers.resize(static_cast<std::size_t>(model.layers));
   pass_functions().at(name)(run);
   return std::move(run.pass);
+}
+
+bool fits_windows(const std::string& pass, const ModelConfig& c, std::int32_t prompt_tokens, const RecordOptions& options) {
+  const std::int32_t window = shortest_window(c);
+  return window == 0 || tokens_reached(pass, prompt_tokens, options) <= window;
 }
 
 AttentionTrace empty_trace(const ModelConfig& c, std::size_t prompt_tokens, const RecordOptions& options) {

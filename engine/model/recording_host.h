@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// Passes everything on to another host and appends what attention layers see to `layers` [num_layers]: q, k and v, and what else the
-// options ask for.
+// Forwards to another host and appends requested inputs to `layers` [num_layers].
 class RecordingHost final : public AttentionHost {
  public:
   RecordingHost(AttentionHost& inner, const ModelConfig& config, const RecordOptions& options, std::int64_t tokens,

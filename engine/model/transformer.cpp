@@ -20,13 +20,13 @@ LinearPart part(Weight w, Weight bias, std::span<float> y, std::int64_t tokens) 
   return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
 }
 
-// Dense layers of the same x [tokens, ...].
+// Dense layers with the same input x [tokens, ...].
 void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list<LinearPart> parts) {
   run_cpu(
       LinearGroup{x.data(), tokens, static_cast<std::int64_t>(x.size()) / tokens, parts.begin(), static_cast<std::int32_t>(parts.size())});
 }
 
-// Each head by itself.
+// In place, per head.
 void norm_heads(std::span<float> x, Weight weight, float epsilon) {
   const auto width = static_cast<std::int64_t>(weight.size());
   run_cpu(RmsNorm{x.data(), nullptr, weight.data(), x.data(), static_cast<std::int64_t>(x.size()) / width, width, epsilon});
@@ -34,10 +34,10 @@ void norm_heads(std::span<float> x, Weight weight, float epsilon) {
 
 }  // namespace
 
-// Tensors of one forward pass. `branch` is the output of the last attention or MLP; the next norm adds it to `residual`.
+// branch: output of the last attention or MLP, which the next norm adds to `residual`.
 struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
-  // With the width of a token's row.
+  // Each with the width of a token's row.
   static std::array<Part, 11> parts(const ModelConfig& c) {
     const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
     const std::int64_t rope_width = c.head_dim / 2;
@@ -67,7 +67,7 @@ struct Transformer::Activations {
     }
     std::fill(residual.begin(), residual.end(), 0.0F);
   }
-  // Hidden states of all n tokens of the batch, 0 of those that left.
+  // All n tokens of the batch; 0 for those that left.
   [[nodiscard]] std::vector<float> spread(std::int64_t n, std::int64_t width) const {
     std::vector<float> all(static_cast<std::size_t>(n * width));
     for (std::size_t i = 0; i < place.size(); ++i)
@@ -79,7 +79,6 @@ struct Transformer::Activations {
     run_cpu(RmsNorm{branch.data(), residual.data(), weight.data(), hidden.data(), tokens, width, epsilon});
   }
 
-  // Rows that continue, ascending; the others leave the pass.
   void keep_rows(std::span<const std::int32_t> rows, const ModelConfig& c) {
     for (const auto& [part, each] : parts(c)) {
       std::span<float>& all = this->*part;
@@ -98,7 +97,7 @@ struct Transformer::Activations {
   }
 
   std::int64_t tokens;
-  std::vector<std::int32_t> place;            // of each row in the batch; empty: none has left
+  std::vector<std::int32_t> place;            // of each row in the batch; empty: all are left
   std::span<float> residual, branch, hidden;  // [tokens, hidden_dim]
   std::span<float> q, attended;               // [tokens, q_heads, head_dim]
   std::span<float> k, v;                      // [tokens, kv_heads, head_dim]
@@ -115,7 +114,7 @@ Transformer Transformer::load(const std::string& dir) {
   return {std::move(config), std::move(weights)};
 }
 
-// Queries, keys and values before RoPE.
+// Before RoPE.
 void Transformer::project(const LayerWeights& w, Activations& a) const {
   const ModelConfig& c = config_;
   linear(a.hidden, a.tokens, {part(w.q, w.q_bias, a.q, a.tokens), part(w.k, w.k_bias, a.k, a.tokens), part(w.v, w.v_bias, a.v, a.tokens)});
@@ -124,7 +123,7 @@ void Transformer::project(const LayerWeights& w, Activations& a) const {
   norm_heads(a.k, w.k_norm, c.norm_epsilon);
 }
 
-// With RoPE, of which the host hears before and after.
+// Calls before_rope, then applies RoPE.
 void Transformer::queries_keys_values(std::int32_t layer, AttentionHost& host, Activations& a) const {
   const ModelConfig& c = config_;
   project(weights_.layers[static_cast<std::size_t>(layer)], a);

@@ -11,56 +11,50 @@
 
 namespace kvlab {
 
-// Tokens of one or several sequences, one sequence after another.
+// Concatenated sequences.
 struct TokenBatch {
   std::span<const std::int32_t> ids;
-  std::span<const std::int32_t> positions;  // of each
+  std::span<const std::int32_t> positions;  // per id
 };
 
-// Keeps keys and values, and lets queries attend to them. Called layer by layer with the tokens of the pass.
+// Stores keys and values and attends over them, by layer.
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;
-  // Before the first layer: the rows of the pass, ascending, that the model computes, and the positions that they take; empty: all, at
-  // their own. Valid until the next call.
+  // Before the first layer: rows to compute, ascending, and their positions; empty: all. Valid until the next call.
   struct Rewritten {
     std::span<const std::int32_t> rows, positions;
   };
   [[nodiscard]] virtual Rewritten rewritten(const TokenBatch& /*batch*/) { return {}; }
-  // hidden [n, hidden_dim]: normed input of the attention; q [n, q_heads, head_dim], k [n, kv_heads, head_dim] without RoPE, but normed
-  // where the model norms them.
+  // hidden [n, hidden_dim], normed; q [n, q_heads, head_dim], k [n, kv_heads, head_dim] before RoPE, after q/k norm.
   virtual void before_rope(std::int32_t /*layer*/, const float* /*hidden*/, const float* /*q*/, const float* /*k*/) {}
   // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim].
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
-  // The residual stream [n, hidden_dim] that the next norm reads: stage 2 l before layer l's attention, 2 l + 1 before its MLP, 2 layers
-  // before the last norm.
+  // Residual stream [n, hidden_dim]: stage 2 l before layer l's attention, 2 l + 1 before its MLP, 2 * layers before the last norm.
   virtual void on_residual(std::int32_t /*stage*/, const float* /*residual*/) {}
-  // After a layer: the rows of the pass, ascending, that continue to the next layer; empty: all. Valid until the next call.
+  // Rows that continue after the layer, ascending; empty: all. Valid until the next call.
   [[nodiscard]] virtual std::span<const std::int32_t> going_on(std::int32_t /*layer*/) { return {}; }
-  // Room for n floats of a pass, the same for the next one: the first touch of fresh memory takes as long as a layer.
+  // Kept between passes, since first touches are slow.
   [[nodiscard]] std::span<float> pass_memory(std::size_t n) { return {room_in(pass_memory_, n), n}; }
 
  private:
   BigArray<float> pass_memory_;
 };
 
-// A decoder of the Llama kind in float32 on the CPU kernels. It has no cache: positions are given, and the host keeps keys and values and
-// applies the layers' windows (ModelConfig::window).
+// Float32 on the CPU. The host applies ModelConfig::window.
 class Transformer {
  public:
   Transformer(ModelConfig config, ModelWeights weights);
-  // Reads config.json and the safetensors files of a folder in Hugging Face layout.
   static Transformer load(const std::string& dir);
 
-  // Hidden states [n, hidden_dim] after the last norm; 0 in rows that the last layer did not compute. Error (InputError): an id outside
-  // the vocabulary. Positions beyond max_tokens are computed like any other.
+  // Hidden states [n, hidden_dim] after the last norm; 0 in rows that left. Positions may exceed max_tokens. Throws InputError for an
+  // invalid id.
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
-  // The first `layers` layers of such a pass. The last of them ends when host.attend() has its queries, keys and values; what it returns is
-  // not used. Errors as forward().
+  // Ends at the last layer's host.attend(), without its output. Errors as forward().
   void scan(const TokenBatch& batch, AttentionHost& host, std::int32_t layers) const;
-  // The floats that such a pass takes from pass_memory().
+  // Taken from pass_memory().
   [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;
-  // Logits [n, vocab_size] of hidden states [n, hidden_dim].
+  // [n, vocab_size] of hidden states [n, hidden_dim].
   [[nodiscard]] std::vector<float> logits(std::span<const float> hidden) const;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -82,7 +76,7 @@ class Transformer {
   Rotary rotary_;
 };
 
-// The most likely token after the last of `logits` [n, vocab_size]; of equals the lowest id.
+// After the last row of [n, vocab_size]; the lowest id among equals.
 std::int32_t greedy_token(std::span<const float> logits, std::int32_t vocab_size);
 
 }  // namespace kvlab

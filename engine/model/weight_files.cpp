@@ -23,14 +23,13 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Weights in a format of PyTorch's own can run code when they are read.
+// Pickled PyTorch weights can run code when read.
 void refuse_folder(const fs::path& dir) {
   const bool pickled = is_there(dir / "pytorch_model.bin") || is_there(dir / "pytorch_model.bin.index.json");
   throw InputError(fmt::format("{}: has neither {} nor {}{}", dir.string(), kSingleFile, kIndexFile,
                                pickled ? "; pytorch_model.bin is not read, convert it to safetensors" : ""));
 }
 
-// tensor -> shard.
 std::map<std::string, std::string> read_weight_map(const JsonConfig& index) {
   const JsonConfig map = index.object("weight_map");
   std::map<std::string, std::string> places;

@@ -66,7 +66,7 @@ std::vector<WantedTensor> wanted_tables(const ModelConfig& c, ModelWeights& w) {
   return wanted;
 }
 
-// `n` layers of the model from `first` on; `w` has these alone.
+// Lists `n` layers of the model from `first` on; `w` has only these.
 void want_layers(const ModelConfig& c, std::int32_t first, std::int32_t n, ModelWeights& w, std::vector<WantedTensor>& wanted) {
   w.layers.resize(static_cast<std::size_t>(n));
   for (std::int32_t i = 0; i < n; ++i)
@@ -108,7 +108,7 @@ void refuse_others(const WeightFiles& files, const std::vector<WantedTensor>& wa
       files.file_of(name).fail(fmt::format("tensor '{}' has no place in a {} model of this config.json", name, c.type));
 }
 
-// Some files carry the table a second time as the head.
+// Some files also store the table as the head.
 void check_tied_head(const WeightFiles& files) {
   if (!files.has(kHead)) return;
   const SafetensorsFile &head = files.file_of(kHead), &embedding = files.file_of(kEmbedding);
@@ -119,7 +119,7 @@ void check_tied_head(const WeightFiles& files) {
     head.fail(fmt::format("tensor '{}' is not '{}', to which \"tie_word_embeddings\" in config.json ties it", kHead, kEmbedding));
 }
 
-// Weights of the model, or of a part that is read alone.
+// `all`: the whole model, else a part.
 void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
   const std::optional<std::uint64_t> given = free_memory();
   if (!given) return;
@@ -132,7 +132,7 @@ void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
                   free / 4 * 1e-9, all ? ", with no room for a KV cache" : ""));
 }
 
-// One piece of memory for all, so that it uses large pages; each tensor begins at a cache line.
+// One allocation, for large pages; each tensor begins at a cache line.
 void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, ModelWeights& w, std::vector<float*>& begins) {
   constexpr std::size_t kLine = 64 / sizeof(float);
   std::size_t all = 0;
@@ -148,7 +148,7 @@ void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, Mode
   w.memory = std::move(memory);
 }
 
-// In pieces, so that the one large table does not keep the other threads waiting.
+// Split into pieces, to share the large table among threads.
 void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted, const std::vector<float*>& begins) {
   struct Piece {
     const std::string* name;

@@ -11,10 +11,10 @@
 
 namespace kvlab {
 
-// float32, in memory that ModelWeights holds; empty if the model has none.
+// float32, in ModelWeights::memory; empty: the model has none.
 using Weight = std::span<const float>;
 
-// Matrices [out, in] row-major, whatever type the file has.
+// Matrices are [out, in], row-major.
 struct LayerWeights {
   Weight attention_norm, mlp_norm;  // [hidden_dim]
   Weight q;                         // [q_heads * head_dim, hidden_dim]
@@ -30,7 +30,7 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  std::shared_ptr<const BigArray<float>> memory;  // all tensors in the order in which a forward pass reads them; copies share it
+  std::shared_ptr<const BigArray<float>> memory;  // in order of use; shared by copies
   Weight embedding;                               // [vocab_size, hidden_dim]
   Weight final_norm;                              // [hidden_dim]
   Weight untied_head;                             // [vocab_size, hidden_dim]; empty: the head is the embedding
@@ -39,38 +39,35 @@ struct ModelWeights {
   [[nodiscard]] Weight head() const { return untied_head.empty() ? embedding : untied_head; }
 };
 
-// Room for all tensors of a model, each filled by `fill`, which gets its name in Hugging Face layout and its shape. Error (InputError),
-// as wherever weights are laid out: they take more memory than this machine has free.
+// Fills a tensor by Hugging Face name and shape. Functions from here on throw InputError if memory is short.
 using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
 ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 
-// Random matrices, norms of 1 and biases of 0, which keep numbers in bounds: to time a model of a given shape.
+// Norms 1, biases 0; for timing.
 ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed);
 
 class WeightFiles;
 
-// The tensors of a folder's safetensors files (F32, BF16 or F16), which must be exactly the model's; buffers of RoPE frequencies, which
-// older files carry, are passed over. Files are mapped, not read: nothing is held in float32 but what is asked for, all of it or a part.
+// A folder's mapped safetensors (F32, BF16, F16): exactly the model's tensors, RoPE buffers ignored. Converts to float32.
 class WeightReader {
  public:
-  // Errors (InputError): all of WeightFiles'; a tensor that is missing, of another shape or dtype, or has no place in the model; a head
-  // that differs from the embedding that config.json ties it to.
+  // Throws InputError as WeightFiles, for missing or unexpected tensors, wrong shapes or dtypes, or a head unlike its tied embedding.
   WeightReader(const std::string& dir, ModelConfig config);
 
-  // Numbers of the model, tied ones once.
+  // Tied weights count once.
   [[nodiscard]] std::int64_t num_weights() const;
 
-  // Errors (InputError): a tensor of it holds a NaN or infinity; it takes more memory than there is.
+  // Throws InputError for NaN, infinity or too little memory.
   [[nodiscard]] ModelWeights all() const;
   [[nodiscard]] ModelWeights tables() const;                   // embedding, last norm and head, without layers
-  [[nodiscard]] ModelWeights layer(std::int32_t layer) const;  // `layers` is this one alone
+  [[nodiscard]] ModelWeights layer(std::int32_t layer) const;  // `layers` has only this one
 
  private:
   ModelConfig config_;
   std::shared_ptr<const WeightFiles> files_;
 };
 
-// WeightReader's all(), with its errors.
+// WeightReader::all(), with its errors.
 ModelWeights load_weights(const std::string& dir, const ModelConfig& config);
 
 }  // namespace kvlab

@@ -5,18 +5,18 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "policies/kv/kv_pages.h"
+#include "policies/kv/cache/kv_pages.h"
 
 namespace kvlab {
 
-// A block as a pool hands it out: its number, and how often it had been taken then, which tells one content from the next.
+// A pool's block; `takes` counts how often it was taken and identifies its content.
 struct TakenBlock {
   BlockId id{};
   std::uint32_t takes = 0;
 };
 
-// The physical pages of a pool's blocks: pages_per_block each, of block_tokens tokens. A block keeps its pages, and with them its content,
-// until it is taken again or dropped; rows that read them are further users of the pages.
+// A pool's blocks as physical pages, pages_per_block each, kept until the block is taken again or dropped. Rows that read them are further
+// users.
 class BlockPages {
  public:
   BlockPages(KvPages& pages, std::int64_t num_blocks, std::int32_t pages_per_block);
@@ -24,12 +24,12 @@ class BlockPages {
   BlockPages(const BlockPages&) = delete;
   BlockPages& operator=(const BlockPages&) = delete;
 
-  // Pages of the block; fresh ones where it was taken since.
+  // Fresh ones if the block was taken since.
   const std::vector<std::int32_t>& pages_of(TakenBlock block);
-  // Tokens of it that were computed, or will be by the step being put together.
+  // Tokens computed, or to be by the next step.
   [[nodiscard]] std::int32_t filled(TakenBlock block) const;
   void fill(TakenBlock block, std::int32_t tokens);
-  // The content is lost: the block was split.
+  // Its content is lost.
   void drop(BlockId block);
 
   [[nodiscard]] std::int64_t mapped_blocks() const { return mapped_; }

@@ -12,7 +12,7 @@ std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint
   const std::int64_t known = std::clamp<std::int64_t>(covered_tokens(request), request.prompt_tokens, longest);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(known));
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    // Layer 1: content without a name, apart from hashes that happen to equal a request's number.
+    // Layer 1: unnamed content, separate from equal hashes.
     Draw draw{seed, Purpose::kContent, request.number, i, 1};
     if (const std::size_t chunk = request.hash_tokens > 0 ? i / static_cast<std::size_t>(request.hash_tokens) : request.hashes.size();
         chunk < request.hashes.size())

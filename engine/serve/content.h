@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-// The token ids of a request that are known before it runs: the prompt, and generated tokens that the trace's hashes cover. A pure function
-// of (seed, hashes) where there are hashes, so that equal hashes give equal tokens, and of (seed, request number) elsewhere.
+// Prompt and generated tokens covered by hashes: a function of (seed, hashes), or without hashes of (seed, request number).
 std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint64_t seed, std::int32_t vocabulary);
 
 }  // namespace kvlab

@@ -20,7 +20,7 @@ StepExecutor::Options executor_options(const ServeSetup& setup) {
   return options;
 }
 
-// The largest steps of the scheduler, as far as the blocks hold them. Without its bounds: the longest request, and a guess.
+// Without the scheduler's bounds, the longest request and a guess.
 EngineModel::Load largest_load(const ServeSetup& setup, const Scheduler& scheduler) {
   constexpr std::int32_t kRequests = 256;
   const MemorySetup& memory = setup.memory;
@@ -73,15 +73,15 @@ void EngineDevice::on_receive(const TraceRequest& request, RequestId r) {
   sequence.ids = request_content(request, setup_.seed, setup_.model->config().vocab_size);
 }
 
-void EngineDevice::on_event(const RequestEventRecord& event) {
-  using Kind = SequenceAction::Kind;
+void EngineDevice::on_event(const EventRecord& event) {
+  using Kind = ExecutorAction::Kind;
   const auto found = handed_blocks_.find(event.request);
   if (found == handed_blocks_.end()) return;
   const bool was_computed = !job_.actions.empty() && job_.actions.back().request == event.request;
   if (event.event == RequestEvent::kPreempted && found->second != kNotStarted) {
     job_.actions.push_back({Kind::kForget, event.request});
     found->second = kNotStarted;
-  } else if (event.event == RequestEvent::kSwappedOut && was_computed) {  // directly after its kPreempted
+  } else if (event.event == RequestEvent::kSwappedOut && was_computed) {  // directly follows its kPreempted
     job_.actions.back().kind = Kind::kSwapOut;
     found->second = 0;
   } else if (event.event == RequestEvent::kFinished || event.event == RequestEvent::kRejected) {
@@ -91,11 +91,11 @@ void EngineDevice::on_event(const RequestEventRecord& event) {
 }
 
 Picoseconds EngineDevice::copy(const SwapCopy& copy, Picoseconds at) {
-  if (copy.to_host) return at;  // on_event() noted it
+  if (copy.to_host) return at;  // see on_event()
   const Request& r = state_->table()[copy.request];
   std::int64_t& handed = handed_blocks_.at(r.number);
   if (handed == kNotStarted) return at;  // preempted in the plan that admitted it: nothing was computed
-  job_.actions.push_back({SequenceAction::Kind::kSwapIn, r.number, blocks_from(r, 0)});
+  job_.actions.push_back({ExecutorAction::Kind::kSwapIn, r.number, blocks_from(r, 0)});
   handed = std::ssize(r.blocks);
   submit({}, false);
   return at;
@@ -116,7 +116,7 @@ bool EngineDevice::begin(InFlightStep& step, Picoseconds /*at*/) {
 void EngineDevice::add_row(const StepEntry& entry) {
   const Request& r = state_->table()[entry.request];
   std::int64_t& handed = handed_blocks_.at(r.number);
-  SequenceAction row{SequenceAction::Kind::kRun, r.number, {}, entry, r.prompt_tokens, r.num_hashes > 0};
+  ExecutorAction row{ExecutorAction::Kind::kRun, r.number, {}, entry, r.prompt_tokens, r.num_hashes > 0};
   if (entry.ends_prompt) row.prompt_tokens = row.end();
   handed = std::max<std::int64_t>(handed, 0);
   if (!r.left_hashed || entry.leaves_hashed) {

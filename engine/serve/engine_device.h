@@ -11,24 +11,23 @@
 
 namespace kvlab {
 
-// Runs steps on the model, one after another on a lane. Tells the executor by jobs what plans and outputs did to requests' memory; a job
-// finds everything done that jobs before it asked for, so copies count as done when they are handed over.
+// Runs steps on a lane. Submits plans and outputs to the executor as jobs; a job sees earlier ones done, so a copy is done once submitted.
 class EngineDevice final : public Device {
  public:
-  // Errors as StepExecutor's.
+  // Errors as StepExecutor.
   explicit EngineDevice(const ServeSetup& setup);
   ~EngineDevice() override;
 
   [[nodiscard]] Traits traits() const override;
   void attach(ReplicaState& state, const Scheduler& scheduler) override;
   void on_receive(const TraceRequest& request, RequestId r) override;
-  void on_event(const RequestEventRecord& event) override;
+  void on_event(const EventRecord& event) override;
   Picoseconds copy(const SwapCopy& copy, Picoseconds at) override;
-  // InputError: plans that the engine does not run.
+  // Throws InputError for unsupported plans.
   bool begin(InFlightStep& step, Picoseconds at) override;
   void finish(InFlightStep& step) override;
 
-  // After the last step: awaits what still runs and carries out what is left of the last plan.
+  // Waits for running steps and finishes the last plan.
   void end();
   [[nodiscard]] StepLane& lane() { return *lane_; }
   [[nodiscard]] const StepExecutor& executor() const { return executor_; }
@@ -44,18 +43,17 @@ class EngineDevice final : public Device {
   StepExecutor executor_;
   std::unique_ptr<StepLane> lane_;
   const ReplicaState* state_ = nullptr;
-  std::vector<BlockId> split_;  // since the latest job
-  StepJob job_;                 // being put together
-  std::deque<bool> handed_;     // jobs whose output is not taken yet: is it a step?
-  // The blocks that the executor knows of a request after the jobs handed over so far, by request number.
+  std::vector<BlockId> split_;  // since the last job
+  StepJob job_;                 // in preparation
+  std::deque<bool> handed_;     // submitted jobs without output: is it a step?
+  // A request's blocks known to the executor after all jobs, by number.
   std::unordered_map<std::uint64_t, std::int64_t> handed_blocks_;
 };
 
-// The lane's clock.
 class LaneClock final : public Clock {
  public:
   explicit LaneClock(std::function<void()> each_turn) : each_turn_(std::move(each_turn)) {}
-  // Time 0 is now.
+  // Sets time 0.
   void start(StepLane& lane);
   void reach(Picoseconds at) override;
   [[nodiscard]] Picoseconds now(Picoseconds at) override;

@@ -21,8 +21,7 @@ PolicyCache::Options cache_options(const StepExecutor::Options& options) {
   return cache;
 }
 
-// Room laid out beforehand: growing moves everything, which would count as a step's time. Larger pools grow all the same, but for a GPU's:
-// it holds all blocks from the start, or says that they do not fit.
+// Growth copies, which would count as step time. A GPU's pool holds all blocks from the start.
 constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30, kReservedPinnedBytes = std::int64_t{1} << 30;
 
 }  // namespace
@@ -39,7 +38,7 @@ StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const
   reserve_pages();
 }
 
-// Packed sequences have pages of one layer at a time; two of the longest prompts are being computed at once. More makes the pool grow.
+// Packed sequences have pages of one layer at a time; two of the longest prompts run at once.
 std::int64_t StepExecutor::pages_at_once() const {
   const std::int64_t all = options_.num_blocks * pages_per_block_;
   if (!cache_->may_rest() || options_.shares_blocks) return all;
@@ -73,8 +72,8 @@ StepExecutor::Served& StepExecutor::at(std::uint64_t request) {
   return found->second;
 }
 
-void StepExecutor::apply(const SequenceAction& action) {
-  using Kind = SequenceAction::Kind;
+void StepExecutor::apply(const ExecutorAction& action) {
+  using Kind = ExecutorAction::Kind;
   Served& s = at(action.request);
   switch (action.kind) {
     case Kind::kSwapOut:
@@ -102,8 +101,7 @@ void StepExecutor::forget(Served& s) {
   s.blocks.clear();
 }
 
-// Moves all rows of a sequence from one pool to the other, with the data it holds outside of pages. back: its full pages go into the blocks
-// that it was given, if its tokens are stored in blocks.
+// With its data outside of pages. `back`: full pages go into the given blocks if it is in blocks.
 void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
   std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
   s.sequence.rows.assign(old.size(), {});
@@ -135,7 +133,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
 }
 
-// To a sequence with pages of its own they are a share of the memory: their former content is lost.
+// To a sequence with its own pages, blocks are only memory.
 void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
   if (!s.is_in_blocks) {
     for (const TakenBlock& block : blocks) blocks_.drop(block.id);
@@ -159,7 +157,7 @@ void StepExecutor::fill(Served& s, std::int32_t begin, std::int32_t end) {
 }
 
 // A sequence without KV: its first blocks may hold what others computed.
-void StepExecutor::begin(Served& s, const SequenceAction& row) {
+void StepExecutor::begin(Served& s, const ExecutorAction& row) {
   cache_->start(s.sequence);
   s.has_started = true;
   s.is_uncut = !row.blocks.empty();
@@ -178,10 +176,10 @@ void StepExecutor::begin(Served& s, const SequenceAction& row) {
 }
 
 // Adds a request's tokens to the step, and the draw after them.
-void StepExecutor::add_row(const SequenceAction& row) {
+void StepExecutor::add_row(const ExecutorAction& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
-  // A trace knows no questions.
+  // Traces have no questions.
   sequence.question_begin = cache_->policy().needs().assumed_question(row.prompt_tokens);
   if (!s.has_started)
     begin(s, row);
@@ -207,15 +205,15 @@ void StepExecutor::run(StepJob job) {
   }
   for (const BlockId block : job.split) blocks_.drop(block);
   pieces_.clear(), ids_.clear(), positions_.clear(), draws_.clear();
-  for (const SequenceAction& action : job.actions) apply(action);
+  for (const ExecutorAction& action : job.actions) apply(action);
   if (pieces_.empty()) return;
   const std::vector<std::int32_t> tokens = model_.sample_step(*cache_, pieces_, {ids_, positions_}, draws_);
-  std::erase_if(job.actions, [](const SequenceAction& action) { return action.kind != SequenceAction::Kind::kRun; });
+  std::erase_if(job.actions, [](const ExecutorAction& action) { return action.kind != ExecutorAction::Kind::kRun; });
   std::size_t next = 0;
-  for (const SequenceAction& row : job.actions)
+  for (const ExecutorAction& row : job.actions)
     if (row.share.emits) emit(at(row.request), row.end(), tokens[next++]);
-  for (const SequenceAction& row : job.actions) check_uncut(at(row.request), row);
-  for (const SequenceAction& row : job.actions) {
+  for (const ExecutorAction& row : job.actions) check_uncut(at(row.request), row);
+  for (const ExecutorAction& row : job.actions) {
     if (!row.share.leaves_hashed) continue;
     at(row.request).is_in_blocks = at(row.request).is_uncut = false;
     at(row.request).blocks.clear();
@@ -223,7 +221,7 @@ void StepExecutor::run(StepJob job) {
 }
 
 // Fails if tokens that others may read were cut without a copy.
-void StepExecutor::check_uncut(const Served& s, const SequenceAction& row) const {
+void StepExecutor::check_uncut(const Served& s, const ExecutorAction& row) const {
   if (!s.is_uncut || row.share.leaves_hashed) return;
   for (const KvStore::Sequence& layer : s.sequence.rows)
     for (const std::int32_t len : layer.len)
@@ -232,7 +230,7 @@ void StepExecutor::check_uncut(const Served& s, const SequenceAction& row) const
                                      cache_->policy().recipe().name, s.sequence.draws, s.sequence.seen_tokens));
 }
 
-// The token that the trace names replaces the sampled one: later requests find it by that name.
+// The trace's token replaces the sampled one, as later requests expect.
 void StepExecutor::emit(Served& s, std::int32_t end, std::int32_t token) {
   s.emitted.push_back(token);
   if (std::ssize(s.sequence.ids) == end) s.sequence.ids.push_back(token);
@@ -268,7 +266,6 @@ PolicyCache::HeldBytes StepExecutor::held() const {
   return all;
 }
 
-// A step of prompts with this total of tokens, each of at most `longest`, and two steps in which they decode.
 void StepExecutor::run_some(PolicyCache& cache, std::int32_t tokens, std::int32_t longest) {
   constexpr int kSteps = 3;
   std::vector<EngineSequence> sequences(static_cast<std::size_t>((tokens + longest - 1) / longest));
@@ -297,7 +294,7 @@ void StepExecutor::warm_up(const EngineModel::Load& most) {
   model_.prepare(*cache_, most);
   if (model_.transformer() != nullptr || !cache_->policy().recipe().keeps_everything())
     return run_some(*model_.make_cache(load_recipe("full"), {}), kTokens, kTokens);
-  // Every sequence's last block may hold few tokens, and those of its decode steps are to come.
+  // Last blocks may be nearly empty, and decode steps need room.
   const std::int32_t longest = std::max(1, most.tokens - kSteps), block = options_.block_tokens;
   const std::int64_t sequences = (most.step_tokens + longest - 1) / longest;
   const std::int64_t room = options_.num_blocks * block - sequences * (block + kSteps);

@@ -16,25 +16,23 @@
 
 namespace kvlab {
 
-// A run of the engine: as a simulation of one replica, with a model in place of a cost model.
+// As a simulation of one replica, with a model as cost model.
 struct ServeSetup : HostSetup {
   const EngineModel* model = nullptr;
   const Recipe* recipe = nullptr;
   float temperature = 0;                                                  // of sampling; 0: greedy
-  std::int32_t longest_tokens = 0;                                        // of a request of the trace, as far as is known; 0: unknown
+  std::int32_t longest_tokens = 0;                                        // of a request, if known; 0: unknown
   bool stays_awake = false;                                               // between steps, StepLane
-  std::function<void(const InFlightStep&)> step_done;                     // called for every step with its measured times; may be empty
+  std::function<void(const InFlightStep&)> step_done;                     // after every step, with measured times; may be empty
   std::function<void()> each_turn;                                        // called often; an exception ends the run; may be empty
-  std::function<Picoseconds(const InFlightStep&)> nominal_time;           // tests: a made-up clock in place of the real one
+  std::function<Picoseconds(const InFlightStep&)> nominal_time;           // tests: replaces the real clock
   std::function<void(const ReplicaState&, const StepExecutor&)> inspect;  // tests, with nominal_time: after every plan and its step
   std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;  // tests: tokens by request number
 };
 
-// Serves a trace's requests in real time, as they arrive by the trace's clock, on the model: the scheduler, block cache and ReplicaState
-// are those of the simulator, the memory is pages of real K and V, and one thread runs the steps while this one plans. Token ids follow
-// from the trace's hashes (content.h), output lengths are the trace's. Errors (InputError): what the engine does not run: padded batches,
-// plans of a part of the layers, block caches that know the future, recipes that need more of shared prefixes than K and V; and requests
-// that wait forever.
+// Serves a trace in real time with the simulator's scheduler, block cache and ReplicaState over pages of real K and V; a second thread runs
+// the steps. Token ids follow from hashes (content.h), output lengths from the trace. Throws InputError for padded batches, plans of part
+// of the layers, block caches that know the future, recipes that need more than K and V of shared prefixes, and requests that wait forever.
 ServingSummary serve(const ServeSetup& setup, TraceSource& trace, RunSink& sink);
 
 }  // namespace kvlab

@@ -89,7 +89,7 @@ class ThreadLane final : public StepLane {
 
   StepExecutor& executor_;
   const bool stays_awake_;
-  std::atomic<bool> is_called_ = false;  // there are jobs, or it is over; written with the mutex held
+  std::atomic<bool> is_called_ = false;  // jobs exist, or it is over; written under the mutex
   RealClock::time_point begin_ = RealClock::now();
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -13,28 +13,28 @@ namespace kvlab::tokenization {
 
 struct AddedToken {
   std::string content;
-  bool single_word = false;                      // found only without a word character beside it
-  bool takes_left = false, takes_right = false;  // white space beside it belongs to it
-  bool is_normalized = true;                     // it is searched, normalized itself, in the normalized text
+  bool single_word = false;                      // needs no word character next to it
+  bool takes_left = false, takes_right = false;  // includes adjacent white space
+  bool is_normalized = true;                     // normalized, and searched in the normalized text
   bool is_special = false;
 };
 
-// Texts that are tokens of their own wherever they occur: special ones such as <s>, and others that a fine-tuning added.
+// Texts that are always one token, such as <s>.
 class AddedTokens {
  public:
-  // The value of "added_tokens"; null: none. Ids outside the model's vocabulary must follow it without a gap, as Hugging Face
-  // tokenizers gives them out whatever the file says. Errors (InputError): another id, a token that is empty or named twice.
+  // "added_tokens"; null: none. Throws InputError for empty or repeated tokens and for ids outside the vocabulary that leave a gap after
+  // it, as in Hugging Face tokenizers.
   static AddedTokens read(const JsonNode& list, const Bpe& model, const Normalizer& normalizer);
 
-  // Cuts the added tokens out of the pieces: first in the text as it is, then, after the normalizer has been at the rest, in that.
+  // First from the original text, then from the normalized rest.
   void cut(std::vector<Piece>& pieces, const Normalizer& normalizer) const;
 
-  const AddedToken* token(std::int32_t id) const;  // nullptr: none of these
+  const AddedToken* token(std::int32_t id) const;  // null: not an added token
   std::optional<std::int32_t> id_of(std::string_view content) const;
   std::int32_t max_id() const { return max_id_; }
 
  private:
-  // A tree of the bytes of all tokens that are searched in the same text: at each place the longest one is found.
+  // A trie; finds the longest token at each place.
   class Search {
    public:
     void add(const std::string& text, std::int32_t id);

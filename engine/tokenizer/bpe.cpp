@@ -14,7 +14,7 @@ namespace kvlab::tokenization {
 
 namespace {
 
-constexpr std::size_t kMaxCachedBytes = 256;  // longer words hardly come twice
+constexpr std::size_t kMaxCachedBytes = 256;  // longer words rarely repeat
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
@@ -33,7 +33,7 @@ void refuse_options(const JsonNode& model) {
 }  // namespace
 
 Bpe Bpe::read(const JsonNode& model) {
-  if (model.has("type") || !model.has("merges")) model.type({"BPE"});  // files of old have no type
+  if (model.has("type") || !model.has("merges")) model.type({"BPE"});  // old files have no type
   refuse_options(model);
   Bpe bpe;
   bpe.file_ = model.file();
@@ -73,7 +73,7 @@ void Bpe::read_merges(const JsonNode& node) {
       continue;
     }
     const std::string_view text = merge.is_string() ? std::string_view(merge.get_ref<const std::string&>()) : std::string_view();
-    if (text.starts_with("#version")) continue;  // the first line of a merges.txt
+    if (text.starts_with("#version")) continue;  // first line of a merges.txt
     const std::size_t space = text.find(' ');
     if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
       node.elements()[static_cast<std::size_t>(&merge - &node.value()[0])].fail_value("\"LEFT RIGHT\", [\"LEFT\", \"RIGHT\"]");
@@ -88,10 +88,10 @@ void Bpe::add_merge(const JsonNode& node, std::int32_t rank, std::string_view le
       node.fail(fmt::format("merge {} ('{}' and '{}') needs token '{}', which is not in the vocabulary", rank, left, right, token));
     return *found;
   };
-  // One after the other: the error names the first of them that is missing.
+  // In order: the error names the first that is missing.
   const std::int32_t left_id = id(std::string(left)), right_id = id(std::string(right));
   const std::int32_t both = id(std::string(left) + std::string(right));
-  // If a pair is named twice, the later rank applies, as in Hugging Face tokenizers.
+  // The later rank of a repeated pair applies, as in Hugging Face tokenizers.
   merges_.add(pair_key(left_id, right_id)).value = {rank, both};
   merged_ids_.push_back(both);
 }
@@ -121,7 +121,7 @@ std::int32_t Bpe::id_of_character(std::string_view character) const {
 std::vector<std::int32_t> Bpe::characters(std::string_view word) const {
   std::vector<std::int32_t> ids;
   ids.reserve(word.size());
-  bool unknown_waits = false;  // it is written once no more characters can join it
+  bool unknown_waits = false;  // written once no more characters can join it
   const auto has_byte = [&](char c) { return bytes_[static_cast<unsigned char>(c)] >= 0; };
   for (std::size_t at = 0, length = 0; at < word.size(); at += length) {
     length = next_unit(word, at).length;
@@ -131,7 +131,7 @@ std::vector<std::int32_t> Bpe::characters(std::string_view word) const {
       unknown_waits = false;
       ids.push_back(id);
     } else if (falls_back_to_bytes_ && std::all_of(character.begin(), character.end(), has_byte)) {
-      // A waiting unknown token stays after these bytes, as in Hugging Face tokenizers (seen only where some bytes have no token).
+      // A waiting unknown token comes after these bytes, as in Hugging Face tokenizers.
       for (const char c : character) ids.push_back(bytes_[static_cast<unsigned char>(c)]);
     } else if (unknown_) {
       if (unknown_waits && !fuses_unknown_) ids.push_back(unknown_id());
@@ -148,11 +148,10 @@ const Bpe::Merge* Bpe::merge_of(std::int32_t left, std::int32_t right) const {
 }
 
 struct Bpe::Symbol {
-  std::int32_t id, previous, next;  // neighbours' places; -1: none. id -1: merged into the one before
+  std::int32_t id, previous, next;  // neighbours; -1: none. id -1: merged into the previous one
 };
 
-// n log n in the length of the word, which without a pre-tokenizer is the whole text. A candidate is its rank, then its place: the least
-// one merges first.
+// n log n in the word's length. Candidates are ordered by rank, then place.
 void Bpe::merge(std::vector<std::int32_t>& ids) const {
   const auto size = static_cast<std::int32_t>(ids.size());
   std::vector<Symbol> symbols;
@@ -176,7 +175,7 @@ void Bpe::merge(std::vector<std::int32_t>& ids) const {
     if (left.id < 0 || left.next < 0) continue;
     Symbol& right = symbol(left.next);
     const Merge* m = merge_of(left.id, right.id);
-    if (m == nullptr || m->id != id) continue;  // one of the two has merged with another since
+    if (m == nullptr || m->id != id) continue;  // one of them has merged since
     left.id = id;
     left.next = right.next;
     right.id = -1;

@@ -8,37 +8,35 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/config/key_map.h"
 #include "base/json_node.h"
-#include "base/key_map.h"
 
 namespace kvlab::tokenization {
 
 constexpr std::int32_t kMaxTokenId = 1 << 24;
 
-struct TextHash {  // lets a map of strings be asked with a view
+struct TextHash {  // enables lookup by view
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
 template <class Value>
 using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
-// Byte-pair encoding (Sennrich et al. 2016): a word begins as its characters; of all neighbours that may merge, those whose merge was
-// learned first do, leftmost first, until none may.
+// Byte-pair encoding (Sennrich et al. 2016): merges neighbouring characters by rank, leftmost first.
 class Bpe {
  public:
-  // The value of "model". Errors (InputError): another kind of model, an id that is none or given twice, a merge of or into a token
-  // that the vocabulary lacks, an option that BPE can have and this one does not (dropout, prefixes and suffixes of subwords).
+  // "model". Throws InputError for another kind, invalid or repeated ids, merges outside the vocabulary, and unsupported options.
   static Bpe read(const JsonNode& model);
   Bpe() = default;
   Bpe(Bpe&&) = default;
   Bpe& operator=(Bpe&&) = default;
 
   std::optional<std::int32_t> id_of(std::string_view token) const;
-  const std::string* token(std::int32_t id) const;  // nullptr: no such id
+  const std::string* token(std::int32_t id) const;  // null: no such id
   std::int32_t num_tokens() const { return static_cast<std::int32_t>(vocabulary_.size()); }
   std::int32_t max_id() const { return max_id_; }
 
-  // Words seen before, for the length of one text.
+  // Words already encoded in one text.
   struct Cache {
     struct Range {
       std::uint32_t begin, end;
@@ -46,8 +44,8 @@ class Bpe {
     TextMap<Range> words;
     std::vector<std::int32_t> ids;
   };
-  // Appends the ids of one piece of well-formed text. A character outside the vocabulary becomes its bytes' tokens where the model has
-  // them, else the unknown token, else nothing, as in Hugging Face tokenizers. Throws InputError where the unknown token has no id.
+  // Appends the ids of well-formed text. An unknown character becomes byte tokens, else the unknown token, else nothing, as in Hugging Face
+  // tokenizers. Throws InputError if the unknown token has no id.
   void encode(std::string_view word, Cache& cache, std::vector<std::int32_t>& ids) const;
 
  private:
@@ -67,7 +65,7 @@ class Bpe {
   const Merge* merge_of(std::int32_t left, std::int32_t right) const;
 
   TextMap<std::int32_t> vocabulary_;
-  std::unordered_map<std::int32_t, const std::string*> tokens_;  // of the vocabulary's keys, which stay where they are
+  std::unordered_map<std::int32_t, const std::string*> tokens_;  // points to the vocabulary's keys
   std::array<std::int32_t, 512> low_characters_{};               // ids of the first code points; -1: none
   std::array<std::int32_t, 256> bytes_{};                        // ids of <0x00> ... <0xFF>; -1: none
   KeyMap<Merge> merges_;                                         // by left << 32 | right

@@ -8,30 +8,28 @@
 
 namespace kvlab::tokenization {
 
-// The steps of a value: itself, or those of a "Sequence", whose list has the name `key`, in order. A Sequence in a Sequence is replaced by
-// its steps.
+// The value itself, or the flattened list `key` of a "Sequence".
 std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 
-// The value of `key`, a text of exactly one code point.
+// Must be exactly one code point.
 char32_t character_at(const JsonNode& node, const std::string& key);
 
-// A chain of steps that each double a text fills any memory, so no chain may make more than 64 times its input (and 4,096 bytes, for short
-// texts). No known tokenizer makes more than 11 times, by the longest decomposition of NFKC. A step that alone can exceed any multiple has
-// such a limit too, and checks it before it makes anything.
+// Limits a chain's output to 64 times its input (at least 4,096 bytes), against chained doublings; known tokenizers need 11 times (NFKC). A
+// step that can exceed any multiple checks before it allocates.
 class GrowthLimit {
  public:
-  // The chain's name in errors is `key` in the file of `node`.
+  // `key` names the chain in errors.
   GrowthLimit(const JsonNode& node, const std::string& key);
 
-  // Throws InputError where `now` bytes, pieces or ids came of `given`.
+  // Throws InputError if `now` is too many for `given`.
   void check(std::size_t given, std::size_t now) const;
 
  private:
   std::string chain_;
 };
 
-// The function that a part of tokenizer.json (`name`, such as "decoder") applies to a value: its steps in order, each made of its node by
-// `make` and changing the value in place, held to the limit in units of `size(value)`. Further arguments go to every step.
+// A part of tokenizer.json (`name`, such as "decoder") as a function: applies the steps that `make` makes in place and in order, limited in
+// units of `size(value)`. Further arguments go to every step.
 template <class Make, class Size>
 auto chain_of(const JsonNode& node, const std::string& name, const std::string& key, const Make& make, const Size& size) {
   std::vector<decltype(make(node))> steps;

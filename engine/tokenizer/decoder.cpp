@@ -22,7 +22,7 @@ std::size_t bytes_of_tokens(const std::vector<std::string>& tokens) {
   return bytes;
 }
 
-// A token with a character that represents no byte is appended as it is written.
+// A token with a character that is no byte is appended as written.
 void append_bytes_of_token(const std::string& token, std::string& bytes) {
   const std::size_t size = bytes.size();
   for (std::size_t at = 0; at < token.size();) {
@@ -43,14 +43,14 @@ void decode_byte_level(std::vector<std::string>& tokens) {
   tokens = {valid_utf8(bytes)};
 }
 
-// -1: the token is none of <0x00> ... <0xFF>.
+// -1: not one of <0x00> ... <0xFF>.
 int byte_of_token(const std::string& token) {
   const auto is_hex = [&](std::size_t i) { return std::isxdigit(static_cast<unsigned char>(token[i])) != 0; };
   if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>' || !is_hex(3) || !is_hex(4)) return -1;
   return static_cast<int>(std::strtol(token.substr(3, 2).c_str(), nullptr, 16));
 }
 
-// A run of byte tokens is text if all of it is UTF-8; else each byte becomes U+FFFD.
+// A run of byte tokens is text if it is UTF-8; else each byte becomes U+FFFD.
 void decode_byte_fallback(std::vector<std::string>& tokens) {
   std::vector<std::string> out;
   std::string run;

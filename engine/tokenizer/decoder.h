@@ -8,11 +8,10 @@
 
 namespace kvlab::tokenization {
 
-// Replaces each token's text by its decoded form; joined, these are the decoded text.
+// Replaces each token by its decoded text, to be joined.
 using Decoder = std::function<void(std::vector<std::string>& tokens)>;
 
-// The value of "decoder": null (tokens are joined by spaces), ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence of
-// them.
+// "decoder": null (joined by spaces), ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence.
 Decoder read_decoder(const JsonNode& node);
 
 }  // namespace kvlab::tokenization

@@ -12,10 +12,8 @@ namespace kvlab::tokenization {
 
 namespace {
 
-// Hugging Face tokenizers know the characters of Unicode 9; to them a later one is a character without decomposition or order of its
-// own. These ranges hold all later combining marks, compositions and decompositions up to Unicode 15, and nothing that Unicode 9 has in
-// its tables; U+11A7 is here because utf8proc composes it with the syllable before, though no composition has it (Unicode 15,
-// section 3.12).
+// Hugging Face tokenizers use Unicode 9, without decomposition or order for these later characters. U+11A7: utf8proc composes it with the
+// preceding syllable, against Unicode 15, section 3.12.
 struct CodeRange {
   char32_t first, last;
 };
@@ -42,7 +40,6 @@ utf8proc_option_t options_of(NormalForm form) {
                                         (is_compatible ? UTF8PROC_COMPAT : 0));
 }
 
-// The normal form of a stretch without opaque characters.
 std::string normal_stretch(std::string_view text, NormalForm form) {
   utf8proc_uint8_t* result = nullptr;
   const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),

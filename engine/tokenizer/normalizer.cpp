@@ -15,11 +15,10 @@ namespace {
 
 constexpr const char* kNormalizer = "normalizer";
 
-// Bytes of a text's first character; 0: it has none.
+// Bytes of the first character, or 0.
 std::size_t first_character(std::string_view text) { return text.empty() ? 0 : next_unit(text, 0).length; }
 
-// Bytes of the form that come from the first character: all that it becomes alone, unless later characters change it (a composed or
-// reordered mark), and at least the first character of the form.
+// Bytes of the form from the first character: those it becomes alone, unless changed by later ones, at least one character.
 std::size_t first_bytes_of_form(std::string_view first, std::string_view all, NormalForm form) {
   const std::string alone = normalized(first, form);
   std::size_t same = 0;
@@ -55,12 +54,11 @@ Normalizer strip(bool left, bool right) {
     while (right && begin < end && is_white_space(next_unit(text, last()).code)) end = last();
     const bool at_start = piece.at_start;
     piece = piece.part(begin, end);
-    piece.at_start = at_start;  // it is rewritten, not cut out
+    piece.at_start = at_start;  // rewritten, not cut out
   };
 }
 
-// A replacement counts as coming from the match's last character. A replacement of nothing at the start counts as coming from the character
-// after it when the piece is cut out.
+// A replacement comes from the match's last character; an empty one at the start from the character after it, once the piece is cut out.
 Normalizer replace(const JsonNode& node) {
   return
       [pattern = Pattern::read(node.at("pattern")), content = node.text("content"), limit = GrowthLimit(node, kNormalizer)](Piece& piece) {

@@ -7,10 +7,10 @@
 
 namespace kvlab::tokenization {
 
-// Changes the text to the one that is tokenized; both well-formed UTF-8.
+// Rewrites the text before tokenization; both well-formed UTF-8.
 using Normalizer = std::function<void(Piece&)>;
 
-// The value of "normalizer": null (nothing changes), NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or a Sequence of them.
+// "normalizer": null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or a Sequence.
 Normalizer read_normalizer(const JsonNode& node);
 
 }  // namespace kvlab::tokenization

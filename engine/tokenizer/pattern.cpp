@@ -85,7 +85,7 @@ std::string replaced(std::string_view text, const std::vector<Slice>& slices, st
 
 void Pattern::cut(std::string_view text, std::vector<Slice>& slices) const {
   slices.clear();
-  if (text.empty()) return;  // an expression that matches nothing (^) does not match in it either, as in Hugging Face tokenizers
+  if (text.empty()) return;  // empty matches (^) are not found here, as in Hugging Face tokenizers
   if (code_)
     cut_at_matches(text, slices);
   else
@@ -114,7 +114,7 @@ void Pattern::cut_at_matches(std::string_view text, std::vector<Slice>& slices) 
       throw InputError(fmt::format("the tokenizer's expression '{}' fails at byte {} of the text: {}", source_, from, message_of(found)));
     const auto first = static_cast<std::size_t>(region->beg[0]), last = static_cast<std::size_t>(region->end[0]);
     const bool is_empty = first == last;
-    if (is_empty && first == done && done > 0) {  // directly after the match before: the library's iterator passes over it
+    if (is_empty && first == done && done > 0) {  // skipped, as by the library's iterator
       from = first + std::max<std::size_t>(1, next_unit(text, first).length);
       continue;
     }

@@ -13,7 +13,7 @@ constexpr const char* kPostProcessor = "post_processor";
 
 struct TemplatePart {
   bool is_text = false;           // the ids of the text
-  std::vector<std::int32_t> ids;  // else these, of a special token
+  std::vector<std::int32_t> ids;  // else of a special token
 };
 
 TemplatePart read_template_part(const JsonNode& node, const JsonNode& special_tokens) {

@@ -10,10 +10,10 @@ namespace kvlab::tokenization {
 
 namespace {
 
-// The treatment of the matches of a Split's pattern.
+// For matches of a Split's pattern.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// A match joins the slice before it, unless that was a match too.
+// A match joins the previous slice unless that was a match.
 void merge_with_previous(std::vector<Slice>& slices) {
   std::vector<Slice> merged;
   bool was_match = false;
@@ -78,7 +78,6 @@ PreTokenizer splitter(const Pattern& pattern, Behavior behavior, bool inverts) {
   };
 }
 
-// Rewrites the text of each piece.
 template <class Change>
 PreTokenizer rewriter(Change change) {
   return [change](std::vector<Piece>& pieces) {
@@ -88,7 +87,6 @@ PreTokenizer rewriter(Change change) {
   };
 }
 
-// Writes something else for each character.
 template <class Change>
 PreTokenizer character_wise(Change change) {
   return rewriter([change](Piece& piece) {
@@ -111,7 +109,7 @@ PreTokenizer in_order(std::vector<PreTokenizer> parts) {
   };
 }
 
-// Words, numbers and marks, each with the space before it (Radford et al. 2019, GPT-2).
+// Words, numbers and marks with the space before them (Radford et al. 2019, GPT-2).
 constexpr const char* kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+)";
 
@@ -175,7 +173,7 @@ Metaspace read_metaspace(const JsonNode& node) {
   Metaspace m;
   m.replacement = character_at(node, "replacement");
   m.splits = node.flag("split", true);
-  const bool adds_prefix = node.flag("add_prefix_space", true);  // the older key, which may only confirm the newer one
+  const bool adds_prefix = node.flag("add_prefix_space", true);  // older key, must agree with the newer one
   if (!node.has("prepend_scheme")) {
     m.scheme = adds_prefix ? Metaspace::Scheme::kAlways : Metaspace::Scheme::kNever;
     return m;

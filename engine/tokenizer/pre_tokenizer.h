@@ -8,13 +8,13 @@
 
 namespace kvlab::tokenization {
 
-// Cuts and rewrites the pieces that are no added tokens. Merges never cross pieces.
+// Cuts and rewrites pieces without added_id. Merges never cross pieces.
 using PreTokenizer = std::function<void(std::vector<Piece>&)>;
 
-// The value of "pre_tokenizer": null, ByteLevel, Metaspace, Split, Digits or a Sequence of them.
+// "pre_tokenizer": null, ByteLevel, Metaspace, Split, Digits or a Sequence.
 PreTokenizer read_pre_tokenizer(const JsonNode& node);
 
-// Metaspace writes spaces as another character, and by its scheme one before the text. The decoder reads the same keys.
+// Replaces spaces and, by scheme, adds one before the text. Also read by the decoder.
 struct Metaspace {
   enum class Scheme { kAlways, kFirst, kNever };
   char32_t replacement = 0;

@@ -7,10 +7,8 @@
 namespace kvlab {
 namespace {
 
-// T1 holds blocks seen once, T2 those seen again; ghosts B1 and B2 remember the keys evicted from each, and a miss on a
-// ghost moves the target size of T1 (p) towards the list that should have been longer. Recency counts from the last release;
-// referenced blocks belong to T1 or T2 and count in its size, but are in neither list.
-// Invariants between calls: |T1| + |B1| <= C and |T1| + |T2| + |B1| + |B2| <= 2 C.
+// Ghosts B1 and B2 hold keys evicted from T1 (seen once) and T2. Referenced blocks count in T1 or T2 but are in neither list. Invariants:
+// |T1| + |B1| <= C and |T1| + |T2| + |B1| + |B2| <= 2 C.
 class Arc final : public BlockCache {
  public:
   explicit Arc(Params&) {}
@@ -59,15 +57,15 @@ class Arc final : public BlockCache {
 
   std::uint32_t num_blocks_ = 0;  // C
   PerBlock<Block> blocks_;
-  BlockLists lists_;                    // candidates, least recent in front
+  BlockLists lists_;                    // least recent in front
   std::uint32_t size_[kNumLists] = {};  // |T1|, |T2|
   GhostList ghosts_[kNumLists];         // B1, B2
   double target_ = 0;                   // p
-  std::uint64_t ghost_hit_ = 0;         // the incoming key, if it was a ghost when room was made for it
+  std::uint64_t ghost_hit_ = 0;         // incoming key if victim() found it as a ghost
   bool has_ghost_hit_ = false;
 };
 
-// True if the key was in B1 or B2: it is no longer, and p has learned from it (Fig. 4, cases II and III).
+// True if the key was in B1 or B2; removes it and adapts p (Fig. 4, cases II and III).
 bool Arc::take_ghost(std::uint64_t key) {
   const double b1 = ghosts_[kT1].size();
   const double b2 = ghosts_[kT2].size();
@@ -82,7 +80,7 @@ bool Arc::take_ghost(std::uint64_t key) {
   return false;
 }
 
-// The paper trims the ghosts before it makes room; doing so once the block is in gives the same lists.
+// The paper trims the ghosts first; the lists are equal.
 void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
   const bool was_ghost = (has_ghost_hit_ && ghost_hit_ == key) || take_ghost(key);
   has_ghost_hit_ = false;
@@ -94,7 +92,7 @@ void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
   while (size_[kT1] + size_[kT2] + ghosts_[kT1].size() + ghosts_[kT2].size() > 2 * num_blocks_) ghosts_[kT2].drop_oldest();
 }
 
-// The paper's REPLACE. If the list it names has no candidate, the victim comes from the other one.
+// REPLACE, with the other list if its choice has no candidate.
 BlockId Arc::victim(std::uint64_t incoming) {
   const bool was_in_b2 = incoming != 0 && ghosts_[kT2].contains(incoming);
   has_ghost_hit_ = incoming != 0 && take_ghost(incoming);

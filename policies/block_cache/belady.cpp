@@ -2,20 +2,15 @@
 #include <limits>
 #include <vector>
 
-#include "base/key_map.h"
+#include "base/config/key_map.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/block_cache/candidate_heap.h"
 
 namespace kvlab {
 namespace {
 
-// Belady's MIN: victim = the block whose key is used farthest in the future, the deepest among equals. It knows the
-// order of uses from set_future(). Each on_hit and on_insert takes the earliest remaining use of its key, so a host
-// may use different keys in another order than announced. It is the best possible cache for the announced order. In a
-// simulation with time the order depends on the cache, so it is the bound for the recorded order only. Lookups find
-// one of several blocks with the same key: the others are never used again. A chain is looked up from its front, so a
-// block's next use comes before that of every later block of the chain: the cached part of a chain is always a
-// prefix.
+// Belady's MIN; ties: deepest. Optimal for the announced order of uses; with time that order depends on the cache. on_hit and on_insert
+// take the key's earliest remaining use. Only one of several blocks with equal keys is used again.
 class Belady final : public BlockCache {
  public:
   explicit Belady(Params&) {}
@@ -56,7 +51,7 @@ class Belady final : public BlockCache {
   static constexpr Position kNeverAgain = std::numeric_limits<Position>::max();
   static constexpr Position kUnknown = kNeverAgain - 1;
 
-  struct Rank {  // complements, so that the smallest rank is the farthest and deepest
+  struct Rank {  // complements: smallest is farthest and deepest
     Position sooner = 0;
     std::uint32_t shallower = 0;
     auto operator<=>(const Rank&) const = default;
@@ -67,7 +62,7 @@ class Belady final : public BlockCache {
   };
   struct Uses {
     Position next = kUnknown;
-    BlockId found = kNoBlock;  // the block that lookups of the key find
+    BlockId found = kNoBlock;  // by lookups of the key
     bool operator==(const Uses&) const = default;
   };
 
@@ -75,8 +70,8 @@ class Belady final : public BlockCache {
   void rank_found(const Uses& uses);
 
   PerBlock<Block> blocks_;
-  std::vector<Position> later_;  // [length of the future] the next use of the same key
-  KeyMap<Uses> uses_;            // key -> the first of its uses that are left
+  std::vector<Position> later_;  // [length of the future]
+  KeyMap<Uses> uses_;            // key -> its first remaining use
   CandidateHeap<Rank> candidates_;
 };
 
@@ -92,7 +87,7 @@ void Belady::set_future(std::span<const std::uint64_t> keys) {
   }
 }
 
-// Takes the key's next use; null if none was ever announced.
+// Null if none was announced.
 Belady::Uses* Belady::use(std::uint64_t key) {
   auto* slot = uses_.find(key);
   if (!slot) return nullptr;

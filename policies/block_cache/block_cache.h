@@ -6,51 +6,46 @@
 #include <span>
 #include <vector>
 
+#include "base/config/registry.h"
 #include "base/ids.h"
-#include "base/registry.h"
 
 namespace kvlab {
 
-// Decides which unreferenced block of KV memory is evicted next. The pool (serving/) drives it, and so does the
-// hit-ratio driver (sim/hit_ratio) with every block unreferenced and no time.
+// Chooses the unreferenced KV block to evict.
 //
-// A block is *resident* from on_insert to the moment victim() returns it, *referenced* while requests pin it, and a
-// *candidate* while it is resident and unreferenced. Only candidates may be victims. Calls are made in the order in which
-// the scheduler's operations happen, so a policy may count them as its clock.
+// A block is *resident* from on_insert until victim() returns it, *referenced* while requests pin it, and a *candidate* while resident and
+// unreferenced. Calls come in the scheduler's order, so a policy may use them as its clock.
 class BlockCache {
  public:
   virtual ~BlockCache() = default;
-  // Called once, first. Blocks are 0 .. num_blocks - 1, all blank (no key) and free.
+  // Called once, first. Blocks 0 .. num_blocks - 1 are blank (no key) and free.
   virtual void reset(std::uint32_t num_blocks) = 0;
-  // True: blank free blocks queue in this policy's order too, as in the engine's own free list: on_release and victim()
-  // then cover them, and reset() starts with all of them as candidates in index order. False: the pool hands out blank
-  // blocks first and asks for a victim only when there is none.
+  // True: on_release and victim() also cover blank free blocks; reset() makes all blocks candidates in index order. False: the pool gives
+  // out blank blocks before it asks for a victim.
   [[nodiscard]] virtual bool orders_blank_blocks() const { return false; }
-  // `block` now holds `key`; it is referenced. depth: its position in its chain, 0 first. cost_s: what computing it again
-  // would take, in seconds (0 where the host does not know).
+  // `block` holds `key` and is referenced. depth: position in its chain, from 0. cost_s: seconds to recompute it (0: unknown).
   virtual void on_insert(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) = 0;
-  // A lookup found it, referenced or not. Comes before on_acquire.
+  // A lookup found it, referenced or not. Called before on_acquire.
   virtual void on_hit(BlockId block) = 0;
-  virtual void on_acquire(BlockId block) = 0;  // a candidate was taken back by a hit
-  virtual void on_release(BlockId block) = 0;  // its last reference went; a candidate from here on
-  // Picks, removes and returns a candidate. `incoming`: the key that needs the room, 0 if it has none.
-  // At least one candidate exists.
+  virtual void on_acquire(BlockId block) = 0;  // a hit took a candidate
+  virtual void on_release(BlockId block) = 0;  // its last reference was dropped; now a candidate
+  // Removes and returns a candidate; at least one exists. `incoming`: the key that needs the room, or 0.
   virtual BlockId victim(std::uint64_t incoming) = 0;
-  // `count` victims one after the other, appended to `blocks`; as many candidates exist.
+  // Appends `count` victims; that many candidates exist.
   virtual void victims(std::size_t count, std::vector<BlockId>& blocks) {
     for (std::size_t i = 0; i < count; ++i) blocks.push_back(victim(0));
   }
-  // True: victims_after() is called instead, with the block that the owner of the new ones holds last; kNoBlock: it holds none.
+  // True: victims_after() is called instead, with the last block of the new blocks' owner, or kNoBlock.
   [[nodiscard]] virtual bool prefers_runs() const { return false; }
   virtual void victims_after(BlockId /*last*/, std::size_t count, std::vector<BlockId>& blocks) { victims(count, blocks); }
-  // True: on_insert's cost_s is looked at, so hosts that know it should say it.
+  // True: cost_s of on_insert is used.
   [[nodiscard]] virtual bool weighs_cost() const { return false; }
-  // Oracles only: keys in the order in which they will be looked up or inserted.
+  // Oracles only: keys in the order of lookups and insertions.
   [[nodiscard]] virtual bool needs_future() const { return false; }
   virtual void set_future(std::span<const std::uint64_t> /*keys*/) {}
 };
 
-// Values that a cache keeps per block. Memory grows with the highest block that was inserted.
+// Memory grows with the highest block inserted.
 template <class T>
 class PerBlock {
  public:

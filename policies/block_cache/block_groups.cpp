@@ -9,9 +9,8 @@
 namespace kvlab {
 namespace {
 
-// Block groups of FastSwitch: memory is given out in runs of neighbouring blocks, so that a request is swapped in few copies. A request
-// grows into the blocks after its last one; else it takes a part of the longest free run, `group_blocks` after the request that ends before
-// it, if the run is long enough. Hashed blocks are evicted by place, not by age.
+// A request grows after its last block, else takes part of the longest free run, `group_blocks` after the preceding request if long enough.
+// Hashed blocks are evicted by place, not age.
 class BlockGroups final : public BlockCache {
  public:
   explicit BlockGroups(Params& p)
@@ -58,7 +57,7 @@ class BlockGroups final : public BlockCache {
   }
 
  private:
-  using Runs = std::map<std::uint32_t, std::uint32_t>;  // begin and end of each, none of which touch
+  using Runs = std::map<std::uint32_t, std::uint32_t>;  // begin -> end; none touch
 
   void add(std::uint32_t begin, std::uint32_t end) {
     if (begin == end) return;
@@ -76,7 +75,7 @@ class BlockGroups final : public BlockCache {
     add(begin, from);
     add(from + count, end);
   }
-  // Up to `most` blocks of the run from `from` on; returns their number.
+  // Appends up to `most` blocks from `from` on; returns their number.
   std::uint32_t give(Runs::iterator run, std::uint32_t from, std::uint32_t most, std::vector<BlockId>& blocks) {
     const std::uint32_t count = std::min(most, run->second - from);
     take(run, from, count);
@@ -85,7 +84,7 @@ class BlockGroups final : public BlockCache {
   }
 
   std::uint32_t group_blocks_;
-  Runs runs_;                                                    // of free blocks
+  Runs runs_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> by_length_;  // length and begin
   std::vector<BlockId> one_;
 };

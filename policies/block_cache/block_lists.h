@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-// Several doubly linked lists over the items 0 .. num_items - 1, each item in at most one of them: two indices per item,
-// every operation in constant time. make_room() comes before an item's first use. Front is the end that leaves first.
+// Doubly linked lists over items 0 .. num_items - 1, each in at most one; O(1). Call make_room() before an item's first use.
 class BlockLists {
  public:
   void reset(std::uint32_t num_lists) {
@@ -17,13 +16,13 @@ class BlockLists {
     for (std::uint32_t i = 0; i < num_lists; ++i) links_[i] = {i, i};
   }
 
-  // For the items 0 .. item.
+  // For items 0 .. item.
   void make_room(std::uint32_t item) {
     const std::size_t needed = std::size_t{item} + num_lists_ + 1;
     if (needed > links_.size()) links_.resize(std::max(needed, 2 * links_.size()));
   }
   [[nodiscard]] bool is_empty(std::uint32_t list) const { return links_[list].next == list; }
-  [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[list].next - num_lists_; }  // list is not empty
+  [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[list].next - num_lists_; }  // not empty
 
   void push_back(std::uint32_t list, std::uint32_t item) { link_before(list, item + num_lists_); }
   void push_front(std::uint32_t list, std::uint32_t item) { link_before(links_[list].next, item + num_lists_); }
@@ -40,7 +39,7 @@ class BlockLists {
     std::uint32_t prev, next;
   };
 
-  // Each list is a ring closed by an element of its own, so that no operation has a special case at the ends. These come first.
+  // Rings closed by sentinels, which come first.
   void link_before(std::uint32_t next, std::uint32_t node) {
     const std::uint32_t prev = links_[next].prev;
     links_[node] = {prev, next};

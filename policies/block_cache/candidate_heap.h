@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// The candidates of a cache whose victim is the one with the smallest key. A binary heap that knows where each item is, so
-// that items can leave from the middle: O(log n) per operation. Memory grows with the highest item.
+// Binary heap, smallest key first; any item can be removed: O(log n). Memory grows with the highest item.
 template <class Key>
 class CandidateHeap {
  public:

@@ -4,8 +4,7 @@
 namespace kvlab {
 namespace {
 
-// Victim = the oldest insertion; hits change nothing. An unused chain loses its first block first, so the rest of it is unreachable until
-// it ages out as well.
+// A chain loses its first block first, so the rest is unreachable until it ages out.
 class Fifo final : public BlockCache {
  public:
   explicit Fifo(Params&) {}
@@ -26,7 +25,7 @@ class Fifo final : public BlockCache {
   }
 
  private:
-  PerBlock<std::uint64_t> inserted_;  // when, in insertions
+  PerBlock<std::uint64_t> inserted_;  // count of insertions
   CandidateHeap<std::uint64_t> candidates_;
   std::uint64_t num_inserted_ = 0;
 };

@@ -6,8 +6,7 @@
 namespace kvlab {
 namespace {
 
-// Victim = the smallest H = clock + uses * cost / size; the clock then moves to that H, so that blocks popular long ago
-// lose to those used since (Cherkasova 1998). Blocks are all of one size. Equal H: the least recently released first.
+// H = clock + uses * cost / size (Cherkasova 1998), all sizes equal; the clock moves to the evicted H. Ties: least recently released.
 class Gdsf final : public BlockCache {
  public:
   explicit Gdsf(Params&) {}
@@ -20,7 +19,7 @@ class Gdsf final : public BlockCache {
     num_released_ = 0;
   }
   void on_insert(BlockId block, std::uint64_t, std::uint32_t, double cost_s) override {
-    const double cost = cost_s > 0 ? cost_s : 1;  // a host that knows no cost: every block costs the same
+    const double cost = cost_s > 0 ? cost_s : 1;  // unknown: equal costs
     blocks_.inserted(index(block)) = {clock_ + cost, cost, 1, 0};
   }
   void on_hit(BlockId block) override {
@@ -45,9 +44,9 @@ class Gdsf final : public BlockCache {
  private:
   struct Block {
     double h = 0;
-    double cost = 1;  // seconds, or 1 each
+    double cost = 1;  // seconds, or 1
     double uses = 0;
-    std::uint64_t released = 0;  // when, in releases
+    std::uint64_t released = 0;  // count of releases
   };
   struct Rank {
     double h;

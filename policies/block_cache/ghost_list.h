@@ -1,15 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
-#include "base/key_map.h"
+#include "base/config/key_map.h"
 #include "policies/block_cache/block_lists.h"
 
 namespace kvlab {
 
-// Keys of evicted blocks, oldest first; at most max_keys, the oldest makes room. Constant time; memory grows with
-// the most keys there were.
+// Keys of evicted blocks, at most max_keys, oldest dropped first. O(1); memory grows with the most keys held.
 class GhostList {
  public:
   void reset(std::uint32_t max_keys) {
@@ -24,16 +24,19 @@ class GhostList {
 
   void add(std::uint64_t key) {
     if (max_keys_ == 0) return;
-    erase(key);  // a second copy of the same content was evicted: as if only now
-    if (size() == max_keys_) drop_oldest();
-    const std::uint32_t place = take_place();
+    places_.grow_towards(std::size_t{max_keys_} + 1);
+    std::uint32_t& place = places_.add(key).value.index;
+    const bool is_new = place == Place{}.index, is_full = size() > max_keys_;
+    if (is_new) place = is_full ? order_.front(kUsed) : take_place();
+    // A second copy of the same content was evicted, or the oldest key makes room: its place becomes the latest.
+    if (!is_new || is_full) order_.remove(place);
     order_.push_back(kUsed, place);
-    keys_[place] = key;
-    places_.grow_towards(max_keys_);
-    places_.add(key).value.index = place;
+    if (!is_new) return;
+    const std::uint64_t oldest = std::exchange(keys_[place], key);
+    if (is_full) places_.erase(*places_.find(oldest));  // `place` is in the map and may move
   }
 
-  // False when it was not there.
+  // False if absent.
   bool erase(std::uint64_t key) {
     auto* slot = places_.find(key);
     if (!slot) return false;

@@ -6,8 +6,7 @@
 namespace kvlab {
 namespace {
 
-// Victim = the block with the fewest uses, the oldest insertion among equals. Inserting is the first use; the count is
-// forgotten with the block.
+// Insertion is the first use; counts are lost with the block.
 class Lfu final : public BlockCache {
  public:
   explicit Lfu(Params&) {}
@@ -34,7 +33,7 @@ class Lfu final : public BlockCache {
  private:
   struct Uses {
     std::uint64_t count = 0;
-    std::uint64_t inserted = 0;  // when, in insertions
+    std::uint64_t inserted = 0;  // count of insertions
     auto operator<=>(const Uses&) const = default;
   };
 

@@ -4,9 +4,7 @@
 namespace kvlab {
 namespace {
 
-// The engine's own order (vLLM v1): one list of all free blocks, blank ones included. Released blocks go to its
-// back and victims come from its front, so a block's age counts from its last release; a request releases its deepest block
-// first, which makes deeper blocks the older ones.
+// Blank blocks included. Requests release their deepest block first, so deeper blocks are older.
 class Lru final : public BlockCache {
  public:
   explicit Lru(Params&) {}
@@ -36,7 +34,7 @@ class Lru final : public BlockCache {
 
  private:
   BlockLists free_;
-  // Blocks from here on were never taken. They are in front of all others, in order, and in no list.
+  // Blocks from here on were never taken: first, in order, in no list.
   std::uint32_t num_begun_ = 0, num_blocks_ = 0;
 };
 

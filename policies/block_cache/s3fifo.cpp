@@ -7,9 +7,7 @@
 namespace kvlab {
 namespace {
 
-// Most blocks are used once: a small queue filters them out before they reach the main one, and a ghost list of keys lets
-// those that come back in time skip the filter. Referenced blocks keep their place: a victim search that meets one takes it
-// out of its queue, and its release puts it back at the oldest end.
+// Referenced blocks keep their place: a victim search takes them out, their release puts them back at the oldest end.
 class S3Fifo final : public BlockCache {
  public:
   explicit S3Fifo(Params& p)
@@ -24,12 +22,12 @@ class S3Fifo final : public BlockCache {
     queues_.reset(kNumQueues);
     ghost_.reset(static_cast<std::uint32_t>(ghost_frac_ * num_blocks));
     size_[kSmall] = size_[kMain] = 0;
-    has_ghost_hit_ = false;
+    incoming_ = 0;
   }
 
   void on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) override {
-    const bool was_ghost = (has_ghost_hit_ && ghost_hit_ == key) || ghost_.erase(key);
-    has_ghost_hit_ = false;
+    const bool was_ghost = key != 0 && incoming_ == key ? incoming_was_ghost_ : ghost_.erase(key);
+    incoming_ = 0;
     const Queue queue = was_ghost ? kMain : kSmall;
     blocks_.inserted(index(block)) = {key, 0, queue, true, false};
     queues_.make_room(index(block));
@@ -50,10 +48,10 @@ class S3Fifo final : public BlockCache {
   enum Queue : std::uint32_t { kSmall, kMain, kNumQueues };
   struct Block {
     std::uint64_t key = 0;
-    std::uint32_t hits = 0;  // since it entered its queue, less what main has taken back
+    std::uint32_t hits = 0;  // since it entered its queue, less those used up in main
     Queue queue = kSmall;
     bool is_referenced = false;
-    bool is_parked = false;  // out of its queue, where a victim search met it referenced
+    bool is_parked = false;  // taken out of its queue while referenced
   };
 
   bool park_referenced(Queue queue);
@@ -64,13 +62,13 @@ class S3Fifo final : public BlockCache {
   std::uint32_t main_share_ = 0;  // blocks
   PerBlock<Block> blocks_;
   BlockLists queues_;                    // oldest in front
-  std::uint32_t size_[kNumQueues] = {};  // blocks that belong to each, referenced ones included
+  std::uint32_t size_[kNumQueues] = {};  // blocks of each, referenced ones included
   GhostList ghost_;                      // keys evicted from the small queue
-  std::uint64_t ghost_hit_ = 0;          // the incoming key, if it was a ghost when room was made for it
-  bool has_ghost_hit_ = false;
+  std::uint64_t incoming_ = 0;           // the key that room was made for; 0: none
+  bool incoming_was_ghost_ = false;      // and is no ghost any more
 };
 
-// Clears the oldest end of the queue of referenced blocks; false if no candidate is left in it.
+// False: no candidate left.
 bool S3Fifo::park_referenced(Queue queue) {
   while (!queues_.is_empty(queue)) {
     const std::uint32_t oldest = queues_.front(queue);
@@ -90,8 +88,8 @@ void S3Fifo::move_to_main(std::uint32_t block, std::uint32_t hits) {
 
 BlockId S3Fifo::victim(std::uint64_t incoming) {
   // Looked up before the eviction below can push this very key out of the ghost list.
-  has_ghost_hit_ = incoming != 0 && ghost_.erase(incoming);
-  ghost_hit_ = incoming;
+  incoming_was_ghost_ = incoming != 0 && ghost_.erase(incoming);
+  incoming_ = incoming;
   for (;;) {
     const bool prefers_main = size_[kMain] > main_share_ || size_[kSmall] == 0;
     Queue queue = prefers_main ? kMain : kSmall;

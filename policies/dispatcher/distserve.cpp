@@ -4,9 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// DistServe (Zhong et al. 2024, section 4.3; distserve/decoding_stage_scheduler.py). A prompt goes to the prefill instance with the
-// shortest queue, and then to the decode instance with the fewest requests, which pulls its KV when it can take it. Until then the KV holds
-// memory of the prefill instance. Each decode instance accepts its requests first come, first served.
+// Zhong et al. 2024, section 4.3; distserve/decoding_stage_scheduler.py. Until pulled, KV stays on the prefill instance.
 class DistServe final : public Dispatcher {
  public:
   explicit DistServe(Params& p)

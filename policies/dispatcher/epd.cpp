@@ -4,9 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// EPD (Singh et al. 2025; epdserve/scheduler_context.py, scheduler_decoding.py). The images of a request are encoded on several encode
-// instances at once, each on the one with the fewest images. Prefill instances pull embeddings and decode instances pull KV as in
-// DistServe. Left out: the search for the sizes of the pools, and instances that change their roles.
+// Singh et al. 2025; epdserve/scheduler_context.py, scheduler_decoding.py. Not modelled: the search for pool sizes, and role changes.
 class Epd final : public Dispatcher {
  public:
   explicit Epd(Params& p)

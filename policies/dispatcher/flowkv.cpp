@@ -9,10 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// FlowKV (Li et al. 2025), its load-aware scheduler. A controller compares the mean load of prefill and decode nodes in each period.
-// Normal: requests go to the node of their stage with the smallest load. Imbalance: nodes of the lighter stage with little load also serve
-// the other one. Extreme: a node changes its role. The paper gives no formula for the load; the one here, its thresholds and the period are
-// ours. The block layout and the merged copies of FlowKV belong to `transfer:` of an experiment.
+// Li et al. 2025. Imbalance: idle nodes of the lighter stage also serve the other. Extreme: a node changes its role. Load formula,
+// thresholds and period are our choice. Block layout and merged copies: `transfer:`.
 class FlowKv final : public Dispatcher {
  public:
   explicit FlowKv(Params& p)
@@ -52,8 +50,7 @@ class FlowKv final : public Dispatcher {
   }
 
  private:
-  // KV memory that is in use or asked for, as a share, and prompt tokens in units of a step. A prefill node is asked for the blocks of its
-  // prompt tokens still to compute: its queue may be long, and a walk along it at each arrival would be slow.
+  // Share of KV memory used or needed, plus prompt tokens in steps. Prefill nodes' need is estimated, without a walk along the queue.
   [[nodiscard]] double load_of(const FleetView& fleet, ReplicaId replica) const {
     const ReplicaLoad load = fleet.load(replica);
     const std::int64_t asked_for = fleet.roles(replica).prefill
@@ -74,7 +71,7 @@ class FlowKv final : public Dispatcher {
       if (serves_only(fleet, ReplicaId{i}, lighter) && load_of(fleet, ReplicaId{i}) < idle_load_) candidates_.push_back(ReplicaId{i});
   }
 
-  // 0 where no node serves that stage alone.
+  // 0 if no node serves only that stage.
   [[nodiscard]] double mean_load(const FleetView& fleet, Stage stage) const {
     double sum = 0;
     int nodes = 0;
@@ -86,7 +83,7 @@ class FlowKv final : public Dispatcher {
     return nodes == 0 ? 0 : sum / nodes;
   }
 
-  // The node of the other stage with the smallest load, unless it is the last one.
+  // The least loaded node, unless it is the last.
   void flip_towards(Stage heavier, const FleetView& fleet, FleetControl& control) {
     const Stage lighter = heavier == Stage::kPrefill ? Stage::kDecode : Stage::kPrefill;
     candidates_.clear();
@@ -105,11 +102,11 @@ class FlowKv final : public Dispatcher {
   int extreme_periods_;
   double least_load_, idle_load_;
   bool flips_;
-  std::optional<Stage> heavier_;     // while the stages are unbalanced
-  int extremes_ = 0;                 // periods in a row with an extreme ratio
-  ReplicaId flipping_ = kNoReplica;  // is drained and will take the new roles
+  std::optional<Stage> heavier_;     // set while unbalanced
+  int extremes_ = 0;                 // consecutive extreme periods
+  ReplicaId flipping_ = kNoReplica;  // draining
   Roles new_roles_;
-  std::vector<ReplicaId> candidates_;  // of the request asked for
+  std::vector<ReplicaId> candidates_;
 };
 
 KVLAB_REGISTER(Dispatcher, FlowKv, "flowkv", "balances load, and lets nodes of the lighter stage serve the other one or flip",

@@ -4,14 +4,12 @@ namespace kvlab {
 
 namespace {
 
-// A share of blocks in use.
 struct UsedShare {
   std::int64_t used = 0, all = 0;
   bool operator<(const UsedShare& other) const { return used * other.all < other.used * all; }
 };
 
-// The replica whose KV memory is least in use, as a share of its blocks; of equals the first. Requests that only wait hold
-// no memory and do not count.
+// Ties: the first. Waiting requests hold no memory.
 class LeastKv final : public Dispatcher {
  public:
   explicit LeastKv(Params&) {}

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// The replica with the fewest requests waiting or running; of equals the first.
+// Fewest requests waiting or running; ties: the first.
 class LeastOutstanding final : public Dispatcher {
  public:
   explicit LeastOutstanding(Params&) {}

@@ -9,11 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Mooncake (Qin et al. 2024), its conductor (algorithm 1) and early rejection (section 7). A prompt goes to the prefill instance that is
-// expected to end it first: its queue, and the prompt less the prefix that it caches. A request continues to the decode instance with the
-// shortest expected step. Requests that are expected to break a limit are rejected. If the experiment has a store, an instance fetches
-// the longest prefix of all stores if it is long enough compared with its own. Left out: long prompts are not spread over several
-// instances.
+// Qin et al. 2024, algorithm 1; early rejection: section 7. An instance fetches the longest stored prefix if long enough against its own.
+// Not modelled: prompts spread over several instances.
 class MooncakeConductor final : public Dispatcher {
  public:
   explicit MooncakeConductor(Params& p)
@@ -46,7 +43,7 @@ class MooncakeConductor final : public Dispatcher {
     return to_s(p.milliseconds(key, 0, 0, 1e9, meaning));
   }
 
-  // Rows of a decode step, and the tokens that they hold.
+  // Rows of a decode step and their tokens.
   struct DecodeLoad {
     double rows = 0, tokens = 0;
   };
@@ -75,7 +72,7 @@ class MooncakeConductor final : public Dispatcher {
 
   // ---- prefill ----
 
-  // The stores with the longest prefix of the prompt asked for.
+  // With the longest prefix of the prompt.
   void find_stored(const FleetView& fleet) {
     stored_.clear();
     holders_.clear();
@@ -89,7 +86,7 @@ class MooncakeConductor final : public Dispatcher {
     }
   }
 
-  // Tokens of the prompt that need not be computed on that instance: in its block cache, or its store. At least one token is computed.
+  // At least one token is computed.
   [[nodiscard]] std::int64_t local_prefix(const Ask& ask, const FleetView& fleet, ReplicaId replica) const {
     const std::int64_t found = std::max(fleet.cached_tokens(replica), stored_[index(replica)]);
     return std::min<std::int64_t>(found, std::max(0, ask.request.prompt_tokens - 1));
@@ -100,8 +97,7 @@ class MooncakeConductor final : public Dispatcher {
     return static_cast<double>(fleet.load(replica).outstanding_tokens) * pace / fleet.num_ranks(replica);
   }
 
-  // The first token of a prompt on an instance: the expected time, the instance's outstanding tokens, and the instance whose store it
-  // fetches from.
+  // Expected time, outstanding tokens, and store to fetch from.
   struct FirstToken {
     double seconds = 0;
     std::int64_t load = 0;
@@ -109,7 +105,7 @@ class MooncakeConductor final : public Dispatcher {
     bool operator<(const FirstToken& o) const { return std::pair(seconds, load) < std::pair(o.seconds, o.load); }
   };
 
-  // Algorithm 1: queue, prompt, and the transfer of the prefix beyond its own, if that is worth it by fetch_ratio.
+  // Algorithm 1: queue, prompt, and transfer if fetch_ratio allows.
   [[nodiscard]] FirstToken first_token_on(const Ask& ask, const FleetView& fleet, ReplicaId replica) const {
     const std::int64_t own = local_prefix(ask, fleet, replica), all = ask.request.prompt_tokens;
     const std::int64_t best = std::min(longest_, std::max<std::int64_t>(0, all - 1));
@@ -126,15 +122,14 @@ class MooncakeConductor final : public Dispatcher {
 
   // ---- decode ----
 
-  // Its queue will decode as well.
+  // Includes its queue.
   [[nodiscard]] static DecodeLoad load_now(const FleetView& fleet, ReplicaId replica) {
     const ReplicaLoad load = fleet.load(replica);
     const std::int64_t blocks = load.used_blocks + fleet.queued_blocks(replica);
     return {static_cast<double>(load.waiting + load.running), static_cast<double>(blocks * fleet.view(replica, 0).block_tokens())};
   }
 
-  // The load after `ahead`: the requests that are there now and will not have decoded for decode_s by then, and an equal share of those
-  // whose prompts will have been computed.
+  // Present requests that will have decoded for less than decode_s, plus a share of arriving prompts.
   [[nodiscard]] DecodeLoad load_in(const FleetView& fleet, ReplicaId replica, double ahead, double arriving) const {
     const double mean_prompt = static_cast<double>(prompt_tokens_) / static_cast<double>(num_prompts_);
     DecodeLoad load{arriving, arriving * mean_prompt};
@@ -159,7 +154,7 @@ class MooncakeConductor final : public Dispatcher {
     return load;
   }
 
-  // Requests of prefill instances that will have emitted their first token by then and decode, for one decode instance.
+  // Prompts per decode instance that will have been computed.
   [[nodiscard]] double arriving_in(const FleetView& fleet, double ahead) const {
     double sum = 0;
     int instances = 0;
@@ -176,14 +171,14 @@ class MooncakeConductor final : public Dispatcher {
     return instances == 0 ? 0 : sum / instances;
   }
 
-  // The time of a step with this load and the request asked for.
+  // Includes the new request.
   [[nodiscard]] static double step_seconds(const Ask& ask, const FleetView& fleet, ReplicaId replica, const DecodeLoad& load) {
     const std::int64_t ranks = fleet.num_ranks(replica);
     const auto rows = static_cast<std::int64_t>(load.rows) + 1, tokens = static_cast<std::int64_t>(load.tokens) + ask.request.prompt_tokens;
     return fleet.decode_seconds(replica, ceil_div(rows, ranks), ceil_div(tokens, ranks));
   }
 
-  // The shortest step of a decode instance. An instance that takes both stages decodes its own prompts.
+  // An instance that takes both stages decodes its own prompts.
   [[nodiscard]] double least_step_seconds(const Ask& ask, const FleetView& fleet, ReplicaId prefill, double ahead) {
     decode_.clear();
     for (std::uint32_t i = 0; i < fleet.num_replicas(); ++i)
@@ -203,11 +198,11 @@ class MooncakeConductor final : public Dispatcher {
   EarlyRejection early_rejection_;
   double decode_s_, fetch_ratio_;
   std::int32_t pace_tokens_;
-  std::int64_t prompt_tokens_ = 0, num_prompts_ = 0;  // of the requests so far
+  std::int64_t prompt_tokens_ = 0, num_prompts_ = 0;  // so far
   std::vector<ReplicaId> decode_;
-  std::vector<std::int64_t> stored_;  // by replica: tokens of the prompt asked for in its store
-  std::int64_t longest_ = 0;          // of them
-  std::vector<ReplicaId> holders_;    // of these prefixes
+  std::vector<std::int64_t> stored_;  // by replica: prompt tokens in its store
+  std::int64_t longest_ = 0;          // of stored_
+  std::vector<ReplicaId> holders_;    // replicas with the longest_ prefix
 };
 
 KVLAB_REGISTER(Dispatcher, MooncakeConductor, "mooncake",

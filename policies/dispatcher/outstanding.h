@@ -8,13 +8,13 @@
 
 namespace kvlab {
 
-// Requests a replica has and has not finished.
+// Requests waiting or running.
 inline std::int64_t outstanding(const FleetView& fleet, ReplicaId replica) {
   const ReplicaLoad load = fleet.load(replica);
   return load.waiting + load.running;
 }
 
-// The replica with the smallest key(replica), and that key; of equals the first.
+// Ties: the first.
 template <class Key>
 auto least_with(std::span<const ReplicaId> among, Key&& key) {
   std::pair best(among.front(), key(among.front()));
@@ -23,7 +23,6 @@ auto least_with(std::span<const ReplicaId> among, Key&& key) {
   return best;
 }
 
-// That replica alone.
 template <class Key>
 ReplicaId least_of(std::span<const ReplicaId> among, Key&& key) {
   return least_with(among, key).first;

@@ -5,7 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// Draws two different replicas at random and takes the one with fewer requests; among equals the one drawn first.
+// Ties: the first drawn.
 class PowerOfTwo final : public Dispatcher {
  public:
   explicit PowerOfTwo(Params&) {}

@@ -7,10 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's cache-aware router (sgl-router/src/policies/cache_aware.rs). While loads are balanced: the replica that holds most of the prompt
-// or, if none holds enough, the one that was given the least content so far. Otherwise: the one with the fewest requests. SGLang guesses
-// what replicas hold from what it sent them; here the replica is asked. The given content replaces the size of SGLang's tree, whose own
-// evictions are left out.
+// sgl-router/src/policies/cache_aware.rs. If no replica has enough of the prompt: the one given the least content. Unbalanced: fewest
+// requests. Replicas are asked; SGLang estimates from what it sent, and its tree's evictions are not modelled.
 class PrefixAffinity final : public Dispatcher {
  public:
   explicit PrefixAffinity(Params& p)
@@ -48,7 +46,7 @@ class PrefixAffinity final : public Dispatcher {
     return static_cast<std::size_t>(std::min_element(load_.begin(), load_.end()) - load_.begin());
   }
 
-  // Ties go to the less loaded replica, then to the first.
+  // Ties: less loaded, then first.
   [[nodiscard]] std::size_t by_content(const Ask& ask) const {
     const auto given = [&](std::size_t i) { return given_tokens_[index(ask.among[i])]; };
     std::size_t most = 0, emptiest = 0;
@@ -63,8 +61,8 @@ class PrefixAffinity final : public Dispatcher {
   double cache_threshold_;
   std::int64_t abs_threshold_;
   double rel_threshold_;
-  std::vector<std::int64_t> given_tokens_;   // by replica: prompt tokens it was sent and did not hold
-  std::vector<std::int64_t> load_, cached_;  // of the replicas asked about, as of now
+  std::vector<std::int64_t> given_tokens_;   // by replica: prompt tokens sent that it lacked
+  std::vector<std::int64_t> load_, cached_;  // of the replicas in Ask::among
 };
 
 KVLAB_REGISTER(Dispatcher, PrefixAffinity, "prefix_affinity", "the replica that caches most of the prompt, while loads are balanced",

@@ -8,13 +8,12 @@
 
 namespace kvlab {
 
-// Instances of one stage that pull their requests when they have room, first come, first served (DistServe, Zhong et al. 2024, section 4.3;
-// distserve/decoding_stage_scheduler.py). A request waits for the instance with the fewest requests of its stage; until it is accepted, its
-// KV or its embeddings stay where they are.
+// Instances of one stage pull requests, FIFO, when they have room (Zhong et al. 2024, section 4.3; distserve/decoding_stage_scheduler.py).
+// Until accepted, KV or embeddings stay.
 class PullQueue {
  public:
-  // An instance accepts while the requests in its queue need less than `waiting_frac` of its blocks and are at most `most_waiting`
-  // (0: any number); an idle one always does.
+  // An instance accepts if idle, or while its queue needs less than `waiting_frac` of its blocks and has at most `most_waiting` requests
+  // (0: no limit).
   explicit PullQueue(double waiting_frac, std::int64_t most_waiting = 0) : waiting_frac_(waiting_frac), most_waiting_(most_waiting) {}
 
   Placement place(const Ask& ask, const FleetView& fleet) {
@@ -32,22 +31,21 @@ class PullQueue {
   }
 
  private:
-  // The instance that the request waits for; held requests are asked for again in the order of its queue.
+  // The instance that the request is first to wait for.
   [[nodiscard]] std::optional<ReplicaId> held_first(std::uint64_t number) const {
     for (std::uint32_t i = 0; i < unaccepted_.size(); ++i)
       if (!unaccepted_[i].empty() && unaccepted_[i].front() == number) return ReplicaId{i};
     return std::nullopt;
   }
 
-  // Requests that it has not accepted yet count as its load.
+  // Unaccepted requests count as load.
   [[nodiscard]] ReplicaId least_loaded(const Ask& ask, const FleetView& fleet) const {
     return least_of(ask.among, [&](ReplicaId replica) {
       return outstanding(fleet, replica) + static_cast<std::int64_t>(unaccepted_[index(replica)].size());
     });
   }
 
-  // In DistServe accepted requests take their blocks at once; here they take them when the scheduler begins with them, so that those of the
-  // queue are not free.
+  // DistServe allocates on acceptance; here blocks are taken when scheduled, so queued ones are subtracted.
   [[nodiscard]] bool accepts(const FleetView& fleet, ReplicaId replica, const RequestRecord& request) const {
     const ReplicaLoad load = fleet.load(replica);
     const std::int64_t queued = fleet.queued_blocks(replica);
@@ -58,7 +56,7 @@ class PullQueue {
 
   double waiting_frac_;
   std::int64_t most_waiting_;
-  std::vector<std::deque<std::uint64_t>> unaccepted_;  // by instance: numbers of the requests that are held for it
+  std::vector<std::deque<std::uint64_t>> unaccepted_;  // by instance: request numbers
 };
 
 }  // namespace kvlab

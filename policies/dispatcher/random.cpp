@@ -6,8 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// A replica drawn uniformly for each request, or once and for all for each session. A draw is a function of its key, so
-// sessions need no table.
+// Draws are keyed, so sessions need no table.
 class Random final : public Dispatcher {
  public:
   explicit Random(Params& p) : sticky_(p.flag("sticky_sessions", false, "whether requests of one session go to one replica")) {}
@@ -20,7 +19,7 @@ class Random final : public Dispatcher {
     const bool by_session = sticky_ && ask.request.session >= 0;
     Draw draw{seed_, Purpose::kRouter};
     draw.request = by_session ? static_cast<std::uint64_t>(ask.request.session) : fleet.num_asked();
-    draw.step = by_session ? 1 : 0;  // session 7 and arrival 7 draw apart
+    draw.step = by_session ? 1 : 0;  // session 7 and arrival 7 draw separately
     if (ask.stage == Stage::kDecode) draw.step += 2;
     return Placement::send(ask.among[draw.below(ask.among.size())]);
   }

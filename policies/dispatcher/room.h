@@ -7,16 +7,16 @@
 
 namespace kvlab {
 
-// No request waits or runs there. It makes no step, so that a request held for it would never be asked for again.
+// Idle replicas make no step, so held requests would never be asked for again.
 inline bool is_idle(const FleetView& fleet, ReplicaId replica) { return outstanding(fleet, replica) == 0; }
 
-// Blocks that no request holds and that its queue will not take either; below 0 if the queue will take more than are free. O(queued).
+// Free blocks less those that its queue will take; may be negative. O(queued).
 inline std::int64_t room(const FleetView& fleet, ReplicaId replica) {
   const ReplicaLoad load = fleet.load(replica);
   return load.num_blocks - load.used_blocks - fleet.queued_blocks(replica);
 }
 
-// Prefill: the replica with the fewest prompt tokens still to compute; of equals the one with fewer requests, then the first.
+// Ties: fewer requests, then the first.
 inline ReplicaId fewest_prompt_tokens(std::span<const ReplicaId> among, const FleetView& fleet) {
   return least_of(among, [&](ReplicaId replica) {
     const ReplicaLoad load = fleet.load(replica);

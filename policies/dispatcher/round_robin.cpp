@@ -4,7 +4,6 @@ namespace kvlab {
 
 namespace {
 
-// Replicas in turn, by the number of requests before.
 class RoundRobin final : public Dispatcher {
  public:
   explicit RoundRobin(Params&) {}

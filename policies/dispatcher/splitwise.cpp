@@ -9,9 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Splitwise (Patel et al. 2023, section IV; MixedPoolScheduler of the authors' splitwise-sim, scheduler.py). A request gets its prompt and
-// its token machine when it arrives. Machines of one pool work for the other one when that is full, and count as mixed until they have no
-// such work left. A machine that takes a prompt out of turn decodes it as well.
+// Patel et al. 2023, section IV; MixedPoolScheduler of the authors' splitwise-sim, scheduler.py. A machine that takes a prompt out of turn
+// also decodes it.
 class Splitwise final : public Dispatcher {
  public:
   explicit Splitwise(Params& p)
@@ -39,11 +38,10 @@ class Splitwise final : public Dispatcher {
   }
 
  private:
-  // The token machine of a request, until it leaves.
   struct Pair {
     ReplicaId token{};
     std::int64_t blocks = 0;
-    bool is_foreign = false;  // the machine does work of the other pool for it
+    bool is_foreign = false;  // works for the other pool
   };
 
   Placement arrive(const Ask& ask, const FleetView& fleet) {
@@ -65,8 +63,8 @@ class Splitwise final : public Dispatcher {
     return found == pairs_.end() ? ask.from : found->second.token;
   }
 
-  // A prompt machine is mixed while it has requests to decode, from their arrival on; a token machine while it has prompt tokens to compute
-  // and a request whose prompt it took. Prompt tokens that it computes again after a preemption count as well beside such a request.
+  // A prompt machine is mixed while it has requests to decode; a token machine while it has prompt tokens to compute and a request whose
+  // prompt it took.
   void sort_machines(const FleetView& fleet) {
     prompt_.clear();
     token_.clear();
@@ -110,10 +108,10 @@ class Splitwise final : public Dispatcher {
 
   std::int64_t most_pending_;
   double memory_cap_;
-  std::unordered_map<std::uint64_t, Pair> pairs_;        // by request number
-  std::vector<std::int64_t> reserved_;                   // by machine: blocks of its requests at their predicted full length
-  std::vector<std::int64_t> foreign_;                    // by machine: requests for which it does work of the other pool
-  std::vector<ReplicaId> prompt_, token_, mixed_, all_;  // the pools as of now
+  std::unordered_map<std::uint64_t, Pair> pairs_;  // by request number
+  std::vector<std::int64_t> reserved_;             // by machine: blocks at predicted full length
+  std::vector<std::int64_t> foreign_;              // by machine: requests served for the other pool
+  std::vector<ReplicaId> prompt_, token_, mixed_, all_;
 };
 
 KVLAB_REGISTER(Dispatcher, Splitwise, "splitwise", "prompt and token machines chosen in pairs, with a mixed pool between them",

@@ -12,9 +12,8 @@ namespace kvlab {
 
 namespace {
 
-// TetriInfer (Hu et al. 2024, sections 3.3 to 3.5). The predicted output length of a request decides where it is decoded: of the instances
-// that have room for its KV two are drawn, and the one with fewer long decodes for each short one is chosen. The admission rule of the
-// decode instance keeps the request, with its KV, on the prefill instance until it has room. Idle instances change their role.
+// Hu et al. 2024, sections 3.3 to 3.5. Two decode instances with room are drawn; the smaller ratio of long to short predicted decodes wins.
+// Until then a request stays with its KV on the prefill instance.
 class TetriInfer final : public Dispatcher {
  public:
   explicit TetriInfer(Params& p)
@@ -112,7 +111,7 @@ class TetriInfer final : public Dispatcher {
     return known.output_tokens > heavy_tokens_ ? its.heavy : its.light;
   }
 
-  // Instances that admit the request; full_length: of those the ones that have room for its predicted full length.
+  // Instances that admit the request; full_length: with room for its predicted full length.
   void list_candidates(const Ask& ask, const FleetView& fleet, std::int32_t output_tokens, bool full_length) {
     candidates_.clear();
     const std::int32_t tokens = ask.request.prompt_tokens + output_tokens;
@@ -130,8 +129,7 @@ class TetriInfer final : public Dispatcher {
     return admission_ == Admission::kGreedy || left >= growth_until_first_end(fleet, replica, known_tokens);
   }
 
-  // Blocks that will have been taken, less those returned, when the running request that is predicted to end first has ended, with the
-  // request asked for among those that run.
+  // Net blocks taken until the first running request is predicted to end, the new one running.
   [[nodiscard]] std::int64_t growth_until_first_end(const FleetView& fleet, ReplicaId replica, std::int32_t known_tokens) const {
     constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
     std::int32_t steps = kNone, held_by_first = 0;
@@ -166,21 +164,21 @@ class TetriInfer final : public Dispatcher {
   [[nodiscard]] ReplicaId of_two(const FleetView& fleet) const {
     const std::size_t n = candidates_.size();
     if (n == 1) return candidates_[0];
-    constexpr std::uint64_t kFirst = 2;  // draws 0 and 1 belong to the prefill stage
+    constexpr std::uint64_t kFirst = 2;  // 0 and 1: prefill stage
     const std::uint64_t first = Draw{seed_, Purpose::kRouter, fleet.num_asked(), kFirst}.below(n);
     std::uint64_t second = Draw{seed_, Purpose::kRouter, fleet.num_asked(), kFirst + 1}.below(n - 1);
     if (second >= first) ++second;
     return is_lighter(candidates_[second], candidates_[first]) ? candidates_[second] : candidates_[first];
   }
 
-  // Its ratio of heavy to light decodes is smaller; of equals the one with fewer decodes.
+  // Ratio of heavy to light decodes; ties: fewer decodes.
   [[nodiscard]] bool is_lighter(ReplicaId a, ReplicaId b) const {
     const Instance &one = instances_[index(a)], &other = instances_[index(b)];
     const std::int64_t left = one.heavy * other.light, right = other.heavy * one.light;
     return left != right ? left < right : one.heavy + one.light < other.heavy + other.light;
   }
 
-  // An instance of that stage alone that was idle long enough, if the other stage needs it; kNoReplica: none.
+  // An idle instance of only that stage, if the other needs it; else kNoReplica.
   [[nodiscard]] ReplicaId instance_to_flip(const FleetView& fleet, Stage from) const {
     ReplicaId idle = kNoReplica;
     int remaining = 0;
@@ -207,8 +205,8 @@ class TetriInfer final : public Dispatcher {
   std::vector<Instance> instances_;                    // by replica
   std::unordered_map<std::uint64_t, Known> requests_;  // by number, until they leave
   int num_held_ = 0;
-  std::vector<ReplicaId> candidates_;                    // of the request asked for
-  std::optional<std::pair<ReplicaId, Roles>> flipping_;  // is drained, or has just taken these roles
+  std::vector<ReplicaId> candidates_;
+  std::optional<std::pair<ReplicaId, Roles>> flipping_;  // draining or just flipped
 };
 
 KVLAB_REGISTER(Dispatcher, TetriInfer, "tetriinfer", "decode instances chosen by predicted output length; idle ones change their role",

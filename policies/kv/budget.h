@@ -4,23 +4,22 @@
 
 namespace kvlab {
 
-// Tokens that a policy may keep.
 struct Budget {
-  std::int32_t tokens = 0;  // 0: none given
-  double frac = 0;          // of the prompt; 0: none given
-  bool truncates = true;    // tokens of a fraction: int(n * frac), else rounded half to even
-  double dropped = -1;      // the share of the prompt that is removed, as the experiment gives it; below 0: 1 - frac
+  std::int32_t tokens = 0;  // 0: not given
+  double frac = 0;          // share of the prompt; 0: not given
+  bool truncates = true;    // frac * n rounds down, else half to even
+  double dropped = -1;      // dropped share of the prompt, as given; < 0: 1 - frac
   [[nodiscard]] double dropped_frac() const { return dropped < 0 ? 1 - frac : dropped; }
-  // Tokens per KV head of a sequence with this prompt; of a share at least one.
+  // Tokens per KV head; >= 1 for a share.
   [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
 };
 
-// Tokens that always stay: the first ones, and the last before the sequence's end.
+// Never evicted: the first `sinks`, the last `recent`.
 struct Protected {
   std::int32_t sinks = 0, recent = 0;
-  bool prompt = false;      // all that remains of the prompt
-  double recent_frac = 0;   // more of the last: this share of what the row keeps, rounded down
-  std::int32_t before = 0;  // all that remains before this position
+  bool prompt = false;      // all that is left of the prompt
+  double recent_frac = 0;   // share of a row's kept tokens added to `recent`, rounded down
+  std::int32_t before = 0;  // all that is left before this position
   [[nodiscard]] std::int32_t recent_of(std::int32_t kept_tokens) const {
     return recent + static_cast<std::int32_t>(recent_frac * kept_tokens);
   }

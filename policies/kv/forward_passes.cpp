@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "policies/kv/needs.h"
 
 namespace kvlab {
 
@@ -13,14 +14,14 @@ namespace {
 
 std::int32_t window_tokens(std::int32_t prompt_tokens, const PassSizes& sizes) { return std::min(prompt_tokens, sizes.window_tokens); }
 
-// Full windows of a prompt; one where it is shorter.
+// Full windows of a prompt; 1 if it is shorter than a window.
 std::int32_t window_count(std::int32_t prompt_tokens, const PassSizes& sizes) {
   return prompt_tokens == 0 ? 0 : prompt_tokens / window_tokens(prompt_tokens, sizes);
 }
 
 }  // namespace
 
-bool runs_after_chunks(const std::string& pass) { return pass == "template" || pass == "windows"; }
+bool runs_after_chunks(const std::string& pass) { return pass == passes::kTemplate || pass == passes::kWindows; }
 
 PromptWindows typical_windows(std::span<const std::int32_t> ids, const PassSizes& sizes) {
   const auto n = static_cast<std::int32_t>(ids.size()), each = window_tokens(n, sizes), count = window_count(n, sizes);
@@ -52,14 +53,14 @@ PromptWindows typical_windows(std::span<const std::int32_t> ids, const PassSizes
 }
 
 std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, std::int32_t cached, const PassSizes& sizes) {
-  if (name == "template") return {{sizes.template_tokens, cached, 0, cached}};
-  if (name == "windows") {
+  if (name == passes::kTemplate) return {{sizes.template_tokens, cached, 0, cached}};
+  if (name == passes::kWindows) {
     const std::int32_t windows = std::min(sizes.windows, window_count(prompt_tokens, sizes));
     return {{windows * window_tokens(prompt_tokens, sizes), cached, 0, cached}};
   }
-  if (name == "lookahead") return {{sizes.lookahead_tokens, prompt_tokens, 0, prompt_tokens}};
-  if (name == "repeat") return {{prompt_tokens, prompt_tokens, 0, prompt_tokens}};
-  if (name != "reconstruct" && !has_backward(name))
+  if (name == passes::kLookahead) return {{sizes.lookahead_tokens, prompt_tokens, 0, prompt_tokens}};
+  if (name == passes::kRepeat) return {{prompt_tokens, prompt_tokens, 0, prompt_tokens}};
+  if (name != passes::kReconstruct && !has_backward(name))
     throw InputError("the extra pass '" + name +
                      "' has no cost; known: lookahead, reconstruct, reconstruct_gradient, repeat, template, windows");
   const std::int32_t step = has_backward(name) ? sizes.gradient_chunk_tokens : sizes.chunk_tokens;
@@ -73,14 +74,6 @@ std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_
   return chunks;
 }
 
-bool has_backward(const std::string& name) { return name == "reconstruct_gradient"; }
-
-SeqExtras extras_of(const Needs& needs, const SeqStep& seq) {
-  SeqExtras extras;
-  extras.question_begin = needs.assumed_question(seq.prompt_tokens);
-  const bool runs = runs_after_chunks(needs.pass) ? !seq.decoding() : seq.completes_prompt();
-  if (runs && !needs.pass.empty()) extras.pass = pass_shapes(needs.pass, seq.prompt_tokens, std::min(seq.end(), seq.prompt_tokens));
-  return extras;
-}
+bool has_backward(const std::string& name) { return name == passes::kReconstructGradient; }
 
 }  // namespace kvlab

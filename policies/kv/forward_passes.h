@@ -5,9 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "policies/kv/shape_observer.h"
-
 namespace kvlab {
+
+// A chunk of an extra forward pass: its queries, and the prompt's tokens that they are read over.
+struct PassShape {
+  std::int32_t count = 0, first_position = 0, ctx_begin = 0, ctx_end = 0;
+  friend bool operator==(const PassShape&, const PassShape&) = default;
+};
 
 // The chunks of an extra forward pass over a prompt, as the recorder and the engine run them:
 // "reconstruct" feeds each chunk of `chunk_tokens` prompt tokens again, with an instruction of `instruction_tokens` before it (KVzip: Kim
@@ -22,25 +26,19 @@ struct PassSizes {
   std::int32_t chunk_tokens = 2048, gradient_chunk_tokens = 512, instruction_tokens = 16, lookahead_tokens = 8;
   std::int32_t template_tokens = 16, windows = 8, window_tokens = 32;
 };
-// True: "template" and "windows".
+// "template" and "windows".
 bool runs_after_chunks(const std::string& pass);
-// For a pass over `cached` tokens of a prompt: all of them, except in passes that run after chunks. Error (InputError): another name.
+// Passes after chunks read `cached` tokens, others the whole prompt. Throws InputError for an unknown name.
 std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, std::int32_t cached, const PassSizes& sizes = {});
 
-// True: each chunk has a backward pass with respect to activations.
 bool has_backward(const std::string& name);
 
-// Begins of the prompt's windows that the pass "windows" feeds, ascending, and the length of each. The prompt is cut into windows of equal
-// length from its begin on; those whose tokens, counted and weighted by ln(windows / windows that have the token), have the largest cosine
-// with the mean of all are taken. EpiCache's medoids where all windows are one cluster, with counts in place of its sentence encoder.
+// Windows with the largest cosine between their tf-idf vectors (idf = ln(windows / windows with the token)) and the mean: EpiCache for one
+// cluster, without its sentence encoder. `begin` ascends.
 struct PromptWindows {
   std::vector<std::int32_t> begin;
   std::int32_t tokens = 0;
 };
 PromptWindows typical_windows(std::span<const std::int32_t> prompt_ids, const PassSizes& sizes = {});
-
-// The sizes beside lengths that a recipe with these needs observes for a sequence in a step of serving: the assumed question, and the extra
-// pass if it runs after this step.
-SeqExtras extras_of(const Needs& needs, const SeqStep& seq);
 
 }  // namespace kvlab

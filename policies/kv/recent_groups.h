@@ -4,12 +4,11 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/params.h"
+#include "base/config/param_reader.h"
 
 namespace kvlab {
 
-// Parameters that trigger, scorer and allocator of PyramidInfer's decode share: tokens leave in groups of equal size, the latest group that
-// is older than the recent tokens. The recent tokens of a prompt are a share of it and one more; in decode their number stays.
+// PyramidInfer in decode: cuts take tokens of the latest group before the recent ones. recent() is constant in decode.
 struct RecentGroups {
   std::int32_t group_tokens;
   double recent_frac;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -9,34 +8,33 @@
 
 namespace kvlab {
 
-// Lengths of a row in tokens, this step's included: [begin, end).
+// Row lengths with this step's tokens: [begin, end).
 struct Lengths {
   std::int32_t begin = 0, end = 0;
   static constexpr Lengths all() { return {0, INT32_MAX}; }
   static constexpr Lengths only(std::int32_t len) { return {len, len + 1}; }
-  // Around `len`, those with equally many whole blocks of `tokens` after the first `offset` tokens; without the length that completes a
-  // block. Blocks of one token are completed in every step.
+  // Lengths around `len` with equally many whole blocks of `tokens` after `offset`; those that complete one are excluded if tokens > 1.
   static constexpr Lengths inside_block(std::int32_t len, std::int32_t tokens, std::int32_t offset = 0) {
     if (len <= offset) return {0, offset + 1};
     if (tokens == 1) return {offset + 1, INT32_MAX};
     const std::int32_t begin = offset + (len - offset) / tokens * tokens;
     return len == begin ? only(len) : Lengths{begin + 1, begin + tokens};
   }
-  [[nodiscard]] constexpr Lengths within(const Lengths& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
+  [[nodiscard]] constexpr Lengths within(const Lengths& o) const { return {begin < o.begin ? o.begin : begin, end < o.end ? end : o.end}; }
 };
 
-// The numbers on which a decode step's work depends, as the parts declare them: equal keys and equal row lengths, equal calls and bytes.
+// Equal keys and row lengths give equal calls and bytes in decode.
 class StepKey {
  public:
   static constexpr std::int64_t kForEver = INT32_MAX;
-  // A number that stays as it is for `steps` decode steps, this one included. Error (InternalError): more numbers than a key holds.
+  // Constant for `steps` decode steps, with this one. Throws InternalError above kMost.
   void add(std::int32_t number, std::int64_t steps = 1) {
     if (size_ == kMost) throw InternalError("a step depends on more numbers than its key holds");
     numbers_[size_++] = number;
-    lasts_ = std::min(lasts_, steps);
+    if (steps < lasts_) lasts_ = steps;
   }
   void replace_last(std::int32_t number) { numbers_[size_ - 1] = number; }
-  // For how many decode steps all numbers stay.
+  // Decode steps for which all numbers stay.
   [[nodiscard]] std::int64_t lasts() const { return lasts_; }
   [[nodiscard]] std::size_t hash() const {
     std::uint64_t h = size_;

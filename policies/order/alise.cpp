@@ -8,13 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// ALISE (Zhao and Wang 2024, arXiv:2410.23537): queues by the predicted time to come, its prefill and the predicted tokens still to emit;
-// the shortest first, preemptive. An estimate that is reached is doubled. A request that waits for `age_s` is promoted one queue, and from
-// the first queue to the head of all, by arrival.
-//
-// The paper sorts by the estimated waiting time, the sum over those ahead: the same sequence, so with `swap_ahead_blocks` the last by this
-// order leave the GPU first, and the first come back (swapping_order.h). It stores them in 8 bits there: `memory: {swap_format: int8}`.
-// Number and width of the queues are ours.
+// A reached estimate is doubled. Each `age_s` of waiting promotes a request by a queue, from the first to the head of all. Number and width
+// of the queues are our choice.
 class Alise final : public SwappingOrder {
  public:
   explicit Alise(Params& p)
@@ -62,17 +57,17 @@ class Alise final : public SwappingOrder {
 
  private:
   struct Job {
-    std::int32_t predicted = 1;   // output tokens in all
-    Span prefill{}, token{};      // estimates as of its arrival, so that ranks change with progress alone
+    std::int32_t predicted = 1;   // total output tokens
+    Span prefill{}, token{};      // fixed, so that ranks change only with progress
     std::int32_t promotions = 0;  // kept until it leaves
-    std::uint64_t wait = 0;       // 0: it does not wait
+    std::uint64_t wait = 0;       // 0: not waiting
   };
   struct Ageing {
     RequestId request{};
     std::uint64_t wait = 0;
     Time due{};
   };
-  static constexpr std::int64_t kWidth = std::int64_t{1} << 56;  // of a queue's ranks, in nanoseconds: two years
+  static constexpr std::int64_t kWidth = std::int64_t{1} << 56;  // in ns: two years
 
   [[nodiscard]] bool goes_before(RequestId waiting, RequestId running) const override { return rank(waiting) < rank(running); }
   [[nodiscard]] Span prefill_time(const Request& r) const {
@@ -80,7 +75,7 @@ class Alise final : public SwappingOrder {
     if (rate == 0 && prompt_time_ > Span{0}) rate = static_cast<double>(prompt_tokens_) / to_s(prompt_time_);
     return rate > 0 ? Span(static_cast<std::int64_t>(r.prompt_tokens / rate * 1e9)) : Span{0};
   }
-  // A nanosecond while nothing is known: then the number of tokens decides.
+  // 1 ns if unknown.
   [[nodiscard]] Span token_time() const {
     if (token_ > Span{0}) return token_;
     return std::max(Span{1}, decode_steps_ > 0 ? decode_time_ / decode_steps_ : Span{0});
@@ -100,7 +95,6 @@ class Alise final : public SwappingOrder {
     return queue < 0 ? -1 : queue * kWidth + left;
   }
 
-  // Waiting times are all alike, so the first in the list is the first to be promoted.
   void promote() {
     for (; !ageing_.empty() && ageing_.front().due <= view().now(); ageing_.pop_front()) {
       const Ageing aged = ageing_.front();

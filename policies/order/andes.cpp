@@ -9,16 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Andes (Liu et al. 2024, arXiv:2404.16283): quality of experience (QoE) is 1 minus the area by which the text that a user has read lags
-// the expected line, over the area below that line. A request's rank is what its QoE gains over the next `horizon_s` if it is served
-// instead of waiting, per token of its context. Under pressure a waiting request with more to gain takes the place of a running one.
-//
-// With `batch_sizes` it is also decided how many run (batch_search.h): under pressure the best of `batch_sizes` sizes is sought every
-// `search_steps` steps among the running requests and the first waiting ones; running requests that are not in the batch give way, and
-// waiting ones that are not in it are held. Without it the number of running requests is left to the scheduler.
-//
-// Our definitions: a served request keeps the lag it has. The search takes step times from the host's estimate, or from the steps seen so
-// far.
+// QoE: 1 minus the area by which read text lags the expected line, over the area below it. Rank: QoE gained by serving over `horizon_s`,
+// per token of context. `batch_sizes`: see batch_search.h. Our definition: a served request keeps its lag.
 class Andes final : public KeyedOrder {
  public:
   explicit Andes(Params& p)
@@ -76,7 +68,7 @@ class Andes final : public KeyedOrder {
   [[nodiscard]] bool holds(RequestId r) override { return is_searching() && !in_batch_[index(r)]; }
   void on_admit(RequestId r) override {
     if (!searches()) return;
-    in_batch_[index(r)] = true;  // one that comes back from CPU memory was no candidate
+    in_batch_[index(r)] = true;  // swapped-in requests were no candidates
     members_of_batch_.push_back(r);
   }
   [[nodiscard]] bool watches_steps() const override { return true; }
@@ -110,7 +102,7 @@ class Andes final : public KeyedOrder {
   [[nodiscard]] Reader reader(const Request& r) const {
     return {static_cast<double>(ns(r.arrival + expected_ttft(r) - view().now())), ns_per_token(r), r.output_tokens};
   }
-  // A waiting request lags from the instant at which the line passes the tokens that were delivered; a served one keeps the lag it has.
+  // It lags once the line passes its delivered tokens.
   [[nodiscard]] double gain(const Request& r) const {
     const double horizon = static_cast<double>(ns(horizon_));
     const double line_begins = reader(r).line_begins_ns, lags = reader(r).lag_begins();
@@ -143,7 +135,7 @@ class Andes final : public KeyedOrder {
     return known ? static_cast<double>(ns(*known)) : observed_.step_ns(requests);
   }
 
-  // Requests that are on their way between the memories are not moved: they come in when they can.
+  // Requests being swapped are not moved.
   void search() {
     if (!under_pressure_) return leave_batch();
     if (has_batch_ && steps_ < next_search_ && !view().running().empty()) return;
@@ -192,7 +184,7 @@ class Andes final : public KeyedOrder {
   std::int32_t renewals_;
   Preemption mode_;
   std::int32_t sizes_, search_steps_;
-  std::vector<RequestId> members_;   // that wait, in no order
+  std::vector<RequestId> members_;   // waiting, in no order
   std::vector<std::size_t> places_;  // by slot: in members_
   std::size_t next_ = 0;
   std::uint64_t seen_ = 0, preempted_ = 0;

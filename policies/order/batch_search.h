@@ -7,26 +7,24 @@
 
 namespace kvlab {
 
-// Andes' choice of a batch (Liu et al. 2024, arXiv:2404.16283): for each candidate size b, requests are taken in descending order of gain
-// per token of context until b are taken or memory is full, and the size with the largest sum of gains is kept.
+// Andes' batches (Liu et al. 2024, arXiv:2404.16283): requests by gain per token of context, and the size with the largest sum.
 //
-// Quality of experience: a user reads along a line of one token per `token_ns`, which begins `line_begins_ns` from now (below 0: it has
-// begun). With k tokens delivered, text that waits lags that line from lag_begins() on. All times are nanoseconds from now.
+// Reading: a token per `token_ns` from `line_begins_ns` on (may be negative). All times are ns from now.
 struct Reader {
   double line_begins_ns = 0;
   double token_ns = 1;
   std::int64_t delivered = 0;  // tokens
-  // The instant from which the reader waits if no token comes.
+  // The reader waits from here on if no token comes.
   [[nodiscard]] double lag_begins() const { return std::max(0.0, line_begins_ns + static_cast<double>(delivered) * token_ns); }
 };
 
-// QoE over `horizon_ns` if a token comes every `step_ns`, less the QoE if none comes: a share of the area below the reading line, 0 where
-// the buffer lasts. A served reader keeps the lag it has: new text is read as fast as it comes, at most at reading speed.
+// QoE over `horizon_ns` with a token every `step_ns`, less that with none, as a share of the area below the reading line. A served reader
+// keeps its lag.
 inline double gain_of_serving(const Reader& reader, double horizon_ns, double step_ns) {
   const double lag = reader.lag_begins();
   if (lag >= horizon_ns) return 0;
   const double whole = horizon_ns - reader.line_begins_ns;  // squared, over 2 token_ns: the area below the line
-  // Read since now: min(t / step, (t - lag) / token) from `lag` on; the two meet at `meet` where steps are slower than reading.
+  // min(t / step, (t - lag) / token) from `lag` on; equal at `meet` if steps are slower.
   const double slow = step_ns - reader.token_ns;
   const double meet = slow > 0 ? std::min(horizon_ns, lag * step_ns / slow) : horizon_ns;
   const double tail = slow > 0 ? (horizon_ns * horizon_ns - meet * meet) * (reader.token_ns / step_ns) : 0;
@@ -36,12 +34,12 @@ inline double gain_of_serving(const Reader& reader, double horizon_ns, double st
 struct BatchCandidate {
   Reader reader;
   std::int64_t context_tokens = 1;  // > 0
-  std::int64_t blocks = 0;          // that it takes of the memory if it is served
+  std::int64_t blocks = 0;          // taken if served
   bool is_chosen = false;           // result
 };
 
-// Sets is_chosen of the best batch and returns its size. sizes: candidate sizes, ascending. step_ns(b, context): time of a step of b
-// requests with `context` tokens in all. Equal sums of gains: the larger batch. At least one candidate is chosen if any fits.
+// Sets is_chosen of the best batch and returns its size. sizes: ascending. step_ns(b, context): step of b requests with `context` tokens in
+// total. Ties: larger. Chooses at least one if any fits.
 template <class StepNs>
 std::size_t choose_batch(std::span<BatchCandidate> all, std::span<const std::int32_t> sizes, std::int64_t free_blocks, double horizon_ns,
                          StepNs&& step_ns) {
@@ -83,7 +81,7 @@ std::size_t choose_batch(std::span<BatchCandidate> all, std::span<const std::int
   return best.size();
 }
 
-// Sizes from 1 to `most`, `count` of them, each larger than the one before: most, most - most / count, ...
+// At most `count` sizes, evenly spaced up to `most`, ascending.
 inline std::vector<std::int32_t> batch_sizes(std::int32_t most, std::int32_t count) {
   std::vector<std::int32_t> sizes;
   for (std::int32_t i = 1; i <= count; ++i) {
@@ -93,11 +91,11 @@ inline std::vector<std::int32_t> batch_sizes(std::int32_t most, std::int32_t cou
   return sizes;
 }
 
-// Step time by the number of requests, from the steps so far: a line by least squares, in which older steps count less.
+// Least squares over steps so far, older ones weighted less.
 class ObservedSteps {
  public:
   void add(double requests, double step_ns) {
-    constexpr double kKept = 0.98;  // of a step's weight, by the next
+    constexpr double kKept = 0.98;  // weight kept per step
     for (double* sum : {&weight_, &x_, &y_, &xx_, &xy_}) *sum *= kKept;
     weight_ += 1;
     x_ += requests;
@@ -106,7 +104,7 @@ class ObservedSteps {
     xy_ += requests * step_ns;
   }
   [[nodiscard]] bool is_empty() const { return weight_ == 0; }
-  // At least a quarter of the mean: a line through noise must not promise steps for nothing. Without any step: 0.
+  // At least a quarter of the mean; 0 without steps.
   [[nodiscard]] double step_ns(double requests) const {
     if (is_empty()) return 0;
     const double mean = y_ / weight_;

@@ -8,9 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's `dfs-weight` (python/sglang/srt/managers/schedule_policy.py, v0.5.9): waiting requests in the order of a walk through the tree
-// of their cached prefixes. A node's branch with the most waiting requests comes first, and requests whose prefix ends at a node come after
-// its branches. So requests that share a prefix run one after the other.
+// SGLang's `dfs-weight` (python/sglang/srt/managers/schedule_policy.py, v0.5.9). A node's own requests come last.
 class DfsWeight final : public KeyedOrder {
  public:
   explicit DfsWeight(Params& p)
@@ -39,19 +37,18 @@ class DfsWeight final : public KeyedOrder {
     is_due_ = size() <= most_waiting_;
   }
 
-  // Lookups of waiting requests change where a cached block is lost.
+  // Lookups change when a cached block is lost.
   [[nodiscard]] Horizon stable_for() const override { return is_sorted_ || is_due_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
 
  private:
   struct Node {
-    std::int64_t weight = 0;  // requests at it and below
+    std::int64_t weight = 0;  // requests at and below it
     std::vector<std::size_t> children;
     std::vector<RequestId> requests;  // whose cached prefix ends here
   };
 
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
 
-  // By the lookups of now, all waiting requests.
   void walk() const {
     nodes_.assign(1, Node{});
     node_of_.clear();
@@ -62,7 +59,7 @@ class DfsWeight final : public KeyedOrder {
     is_due_ = false;
   }
 
-  // A hash of the content names all tokens up to its end, so it names a node too.
+  // A hash covers all tokens up to its end.
   void add(RequestId r) const {
     const Request& request = info(r);
     const std::int32_t cached = request.computed_tokens > 0 ? 0 : view().lookup(r);
@@ -101,12 +98,12 @@ class DfsWeight final : public KeyedOrder {
   }
 
   std::uint32_t most_waiting_;
-  std::vector<std::int64_t> ranks_;  // by slot: place in the queue, first come, first served
+  std::vector<std::int64_t> ranks_;  // by slot: FCFS place
   std::int64_t front_ = -1, back_ = 0;
-  // is_due_: in this plan the requests are walked through when the first of them is asked for.
+  // is_due_: the next at() walks.
   mutable bool is_due_ = false, is_sorted_ = false;
   mutable std::vector<RequestId> walk_;  // while is_sorted_: the waiting requests
-  mutable std::vector<Node> nodes_;      // the root first
+  mutable std::vector<Node> nodes_;
   mutable std::unordered_map<std::uint64_t, std::size_t> node_of_;
 };
 

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// Earliest deadline first: arrival and the request's own target of the time to first token. Running requests stay.
+// Running requests stay.
 class Edf final : public KeyedOrder {
  public:
   explicit Edf(Params& p)

@@ -8,9 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// Priorities that change while requests run, as FastSwitch drives its evaluation with (Shen et al. 2024, arXiv:2411.18424): every 1 /
-// frequency steps they are drawn anew, and better waiting requests take the place of running ones. `random` draws all of them; `markov`
-// gives requests that run a better chance to continue: each keeps its priority with probability stay_frac (our definition of the pattern).
+// Redrawn every 1 / frequency steps (Shen et al. 2024, arXiv:2411.18424). `markov` (our definition): a running request keeps its priority
+// with probability stay_frac.
 class FastSwitchPriority final : public KeyedOrder {
  public:
   explicit FastSwitchPriority(Params& p)
@@ -42,7 +41,7 @@ class FastSwitchPriority final : public KeyedOrder {
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override { return rank(waiting) < rank(running); }
   [[nodiscard]] bool watches_steps() const override { return true; }
 
-  // An update takes time in proportion to the requests.
+  // O(live requests) per update.
   void on_step_end(std::span<const StepEntry> /*entries*/, Span /*duration*/) override {
     if (++steps_ % period_ != 0) return;
     ++updates_;
@@ -56,7 +55,7 @@ class FastSwitchPriority final : public KeyedOrder {
  private:
   struct State {
     std::int64_t rank = 0;
-    std::size_t place = 0;  // in live_
+    std::size_t place = 0;
   };
 
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return states_[index(r)].rank; }
@@ -70,7 +69,7 @@ class FastSwitchPriority final : public KeyedOrder {
   std::uint64_t seed_;
   Preemption mode_;
   std::vector<State> states_;    // by slot
-  std::vector<RequestId> live_;  // requests here, in no order
+  std::vector<RequestId> live_;  // in no order
   std::int64_t steps_ = 0;
   std::uint64_t updates_ = 0;
 };

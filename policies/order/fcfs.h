@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// First come, first served; preempted requests go to the end of the queue that the scheduler names.
+// Preempted requests go to the end of the queue that the scheduler names.
 class Fcfs final : public Order {
  public:
   Fcfs() = default;

@@ -8,19 +8,17 @@
 
 namespace kvlab {
 
-// Choice among job types of unknown mean length (Merlis et al. 2023, "On Preemption and Learning in Stochastic Scheduling", ICML). All
-// rules aim at the type of the smallest mean first. Lengths are in any unit of service; a host counts output tokens.
-//
-// Bounds on a type's mean, our form for exponential lengths: with service S given and N jobs ended, S / (N +- w), where
-// w = scale sqrt(2 max(N, 1) log T) and T is the number of jobs seen. The upper one is infinite while N <= w.
+// Shortest mean first (Merlis et al. 2023, "On Preemption and Learning in Stochastic Scheduling", ICML). Bounds (our form for exponential
+// lengths): service S over N ended jobs gives S / (N +- w), w = scale sqrt(2 max(N, 1) log T), T jobs seen; the upper one is infinite while
+// N <= w.
 class JobTypes {
  public:
   enum class Rule : std::uint8_t {
-    kEtc,  // explore, then commit: types in turn, without those whose lower bound is above the upper bound of another
+    kEtc,  // explore, then commit: round-robin without types whose lower bound exceeds another's upper bound
     kUcb,  // the type with the lowest lower bound
   };
-  // quantum 0: jobs run to their end, and only jobs that have ended count. Above: after so much service in one turn another type's job may
-  // take the place, and the service of unfinished jobs counts.
+  // quantum 0: jobs run to their end, only ended jobs count. Above: another type may take over after that service in one turn, unfinished
+  // jobs count.
   JobTypes(Rule rule, double scale, std::int64_t quantum) : rule_(rule), scale_(scale), quantum_(quantum) {}
 
   [[nodiscard]] bool is_preemptive() const { return quantum_ > 0; }
@@ -31,8 +29,7 @@ class JobTypes {
     types_.emplace_back();
     return size() - 1;
   }
-  // A job of the type arrives; enters the queue, at first or again; leaves it; begins to run, is_first: for the first time; stops, to
-  // wait or permanently; was served; has ended after `length` in all.
+  // enter_queue(): at first or again; run(): is_first for the first time; stop(): to wait or for good; end(): after `length` in total.
   void arrive() { change(jobs_, 1); }
   void enter_queue(std::uint32_t type) { change(types_[type].waiting, 1); }
   void leave_queue(std::uint32_t type) { change(types_[type].waiting, -1); }
@@ -49,7 +46,7 @@ class JobTypes {
 
   [[nodiscard]] double lower(std::uint32_t type) const {
     const Type& t = types_[type];
-    const double most = static_cast<double>(t.ended) + width(t);  // 0: without a scale, before any job has ended
+    const double most = static_cast<double>(t.ended) + width(t);  // 0 only without a scale, before any has ended
     return most > 0 ? static_cast<double>(t.served) / most : 0;
   }
   [[nodiscard]] double upper(std::uint32_t type) const {
@@ -58,14 +55,14 @@ class JobTypes {
     return least > 0 ? static_cast<double>(t.served) / least : std::numeric_limits<double>::infinity();
   }
 
-  // Types with waiting jobs, the one whose turn it is first.
+  // Types with waiting jobs, next turn first.
   void rank(std::vector<std::uint32_t>& order) const {
     order.clear();
     for (std::uint32_t t = 0; t < size(); ++t)
       if (types_[t].waiting > 0) order.push_back(t);
     std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return precedes(a, b); });
   }
-  // The turn is a's before b's. A strict order.
+  // A strict order.
   [[nodiscard]] bool precedes(std::uint32_t a, std::uint32_t b) const {
     if (is_out(a) != is_out(b)) return is_out(b);
     if (rule_ == Rule::kUcb && lower(a) != lower(b)) return lower(a) < lower(b);
@@ -74,7 +71,7 @@ class JobTypes {
     if (x.started != y.started) return x.started < y.started;
     return a < b;
   }
-  // A waiting job of type `waiting` takes the place of a running one that was served `in_turn` in this turn.
+  // The running job has had `in_turn` service in this turn.
   [[nodiscard]] bool overtakes(std::uint32_t waiting, std::uint32_t running, std::int64_t in_turn) const {
     if (!is_preemptive() || waiting == running || in_turn < quantum_) return false;
     if (rule_ == Rule::kUcb) return lower(waiting) < lower(running);
@@ -96,7 +93,7 @@ class JobTypes {
     const double jobs = std::max(2.0, static_cast<double>(jobs_));
     return scale_ * std::sqrt(2 * std::max(1.0, static_cast<double>(t.ended)) * std::log(jobs));
   }
-  // ETC: a present type is known to be shorter.
+  // ETC: a present type is shorter.
   [[nodiscard]] bool is_out(std::uint32_t type) const {
     if (rule_ != Rule::kEtc) return false;
     if (!has_least_upper_) {

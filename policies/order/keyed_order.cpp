@@ -45,7 +45,7 @@ void KeyedOrder::erase(RequestId r) {
 
 void KeyedOrder::renew(RequestId r) {
   if (!is_waiting(r) || rank(r) == keys_[index(r)].rank) return;
-  KeyedOrder::erase(r);  // no entry or exit for the derived order
+  KeyedOrder::erase(r);  // bypasses the derived order
   KeyedOrder::insert(r, Entry::kArrival);
 }
 

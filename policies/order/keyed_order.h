@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// An order by a number per request: the smaller goes first; equal ones in order of arrival, then of the trace.
+// By a number per request, smallest first; ties by arrival, then number in the trace.
 class KeyedOrder : public Order {
  public:
   [[nodiscard]] std::uint32_t size() const final { return static_cast<std::uint32_t>(sorted_.size()); }
@@ -19,9 +19,9 @@ class KeyedOrder : public Order {
   void on_tokens(RequestId r, std::int32_t /*count*/) override { renew(r); }
 
  protected:
-  // The number of r as of now.
+  // Current key of r.
   [[nodiscard]] virtual std::int64_t rank(RequestId r) const = 0;
-  // Puts a waiting r where its rank of now belongs.
+  // Moves a waiting r to its current rank.
   void renew(RequestId r);
 
   struct Key {
@@ -32,15 +32,15 @@ class KeyedOrder : public Order {
     auto operator<=>(const Key&) const = default;
   };
   [[nodiscard]] Key key_of(RequestId r) const;
-  // Counts entries and exits, and moves by renew() as both.
+  // Number of insertions and removals, renew() included.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
   [[nodiscard]] bool is_waiting(RequestId r) const { return index(r) < keys_.size() && keys_[index(r)].request == r; }
 
  private:
   std::set<Key> sorted_;
   std::uint64_t changes_ = 0;
-  std::vector<Key> keys_;  // by slot: as in sorted_; of requests that do not wait, kNoRequest
-  // The place that at() returned last, so that a walk takes constant time per request.
+  std::vector<Key> keys_;  // by slot; kNoRequest if not waiting
+  // A walk takes O(1) per request.
   mutable std::set<Key>::const_iterator cursor_;
   mutable std::uint32_t cursor_position_ = 0;
   mutable bool has_cursor_ = false;

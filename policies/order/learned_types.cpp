@@ -12,9 +12,8 @@ namespace kvlab {
 
 namespace {
 
-// The classes of a trace as job types whose mean lengths are learned while they are served (Merlis et al. 2023, ICML; job_types.h). Lengths
-// are output tokens. The paper has one server and all jobs at the start; here each free row takes the job whose turn it is, and jobs
-// arrive at any time. Within a class requests go by arrival, preempted ones first.
+// Classes as job types (Merlis et al. 2023, ICML; job_types.h). The paper has one server and all jobs at the start; here rows take jobs at
+// any time. Within a class: by arrival, preempted ones first.
 class LearnedTypes : public Order {
  public:
   LearnedTypes(JobTypes types, Preemption mode) : types_(std::move(types)), mode_(mode) {}
@@ -50,7 +49,7 @@ class LearnedTypes : public Order {
   }
   void erase(RequestId r) final {
     std::deque<RequestId>& queue = queues_[type(r)];
-    const auto at = std::find(queue.begin(), queue.end(), r);  // mostly the first
+    const auto at = std::find(queue.begin(), queue.end(), r);
     if (at == queue.end()) throw InternalError("request is not waiting");
     queue.erase(at);
     types_.leave_queue(type(r));
@@ -58,7 +57,7 @@ class LearnedTypes : public Order {
     is_ranked_ = false;
   }
 
-  // If requests take turns, those that have not used up their turn go first.
+  // Turns that are not used up go first.
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const final {
     if (!types_.is_preemptive()) return info(a).arrival < info(b).arrival;
     const bool a_is_done = in_turn(a) >= types_.quantum(), b_is_done = in_turn(b) >= types_.quantum();
@@ -78,7 +77,7 @@ class LearnedTypes : public Order {
     job.turn_began = info(r).output_tokens;
     is_ranked_ = false;
   }
-  // Tokens of requests that wait come from a step that was under way: they count, too.
+  // Tokens in flight at preemption count, too.
   void on_tokens(RequestId r, std::int32_t count) final {
     if (!types_.is_preemptive()) return;
     types_.serve(type(r), count);
@@ -92,7 +91,7 @@ class LearnedTypes : public Order {
   }
   [[nodiscard]] bool watches_steps() const final { return types_.is_preemptive(); }
 
-  // Without preemption the estimates change only when a request starts or ends.
+  // Without preemption estimates change only at starts and ends.
   [[nodiscard]] Horizon stable_for() const final { return types_.is_preemptive() ? Horizon::none() : Horizon::whatever_is_cached(); }
 
  private:
@@ -123,7 +122,7 @@ class LearnedTypes : public Order {
   std::vector<std::deque<RequestId>> queues_;  // by type
   std::vector<Job> jobs_;                      // by slot
   std::uint32_t size_ = 0;
-  mutable std::vector<std::uint32_t> ranked_;  // types with waiting requests, while is_ranked_
+  mutable std::vector<std::uint32_t> ranked_;  // valid while is_ranked_
   mutable bool is_ranked_ = false;
 };
 

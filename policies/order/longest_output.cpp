@@ -4,8 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's `lof` (python/sglang/srt/managers/schedule_policy.py, v0.5.9): the longest output first. SGLang sorts by the limit that requests
-// state; here by the predictor's estimate, which is the true length by default. Running requests stay.
+// SGLang's `lof` (python/sglang/srt/managers/schedule_policy.py, v0.5.9), by prediction instead of the stated limit.
 class LongestOutput final : public PredictedOrder {
  public:
   explicit LongestOutput(Params& /*p*/) {}

@@ -9,9 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's `lpm` (python/sglang/srt/managers/schedule_policy.py): the request with the longest cached prefix first, looked up anew for each
-// plan. Requests that share a prefix with a waiting one before them, and find little in the cache, come last, so that the first of them can
-// fill it. With more than `most_waiting` requests it is first come, first served.
+// SGLang's `lpm` (python/sglang/srt/managers/schedule_policy.py). Requests with few hits that share a prefix with an earlier waiting one
+// come last.
 class LongestPrefix final : public KeyedOrder {
  public:
   explicit LongestPrefix(Params& p)
@@ -51,18 +50,18 @@ class LongestPrefix final : public KeyedOrder {
     is_sorted_ = true;
   }
 
-  // Lookups of waiting requests change where a cached block is lost.
+  // Lookups change when a cached block is lost.
   [[nodiscard]] Horizon stable_for() const override { return is_sorted_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
 
  private:
   struct Found {
     RequestId request{};
-    std::int32_t cached = 0;  // tokens; -1: it waits for another to fill the cache
+    std::int32_t cached = 0;  // tokens; -1: waits for another to fill the cache
   };
 
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
 
-  // If a request before this one has the same first tokens. A hash of the content names all tokens up to its end.
+  // A hash covers all tokens up to its end.
   bool comes_last(const Request& r, std::int32_t cached) {
     if (in_batch_tokens_ == 0 || cached > in_batch_tokens_ || r.hash_tokens == 0) return false;
     const auto i = static_cast<std::size_t>(ceil_div(in_batch_tokens_, r.hash_tokens) - 1);
@@ -72,7 +71,7 @@ class LongestPrefix final : public KeyedOrder {
 
   std::uint32_t most_waiting_;
   std::int32_t in_batch_tokens_;
-  std::vector<std::int64_t> ranks_;  // by slot: place in the queue, first come, first served
+  std::vector<std::int64_t> ranks_;  // by slot: FCFS place
   std::int64_t front_ = -1, back_ = 0;
   bool is_sorted_ = false;
   std::vector<RequestId> by_prefix_;  // while is_sorted_: the waiting requests

@@ -7,20 +7,19 @@
 
 namespace kvlab {
 
-// Room that a plan may give to waiting requests.
 struct Room {
-  std::int32_t rows = 0;          // running requests that may still be admitted
+  std::int32_t rows = 0;          // requests that may still be admitted
   std::int64_t spare_blocks = 0;  // free blocks that admission leaves
 };
 
-// Tokens of a waiting r to compute before its next output.
+// Tokens that a waiting r computes before its next output.
 inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
   const Request& info = view.info(r);
   const bool has_own = info.is_swapped || info.computed_tokens > 0;  // else it may have hits
   return info.known_tokens() - (has_own ? info.computed_tokens : view.lookup(r));
 }
 
-// Preempts the requests that the order takes off the GPU of its own accord; returns their number.
+// Preempts the requests that the order takes off the GPU on its own; returns their number.
 template <class OnPreempt>
 std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
   std::vector<RequestId> off;
@@ -32,17 +31,14 @@ std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
   return static_cast<std::int32_t>(off.size());
 }
 
-// For orders that let waiting requests take the place of running ones (Order::overtaking()): preempts running requests, the last by the
-// order first, until each waiting request that overtakes one has a row and blocks. Call it at the start of plan(); admission does the rest.
-// on_preempt(r) is called for each request that gave way. Schedulers that call it: vllm_v1, sarathi, fastgen and, in the simulator
-// alone, layered_prefill; they say so by lets_overtake(). sglang and depth_wise choose who gives way themselves. The others reserve memory
-// for whole requests, or hold new ones back while any is swapped out.
+// Preempts running requests, last by the order first, until each waiting request that overtakes one has a row and blocks. Called at the
+// start of plan() by schedulers with lets_overtake().
 template <class OnPreempt>
 void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   const auto mode = view.overtaking();
   if (!mode) return;
   room.rows += take_off(view, on_preempt);
-  std::int64_t taken = 0;  // blocks for the waiting requests before this one
+  std::int64_t taken = 0;  // for earlier waiting requests
   for (std::uint32_t i = 0; i < view.num_waiting() && !view.running().empty();) {
     const RequestId r = view.waiting(i), worst = view.victim(view.running().back());
     const Request& info = view.info(r);
@@ -50,8 +46,7 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
       ++i;
       continue;
     }
-    if (info.is_parked ||
-        (info.computed_tokens > 0 && !info.is_swapped && !info.is_paused)) {  // it comes back from CPU memory and has its blocks
+    if (info.is_parked || (info.computed_tokens > 0 && !info.is_swapped && !info.is_paused)) {  // swapped in: has its blocks
       --room.rows;
       ++i;
       continue;

@@ -7,10 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// FastServe's skip-join multi-level feedback queue (Wu et al. 2023, arXiv:2305.05920). A request joins the first level whose quantum covers
-// its prefill; each step that holds it uses up its quantum by the step's whole time, and a request that has used it up goes one level down,
-// to its front. A waiting request of a better level takes the place of a running one. With `swap_ahead_blocks` GPU blocks are freed before
-// they are needed, and requests come back before a row is free (swapping_order.h).
+// A request joins the first level whose quantum covers its prefill. Steps charge their whole time; a used-up quantum moves it to the front
+// of the next level.
 class Mlfq final : public SwappingOrder {
  public:
   explicit Mlfq(Params& p)
@@ -56,11 +54,11 @@ class Mlfq final : public SwappingOrder {
   struct State {
     std::int32_t level = 0;
     Span used{};             // of the level's quantum
-    std::int64_t place = 0;  // in the level: the smallest first
-    Time served{};           // when it was in a step last, or began to wait
+    std::int64_t place = 0;  // in the level: smallest first
+    Time served{};           // latest step's end, or start of waiting
   };
 
-  static constexpr std::int64_t kPlaces = std::int64_t{1} << 56;  // places per level; both counters stay far inside
+  static constexpr std::int64_t kPlaces = std::int64_t{1} << 56;  // places per level; both counters stay far below
   [[nodiscard]] bool goes_before(RequestId waiting, RequestId running) const override { return level(waiting) < level(running); }
   [[nodiscard]] std::int32_t level(RequestId r) const { return states_[index(r)].level; }
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return states_[index(r)].level * kPlaces + states_[index(r)].place; }
@@ -79,7 +77,7 @@ class Mlfq final : public SwappingOrder {
     while (level < levels_ - 1 && static_cast<double>(ns(quantum_of(level))) < prefill_ns) ++level;
     return level;
   }
-  // Tokens per second of the steps so far that held a prompt's tokens.
+  // Tokens per second of steps with prompt tokens.
   [[nodiscard]] double learned_rate() const {
     return prefill_time_ > Span{0} ? static_cast<double>(prefill_tokens_) / to_s(prefill_time_) : 0;
   }

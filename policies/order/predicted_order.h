@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// An order by the predicted output length, asked for once, when the request enters the queue.
+// Lengths are predicted once, at arrival.
 class PredictedOrder : public KeyedOrder {
  public:
   [[nodiscard]] bool uses_predictor() const final { return true; }
@@ -20,7 +20,7 @@ class PredictedOrder : public KeyedOrder {
 
  protected:
   [[nodiscard]] std::int64_t predicted(RequestId r) const { return predicted_[index(r)]; }
-  // Predicted tokens still to come. An estimate that is reached is doubled, as ALISE does (2024, arXiv:2410.23537).
+  // A reached estimate is doubled (ALISE, 2024, arXiv:2410.23537).
   [[nodiscard]] std::int64_t remaining(RequestId r) const {
     std::int64_t total = predicted(r);
     while (total <= info(r).output_tokens) total *= 2;

@@ -4,8 +4,8 @@ namespace kvlab {
 
 namespace {
 
-// vLLM's scheduling policy `priority` (vllm/v1/core/sched/request_queue.py and scheduler.py): waiting requests by (priority, arrival), and
-// the running one with the largest gives way when memory runs out. Admission preempts nothing there; `preemptive` lets it.
+// vllm/v1/core/sched/request_queue.py and scheduler.py. The running request with the largest key is preempted when memory runs out.
+// `preemptive` is our extension.
 class Priority final : public KeyedOrder {
  public:
   explicit Priority(Params& p) : preemptive_(p.flag("preemptive", false, "whether a more urgent waiting request preempts a running one")) {}

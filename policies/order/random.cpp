@@ -10,9 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// SGLang's `random` (python/sglang/srt/managers/schedule_policy.py, v0.5.9): the queue is shuffled before every plan. Only the places that
-// a plan looks at are drawn; draws are keyed by the time of the plan and counted in it. Requests that are drawn already are drawn again, so
-// that the queue depends on entries and exits alone, and a plan costs what it looks at.
+// SGLang's `random` (python/sglang/srt/managers/schedule_policy.py, v0.5.9). Only places that a plan looks at are drawn, keyed by its time.
 class Random final : public Order {
  public:
   explicit Random(Params& p) : seed_(p.optional<std::uint64_t>("seed", 1, 0, std::uint64_t{1} << 62, "of the draws")) {}
@@ -34,7 +32,7 @@ class Random final : public Order {
     slots_[index(r)] = {static_cast<std::uint32_t>(queue_.size()), 0};
     queue_.push_back(r);
   }
-  // In proportion to the places that this plan has looked at.
+  // O(places drawn in this plan).
   void erase(RequestId r) override {
     if (!is_waiting(r)) throw InternalError("request is not waiting");
     Slot& slot = slots_[index(r)];
@@ -53,24 +51,24 @@ class Random final : public Order {
 
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
   [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
-  // Another head may fit where this one does not.
+  // Another head may fit.
   [[nodiscard]] Horizon stable_for() const override { return queue_.empty() ? Horizon::whatever_is_cached() : Horizon::none(); }
 
  private:
   struct Slot {
-    std::uint32_t place = 0;     // in queue_
-    std::uint64_t drawn_in = 0;  // the latest plan that drew it, by num_plans_
+    std::uint32_t place = 0;
+    std::uint64_t drawn_in = 0;  // latest plan that drew it, by num_plans_
   };
   [[nodiscard]] bool is_waiting(RequestId r) const {
     return index(r) < slots_.size() && slots_[index(r)].place < queue_.size() && queue_[slots_[index(r)].place] == r;
   }
 
   std::uint64_t seed_;
-  std::uint64_t plan_ = 0, num_plans_ = 1;  // the plan's time; plans so far, from 1
+  std::uint64_t plan_ = 0, num_plans_ = 1;  // time of the plan; plans so far, from 1
   std::vector<RequestId> queue_;
   mutable std::vector<Slot> slots_;       // by slot
-  mutable std::vector<RequestId> drawn_;  // the first places, of this plan
-  mutable std::uint64_t num_draws_ = 0;   // in this plan
+  mutable std::vector<RequestId> drawn_;  // first places of this plan
+  mutable std::uint64_t num_draws_ = 0;
 };
 
 KVLAB_REGISTER(Order, Random, "random", "a random order, drawn anew for every plan",

@@ -1,22 +1,24 @@
 #include <vector>
 
+#include "policies/order/aging.h"
 #include "policies/order/keyed_order.h"
 
 namespace kvlab {
 
 namespace {
 
-// Shortest job first: by predicted output length, by prompt length, or by both. Running requests stay. With a window, requests are cut into
-// groups of that size in the order of their arrival, and only those of one group are sorted: TetriInfer's PrefillSchedBatch (Hu et al.
-// 2024, arXiv:2401.11181, section 3.3.1), which keeps long prompts from waiting forever. A group that is not full is closed when the first
-// of it is taken: later requests belong to the next.
+// With a window, only groups of that many arrivals are sorted: TetriInfer's PrefillSchedBatch (Hu et al. 2024, arXiv:2401.11181,
+// section 3.3.1). Taking a group's first request closes it.
 class Sjf final : public KeyedOrder {
  public:
   explicit Sjf(Params& p)
       : counts_prompt_(p.flag("counts_prompt", false, "whether the prompt is part of the length")),
         counts_output_(p.flag("counts_output", true, "whether the predicted output is part of the length")),
-        window_(p.optional<std::int32_t>(
-            "window", 0, 0, 1 << 20, "so many requests, in order of arrival, are sorted and served before the next; 0: all that wait")) {
+        window_(p.optional<std::int32_t>("window", 0, 0, 1 << 20,
+                                         "so many requests, in order of arrival, are sorted and served before the next; 0: all that wait")),
+        aging_(p) {
+    if (window_ > 0 && aging_.is_on())
+      p.fail_at("aging_per_s", "'window' and 'aging_per_s' both keep long requests from waiting forever: give one of them");
     if (!counts_prompt_ && !counts_output_)
       p.fail_at("counts_output", "'sjf' needs a length to sort by: leave out 'counts_output: false', or add 'counts_prompt: true'");
   }
@@ -27,7 +29,7 @@ class Sjf final : public KeyedOrder {
   void insert(RequestId r, Entry entry) override {
     if (entry == Entry::kArrival) {
       if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
-      jobs_[index(r)] = {next_group(), length_of(r)};
+      jobs_[index(r)] = {next_group(), aging_.key(length_of(r), info(r).arrival)};
     }
     KeyedOrder::insert(r, entry);
   }
@@ -39,7 +41,7 @@ class Sjf final : public KeyedOrder {
  private:
   static constexpr std::int64_t kLengths = std::int64_t{1} << 32;  // more than the longest job
   struct Job {
-    std::int64_t group = 0, length = 0;
+    std::int64_t group = 0, length = 0;  // group is 0 with aging
   };
 
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return jobs_[index(r)].group * kLengths + jobs_[index(r)].length; }
@@ -49,7 +51,6 @@ class Sjf final : public KeyedOrder {
     return output + (counts_prompt_ ? info(r).prompt_tokens : 0);
   }
 
-  // The group of a request that arrives.
   [[nodiscard]] std::int64_t next_group() {
     if (window_ == 0) return 0;
     if (in_group_ == window_) close_group();
@@ -64,9 +65,10 @@ class Sjf final : public KeyedOrder {
 
   bool counts_prompt_, counts_output_;
   std::int32_t window_;
-  std::int64_t group_ = 0;     // of the next arrival
-  std::int32_t in_group_ = 0;  // requests of it so far
-  std::vector<Job> jobs_;      // by slot
+  Aging aging_;
+  std::int64_t group_ = 0;
+  std::int32_t in_group_ = 0;
+  std::vector<Job> jobs_;  // by slot
 };
 
 KVLAB_REGISTER(Order, Sjf, "sjf", "shortest job first, by predicted output or prompt; running requests stay",

@@ -75,7 +75,7 @@ void SwappingOrder::on_plan() {
   bring_back();
 }
 
-// Blocks that the first waiting request takes to enter; 0 where it cannot enter in this plan.
+// 0 if the head cannot enter in this plan.
 std::int64_t SwappingOrder::blocks_of_head() const {
   const RequestId head = at(0);
   const Request& request = info(head);
@@ -87,8 +87,7 @@ void SwappingOrder::sort_last_first(std::vector<RequestId>& requests) const {
   std::sort(requests.begin(), requests.end(), [&](RequestId a, RequestId b) { return precedes(b, a); });
 }
 
-// Those that wait on the GPU leave it. While nothing runs the first one may want a watermark, half of the memory at most, beside its
-// blocks.
+// Paused requests leave. While none runs, the first may also need a watermark of up to half the memory.
 void SwappingOrder::make_room() {
   const bool is_idle = view().running().empty();
   const std::int64_t wanted = std::max(wanted_blocks(), blocks_of_head() + (is_idle ? view().num_blocks() / 2 : 0));
@@ -105,7 +104,7 @@ void SwappingOrder::make_room() {
   }
 }
 
-// There is room for all known tokens of the swapped r beside the blocks that stay free; while nothing runs any room will do.
+// If all known tokens of r fit next to the blocks kept free; any room will do while none runs.
 bool SwappingOrder::may_come_back(RequestId r) const {
   const std::int64_t kept = view().running().empty() ? 0 : wanted_blocks();
   return view().free_blocks() - view().blocks_needed(r, tokens_to_admit(view(), r)) >= kept;
@@ -129,7 +128,7 @@ Preemption SwappingOrder::take_off(std::vector<RequestId>& off) {
   if (soon >= wanted) return Preemption::kSwapAhead;
   due_.assign(view().running().begin(), view().running().end());
   sort_last_first(due_);
-  due_.pop_back();  // somebody continues
+  due_.pop_back();
   for (const RequestId r : due_) {
     const auto held = static_cast<std::int64_t>(info(r).blocks.size());
     if (soon >= wanted || held > cpu_free) break;

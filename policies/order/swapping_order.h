@@ -7,21 +7,19 @@
 
 namespace kvlab {
 
-// A preemptive order that swaps before memory runs out, as FastServe does it (Wu et al. 2023, arXiv:2305.05920; the constants are those of
-// its code). Preempted requests may stay on the GPU (`preemption: keep`). While fewer than max(swap_ahead_blocks, running requests) GPU
-// blocks are free, or too few for the first request that waits, the last ones by the order are copied to CPU memory: those that wait first,
-// then running ones. Steps continue meanwhile, and the blocks are free when the copies end. The first ones in CPU memory come back before a
-// row is free, as long as that number of blocks stays free.
+// Swaps before memory runs out, as FastServe (Wu et al. 2023, arXiv:2305.05920; constants from its code). While fewer than
+// max(swap_ahead_blocks, running requests) GPU blocks are free, or too few for the head, the last requests leave, waiting ones first. The
+// first ones return while that many stay free.
 //
-// While less than `cpu_floor_frac` of the CPU memory is free, requests that were preempted go before new ones, and new ones are held. A
-// request in CPU memory that overtakes nobody is held until that number of blocks stays free: it would be copied out again at once.
+// While less than `cpu_floor_frac` of the CPU memory is free, preempted requests go first and new ones are held. A swapped request that
+// overtakes none is held until that many blocks stay free.
 class SwappingOrder : public KeyedOrder {
  public:
   [[nodiscard]] RequestId at(std::uint32_t position) const final;
   void insert(RequestId r, Entry entry) override;
   void erase(RequestId r) override;
   [[nodiscard]] std::optional<Preemption> overtaking() const final { return mode_; }
-  // By rank; levels and the like may be coarser: goes_before().
+  // By goes_before(), which may be coarser than rank.
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const final {
     return !holds_new(waiting) && goes_before(waiting, running);
   }
@@ -31,7 +29,6 @@ class SwappingOrder : public KeyedOrder {
 
  protected:
   explicit SwappingOrder(Params& p);
-  // The waiting one may take the place of the running one.
   [[nodiscard]] virtual bool goes_before(RequestId waiting, RequestId running) const = 0;
 
  private:
@@ -53,10 +50,10 @@ class SwappingOrder : public KeyedOrder {
   std::uint32_t first_;
   double cpu_floor_;
   bool started_first_ = false;         // in this plan: CPU memory is short
-  std::vector<RequestId> started_;     // that wait and were preempted, in no order
+  std::vector<RequestId> started_;     // waiting and preempted, in no order
   std::vector<std::uint32_t> places_;  // by slot: in started_
   std::vector<RequestId> due_;
-  // A cache of at(), valid while changes() is listed_at_: started_ sorted, and how far it went through the others.
+  // Cache of at(), valid while changes() == listed_at_: sorted started_, and the position in the others.
   mutable std::vector<RequestId> listed_;
   mutable std::uint64_t listed_at_ = UINT64_MAX;
   mutable std::uint32_t new_position_ = 0, base_position_ = 0;

@@ -16,10 +16,8 @@ namespace kvlab {
 
 namespace {
 
-// Virtual token counter (Sheng et al. 2024, arXiv:2401.00588, algorithm 2): each client has a counter of the service it was given, and the
-// client with the smallest goes first, its requests in order of arrival. A client that comes back to an empty queue is lifted to the
-// smallest counter of those that wait, so that it gathers no credit while it is away; where none waits, to the counter of the client whose
-// queue emptied last. Nobody is preempted for another. A client of weight w is charged a w-th of the cost, so that it gets w times as much.
+// Sheng et al. 2024, arXiv:2401.00588, algorithm 2. A client that returns to an empty queue is lifted to the smallest waiting counter, or
+// to that of the client whose queue emptied last. No preemption. Weights divide costs.
 class Vtc final : public Order {
  public:
   explicit Vtc(Params& p)
@@ -85,7 +83,7 @@ class Vtc final : public Order {
 
   void on_admit(RequestId r) override {
     Job& job = jobs_[index(r)];
-    if (job.charged_output >= 0) return;  // it was preempted: the prompt that it pays for is computed once more
+    if (job.charged_output >= 0) return;  // preempted: it pays for its prompt once
     job.charged_output = predicts_ ? predictor().output_tokens(info(r)) : 0;
     charge(job, cost(job, job.charged_output, r));
   }
@@ -103,7 +101,7 @@ class Vtc final : public Order {
     charge(job, cost(job, request.output_tokens, r) - cost(job, job.charged_output, r));
   }
 
-  // The head changes only when the head's client overtakes another one; counters grow in proportion to the running requests of a client.
+  // Changes only when the head's counter passes another's; counters grow linearly.
   [[nodiscard]] Horizon stable_for() const override {
     if (size_ == 0 || active_.size() == 1) return Horizon::whatever_is_cached();
     if (profiled_ || predicts_ || active_.size() > kMostCompared) return Horizon::none();
@@ -124,19 +122,19 @@ class Vtc final : public Order {
   struct Client {
     std::int64_t counter = 0;  // millionths of a weighted token
     double weight = 1;
-    std::int64_t input = 0, output = 0;       // cost of a token to it, weighted sum
-    std::int64_t key = 0;                     // in active_: the counter when it was put there
+    std::int64_t input = 0, output = 0;       // cost per token
+    std::int64_t key = 0;                     // counter when put into active_
     std::map<std::int64_t, RequestId> queue;  // by place
   };
   struct Job {
     std::uint32_t client = 0;
     std::int64_t place = 0;
-    std::int32_t charged_output = -1;  // output tokens that were charged; -1: nothing yet
+    std::int32_t charged_output = -1;  // output tokens charged; -1: none yet
   };
   using Active = std::set<std::pair<std::int64_t, std::uint32_t>>;
 
   static std::int64_t micro(double weight) { return std::llround(weight * 1e6); }
-  // Cost of r's prompt and `output` tokens. A whole number, so that charging it in parts gives the same sum.
+  // An integer: partial charges add up exactly.
   [[nodiscard]] std::int64_t cost(const Job& job, std::int64_t output, RequestId r) const {
     const Client& client = clients_[job.client];
     const std::int64_t prompt = info(r).prompt_tokens;
@@ -165,13 +163,13 @@ class Vtc final : public Order {
     client.counter += amount;
     if (amount == 0 || client.queue.empty()) return;
     has_cursor_ = false;
-    if (amount > 0) return;  // it moves once it is looked at
+    if (amount > 0) return;  // moves when looked at
     active_.erase({client.key, job.client});
     client.key = client.counter;
     active_.emplace(client.key, job.client);
   }
 
-  // Keys in active_ may be smaller than the counters, which grow with every token. The first entry from `at` on that is in place.
+  // Keys may be below their counters. Returns the first entry from `at` on with a current key.
   [[nodiscard]] Active::iterator settled(Active::iterator at) const {
     while (at != active_.end() && clients_[at->second].counter != at->first) {
       const std::uint32_t client = at->second;
@@ -204,15 +202,15 @@ class Vtc final : public Order {
 
   double input_, output_;
   bool profiled_, predicts_;
-  std::unordered_map<std::int64_t, std::uint32_t> numbers_;  // client -> place in clients_
-  mutable std::vector<Client> clients_;                      // their keys are brought up to date as they are looked at
-  mutable Active active_;                                    // clients with waiting requests
-  std::vector<Job> jobs_;                                    // by slot
+  std::unordered_map<std::int64_t, std::uint32_t> numbers_;
+  mutable std::vector<Client> clients_;  // keys are updated lazily
+  mutable Active active_;                // clients with waiting requests
+  std::vector<Job> jobs_;                // by slot
   std::uint32_t size_ = 0;
   std::int64_t front_ = -1, back_ = 0;
-  std::uint32_t last_left_ = kNobody;       // the client whose queue emptied last
+  std::uint32_t last_left_ = kNobody;       // its queue emptied last
   std::map<std::int64_t, double> weights_;  // by client
-  std::vector<std::string> named_;          // the same clients as the experiment writes them
+  std::vector<std::string> named_;          // as in the experiment
   mutable Cursor cursor_;
   mutable bool has_cursor_ = false;
   mutable std::vector<std::int64_t> rates_;

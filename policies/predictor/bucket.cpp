@@ -10,8 +10,7 @@ namespace {
 
 enum BucketDraw : std::uint64_t { kIsRight, kWhich };
 
-// A classifier into length buckets of equal width, as S3's (Jin et al. 2023, arXiv:2306.06000): the estimate is the upper end of the
-// bucket. It is right with a given probability, else any other bucket is as likely.
+// Wrong buckets are equally likely.
 class Bucket final : public Predictor {
  public:
   explicit Bucket(Params& p)

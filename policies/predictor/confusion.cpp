@@ -11,9 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// A classifier with a measured confusion matrix. The file's header is output_tokens and the upper ends of the buckets, ascending; each row
-// has the upper end of the true bucket and the probability of each estimate. The estimate is the upper end of the bucket drawn. Outputs
-// above the last bucket count as in it.
+// File header: output_tokens and the buckets' upper ends, ascending; rows: the true bucket's upper end, then probabilities. Longer outputs
+// count in the last.
 class Confusion final : public Predictor {
  public:
   explicit Confusion(Params& p) {

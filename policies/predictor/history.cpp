@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// The mean output of the latest finished requests of the same client or class on this replica, as the predicting variant of VTC has it
-// (Sheng et al. 2024, arXiv:2401.00588: the last 5 of a client).
+// Outputs on this replica; VTC (Sheng et al. 2024, arXiv:2401.00588) takes a client's last 5.
 class History final : public Predictor {
   enum class Per : std::uint8_t { kAll, kClient, kClass };
 
@@ -48,8 +47,8 @@ class History final : public Predictor {
  private:
   using Group = std::pair<std::int64_t, ClassName>;
   struct Seen {
-    std::vector<std::int32_t> lengths;  // a ring of the latest
-    std::uint32_t next = 0;             // the oldest of a full ring
+    std::vector<std::int32_t> lengths;
+    std::uint32_t next = 0;  // the oldest of a full ring
     std::int64_t sum = 0;
   };
   [[nodiscard]] Group group_of(const Request& r) const {

@@ -8,7 +8,6 @@ namespace kvlab {
 
 namespace {
 
-// The true length times a log-normal error.
 class Lognormal final : public Predictor {
  public:
   explicit Lognormal(Params& p)

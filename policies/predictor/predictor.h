@@ -3,14 +3,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/registry.h"
+#include "base/config/registry.h"
 #include "base/request_facts.h"
 #include "policies/request.h"
 
 namespace kvlab {
 
-// Estimates the output length of a request when it enters the queue, for orders that sort by it. Draws are counter-based, keyed by the
-// request's number: an estimate does not depend on the order in which requests are asked for.
+// Predicts output lengths when requests enter the queue. Draws are keyed by request number.
 class Predictor {
  public:
   virtual ~Predictor() = default;
@@ -18,11 +17,11 @@ class Predictor {
   virtual void set_seed(std::uint64_t seed) { seed_ = seed; }
   // Facts that every request must have.
   [[nodiscard]] virtual std::vector<Fact> needs() const { return {}; }
-  // Its estimates depend on the seed.
+  // Estimates depend on the seed.
   [[nodiscard]] virtual bool is_random() const { return false; }
-  // Output tokens that r will emit in all, at least 1. InputError: it has no estimate of this request.
+  // In total, at least 1. Throws InputError without an estimate of r.
   virtual std::int32_t output_tokens(const Request& r) = 0;
-  // r has emitted its last token; for estimates from experience.
+  // r has emitted its last token.
   virtual void on_finish(const Request& /*r*/) {}
 
  protected:

@@ -9,7 +9,6 @@ namespace kvlab {
 
 namespace {
 
-// Estimates that were made elsewhere: the trace's column predicted_output, or a file.
 class Recorded final : public Predictor {
  public:
   explicit Recorded(Params& p)
@@ -31,7 +30,7 @@ class Recorded final : public Predictor {
   }
 
  private:
-  // Requests may be asked for out of order: the error names the first without a row.
+  // Names the first request without a row, whatever the order of calls.
   [[noreturn]] void fail_missing() const {
     std::uint64_t first = 0;
     while (by_number_.contains(first)) ++first;
@@ -51,7 +50,7 @@ class Recorded final : public Predictor {
     }
   }
 
-  Params params_;  // for errors
+  Params params_;
   std::string name_;
   std::unordered_map<std::uint64_t, std::int32_t> by_number_;
 };

@@ -24,7 +24,7 @@ Readiness ready_to_admit(ReplicaView& view, RequestId r, bool joins) {
   if (info.is_parked || info.in_flight_steps > 0) return Readiness::kLater;
   const bool has_blocks = info.computed_tokens > 0 && !info.is_swapped;
   if (!has_blocks && view.holds(r)) return Readiness::kNoRoom;
-  if (!info.is_swapped) return Readiness::kReady;
+  if (has_blocks) return Readiness::kReady;
   if (!view.try_swap_in(r, info.known_tokens() - info.computed_tokens, joins)) return Readiness::kNoRoom;
   return info.is_parked ? Readiness::kLater : Readiness::kReady;
 }

@@ -10,11 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// Continuous depth-wise batching of a recursive model, whose L layers are one block of K = L / loops layers passed `loops` times. A step
-// runs the block once over all rows, whatever loop each is in. A row that ends its last loop emits, and begins the next token in the next
-// step; waiting requests take free places at once. An output token may leave after an earlier loop. Which do is drawn, and the loss of
-// accuracy is not modelled; nor are LoRA weights of each loop, the test for leaving, and the KV of loops that a token did not reach, which
-// is taken as copied at no cost. KV of every loop is held: blocks have L layers.
+// Early exits are drawn. Not modelled: accuracy, LoRA weights per loop, the exit test, copies of KV to skipped loops. KV of every loop is
+// held: blocks have L layers.
 class DepthWise final : public Scheduler, public DrawsBySeed {
  public:
   explicit DepthWise(Params& p)
@@ -52,7 +49,6 @@ class DepthWise final : public Scheduler, public DrawsBySeed {
   }
 
  private:
-  // Tokens of a request that are under way; 0: none.
   struct Row {
     std::int32_t tokens = 0, loop = 0;
   };
@@ -126,7 +122,7 @@ class DepthWise final : public Scheduler, public DrawsBySeed {
   bool joins_any_;
   std::int32_t budget_tokens_, max_num_seqs_;
   std::uint64_t seed_;
-  std::vector<Row> rows_;  // by request
+  std::vector<Row> rows_;
 };
 
 KVLAB_REGISTER(Scheduler, DepthWise, "depth_wise", "requests at different loops of a recursive model share its block of layers",

@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// A scheduler whose plans depend on the seed of the run derives from this too: runs with other seeds differ.
+// Plans depend on the run's seed.
 class DrawsBySeed {
  public:
   virtual ~DrawsBySeed() = default;

@@ -1,4 +1,3 @@
-// Defaults of schedulers that mirror an engine, where they depend on its version and on the GPU.
 #include <array>
 #include <string>
 
@@ -9,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// vLLM's server on GPUs below 70 GiB and on A100s (vllm/engine/arg_utils.py, get_batch_defaults, v0.19).
+// GPUs below 70 GiB and A100s (vllm/engine/arg_utils.py, get_batch_defaults, v0.19).
 void prefer_vllm_defaults(const EngineSetting& setting, Params& p) {
   p.prefer("async_scheduling", setting.overlaps ? 1 : 0);
   if (setting.has_large_gpu) return;
@@ -17,11 +16,11 @@ void prefer_vllm_defaults(const EngineSetting& setting, Params& p) {
   p.prefer("max_num_seqs", 256);
 }
 
-// SGLang by GPU memory (python/sglang/srt/server_args.py, _handle_gpu_memory_settings, v0.5.9).
+// python/sglang/srt/server_args.py, _handle_gpu_memory_settings, v0.5.9.
 void prefer_sglang_defaults(const EngineSetting& setting, Params& p) {
   struct Tier {
     std::int64_t below_gib;
-    int chunk_tokens, graph_rows, graph_rows_tp4;  // graph_rows_tp4: with tp of 4 and more
+    int chunk_tokens, graph_rows, graph_rows_tp4;  // graph_rows_tp4: tp >= 4
   };
   static constexpr std::array<Tier, 6> kTiers{
       {{20, 2048, 8, 8}, {35, 2048, 24, 80}, {60, 4096, 32, 160}, {90, 8192, 256, 512}, {160, 8192, 256, 512}, {1 << 20, 16384, 512, 512}}};

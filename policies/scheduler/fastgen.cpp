@@ -8,10 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// Dynamic SplitFuse: every forward pass is filled up to the same number of tokens, decodes first, then prompts in order, the
-// last of them cut to fit. No watermark: when nothing at all can be scheduled, the last request that holds KV
-// is flushed and starts over from the end of the queue. Requests that hold KV are in a buffer: begun prompts come first, and a request
-// that is given a token goes to the end.
+// On deadlock the last request that holds KV is flushed to the end of the queue; no watermark. The buffer holds begun prompts first; a
+// request that is given a token goes to the end.
 class FastGen final : public Scheduler {
  public:
   explicit FastGen(Params& p)
@@ -37,15 +35,14 @@ class FastGen final : public Scheduler {
 
   void on_finish(RequestId r) override { std::erase(buffer_, r); }
 
-  // The head still waits for blocks, a row or room in the pass; decodes take the same share of the pass every time.
-  // Fast-forward takes running requests in the order of their admission, which is the buffer's unless a decode was passed over.
+  // Fast-forward uses admission order, the buffer's unless a decode was skipped.
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
     const bool in_order = std::equal(buffer_.begin(), buffer_.end(), view.running().begin(), view.running().end());
     return is_settled_ && in_order ? Horizon::whatever_is_cached() : Horizon::none();
   }
 
  private:
-  // A deadlock, not a wait for a step or a copy under way.
+  // Deadlock: no step or copy is under way.
   [[nodiscard]] bool can_flush(const ReplicaView& view) const {
     const auto is_in_flight = [&](RequestId r) { return view.info(r).in_flight_steps > 0; };
     return is_settled_ && !buffer_.empty() && std::none_of(view.running().begin(), view.running().end(), is_in_flight);
@@ -59,7 +56,7 @@ class FastGen final : public Scheduler {
       if (is_full(step)) return;
       if (view.try_allocate(r, 1)) step.add(r, 1);
     }
-    for (const RequestId r : buffer_) {  // begun prompts come before those that wait
+    for (const RequestId r : buffer_) {
       const std::int32_t m = tokens_at_rest(view, r);
       if (m <= 0 || is_decode(view, r)) continue;
       if (!take_prompt(step, r, m)) return;
@@ -67,7 +64,7 @@ class FastGen final : public Scheduler {
     admit_waiting(step);
   }
 
-  // Takes the part of a prompt that the pass has room for, if there are blocks for all `remaining` tokens of it.
+  // Needs blocks for all of `remaining`.
   bool take_prompt(StepBuilder& step, RequestId r, std::int32_t remaining) const {
     const std::int32_t m = std::min(remaining, forward_tokens_ - step.tokens);
     if (m <= 0 || is_full(step) || step.view.blocks_needed(r, remaining) > step.view.free_blocks()) return false;
@@ -93,7 +90,6 @@ class FastGen final : public Scheduler {
     return step.tokens >= forward_tokens_ || step.num_requests() >= max_num_seqs_;
   }
 
-  // After a step is planned: requests with more of their prompt to come go to the front, those that get a token to the end.
   void reorder(const ReplicaView& view, const StepPlan& plan) {
     const auto is_begun = [&](const StepEntry& e) {
       return view.info(e.request).computed_tokens + e.tokens < view.info(e.request).known_tokens();
@@ -112,8 +108,8 @@ class FastGen final : public Scheduler {
   }
 
   std::int32_t forward_tokens_, max_num_seqs_;
-  std::vector<RequestId> buffer_;               // of the running requests, in the order that the class comment describes
-  std::vector<RequestId> planned_, reordered_;  // while it is reordered
+  std::vector<RequestId> buffer_;
+  std::vector<RequestId> planned_, reordered_;  // scratch
   bool is_settled_ = true;                      // WaitingWalk::is_settled()
 };
 

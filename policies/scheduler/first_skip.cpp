@@ -9,9 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// FiRST: a router of each layer reads the prompt and decides which layers the output of this request passes. Prompts pass all of them. The
-// routers are not computed: each layer of each request is skipped with the same probability, independently, by a draw. A layer's
-// weights are read if one row of the step passes it. Neither the routers' own time nor the loss of accuracy is modelled.
+// Layers are skipped by independent draws; prompts pass all. A layer's weights are read if any row passes it. Router time and accuracy are
+// not modelled.
 class FirstSkip final : public LayerSkipper, public DrawsBySeed {
  public:
   explicit FirstSkip(Params& p)
@@ -48,7 +47,7 @@ class FirstSkip final : public LayerSkipper, public DrawsBySeed {
 
   double skip_frac_;
   std::uint64_t seed_;
-  std::vector<std::optional<LayerSet>> sets_;  // by request
+  std::vector<std::optional<LayerSet>> sets_;
 };
 
 KVLAB_REGISTER(Scheduler, FirstSkip, "first_skip", "each request's output skips layers of its own, over another scheduler's batches",

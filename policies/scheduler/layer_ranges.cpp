@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// No key of a file has a space.
+// Keys in files have no spaces.
 constexpr const char* kLayersTold = "layers of the model";
 constexpr const char* kSeedTold = "seed of the run";
 constexpr const char* kLargeGpuTold = "large gpu";

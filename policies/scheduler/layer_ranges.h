@@ -8,22 +8,19 @@
 
 namespace kvlab {
 
-// Parts that schedulers over layer ranges share. They decide which layers an entry passes, and how long that takes follows. Results say
-// nothing of the accuracy that skipped layers cost.
+// Layer skipping; its effect on accuracy is not modelled.
 
-// Facts of an experiment that its policies are told of (Params::told).
+// Facts for policies (Params::told).
 void tell_setting(const EngineSetting& setting, Params& p);
 EngineSetting told_setting(const Params& p);
 
-// The layers of the experiment's model; kMostLayers while parameters are described. InputError: the scheduler was made without a model, or
-// for one of more than kMostLayers layers.
+// kMostLayers while parameters are described. Throws InputError without a model or above kMostLayers.
 std::int32_t model_layers(const Params& p);
 
-// Lets the scheduler named by `batching` plan, and takes layers out of its entries. Blocks hold all layers, those that are skipped too.
+// Takes layers out of entries planned by scheduler `batching`. Blocks hold all layers.
 class LayerSkipper : public Scheduler {
  public:
   void plan(ReplicaView& view, StepPlan& plan) final;
-  // Entries that skip layers are not looked ahead at.
   [[nodiscard]] Horizon stable_for(const ReplicaView& /*view*/) const final { return Horizon::none(); }
   [[nodiscard]] int pipeline_depth() const final { return inner_->pipeline_depth(); }
   [[nodiscard]] Time wants_plan_at() const final { return inner_->wants_plan_at(); }
@@ -42,17 +39,17 @@ class LayerSkipper : public Scheduler {
  protected:
   explicit LayerSkipper(Params& p);
   [[nodiscard]] std::int32_t layers() const { return layers_; }
-  // Gives entries of a plan their layer_set.
+  // Sets the entries' layer_set.
   virtual void skip(const ReplicaView& view, StepPlan& plan) = 0;
   virtual void forget(RequestId /*r*/) {}  // r left
 
-  // The entry computes one token, which comes after the prompt.
+  // One token after the prompt.
   static bool is_decode(const ReplicaView& view, const StepEntry& entry) {
     return entry.tokens == 1 && view.info(entry.request).computed_tokens >= view.info(entry.request).prompt_tokens;
   }
-  // A set more in the plan; returns the layer_set of its entries.
+  // Returns the layer_set for its entries.
   static std::int32_t add_set(StepPlan& plan, const LayerSet& set);
-  // Refuses a value of `key` that is above the model's layers.
+  // Throws InputError if `value` is above the model's layers.
   void check_layers(const Params& p, const std::string& key, std::int32_t value) const;
 
  private:

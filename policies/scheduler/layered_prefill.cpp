@@ -10,16 +10,14 @@ namespace kvlab {
 
 namespace {
 
-// The largest number of layer groups of a cohort of up to this number of tokens; above the last row: the number of stages.
+// For a cohort of up to `tokens`; above the last row: `stages`.
 struct GroupRow {
   std::int32_t tokens, groups;
 };
 constexpr GroupRow kGroups[] = {{512, 1}, {1024, 2}, {2048, 4}, {4096, 8}};
 
-// Layered prefill: in each step all decodes pass all layers, and a cohort of prompts passes the next group of layers. After the last group
-// its members emit and decode, and the next cohort is formed. A layer's weights are read once per cohort, where chunks of prompts read them
-// once per chunk. Members hold their blocks from the first group on; the hashes of these come with the last, when their KV is complete.
-// Activations that a cohort keeps between steps take no memory here.
+// A cohort reads a layer's weights once. Members hold blocks from the first group on, hashes come with the last. Activations take no
+// memory.
 class LayeredPrefill final : public Scheduler {
  public:
   explicit LayeredPrefill(Params& p)
@@ -48,7 +46,7 @@ class LayeredPrefill final : public Scheduler {
     if (!cohort_.empty()) run_group(step);
   }
 
-  // As of sarathi: a request that still waits needs memory for its whole prompt, or a row.
+  // Waiting requests need a whole prompt's memory, or a row.
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override {
     return is_settled_ && cohort_.empty() ? Horizon::whatever_is_cached() : Horizon::none();
   }
@@ -64,7 +62,7 @@ class LayeredPrefill final : public Scheduler {
   }
   [[nodiscard]] bool decodes(const ReplicaView& view, RequestId r) const { return is_decode(view, r) && !is_member(r); }
 
-  // The largest divisor of `stages` within the row for this number of tokens.
+  // The largest divisor of `stages` allowed.
   [[nodiscard]] std::int32_t groups_for(std::int64_t tokens) const {
     for (const GroupRow& row : kGroups) {
       if (tokens > row.tokens) continue;
@@ -75,7 +73,7 @@ class LayeredPrefill final : public Scheduler {
     return stages_;
   }
 
-  // The last decode gives way; without one, the last request. An order may name another.
+  // Preempts the last decode, or else the last request, or the order's choice.
   RequestId preempt_one(StepBuilder& step) {
     const std::span<const RequestId> running = step.view.running();
     const auto last = std::find_if(running.rbegin(), running.rend(), [&](RequestId r) { return decodes(step.view, r); });
@@ -104,7 +102,7 @@ class LayeredPrefill final : public Scheduler {
     num_groups_ = groups_for(std::int64_t{budget_tokens_} - left_);
   }
 
-  // The rest of a prompt that the last cohort cut. Returns false if it was preempted.
+  // Returns false if it was preempted.
   bool continue_prompt(StepBuilder& step, RequestId r) {
     const std::int32_t rest = tokens_at_rest(step.view, r), m = std::min(rest, left_);
     if (m <= 0) return true;
@@ -121,7 +119,7 @@ class LayeredPrefill final : public Scheduler {
     is_settled_ = walk_waiting(view, is_full, try_admit).is_settled();
   }
 
-  // A request that comes back with all but its last token decodes at once.
+  // A request that lacks only its last token decodes at once.
   bool admit(StepBuilder& step, RequestId r) {
     ReplicaView& view = step.view;
     const std::int32_t rest = view.info(r).known_tokens() - computed_or_cached(view, r), m = std::min(rest, left_);
@@ -155,9 +153,9 @@ class LayeredPrefill final : public Scheduler {
   }
 
   std::int32_t layers_, stages_, budget_tokens_, max_num_seqs_;
-  std::vector<Member> cohort_;  // empty: none is under way
+  std::vector<Member> cohort_;  // empty: none under way
   std::int32_t group_ = 0, num_groups_ = 1;
-  std::int32_t left_ = 0;    // of the budget, while a cohort is formed
+  std::int32_t left_ = 0;
   bool is_settled_ = false;  // WaitingWalk::is_settled()
 };
 

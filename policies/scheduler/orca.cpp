@@ -7,10 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Iteration-level scheduling: every step gives each running request its next token and admits heads with their whole prompt, each with
-// contiguous memory for all that it may ever need. max_num_seqs limits a batch, so a pipeline of n stages runs up to n times that number:
-// requests that are not in flight enter the next batch, and new ones take the rows that are left. Published "Orca"
-// baselines are re-implementations that differ in the memory they reserve, hence the parameter.
+// A pipeline of n stages runs up to n batches of max_num_seqs. Published "Orca" baselines differ in the memory they reserve.
 class Orca final : public Scheduler {
   enum class Reservation : std::uint8_t { kMax, kPow2, kOracle };
 
@@ -36,11 +33,9 @@ class Orca final : public Scheduler {
     walk_waiting(view, is_full, [&](RequestId r) { return admit_reserved(step, r, reserved_tokens(view, r)); });
   }
 
-  // Requests that still wait need a row or memory that only a completion gives back.
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return Horizon::whatever_is_cached(); }
 
  private:
-  // No request is longer than max_model_len or than the memory, so neither is a reservation.
   [[nodiscard]] std::int32_t reserved_tokens(const ReplicaView& view, RequestId r) const {
     const Request& info = view.info(r);
     const std::int64_t final_len = std::int64_t{info.prompt_tokens} + info.output_limit;

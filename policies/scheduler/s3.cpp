@@ -7,12 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// S3 (Jin et al. 2023, arXiv:2306.06000): iteration-level batching in contiguous memory that is reserved for the prompt and the predicted
-// output. The largest reservation that fits enters first, then the next (decreasing first fit). A request that reaches the end of its
-// reservation is preempted, its reservation is doubled, and it is computed again.
-//
-// Sorting by size reorders arrivals. It is done among the first `reorder_requests` of the queue, and nothing overtakes a request that has
-// waited for `window_ms`.
+// Jin et al. 2023, arXiv:2306.06000. Sizes are compared among the first `reorder_requests` of the queue; nothing overtakes a request that
+// has waited for `window_ms`.
 class S3 final : public Scheduler {
  public:
   explicit S3(Params& p)
@@ -40,8 +36,7 @@ class S3 final : public Scheduler {
     admit(step);
   }
 
-  // Requests that wait need memory or a row that a completion gives back, or the end of a reservation. One that a late request keeps out
-  // may become late itself, and go before it.
+  // A request kept out by a late one may become late and overtake it.
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
     if (is_kept_out_) return Horizon::none();
     Horizon horizon = Horizon::whatever_is_cached();
@@ -58,7 +53,7 @@ class S3 final : public Scheduler {
   struct Waiting {
     RequestId request{};
     std::int64_t blocks = 0;
-    bool is_late = false;  // nothing may overtake it
+    bool is_late = false;
   };
 
   [[nodiscard]] bool is_full(const StepBuilder& step) const { return step.num_requests() >= max_num_seqs_; }
@@ -68,7 +63,7 @@ class S3 final : public Scheduler {
     view.preempt(r, Preemption::kRecompute);
   }
 
-  // Blocks to reserve for r: whole ones, and never more than the longest request or the memory has.
+  // Capped by the longest request and the memory.
   std::int64_t blocks_for(ReplicaView& view, RequestId r) {
     if (tokens_.size() <= index(r)) tokens_.resize(index(r) + 1);
     std::int64_t& tokens = tokens_[index(r)];
@@ -77,7 +72,7 @@ class S3 final : public Scheduler {
     return std::min(view.blocks_for(r, static_cast<std::int32_t>(tokens)), view.num_blocks());
   }
 
-  // Late ones come first and in the order of the queue, the others by size.
+  // Late ones first, by queue; others by size.
   void sort_waiting(ReplicaView& view) {
     waiting_.clear();
     for (std::uint32_t i = 0; i < std::min(reorder_, view.num_waiting()); ++i) {
@@ -113,7 +108,7 @@ class S3 final : public Scheduler {
   std::vector<std::int64_t> tokens_;  // by slot: reservation; 0: not predicted yet
   std::vector<Waiting> waiting_;
   std::vector<RequestId> running_;
-  bool is_kept_out_ = false;  // a request that is not late waits because of one that is
+  bool is_kept_out_ = false;  // a request waits because of a late one
 };
 
 KVLAB_REGISTER(Scheduler, S3, "s3", "memory reserved for the predicted output, decreasing first fit; twice as much when it is not enough",

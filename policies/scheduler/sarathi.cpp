@@ -10,8 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Stall-free batching: decodes first, then chunks of prompts up to a token budget tau. Memory for a whole prompt
-// is taken with its first chunk.
+// The first chunk takes memory for the whole prompt.
 class Sarathi final : public Scheduler {
  public:
   explicit Sarathi(Params& p)
@@ -51,15 +50,14 @@ class Sarathi final : public Scheduler {
     admit_waiting(step);
   }
 
-  // Requests that still wait after a step of decodes alone wait for memory, rows or budget: free memory only shrinks until a request
-  // finishes, and the decodes use the same budget again. A dynamic budget is higher for a prompt with fewer hits.
+  // Nothing is freed until a request finishes. A dynamic budget is higher for a prompt with fewer hits.
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override {
     if (!is_settled_) return Horizon::none();
     return stages_ > 0 ? Horizon::unlimited() : Horizon::whatever_is_cached();
   }
 
  private:
-  // Budget of a step for a prompt of which `computed` tokens are done: a line from high to low in equal stages, rounded to 32.
+  // Linear in equal stages, rounded to 32.
   [[nodiscard]] std::int32_t budget_at(std::int32_t computed) const {
     if (stages_ == 0) return budget_tokens_;
     const std::int32_t stage_tokens = ceil_div(span_tokens_, stages_);
@@ -106,7 +104,7 @@ class Sarathi final : public Scheduler {
 
   bool admit(StepBuilder& step, RequestId r) {
     const Request& info = step.view.info(r);
-    const bool is_fresh = info.computed_tokens == 0;  // else it came back from host memory and holds the blocks it needs
+    const bool is_fresh = info.computed_tokens == 0;  // false: swapped in, so it holds its blocks
     const std::int32_t computed = computed_or_cached(step.view, r);
     const std::int32_t left = info.known_tokens() - computed;
     const std::int32_t m = std::min(left, budget_at(computed) - step.tokens);

@@ -9,10 +9,9 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kFewestSeqs = 2048, kMostSeqs = 4096;  // SGLang's limits of max_running_requests where it is not given
+constexpr std::int32_t kFewestSeqs = 2048, kMostSeqs = 4096;  // SGLang's limits if unset
 
-// The share of their remaining output that running requests are expected to emit: it falls with every decode step, and rises when
-// memory runs out (SGLang's new_token_ratio).
+// SGLang's new_token_ratio: falls with every decode step, rises when memory runs out.
 class OutputShare {
  public:
   explicit OutputShare(Params& p) {
@@ -37,12 +36,11 @@ class OutputShare {
  private:
   double start_ = 0, least_ = 0, fall_ = 0;  // fall_: per step
   double from_ = 0;
-  std::int64_t steps_ = 0;  // decode steps since it was from_
+  std::int64_t steps_ = 0;  // since from_
 };
 
-// SGLang 0.5 (Zheng et al. 2023, arXiv:2312.07104; python/sglang/srt/managers/schedule_policy.py, PrefillAdder, scheduler.py and
-// schedule_batch.py, retract_decode, as of v0.5.9). A step prefills or decodes, prompts first. A prompt enters if memory holds it, its
-// own output and the expected output of running requests. At most one prompt is cut, and continues in the next step.
+// SGLang v0.5.9 (Zheng et al. 2023, arXiv:2312.07104; python/sglang/srt/managers/schedule_policy.py, PrefillAdder, scheduler.py and
+// schedule_batch.py, retract_decode). At most one prompt is cut.
 class SgLang final : public Scheduler {
  public:
   explicit SgLang(Params& p)
@@ -68,7 +66,7 @@ class SgLang final : public Scheduler {
             "largest_graph_tokens", 256, 0, 1 << 20,
             "largest CUDA-graph size of a decode step (cuda_graph_max_bs); 0: eager mode. Default by GPU memory and tp: 8 to 512")) {}
 
-  // Capture sizes 1, 2, 4, 8, 12, then every 8 to 256, every 16 to 512, every 32; steps with prompts run without a graph.
+  // Captured: 1, 2, 4, 8, 12, then every 8 to 256, every 16 to 512, every 32; steps with prompts use no graph.
   [[nodiscard]] std::int32_t padded_tokens(std::int32_t tokens) const override {
     if (!decodes_ || tokens > largest_graph_ || tokens <= 2) return tokens;
     const std::int32_t step = tokens <= 16 ? 4 : tokens <= 256 ? 8 : tokens <= 512 ? 16 : 32;
@@ -114,17 +112,16 @@ class SgLang final : public Scheduler {
   void on_repeat(std::int64_t plans) override { share_.fall(plans); }
   void on_finish(RequestId /*r*/) override { has_left_ = true; }
 
-  // A full batch admits no request until one leaves, at any share and with any cache.
+  // A full batch admits none until one leaves.
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
     return decodes_ && (is_full_ || view.num_waiting() == 0) ? Horizon::whatever_is_cached() : Horizon::none();
   }
 
  private:
-  // Room of a step for prompts.
   struct Room {
     std::int32_t input = 0, chunk = 0;  // tokens
-    double reserved = 0;                // tokens of free memory that are spoken for
-    std::int32_t decodes = 0;           // rows that join the step
+    double reserved = 0;                // free tokens already claimed
+    std::int32_t decodes = 0;
 
     void take(std::int32_t tokens, double output) {
       input -= tokens;
@@ -137,7 +134,6 @@ class SgLang final : public Scheduler {
     const Request& info = view.info(r);
     return info.output_tokens + info.in_flight_tokens > 0 && view.needed_tokens(r) <= 1;
   }
-  // With one step in flight at most, a request waits for its output.
   [[nodiscard]] std::int32_t needed(const ReplicaView& view, RequestId r) const {
     return overlaps_ ? view.needed_tokens(r) : tokens_at_rest(view, r);
   }
@@ -174,13 +170,13 @@ class SgLang final : public Scheduler {
     return room;
   }
 
-  // SGLang has one cut prompt at most. A KV policy may swap requests, and these come back with a part of their prompts too.
+  // Swapped requests may return with a part of their prompts.
   void continue_prompts(StepBuilder& step, Room& room) const {
     for (const RequestId r : step.view.running())
       if (!is_decoding(step.view, r)) continue_prompt(step, r, room);
   }
 
-  // Without room for its next chunk it waits: decodes continue and make room.
+  // Waits if its next chunk has no room.
   void continue_prompt(StepBuilder& step, RequestId r, Room& room) const {
     ReplicaView& view = step.view;
     const std::int32_t left = needed(view, r);
@@ -206,11 +202,10 @@ class SgLang final : public Scheduler {
     };
     const WaitingWalk walk = walk_waiting(view, is_full, try_admit);
     const bool is_used_up = step.num_requests() > 0 && free_tokens(view) <= room.reserved;
-    // Requests that were passed over come back as soon as their copies or steps end.
     is_full_ = (no_memory || is_used_up || walk.end == WaitingWalk::End::kFull) && walk.is_settled() && !view.running().empty();
   }
 
-  // From CPU memory, where a KV policy had it: it has its blocks. The next decode step has its token, this step a chunk of its prompt.
+  // A prompt continues in this step, an output in the next decode step.
   Admission let_return(StepBuilder& step, RequestId r, Room& room) {
     step.view.admit(r);
     if (!is_decoding(step.view, r)) {
@@ -220,11 +215,11 @@ class SgLang final : public Scheduler {
     return Admission::kLeft;
   }
 
-  enum class Entry : std::uint8_t { kAdmitted, kNoMemory, kNoTokens };  // kNoMemory: the batch is full
+  enum class Entry : std::uint8_t { kAdmitted, kNoMemory, kNoTokens };
 
   Entry admit(StepBuilder& step, RequestId r, Room& room) {
     ReplicaView& view = step.view;
-    const bool is_alone = view.running().empty();  // it would wait forever for more room
+    const bool is_alone = view.running().empty();  // more room never comes
     if (!is_alone && free_tokens(view) <= room.reserved) return Entry::kNoMemory;
     if (room.input <= 0 || room.chunk <= 0) return Entry::kNoTokens;
     const std::int32_t left = view.info(r).known_tokens() - view.lookup(r);
@@ -235,7 +230,7 @@ class SgLang final : public Scheduler {
     std::int32_t m = left;
     if (left > room.chunk) m = whole_blocks(view, room.chunk);
     if (m <= 0 && step.num_requests() > 0) return Entry::kNoTokens;
-    if (m <= 0) m = room.chunk;  // smaller than a block
+    if (m <= 0) m = room.chunk;  // chunk below a block
     if (!view.try_allocate(r, m)) return Entry::kNoMemory;
     view.admit(r);
     step.add(r, m);
@@ -246,7 +241,7 @@ class SgLang final : public Scheduler {
 
   static std::int32_t whole_blocks(const ReplicaView& view, std::int32_t tokens) { return tokens - tokens % view.block_tokens(); }
 
-  // Decodes of a step of prompts: those that find no block wait for the next step.
+  // Adds decodes to a step of prompts; those without a block wait.
   void join_decodes(StepBuilder& step) const {
     const std::int32_t prompts = step.num_requests();
     for (const RequestId r : step.view.running()) {
@@ -272,7 +267,7 @@ class SgLang final : public Scheduler {
     if (has_left_ || step.num_preempted > 0) is_full_ = has_left_ = false;
   }
 
-  // Cut prompts hold all of the memory.
+  // Cut prompts hold all memory.
   static bool is_stuck(const ReplicaView& view) {
     return num_running(view) > 1 &&
            std::none_of(view.running().begin(), view.running().end(), [&](RequestId r) { return view.info(r).in_flight_steps > 0; });
@@ -289,7 +284,7 @@ class SgLang final : public Scheduler {
     return true;
   }
 
-  // For more decode steps than the next, once a request is retracted.
+  // After a retraction: room for room_steps_ decode steps.
   [[nodiscard]] bool has_room(ReplicaView& view) const {
     if (room_steps_ == 1) return true;
     std::int64_t blocks = 0;
@@ -297,8 +292,7 @@ class SgLang final : public Scheduler {
     return blocks <= view.free_blocks();
   }
 
-  // The request with the fewest emitted tokens, of these the one with the longest prompt, of these the last; a cut prompt only if no
-  // other is left.
+  // Fewest emitted tokens, then longest prompt, then last; a cut prompt only if no other is left.
   static void retract_one(StepBuilder& step) {
     ReplicaView& view = step.view;
     const auto rank = [&](RequestId r) {
@@ -325,7 +319,6 @@ class SgLang final : public Scheduler {
     return found == running.rend() ? kNoRequest : *found;
   }
 
-  // The emitted part of the outputs of those that still run, some steps ahead.
   [[nodiscard]] double share_after_retraction(const ReplicaView& view) const {
     double emitted = 0, all = 1;
     for (const RequestId r : view.running()) {
@@ -343,11 +336,11 @@ class SgLang final : public Scheduler {
   std::int32_t clip_tokens_, max_new_tokens_, margin_steps_, room_steps_;
   bool overlaps_;
   std::int32_t largest_graph_;
-  bool is_full_ = false;   // no request is admitted before one leaves
-  bool has_left_ = false;  // one did since the latest decode step; the next one clears is_full_, so that admission comes a step later
-  bool has_cut_ = false;   // some running requests have more of their prompts to come
-  bool decodes_ = false;   // the latest plan holds decodes alone
-  std::vector<RequestId> order_;  // running, as decode() began
+  bool is_full_ = false;   // none is admitted before one leaves
+  bool has_left_ = false;  // the next decode step clears is_full_, so admission comes a step later
+  bool has_cut_ = false;
+  bool decodes_ = false;
+  std::vector<RequestId> order_;
 };
 
 KVLAB_REGISTER(Scheduler, SgLang, "sglang", "prompts before decodes, admission by expected output, retraction of the youngest outputs",

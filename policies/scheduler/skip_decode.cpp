@@ -7,9 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// SkipDecode: the token at output position t passes D(t) layers, the first ones and the last ones of the model. D falls along a line, so a
-// layer that is passed at t was passed at every position before, and its KV is complete. All rows at one position have the same D; rows at
-// other positions share the layers that both pass. The loss of accuracy by skipped layers is not modelled.
+// Position t passes the first and last D(t) layers. D falls linearly, so KV of a passed layer is complete. Accuracy is not modelled.
 class SkipDecode final : public LayerSkipper {
  public:
   explicit SkipDecode(Params& p)
@@ -46,7 +44,7 @@ class SkipDecode final : public LayerSkipper {
   }
 
   void skip(const ReplicaView& view, StepPlan& plan) override {
-    std::array<std::int32_t, kMostLayers + 1> set_with{};  // by the number of layers; 0: not in the plan
+    std::array<std::int32_t, kMostLayers + 1> set_with{};  // by number of layers; 0: none
     for (StepEntry& entry : plan.entries) {
       const Request& r = view.info(entry.request);
       const std::int32_t count = is_decode(view, entry) ? layers_at(r.computed_tokens - r.prompt_tokens) : most_layers_;

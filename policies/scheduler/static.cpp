@@ -6,8 +6,6 @@ namespace kvlab {
 
 namespace {
 
-// Request-level batching as in FasterTransformer: a batch is formed while nothing runs, its prompts are padded to the longest
-// of them, and it keeps its number of rows until its last member is done.
 class Static final : public Scheduler {
  public:
   explicit Static(Params& p)
@@ -30,7 +28,6 @@ class Static final : public Scheduler {
     }
   }
 
-  // Nobody joins a batch, and its memory is reserved: it continues until a member finishes.
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return Horizon::whatever_is_cached(); }
 
   [[nodiscard]] Time wants_plan_at() const override { return window_ends_; }
@@ -76,8 +73,7 @@ class Static final : public Scheduler {
         view, [] { return false; }, reject_if_too_long);
   }
 
-  // Finished members keep their row of the linear layers; FasterTransformer's attention kernel returns at once for them
-  // (decoder_masked_multihead_attention_template.hpp, `params.finished`), so they read no KV.
+  // Finished members keep their row but read no KV (FasterTransformer, decoder_masked_multihead_attention_template.hpp, `params.finished`).
   void decode(ReplicaView& view, StepPlan& plan) {
     for (const RequestId r : view.running())
       if (const std::int32_t m = tokens_at_rest(view, r); m > 0) plan.add(r, m);
@@ -88,7 +84,7 @@ class Static final : public Scheduler {
   std::int32_t max_batch_, max_len_;
   Span window_;
   Time window_ends_ = kNever;
-  std::size_t rows_ = 0;  // of the batch in progress, finished members included
+  std::size_t rows_ = 0;  // finished members included
 };
 
 KVLAB_REGISTER(Scheduler, Static, "static", "request-level batches with padded prompts, run until all members are done",

@@ -8,8 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Unified layer skipping: a target speed-up s keeps round(L / s) layers, evenly spread, the first and the last among them. Every token of
-// every prompt and output passes the same ones, so KV is complete. The loss of accuracy by skipped layers is not modelled.
+// Every token passes round(L / s) layers, first and last included. Accuracy is not modelled.
 class UnifiedSkip final : public LayerSkipper {
  public:
   explicit UnifiedSkip(Params& p)
@@ -24,7 +23,7 @@ class UnifiedSkip final : public LayerSkipper {
   }
 
  private:
-  // Layer number i of `kept`: i (L - 1) / (kept - 1), rounded.
+  // Layer i of `kept`: i (L - 1) / (kept - 1), rounded.
   [[nodiscard]] std::int32_t place_of(std::int32_t i, std::int32_t kept) const {
     return (2 * i * (layers() - 1) + (kept - 1)) / (2 * (kept - 1));
   }

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// vLLM's first scheduler: a step either prefills new prompts or decodes, prompts first; swapped requests come before new
-// ones. Running requests are taken in order of arrival (or as the experiment's order has it), victims from its end.
+// Swapped requests come before new ones. Victims come from the end of the experiment's order.
 class VllmV0 final : public Scheduler {
  public:
   explicit VllmV0(Params& p)
@@ -37,7 +36,7 @@ class VllmV0 final : public Scheduler {
   }
 
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
-    // Fast-forward takes running requests in order of admission, plan() in the experiment's order.
+    // Fast-forward uses admission order, plan() the experiment's.
     return is_settled_ && in_order(view, view.running()) ? Horizon::whatever_is_cached() : Horizon::none();
   }
 
@@ -48,7 +47,7 @@ class VllmV0 final : public Scheduler {
     return std::is_sorted(requests.begin(), requests.end(), [&](RequestId a, RequestId b) { return view.precedes(a, b); });
   }
 
-  // Requests whose copy has ended run again; the next decode step has their token.
+  // The next decode step has their token.
   void admit_returned(ReplicaView& view) {
     for (std::size_t i = 0; i < swapped_.size();) {
       const Request& info = view.info(swapped_[i]);
@@ -61,8 +60,7 @@ class VllmV0 final : public Scheduler {
     }
   }
 
-  // Requests from other replicas hold blocks that swapped requests may wait for, so they do not wait for these. They are at the head of the
-  // queue. A request of swapped_ is either passed (its copy is under way, and it has a row) or ends the walk.
+  // Requests from other replicas do not wait for swapped ones, which may wait for their blocks.
   void admit_imported(StepBuilder& step) {
     ReplicaView& view = step.view;
     const auto is_parked = [&](RequestId r) { return view.info(r).is_parked; };
@@ -77,12 +75,12 @@ class VllmV0 final : public Scheduler {
       }
       if (info.is_swapped || info.computed_tokens == 0 || info.in_flight_steps > 0) return;
       if (info.output_tokens == 0 && !fits_budget(step, info.known_tokens() - info.computed_tokens)) return;
-      view.admit(r);  // the next decode step has its token
+      view.admit(r);
       if (info.output_tokens == 0) add_rest(step, r);
     }
   }
 
-  // A prompt whose first tokens came from a store has its blocks already.
+  // Its blocks came from a store.
   static void add_rest(StepBuilder& step, RequestId r) {
     const std::int32_t m = step.view.info(r).known_tokens() - step.view.info(r).computed_tokens;
     if (!step.view.try_allocate(r, m)) throw InternalError("vllm_v0: a prompt from a store lost its blocks");
@@ -131,7 +129,7 @@ class VllmV0 final : public Scheduler {
     return nullptr;
   }
 
-  // True: a request was preempted.
+  // Returns true if a request was preempted.
   bool decode(ReplicaView& view, StepPlan& plan) {
     const auto precedes = [&](RequestId a, RequestId b) { return view.precedes(a, b); };
     order_.assign(view.running().begin(), view.running().end());
@@ -152,7 +150,7 @@ class VllmV0 final : public Scheduler {
     return victim;
   }
 
-  // As vLLM: one block more than it had. While no request runs nothing else would make room, so r comes back as soon as it fits.
+  // As vLLM: one block more than it had.
   [[nodiscard]] bool keeps_watermark(ReplicaView& view, RequestId r) const {
     const Request& info = view.info(r);
     if (view.running().empty() || !info.is_swapped || info.is_parked) return true;
@@ -177,10 +175,10 @@ class VllmV0 final : public Scheduler {
   Watermark watermark_;
   bool counts_padded_;
   Preemption preemption_;
-  std::deque<RequestId> swapped_;  // first come, first back; in the waiting queue as well until they run again
-  std::vector<RequestId> order_;   // running, sorted
-  std::int64_t longest_ = 0;       // new tokens of the longest prompt in the step
-  bool is_settled_ = true;         // waiting requests wait for memory or rows that only a completion gives back
+  std::deque<RequestId> swapped_;  // FIFO; also in the waiting queue
+  std::vector<RequestId> order_;
+  std::int64_t longest_ = 0;  // of the step's prompts
+  bool is_settled_ = true;
 };
 
 KVLAB_REGISTER(Scheduler, VllmV0, "vllm_v0", "prefill-only steps before decode-only steps, watermark, recompute or swap",

@@ -9,12 +9,10 @@ namespace kvlab {
 
 namespace {
 
-// Defaults of vLLM's server on large GPUs; engine_defaults.cpp has those of small ones.
+// Large GPUs; small ones: engine_defaults.cpp.
 constexpr std::int32_t kLargeGpuTokens = 8192, kLargeGpuSeqs = 1024;
 
-// vLLM's v1 scheduler as of v0.19 (Kwon et al. 2023, arXiv:2309.06180, for the engine; vllm/v1/core/sched/scheduler.py for the
-// rules). There are no prefill and decode phases: every running request catches up to its known tokens under one token
-// budget, then waiting ones are admitted until something does not fit.
+// vLLM v0.19 (Kwon et al. 2023, arXiv:2309.06180; vllm/v1/core/sched/scheduler.py).
 class VllmV1 final : public Scheduler {
  public:
   explicit VllmV1(Params& p)
@@ -68,7 +66,7 @@ class VllmV1 final : public Scheduler {
 
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override {
     if (!is_settled_) return Horizon::none();
-    // A first chunk on top of fewer hits takes fewer blocks, and a prompt that may not be cut can outgrow the budget.
+    // With fewer hits, a first chunk takes less and an uncut prompt can outgrow the budget.
     return reserve_full_prompt_ && chunked_prefill_ ? Horizon::whatever_is_cached() : Horizon::unlimited();
   }
 
@@ -93,7 +91,7 @@ class VllmV1 final : public Scheduler {
     });
   }
 
-  // Without budget or rows even a request that comes back from host memory cannot enter.
+  // Without budget or rows swapped-in requests wait, too.
   void admit_waiting(StepBuilder& step) {
     ReplicaView& view = step.view;
     const auto is_full = [&] { return left(step) <= 0 || num_running(view) >= max_num_seqs_; };
@@ -122,7 +120,7 @@ class VllmV1 final : public Scheduler {
   std::int32_t budget_tokens_, max_num_seqs_, long_prefill_tokens_;
   bool chunked_prefill_, reserve_full_prompt_, async_;
   std::int32_t largest_graph_;
-  bool is_settled_ = false;  // waiting requests cannot enter before blocks, rows or budget come back
+  bool is_settled_ = false;
 };
 
 KVLAB_REGISTER(Scheduler, VllmV1, "vllm_v1", "one token budget for running and waiting requests, recompute preemption",

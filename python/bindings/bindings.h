@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// One function per file of bindings. Each adds its part to the module kvlab._kvlab.
-void bind_program(nanobind::module_& m);   // the command line, and where the program's data is
+// Each adds its file's part to the module kvlab._kvlab.
+void bind_program(nanobind::module_& m);   // command line, data folder
 void bind_sweeps(nanobind::module_& m);    // experiments and comparisons
 void bind_policies(nanobind::module_& m);  // policies written in Python
 

@@ -22,10 +22,10 @@ constexpr std::array<std::pair<const char*, void (*)(const PolicyPtr&)>, 5> kPol
                                                                                              {"block cache", add_block_cache},
                                                                                              {"dispatcher", add_dispatcher}}};
 
-// Changed with the GIL alone: uses that have begun, and those of them that may run.
+// Guarded by the GIL.
 int num_policy_uses = 0, num_ready_uses = 0;
 
-// Returns {name: text} of all policies. Never destroyed: the interpreter ends before it.
+// Callable: {name: text} of all policies. Never destroyed, since the interpreter ends first.
 nb::object& policy_texts() {
   static auto* const callable = new nb::object();
   return *callable;
@@ -49,10 +49,10 @@ void forget_all() {
 }  // namespace
 
 PolicyUse::PolicyUse() {
-  ++num_policy_uses;  // first, since other threads of Python may run while it makes the texts
+  ++num_policy_uses;  // before texts_of_policies(), which may run other Python threads
   try {
     const nb::dict texts = num_ready_uses == 0 ? texts_of_policies() : nb::dict();
-    if (num_ready_uses == 0)  // still: no run reads the sources
+    if (num_ready_uses == 0)  // recheck: no run reads the sources
       for (const auto& [name, text] : texts) set_running_source("python:" + nb::cast<std::string>(name), nb::cast<std::string>(text));
   } catch (...) {
     --num_policy_uses;

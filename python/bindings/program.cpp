@@ -8,7 +8,7 @@
 
 #include "app/cli.h"
 #include "app/results/results.h"
-#include "app/runs/stop_signals.h"
+#include "app/runs/sweep/stop_signals.h"
 #include "base/data_root.h"
 #include "bindings/bindings.h"
 #include "bindings/policies/policy_use.h"
@@ -23,7 +23,7 @@ std::tuple<int, std::string, std::string> call_program(const std::vector<std::st
   std::ostringstream out, err;
   const PolicyUse use;
   const nb::gil_scoped_release released;
-  stop_requested() = false;  // an earlier call may have been interrupted
+  stop_requested() = false;  // from an interrupted call
   const int status = run_cli(arguments, out, err);
   return {status, out.str(), err.str()};
 }

@@ -4,13 +4,16 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
 #include "app/compare/compare.h"
-#include "app/runs/seeds.h"
-#include "app/runs/stop_signals.h"
-#include "app/runs/sweep.h"
+#include "app/results/folder_state.h"
+#include "app/results/text_file.h"
+#include "app/runs/sweep/seeds.h"
+#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/sweep/sweep.h"
 #include "bindings/bindings.h"
 #include "bindings/policies/policy_use.h"
 #include "bindings/policies/python_policy.h"
@@ -23,18 +26,18 @@ namespace {
 
 // One call of kvlab.run().
 struct PythonSweep {
-  std::string file, shard;
+  std::string file, text, shard;  // text: of an experiment given as a mapping
   std::vector<std::string> set;
   SweepOptions options;
 };
 
-// Result of one call: the exit status of `kvlab run --quiet`, its lines on stderr and remarks on seeds, and the results folder.
+// Exit status of `kvlab run --quiet`, its stderr and remarks on seeds, and the results folder.
 struct PythonOutcome {
   int status = 0;
   std::string folder, err;
 };
 
-// A listener for the sweep's thread. An exception of the callable is printed and does not end the sweep.
+// Called on the sweep's thread. Exceptions of the callable are printed.
 ProgressListener listener_of(const nb::object& callable) {
   if (callable.is_none()) return {};
   return [&callable](const SweepProgress& at) {
@@ -47,13 +50,33 @@ ProgressListener listener_of(const nb::object& callable) {
   };
 }
 
-PythonOutcome run_released(PythonSweep sweep) {
-  const nb::gil_scoped_release released;
-  stop_requested() = false;  // an earlier call may have been interrupted
+// Calls `taken` with the locked results folder. Exceptions are printed.
+std::function<void(const std::filesystem::path&)> taker_of(const nb::object& taken) {
+  return [&taken](const std::filesystem::path& folder) {
+    const nb::gil_scoped_acquire held;
+    try {
+      taken(folder.string());
+    } catch (nb::python_error& e) {
+      e.discard_as_unraisable("kvlab.run()");
+    }
+  };
+}
+
+// Writes a faulty experiment's file, to which the message refers, unless another kvlab uses the folder.
+void write_refused(const PythonSweep& sweep) {
+  const std::filesystem::path file = std::filesystem::absolute(sweep.file);  // a bare name has no folder
+  if (sweep.text.empty() || is_locked(file.parent_path() / file.stem())) return;
+  std::error_code unmade;  // replace_file() reports it
+  std::filesystem::create_directories(file.parent_path(), unmade);
+  replace_file(file, sweep.text);
+}
+
+PythonOutcome run_loaded(PythonSweep sweep) {
   if (!sweep.shard.empty()) sweep.options.shard = parse_shard(sweep.shard);
-  Experiment experiment = load_experiment(sweep.file, sweep.set);
+  sweep.options.writes_file = !sweep.text.empty();
+  Experiment experiment = sweep.text.empty() ? load_experiment(sweep.file, sweep.set) : parse_experiment(sweep.text, sweep.file, sweep.set);
   std::ostringstream out, err;
-  err << drop_idle_seeds(experiment);  // the remark, a line
+  err << drop_idle_seeds(experiment);  // one line
   const std::filesystem::path whole = results_folder(experiment, sweep.options.out);
   PythonOutcome outcome;
   outcome.folder = (sweep.options.shard ? shard_folder(whole, *sweep.options.shard) : whole).string();
@@ -62,16 +85,28 @@ PythonOutcome run_released(PythonSweep sweep) {
   return outcome;
 }
 
-nb::tuple run_experiment_file(const std::string& file, const std::vector<std::string>& set, const std::string& out, int jobs, bool force,
-                              bool join, const std::string& shard, bool fast_forward, const nb::object& progress,
-                              const nb::dict& tracebacks) {
+PythonOutcome run_released(PythonSweep sweep) {
+  const nb::gil_scoped_release released;
+  stop_requested() = false;  // from an interrupted call
+  try {
+    return run_loaded(sweep);
+  } catch (const InputError&) {
+    write_refused(sweep);
+    throw;
+  }
+}
+
+nb::tuple run_experiment_file(const std::string& file, const std::string& text, const std::vector<std::string>& set, const std::string& out,
+                              int jobs, bool force, bool join, const std::string& shard, bool fast_forward, const nb::object& progress,
+                              const nb::dict& tracebacks, const nb::object& taken) {
   PythonSweep sweep;
-  sweep.file = file, sweep.shard = shard, sweep.set = set;
+  sweep.file = file, sweep.text = text, sweep.shard = shard, sweep.set = set;
   sweep.options.out = out, sweep.options.jobs = jobs, sweep.options.force = force, sweep.options.join = join;
   sweep.options.fast_forward = fast_forward;
   sweep.options.quiet = true;
-  sweep.options.names_results = false;  // that is for the front door
+  sweep.options.names_results = false;  // only for the command line
   sweep.options.on_progress = listener_of(progress);
+  sweep.options.on_written = taker_of(taken);
   const TracebackListener listener(tracebacks);
   const PolicyUse use;
   const PythonOutcome outcome = run_released(std::move(sweep));
@@ -97,9 +132,11 @@ nb::list compared_rows(const std::string& folder_a, const std::string& folder_b,
 }  // namespace
 
 void bind_sweeps(nb::module_& m) {
-  m.def("run", &run_experiment_file, nb::arg("file"), nb::arg("set"), nb::arg("out"), nb::arg("jobs"), nb::arg("force"), nb::arg("join"),
-        nb::arg("shard"), nb::arg("fast_forward"), nb::arg("progress").none(), nb::arg("tracebacks"),
-        "`kvlab run --quiet`. Returns (exit status, results folder, stderr). progress: None, or called with (runs done, runs, requests, "
+  m.def("run", &run_experiment_file, nb::arg("file"), nb::arg("text"), nb::arg("set"), nb::arg("out"), nb::arg("jobs"), nb::arg("force"),
+        nb::arg("join"), nb::arg("shard"), nb::arg("fast_forward"), nb::arg("progress").none(), nb::arg("tracebacks"), nb::arg("taken"),
+        "`kvlab run --quiet`. Returns (exit status, results folder, stderr). text: of an experiment without a file, which is written to it "
+        "once the results folder is locked; else \"\". taken: called with the results folder while it is locked. progress: None, or called "
+        "with (runs done, runs, requests, "
         "seconds) from another thread. tracebacks: gets those of exceptions in policies, by the first line of the message.");
   m.def("compared", &compared_rows, nb::arg("folder_a"), nb::arg("folder_b"), nb::arg("every"),
         "Rows (configuration, metric, pairs, mean of A, mean of B, mean of B - A, half width of its 95 % interval or None).");

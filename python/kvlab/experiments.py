@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
@@ -16,31 +18,44 @@ from kvlab.results import Results
 from kvlab.yaml_text import document, overrides
 
 Experiment = Union[str, "PathLike[str]", Mapping[str, Any]]
+_UNMET = 3  # exit status where a limit of `expect` is not met: a warning for each
 _MARK = "# Written by kvlab.run() from a mapping; the next call replaces it.\n"
 
 
-def _written(experiment: Mapping[str, Any], out: str) -> str:
-    """Writes an experiment given as a mapping beside its results folder and returns the file's path."""
+def _place_and_text(experiment: Mapping[str, Any], out: str) -> tuple[str, str]:
+    """The file of an experiment given as a mapping, beside its results folder, and its text."""
     name = str(experiment.get("name") or Path(out).name or "experiment")
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
         raise InputError(f"'name': '{name}' names a folder: letters, digits, '_', '-' and '.' only")
     path = Path(f"{out or Path('results') / name}.yaml")
     if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(_MARK):
         raise InputError(f"{path}: was not written by kvlab.run() and would be replaced: choose another 'name', or out=")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_MARK + document({"name": name, **experiment}), encoding="utf-8")
-    return str(path)
+    return str(path), _MARK + document({"name": name, **experiment})
 
 
 def file_of(experiment: Experiment, out: str) -> str:
-    """The path or name of an experiment; one given as a mapping is written first."""
+    """The path or name of an experiment; one given as a mapping is written first, in one rename."""
+    file, text = file_and_text(experiment, out)
+    if text:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(f"{file}.new{os.getpid()}-{threading.get_ident()}")
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            os.replace(fresh, file)
+        finally:
+            fresh.unlink(missing_ok=True)
+    return file
+
+
+def file_and_text(experiment: Experiment, out: str) -> tuple[str, str]:
+    """The path or name of an experiment, and the text of one given as a mapping, which the program writes there once the folder is locked."""
     if isinstance(experiment, Mapping):
-        return _written(experiment, out)
+        return _place_and_text(experiment, out)
     if not isinstance(experiment, (str, PathLike)):
         raise TypeError(f"an experiment is a file, the name of one that ships, or a mapping, and not a {type(experiment).__name__}")
     if isinstance(experiment, str) and "\n" in experiment:
         raise InputError("the experiment is a text of several lines: pass the path of its file, or the mapping that yaml.safe_load() makes of it")
-    return fspath(experiment)
+    return fspath(experiment), ""
 
 
 def _threads(jobs: int | None) -> int:
@@ -101,7 +116,7 @@ def run(
     """Runs an experiment and returns its results. Runs that are there already, with the same inputs, are not done again.
 
     path: a YAML file, the name of an experiment that ships ("quickstart"), or the experiment as a mapping. A mapping is written to
-        results/NAME.yaml, beside its results; files that it names are looked for in the working directory.
+        results/NAME.yaml, beside its results, once the folder is locked; files that it names are looked for in the working directory.
     set: values by dotted key in place of the file's: {"seeds": 3, "trace.arrival.poisson.rate_per_s": [2, 4]}. A list is an axis.
     out: results folder; None: results/NAME in the working directory.
     jobs: runs at a time; None: the number of cores.
@@ -111,20 +126,23 @@ def run(
     join: `out` may belong to another experiment. shard: "2/4", the second of four parts of the runs, into OUT.shards/2-of-4.
     fast_forward: False simulates every step; results are the same.
 
-    The GIL is released meanwhile. Ctrl-C ends the runs in progress, keeps the complete ones and raises KeyboardInterrupt.
+    One call at a time writes to a results folder: a second one, of another thread or process, is an InputError ("another kvlab is writing
+    there"). The GIL is released meanwhile. Ctrl-C ends the runs in progress, keeps the complete ones and raises KeyboardInterrupt.
     InputError: the experiment, or one of its runs, has an error that the caller can mend. RuntimeError: any other failure. Both have
     `results`, those of the complete runs, where some runs failed, and the traceback in a policy in Python as their cause. Warnings of the
     program are Python warnings."""
     listener = progress or (None if quiet else progress_line.listener())
     folder = str(Path(out)) if out is not None else ""  # without a slash at the end
-    file = file_of(path, folder)
+    file, text = file_and_text(path, folder)
     tracebacks: dict[str, str] = {}
+    taken: list[Results] = []  # read while the folder is locked
+    settings = (overrides(set), folder, _threads(jobs), force, join, shard or "", fast_forward)
     try:
-        status, made, err = _kvlab.run(file, overrides(set), folder, _threads(jobs), force, join, shard or "", fast_forward, listener, tracebacks)
+        status, made, err = _kvlab.run(file, text, *settings, listener, tracebacks, lambda made: taken.append(Results.of_newest_sweep(made)))
     except InputError as error:
         raise _with_traceback(error, tracebacks)
-    results = Results(made)
-    if status != 0:
+    results = taken[0] if taken else Results(made)
+    if status not in (0, _UNMET):
         _raise_failure(status, results, err, tracebacks)
     for line in err.splitlines():
         warnings.warn(line.removeprefix("kvlab: "), RuntimeWarning, stacklevel=2)
@@ -187,6 +205,7 @@ def replay(
     policies: Any = None,
     budget_tokens: int | Iterable[int] | None = None,
     set: Mapping[str, Any] | None = None,
+    output: Mapping[str, Any] | None = None,
     name: str = "replay",
     **options: Any,
 ) -> Results:
@@ -197,7 +216,10 @@ def replay(
     samples: path or paths of attention traces (safetensors), or a mapping as `samples:` in an experiment.
     policies: recipes by name, or mappings as `kv_policy:` in an experiment. budget_tokens: tokens kept, or read, per layer and KV head, of
         the recipes given by name, but "full"; several are an axis.
+    output: further files, as `output:` in an experiment: {"kept": True} writes the positions that each KV head keeps of a prompt, which
+        `.table("kept")` reads; {"kept_steps": True} those that it holds after each decode step in which tokens left, `.table("kept_steps")`.
     name: of the results folder. Other arguments, errors and the result as run()."""
+    set = {**(set or {}), **{f"output.{key}": value for key, value in (output or {}).items()}}
     if path is not None:
         if samples is not None or policies is not None or budget_tokens is not None:
             raise InputError("replay() takes an experiment, or samples and policies")

@@ -22,11 +22,29 @@ _TEXTS = {"run": str, "state": str, "session": str, "client": str, "class": str,
 _REMARKS = (("note", "note"), ("skipped", "skipped"), ("not_served", "not served"))
 
 
+_HOW_TO_HAVE = {
+    "timeline": "; write 'timeline_interval_ms' in the experiment to have one",
+    "kept_steps": "; write 'output: {kept_steps: true}' in a replay experiment, or replay(output={\"kept_steps\": True}), to have one",
+    "kept": "; write 'output: {kept: true}' in a replay experiment, or replay(output={\"kept\": True}), to have one",
+}
+
+
+_OF_LINES = ("kept", "kept_steps")  # in NAME.jsonl
+
+
+def _names(folder: Path) -> list[str]:
+    of_lines = [name for name in _OF_LINES if (folder / f"{name}.jsonl").is_file()]
+    return sorted([*(p.stem for p in folder.glob("*.csv")), *of_lines])
+
+
 def _read(folder: Path, name: str) -> pd.DataFrame:
     path = folder / f"{name}.csv"
+    lines = folder / f"{name}.jsonl"
+    if name in _OF_LINES and lines.is_file():
+        return pd.DataFrame([json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()])
     if not path.is_file():
-        there = ", ".join(sorted(p.stem for p in folder.glob("*.csv"))) or "none"
-        hint = "; write 'timeline_interval_ms' in the experiment to have one" if name == "timeline" else ""
+        there = ", ".join(_names(folder)) or "none"
+        hint = _HOW_TO_HAVE.get(name, "")
         raise InputError(f"{path}: there is no such table; tables that there are: {there}{hint}")
     rows = pd.read_csv(path, dtype=_TEXTS, converters={"task": str}, low_memory=False)  # a task may be called NA
     for column in rows.columns:  # the mark of a text that a spreadsheet would compute (docs/results.md)
@@ -37,6 +55,11 @@ def _read(folder: Path, name: str) -> pd.DataFrame:
 
 def _mapping(path: Path, read: Any) -> dict[str, Any]:
     return (read(path.read_text(encoding="utf-8")) or {}) if path.is_file() else {}
+
+
+def _sweep_in(folder: Path) -> list[str]:
+    """IDs of the runs of the newest sweep that began in a results folder."""
+    return sorted(_mapping(folder / ".kvlab.json", json.loads).get("sweep", []))
 
 
 class Folder:
@@ -59,10 +82,11 @@ class Folder:
     @property
     def tables(self) -> list[str]:
         """Names of the tables that there are, for table()."""
-        return sorted(p.stem for p in self.path.glob("*.csv"))
+        return _names(self.path)
 
     def table(self, name: str) -> pd.DataFrame:
-        """A CSV table by name, such as "search" or "pools"; columns and units: docs/results.md. InputError: there is none of this name."""
+        """A table by name, such as "search", "pools" or "kept" (docs/replay.md); columns and units: docs/results.md. InputError: there is
+        none of this name."""
         if name not in self._read:
             self._read[name] = _read(self.path, name)
         return self._read[name]
@@ -86,12 +110,43 @@ class Run(Folder):
 class Results(Folder):
     """A results folder. Tables are read when they are asked for and kept; kvlab.load() reads a folder anew."""
 
+    _sweep: list[str] | None = None  # runs of the sweep that these results are of; None: of whatever is in the folder
+
+    @classmethod
+    def of_newest_sweep(cls, path: str | PathLike[str]) -> Results:
+        """Results that stay those of the sweep in the folder now, which is locked meanwhile: a table that is asked for after another sweep
+        has begun there is an InputError."""
+        results = cls(path)
+        results._sweep = _sweep_in(results.path)
+        results.manifest, results.resolved  # noqa: B018  # are kept
+        if (results.path / "summary.csv").is_file():
+            results.table("summary")
+        return results
+
+    def _require_same_sweep(self) -> None:
+        if self._sweep is not None and _sweep_in(self.path) != self._sweep:
+            raise InputError(f"{self.path}: another sweep was run there since: kvlab.load('{self.path}') reads what is there now")
+
+    def table(self, name: str) -> pd.DataFrame:
+        is_kept = name in self._read
+        rows = super().table(name)
+        if not is_kept:
+            try:
+                self._require_same_sweep()  # after reading: a sweep notes its runs before it replaces tables
+            except InputError:
+                del self._read[name]
+                raise
+        return rows
+
+    table.__doc__ = Folder.table.__doc__
+
     def __repr__(self) -> str:
         return f"Results('{self.path}')"
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
-        table = self.table(self.tables[0] if "summary" not in self.tables else "summary").to_html(max_rows=20, index=False) if self.tables else ""
+        names = self.tables
+        table = self.table(names[0] if "summary" not in names else "summary").to_html(max_rows=20, index=False) if names else ""
         return f"<p><b>{html.escape(self.name)}</b>: {html.escape(str(self.path))}</p>{table}<ul>{notes}</ul>"
 
     @property
@@ -176,16 +231,18 @@ class Results(Folder):
 
         every: all values of a long sweep. settings: by NAME.KEY, such as {"comparison.size": [7, 3], "all.names": {"vllm_v1": "vLLM"}}.
         InputError: a setting that no figure has."""
+        self._require_same_sweep()
         return figures.draw(self.path, every, settings or {})
 
     def plot(self, name: str, **settings: Any) -> figures.Figures:
         """Draws one figure: a usual one by its name ("cdf_ttft"), or one of your own, which needs metric=, and takes statistic=, x=, series=,
         panel= (docs/figures.md). Returns the paths of its PNGs. InputError: there is no such figure or setting."""
+        self._require_same_sweep()
         return figures.draw_one(self.path, name, settings)
 
     def report(self, other: Results | str | PathLike[str] | None = None, out: str | PathLike[str] | None = None) -> Path:
-        """Writes one interactive HTML page of these results, or of two side by side, and returns its path. It needs the package plotly
-        (pip install 'kvlab[report]')."""
+        """Writes one interactive HTML page of these results, or of two side by side, and returns its path."""
+        self._require_same_sweep()
         second = other.path if isinstance(other, Results) else Path(fspath(other)) if other is not None else None
         return figures.report(self.path, second, Path(out) if out is not None else None)
 

@@ -1,10 +1,14 @@
+#include <yaml-cpp/yaml.h>
+
 #include <algorithm>
 #include <filesystem>
 
+#include "base/config/config_file.h"
 #include "base/text.h"
 #include "sim/cost/collective_files.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -172,5 +176,20 @@ Profile read_bundle(const std::string& folder, int tp) {
   }
   return p;
 }
+
+namespace {
+
+class BundleFormat final : public ProfileFormat {
+ public:
+  explicit BundleFormat(Params& /*p*/) {}
+  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/dense.csv", "a bundle"}; }
+  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "dense.csv"); }
+  [[nodiscard]] bool has_degrees() const override { return true; }
+  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_bundle(folder, tp); }
+};
+
+KVLAB_REGISTER(ProfileFormat, BundleFormat, "bundle", "tables of the LLMServingSim profiler", "LLMServingSim 2.0: arXiv:2408.05499");
+
+}  // namespace
 
 }  // namespace kvlab

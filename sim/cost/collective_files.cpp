@@ -1,13 +1,15 @@
 #include "sim/cost/collective_files.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
 
-#include "base/spec_file.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
 
@@ -18,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int kMaxRanks = 1 << 20;
 
-// A mapping of a config file, for lists of mappings, which Params does not read.
+// For lists of mappings, which Params does not read.
 class TableNode {
  public:
   TableNode(const ConfigFile& config, const YAML::Node& node) : config_(config), node_(node) {
@@ -79,7 +81,6 @@ class TableNode {
   YAML::Node node_;
 };
 
-// For mappings with a list of mappings, which Params does not read.
 void require_keys(const Params& p, const std::vector<std::string>& known) {
   for (const std::string& key : p.keys())
     if (std::find(known.begin(), known.end(), key) == known.end()) p.fail_at(key, "unknown key '" + key + "'" + suggestion(key, known));

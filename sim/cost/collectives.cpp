@@ -73,8 +73,7 @@ namespace {
 
 using Chosen = std::map<std::pair<Collective, int>, const CollectiveTable*>;
 
-// The tables of one source. If several have an operation and number of ranks: that of the engine's own library, else the first, in the
-// version for the engine.
+// Chooses by operation and ranks: the engine's library, else the first; then the version.
 Chosen choose(const CollectiveTables& from, const EngineName& engine) {
   const std::vector<int> running = version_numbers(engine.version);
   const auto is_better = [&](const CollectiveTable& t, const CollectiveTable& best) {
@@ -106,15 +105,21 @@ const CollectiveTable* Collectives::find(Collective op, int ranks) const {
   return found == chosen_.end() ? nullptr : found->second;
 }
 
-SampleGrid::Value Collectives::time(Collective op, double bytes, int ranks) const {
+SampleGrid::Value Collectives::time(Collective op, double bytes, int ranks, int stride) const {
   if (ranks < 2 || bytes <= 0) return {};
-  if (const CollectiveTable* table = find(op, ranks)) return table->at(bytes);
-  return {links_.ps(op, bytes, ranks), Footing::kDatasheet};
+  const CollectiveTable* table = find(op, ranks);
+  if (table != nullptr && (stride == 1 || !links_.leaves_machine(ranks, stride))) return table->at(bytes);
+  return {links_.ps(op, bytes, ranks, stride), Footing::kDatasheet};
 }
 
 std::string Collectives::basis(const CollectiveUse& use) const {
   const std::string what = fmt::format("{} over {} ranks by ", collective_name(use.op), use.ranks);
   const CollectiveTable* table = find(use.op, use.ranks);
+  if (table == nullptr && links_.leaves_machine(use.ranks))
+    return what + fmt::format(
+                      "the datasheet of {} and a network of {:.3g} GB/s for each GPU between machines of {} ('network_bytes_per_s', "
+                      "'gpus_per_machine')",
+                      links_.card, links_.machines.bytes_per_s * 1e-9, links_.machines.gpus);
   if (table == nullptr) return what + "the datasheet of " + links_.card;
   const std::string library = table->library.empty() ? "the table" : table->library + (table->version.empty() ? "" : " " + table->version);
   return what + library + ", " + table->places.front();

@@ -16,55 +16,53 @@ namespace kvlab {
 struct ModelSpec;
 struct Parallel;
 
-// Measured times of one collective over one number of ranks, by the bytes of its message (message_of in link_model.h).
+// Times of a collective over a number of ranks, by message bytes (link_model.h).
 struct CollectiveTable {
   Collective op = Collective::kAllReduce;
   int ranks = 2;
-  std::string library, version;     // that was measured, for example vllm 0.19.0; empty: not said
-  SampleGrid points;                // one axis, bytes; at least one
-  std::vector<std::string> places;  // "file:line" of each point
+  std::string library, version;     // measured ones, e.g. vllm 0.19.0; empty: unknown
+  SampleGrid points;                // one axis, bytes; not empty
+  std::vector<std::string> places;  // "file:line" per point
 
-  // Between two points on the straight line in the logarithms of both, beyond the last at its rate, below the first its time.
+  // Log-log interpolation; beyond the last point at its rate, below the first at its time.
   [[nodiscard]] SampleGrid::Value at(double bytes) const;
 };
 
-// The tables of one profile or card.
 struct CollectiveTables {
   std::vector<CollectiveTable> tables;
-  bool falls_back = false;  // for ranks that an operation has no table of, the next source is taken; else that is an error
+  bool falls_back = false;  // if an operation lacks ranks, use the next source instead of throwing
 };
 
-// The engine that runs, or that a profile was measured with: "vllm", "0.19.0". Empty: not known.
+// Running engine, or the one that a profile was measured with: "vllm", "0.19.0". Empty: unknown.
 struct EngineName {
   std::string name, version;
 };
 
-// A collective that the run's parallelism uses.
 struct CollectiveUse {
   Collective op;
   int ranks;
 };
 std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel);
-// Bytes of one message in a step of `tokens` of one scheduler, with dp of each rank's.
+// Message bytes in a step of `tokens` of one scheduler (dp: of each rank).
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
 
-// Prices collectives: by the profile's table, else by the card's, else by the model of its links. Several tables of one
-// operation and ranks: the engine's own library is taken, else the one that the file names first; of its versions the newest that is not
-// newer than the engine's, else the oldest.
+// Prices collectives by the profile's table, else the card's, else the link model. Prefers the engine's library, else the first in the
+// file; the newest version not above the engine's, else the oldest.
 class Collectives {
  public:
-  // For an unknown engine the newest table is taken.
+  // Unknown engine: newest version.
   Collectives(CollectiveTables profile, std::shared_ptr<const CollectiveTables> card, LinkModel links, const EngineName& engine);
   Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine)
       : Collectives(std::move(profile), std::make_shared<const CollectiveTables>(std::move(card)), std::move(links), engine) {}
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  [[nodiscard]] SampleGrid::Value time(Collective op, double bytes, int ranks) const;
+  // stride: distance of ranks in GPUs. Tables are for neighbours in a machine.
+  [[nodiscard]] SampleGrid::Value time(Collective op, double bytes, int ranks, int stride = 1) const;
   [[nodiscard]] bool is_measured(Collective op, int ranks) const { return find(op, ranks) != nullptr; }
-  // "all_reduce over 2 ranks by vllm 0.19.0, FILE:LINE", or by the datasheet.
+  // "all_reduce over 2 ranks by vllm 0.19.0, FILE:LINE", or the datasheet.
   [[nodiscard]] std::string basis(const CollectiveUse& use) const;
-  // InputError where a source has tables of the operation and none for these ranks, and does not fall back.
+  // Throws InputError if a source has the operation but not these ranks and does not fall back.
   void require(const CollectiveUse& use) const;
 
  private:
@@ -73,12 +71,12 @@ class Collectives {
   CollectiveTables profile_;
   std::shared_ptr<const CollectiveTables> card_;
   LinkModel links_;
-  std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;  // by operation and ranks, of profile_ and card_
+  std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;  // by operation and ranks; points into profile_ and card_
 };
 
-// A point that cannot be right, with its file:line.
+// A doubtful point, with file:line.
 struct CollectiveFinding {
-  bool is_impossible;  // for the link; else a time that falls by a fifth or more where the message grows
+  bool is_impossible;  // faster than the link; else the time falls by a fifth or more as the message grows
   std::string text;
 };
 std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);

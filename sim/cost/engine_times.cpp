@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "base/config_file.h"
-#include "base/spec_file.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "base/version.h"
 
 namespace kvlab {

@@ -3,36 +3,36 @@
 #include <cstdint>
 #include <string>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "base/picoseconds.h"
 #include "sim/cost/collectives.h"
 
 namespace kvlab {
 
-// The times of a step that belong to an engine's version, not to a kernel of the model. All are 0 where the experiment names no engine.
+// Times that belong to an engine's version. All 0 if no engine is named.
 struct EngineTimes {
   EngineName engine;
-  std::string basis;  // "vllm 0.12.0 (0.6.0 of FILE)"; "": none
+  std::string basis;  // "vllm 0.12.0 (0.6.0 of FILE)", or ""
 
-  // Host time: it plans, prepares the inputs, launches, and handles the output. With `overlaps` it does so while the device computes the
-  // step before, and only the excess over the device time shows.
+  // CPU time to plan, prepare inputs, launch and handle output. With `overlaps` only the excess over the previous step's device time
+  // counts.
   struct Host {
-    Picoseconds step{}, sequence{};  // sequence: for each request in the step
+    Picoseconds step{}, sequence{};  // sequence: per request
     bool overlaps = true;
   } host;
 
-  // Device time of small kernels and gaps that belong to no operation of the model.
+  // Device time of small kernels and gaps outside the model's operations.
   struct Device {
-    Picoseconds step{}, sequence{};             // sequence: for each row that has logits
-    Picoseconds layer{}, qk_norm{}, experts{};  // of each layer; more where it normalizes queries and keys, and where it has experts
+    Picoseconds step{}, sequence{};             // sequence: per row with logits
+    Picoseconds layer{}, qk_norm{}, experts{};  // per layer; extra with query-key norm, with experts
   } device;
 
   [[nodiscard]] bool is_known() const { return !basis.empty(); }
   [[nodiscard]] Picoseconds host_of(std::int64_t requests) const { return host.step + host.sequence * requests; }
 };
 
-// Reads `engine: {vllm: {version: 0.12.0}}`. Times are in FOLDER/ENGINE.yaml, of the newest version there that is not newer than the one
-// named; a version without a number ("nightly") is the newest. InputError: an engine without a file, or a version older than its first.
+// Reads `engine: {vllm: {version: 0.12.0}}` with times from FOLDER/ENGINE.yaml: the newest version not above the named one. A version
+// without a number ("nightly") is the newest. Throws InputError if the file or such a version is missing.
 EngineTimes read_engine_times(Params& experiment, const std::string& folder);
 
 }  // namespace kvlab

@@ -15,8 +15,8 @@ double share_of_gpus(const ModelSpec& model, int gpus) {
   return 1 - none;
 }
 
-// all_gather: each GPU of a rank receives the tokens of the other ranks; the rank with the fewest tokens receives most. deepep: the GPUs of
-// a rank share its tokens, and each sends its part.
+// all_gather: each GPU receives the other ranks' tokens; the rank with the fewest receives most. deepep: a rank's GPUs split its tokens,
+// and each sends its part.
 std::int64_t exchange_volume(const ModelSpec& model, const Parallel& parallel, const GroupTokens& group) {
   const std::int64_t token_bytes = model.hidden * model.activation_bytes();
   if (parallel.exchange == ExpertExchange::kAllGather) return (group.computed - group.smallest) * token_bytes;

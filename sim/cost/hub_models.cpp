@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 
-#include "base/config_file.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "base/hugging_face.h"
-#include "base/spec_file.h"
+#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 
@@ -16,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The name of the shipped file whose config.json the id has; "": none.
+// Shipped file that has the id's config.json, or "".
 std::string listed_name(const std::string& id, const fs::path& table) {
   std::error_code error;
   if (!fs::exists(table, error)) return "";
@@ -34,14 +36,15 @@ std::string lower_case(std::string text) {
 
 // "meta-llama/Llama-3.1-8B-Instruct": llama-3.1-8b-instruct, llama-3.1-8b.
 std::vector<std::string> names_of(const std::string& id) {
-  const std::string name = lower_case(id.substr(id.find('/') + 1));
+  std::string name = lower_case(id.substr(id.find('/') + 1));
+  if (name.starts_with("meta-llama-")) name = name.substr(5);
   std::vector<std::string> names = {name};
   for (const std::string variant : {"-instruct", "-chat", "-it", "-hf", "-base"})
     if (name.ends_with(variant)) names.push_back(name.substr(0, name.size() - variant.size()));
   return names;
 }
 
-// The last part of a path, or of "models--ORG--NAME" where a folder of the hub's cache is in it.
+// Last part of a path, or NAME of "models--ORG--NAME" in it (the hub's cache).
 std::string last_name(const std::string& path) {
   constexpr std::string_view kCached = "models--";
   std::string last;
@@ -71,23 +74,44 @@ std::string shipped_model_of(const std::string& named, const std::string& models
   return "";
 }
 
+namespace {
+
+// "RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8": the shipped model with FP8 weights.
+std::optional<FoundModel> find_quantized(const std::string& id, const std::string& models_folder) {
+  const std::optional<QuantizedName> split = split_quantized_name(id);
+  if (!split || split->base.ends_with('/')) return std::nullopt;
+  const std::string name = shipped_model_of(split->base, models_folder);
+  if (name.empty()) return std::nullopt;
+  return FoundModel{find_spec_file(name, models_folder, "model"),
+                    fmt::format("{} is taken for {}.yaml of profiles/models by its name, with weights in {}: {}; its own config.json may "
+                                "differ, and is used after 'hf download {} --include config.json'",
+                                id, name, split->scheme.name, split->scheme.means, id),
+                    split->scheme.name};
+}
+
+}  // namespace
+
 FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder) {
   std::error_code error;
   const fs::path own = fs::path(models_folder) / (name_or_path + ".yaml");
   if (!is_hub_id(name_or_path) || fs::is_regular_file(name_or_path, error) || fs::is_regular_file(own, error))
-    return {find_spec_file(name_or_path, models_folder, "model"), ""};
+    return {find_spec_file(name_or_path, models_folder, "model"), "", ""};
   const std::string &id = name_or_path, listed = listed_name(id, fs::path(models_folder).parent_path() / "hugging_face.yaml");
-  if (!listed.empty()) return {find_spec_file(listed, models_folder, "model"), fmt::format("{} is {}.yaml of profiles/models", id, listed)};
+  if (!listed.empty())
+    return {find_spec_file(listed, models_folder, "model"), fmt::format("{} is {}.yaml of profiles/models", id, listed), ""};
   if (const std::string snapshot = cached_snapshot(id); !snapshot.empty())
-    return {find_spec_file(snapshot + "/config.json", models_folder, "model"), fmt::format("{} is read from {}/config.json", id, snapshot)};
+    return {find_spec_file(snapshot + "/config.json", models_folder, "model"), fmt::format("{} is read from {}/config.json", id, snapshot),
+            ""};
+  if (std::optional<FoundModel> quantized = find_quantized(id, models_folder)) return *quantized;
   for (const std::string& name : names_of(id)) {
     if (!fs::is_regular_file(fs::path(models_folder) / (name + ".yaml"), error)) continue;
     return {find_spec_file(name, models_folder, "model"),
             fmt::format("{} is taken for {}.yaml of profiles/models by its name: its own config.json may differ, and is used after 'hf "
                         "download {} --include config.json'",
-                        id, name, id)};
+                        id, name, id),
+            ""};
   }
-  return {find_spec_file(id, models_folder, "model"), ""};
+  return {find_spec_file(id, models_folder, "model"), "", ""};
 }
 
 }  // namespace kvlab

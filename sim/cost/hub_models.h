@@ -4,18 +4,17 @@
 
 namespace kvlab {
 
-// A model's file, and a remark on it where it was found by an id of the Hugging Face hub.
+// A model's file, with a remark if found by a Hugging Face id.
 struct FoundModel {
   std::string file, remark;
+  std::string scheme;  // weight format in the name, if the file has none (profiles/quantization.yaml)
 };
 
-// The file of a model that is named by path, by its name in models_folder, or by an id of the Hugging Face hub: one that
-// profiles/hugging_face.yaml knows, else one in the local cache, else one whose name without organisation and variant (-Instruct) is the
-// name of a file. InputError with the names that may be meant and the way to get the model.
+// By path, name in models_folder, or Hugging Face id: in profiles/hugging_face.yaml, the local cache, or by its name without organisation
+// and variant (-Instruct). Throws InputError with similar names and advice.
 FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder);
 
-// The name in models_folder of a model as other programs name it: an id of the hub, a path that ends in one or in its name, or a folder of
-// huggingface_hub's cache. "": it cannot be told.
+// Name in models_folder for a hub id, a path ending in an id or name, or a cache folder of huggingface_hub. "": unknown.
 std::string shipped_model_of(const std::string& named, const std::string& models_folder);
 
 }  // namespace kvlab

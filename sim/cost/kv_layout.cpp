@@ -1,6 +1,9 @@
 #include "sim/cost/kv_layout.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
 
 #include "base/ceil_div.h"
 #include "policies/kv/grouped_layers.h"
@@ -9,21 +12,40 @@ namespace kvlab {
 
 namespace {
 
-// Layers of each kind on the fullest pipeline stage.
+// Layers by kind on the fullest stage, in units of the layer with most bytes per token.
 struct Counts {
   std::int64_t full = 0, window = 0, linear = 0;
+  double layer_bytes = 0, token_bytes = 0;  // per token in the largest layer; over all layers
 };
+
+std::int64_t layers_of(double bytes, double layer_bytes) {
+  return layer_bytes > 0 ? static_cast<std::int64_t>(std::ceil(bytes / layer_bytes - 1e-9)) : 0;
+}
 
 Counts counts_of(const ModelSpec& m, const Parallel& p) {
   Counts counts;
-  for (const AttentionClass& layers : attention_classes(m)) {
-    const std::int64_t count = ceil_div(layers.count, p.pp);
-    (layers.kind == AttentionKind::kLinear ? counts.linear : shows_window(m, layers) ? counts.window : counts.full) += count;
+  std::map<std::pair<bool, double>, std::int64_t> alike;  // by (has a window, bytes per token)
+  for (const LayerClass& layers : layer_classes(m)) {
+    const bool is_window = layers.attention == AttentionKind::kWindow && m.some_window > 0;
+    const double bytes = kv_bytes_of_layer(m, layers, p.tp);
+    if (layers.attention == AttentionKind::kLinear)
+      counts.linear += layers.count;
+    else if (bytes > 0)
+      alike[{is_window, bytes}] += layers.count;
   }
+  counts.linear = ceil_div(counts.linear, p.pp);
+  double full = 0, window = 0;
+  for (const auto& [key, count] : alike) {
+    (key.first ? window : full) += static_cast<double>(ceil_div(count, p.pp)) * key.second;
+    counts.layer_bytes = std::max(counts.layer_bytes, key.second);
+  }
+  counts.token_bytes = full + window;
+  counts.full = layers_of(full, counts.layer_bytes);
+  counts.window = layers_of(window, counts.layer_bytes);
   return counts;
 }
 
-// The fewest layers of a kind; the most, where that is less than half as many more: padding then wastes less than groups would.
+// The smallest count of a kind; the largest if less than half more, since padding then wastes less.
 std::int64_t group_size(const Counts& c) {
   std::int64_t least = c.full, most = c.full;
   for (const std::int64_t count : {c.window, c.linear}) {
@@ -34,21 +56,18 @@ std::int64_t group_size(const Counts& c) {
   return 2 * most < 3 * least ? most : least;
 }
 
-std::int64_t layer_token_bytes(const ModelSpec& m, const Parallel& p) {
-  if (m.latent.exists()) return kv_bytes_per_layer_token(m);  // every rank has all of it
-  return 2 * std::max<std::int64_t>(1, m.kv_heads / p.tp) * m.head_dim * bits(m.kv_dtype) / 8;
-}
-
 }  // namespace
 
 KvLayout kv_layout(const ModelSpec& m, const Parallel& p, std::int64_t block_tokens, bool is_hybrid) {
   Counts counts = counts_of(m, p);
-  const std::int64_t all = m.attention_kinds.empty() ? ceil_div(m.layers, p.pp) : counts.full + counts.window;
-  if (!is_hybrid) counts = {all, 0, 0};
+  const std::int64_t all = layers_of(counts.token_bytes, counts.layer_bytes);
+  if (!is_hybrid) counts = {all, 0, 0, counts.layer_bytes, counts.token_bytes};
   KvLayout layout;
-  if (counts.full == 0) return layout;  // no model: the keys of an experiment are listed
-  layout.group_layers = counts.window == 0 && counts.linear == 0 ? all : group_size(counts);
-  layout.page_bytes = block_tokens * layout.group_layers * layer_token_bytes(m, p);
+  if (counts.full == 0) return layout;  // no model: only listing an experiment's keys
+  const bool is_one = counts.window == 0 && counts.linear == 0;
+  layout.group_layers = is_one ? all : group_size(counts);
+  const double page_token = is_one ? counts.token_bytes : static_cast<double>(layout.group_layers) * counts.layer_bytes;
+  layout.page_bytes = std::llround(static_cast<double>(block_tokens) * page_token);
   layout.full_groups = ceil_div(counts.full, layout.group_layers);
   layout.window = counts.window > 0 ? m.some_window : 0;
   layout.window_groups = ceil_div(counts.window, layout.group_layers);

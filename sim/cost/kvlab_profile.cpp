@@ -1,15 +1,18 @@
 #include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "base/read_file.h"
-#include "base/spec_file.h"
 #include "base/text.h"
 #include "sim/cost/collective_files.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -178,7 +181,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   Params meta = read_profile_meta(folder);
   Profile p;
   p.file = folder;
-  p.format = "kvlab";
+  p.format = kOwnProfileFormat;
   p.tp = tp;
   p.device = meta.text("device", "the GPU as its driver names it");
   p.hardware = meta.text("hardware", "", "name in profiles/hardware");
@@ -226,5 +229,20 @@ void write_kvlab_profile(const Profile& profile, const std::string& folder) {
   if (profile.skew) write_skew(*profile.skew, tables);
   write_file(meta_file, meta);
 }
+
+namespace {
+
+class OwnFormat final : public ProfileFormat {
+ public:
+  explicit OwnFormat(Params& /*p*/) {}
+  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"tp<N>/ops.yaml", "one of kvlab"}; }
+  [[nodiscard]] bool is_form_of(const std::string& folder) const override { return some_degree_has(folder, "ops.yaml"); }
+  [[nodiscard]] bool has_degrees() const override { return true; }
+  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_kvlab_profile(folder, tp); }
+};
+
+KVLAB_REGISTER(ProfileFormat, OwnFormat, kOwnProfileFormat, "tables that calibrate writes", "docs/cost-model.md");
+
+}  // namespace
 
 }  // namespace kvlab

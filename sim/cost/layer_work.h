@@ -6,14 +6,14 @@
 
 namespace kvlab {
 
-// FLOPs and HBM bytes of attention that the engine has no kernels for, one layer on one rank.
+// FLOPs and HBM bytes, per layer and rank, of attention without kernels in the engine.
 
-// Latent attention of decode rows, absorbed: queries are brought into the latent space, where one cached vector of `rank` + `rope` values
-// is the key of every head, and its first `rank` values are the value.
+// Absorbed latent attention of decode rows: each cached vector of rank + rope values is the key of every head, and its first `rank` values
+// are the value.
 struct LatentDecodeShape {
-  std::int64_t rows = 0, kv_tokens = 0;  // kv_tokens: seen by all rows, each row's own included
+  std::int64_t rows = 0, kv_tokens = 0;  // kv_tokens: over all rows, including each row's own
   std::int64_t q_heads = 0, rank = 0, rope = 0;
-  std::int64_t activation_bytes = 2, kv_bytes = 2;  // of one element
+  std::int64_t activation_bytes = 2, kv_bytes = 2;  // per element
 };
 
 constexpr std::int64_t bytes(const LatentDecodeShape& s) {
@@ -21,7 +21,7 @@ constexpr std::int64_t bytes(const LatentDecodeShape& s) {
 }
 constexpr std::int64_t flops(const LatentDecodeShape& s) { return 2 * s.kv_tokens * s.q_heads * (2 * s.rank + s.rope); }
 
-// A product per head that brings rows into the latent space or back: [rows, heads, wide] by [heads, wide, rank].
+// Product per head to or from the latent space: [rows, heads, wide] by [heads, wide, rank].
 struct AbsorbShape {
   std::int64_t rows = 0, q_heads = 0, wide = 0, rank = 0, activation_bytes = 2;
 };
@@ -31,7 +31,7 @@ constexpr std::int64_t bytes(const AbsorbShape& s) {
 }
 constexpr std::int64_t flops(const AbsorbShape& s) { return 2 * s.rows * s.q_heads * s.wide * s.rank; }
 
-// Latent attention of a prompt, expanded: keys and values of each head were computed from the cached vectors.
+// Expanded latent attention of a prompt: keys and values per head are computed from cached vectors.
 struct LatentPrefillShape {
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, nope = 0, rope = 0, value = 0;
@@ -47,24 +47,55 @@ constexpr std::int64_t flops(const LatentPrefillShape& s) {
   return 2 * pairs * s.q_heads * (s.nope + s.rope + s.value);
 }
 
-// Linear attention with a state of key_dim x value_dim per value head. A decode row reads its state and writes it; a prompt is computed in
-// chunks, each of which leaves the state that the next begins with.
+// Latent attention of a prompt to indexed tokens, in the latent space; reads each cached vector once.
+constexpr std::int64_t sparse_flops(const LatentPrefillShape& s, std::int64_t pairs, std::int64_t rank) {
+  return 2 * pairs * s.q_heads * (2 * rank + s.rope);
+}
+constexpr std::int64_t sparse_bytes(const LatentPrefillShape& s, std::int64_t rank, std::int64_t kv_bytes) {
+  if (s.new_tokens == 0) return 0;
+  return (s.kv_before + s.new_tokens) * (rank + s.rope) * kv_bytes + s.new_tokens * s.q_heads * (2 * rank + s.rope) * s.activation_bytes;
+}
+
+// Scores cached keys of `key_bytes` bytes, one per `entry_tokens` tokens, by `heads` queries of `dim` channels.
+struct IndexShape {
+  std::int64_t heads = 0, dim = 0, key_bytes = 0, entry_tokens = 1;
+};
+
+constexpr std::int64_t index_flops(const IndexShape& s, std::int64_t pairs) { return pairs * (2 * s.heads * s.dim / s.entry_tokens); }
+constexpr std::int64_t index_bytes(const IndexShape& s, std::int64_t kv_tokens, std::int64_t rows) {
+  return kv_tokens * (s.key_bytes / s.entry_tokens) + rows * s.heads * s.dim;
+}
+
+// Attention to vectors of `dim` channels, one per `entry_tokens` tokens (0: none), and to the last `window` tokens.
+struct CompressedShape {
+  std::int64_t q_heads = 0, dim = 0, entry_tokens = 0, window = 0, activation_bytes = 2, kv_bytes = 2;
+};
+
+constexpr std::int64_t share(const CompressedShape& s, std::int64_t whole) { return s.entry_tokens == 0 ? 0 : whole / s.entry_tokens; }
+// pairs: rows x cached tokens; kv_tokens: distinct ones.
+constexpr std::int64_t compressed_flops(const CompressedShape& s, std::int64_t pairs, std::int64_t rows) {
+  return pairs * share(s, 4 * s.q_heads * s.dim) + rows * s.window * 4 * s.q_heads * s.dim;
+}
+constexpr std::int64_t compressed_bytes(const CompressedShape& s, std::int64_t kv_tokens, std::int64_t window_tokens, std::int64_t rows) {
+  return kv_tokens * share(s, s.dim * s.kv_bytes) + window_tokens * s.dim * s.kv_bytes + 2 * rows * s.q_heads * s.dim * s.activation_bytes;
+}
+
+// Linear attention. Decode reads and writes a row's state; a prompt runs in chunks from state to state.
 struct RecurrentShape {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  std::int64_t state_bytes = 0;  // of a sequence, the convolution's included
+  std::int64_t state_bytes = 0;  // per sequence, including the convolution's
   std::int64_t activation_bytes = 2;
   bool has_delta = false;
 };
 
-inline constexpr std::int64_t kDeltaChunk = 64, kDecayChunk = 256;  // tokens, of the published kernels
+inline constexpr std::int64_t kDeltaChunk = 64, kDecayChunk = 256;  // tokens, as in the published kernels
 
 constexpr std::int64_t chunk_tokens(const RecurrentShape& s) { return s.has_delta ? kDeltaChunk : kDecayChunk; }
-// Queries, keys, values and output of one token.
 constexpr std::int64_t token_bytes(const RecurrentShape& s) {
   return 2 * (s.key_heads * s.key_dim + s.value_heads * s.value_dim) * s.activation_bytes;
 }
 constexpr std::int64_t decode_bytes(const RecurrentShape& s, std::int64_t rows) { return rows * (2 * s.state_bytes + token_bytes(s)); }
-// Decay, outer product of key and value, product with the query; the delta rule first reads the value under the key.
+// Decay, outer product of key and value, product with the query; the delta rule also reads the value at the key.
 constexpr std::int64_t decode_flops(const RecurrentShape& s, std::int64_t rows) {
   return rows * s.value_heads * s.key_dim * s.value_dim * (s.has_delta ? 7 : 5);
 }
@@ -72,8 +103,8 @@ constexpr std::int64_t prefill_bytes(const RecurrentShape& s, std::int64_t token
   const std::int64_t states = 2 * ceil_div(tokens, chunk_tokens(s)) * s.value_heads * s.key_dim * s.value_dim;
   return tokens == 0 ? 0 : tokens * token_bytes(s) + states * s.activation_bytes + 2 * s.state_bytes;
 }
-// Within a chunk: scores and their product with the values; with the delta rule also the scores of keys and the two products with their
-// inverse. Between chunks: products of the state with queries and of keys with values; with the delta rule also with the keys.
+// Within a chunk: scores and their product with values; delta rule: also key scores and two products with their inverse. Between chunks:
+// state by queries, keys by values; delta rule: also state by keys.
 constexpr std::int64_t prefill_flops(const RecurrentShape& s, std::int64_t tokens) {
   const std::int64_t within = chunk_tokens(s) * (s.has_delta ? 6 * s.key_dim + 4 * s.value_dim : 2 * s.key_dim + 2 * s.value_dim);
   return tokens * s.value_heads * (within + (s.has_delta ? 6 : 4) * s.key_dim * s.value_dim);

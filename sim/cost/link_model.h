@@ -6,25 +6,37 @@
 
 namespace kvlab {
 
-// Operations of several ranks. Their message, in bytes: all_reduce: what each rank contributes, and gets; all_gather: what each rank has at
-// the end; reduce_scatter and all_to_all: what each rank has at the beginning, its own part included; p2p: what is sent.
+// Message in bytes. all_reduce: each rank's input; all_gather: each rank's output; reduce_scatter, all_to_all: each rank's input, including
+// its own part; p2p: the sent bytes.
 enum class Collective : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kP2p };
 inline constexpr Collective kAllCollectives[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
                                                  Collective::kAllToAll, Collective::kP2p};
 const char* collective_name(Collective op);  // "all_reduce"
 std::optional<Collective> collective_of(const std::string& name);
 
-// The links between the GPUs of a machine, by the datasheet, and the time of a collective that no table has.
+// gpus: per machine; bytes_per_s: a GPU's share of the network, one direction.
+struct MachineLinks {
+  int gpus = 1 << 20;
+  double bytes_per_s = 1e9, latency_ns = 0;
+};
+
 struct LinkModel {
   std::string card;
-  double bytes_per_s = 0;       // of one GPU in one direction: NVLink, else PCIe
-  bool is_mesh = false;         // NVLink between all GPUs, else PCIe through the host
-  bool has_peer_access = true;  // over PCIe: two GPUs read each other's memory
-  double latency_ns = 0;        // of the ranks waiting for each other once
+  double bytes_per_s = 0;       // per GPU and direction: NVLink, else PCIe
+  bool is_mesh = false;         // all-to-all NVLink, else PCIe through the CPU
+  bool has_peer_access = true;  // PCIe: two GPUs read each other's memory
+  double latency_ns = 0;        // of one wait between ranks
+  MachineLinks machines{};
 
-  [[nodiscard]] double ps(Collective op, double bytes, int ranks) const;
-  // The shortest time that the link allows: each rank's bytes once over it, sums made on the way.
+  // Ranks are `stride` GPUs apart.
+  [[nodiscard]] bool leaves_machine(int ranks, int stride = 1) const { return std::int64_t{ranks} * stride > machines.gpus; }
+  [[nodiscard]] double ps(Collective op, double bytes, int ranks, int stride = 1) const;
+  // Lower bound: each rank's bytes cross its link once, summed on the way.
   [[nodiscard]] double least_ps(Collective op, double bytes, int ranks) const;
+
+ private:
+  [[nodiscard]] double inside_ps(Collective op, double bytes, int ranks) const;
+  [[nodiscard]] double across_ps(Collective op, double bytes, int ranks, int stride) const;
 };
 
 }  // namespace kvlab

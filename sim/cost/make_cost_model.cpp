@@ -9,15 +9,17 @@
 #include <optional>
 
 #include "base/ceil_div.h"
-#include "base/spec_file.h"
+#include "base/config/spec_file.h"
 #include "base/text.h"
+#include "sim/cost/fitting.h"
 #include "sim/cost/kv_layout.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_format.h"
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
-#include "sim/cost/shape_profile.h"
 #include "sim/cost/step_cost_model.h"
+#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 
@@ -50,7 +52,10 @@ void check_parallel(const Params& p, const Parallel& parallel, const ModelSpec& 
   if (m.kv_heads % parallel.tp != 0 && parallel.tp % m.kv_heads != 0)
     p.fail_at("tp",
               fmt::format("'tp' = {} neither divides the {} KV heads of {} nor is a multiple of them", parallel.tp, m.kv_heads, m.name));
-  if (m.linear.exists() && m.linear.key_heads % parallel.tp != 0)
+  const bool is_state_space = m.linear.rule == LinearAttention::Rule::kStateSpace;  // its heads are cut, groups are repeated
+  if (is_state_space && m.linear.value_heads % parallel.tp != 0)
+    p.fail_at("tp", fmt::format("'tp' = {} does not divide the {} heads of {}'s state space", parallel.tp, m.linear.value_heads, m.name));
+  if (m.linear.exists() && !is_state_space && m.linear.key_heads % parallel.tp != 0)
     p.fail_at("tp",
               fmt::format("'tp' = {} does not divide the {} key heads of {}'s linear attention", parallel.tp, m.linear.key_heads, m.name));
   if (parallel.pp > m.layers) p.fail_at("pp", fmt::format("'pp' = {} is more than the {} layers of {}", parallel.pp, m.layers, m.name));
@@ -61,6 +66,20 @@ int read_tp(const Params& experiment, Params& parallel) {
   constexpr int kMost = 1024;
   parallel.prefer("tp", experiment.told(kChosenTp, 1));
   return parallel.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
+}
+
+// Without ranks there is nothing to choose, and the default is not listed.
+void read_load_balance(Params& p, Parallel& parallel) {
+  constexpr const char* kKey = "load_balance_method";
+  if (parallel.dp == 1 && !p.has(kKey) && !p.is_describing()) return;
+  parallel.load_balance = p.choice<LoadBalance>(kKey,
+                                                {{"vllm", LoadBalance::kVllm},
+                                                 {"round_robin", LoadBalance::kRoundRobin},
+                                                 {"total_requests", LoadBalance::kTotalRequests},
+                                                 {"total_tokens", LoadBalance::kTotalTokens}},
+                                                LoadBalance::kVllm,
+                                                "with dp, the rank of a replica that takes the next request: least 4 x waiting + running, "
+                                                "ranks in turn, fewest requests, fewest tokens (SGLang's names)");
 }
 
 // Sets `parallel` and `overlap` of a setup that has its model and hardware.
@@ -78,6 +97,7 @@ void read_parallel(Params& experiment, CostSetup& setup) {
                                ExpertExchange::kAllGather,
                                "how tokens cross to the experts of other ranks, with dp: every rank receives all of them, or each rank "
                                "those that it has experts of");
+  read_load_balance(p, parallel);
   const int gpus = p.optional<int>("gpus", 0, 0, kMost * kMost, "GPUs of a replica, as a check of the others; 0: not stated");
   setup.overlap = read_overlap(p, setup);
   p.reject_unread();
@@ -89,45 +109,61 @@ void read_parallel(Params& experiment, CostSetup& setup) {
 
 // The choices under `profile:`: a format, its folder, and what to do about tables that are not in it.
 struct ProfileChoice {
-  std::string format, path;
+  std::unique_ptr<ProfileFormat> format;
+  std::string path;
   bool fills_gaps = false, keeps_impossible = false;
   std::optional<KvReads> kv_reads;  // none: as the profile says
 };
 
+// "roofline, {kvlab | bundle: {path, missing}}, or {aisimulate: {system, backend}}": formats with equal parameters together.
+std::string formats_text() {
+  std::string none;
+  std::vector<std::pair<std::string, std::string>> by_parameters;
+  for (const std::string& name : Registry<ProfileFormat>::names())
+    if (!make_profile_format(name)->has_tables()) none = name;
+  for (const std::string& name : profile_format_names()) {
+    const std::string parameters = make_profile_format(name)->parameters();
+    const auto same = std::find_if(by_parameters.begin(), by_parameters.end(), [&](const auto& one) { return one.first == parameters; });
+    if (same == by_parameters.end())
+      by_parameters.emplace_back(parameters, name);
+    else
+      same->second += " | " + name;
+  }
+  std::string text = none;
+  for (const auto& [parameters, names] : by_parameters)
+    text += fmt::format(", {}{{{}: {{{}}}}}", parameters == by_parameters.back().first ? "or " : "", names, parameters);
+  return text;
+}
+
 ProfileChoice read_choice(Params& experiment) {
-  auto [format, p] = experiment.named(
-      "profile", "roofline",
-      "where step times come from: roofline, {bundle | vidur | kvlab: {path, missing, impossible, kv_reads}}, or {aisimulate: "
-      "{system, backend, version, dir, missing, impossible}}");
-  ProfileChoice choice{format, "", false, false, std::nullopt};
-  if (format != "roofline") {
-    const std::vector<std::string> known{"roofline", "bundle", "vidur", "kvlab", "aisimulate"};
-    if (std::find(known.begin(), known.end(), format) == known.end()) {
-      experiment.fail_at("profile", "unknown profile format '" + format + "'" + suggestion(format, known));
-    }
-    const std::string path = format == "aisimulate" ? "" : p.text("path", "folder of the profile");
+  auto [name, p] = experiment.named("profile", "roofline", "where step times come from: " + formats_text());
+  const std::vector<std::string> known = Registry<ProfileFormat>::names();
+  if (std::find(known.begin(), known.end(), name) == known.end())
+    experiment.fail_at("profile", "unknown profile format '" + name + "'" + suggestion(name, known));
+  ProfileChoice choice{make_profile_format(name), "", false, false, std::nullopt};
+  if (choice.format->has_tables()) {
     choice.keeps_impossible =
         p.choice("impossible", {"refuse", "keep"}, 0, "what to do about entries faster than the datasheet allows") == 1;
-    const std::size_t by_default = format == "vidur" ? 1 : 0;  // Vidur does not profile the output head
-    choice.fills_gaps = p.choice("missing", {"error", "roofline"}, by_default, "what to do about operations or a tp without a table") == 1;
+    choice.fills_gaps = p.choice("missing", {"error", "roofline"}, choice.format->fills_gaps() ? 1 : 0,
+                                 "what to do about operations or a tp without a table") == 1;
     const std::size_t reads =
         p.choice("kv_reads", {"as_measured", "stored", "decoded", "unpacked"}, 0,
                  "what attention reads of packed KV: as in the engine that was measured, its codes, K and V that stay decoded, or K and V "
                  "that each step decodes anew");
     if (reads > 0) choice.kv_reads = static_cast<KvReads>(reads - 1);
-    choice.path = format == "aisimulate" ? shape_tables_folder(p) : p.resolve_file(path);
+    choice.path = choice.format->read_folder(p);
   }
   p.reject_unread();
   return choice;
 }
 
 Profile read_profile(const ProfileChoice& choice, int tp) {
-  if (choice.format == "vidur") return read_vidur(choice.path, tp);
-  if (choice.format == "aisimulate") return read_shape_profile(choice.path, tp);
-  const std::vector<int> degrees = profile_tp_degrees(choice.path);
-  const bool has_tp = std::find(degrees.begin(), degrees.end(), tp) != degrees.end();
-  if (!has_tp && choice.fills_gaps && !degrees.empty()) tp = degrees.front();
-  return choice.format == "bundle" ? read_bundle(choice.path, tp) : read_kvlab_profile(choice.path, tp);
+  if (choice.format->has_degrees() && choice.fills_gaps) {
+    const std::vector<int> degrees = profile_tp_degrees(choice.path);
+    const bool has_tp = std::find(degrees.begin(), degrees.end(), tp) != degrees.end();
+    if (!has_tp && !degrees.empty()) tp = degrees.front();
+  }
+  return choice.format->read(choice.path, tp);
 }
 
 // "meta-llama/Llama-3.1-8B" -> "llama-3.1-8b": how profiles name what our own files are called after.
@@ -217,6 +253,7 @@ std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const
 }
 
 void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice, const std::shared_ptr<const RooflinePrices>& roofline) {
+  const ModelSpec& m = setup.model;
   const bool tells_layers_apart =
       std::any_of(profile.ops.begin(), profile.ops.end(), [](const ProfileOp& op) { return op.layer_class.has_value(); });
   if (!setup.model.expert_layers.empty() && !tells_layers_apart)
@@ -224,6 +261,10 @@ void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice,
                      " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
   if (setup.model.linear.exists())
     throw InputError(setup.model.name + " has layers of linear attention, which no table of a profile is for; leave 'profile' out");
+  const bool differ = m.index.exists() || m.compressed.exists() || !m.layer_shapes.empty();
+  if (differ && !tells_layers_apart)
+    throw InputError(m.name +
+                     " has layers of different sizes or sparse attention, which no table of a profile is for; leave 'profile' out");
   check_attention(profile);
   profile.kv_reads = choice.kv_reads.value_or(profile.kv_reads);
   if (!choice.fills_gaps) check_coverage(profile, setup.model);
@@ -258,7 +299,7 @@ CostSetup read_cost_setup(Params& experiment) {
   CostSetup setup;
   const ProfileChoice choice = read_choice(experiment);
   std::optional<Profile> profile;
-  if (choice.format != "roofline" && !experiment.is_describing()) {
+  if (choice.format->has_tables() && !experiment.is_describing()) {
     profile = experiment.reading("profile", [&] { return read_profile(choice, tp_of(experiment)); });
   }
   const std::string model =
@@ -267,17 +308,20 @@ CostSetup read_cost_setup(Params& experiment) {
   const std::string hardware = name_of(experiment, "hardware", profile ? profile->hardware : "",
                                        profile ? profile->file + "/hardware/" + profile->hardware + ".yaml" : "",
                                        "GPU: a name in profiles/hardware, or a YAML file");
+  const std::string scheme =
+      experiment.text("quantization", "none", "format of the weights: fp8, awq, gptq, nvfp4, ...; none: that of the model's file");
   setup.engine = read_engine_times(experiment, profiles_folder() + "/engines");
   if (experiment.is_describing()) {
     experiment.optional_child("parallel", "parallel");
     return setup;
   }
   const std::string folder = profiles_folder();
-  setup.model = experiment.reading("model", [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models"); });
+  setup.model = experiment.reading(experiment.has("quantization") ? "quantization" : "model",
+                                   [&] { return load_quantized_model(file_or_name(experiment, model), folder + "/models", scheme); });
   setup.hardware =
       experiment.reading("hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
   read_parallel(experiment, setup);
-  if (choice.format == "aisimulate") read_tables_of_model(*profile, setup.model, setup.parallel);
+  if (profile) choice.format->add_tables_of_model(*profile, setup.model, setup.parallel);
   setup.collectives = experiment.reading("parallel", [&] { return collectives_for(setup, profile, choice.fills_gaps); });
   const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel, setup.collectives);
   setup.prices = roofline;
@@ -323,16 +367,23 @@ std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::
   const Parallel& p = setup.parallel;
   const KvLayout layout = kv_layout(m, p, block_tokens, is_hybrid);
   const std::int64_t weights = weight_bytes(m, p.tp, p.pp, p.expert_ranks());
-  const auto usable = static_cast<std::int64_t>(std::floor(memory_frac * static_cast<double>(setup.hardware.memory_bytes)));
-  const std::int64_t left = usable - weights - reserve_bytes;
+  const auto usable_of = [memory_frac](const CostSetup& s) {
+    return static_cast<std::int64_t>(std::floor(memory_frac * static_cast<double>(s.hardware.memory_bytes)));
+  };
+  const std::int64_t usable = usable_of(setup), left = usable - weights - reserve_bytes;
   if (left < layout.full_groups * layout.page_bytes) {
+    const std::string fitting = setups_that_fit(setup, [&](const CostSetup& s) {
+      const KvLayout pages = kv_layout(s.model, s.parallel, block_tokens, is_hybrid);
+      const std::int64_t own = weight_bytes(s.model, s.parallel.tp, s.parallel.pp, s.parallel.expert_ranks());
+      return usable_of(s) - own - reserve_bytes >= pages.full_groups * pages.page_bytes;
+    });
     constexpr double kGiB = 1024.0 * 1024 * 1024;
     throw InputError(fmt::format(
         "{} does not fit on {} x {}: of {:.1f} GiB usable per GPU, weights take {:.1f} and the reserve {:.1f}, which leaves no KV block; "
-        "raise parallel.tp or the memory fraction, lower the scheduler's tokens per step (of vllm_v0: max_model_len), or choose a larger "
+        "raise parallel.tp{} or the memory fraction, lower the scheduler's tokens per step (of vllm_v0: max_model_len), or choose a larger "
         "GPU",
         m.name, p.gpus(), setup.hardware.name, static_cast<double>(usable) / kGiB, static_cast<double>(weights) / kGiB,
-        static_cast<double>(reserve_bytes) / kGiB));
+        static_cast<double>(reserve_bytes) / kGiB, fitting.empty() ? "" : " (" + fitting + " fits)"));
   }
   return left / layout.page_bytes / layout.full_groups * p.data_ranks();
 }

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"

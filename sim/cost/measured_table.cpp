@@ -13,8 +13,8 @@ namespace kvlab {
 namespace {
 
 constexpr long long kMaxCount = 1LL << 40;
-constexpr double kMaxPicoseconds = 1e15;         // 1000 s: no kernel takes that long, so the unit must be wrong
-constexpr std::array kPsPerUnit{1e3, 1e6, 1e9};  // of TimeUnit
+constexpr double kMaxPicoseconds = 1e15;         // 1000 s: longer means a wrong unit
+constexpr std::array kPsPerUnit{1e3, 1e6, 1e9};  // by TimeUnit
 
 }  // namespace
 
@@ -36,7 +36,7 @@ std::int64_t MeasuredTable::count(std::size_t row, std::size_t column) const {
     if (value < 0 || value > kMaxCount) fail(row, column, "outside [0, 2^40]");
     return value;
   }
-  double real_value = 0;  // data frames turn whole numbers into 128.0
+  double real_value = 0;  // data frames write 128.0
   if (!parse_real(text(row, column), real_value) || real_value != std::floor(real_value)) fail(row, column, "not a whole number");
   if (!(real_value >= 0 && real_value <= static_cast<double>(kMaxCount))) fail(row, column, "outside [0, 2^40]");
   return static_cast<std::int64_t>(real_value);

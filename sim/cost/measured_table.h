@@ -9,13 +9,12 @@
 
 namespace kvlab {
 
-// The unit of a column of measured times.
 enum class TimeUnit : std::uint8_t { kNs, kUs, kMs };
 
-// Whole nanoseconds and a three-digit fraction: picoseconds exactly, as TimeUnit::kNs reads them.
+// Nanoseconds with three decimals, exact to the picosecond, as TimeUnit::kNs reads them.
 std::string ns_text(Picoseconds time);
 
-// A CSV file of measurements, held as text; the columns are found by name. Errors carry file:line and the column.
+// CSV of measurements, kept as text; columns by name. Errors have file:line and column.
 class MeasuredTable {
  public:
   explicit MeasuredTable(const std::string& file);
@@ -24,9 +23,9 @@ class MeasuredTable {
   [[nodiscard]] std::size_t column(const std::string& name) const { return table_.at(name); }
   [[nodiscard]] std::size_t num_rows() const { return table_.rows.size(); }
   [[nodiscard]] const std::string& text(std::size_t row, std::size_t column) const { return table_.rows[row][column]; }
-  [[nodiscard]] std::int64_t count(std::size_t row, std::size_t column) const;  // a whole number in [0, 2^40]
+  [[nodiscard]] std::int64_t count(std::size_t row, std::size_t column) const;  // in [0, 2^40]
   [[nodiscard]] double real(std::size_t row, std::size_t column) const;         // finite
-  // A positive time to the nearest picosecond.
+  // Positive; rounded to the picosecond.
   [[nodiscard]] Picoseconds time(std::size_t row, std::size_t column, TimeUnit unit) const;
   [[nodiscard]] std::string place(std::size_t row) const;  // "file:line"
   [[nodiscard]] const std::string& file() const { return table_.file; }

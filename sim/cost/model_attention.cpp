@@ -30,19 +30,20 @@ void read_heads(Params& p, const Family& family, const ModelFile& file, ModelSpe
                                          std::to_string(untold) + " that " + m.family + " has then");
   m.kv_heads = p.optional<std::int64_t>("num_key_value_heads", untold, 1, m.q_heads, "KV heads");
   if (m.q_heads % m.kv_heads != 0) p.fail_at("num_key_value_heads", "num_attention_heads is not a multiple of num_key_value_heads");
+  if (family.attention == FamilyAttention::kLatent) return;  // channels are in other config keys
   const std::int64_t head_dim = family.sizes.head_dim;
   if (head_dim == 0 && !p.has("head_dim") && m.hidden % m.q_heads != 0)
     p.fail_at("hidden_size", "hidden_size is not a multiple of num_attention_heads; give head_dim");
   m.head_dim = p.optional<std::int64_t>("head_dim", head_dim > 0 ? head_dim : m.hidden / m.q_heads, 1, kMaxHeadDim, "channels of one head");
 }
 
-// To the cache it is one KV head of kv_lora_rank + qk_rope_head_dim channels, whose values are its first kv_lora_rank.
+// For the cache: one KV head of kv_lora_rank + qk_rope_head_dim channels, whose first kv_lora_rank are the value.
 void read_latent(Params& p, const ModelFile& file, ModelSpec& m) {
   LatentAttention& l = m.latent;
   l.q_rank = file.has_null_q_rank ? 0 : p.optional<std::int64_t>("q_lora_rank", 1536, 0, kMaxWidth, "rank of queries; 0 or null: none");
   l.kv_rank = p.optional<std::int64_t>("kv_lora_rank", 512, 1, kMaxWidth, "rank of keys and values");
   l.nope = p.optional<std::int64_t>("qk_nope_head_dim", 128, 1, kMaxHeadDim, "channels of queries and keys without RoPE");
-  l.rope = p.optional<std::int64_t>("qk_rope_head_dim", 64, 1, kMaxHeadDim, "channels of queries and keys with RoPE");
+  l.rope = p.optional<std::int64_t>("qk_rope_head_dim", 64, 0, kMaxHeadDim, "channels of queries and keys with RoPE");
   l.value = p.optional<std::int64_t>("v_head_dim", 128, 1, kMaxHeadDim, "channels of values");
   m.kv_heads = 1;
   m.head_dim = l.cached();
@@ -62,7 +63,7 @@ void read_gated_delta(Params& p, ModelSpec& m) {
     p.fail_at("linear_num_value_heads", "linear_num_value_heads is not a multiple of linear_num_key_heads");
 }
 
-// The kind of each layer as the file lists it; else as the family has it.
+// Listed kinds, else the family's.
 std::vector<AttentionKind> kinds_of_layers(Params& p, const Family& family, const ModelSpec& m) {
   std::vector<AttentionKind> kinds;
   const auto add = [&](bool is_linear) { kinds.push_back(is_linear ? AttentionKind::kLinear : AttentionKind::kFull); };
@@ -123,11 +124,12 @@ void read_windows(Params& p, const ModelFile& file, ModelSpec& m) {
 void check_layer_types(Params& p, const Family& family) {
   std::set<std::string> known{"full_attention", "sliding_attention", "chunked_attention"};
   if (has_linear(family)) known = {"full_attention", "linear_attention"};
+  known.insert(family.layer_types.begin(), family.layer_types.end());
   for (const std::string& type : p.words("layer_types", "of each layer its attention"))
     if (!known.contains(type))
-      p.fail_at("layer_types", fmt::format("'layer_types' has '{}', which is not priced for {}; priced: {}", type,
-                                           family.name.empty() ? "a config without model_type" : std::string(family.name),
-                                           join({known.begin(), known.end()}, ", ")));
+      p.fail_at("layer_types",
+                fmt::format("'layer_types' has '{}', which is not priced for {}; priced: {}", type,
+                            family.name.empty() ? "a config without model_type" : family.name, join({known.begin(), known.end()}, ", ")));
   for (const std::string& type : p.words("attn_type_list", "of each layer its attention"))
     if (type != "1" && !(type == "0" && family.attention == FamilyAttention::kLightning))
       p.fail_at("attn_type_list", fmt::format("'attn_type_list' has layers of type {}, which is not priced for {}", type, family.name));

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// The first of several names for one thing that the file uses; `fallback` where it uses none.
+// The first of several synonymous keys, or `fallback`.
 std::int64_t any_of(Params& p, std::initializer_list<const char*> keys, std::int64_t fallback, const char* meaning) {
   for (const char* key : keys)
     if (p.has(key)) return p.required<std::int64_t>(key, 0, kMaxWidth, meaning);
@@ -19,7 +19,7 @@ std::int64_t width(Params& p, const char* key, std::int64_t fallback, const char
                       : p.required<std::int64_t>(key, 1, kMaxWidth, meaning);
 }
 
-// Numbers of layers, as flags.
+// A list of layer numbers as flags.
 std::vector<bool> flags_of(Params& p, const char* key, std::int64_t layers, const char* meaning) {
   std::vector<bool> flags(static_cast<std::size_t>(layers), false);
   for (const double number : p.numbers(key, 0, static_cast<double>(layers - 1), meaning)) {
@@ -29,7 +29,7 @@ std::vector<bool> flags_of(Params& p, const char* key, std::int64_t layers, cons
   return flags;
 }
 
-// Every decoder_sparse_step-th layer, but for those of mlp_only_layers.
+// Every decoder_sparse_step-th layer, except mlp_only_layers.
 std::vector<bool> sparse_step_layers(Params& p, std::int64_t layers) {
   const auto step = p.optional<std::int64_t>("decoder_sparse_step", 1, 1, kMaxWidth, "every so many layers one has experts");
   std::vector<bool> routed = flags_of(p, "mlp_only_layers", layers, "layers without experts");
@@ -37,7 +37,19 @@ std::vector<bool> sparse_step_layers(Params& p, std::int64_t layers) {
   return routed;
 }
 
+// A word per layer, one of which means dense. Entries for multi-token prediction may follow.
+std::vector<bool> named_layers(Params& p, const char* key, const std::string& dense, std::int64_t layers) {
+  std::vector<bool> routed;
+  for (const std::string& word : p.words(key, "which layers have experts")) routed.push_back(word != dense);
+  if (static_cast<std::int64_t>(routed.size()) < layers)
+    p.fail_at(key, std::string("'") + key + "': expected one entry for each of " + std::to_string(layers) + " layers");
+  routed.resize(static_cast<std::size_t>(layers));
+  return routed;
+}
+
 std::vector<bool> layers_after_dense(Params& p, const Family& family, std::int64_t layers) {
+  if (p.has("mlp_layer_types")) return named_layers(p, "mlp_layer_types", "dense", layers);
+  if (p.inline_text("moe_layer_freq", "").starts_with("[")) return named_layers(p, "moe_layer_freq", "0", layers);
   const auto first = p.optional<std::int64_t>("first_k_dense_replace", family.experts.first_dense, 0, kMaxWidth, "dense layers before");
   const auto every = p.optional<std::int64_t>("moe_layer_freq", 1, 1, kMaxWidth, "every so many layers one has experts");
   std::vector<bool> routed;
@@ -90,8 +102,9 @@ void read_mlps(Params& p, const Family& family, ModelSpec& m) {
     m.intermediate = dense_width();
     return;
   }
-  m.experts_per_token = e.per_token > 0 ? p.optional<std::int64_t>("num_experts_per_tok", e.per_token, 1, m.experts, "experts of a token")
-                                        : p.required<std::int64_t>("num_experts_per_tok", 1, m.experts, "experts each token is sent to");
+  const char* const per_token = p.has("num_experts_per_token") ? "num_experts_per_token" : "num_experts_per_tok";
+  m.experts_per_token = e.per_token > 0 ? p.optional<std::int64_t>(per_token, e.per_token, 1, m.experts, "experts of a token")
+                                        : p.required<std::int64_t>(per_token, 1, m.experts, "experts each token is sent to");
   m.moe_intermediate = any_of(p, {"moe_intermediate_size"}, e.width, "width of one expert");
   if (m.moe_intermediate == 0) m.moe_intermediate = dense_width();  // Mixtral
   m.shared_intermediate = shared_width(p, family, m);

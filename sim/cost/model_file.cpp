@@ -1,9 +1,13 @@
 #include "sim/cost/model_file.h"
 
-#include <filesystem>
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
 
+#include <filesystem>
+#include <map>
+
+#include "base/config/spec_file.h"
 #include "base/error.h"
-#include "base/spec_file.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_keys.h"
 
@@ -21,7 +25,7 @@ bool is_null(const YAML::Node& map, const char* key) {
   return node.IsDefined() && node.IsNull();
 }
 
-// The keys of `inner`, then those of `outer` that it lacks and that are not about pictures or sound.
+// Keys of `inner`, then keys of `outer` that it lacks and that are not multimodal.
 YAML::Node merged(const YAML::Node& outer, const YAML::Node& inner) {
   YAML::Node all(YAML::NodeType::Map);
   for (const auto& item : inner) all.force_insert(item.first, item.second);
@@ -33,7 +37,23 @@ YAML::Node merged(const YAML::Node& outer, const YAML::Node& inner) {
   return all;
 }
 
-// Checkpoints of ModelOpt, AutoGPTQ and AutoAWQ may have their scheme in a file of its own.
+// quantized_layers may list tens of thousands of modules; regroups them as {scheme: [modules]} in one pass.
+void group_quantized_layers(YAML::Node q) {
+  if (!q.IsDefined() || !q.IsMap()) return;
+  if (const YAML::Node inner = q["quantization"]; inner.IsDefined()) group_quantized_layers(inner);
+  const YAML::Node layers = q["quantized_layers"];
+  if (!layers.IsDefined() || !layers.IsMap()) return;
+  std::map<std::string, YAML::Node> names;
+  for (const auto& layer : layers) {
+    const auto [at, is_new] = names.try_emplace(text_of(layer.second, "quant_algo"), YAML::NodeType::Sequence);
+    at->second.push_back(layer.first);
+  }
+  YAML::Node grouped(YAML::NodeType::Map);
+  for (const auto& [algorithm, modules] : names) grouped[algorithm] = modules;
+  q["quantized_layers"] = grouped;
+}
+
+// ModelOpt, AutoGPTQ and AutoAWQ may store the scheme in a separate file.
 std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path& file) {
   if (file.filename() != "config.json") return nullptr;
   for (const auto& [name, method] :
@@ -41,7 +61,9 @@ std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path&
     std::error_code error;
     const std::filesystem::path sibling = file.parent_path() / name;
     if (!std::filesystem::is_regular_file(sibling, error)) continue;
-    const std::shared_ptr<const ConfigFile> read = without_nulls(*load_config(sibling.string()));
+    const std::shared_ptr<const ConfigFile> whole = load_config(sibling.string());
+    group_quantized_layers(whole->root);
+    const std::shared_ptr<const ConfigFile> read = without_nulls(*whole);
     if (read->root["quant_method"].IsDefined()) return read;
     auto named = std::make_shared<ConfigFile>(*read);
     named->root.reset(merged(YAML::Load(std::string("{quant_method: ") + method + "}"), read->root));
@@ -51,6 +73,28 @@ std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path&
 }
 
 }  // namespace
+
+void set_quantization(ModelFile& model, const std::string& name, const std::string& config, bool replaces) {
+  const YAML::Node wanted = YAML::Load(config), own = model.config->root["quantization_config"];
+  const bool has_own = own.IsDefined() || model.quantization != nullptr;
+  if (has_own) {
+    const YAML::Node there = own.IsDefined() ? own : model.quantization->root;
+    const std::string method = text_of(there, "quant_method");
+    if (method == wanted["quant_method"].Scalar()) return;
+    if (!replaces)
+      throw InputError(
+          fmt::format("'quantization' = {}: the weights of {} are quantized already, by {}; leave the key out, or take the model's "
+                      "file without a quantization_config",
+                      name, model.config->name, method.empty() ? "a scheme of its own" : method));
+  }
+  auto with = std::make_shared<ConfigFile>(*model.config);
+  YAML::Node copy(YAML::NodeType::Map);
+  for (const auto& item : model.config->root)
+    if (item.first.Scalar() != "quantization_config") copy.force_insert(item.first, item.second);
+  with->root.reset(copy);
+  with->root["quantization_config"] = wanted;
+  model.config = with;
+}
 
 ModelFile load_model_file(const std::string& file) {
   const std::shared_ptr<const ConfigFile> read = load_config(file);
@@ -62,7 +106,7 @@ ModelFile load_model_file(const std::string& file) {
   result.family = text_of(outer, "model_type");
   if (has_text) {
     const std::string named = text_of(outer["text_config"], "model_type");
-    result.family = named.empty() ? std::string(text_family_of(result.family)) : named;
+    result.family = named.empty() ? text_family_of(result.family) : named;
     if (result.family.empty())
       throw InputError(place(read->name, outer["text_config"].Mark()) + ": text_config needs 'model_type', the family of the text model");
   }
@@ -70,6 +114,7 @@ ModelFile load_model_file(const std::string& file) {
   result.has_null_kv_heads = is_null(whole->root, "num_key_value_heads");
   result.has_null_window = is_null(whole->root, "sliding_window");
   result.has_null_q_rank = is_null(whole->root, "q_lora_rank");
+  group_quantized_layers(whole->root["quantization_config"]);
   result.config = without_nulls(*whole);
   if (!result.config->root["quantization_config"].IsDefined()) result.quantization = find_quantization(file);
   return result;

@@ -3,22 +3,25 @@
 #include <memory>
 #include <string>
 
-#include "base/config_file.h"
+#include "base/config/config_file.h"
 
 namespace kvlab {
 
-// A model's file as one mapping without nulls: of a multimodal config the text part, which takes from the outer keys what it lacks.
+// A model's file as a mapping without nulls. For a multimodal config: the text part, completed by outer keys.
 struct ModelFile {
   std::shared_ptr<const ConfigFile> config;
-  std::string family;  // model_type of the text; "": the file has none
+  std::string family;  // model_type of the text, or ""
   bool has_null_kv_heads = false, has_null_window = false,
-       has_null_q_rank = false;  // which some families read in another way than a missing key
+       has_null_q_rank = false;  // some families distinguish null from missing
   bool is_multimodal = false;
-  // A file of its own in the folder that says how weights are quantized, where config.json does not; null: none.
+  // Separate file with the weights' quantization if config.json lacks it, or null.
   std::shared_ptr<const ConfigFile> quantization;
 };
 
-// InputError where the file cannot be read, or is a multimodal one whose text is not known.
+// Sets quantization_config (a YAML mapping). A file with the same method keeps its own; otherwise replaces it or throws InputError.
+void set_quantization(ModelFile& model, const std::string& name, const std::string& config, bool replaces);
+
+// Throws InputError if unreadable, or multimodal with unknown text part.
 ModelFile load_model_file(const std::string& file);
 
 }  // namespace kvlab

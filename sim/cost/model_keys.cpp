@@ -37,14 +37,15 @@ const Keys& keys_of_all() {
 }
 
 const Keys& keys_of(ExpertLayers layers) {
-  static const Keys none, all{"num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"};
+  static const Keys none,
+      all{"num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "num_experts_per_token", "moe_intermediate_size"};
   static const auto with = [](Keys more) {
     more.insert(all.begin(), all.end());
     return more;
   };
   static const Keys step = with({"decoder_sparse_step", "mlp_only_layers"}),
                     interleaved = with({"moe_layers", "interleave_moe_layer_step"}),
-                    first = with({"first_k_dense_replace", "moe_layer_freq", "n_shared_experts", "num_shared_experts"});
+                    first = with({"first_k_dense_replace", "moe_layer_freq", "n_shared_experts", "num_shared_experts", "mlp_layer_types"});
   switch (layers) {
     case ExpertLayers::kNone:
       return none;
@@ -60,9 +61,9 @@ const Keys& keys_of(ExpertLayers layers) {
   return none;
 }
 
-// Keys of training, generation, numerics, tokens, files and the libraries that wrote the file.
+// Keys on training, generation, numerics, tokens, files and libraries.
 constexpr std::string_view kHarmlessModelKeys[] = {
-    // RoPE and position encoding: a constant per channel
+    // RoPE and positions: a constant per channel
     "rope_theta", "rope_local_base_freq", "rope_interleaved", "rope_interleave", "rope_type", "rotary_pct", "rotary_emb_base", "rotary_dim",
     "rotary_base", "rotary_percent", "partial_rotary_factor", "no_rope_layer", "no_rope_layers", "no_rope_layer_interval",
     "rope_traditional", "original_max_position_embeddings", "initial_context_length", "use_mrope", "mrope_section",
@@ -105,6 +106,12 @@ constexpr std::string_view kHarmlessModelKeys[] = {
     "experts_per_token", "for_fusion", "mm_vision_tower", "hidden_act_param", "rope_scaling_type", "bias_dropout_fusion",
     "masked_softmax_fusion", "slow_but_exact", "apply_residual_connection_post_layernorm", "torch_compile", "fused_attn", "use_fused_qkv",
     "neftune_noise_alpha", "unsloth_fixed", "unsloth_version", "onnx", "_name", "use_cache_quantization", "head_dim_original",
+    "output_gate_type", "use_gemma_norm", "swiglu_alpha", "scale_fmt", "indexer_rope_interleave", "index_share_for_mtp_iteration",
+    "moe_router_dtype", "activation_situ_beta", "activation_situ_linear_beta", "moe_renormalize", "moe_router_activation_func",
+    "use_grouped_topk", "compress_rope_theta", "hc_sinkhorn_iters", "mhc", "num_logits_to_keep", "rescale_prenorm_residual",
+    "time_step_floor", "time_step_limit", "time_step_max", "time_step_min", "mamba_hidden_act", "mlp_hidden_act", "use_mamba_kernels",
+    "moe_shared_expert_overlap", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "swa_rope_theta", "attention_value_scale",
+    "moe_router_scaling_factor", "gate_lower_bound", "layer_rope_theta", "output_multiplier", "qk_scale_factor", "pruned_heads",
     "is_composition", "sub_configs", "model_parallel", "world_size"};
 
 bool has_one(std::string_view key, std::initializer_list<std::string_view> prefixes, std::initializer_list<std::string_view> suffixes) {
@@ -116,20 +123,31 @@ bool has_one(std::string_view key, std::initializer_list<std::string_view> prefi
 
 bool is_harmless_model_key(std::string_view key) {
   return std::find(std::begin(kHarmlessModelKeys), std::end(kHarmlessModelKeys), key) != std::end(kHarmlessModelKeys) ||
-         has_one(
-             key,
-             {"_", "unsloth_", "summary_", "initializer_", "layernorm_full_attention_", "layernorm_linear_attention_", "layernorm_mlp_"},
-             {"_dropout", "_pdrop", "_eps", "_epsilon", "_token_id", "_token_ids", "_loss_coef", "_alpha_factor", "_beta_factor"});
+         has_one(key,
+                 {"_", "base_model_", "unsloth_", "summary_", "initializer_", "layernorm_full_attention_", "layernorm_linear_attention_",
+                  "layernorm_mlp_"},
+                 {"_dropout", "_pdrop", "_eps", "_epsilon", "_token_id", "_token_ids", "_loss_coef", "_alpha_factor", "_beta_factor"});
 }
 
 bool is_multimodal_key(std::string_view key) {
-  static const Keys keys{"text_config",       "perceiver_config",  "speech_config",
-                         "adapter_config",    "ignore_index",      "pixel_shuffle_factor",
-                         "downsample_factor", "scale_factor",      "alignment_intermediate_size",
-                         "projection_dim",    "max_splits_per_img"};
+  static const Keys keys{"text_config",
+                         "perceiver_config",
+                         "speech_config",
+                         "adapter_config",
+                         "ignore_index",
+                         "pixel_shuffle_factor",
+                         "use_unified_vision_chunk",
+                         "process_image_mode",
+                         "media_placeholder_token_id",
+                         "out_hidden_size",
+                         "downsample_factor",
+                         "scale_factor",
+                         "alignment_intermediate_size",
+                         "projection_dim",
+                         "max_splits_per_img"};
   return keys.contains(key) || has_one(key,
-                                       {"vision_", "visual_", "image_", "video_", "audio_", "mm_", "projector_", "multimodal_projector_",
-                                        "boi_", "eoi_", "spatial_"},
+                                       {"vision_", "visual_", "image_", "img_", "video_", "audio_", "mm_", "projector_",
+                                        "multimodal_projector_", "boi_", "eoi_", "spatial_"},
                                        {"_token_index"});
 }
 
@@ -139,19 +157,21 @@ bool is_off(const std::string& yaml) {
 }
 
 void check_model_keys(Params& p, const Family& family) {
-  const std::string of = family.name.empty() ? "a config without model_type" : std::string(family.name);
+  const std::string of = family.name.empty() ? "a config without model_type" : family.name;
   const auto is_of_family = [&](std::string_view key) {
     return keys_of_all().contains(key) || keys_of(family.experts.layers).contains(key) ||
            std::find(family.keys.begin(), family.keys.end(), key) != family.keys.end();
   };
-  std::vector<std::pair<std::string_view, std::string_view>> only = family.only;
+  std::vector<std::pair<std::string, std::string>> only = family.only;
   only.insert(only.end(), {{"is_causal", "true"}, {"is_encoder_decoder", "false"}, {"add_cross_attention", "false"}});
   for (const auto& [key, value] : only) {
-    const std::string found = p.inline_text(std::string(key), std::string(value));
-    if (found != value) p.fail_at(std::string(key), fmt::format("'{}' = {} is not priced for {}; only {} is", key, found, of, value));
+    const std::string found = p.inline_text(key, value);
+    if (found != value) p.fail_at(key, fmt::format("'{}' = {} is not priced for {}; only {} is", key, found, of, value));
   }
   for (const std::string& key : p.keys()) {
     const auto is_only = [&](const auto& only) { return only.first == key; };
+    // for families that always normalize queries and keys
+    if (key == "use_qk_norm" && family.qk_norm != QkNorm::kNone) continue;
     if (is_of_family(key) || is_harmless_model_key(key) || std::any_of(only.begin(), only.end(), is_only)) continue;
     const std::string value = p.inline_text(key, "");
     if (is_off(value)) continue;

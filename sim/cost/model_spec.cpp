@@ -1,12 +1,15 @@
 #include "sim/cost/model_spec.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 
+#include "base/config/params.h"
+#include "base/config/spec_file.h"
 #include "base/hugging_face.h"
-#include "base/params.h"
-#include "base/spec_file.h"
 #include "base/text.h"
 #include "serving/longest_text.h"
 #include "sim/cost/hub_models.h"
@@ -16,6 +19,7 @@
 #include "sim/cost/model_file.h"
 #include "sim/cost/model_keys.h"
 #include "sim/cost/quantization.h"
+#include "sim/cost/weight_scheme.h"
 
 namespace kvlab {
 
@@ -24,7 +28,6 @@ namespace {
 constexpr std::array kDtypes{std::pair{"float16", Dtype::kFp16}, std::pair{"bfloat16", Dtype::kBf16}, std::pair{"float32", Dtype::kFp32},
                              std::pair{"fp8", Dtype::kFp8}, std::pair{"int8", Dtype::kInt8}};
 
-// A size that the family may have a default of.
 std::int64_t size(Params& p, const char* key, std::int64_t fallback, std::int64_t max, const char* meaning) {
   return fallback > 0 ? p.optional<std::int64_t>(key, fallback, 1, max, meaning) : p.required<std::int64_t>(key, 1, max, meaning);
 }
@@ -34,7 +37,10 @@ bool has_key(const Family& family, std::string_view key) {
 }
 
 void read_dtypes(Params& p, ModelSpec& m) {
-  const std::string key = p.has("torch_dtype") ? "torch_dtype" : "dtype";
+  const std::string key = p.has("dtype") ? "dtype" : "torch_dtype";  // transformers prefers dtype
+  if (p.has("dtype") && p.has("torch_dtype") && p.inline_text("dtype", "") != p.inline_text("torch_dtype", ""))
+    m.remarks.push_back(fmt::format("'dtype' = {} is taken, as transformers does, not 'torch_dtype' = {}", p.inline_text("dtype", ""),
+                                    p.inline_text("torch_dtype", "")));
   const std::string named = p.text(key, "bfloat16", "type of weights and activations");
   m.dtype = parse_dtype(named, p.owner() + ": '" + key + "'");
   m.kv_dtype =
@@ -81,7 +87,7 @@ void read_norms(Params& p, const Family& family, ModelSpec& m) {
   if (norm == QkNorm::kWide) m.qk_norm_parameters = (m.q_heads + m.kv_heads) * m.head_dim;
 }
 
-// A scaling of a kind that is not known, or without a factor, leaves the length as it is: it changes no cost.
+// RoPE scaling of unknown kind or without a factor is ignored; it changes no cost.
 std::int64_t read_longest_text(Params& p, std::int64_t max_positions) {
   const char* key = p.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   if (!p.has(key)) return max_positions;
@@ -93,7 +99,7 @@ std::int64_t read_longest_text(Params& p, std::int64_t max_positions) {
   return longest_text(kind, factor, original, max_positions);
 }
 
-// A checkpoint for something else than generating text has no head, or another one.
+// Checkpoints for other tasks have no head, or another one.
 void check_architectures(Params& p) {
   for (const std::string& name : p.words("architectures", "model classes")) {
     for (const char* end :
@@ -111,15 +117,34 @@ const Family& family_of(Params& p, const ModelFile& file) {
     check_layer_types(p, *family);
     return *family;
   }
-  const std::string_view why = why_not_priced(file.family);
-  p.fail_at("model_type", "model_type '" + file.family + "' is not priced" +
-                              (why.empty() ? "; priced: " + join(family_names(), ", ") : ": " + std::string(why)));
+  const std::string why = why_not_priced(file.family);
+  p.fail_at("model_type",
+            "model_type '" + file.family + "' is not priced" + (why.empty() ? "; priced: " + join(family_names(), ", ") : ": " + why));
 }
 
 void read_lengths(Params& p, const Family& family, ModelSpec& m) {
   m.max_positions = p.optional<std::int64_t>("max_position_embeddings", family.sizes.positions, 0, 1 << 30, "longest sequence");
-  const bool is_stretched = family.name == "gemma3_text";  // its max_position_embeddings are those after scaling
+  const bool is_stretched = family.name == "gemma3_text";  // max_position_embeddings already includes scaling
   m.max_tokens = is_stretched ? m.max_positions : read_longest_text(p, m.max_positions);
+}
+
+// Nemotron-H may list its layers without a number.
+std::int64_t read_num_layers(Params& p, const Family& family) {
+  const char* const key = "layers_block_type";
+  if (p.has(key) && has_key(family, key)) return static_cast<std::int64_t>(p.words(key, "the kind of each layer").size());
+  return size(p, "num_hidden_layers", family.sizes.layers, 10'000, "layers");
+}
+
+bool has_expert_scheme(Params& p) {
+  return p.has("quantization_config") && p.child("quantization_config", "quantization_config").has("moe_quant_algo");
+}
+
+// DeepSeek-V4: FP4 experts with an 8-bit scale per 32 weights, multiplied by fp8 activations.
+void read_expert_type(Params& p, ModelSpec& m) {
+  if (!p.has("expert_dtype") || has_expert_scheme(p)) return;
+  if (p.choice("expert_dtype", {"fp4", "fp8"}, 0, "type of the experts' weights") != 0) return;
+  m.expert_weights = WeightFormat::of(Dtype::kFp8);
+  m.expert_weights.bits = 4 + 8.0 / 32;
 }
 
 ModelSpec read_spec(Params& p, const std::string& name, const std::string& path, const ModelFile& file) {
@@ -130,7 +155,7 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& path,
   m.name = name;
   m.file = path;
   m.family = file.family.empty() ? "llama" : file.family;
-  m.layers = size(p, "num_hidden_layers", family.sizes.layers, 10'000, "layers");
+  m.layers = read_num_layers(p, family);
   m.hidden = size(p, "hidden_size", family.sizes.hidden, kMaxWidth, "width of the residual stream");
   m.vocabulary = size(p, "vocab_size", family.sizes.vocabulary, 1 << 24, "tokens in the vocabulary");
   read_lengths(p, family, m);
@@ -143,7 +168,10 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& path,
   read_biases(p, family, m);
   read_norms(p, family, m);
   read_dtypes(p, m);
+  m.layer_extras = family.layer_extras;
+  if (family.own != nullptr) family.own(p, file, m);
   read_weight_formats(p, file, m);
+  read_expert_type(p, m);
   if (family.name == "llama4_text")
     m.remarks.emplace_back("attention within chunks (attention_chunk_size) is priced as attention to all tokens");
   if (file.is_multimodal) m.remarks.emplace_back("the text model alone: weights and work of vision or audio parts are not counted");
@@ -181,15 +209,33 @@ Dtype parse_dtype(const std::string& name, const std::string& place) {
 }
 
 ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder) {
+  return load_quantized_model(name_or_path, models_folder, "none");
+}
+
+ModelSpec load_quantized_model(const std::string& name_or_path, const std::string& models_folder, const std::string& scheme) {
   std::error_code ignored;
   std::string file = name_or_path;
   if (std::filesystem::is_directory(file, ignored)) file += "/config.json";
-  file = find_model_file(file, models_folder).file;
-  const ModelFile read = load_model_file(file);
+  const FoundModel found = find_model_file(file, models_folder);
+  file = found.file;
+  ModelFile read = load_model_file(file);
+  std::optional<WeightScheme> weights;
+  if (!found.scheme.empty()) weights = find_weight_scheme(found.scheme);
+  if (scheme != "none" && scheme != "auto") {
+    const WeightScheme asked = find_weight_scheme(scheme);
+    if (weights && weights->name != asked.name)
+      throw InputError(fmt::format("'quantization' = {}: {} has weights in {} already", scheme, name_or_path, weights->name));
+    weights = asked;
+  }
+  if (weights) set_quantization(read, weights->name, weights->config, !found.scheme.empty());
   Params p(read.config, std::make_shared<Choices>(), "model '" + file + "'");
   const std::filesystem::path path(file);
   const std::string stem = path.stem().string();
-  return read_spec(p, stem == "config" ? model_title(path.parent_path()) : stem, file, read);
+  ModelSpec m = read_spec(p, stem == "config" ? model_title(path.parent_path()) : stem, file, read);
+  if (weights)
+    m.remarks.push_back(
+        fmt::format("weights in {}: {}; embedding, head, norms and routers keep {}", weights->name, weights->means, dtype_name(m.dtype)));
+  return m;
 }
 
 WeightFormat WeightFormat::of(Dtype dtype) {

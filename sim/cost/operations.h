@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Operations whose times a profile may hold. The cost model, the readers and the lint of profiles, and calibrate name them by this.
+// Operations that a profile may time.
 enum class OpId : std::uint8_t {
   kEmbedding,
   kLayernorm,
@@ -47,6 +47,7 @@ enum class OpId : std::uint8_t {
   kPageBounds,
   kPageScores,
   kCompact,
+  kEvict,
   kQuantize,
   kDequantize,
   kTokenCopy,
@@ -58,25 +59,24 @@ enum class OpId : std::uint8_t {
   kDeviceToHost,
 };
 
-// The kind of table that has an operation's times.
 enum class OpFamily : std::uint8_t { kTokens, kSequences, kAttention, kMoe, kCollective, kPolicy, kCopy };
-// Columns of the table apart from time and spread.
+// Columns besides time and spread.
 const std::vector<std::string>& columns_of(OpFamily family);
-// The table's file without ".csv"; "" for tables over tokens and over sequences, which are named for their operation.
+// File name without ".csv"; "": the operation's name.
 std::string_view table_of(OpFamily family);
 
-// One operation: what the cost model prices, what a profile calls it, and which case of calibrate/cases times it.
+// An operation's name in profiles, and its case in calibrate/cases.
 struct Operation {
   OpId op;
-  std::string_view name;  // of a policy's operation: as its OpCall has it
+  std::string_view name;  // of policy operations: as in OpCall
   OpFamily family;
-  int per_layer = 1;                  // calls in a layer; 0: once per step
-  std::string_view cpu{}, gpu{};      // the case that times it on a device (KernelFamily::op); "": none
-  std::string_view why_untimed{};     // why a device has no case
-  std::string_view gpu_table{};       // name of its table from a GPU, where the launch there is another; "": `name`
-  std::string_view gpu_format{};      // of the case's operands on a GPU; "": the model's type
-  bool streams = false;               // it reads weights, or reads or writes KV
-  std::optional<OpFamily> part_of{};  // a table that includes its time: append_kv's only if the profile says so
+  int per_layer = 1;                  // calls per layer; 0: once per step
+  std::string_view cpu{}, gpu{};      // timing case by device (KernelFamily::op), or ""
+  std::string_view why_untimed{};     // reason why a device has no case
+  std::string_view gpu_table{};       // name of a GPU's table if its launch differs; "": `name`
+  std::string_view gpu_format{};      // operands of the GPU case; "": the model's type
+  bool streams = false;               // reads weights, or reads or writes KV
+  std::optional<OpFamily> part_of{};  // table that includes its time; for append_kv only if the profile says so
 };
 
 namespace operations {
@@ -84,7 +84,6 @@ namespace operations {
 constexpr Operation tokens(OpId op, std::string_view name, int per_layer, std::string_view cpu, std::string_view gpu) {
   return {.op = op, .name = name, .family = OpFamily::kTokens, .per_layer = per_layer, .cpu = cpu, .gpu = gpu};
 }
-// y = x w^T.
 constexpr Operation linear(OpId op, std::string_view name, std::string_view cpu) {
   Operation o = tokens(op, name, 1, cpu, "linear");
   o.streams = true;
@@ -97,7 +96,7 @@ constexpr Operation copy(OpId op, std::string_view name) {
   return {.op = op, .name = name, .family = OpFamily::kCopy, .gpu = name, .why_untimed = "a CPU has no host link", .gpu_format = "pinned"};
 }
 constexpr std::string_view kDense = "calibrate times dense models on one device";
-// An operation of layers with an attention gate, latent attention or linear attention.
+// Attention gates, latent or linear attention.
 constexpr Operation of_other_layers(OpId op, std::string_view name, bool streams = false) {
   return {.op = op,
           .name = name,
@@ -105,7 +104,7 @@ constexpr Operation of_other_layers(OpId op, std::string_view name, bool streams
           .why_untimed = "calibrate times models whose layers all have plain attention",
           .streams = streams};
 }
-// A product beside the kernel of latent attention, which a table of attention includes.
+// Product around the latent attention kernel, included in tables of attention.
 constexpr Operation of_latent_attention(OpId op, std::string_view name) {
   Operation o = of_other_layers(op, name, true);
   o.family = OpFamily::kAttention;
@@ -115,11 +114,11 @@ constexpr Operation of_latent_attention(OpId op, std::string_view name) {
 
 }  // namespace operations
 
-// In the order in which calibrate measures them and a bundle's profile lists them.
+// In calibrate's and a bundle profile's order.
 inline constexpr std::array kOperations{
     operations::tokens(OpId::kEmbedding, "embedding", 0, "embedding", "embedding"),
     operations::tokens(OpId::kLayernorm, "layernorm", 2, "rmsnorm", "rmsnorm"),
-    operations::linear(OpId::kQkvProj, "qkv_proj", "linear_set"),  // the CPU's transformer fuses no weights
+    operations::linear(OpId::kQkvProj, "qkv_proj", "linear_set"),  // the CPU's transformer does not fuse weights
     operations::tokens(OpId::kQkNorm, "qk_norm", 1, "rmsnorm", "rmsnorm_qk"),
     Operation{
         .op = OpId::kRotaryEmb, .name = "rotary_emb", .family = OpFamily::kTokens, .cpu = "rope", .gpu = "rope_qk", .gpu_table = "rope_qk"},
@@ -183,6 +182,7 @@ inline constexpr std::array kOperations{
     operations::policy(OpId::kPageBounds, "page_bounds"),
     operations::policy(OpId::kPageScores, "page_scores", "f32"),
     operations::policy(OpId::kCompact, "compact"),
+    operations::policy(OpId::kEvict, "evict"),
     operations::policy(OpId::kQuantize, "quantize"),
     operations::policy(OpId::kDequantize, "dequantize"),
     operations::policy(OpId::kTokenCopy, "token_copy"),
@@ -196,14 +196,13 @@ inline constexpr std::array kOperations{
 
 constexpr const Operation& operation(OpId op) { return kOperations[static_cast<std::size_t>(op)]; }
 constexpr std::string_view name_of(OpId op) { return operation(op).name; }
-// True: the name of an operation of a layer's feed-forward part, dense or of experts.
+// True for operations of the feed-forward part, dense or experts.
 constexpr bool is_feed_forward(std::string_view name) {
   for (const OpId op : {OpId::kGateUpProj, OpId::kActFn, OpId::kDownProj, OpId::kRouter, OpId::kMoe})
     if (name == name_of(op)) return true;
   return false;
 }
 
-// The enumerators and the lines of the table are in one order, and no name occurs twice.
 static_assert([] {
   for (std::size_t i = 0; i < kOperations.size(); ++i) {
     if (static_cast<std::size_t>(kOperations[i].op) != i) return false;

@@ -3,25 +3,26 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "serving/load_balance.h"
+
 namespace kvlab {
 
-// How tokens cross to the ranks of a group whose experts they need: every rank receives all tokens (vLLM's allgather_reducescatter), or a
-// token crosses once to each rank that has one of its experts (deepep).
+// All-gather of all tokens to every rank (vLLM's allgather_reducescatter), or each token once per rank with one of its experts (deepep).
 enum class ExpertExchange : std::uint8_t { kAllGather, kDeepEp };
 
-// How one replica is cut over GPUs. Attention and dense layers are cut over tp GPUs, layers over pp stages. dp > 1: this many ranks of tp x
-// pp GPUs, each with its own scheduler and KV cache. ep = 1: experts are cut over tp x dp GPUs. ep > 1: whole experts are spread over ep
-// GPUs: over tp x dp, or without dp over a multiple of tp; then ep / tp groups share the tokens of one scheduler evenly.
+// Attention and dense layers are split over tp GPUs, layers over pp stages. dp > 1: ranks of tp x pp GPUs, each with scheduler and KV
+// cache. ep = 1: experts are split over tp x dp GPUs. ep > 1: whole experts are spread over ep = tp x dp GPUs, or without dp over a
+// multiple of tp; then ep / tp groups share a scheduler's tokens evenly.
 struct Parallel {
   int tp = 1, pp = 1, ep = 1, dp = 1;
-  ExpertExchange exchange = ExpertExchange::kAllGather;  // with dp > 1
+  ExpertExchange exchange = ExpertExchange::kAllGather;  // used with dp > 1
+  LoadBalance load_balance = LoadBalance::kVllm;         // used with dp > 1
 
-  // Groups that share the tokens of one scheduler.
+  // Groups that share a scheduler's tokens.
   [[nodiscard]] int data_ranks() const { return dp > 1 ? 1 : std::max(1, ep / tp); }
-  // GPUs over which a layer's experts are spread or cut.
+  // GPUs with a layer's experts.
   [[nodiscard]] int expert_ranks() const { return ep > 1 ? ep : tp * dp; }
   [[nodiscard]] int gpus() const { return (dp > 1 ? tp * dp : std::max(tp, ep)) * pp; }
-  // GPUs of one scheduler.
   [[nodiscard]] int gpus_of_rank() const { return gpus() / dp; }
 };
 

@@ -12,8 +12,8 @@ constexpr std::string_view kRebuildOp = "low_rank_rebuild";
 
 }  // namespace
 
-// Operations first, since transfers run beside them. `cost` has the layers' other computation. A layer's is the mean of the layers. Places
-// send at the same time: of disk reads counts what they take longer than the host link.
+// Operations first: transfers run concurrently with them and the layers' computation in `cost` (mean over layers). Disk reads only count
+// beyond the host link's time.
 void StepCostModel::add_policy(std::span<const PolicyOp> ops, StepCost& cost) const {
   double rebuilds = 0, link = 0;
   for (const PolicyOp& op : ops) {

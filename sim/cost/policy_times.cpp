@@ -6,7 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "base/read_file.h"
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
@@ -16,9 +16,8 @@ namespace kvlab {
 
 namespace {
 
-const std::vector<std::string> kScales{"linear", "log", "in_steps"};  // of PolicyTimes::Scale
+const std::vector<std::string> kScales{"linear", "log", "in_steps"};  // by PolicyTimes::Scale
 
-// Between (or beyond) two points; straight over x, or over log x to log y.
 double along(double x, double x0, double y0, double x1, double y1, PolicyTimes::Scale scale) {
   if (scale != PolicyTimes::Scale::kLog) return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
   return y0 * std::exp(std::log(y1 / y0) * (std::log(x / x0) / std::log(x1 / x0)));

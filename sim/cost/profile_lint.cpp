@@ -21,7 +21,6 @@ using Severity = LintFinding::Severity;
 using Point = SampleGrid::Point;
 using WorkAt = std::function<std::optional<Work>(const Point&)>;
 
-// Counts entries of one kind in one table and keeps the worst.
 struct Tally {
   std::size_t count = 0;
   double worst = 0;
@@ -40,14 +39,14 @@ struct Tally {
 
 class TableLint {
  public:
-  // `slow`: the explanation if an entry takes hundreds of times its roofline.
+  // slow: severity of entries hundreds of times above the roofline.
   TableLint(std::string name, const SampleGrid& grid, std::vector<std::string> axes, const HardwareSpec& hardware, double peak_flops,
             Severity slow = Severity::kError)
       : name_(std::move(name)), grid_(grid), axes_(std::move(axes)), hardware_(hardware), peak_flops_(peak_flops), slow_(slow) {}
 
   void run(const WorkAt& work_at, std::vector<LintFinding>& findings) {
     if (grid_.empty()) return;
-    if (wrong_unit(work_at, findings)) return;  // every entry would be named for the same reason
+    if (wrong_unit(work_at, findings)) return;  // all entries would have the same finding
     Tally too_fast, from_cache, falls;
     const auto& samples = grid_.samples();
     for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -68,7 +67,7 @@ class TableLint {
   [[nodiscard]] double compute_ps(const Work& w) const { return static_cast<double>(w.flops) / peak_flops_ * kPsPerSecond; }
   [[nodiscard]] double memory_ps(const Work& w) const { return static_cast<double>(w.bytes) / hardware_.memory_bytes_per_s * kPsPerSecond; }
 
-  // The entry with most work: launch times do not matter there.
+  // Checks the entry with most work, where launch time is negligible.
   bool wrong_unit(const WorkAt& work_at, std::vector<LintFinding>& findings) const {
     double most = 0, ratio = 1;
     const SampleGrid::Sample* largest = nullptr;
@@ -80,7 +79,7 @@ class TableLint {
       ratio = s.time.real() / roof;
       largest = &s;
     }
-    constexpr double kShortPs = 1e6;  // below a microsecond of work a launch is most of the time
+    constexpr double kShortPs = 1e6;  // below 1 us of work, launch time dominates
     const bool is_slow = ratio > kUnitFactor && most > kShortPs;
     if (largest == nullptr || (!is_slow && ratio >= 1 / kUnitFactor)) return false;
     const Severity severity = is_slow ? slow_ : Severity::kError;
@@ -105,7 +104,6 @@ class TableLint {
                                        static_cast<double>(work->bytes) / (1 << 20), static_cast<double>(hardware_.l2_bytes) / (1 << 20)));
   }
 
-  // Neighbours on the last axis only.
   void check_fall(const SampleGrid::Sample& before, const SampleGrid::Sample& after, Tally& falls) const {
     const std::size_t last = axes_.size() - 1;
     if (!std::equal(before.at.begin(), before.at.begin() + static_cast<std::ptrdiff_t>(last), after.at.begin())) return;
@@ -123,8 +121,7 @@ class TableLint {
   Severity slow_;
 };
 
-// FLOPs and bytes of one call of an operation at a count of tokens or sequences.
-// None of experts: their tokens may be spread unevenly, so that fewer of them are read than the formula expects.
+// nullopt for experts: uneven tokens may read fewer than expected.
 std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const ProfileOp& op, std::int64_t count) {
   if (op.covers == name_of(OpId::kMoe)) return std::nullopt;
   std::vector<OpWork> ops;
@@ -142,17 +139,17 @@ std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const Profile
   return std::nullopt;
 }
 
-// `window`: number of tokens that a token sees, itself included; 0: all.
+// window: tokens that a token sees, including itself; 0: all.
 Work attention_work(const AttentionWork& work, std::int64_t window, const Point& at) {
   Work all;
   if (at[0] > 0) all = work.prefill({static_cast<std::int32_t>(at[0]), static_cast<std::int32_t>(at[1])});
   if (at[2] == 0) return all;
   const std::int64_t length = window > 0 ? std::min(window, at[3]) : at[3];
-  const Work decode = work.decode(at[2], at[2] * std::max<std::int64_t>(0, length - 1));  // the table counts a row's own token
+  const Work decode = work.decode(at[2], at[2] * std::max<std::int64_t>(0, length - 1));  // the table includes a row's own token
   return {all.flops + decode.flops, all.bytes + decode.bytes};
 }
 
-// The table's second axis is the experts that ran, so weights are counted for these.
+// The second axis is the number of activated experts.
 Work moe_work(const ModelSpec& m, const Point& at) {
   MoeExpertsShape s{
       at[0], m.hidden, m.moe_intermediate, m.experts, m.experts_per_token, 1, m.activation_bytes(), m.expert_weights.bits, m.gated_mlp};
@@ -160,8 +157,8 @@ Work moe_work(const ModelSpec& m, const Point& at) {
   return {flops(s), weights + 2 * at[0] * m.hidden * m.activation_bytes()};
 }
 
-// Calls of a policy's operations over the bytes they move; copies over the host link have that for a limit. Sorting and the like is far
-// from what moving its bytes takes, most of all on a busy CPU.
+// By bytes per call; copies are limited by the link to the CPU. Sorting and similar are far slower than their bytes, above all on a busy
+// CPU.
 void lint_policy(const Profile& profile, const HardwareSpec& hardware, double peak, std::vector<LintFinding>& findings) {
   for (const std::string& op : profile.policy.ops()) {
     if (profile.policy.scale(op) == PolicyTimes::Scale::kInSteps) continue;
@@ -203,7 +200,7 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
     lint_of(OpFamily::kMoe).run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
   }
   for (const CollectiveFinding& found : check_collectives(profile.collectives, hardware.links())) {
-    const bool is_error = found.is_impossible || profile.format != "vidur";  // Vidur's repeats scatter
+    const bool is_error = found.is_impossible || !profile.repeats_scatter;
     findings.push_back({is_error ? Severity::kError : Severity::kWarning, found.text});
   }
   lint_policy(profile, hardware, peak, findings);

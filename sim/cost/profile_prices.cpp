@@ -37,14 +37,13 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
   for (const OpWork& op : ops) layer_ops_.emplace(name_of(op.op));
 }
 
-// A table of an operation that only other layers have is not theirs. Experts that take tokens of other ranks are in experts().
+// Excludes operations that only other layers have, and experts shared between ranks, which experts() prices.
 bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const {
   if (parallel_.dp > 1 && op.covers == name_of(OpId::kMoe)) return false;
   return op.is_of_class(layer_class) && (find_op(ops, op.covers) != nullptr || !layer_ops_.contains(op.covers));
 }
 
-// Tables at `count`, then the roofline for operations that no table covers. `ops`: the model's operations at this count, per rank here
-// and per rank where the profile was measured.
+// Adds tables at `count`, then the roofline for uncovered operations. ops, as_measured: per rank here, and as profiled.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops,
                             const Ops& as_measured, Price& price, Price* feed_forward, Price* norms) const {
   const bool is_scaled = measured_at_.tp != parallel_.tp;
@@ -70,8 +69,8 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
   }
 }
 
-// Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. If experts are cut instead, the
-// roofline scales the table, which is of uncut experts.
+// Each of ep ranks has 1 / ep of the (token, expert) pairs and expected experts. For split experts, the roofline scales the table, which is
+// for whole ones.
 ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens) const {
   const MoeExpertsShape shape{tokens, model_.hidden, model_.moe_intermediate, model_.experts, model_.experts_per_token};
   const double ranks = parallel_.ep;
@@ -132,7 +131,7 @@ Price ProfilePrices::head(std::int64_t rows) const {
   return price;
 }
 
-// One layer. `length`: mean length of the decode rows, their new token included, as in the tables.
+// One layer. length: mean of decode rows including the new token, as in tables.
 ProfilePrices::Value ProfilePrices::attention(double prompt, double before, double rows, double length) const {
   const double at_least = prompt > 0 ? std::max(prompt, smallest_prompt_) : 0;
   Value value = profile_->attention.at(std::array{at_least, before, rows, length});
@@ -143,8 +142,8 @@ ProfilePrices::Value ProfilePrices::attention(double prompt, double before, doub
   return value;
 }
 
-// Between two profiled lengths the table is linear in the mean length, so in the total. At a measured length it counts as
-// interpolated all the same: a span crosses it without a seam.
+// The table is linear in the mean length between profiled ones, so also in the total. Measured lengths count as interpolated, so spans
+// cross them.
 DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::int64_t rows) const {
   if (profile_->attention.empty()) return roofline_->decode_attention(attention_class, rows);
   const double n = static_cast<double>(rows), own = static_cast<double>(ceil_div(rows, parallel_.data_ranks()));
@@ -166,7 +165,7 @@ DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::in
   return curve;
 }
 
-// A layer with a window is looked up at the tokens inside it. A prompt longer than the window takes the share that the roofline gives it.
+// A layer with a window is looked up at its visible tokens. Longer prompts are scaled by the roofline's ratio.
 ProfilePrices::Value ProfilePrices::prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows,
                                                      double length) const {
   const AttentionClass& layers = roofline_->attention()[attention_class];
@@ -184,9 +183,8 @@ double ProfilePrices::saved_by_sharing(double tokens) const {
   return profile_->shared_call.empty() ? 0 : attention_scale_ * profile_->shared_call.at(std::span(&tokens, 1)).ps;
 }
 
-// How a step's prompts and decode rows share one attention call: the longest prompt is looked up together with all decode
-// rows, since a mixed batch runs its decodes in the kernel for ragged prompts; every other prompt adds the time it takes
-// alone, less what it saves in a shared call. Uneven decode rows follow the profile's skew rule.
+// One call: the longest prompt is looked up with all decode rows (a mixed batch decodes in the ragged-prompt kernel); other prompts add
+// their own time less the savings in a shared call. Uneven decode rows follow the skew rule.
 ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_class, const StepShape& shape) const {
   const auto longer = [](const PrefillPiece& a, const PrefillPiece& b) {
     return a.new_tokens != b.new_tokens ? a.new_tokens < b.new_tokens : a.kv_before < b.kv_before;
@@ -220,7 +218,7 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_cla
     const double alpha = profile_->skew->mixed_alpha(batch_of(shape), prompt_tokens, weighted_before / static_cast<double>(prompt_tokens));
     if (alpha > 0) value.ps += alpha * std::max(0.0, with_longest(shape.decode_kv_max + 1.0).ps - value.ps);
   }
-  // Data parallel attention: the other prompts are spread over the ranks, the longest of all keeps its rank busy.
+  // Data parallel attention spreads other prompts over ranks; the longest occupies its rank.
   value.ps += ranks == 1 ? others : std::max(0.0, (others + value.ps) / ranks - value.ps);
   return value;
 }
@@ -235,7 +233,7 @@ Price ProfilePrices::mixed_attention(const StepShape& shape) const {
   return price;
 }
 
-// The table is over the bytes (and FLOPs) of one call: those of an operation's calls in a step are taken as equal.
+// Tables are per call; an operation's calls in a step count as equal.
 Price ProfilePrices::policy(const PolicyOp& op) const {
   const double launches = static_cast<double>(std::max<std::int64_t>(1, op.launches));
   const double bytes = static_cast<double>(op.bytes) * policy_share(model_, parallel_) / launches;

@@ -11,12 +11,10 @@
 
 namespace kvlab {
 
-// Prices from measured tables. Operations of the model that the profile lacks come from the roofline. Degrees of parallelism that it was
-// not measured at are scaled by the roofline and count as extrapolated.
+// Prices from measured tables. The roofline fills gaps, and scales to other degrees of parallelism (extrapolated).
 class ProfilePrices final : public StepPrices {
  public:
-  // `roofline` is for the parallelism of the run; the profile may have been measured at another tp: its tables are then
-  // scaled by the ratio of the two rooflines, shape by shape.
+  // roofline: the run's parallelism; roofline_as_measured: the profile's tp. Tables are scaled by the ratio of both.
   ProfilePrices(std::shared_ptr<const Profile> profile, std::shared_ptr<const RooflinePrices> roofline,
                 std::shared_ptr<const RooflinePrices> roofline_as_measured);
 
@@ -34,26 +32,25 @@ class ProfilePrices final : public StepPrices {
  private:
   using Value = SampleGrid::Value;
   using Ops = std::vector<OpWork>;
-  // layer_class: of layers_; none: operations once per step. feed_forward, norms: take those of the feed-forward part, and the norms, once
-  // more; null: none.
+  // layer_class: index into layers_; nullopt: once per step. feed_forward, norms: also receive those parts; may be null.
   void add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops, const Ops& as_measured,
                Price& price, Price* feed_forward = nullptr, Price* norms = nullptr) const;
   [[nodiscard]] bool is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const;
   [[nodiscard]] Value moe(std::int64_t tokens) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows, double length) const;
-  [[nodiscard]] double saved_by_sharing(double tokens) const;  // picoseconds that a prompt beside a longer one takes less than alone
+  [[nodiscard]] double saved_by_sharing(double tokens) const;  // ps that a prompt saves in a call with a longer one
   [[nodiscard]] Value attention_of_mixed(std::size_t attention_class, const StepShape& shape) const;
 
   std::shared_ptr<const Profile> profile_;
   std::shared_ptr<const RooflinePrices> roofline_, as_measured_;
   const ModelSpec& model_;
   std::vector<LayerClass> layers_;
-  std::set<std::string, std::less<>> layer_ops_;  // names of the operations of all layers
+  std::set<std::string, std::less<>> layer_ops_;
   Parallel parallel_, measured_at_;
-  double smallest_prompt_ = 0;  // in the attention table; 0: it has no prompts
-  bool has_mixed_ = false;      // the attention table has prompts and decode rows together
-  double attention_scale_ = 1;  // heads per rank here and where it was measured
+  double smallest_prompt_ = 0;  // of the attention table; 0: no prompts
+  bool has_mixed_ = false;      // the attention table has prompts with decode rows
+  double attention_scale_ = 1;  // heads per rank over those measured
 };
 
 }  // namespace kvlab

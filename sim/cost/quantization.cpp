@@ -12,7 +12,6 @@ namespace {
 
 using Scheme = QuantizedScheme;
 
-// Sums of one part of the model.
 struct PartSum {
   double parameters = 0, bits = 0;
   std::array<double, kNumDtypes> by_type{};

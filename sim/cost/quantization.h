@@ -1,13 +1,12 @@
 #pragma once
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "sim/cost/model_spec.h"
 
 namespace kvlab {
 
-// Reads `quantization_config` of a config.json: sets the formats of the model's weights, of its KV too where the scheme says so and
-// `kv_is_given` does not. The embedding, and the head unless the scheme names it, keep the model's type. InputError with its place for a
-// method that is not priced and for a key that is not understood.
+// Reads `quantization_config`: formats of weights, and of KV if the scheme has one and not `kv_is_given`. The embedding, and a head that is
+// not named, keep the model's type. Throws InputError with its place for an unpriced method or unknown key.
 void read_quantization(Params& q, bool kv_is_given, ModelSpec& m);
 
 }  // namespace kvlab

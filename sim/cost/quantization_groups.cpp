@@ -23,7 +23,6 @@ Dtype type_of(bool is_float, std::int64_t num_bits, Dtype other) {
   return num_bits == 4 && is_float ? Dtype::kFp4 : other;
 }
 
-// compressed-tensors: one group of modules.
 Scheme read_group_scheme(Params& group, const ModelSpec& m) {
   check_quantization_keys(group, {"targets", "weights", "input_activations", "output_activations"});
   if (!group.has("weights")) return {static_cast<double>(bits(m.dtype)), m.dtype};
@@ -32,7 +31,7 @@ Scheme read_group_scheme(Params& group, const ModelSpec& m) {
   const auto num_bits = w.required<std::int64_t>("num_bits", 2, 16, "bits of a weight");
   const bool is_float = w.choice("type", {"int", "float"}, 0, "kind of number") == 1;
   const std::int64_t size = read_group_size(w, "group_size", -1);
-  const bool is_small_float = is_float && num_bits == 4;  // NVFP4, MXFP4: scales of 8 bits
+  const bool is_small_float = is_float && num_bits == 4;  // NVFP4, MXFP4: 8-bit scales
   double per_group = is_small_float ? 8 : kScaleBits;
   if (!w.flag("symmetric", true, "no zero point")) per_group += static_cast<double>(num_bits);
   Scheme scheme{static_cast<double>(num_bits) + share_of_group(per_group, size), m.dtype};
@@ -46,6 +45,11 @@ Scheme read_group_scheme(Params& group, const ModelSpec& m) {
 
 void read_kv_scheme(Params& q, const char* key, ModelSpec& m) {
   if (!q.has(key)) return;
+  const std::string name = q.inline_text(key, "");
+  if (name == "FP8" || name == "INT8") {
+    m.kv_dtype = name == "FP8" ? Dtype::kFp8 : Dtype::kInt8;
+    return;
+  }
   Params kv = q.child(key, key);
   check_quantization_keys(kv, {"num_bits", "type", "dtype", "qscheme", "group_size", "ch_axis", "is_dynamic", "scale_type"});
   const bool is_fp8 = kv.has("dtype") ? kv.text("dtype", "type of cached keys and values").starts_with("fp8")
@@ -65,7 +69,7 @@ Plan read_groups(Params& q, const ModelSpec& m) {
     if (ModulePatterns(*targets).matches("lm_head")) plan.head = scheme;
     plan.rules.push_back({is_all ? std::nullopt : targets, scheme});
   }
-  // Groups that name modules come before the one that takes the rest.
+  // Groups with named modules precede the default.
   std::stable_sort(plan.rules.begin(), plan.rules.end(), [](const Rule& a, const Rule& b) { return a.targets && !b.targets; });
   return plan;
 }
@@ -80,11 +84,33 @@ const std::map<std::string, Scheme>& modelopt_algorithms() {
                                                  {"W4A16_NVFP4", {4 + 8.0 / 16, kWiden}},
                                                  {"W4A16_AWQ", {4 + 16.0 / 128, kWiden}},
                                                  {"W4A8_AWQ", {4 + 16.0 / 128, Dtype::kFp8}},
-                                                 {"INT8_SQ", {8, Dtype::kInt8}}};
+                                                 {"INT8_SQ", {8, Dtype::kInt8}},
+                                                 {"MXFP8", {8 + 8.0 / 32, Dtype::kFp8}}};
   return all;
 }
 
+// By scheme, as load_model_file() groups them.
+void read_quantized_layers(Params& q, const ModelSpec& m, Plan& plan) {
+  Params layers = q.child("quantized_layers", "quantized_layers");
+  for (const std::string& algorithm : layers.keys()) {
+    const std::vector<std::string> names = layers.words(algorithm, "its modules");
+    const Scheme scheme = modelopt_scheme(q, algorithm, m);
+    if (ModulePatterns(names).matches("lm_head")) plan.head = scheme;
+    plan.rules.push_back({names, scheme});
+  }
+}
+
 }  // namespace
+
+QuantizedScheme modelopt_scheme(Params& q, const std::string& algorithm, const ModelSpec& m) {
+  const auto found = modelopt_algorithms().find(algorithm);
+  if (found == modelopt_algorithms().end())
+    q.fail_at(q.has("quant_algo") ? "quant_algo" : "quant_method",
+              fmt::format("'quant_algo' = {} of quantization_config is not priced", algorithm));
+  Scheme scheme = found->second;
+  if (scheme.compute == Dtype::kBf16) scheme.compute = m.dtype;
+  return scheme;
+}
 
 QuantizationPlan read_compressed_tensors(Params& q, ModelSpec& m) {
   check_quantization_keys(q, {"config_groups", "ignore", "kv_cache_scheme", "sparsity_config", "format"});
@@ -112,15 +138,17 @@ QuantizationPlan read_compressed_tensors(Params& q, ModelSpec& m) {
 QuantizationPlan read_modelopt(Params& outer, ModelSpec& m) {
   Params q = outer.has("quantization") ? outer.child("quantization", "quantization") : outer;
   check_quantization_keys(q, {"quant_algo", "kv_cache_quant_algo", "exclude_modules", "ignore", "config_groups", "kv_cache_scheme",
-                              "group_size", "quantization", "has_zero_point", "pre_quant_scale"});
+                              "group_size", "quantization", "has_zero_point", "pre_quant_scale", "quantized_layers"});
   const std::string algorithm = q.text("quant_algo", "how weights and activations are quantized");
-  const auto found = modelopt_algorithms().find(algorithm);
-  if (found == modelopt_algorithms().end())
-    q.fail_at("quant_algo", fmt::format("'quant_algo' = {} of quantization_config is not priced", algorithm));
   Plan plan;
-  Scheme scheme = found->second;
-  if (scheme.compute == Dtype::kBf16) scheme.compute = m.dtype;
-  plan.rules.push_back({std::nullopt, scheme});
+  if (algorithm != "MIXED_PRECISION")
+    plan.rules.push_back({std::nullopt, modelopt_scheme(q, algorithm, m)});
+  else if (q.has("quantized_layers"))
+    read_quantized_layers(q, m, plan);
+  else if (q.has("config_groups"))
+    plan = read_groups(q, m);
+  else
+    q.fail_at("quant_algo", "'quant_algo' = MIXED_PRECISION needs 'quantized_layers' or 'config_groups'");
   plan.ignored = modules_under(q, {"exclude_modules", "ignore"});
   read_kv_scheme(q, "kv_cache_scheme", m);
   const std::string kv = q.text("kv_cache_quant_algo", "", "type of cached keys and values");

@@ -73,6 +73,7 @@ constexpr std::string_view kHarmlessQuantizationKeys[] = {
     "quantization_status",
     "sampler",
     "scale_dtype",
+    "scale_fmt",
     "seqlen",
     "static_groups",
     "super_bits",

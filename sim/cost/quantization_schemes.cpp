@@ -17,9 +17,10 @@ using Scheme = QuantizedScheme;
 using Rule = QuantizationPlan::Rule;
 using Plan = QuantizationPlan;
 
-Plan read_fp8(Params& q, const ModelSpec& /*m*/) {
+Plan read_fp8(Params& q, const ModelSpec& m) {
   check_quantization_keys(
-      q, {"weight_block_size", "modules_to_not_convert", "ignored_layers", "ignore", "activation_scale_ub", "kv_cache_scheme"});
+      q, {"weight_block_size", "modules_to_not_convert", "ignored_layers", "ignore", "activation_scale_ub", "kv_cache_scheme",
+          "moe_quant_algo", "config_groups", "quant_algo", "quantized_layers", "group_size", "expert_dtype"});
   Plan plan;
   Scheme scheme{8, Dtype::kFp8};
   if (q.has("weight_block_size")) {
@@ -27,12 +28,19 @@ Plan read_fp8(Params& q, const ModelSpec& /*m*/) {
     constexpr double kFp32 = 32;
     if (block.size() == 2) scheme.bits += kFp32 / (block[0] * block[1]);
   }
+  if (q.has("moe_quant_algo")) {  // 'ignore' and config_groups then belong to the experts' scheme
+    plan.rules.push_back({std::vector<std::string>{"experts"}, modelopt_scheme(q, q.text("moe_quant_algo", "scheme of the experts"), m)});
+    plan.rules.push_back({std::nullopt, scheme});
+    return plan;
+  }
+  for (const char* key : {"config_groups", "quant_algo", "quantized_layers"})
+    if (q.has(key)) q.fail_at(key, fmt::format("'{}' of quantization_config is not understood with 'quant_method: fp8'", key));
   plan.ignored = modules_under(q, {"modules_to_not_convert", "ignored_layers", "ignore"});
   plan.rules.push_back({std::nullopt, scheme});
   return plan;
 }
 
-// Weights alone: GPTQ, AWQ and AutoRound. Zero points are counted where the file says that there are some.
+// Weight-only: GPTQ, AWQ, AutoRound. Counts zero points if the file has them.
 Plan read_integers(Params& q, const ModelSpec& m) {
   check_quantization_keys(q, {"bits", "w_bit", "group_size", "q_group_size", "modules_to_not_convert", "act_bits", "act_data_type",
                               "act_dynamic", "act_group_size", "act_sym"});
@@ -57,7 +65,7 @@ Plan read_bitsandbytes(Params& q, const ModelSpec& m) {
   const bool is_four = q.flag("load_in_4bit", false, "4-bit weights"), is_eight = q.flag("load_in_8bit", false, "8-bit weights");
   if (is_four == is_eight) q.fail_at("load_in_4bit", "quantization_config of bitsandbytes needs 'load_in_4bit' or 'load_in_8bit': true");
   const bool is_double = q.flag("bnb_4bit_use_double_quant", false, "scales are quantized");
-  constexpr std::int64_t kBlock = 64, kOfScales = 256;  // weights that share a scale; scales that share one of theirs
+  constexpr std::int64_t kBlock = 64, kOfScales = 256;  // weights per scale; scales per scale of scales
   const double scales = is_double ? share_of_group(8, kBlock) + share_of_group(32, kBlock * kOfScales) : share_of_group(32, kBlock);
   Plan plan;
   plan.rules.push_back({std::nullopt, {is_four ? 4 + scales : 8, m.dtype}});
@@ -93,7 +101,7 @@ Plan read_torchao(Params& q, const ModelSpec& m) {
   std::string type = q.inline_text("quant_type", "");
   Params kwargs = q.optional_child("quant_type_kwargs", "quant_type_kwargs");
   std::int64_t group = read_group_size(kwargs, "group_size", 128);
-  if (type.starts_with("{")) {  // as newer releases write it: {default: {_type: Int4WeightOnlyConfig, _data: {group_size: 128}}}
+  if (type.starts_with("{")) {  // form of newer releases: {default: {_type: Int4WeightOnlyConfig, _data: {group_size: 128}}}
     Params outer = q.child("quant_type", "quant_type");
     check_quantization_keys(outer, {"default"});
     Params inner = outer.child("default", "default");
@@ -121,7 +129,7 @@ Plan read_torchao(Params& q, const ModelSpec& m) {
   return plan;
 }
 
-// Quark: a type by its name, and the scales of groups.
+// Quark: a named type, and scales of groups.
 Scheme quark_scheme(Params& tensor, Dtype other) {
   check_quantization_keys(tensor, {"dtype", "qscheme", "ch_axis", "group_size", "is_dynamic", "round_method", "scale_type", "scale_format",
                                    "observer_cls", "is_scale_quant", "mx_element_dtype", "scale_calculation_mode", "is_qat_enabled"});
@@ -190,12 +198,12 @@ const std::map<std::string, Reader>& readers() {
   return all;
 }
 
-// quant_method, or the scheme that the other keys imply.
+// quant_method, or implied by other keys.
 std::string method_of(Params& q) {
   if (q.has("quant_method")) return q.text("quant_method", "how weights are quantized");
   if (q.has("load_in_4bit") || q.has("load_in_8bit")) return "bitsandbytes";
-  if (q.has("config_groups")) return "compressed-tensors";
   if (q.has("quant_algo") || q.has("quantization")) return "modelopt";
+  if (q.has("config_groups")) return "compressed-tensors";
   return "";
 }
 

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Parts of a multimodal model that are not its text.
+// True for parts of a multimodal model other than text.
 bool is_of_other_tower(const std::string& pattern) {
   for (const char* word : {"vision", "visual", "audio", "multi_modal_projector", "encoder.", "image", "mm_projector"})
     if (pattern.find(word) != std::string::npos) return true;
@@ -20,7 +20,7 @@ std::string from_layers(const std::string& pattern) {
   return at == std::string::npos ? "" : pattern.substr(at);
 }
 
-// A star matches any text; a match may end where a module's name does.
+// A star matches any text; a match ends at the end of a module's name.
 std::string expression_of(const std::string& stars) {
   std::string text;
   for (const char c : stars) {
@@ -75,11 +75,15 @@ namespace {
 
 using Part = ModuleOfLayer::Part;
 
-// The matrices of an MLP: the gate, where there is one, up and down.
-void add_mlp(const ModelSpec& m, Part part, std::int64_t copies, std::int64_t width, const std::string& layer,
+// Gate (if any), up and down.
+struct MlpSize {
+  std::int64_t hidden, width;
+};
+
+void add_mlp(const ModelSpec& m, Part part, std::int64_t copies, const MlpSize& size, const std::string& layer,
              const std::vector<std::string>& places, std::vector<ModuleOfLayer>& modules) {
   const auto add = [&](std::initializer_list<const char*> names) {
-    ModuleOfLayer module{part, copies * m.hidden * width, {}};
+    ModuleOfLayer module{part, copies * size.hidden * size.width, {}};
     for (const std::string& place : places)
       for (const char* name : names) module.names.push_back(layer + place + name);
     modules.push_back(std::move(module));
@@ -108,9 +112,14 @@ std::vector<ModuleOfLayer> linear_modules(const ModelSpec& m, const std::string&
   const LinearAttention& l = m.linear;
   const std::string at = layer + "linear_attn.", other = layer + "self_attn.";
   const std::int64_t out = m.hidden * l.value_width();
+  if (l.in_columns > 0) {
+    const std::string mixer = layer + "mixer.";
+    return {{Part::kAttention, m.hidden * l.in_columns + l.inner, {at + "in_proj", mixer + "in_proj", other + "q_proj"}},
+            {Part::kAttention, out, {at + "out_proj", mixer + "out_proj", other + "o_proj"}}};
+  }
   if (l.rule == LinearAttention::Rule::kDelta) {
     const std::int64_t rates = m.hidden * 2 * l.value_heads;
-    return {{Part::kAttention, m.hidden * l.projected_width() - rates, {at + "in_proj_qkvz"}},
+    return {{Part::kAttention, m.hidden * l.projected_width() - rates, {at + "in_proj_qkvz", at + "in_proj_qkv", at + "in_proj_z"}},
             {Part::kAttention, rates, {at + "in_proj_ba"}},
             {Part::kAttention, out, {at + "out_proj"}}};
   }
@@ -119,31 +128,75 @@ std::vector<ModuleOfLayer> linear_modules(const ModelSpec& m, const std::string&
           {Part::kAttention, out, {other + "out_proj"}}};
 }
 
-std::vector<ModuleOfLayer> attention_modules(const ModelSpec& m, AttentionKind kind, const std::string& layer) {
-  const std::string at = layer + "self_attn.";
-  if (kind == AttentionKind::kLatent) return latent_modules(m, at);
-  if (kind == AttentionKind::kLinear) return linear_modules(m, layer);
-  const std::int64_t out = m.hidden * m.q_heads * m.head_dim, kv = m.hidden * m.kv_heads * m.head_dim;
-  return {{Part::kAttention, m.attention_gate ? 2 * out : out, {at + "q_proj", at + "qkv_proj"}},
-          {Part::kAttention, kv, {at + "k_proj", at + "qkv_proj"}},
-          {Part::kAttention, kv, {at + "v_proj", at + "qkv_proj"}},
-          {Part::kAttention, out, {at + "o_proj", at + "out_proj"}}};
+std::vector<ModuleOfLayer> compressed_modules(const ModelSpec& m, const LayerClass& layer, const std::string& of_layer) {
+  const std::string at = of_layer + "self_attn.", other = of_layer + "attn.";
+  const CompressedAttention& c = m.compressed;
+  const std::int64_t q = m.q_heads * c.dim, halves = layer.has_index ? 2 : 1;
+  const std::int64_t vectors = layer.shape.entry_tokens == 0 ? 0 : 2 * m.hidden * halves * c.dim;
+  return {{Part::kAttention, m.hidden * c.q_rank, {at + "q_a_proj", other + "wq_a"}},
+          {Part::kAttention, c.q_rank * q, {at + "q_b_proj", other + "wq_b"}},
+          {Part::kAttention, m.hidden * c.dim, {at + "kv_proj", other + "wkv"}},
+          {Part::kAttention, vectors, {at + "compressor", other + "compressor"}},
+          {Part::kAttention, q * c.out_rank, {at + "o_a_proj", other + "wo_a"}},
+          {Part::kAttention, c.out_groups * c.out_rank * m.hidden, {at + "o_b_proj", other + "wo_b"}}};
+}
+
+std::vector<ModuleOfLayer> own_modules(const ModelSpec& m, const LayerClass& one, const std::string& layer) {
+  const std::string at = layer + "self_attn.", mixer = layer + "mixer.";
+  if (one.attention == AttentionKind::kNone) return {};
+  if (one.attention == AttentionKind::kLatent) return latent_modules(m, at);
+  if (one.attention == AttentionKind::kLinear) return linear_modules(m, layer);
+  if (one.attention == AttentionKind::kCompressed) return compressed_modules(m, one, layer);
+  const HeadShape& h = one.shape.heads;
+  const std::int64_t gate = m.attention_gate ? m.hidden * h.out_width() : m.head_gate ? m.hidden * h.q : 0;
+  std::vector<ModuleOfLayer> modules{{Part::kAttention, m.hidden * h.q_width() + gate, {at + "q_proj", at + "qkv_proj", mixer + "q_proj"}},
+                                     {Part::kAttention, m.hidden * h.out_width(), {at + "o_proj", at + "out_proj", mixer + "o_proj"}}};
+  if (h.projected() == 0) return modules;
+  const std::int64_t keys = m.hidden * h.kv * h.key_dim;
+  modules.push_back({Part::kAttention, keys, {at + "k_proj", at + "qkv_proj", mixer + "k_proj"}});
+  if (!h.one_product)
+    modules.push_back({Part::kAttention, m.hidden * h.projected() - keys, {at + "v_proj", at + "qkv_proj", mixer + "v_proj"}});
+  return modules;
+}
+
+std::vector<ModuleOfLayer> attention_modules(const ModelSpec& m, const LayerClass& one, const std::string& layer) {
+  std::vector<ModuleOfLayer> modules = own_modules(m, one, layer);
+  if (!one.has_index) return modules;
+  const SparseIndex& x = m.index;
+  const std::string at = layer + "self_attn.indexer";
+  const std::int64_t weights = x.query_rank > 0 ? m.hidden * x.heads : 0, keys = m.compressed.exists() ? 4 * x.dim : x.dim;
+  modules.push_back({Part::kAttention, (x.query_rank > 0 ? x.query_rank : m.hidden) * x.heads * x.dim, {at + ".wq_b", at + ".q_proj"}});
+  modules.push_back({Part::kAttention, m.hidden * keys + weights, {at + ".wk", at + ".weights_proj"}});
+  return modules;
 }
 
 }  // namespace
 
 std::vector<ModuleOfLayer> modules_of_layer(const ModelSpec& m, std::int64_t layer) {
   const std::string at = "layers." + std::to_string(layer) + ".";
-  std::vector<ModuleOfLayer> modules = attention_modules(m, class_of_layer(m, layer).attention, at);
-  if (!m.has_experts(layer)) {
-    add_mlp(m, Part::kMlp, 1, m.intermediate, at, {"mlp.", "feed_forward."}, modules);
+  const LayerClass one = class_of_layer(m, layer);
+  std::vector<ModuleOfLayer> modules = attention_modules(m, one, at);
+  if (!one.has_experts) {
+    if (one.has_mlp()) add_mlp(m, Part::kMlp, 1, {m.hidden, one.shape.mlp}, at, {"mlp.", "feed_forward.", "mixer."}, modules);
     return modules;
   }
-  add_mlp(m, Part::kExperts, m.experts, m.moe_intermediate, at,
-          {"mlp.experts.0.", "mlp.experts.", "block_sparse_moe.experts.0.", "feed_forward.experts.0.", "feed_forward.experts."}, modules);
-  if (m.shared_intermediate > 0)
-    add_mlp(m, Part::kMlp, 1, m.shared_intermediate, at, {"mlp.shared_expert.", "mlp.shared_experts.", "feed_forward.shared_expert."},
+  if (m.family == "gemma4_text") {  // experts are outside the layer's mlp
+    add_mlp(m, Part::kExperts, m.experts, {m.expert_input(), m.moe_intermediate}, at, {"experts.0.", "experts.", "moe.experts.0."},
             modules);
+    add_mlp(m, Part::kMlp, 1, {m.hidden, m.shared_intermediate}, at, {"mlp."}, modules);
+    return modules;
+  }
+  add_mlp(m, Part::kExperts, m.experts, {m.expert_input(), m.moe_intermediate}, at,
+          {"mlp.experts.0.", "mlp.experts.", "block_sparse_moe.experts.0.", "feed_forward.experts.0.", "feed_forward.experts.",
+           "mixer.experts.0.", "mixer.experts.", "ffn.experts.0.", "ffn.experts.", "experts.0.", "experts.", "moe.experts.", "moe."},
+          modules);
+  if (m.shared_intermediate > 0)
+    add_mlp(m, Part::kMlp, 1, {m.hidden, m.shared_intermediate}, at,
+            {"mlp.shared_expert.", "mlp.shared_experts.", "feed_forward.shared_expert.", "block_sparse_moe.shared_experts.",
+             "mixer.shared_experts.", "ffn.shared_experts."},
+            modules);
+  if (m.routed_hidden > 0)
+    modules.push_back({Part::kMlp, 2 * m.hidden * m.routed_hidden, {at + "mixer.fc1_latent_proj", at + "mlp.routed_expert_down_proj"}});
   return modules;
 }
 

@@ -10,21 +10,21 @@
 
 namespace kvlab {
 
-// Names of modules as quantization configs write them: whole ("model.layers.0.self_attn.q_proj"), a part of the path ("mlp.gate"),
-// with stars ("model.layers.*.self_attn"), or a regular expression ("re:.*self_attn.*"). A module's name takes in all below it.
+// Module names of quantization configs: whole ("model.layers.0.self_attn.q_proj"), part of a path ("mlp.gate"), with stars
+// ("model.layers.*.self_attn"), or "re:.*self_attn.*". A name includes all modules below it.
 class ModulePatterns {
  public:
-  // InputError, without a place, for a regular expression that is none.
+  // Throws InputError, without a place, for a bad regular expression.
   explicit ModulePatterns(const std::vector<std::string>& patterns);
   [[nodiscard]] bool matches(const std::string& module) const;  // "layers.3.mlp.up_proj"
 
  private:
-  std::set<std::string> whole_;          // from "layers." on
+  std::set<std::string> whole_;          // starting at "layers."
   std::vector<std::string> parts_;       // ".mlp.gate."
-  std::vector<std::regex> expressions_;  // of "model.layers. ..."
+  std::vector<std::regex> expressions_;  // for "model.layers. ..."
 };
 
-// One matrix of a layer, with the names that model classes give it.
+// A matrix of a layer, with its names in model classes.
 struct ModuleOfLayer {
   enum class Part : std::uint8_t { kAttention, kMlp, kExperts } part = Part::kAttention;
   std::int64_t parameters = 0;

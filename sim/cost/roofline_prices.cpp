@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// A link to host memory whose card says nothing: PCIe 4.0 x16, the default of `memory`.
+// For cards without a PCIe rate: PCIe 4.0 x16, as in `memory`.
 constexpr double kHostLinkBytesPerS = 25e9;
 
 Price price_of(double ps, Footing footing = Footing::kRoofline) {
@@ -49,12 +49,26 @@ double RooflinePrices::floor_ps(const WeightFormat* format) const {
 }
 
 double RooflinePrices::experts_ps(const OpWork& op) const {
-  const bool is_mxfp4 = hardware_.fp4_flops > 0 && model_.quantization == "mxfp4";  // multiplied as it is, by activations in fp8
-  const HardwareSpec::Experts& reached = hardware_.experts_in(*op.format, is_mxfp4);
+  const bool has_mxfp4 = model_.quantization == "mxfp4" && op.format->bits < 8;
+  const bool is_mxfp4 = hardware_.fp4_flops > 0 && model_.quantization == "mxfp4";  // multiplied by fp8 activations
+  const HardwareSpec::Experts& reached = hardware_.experts_in(*op.format, has_mxfp4);
   double seconds = 0;
   for (std::size_t t = 0; t < kNumDtypes; ++t)
     seconds += static_cast<double>(op.flops) * op.format->share[t] / hardware_.peak_flops(is_mxfp4 ? Dtype::kFp8 : static_cast<Dtype>(t));
+  if (reached.passes > 0 && op.pairs > 0) return grouped_ps(op, reached, seconds / reached.flops_frac);
   return std::max(seconds / reached.flops_frac * kPsPerSecond, static_cast<double>(op.bytes) * ps_per_byte_) + reached.floor_ns * 1e3;
+}
+
+// Small tiles read an expert's weights before its products, so times add. Hidden values of each (token, expert) pair cross memory `passes`
+// times: routing, both products' ends, weighted sum.
+double RooflinePrices::grouped_ps(const OpWork& op, const HardwareSpec::Experts& reached, double product_seconds) const {
+  const double pairs = static_cast<double>(op.pairs), hidden = static_cast<double>(model_.hidden);
+  const double width = static_cast<double>(op.flops) / (2 * pairs) / (model_.gated_mlp ? 3 : 2) / hidden;
+  const auto value = static_cast<double>(model_.activation_bytes());
+  const double weights = static_cast<double>(op.bytes) - 2 * pairs * (hidden + width) * value;
+  const double weight_seconds = weights / (hardware_.memory_bytes_per_s * reached.bandwidth_frac);
+  return (product_seconds + weight_seconds) * kPsPerSecond + reached.passes * pairs * hidden * value * ps_per_byte_ +
+         reached.floor_ns * 1e3;
 }
 
 double RooflinePrices::op_ps(const OpWork& op) const {
@@ -68,9 +82,9 @@ SampleGrid::Value RooflinePrices::collective(Collective op, int ranks, std::int6
 
 void RooflinePrices::add_collectives(std::int64_t tokens, TokenPrice& price) const {
   const SampleGrid::Value sum = collective(Collective::kAllReduce, parallel_.tp, tokens);
-  for (TokenPrice::Layer& layer : price.layers) layer.collective.add(2 * sum.ps, sum.footing);
-  price.once_collective.add(sum.ps, sum.footing);  // of the embedding, whose table is cut by vocabulary
-  // Ranks that share the tokens of one scheduler exchange them. If each has all tokens, its experts' sums are part of an all-reduce.
+  for (std::size_t i = 0; i < layers_.size(); ++i) price.layers[i].collective.add(layers_[i].parts() * sum.ps, sum.footing);
+  price.once_collective.add(sum.ps, sum.footing);  // embedding, split by vocabulary
+  // Ranks that share a scheduler's tokens exchange them; otherwise the experts' sums are part of an all-reduce.
   if (!model_.is_moe() || parallel_.data_ranks() == 1) return;
   const SampleGrid::Value swap = collective(Collective::kAllToAll, parallel_.ep, tokens);
   for (std::size_t i = 0; i < layers_.size(); ++i)
@@ -105,7 +119,8 @@ Price RooflinePrices::exchange(const GroupTokens& group) const {
   const double bytes = exchange_message_bytes(model_, parallel_, group);
   Price price;
   for (const CollectiveUse& use : exchange_collectives(parallel_)) {
-    const SampleGrid::Value value = collectives_->time(use.op, bytes, use.ranks);
+    const int stride = use.op == Collective::kAllToAll ? 1 : parallel_.tp;
+    const SampleGrid::Value value = collectives_->time(use.op, bytes, use.ranks, stride);
     price.add(value.ps, value.footing);
   }
   return price;
@@ -124,7 +139,7 @@ double RooflinePrices::prefill_ps(const AttentionWork& work, const PrefillPiece&
   return body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes));
 }
 
-// Work is linear in kv_tokens, so its real-valued form follows from its values at whole numbers.
+// Interpolates: work is linear in kv_tokens.
 double RooflinePrices::decode_ps(const AttentionWork& work, std::int64_t rows, double kv_tokens) const {
   const auto below = static_cast<std::int64_t>(std::floor(kv_tokens));
   const double rest = kv_tokens - static_cast<double>(below);
@@ -142,7 +157,7 @@ double RooflinePrices::decode_ops_ps(const AttentionWork& work, std::int64_t row
   return ps;
 }
 
-// Knots: no cached tokens, and where compute overtakes memory (or the reverse).
+// Knots: 0, and the crossover between memory and compute.
 DecodeCurve RooflinePrices::decode_attention(std::size_t attention_class, std::int64_t rows) const {
   const AttentionWork& work = works_[attention_class];
   const double ranks = parallel_.data_ranks();
@@ -166,8 +181,7 @@ DecodeCurve RooflinePrices::decode_attention(std::size_t attention_class, std::i
   return curve;
 }
 
-// One kernel for the whole ragged batch: bodies add up, one launch. With data parallel attention each prompt is on one rank. Latent
-// attention has one form for prompts and another for decode rows, so two kernels.
+// One kernel for the ragged batch: bodies add, one launch; two for latent attention. Data parallel attention has each prompt on one rank.
 double RooflinePrices::mixed_layer_ps(std::size_t attention_class, const StepShape& shape) const {
   const AttentionWork& work = works_[attention_class];
   double sum = 0, longest = 0;
@@ -176,7 +190,7 @@ double RooflinePrices::mixed_layer_ps(std::size_t attention_class, const StepSha
     const double ps = prefill_ps(work, piece);
     sum += ps;
     longest = std::max(longest, ps);
-    prompt_tokens += std::int64_t{piece.new_tokens} + piece.kv_before;
+    prompt_tokens += work.op_tokens(piece);
   }
   const int ranks = parallel_.data_ranks();
   double ps = std::max(longest, sum / ranks) + attention_floor_ps();
@@ -198,7 +212,7 @@ Price RooflinePrices::policy(const PolicyOp& op) const {
   const double share = policy_share(model_, parallel_), launches = static_cast<double>(op.launches);
   const double body = body_ps(static_cast<double>(op.flops) * share, static_cast<double>(op.bytes) * share);
   if (!op.is_transfer()) return price_of(body + launches * launch_ps());
-  // Each rank fetches its heads over its own link, and has its share of the disks.
+  // Each rank fetches its heads over its link, and has its share of the disks.
   const double link_rate = hardware_.pcie_bytes_per_s > 0 ? hardware_.pcie_bytes_per_s : kHostLinkBytesPerS;
   const double rate = op.from_disk ? hardware_.disk_read_bytes_per_s : link_rate;
   const double call_ps = (op.from_disk ? hardware_.disk_call_ns : hardware_.cpu_call_ns) * 1e3;
@@ -206,7 +220,8 @@ Price RooflinePrices::policy(const PolicyOp& op) const {
 }
 
 Price RooflinePrices::send(std::int64_t tokens) const {
-  const SampleGrid::Value value = collective(Collective::kP2p, 2, tokens);
+  const SampleGrid::Value value =
+      collectives_->time(Collective::kP2p, message_bytes(model_, parallel_, Collective::kP2p, tokens), 2, parallel_.gpus_of_rank() / 2);
   Price price;
   price.add(value.ps, value.footing);
   return price;

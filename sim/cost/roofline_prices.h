@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// Every operation takes max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s) plus one launch; collectives have their own prices.
+// max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s) plus a launch. Collectives are priced separately.
 class RooflinePrices final : public StepPrices {
  public:
   RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel, std::shared_ptr<const Collectives> collectives);
@@ -24,11 +24,11 @@ class RooflinePrices final : public StepPrices {
   [[nodiscard]] Price policy(const PolicyOp& op) const override;
   [[nodiscard]] Price send(std::int64_t tokens) const override;
 
-  // The pieces, for profiles that cover some operations only. Picoseconds.
+  // Parts, for incomplete profiles. Picoseconds.
   [[nodiscard]] double op_ps(const OpWork& op) const;  // one call
-  // To all layers of a price, which are the model's layer_classes, and to its step.
+  // Adds collectives to all layers (layer_classes) and to the step.
   void add_collectives(std::int64_t tokens, TokenPrice& price) const;
-  // Attention of one layer without its launch.
+  // One layer of attention without launch.
   [[nodiscard]] double prefill_ps(const AttentionWork& work, const PrefillPiece& piece) const;
   [[nodiscard]] double decode_ps(const AttentionWork& work, std::int64_t rows, double kv_tokens) const;
   [[nodiscard]] double launch_ps() const { return hardware_.launch_ns * 1e3; }
@@ -39,10 +39,11 @@ class RooflinePrices final : public StepPrices {
   [[nodiscard]] const AttentionWork& work(std::size_t attention_class) const { return works_[attention_class]; }
 
  private:
-  // format: of the weights; null: computed in the model's type.
+  // format: of weights; null: the model's type.
   [[nodiscard]] double body_ps(double flops, double bytes, const WeightFormat* format = nullptr) const;
   [[nodiscard]] double experts_ps(const OpWork& op) const;
-  [[nodiscard]] double floor_ps(const WeightFormat* format) const;  // null: of an operation without weights
+  [[nodiscard]] double grouped_ps(const OpWork& op, const HardwareSpec::Experts& reached, double product_seconds) const;
+  [[nodiscard]] double floor_ps(const WeightFormat* format) const;  // null: without weights
   [[nodiscard]] SampleGrid::Value collective(Collective op, int ranks, std::int64_t tokens) const;
   [[nodiscard]] double decode_ops_ps(const AttentionWork& work, std::int64_t rows) const;  // one layer
   [[nodiscard]] double mixed_layer_ps(std::size_t attention_class, const StepShape& shape) const;
@@ -53,9 +54,9 @@ class RooflinePrices final : public StepPrices {
   std::shared_ptr<const Collectives> collectives_;
   std::vector<LayerClass> layers_;
   std::vector<AttentionClass> attention_;
-  std::vector<AttentionWork> works_;  // of one rank, for each attention class
+  std::vector<AttentionWork> works_;  // by attention class
   std::array<double, kNumDtypes> ps_per_flop_of_{};
-  double ps_per_flop_, ps_per_byte_;  // ps_per_flop_: of the model's type
+  double ps_per_flop_, ps_per_byte_;  // ps_per_flop_: the model's type
 };
 
 }  // namespace kvlab

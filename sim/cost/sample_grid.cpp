@@ -9,7 +9,7 @@ namespace kvlab {
 SampleGrid::SampleGrid(std::size_t axes, std::vector<Sample> samples) : axes_(axes), samples_(std::move(samples)) {
   assert(axes >= 1 && axes <= kMaxAxes);
   for (std::size_t i = 0; i < samples_.size(); ++i) {
-    bool is_new = i == 0;  // a new node on one level opens new nodes on all levels below
+    bool is_new = i == 0;  // a new node opens new nodes on all lower levels
     for (std::size_t level = 0; level < axes_; ++level) {
       is_new = is_new || samples_[i].at[level] != samples_[i - 1].at[level];
       if (!is_new) continue;

@@ -10,9 +10,8 @@
 
 namespace kvlab {
 
-// Measured times over 1 to 4 axes, as a tree: each value of the first axis has its own values of the second, and so on, so
-// that the points need not fill a box. Evaluation is linear between neighbours on every axis, from the first axis inwards;
-// beyond the last value of an axis it continues along the last two, never falling; below the first it stays level.
+// Measured times over 1 to 4 axes, as a tree: each value of an axis has its own values of the next. Linear between neighbours, from the
+// first axis inwards; continues along the last two, never falling; level below the first.
 class SampleGrid {
  public:
   static constexpr std::size_t kMaxAxes = 4;
@@ -20,7 +19,7 @@ class SampleGrid {
   struct Sample {
     Point at{};
     Picoseconds time{};
-    double spread_frac = 0;  // of repeated measurements; 0: not recorded
+    double spread_frac = 0;  // 0: not recorded
   };
   struct Value {
     double ps = 0;
@@ -28,15 +27,14 @@ class SampleGrid {
   };
 
   SampleGrid() = default;
-  // Samples in ascending order of `at`, without repeats: the readers check that, as they can name the line.
+  // Samples ascend strictly by `at`; readers check that.
   SampleGrid(std::size_t axes, std::vector<Sample> samples);
 
-  [[nodiscard]] Value at(std::span<const double> point) const;  // one coordinate per axis
+  [[nodiscard]] Value at(std::span<const double> point) const;
   [[nodiscard]] bool empty() const { return samples_.empty(); }
   [[nodiscard]] std::size_t axes() const { return axes_; }
   [[nodiscard]] const std::vector<Sample>& samples() const { return samples_; }
-  // Values of the last axis that occur below either neighbour of `point` (all axes but the last given), ascending: between
-  // two of them the time is linear in the last axis.
+  // Values of the last axis below either neighbour of `point` (without its last axis), ascending. Times are linear between them.
   [[nodiscard]] std::vector<std::int64_t> last_axis_knots(std::span<const double> point) const;
 
  private:
@@ -52,8 +50,8 @@ class SampleGrid {
 
   std::size_t axes_ = 0;
   std::vector<Sample> samples_;
-  std::array<std::vector<double>, kMaxAxes> value_;             // nodes of each level; whole numbers below 2^40
-  std::array<std::vector<std::size_t>, kMaxAxes> first_child_;  // of node i on level + 1; [i + 1] ends it
+  std::array<std::vector<double>, kMaxAxes> value_;             // nodes by level; integers below 2^40
+  std::array<std::vector<std::size_t>, kMaxAxes> first_child_;  // of node i, on level + 1; [i + 1] is the end
 };
 
 }  // namespace kvlab

@@ -18,7 +18,7 @@ std::optional<ShapeTable> ShapeTable::read_if_there(const std::string& file) {
 }
 
 std::vector<std::size_t> ShapeTable::rows_of(const Key& key) const {
-  std::vector<std::pair<std::size_t, std::string>> wanted;  // numbers are written without a point: texts are compared
+  std::vector<std::pair<std::size_t, std::string>> wanted;  // compares texts: numbers have no point
   for (const auto& [column, value] : key) wanted.emplace_back(csv_.column(column), std::to_string(value));
   std::vector<std::size_t> rows;
   for (std::size_t row = 0; row < csv_.num_rows(); ++row) {

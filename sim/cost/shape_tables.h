@@ -11,17 +11,16 @@
 
 namespace kvlab {
 
-// A CSV file of times whose columns are shapes: key columns, which are taken as they are, and axes, which are interpolated.
+// CSV of times by shape: key columns are matched, axes interpolated.
 class ShapeTable {
  public:
   using Key = std::vector<std::pair<std::string, std::int64_t>>;
 
-  // None if there is no such file.
   static std::optional<ShapeTable> read_if_there(const std::string& file);
 
-  // The rows with this key over `axes`; empty if there are none.
+  // Rows with this key, over `axes`; may be empty.
   [[nodiscard]] SampleGrid grid(const Key& key, const std::vector<std::string>& axes, const std::string& time = "time_ns") const;
-  // The values of a column in the rows with this key, ascending.
+  // Values of a column in rows with this key, ascending.
   [[nodiscard]] std::vector<std::int64_t> values(const std::string& column, const Key& key) const;
 
  private:
@@ -31,13 +30,12 @@ class ShapeTable {
   MeasuredTable csv_;
 };
 
-// Times of matrix products y[m, n] = x[m, k] w^T of one type over n, k and m: straight lines between measured sizes, and beyond the
-// largest n or k in proportion to it, because the slope between the last two is noise over so long a way.
+// Times of y[m, n] = x[m, k] w^T of one type: linear between sizes; proportional beyond the largest n or k, since the last slope is noisy.
 class GemmTable {
  public:
   explicit GemmTable(SampleGrid grid);
   [[nodiscard]] SampleGrid::Value at(std::int64_t n, std::int64_t k, std::int64_t m) const;
-  [[nodiscard]] const std::vector<std::int64_t>& rows() const { return rows_; }  // measured m, ascending
+  [[nodiscard]] const std::vector<std::int64_t>& rows() const { return rows_; }  // m, ascending
 
  private:
   SampleGrid grid_;  // n, k, m

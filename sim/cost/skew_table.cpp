@@ -7,14 +7,14 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kEvenBucket = 0;  // all rows as long as each other: nothing to correct
+constexpr int kEvenBucket = 0;  // equal lengths: no correction
 
 bool is_even(const DecodeBatch& batch) { return batch.rows < 2 || batch.kv_max <= batch.kv_min; }
 
 }  // namespace
 
 std::size_t SkewAxis::bin(double value) const {
-  const auto inner = edges.begin() + 1, last = edges.end() - 1;  // the outer edges only clamp
+  const auto inner = edges.begin() + 1, last = edges.end() - 1;  // outer edges clamp
   return static_cast<std::size_t>(std::lower_bound(inner, last, value) - inner);
 }
 
@@ -38,15 +38,14 @@ SkewTable::SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis be
 }
 
 std::size_t SkewTable::cell(const DecodeBatch& batch, std::size_t before_bin) const {
-  // The profile measures batches of two lengths, of which a share `skew` is long. Among those, the one with the same mean,
-  // longest row and variance has skew = var / (var + (max - mean)^2). In whole numbers, so that a batch that grows evenly
-  // keeps its bucket.
+  // Profiles measure batches of two lengths with a share `skew` of long rows. The one with this mean, maximum and variance has skew = var /
+  // (var + (max - mean)^2). Integers keep the bucket of an evenly growing batch.
   const Int128 variance = Int128{batch.rows} * batch.kv_squares - Int128{batch.kv_tokens} * batch.kv_tokens;
   const Int128 above = Int128{batch.rows} * batch.kv_max - batch.kv_tokens;
   const double skew = variance <= 0 ? 0 : static_cast<double>(variance) / static_cast<double>(variance + above * above);
   std::size_t i = axes_[0].bin(static_cast<double>(batch.rows));
   i = i * axes_[1].labels.size() + axes_[1].bin(std::clamp(skew, 0.0, 1.0));
-  i = i * axes_[2].labels.size() + axes_[2].bin(static_cast<double>(batch.kv_max + 1));  // profiles count a row's new token
+  i = i * axes_[2].labels.size() + axes_[2].bin(static_cast<double>(batch.kv_max + 1));  // profiles include the new token
   return i * axes_[3].labels.size() + before_bin;
 }
 

@@ -14,12 +14,12 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kKeptTokens = 1 << 16;  // token counts above are priced anew: whole long prompts, rarely the same twice
+constexpr std::int64_t kKeptTokens = 1 << 16;  // more tokens are not cached: long prompts rarely repeat
 constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
-constexpr std::int64_t kLongestSpan = 1 << 24;  // bound of the search in skew buckets; longer than any sequence
+constexpr std::int64_t kLongestSpan = 1 << 24;  // bound of the search in skew buckets; exceeds any sequence
 
-// How many steps of `gain` tokens each stay below `end`, the first of them at `at`.
+// Number of steps of `gain` tokens from `at` that begin below `end`.
 std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) { return gain == 0 ? kNoEnd : (end - 1 - at) / gain + 1; }
 
 }  // namespace
@@ -41,7 +41,7 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
   for (const AttentionClass& layers : attention_classes(model_)) attention_.push_back({layers, AttentionWork(model_, uncut_, layers), {}});
 }
 
-// FLOPs and bytes are 64-bit integers too. A bound in floating point, with a margin, finds a step that has too many.
+// Checks, by a floating-point bound with a margin, that FLOPs and bytes fit into 64 bits.
 void StepCostModel::check_work(const StepShape& shape) const {
   constexpr double kLimit = 9e18;
   double flops = flops_per_pair_ * static_cast<double>(shape.decode_kv_tokens);
@@ -72,7 +72,6 @@ void StepCostModel::add_layers(ByFooting& sum, const ByFooting& price, std::int6
   for (std::size_t f = 0; f < kFootings; ++f) sum[f] = add_time(sum[f], multiply_time(price[f], times, kLongStep), kLongStep);
 }
 
-// The engine's own time of a layer.
 ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
   const EngineTimes::Device& device = engine_.device;
   ByFooting price{};
@@ -83,7 +82,7 @@ ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
   return price;
 }
 
-// Experts are taken out of a layer's rounded price, and not rounded beside the rest of it.
+// Takes experts out of the layer's rounded price.
 void StepCostModel::add_layers(TokenEntry& sum, const TokenPrice::Layer& price) {
   ByFooting linear = round(price.linear), experts = round(price.experts);
   for (std::size_t f = 0; f < kFootings; ++f) {
@@ -167,7 +166,7 @@ const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
   return head_[at];
 }
 
-// Knots rarely fall on whole tokens; a cell begins at the first whole one and takes its base from the line there.
+// A cell begins at the first whole token after a knot, with its base on the line.
 std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::size_t at, std::int64_t rows) const {
   std::vector<Cell> cells;
   for (const DecodeCurve::Knot& knot : prices_->decode_attention(at, rows).knots) {
@@ -209,12 +208,12 @@ StepCostModel::Decode StepCostModel::decode_at(std::size_t at, const StepShape& 
   const std::int64_t kv_tokens = kv_tokens_in(layers, model_, shape);
   const Cell mean = cell_at(at, shape.decodes, kv_tokens);
   const Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, {}, mean.end, kNoEnd, -1, mean.footing};
-  // Rows cut to a window are nearly even, and a state has no length: no skew.
+  // Rows in a window are nearly even, and a state has no length.
   const bool is_even = shows_window(model_, layers) || layers.kind == AttentionKind::kLinear;
   return prices_->skew() == nullptr || shape.decodes < 2 || is_even ? d : with_skew(d, batch_of(shape), mean, at);
 }
 
-// t_mean + alpha * (t_max - t_mean); every coefficient depends on the two cells and the bucket only.
+// t_mean + alpha * (t_max - t_mean); coefficients depend only on both cells and the bucket.
 StepCostModel::Decode StepCostModel::with_skew(Decode d, const DecodeBatch& batch, const Cell& mean, std::size_t at) {
   const std::int64_t rows = batch.rows, kv_max = batch.kv_max;
   const SkewRule& skew = *prices_->skew();
@@ -258,7 +257,7 @@ void StepCostModel::add_attention_work(const Attention& attention, const StepSha
   std::int64_t prompt_tokens = 0;
   for (const PrefillPiece& piece : shape.prefills) {
     add_one(work.prefill(piece), model_.layers - shape.sparse_layers);
-    prompt_tokens += std::int64_t{piece.new_tokens} + piece.kv_before;
+    prompt_tokens += work.op_tokens(piece);
   }
   if (shape.decodes > 0) add_one(work.decode(shape.decodes, kv_tokens_in(attention.layers, model_, shape)), model_.layers);
   if (!work.has_ops()) return;
@@ -275,7 +274,7 @@ void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCo
     if (!op.is_transfer()) add(cost, {op.flops, op.bytes});
 }
 
-// The ranks' tokens meet at the experts: every rank takes the same time there.
+// Ranks meet at the experts, so all take equally long.
 void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost) {
   GroupTokens group;
   if (shape.group != nullptr) {
@@ -314,8 +313,7 @@ StepCost StepCostModel::step(const StepShape& shape) {
   return cost;
 }
 
-// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: at most `limit` steps are in it, and the
-// last is found by bisection.
+// Axes of a bucket are monotone in steps: bisects for its last step, at most `limit`.
 std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const {
   const SkewRule& skew = *prices_->skew();
   const auto is_same = [&](std::int64_t i) {
@@ -332,7 +330,6 @@ std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, 
   return same + 1;
 }
 
-// Layers of one kind: the growth of their cost per step, and the number of steps that it holds for.
 void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const {
   const Attention& attention = attention_[at];
   const Decode& d = decodes_[at];
@@ -346,7 +343,7 @@ void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpa
   const auto end_with = [&](std::int64_t steps) { span.valid_steps = std::min(span.valid_steps, steps); };
   end_with(steps_below(kv_tokens_in(attention.layers, model_, shape), growing, d.tokens_end));
   if (attention.layers.window > 0) end_with(attention.layers.window - 1 - (in_window ? shape.in_window.open_max : shape.decode_open_max));
-  if (d.bucket >= 0 && growing < shape.decodes) {  // a bucket's axes take rows to grow together
+  if (d.bucket >= 0 && growing < shape.decodes) {  // a bucket's axes assume that all rows grow
     span.valid_steps = 1;
   } else if (d.bucket >= 0) {
     end_with(steps_below(shape.decode_kv_max, 1, d.max_end));
@@ -358,18 +355,17 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
   assert(shape.prefills.empty());
   DecodeSpan span{step(shape), {}, kNoEnd};
   if (shape.decodes == 0) return span;
-  if (shape.layers != 0) {  // a share of the layers is rounded per step
+  if (shape.layers != 0) {  // shares of layers are rounded per step
     span.valid_steps = 1;
     return span;
   }
   for (std::size_t at = 0; at < attention_.size(); ++at) add_growth(shape, at, span);
   const bool hides = std::any_of(shape.ops.begin(), shape.ops.end(), [](const PolicyOp& op) { return op.beside != FetchBeside::kNothing; });
-  if (hides && span.slope.total != Picoseconds{}) span.valid_steps = 1;  // longer layers hide more of the transfers
+  if (hides && span.slope.total != Picoseconds{}) span.valid_steps = 1;  // growing layers hide more transfers
   return span;
 }
 
-// Stages hold layers as evenly as they divide; the embedding is on the first, the head on the last. The last stage takes what
-// rounding left, so that the stages sum to the step.
+// The first stage has the embedding, the last the head and the rounding, so stages sum to the step.
 void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) {
   const int pp = parallel_.pp;
   const StepCost whole = step(shape);

@@ -13,10 +13,8 @@
 
 namespace kvlab {
 
-// Turns prices into integer picoseconds. Every price that a step needs is rounded once, when it is first asked for, and
-// kept: token and head prices per count, decode attention as cells per row count. A cell is base + slope * (tokens - begin)
-// with integer coefficients, and both step() and decode_span() read it, so that a span's steps equal single steps exactly
-// wherever the span begins.
+// Converts prices to integer picoseconds, rounded once and cached: per token or head count, decode attention as cells per row count. step()
+// and decode_span() share cells, base + slope * (tokens - begin) with integer coefficients, so spans equal single steps exactly.
 class StepCostModel final : public CostModel {
  public:
   StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel,
@@ -40,7 +38,7 @@ class StepCostModel final : public CostModel {
 
  private:
   struct TokenEntry {
-    ByFooting linear{}, experts{}, collectives{};  // of all layers
+    ByFooting linear{}, experts{}, collectives{};  // over all layers
     ByFooting once{}, once_collective{}, send{};
     Work layers_work, once_work;
   };
@@ -49,23 +47,23 @@ class StepCostModel final : public CostModel {
     ByFooting price{};
     Work work;
   };
-  // The experts of all layers for tokens of all ranks; the work is a rank's share.
+  // Experts of all layers for tokens of all ranks; work: a rank's share.
   struct ExpertEntry {
     ByFooting price{};
     Work work;
   };
   struct Cell {
-    std::int64_t begin, end;  // of the rows' total of cached tokens; end excluded
+    std::int64_t begin, end;  // total cached tokens of rows; end excluded
     Picoseconds base, slope;  // at begin; per token
     Footing footing;
   };
-  // Layers whose attention is alike, with their cells by row count.
+  // Layers with equal attention; cells by row count.
   struct Attention {
     AttentionClass layers;
-    AttentionWork work;  // of the whole rank
+    AttentionWork work;
     std::vector<std::vector<Cell>> cells;
   };
-  // Decode attention of layers of one kind at one shape, and how far it stays affine.
+  // Decode attention of a kind of layer, and its affine range.
   struct Decode {
     Picoseconds time{}, per_token{}, per_max_token{};
     std::int64_t tokens_end = 0, max_end = 0;  // excluded
@@ -100,18 +98,18 @@ class StepCostModel final : public CostModel {
   ModelSpec model_;
   Parallel parallel_;
   EngineTimes engine_;
-  bool has_group_;  // its experts take tokens of other ranks too
+  bool has_group_;  // experts take tokens of other ranks
   Parallel uncut_;  // the rank as one GPU
   std::vector<LayerClass> layers_;
   std::vector<Attention> attention_;
-  std::vector<Decode> decodes_;  // of the latest step, for each of attention_; empty where it has prompts
+  std::vector<Decode> decodes_;  // of the last step, by attention_; empty if it has prompts
   double peak_flops_, peak_bytes_per_s_;
-  double flops_per_token_, flops_per_pair_;  // upper bounds over all layers; a pair: a token and one that it attends to
+  double flops_per_token_, flops_per_pair_;  // upper bounds over all layers; pair: query and attended token
   std::string likely_cause_;
-  std::vector<std::unique_ptr<TokenEntry>> tokens_;  // null: not priced yet
+  std::vector<std::unique_ptr<TokenEntry>> tokens_;  // null: not priced
   std::vector<HeadEntry> head_;
   std::unordered_map<std::int64_t, ExpertEntry> experts_;
-  TokenEntry large_tokens_;  // the last entry beyond what is kept
+  TokenEntry large_tokens_;  // latest uncached entry
   HeadEntry large_head_;
   std::int64_t large_tokens_count_ = -1, large_head_count_ = -1;
 };

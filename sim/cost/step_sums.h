@@ -12,11 +12,9 @@
 
 namespace kvlab {
 
-// Sums of a step's costs.
-
 inline constexpr const char* kLongStep = "one step takes longer than that";
 
-// The total is checked; no other sum is larger.
+// Only checks the total, which is the largest sum.
 inline void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
   cost.total = add_time(cost.total, ps, kLongStep);
   cost.row(part)[static_cast<std::size_t>(footing)] += ps;
@@ -38,7 +36,7 @@ inline Work sum(const std::vector<OpWork>& ops) {
   return all;
 }
 
-// A part of the layers gets its share of what all of them take, rounded down.
+// Share of `layers` out of `of`, rounded down.
 inline std::int64_t share_of(std::int64_t all, std::int64_t layers, std::int64_t of) {
   return layers == of ? all : static_cast<std::int64_t>(Int128{all} * layers / of);
 }
@@ -46,8 +44,8 @@ inline Picoseconds share_of(Picoseconds all, std::int64_t layers, std::int64_t o
   return Picoseconds(share_of(all.count(), layers, of));
 }
 
-// The share of the prices of several parts. Times inside tables, times between their points and all others are rounded as three sums over
-// the parts, so that the split into parts and bases changes no step's time.
+// Charges a share of several parts. Measured, interpolated and all other times are rounded as three sums, so the split into parts and bases
+// changes no step's time.
 inline void charge_share(StepCost& cost, std::initializer_list<std::pair<CostPart, const ByFooting*>> prices, std::int64_t layers,
                          std::int64_t of) {
   if (layers == of) {

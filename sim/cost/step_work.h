@@ -8,16 +8,15 @@
 
 namespace kvlab {
 
-// The operations of a step outside attention on one rank; with Parallel{} those of the whole replica.
+// A step's operations outside attention on one rank; with Parallel{} for the whole replica.
 
-// Operations of one layer of that class that depend on the number of tokens only: `tokens` of the whole replica. Without the experts where
-// these take tokens of other ranks too (dp > 1).
+// One layer of the class for `tokens` of the whole replica, without experts if these take tokens of other ranks (dp > 1).
 void layer_ops(const ModelSpec& m, const Parallel& p, const LayerClass& layer, std::int64_t tokens, std::vector<OpWork>& ops);
-// The experts of one layer, for `tokens` of all ranks.
+// One layer, for `tokens` of all ranks.
 OpWork experts_op(const ModelSpec& m, const Parallel& p, std::int64_t tokens);
-// Operations once per step on its tokens: embedding, final_layernorm.
+// Per step on tokens: embedding, final_layernorm.
 void step_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops);
-// Operations once per step on the rows that need logits: lm_head, sampler.
+// Per step on rows with logits: lm_head, sampler.
 void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::vector<OpWork>& ops);
 
 }  // namespace kvlab

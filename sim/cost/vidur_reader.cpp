@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_format.h"
 
 namespace kvlab {
 
@@ -133,12 +134,12 @@ void read_all_reduce(const std::string& file, Profile& p) {
   p.collectives.push_back({Collective::kAllReduce, p.tp, "", "", std::move(grid), std::move(places)});
 }
 
-}  // namespace
-
+// mlp.csv and attention.csv in milliseconds, and all_reduce.csv where there is one. Medians are taken; rows of other degrees are skipped.
 Profile read_vidur(const std::string& folder, int tp) {
   Profile p;
   p.file = folder;
   p.format = "vidur";
+  p.repeats_scatter = true;
   p.source = "Vidur profiler";
   p.tp = tp;
   read_mlp(folder + "/mlp.csv", p);
@@ -147,5 +148,21 @@ Profile read_vidur(const std::string& folder, int tp) {
   if (tp > 1 && std::filesystem::exists(folder + "/all_reduce.csv", error)) read_all_reduce(folder + "/all_reduce.csv", p);
   return p;
 }
+
+class VidurFormat final : public ProfileFormat {
+ public:
+  explicit VidurFormat(Params& /*p*/) {}
+  [[nodiscard]] bool fills_gaps() const override { return true; }  // it has no table of the output head
+  [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"mlp.csv", "Vidur's"}; }
+  [[nodiscard]] bool is_form_of(const std::string& folder) const override {
+    std::error_code error;
+    return std::filesystem::exists(folder + "/mlp.csv", error);
+  }
+  [[nodiscard]] Profile read(const std::string& folder, int tp) const override { return read_vidur(folder, tp); }
+};
+
+KVLAB_REGISTER(ProfileFormat, VidurFormat, "vidur", "tables of Vidur's profiler", "Vidur: Agrawal et al. 2024, arXiv:2405.05465");
+
+}  // namespace
 
 }  // namespace kvlab

@@ -6,19 +6,18 @@
 
 #include "base/ceil_div.h"
 #include "base/checked_time.h"
-#include "base/config_file.h"
-#include "base/spec_file.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kBytes = 2;  // of a weight and of an activation
+constexpr std::int64_t kBytes = 2;  // per weight and activation
 constexpr std::int64_t kColours = 3;
 constexpr const char* kLongPass = "a pass of the vision encoder ends later than that ('images' and the rates of the hardware)";
 
-// Sums operations that follow one another on one GPU. Work is counted in real numbers: whole ones below 2^53, and no overflow before the
-// clock's own limit.
+// Sums consecutive operations on one GPU. Real-valued work is exact below 2^53.
 class Pass {
  public:
   explicit Pass(const HardwareSpec& hardware)
@@ -26,14 +25,13 @@ class Pass {
         ps_per_flop_(kPsPerSecond / hardware.reached_flops(Dtype::kBf16)),
         ps_per_byte_(kPsPerSecond / (hardware.memory_bytes_per_s * hardware.bandwidth_frac)) {}
 
-  // A product of `tokens` rows with `weights` weights, which reads and writes `widths` activations of a row.
+  // `tokens` rows by `weights` weights; `widths`: activations read and written per row.
   void linear(double tokens, double weights, double widths, double times) {
     add(2 * tokens * weights, (weights + tokens * widths) * kBytes, hardware_.linear_floor(Dtype::kBf16), times);
   }
   void attention(double tiles, double patches, double hidden, double times) {
     add(4 * tiles * patches * patches * hidden, 4 * tiles * patches * hidden * kBytes, hardware_.attention_floor_ns, times);
   }
-  // Reads or writes a number of activations.
   void elementwise(double activations, double times) { add(0, activations * kBytes, hardware_.launch_ns, times); }
 
   [[nodiscard]] StepCost cost() const {
@@ -60,9 +58,7 @@ class Pass {
 };
 
 std::int64_t layer_params(const VisionEncoder& e) { return 4 * e.hidden * e.hidden + 2 * e.hidden * e.intermediate; }
-std::int64_t embedding_params(const VisionEncoder& e) {
-  return (kColours * e.patch_pixels * e.patch_pixels + e.patches) * e.hidden;  // patches and their positions
-}
+std::int64_t embedding_params(const VisionEncoder& e) { return (kColours * e.patch_pixels * e.patch_pixels + e.patches) * e.hidden; }
 
 VisionEncoder read_keys(Params& p) {
   constexpr std::int64_t kMost = 1 << 20, kMostParams = std::int64_t{1} << 36;
@@ -111,7 +107,6 @@ VisionEncoder read_vision_encoder(Params& p, const std::string& key) {
 
 namespace {
 
-// On one GPU.
 StepCost pass_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::int64_t images) {
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   const double layers = real(e.layers), hidden = real(e.hidden), inner = real(e.intermediate), patches = real(e.patches);
@@ -123,8 +118,8 @@ StepCost pass_cost(const VisionEncoder& e, const HardwareSpec& hardware, std::in
   pass.attention(tiles, patches, hidden, layers);
   pass.linear(tokens, hidden * hidden, 2 * hidden, layers);
   pass.linear(tokens, hidden * inner, hidden + inner, 2 * layers);
-  pass.elementwise(2 * tokens * inner, layers);           // the activation
-  pass.elementwise(3 * tokens * hidden, 2 * layers + 1);  // norms, with the sum before them
+  pass.elementwise(2 * tokens * inner, layers);
+  pass.elementwise(3 * tokens * hidden, 2 * layers + 1);  // norms and sums
   if (e.projector_params > 0) pass.linear(tiles * real(e.projector_tokens), real(e.projector_params), 0, 1);
   return pass.cost();
 }

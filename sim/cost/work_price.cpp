@@ -13,8 +13,7 @@ using Vector3 = std::array<double, 3>;
 
 double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
-// Minimizes the squares of |row . x - 1| over the unknowns in `used`, the others being 0: the normal equations by elimination. Empty if
-// they are singular.
+// Minimizes the sum of |row . x - 1|^2 over the unknowns in `used`, others being 0, by the normal equations. nullopt if singular.
 std::optional<Vector3> least_squares(std::span<const Vector3> rows, unsigned used) {
   std::vector<std::size_t> of;
   for (std::size_t i = 0; i < 3; ++i)
@@ -39,7 +38,7 @@ std::optional<Vector3> least_squares(std::span<const Vector3> rows, unsigned use
   }
   for (std::size_t k = of.size(); k-- > 0;) {
     const std::size_t p = of[k];
-    x[p] = (b[p] - dot(a[p], x)) / a[p][p];  // of those before it none is known yet: 0
+    x[p] = (b[p] - dot(a[p], x)) / a[p][p];  // unknowns before p are still 0
   }
   return x;
 }
@@ -58,7 +57,7 @@ WorkPrice::WorkPrice(std::span<const PolicySample> samples) {
   }
   double least = std::numeric_limits<double>::infinity();
   constexpr unsigned kLaunch = 1, kByte = 2, kFlop = 4;
-  constexpr double kBetter = 1e-9;  // of two choices that say the same, the first: a single sample grows with its bytes
+  constexpr double kBetter = 1e-9;  // on ties the first: a single sample scales with bytes
   for (const unsigned used : {kByte, kFlop, kLaunch, kByte | kFlop, kByte | kLaunch, kFlop | kLaunch, kByte | kFlop | kLaunch}) {
     const std::optional<Vector3> x = least_squares(rows, used);
     if (!x || std::any_of(x->begin(), x->end(), [](double ps) { return ps < 0; })) continue;

@@ -33,9 +33,9 @@ Fidelity& Fidelity::operator*=(double factor) {
 
 namespace {
 
-constexpr std::int32_t kStandIn = -1;  // a column that is not one recorded token
+constexpr std::int32_t kStandIn = -1;  // not one recorded token
 
-// The recorded position of each column of the probabilities.
+// Recorded positions by column.
 std::vector<std::int32_t> columns_of(const AttendedRow& a) {
   std::vector<std::int32_t> columns;
   for (const Segment& s : a.segments) {
@@ -67,7 +67,7 @@ double needle_share(const std::vector<bool>& attended, const std::vector<std::pa
 
 constexpr std::int32_t kSinks = 4, kRecent = 64;
 
-// Adds the full cache's probabilities p of tokens [begin, end) to `all`, and those of attended tokens to `kept`.
+// Adds the full cache's probabilities of tokens [begin, end) to `all`, of attended ones to `kept`.
 void add_mass(const float* p, const std::vector<bool>& attended, std::int32_t begin, std::int32_t end, double& all, double& kept) {
   for (std::int32_t i = begin; i < end; ++i) {
     all += p[i];

@@ -9,7 +9,6 @@ namespace kvlab {
 
 namespace {
 
-// The same chunk with every block listed.
 void attend_to_all(const PromptChunk& chunk, float* out, float* log_sum) {
   const std::int32_t block = 64;
   const PromptBlocks prompt = chunk.blocks(block);

@@ -1,15 +1,14 @@
 #pragma once
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "sim/replay/replay.h"
 
 namespace kvlab {
 
-// Compares a prefill selector's attention with attention over all tokens, chunk by chunk and layer by layer. Layers that it leaves
-// dense are not counted.
+// Compares a prefill selector with full attention, by chunk and layer, without dense layers.
 class PromptFidelity {
  public:
-  // Attention of the recorded prompt's tokens [seq.seen_tokens, seq.end()) in a layer.
+  // Tokens [seq.seen_tokens, seq.end()) in a layer.
   void add(KvPolicy& policy, Ops& ops, const AttentionTrace& trace, const ModelShape& model, std::int32_t layer, const SeqStep& seq);
   [[nodiscard]] std::int64_t queries() const { return queries_; }
   [[nodiscard]] ReplayResult::Prompt mean() const;

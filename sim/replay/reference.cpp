@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// The top_k largest probabilities of each query head, ties to the lower position.
+// Largest probabilities per query head; ties to the lower position.
 std::vector<std::int32_t> most_attended(const AttentionReference::Step& step, std::int32_t q_heads, std::int32_t top_k) {
   const std::int32_t k = std::min(top_k, step.tokens);
   std::vector<std::int32_t> top(static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(k));

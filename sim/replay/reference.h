@@ -7,15 +7,12 @@
 
 namespace kvlab {
 
-// The attention of each decode step of a trace with the full cache: the reference that policies are measured against. Computed once per
-// trace, with the same kernel and in the same step order as a policy's attention, so that a policy that keeps everything agrees to the last
-// bit.
+// Full-cache attention of each decode step. Same kernel and step order as a policy's, so keeping everything agrees bit for bit.
 struct AttentionReference {
-  std::int32_t num_steps = 0;  // decode steps, tokens prompt_tokens .. num_tokens - 1
+  std::int32_t num_steps = 0;  // tokens prompt_tokens .. num_tokens - 1
   std::int32_t top_k = 0;
 
-  // Per (layer, step): probabilities [q_heads, tokens seen], outputs [q_heads, head_dim], and positions [q_heads, min(top_k, tokens seen)]
-  // of the most attended tokens.
+  // Per (layer, step): probabilities [q_heads, tokens], outputs [q_heads, head_dim], most attended positions [q_heads, min(top_k, tokens)].
   struct Step {
     std::int32_t tokens = 0;
     std::vector<float> probability, output;

@@ -15,7 +15,6 @@ namespace kvlab {
 
 namespace {
 
-// One recorded sequence walked through a policy, step by step and layer by layer.
 class Walk {
  public:
   Walk(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe, const ReplayOptions& options)
@@ -45,11 +44,9 @@ class Walk {
     std::int32_t begin = 0;
     for (const std::int32_t end : trace_.chunk_ends) prefill(begin, end), begin = end;
     if (prompts_.queries() > 0) result_.prompt = prompts_.mean();
-    for (const KvStore& store : stores_)
-      for (std::int32_t r = 0; r < store.num_rows(); ++r) result_.kept_tokens += store.len(r);
-    result_.kept_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
+    result_.kept_tokens = static_cast<double>(held_tokens()) / (static_cast<double>(model_.num_layers) * model_.kv_heads);
     result_.peak_prefill_frac = static_cast<double>(peak_) / full_bytes(trace_.prompt_tokens);
-    if (options_.lists_kept) list_kept();
+    if (options_.lists_kept) result_.kept_of_prompt = sorted_positions();
     policy_.take_traffic();
     for (std::int32_t t = 0; t < reference_.num_steps; ++t) decode(t);
     for (KvStore& store : stores_)
@@ -76,13 +73,23 @@ class Walk {
     return seq_;
   }
 
-  void list_kept() {
+  [[nodiscard]] std::vector<std::vector<std::int32_t>> sorted_positions() {
+    std::vector<std::vector<std::int32_t>> all;
     for (KvStore& store : stores_) {
       for (auto& row : positions_of(store.rows())) {
         std::sort(row.begin(), row.end());
-        result_.kept_of_prompt.push_back(std::move(row));
+        all.push_back(std::move(row));
       }
     }
+    return all;
+  }
+
+  // In all rows.
+  [[nodiscard]] std::int64_t held_tokens() const {
+    std::int64_t tokens = 0;
+    for (const KvStore& store : stores_)
+      for (std::int32_t r = 0; r < store.num_rows(); ++r) tokens += store.len(r);
+    return tokens;
   }
 
   void count_bytes(std::int32_t layer) {
@@ -115,6 +122,7 @@ class Walk {
     const std::int32_t at = trace_.prompt_tokens + t;
     const SeqStep seq = start(at, at + 1);
     const PolicyStep step{ops_, model_, std::span(&seq, 1), stores_, observer_, options_.seed};
+    const std::int64_t with_new = held_tokens() + std::int64_t{model_.num_layers} * model_.kv_heads;
     for (std::int32_t l = 0; l < model_.num_layers; ++l) {
       append(l, at, at + 1);
       {
@@ -123,6 +131,7 @@ class Walk {
       }
       policy_.after_attention(step, l);
     }
+    if (options_.lists_kept_steps && held_tokens() < with_new) result_.kept_of_steps.push_back({t + 1, sorted_positions()});
     for (std::int32_t l = 0; l < model_.num_layers; ++l) count_bytes(l);
     const TierBytes bytes = all_bytes();
     result_.resident.push_back(bytes);

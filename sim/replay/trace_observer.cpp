@@ -31,7 +31,8 @@ void check_needs(const Needs& needs, const AttentionTrace& trace, const std::str
   require(needs.question, trace.question_begin >= 0, "where the question begins", "a question");
   const std::string how =
       "--pass " + needs.pass + (has_backward(needs.pass) ? ", or in an experiment with 'record: {gradients: true}'" : "");
-  require(!needs.pass.empty(), needs.pass.empty() || trace.passes.contains(needs.pass), "the extra pass '" + needs.pass + "'", how);
+  const std::string fits = how + " (of a model with windows, a prompt that is shorter than the window together with a piece of the pass)";
+  require(!needs.pass.empty(), needs.pass.empty() || trace.passes.contains(needs.pass), "the extra pass '" + needs.pass + "'", fits);
   if (!needs.pass.empty() && has_backward(needs.pass))
     require(true, !trace.passes.at(needs.pass).layers.front().gradient.empty(), "gradients of the extra pass", how);
   require(needs.pass_hidden, !needs.pass_hidden || !trace.passes.at(needs.pass).layers.front().hidden.empty(),

@@ -3,22 +3,21 @@
 #include <string>
 #include <vector>
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
 
-// Sizes of a trace's attention; kv_bytes: of a stored element of the uncompressed cache.
+// kv_bytes: of an uncompressed element.
 ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes);
 
-// Error (InputError) naming what the recipe observes and the trace does not have.
+// Throws InputError if the trace lacks what the recipe needs.
 void check_needs(const Needs& needs, const AttentionTrace& trace, const std::string& recipe);
 
-// Meets a policy's needs from one recorded sequence.
 class TraceObserver final : public Observer {
  public:
   TraceObserver(const AttentionTrace& trace, const Needs& needs);
-  // Sets the step that observe() is called for next.
+  // For the next observe().
   void set_step(const SeqStep& seq) { seq_ = seq; }
   Observed observe(std::int32_t layer) override;
 

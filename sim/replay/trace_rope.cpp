@@ -19,7 +19,6 @@ using Json = nlohmann::json;
 using Kind = RopeScaling::Kind;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// The JSON object of a trace's rope_scaling.
 class ScalingText {
  public:
   explicit ScalingText(const AttentionTrace& trace) : name_(trace.name), text_(trace.rope_scaling) {
@@ -41,7 +40,7 @@ class ScalingText {
       if (name == known) return kind;
     fail("has a rope_type that is not supported; supported are default, linear, dynamic, llama3, yarn");
   }
-  // A finite number from `least`; `otherwise` where it is absent, an error where that is NaN.
+  // A finite number from `least`; `otherwise` if absent, which throws if NaN.
   [[nodiscard]] double number(const std::string& key, double least, double otherwise) const {
     const bool there = json_.contains(key) && !json_[key].is_null();
     if (!there && std::isnan(otherwise)) fail(fmt::format("has no '{}': add it to the trace's metadata, or record the trace again", key));
@@ -50,7 +49,7 @@ class ScalingText {
     if (!(value >= least) || !std::isfinite(value)) fail(fmt::format("has a '{}' that is no number from {}", key, number_text(least)));
     return value;
   }
-  // As transformers read it: absent is true, null is false.
+  // As transformers: absent is true, null is false.
   [[nodiscard]] bool truncates() const {
     return !json_.contains("truncate") || (json_["truncate"].is_boolean() && json_["truncate"].get<bool>());
   }
@@ -88,7 +87,7 @@ RopeForm rope_of(const AttentionTrace& trace) {
 void check_rotation(const AttentionTrace& trace, const RopeForm& rope) {
   const LayerTensors& layer = trace.layers.front();
   if (layer.pre_q.empty() || rope.base == 0 || trace.head_dim % 2 != 0) return;
-  // The last token of the first pass, whose length dynamic scaling looks at.
+  // Last token of the first pass, which sets dynamic scaling.
   const std::int32_t position = (trace.chunk_ends.empty() ? trace.prompt_tokens : trace.chunk_ends.front()) - 1;
   const auto half = static_cast<std::size_t>(trace.head_dim / 2), width = static_cast<std::size_t>(trace.q_heads) * 2 * half;
   const std::vector<float> frequency = Rotary(rope, trace.head_dim).frequencies(position + 1);
@@ -102,7 +101,7 @@ void check_rotation(const AttentionTrace& trace, const RopeForm& rope) {
                         std::abs(m * (b * std::cos(angle) + a * std::sin(angle)) - y)});
       size = std::max({size, std::abs(x), std::abs(y)});
     }
-  constexpr double kTolerance = 0.03;  // covers the rounding of 16-bit models and files
+  constexpr double kTolerance = 0.03;  // rounding of 16-bit models and files
   if (error <= kTolerance * size) return;
   throw InputError(
       fmt::format("trace '{}': its queries are not those before RoPE turned by rope_base {} and rope_scaling {}: they differ by {:.0f} % "

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "app/runs/search.h"
-#include "app/runs/wait_watch.h"
+#include "app/runs/report/wait_watch.h"
+#include "app/runs/sweep/search.h"
 #include "policies/scheduler/scheduler.h"
 #include "tests/app/app_fixture.h"
 

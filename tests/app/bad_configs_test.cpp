@@ -100,12 +100,15 @@ TEST_F(BadCommand, AnExperimentIsFoundByItsNameAndNamedByItsFile) {
 TEST_F(BadCommand, WhatPeopleTypeIsAnsweredWithWhatToTypeInstead) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"describe", "H2O"}, "nothing is called 'H2O'; did you mean 'h2o'?"},
-      {{"describe", "a100"}, "nothing is called 'a100'; did you mean 'a100-40gb' or 'a100-80gb'?"},
-      {{"describe", "b700"}, "nothing is called 'b700'; kvlab list KIND shows names"},
+      {{"describe", "a100"}, "nothing is called 'a100'; did you mean 'a100-40gb' (hardware) or 'a100-80gb' (hardware)"},
+      {{"describe", "b700"}, "nothing is called 'b700'; did you mean 'b200' (hardware) or 'b300' (hardware)?"},
       {{"trace", "record", "--model", "meta-llama/Llama-3.1-8B", "--text", "x", "--out", "y"},
        "no folder 'meta-llama/Llama-3.1-8B', and nothing in the cache of Hugging Face; for a model of Hugging Face type 'hf download "
        "meta-llama/Llama-3.1-8B', after asking for access on https://huggingface.co/meta-llama/Llama-3.1-8B and 'hf auth login'"},
       {{"trace", "inspect", "x.csv", "--seed", "-1"}, "--seed: Value -1 not in range"},
+      {{"trace", "inspect", "x.csv", "--seed", "99999999999999999999"}, "--seed: Value 99999999999999999999 not in range"},
+      {{"trace", "inspect", "x.csv", "--seed", "1e20"}, "--seed: Value 1e20 not in range"},
+      {{"compare", "a", "b", "--requests", "-1"}, "--requests: Value -1 not in range"},
       {{"trace", "inspect", "no.csv"}, "kvlab: no.csv: cannot be opened: No such file or directory\n"},
   };
   for (const auto& [arguments, message] : cases) {

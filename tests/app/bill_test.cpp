@@ -1,4 +1,4 @@
-#include "app/runs/bill.h"
+#include "app/runs/report/bill.h"
 
 #include <gmock/gmock.h>
 

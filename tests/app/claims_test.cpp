@@ -4,7 +4,7 @@
 
 #include "app/claims/claim.h"
 #include "app/claims/report.h"
-#include "app/runs/run_kind.h"
+#include "app/runs/kinds/run_kind.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 

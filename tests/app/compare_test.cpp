@@ -144,7 +144,11 @@ TEST_F(CompareTest, AnAxisThatOneLacks) {
   folder("a", "run,seed,ttft_mean_ms\n0001,1,100\n", kColumns);
   folder("b", "run,router,seed,ttft_mean_ms\n0001,x,1,100\n0002,y,1,90\n", kColumns);
   EXPECT_EQ(call({"compare", "a", "b"}).err,
-            "kvlab: b/summary.csv: several runs match 'seed=1': it has an axis that a/summary.csv lacks\n");
+            "kvlab: b/summary.csv: several runs match 'seed=1', since a/summary.csv has no axis 'router': choose one of its values, x, y, "
+            "with --where router=x\n");
+  EXPECT_EQ(call({"compare", "a", "b", "--where", "router=y"}).status, 0);
+  EXPECT_NE(call({"compare", "a", "b", "--where", "router=z"}).err.find("no run has router = 'z'"), std::string::npos);
+  EXPECT_NE(call({"compare", "a", "b", "--where", "roter=x"}).err.find("neither folder has an axis 'roter'"), std::string::npos);
 }
 
 }  // namespace

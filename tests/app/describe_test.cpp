@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
 

@@ -1,12 +1,12 @@
-#include "app/runs/engine_flags.h"
+#include "app/runs/plan/engine_flags.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
-#include "base/config_file.h"
+#include "base/config/config_file.h"
+#include "base/config/foreign_keys.h"
 #include "base/error.h"
-#include "base/foreign_keys.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 
@@ -73,13 +73,83 @@ TEST_F(EngineFlagsTest, NothingIsSilent) {
   const std::pair<const char*, const char*> cases[] = {
       {"--max-num-sequs 3", "--vllm-args: --max-num-sequs 3: unknown option of vLLM; did you mean 'max-num-seqs'?"},
       {"--speculative-config '{\"a\": 1}'", "speculative decoding is not simulated"},
-      {"--kv-cache-dtype int3", "of its values auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2 can be simulated"},
+      {"--kv-cache-dtype int3", "of its values auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2, fp8_per_token_head can be simulated"},
       {"--max-num-seqs", "this option takes one value"},
       {"--enable-prefix-caching yes", "this option takes no value"},
       {"--max-model-len 'a", "a quote ' is not closed"},
       {"--dtype float32", "'torch_dtype' in the model's file"},
   };
   for (const auto& [text, message] : cases) EXPECT_THAT(error_of([&, &given = text] { vllm(given); }), HasSubstr(message)) << text;
+}
+
+// Lines as people paste them.
+TEST_F(EngineFlagsTest, WholeLinesOfAShell) {
+  EXPECT_THAT(
+      vllm("CUDA_VISIBLE_DEVICES=0,1 vllm serve llama-2-7b \\\n  --port 8000 \\\n  -tp 2 --max_num_seqs=16  # comment\n 2>&1 | tee log")
+          .overrides,
+      ElementsAre("model=llama-2-7b", "parallel.tp=2", "scheduler.vllm_v1.max_num_seqs=16"));
+  EXPECT_THAT(vllm("python3 -m vllm.entrypoints.openai.api_server --model=llama-2-7b --dp 2").overrides,
+              ElementsAre("model=llama-2-7b", "parallel.dp=2"));
+  EXPECT_THAT(vllm("docker run --gpus all -p 8000:8000 vllm/vllm-openai:v0.11.0 --model llama-2-7b").overrides,
+              ElementsAre("model=llama-2-7b"));
+  EXPECT_THAT(vllm("vllm serve --max-num-seqs 16 meta-llama/Llama-3.1-8B").overrides,
+              ElementsAre("model=meta-llama/Llama-3.1-8B", "scheduler.vllm_v1.max_num_seqs=16"));
+  EXPECT_THAT(vllm("CUDA_VISIBLE_DEVICES=0 --port 1").remarks, Contains("CUDA_VISIBLE_DEVICES=0 is of the environment, which is not read"));
+  EXPECT_THAT(vllm("--kv-events-config \"{\\\"enable_kv_cache_events\\\": true}\"").remarks,
+              ElementsAre(HasSubstr("{\"enable_kv_cache_events\": true} of vLLM changes nothing: events of the cache are not published")));
+  EXPECT_THAT(error_of([] { vllm("--tensor-parallel-size $TP"); }), HasSubstr("write the value of this shell variable"));
+}
+
+TEST_F(EngineFlagsTest, OptionsThatChangeNothingArePassedOver) {
+  const char* const lines[] = {"--api-server-count 1",
+                               "--override-generation-config '{\"temperature\":0.6}'",
+                               "--cudagraph-capture-sizes 1 2 4 8",
+                               "--max-model-len auto",
+                               "--num-scheduler-steps 8",
+                               "--kv-cache-dtype auto",
+                               "--dtype auto",
+                               "-O3",
+                               "--compilation-config.mode 3",
+                               "--speculative-config null",
+                               "--cpu-offload-gb 0",
+                               "--no-enable-eplb",
+                               "--decode-context-parallel-size 1",
+                               "--enable-lora false",
+                               "--all2all-backend deepep_low_latency",
+                               "--limit-mm-per-prompt '{\"image\": 2}'",
+                               "--no-enable-log-requests",
+                               "--max-model-len -1"};
+  for (const char* const line : lines) {
+    EXPECT_THAT(vllm(line).overrides, IsEmpty()) << line;
+    EXPECT_THAT(vllm(line).remarks, ElementsAre(HasSubstr(" of vLLM changes nothing: "))) << line;
+  }
+  EXPECT_THAT(sglang("--disable-flashinfer-autotune --tp-size 8").overrides, ElementsAre("parallel.tp=8"));
+  EXPECT_THAT(sglang("--moe-a2a-backend deepep --ep-size 8 --tp 8").overrides, ElementsAre("parallel.ep=8", "parallel.tp=8"));
+  EXPECT_THAT(vllm("--all2all-backend deepep_low_latency -dp 2").overrides, ElementsAre("parallel.all_to_all=deepep", "parallel.dp=2"));
+  EXPECT_THAT(vllm("--enable-prefix-caching false --enable-chunked-prefill=True").overrides,
+              ElementsAre("prefix_caching=false", "scheduler.vllm_v1.chunked_prefill=true"));
+}
+
+TEST_F(EngineFlagsTest, AllWrongOptionsOfALineAreNamed) {
+  const std::string error = error_of([] { vllm("--enable-eplb --port 1 --max-num-sequs 3 -dcp 4 --max-num-seqs"); });
+  for (const char* const part :
+       {"--vllm-args: 4 options cannot be taken. ", "--enable-eplb: experts do not move here", "did you mean 'max-num-seqs'?",
+        "-dcp 4: of its values 1 can be simulated; a sequence's KV is not cut over ranks here",
+        "--max-num-seqs: this option takes one value"})
+    EXPECT_THAT(error, HasSubstr(part));
+}
+
+TEST_F(EngineFlagsTest, AnEmptyLineSetsNothing) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"--vllm-args", ""}, {"--vllm-args="}, {"--vllm-args", " "}}) {
+    std::vector<std::string> all = {"run", "exp.yaml"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    all.insert(all.end(), {"--out", "r"});
+    const Called called = call(all);
+    EXPECT_EQ(called.status, 0) << called.err;
+    EXPECT_THAT(called.out, HasSubstr("--vllm-args is empty: it sets nothing\n"));
+    EXPECT_TRUE(std::filesystem::exists("r/summary.csv"));
+  }
+  EXPECT_THAT(call({"run", "exp.yaml", "--out=", "r"}).err, HasSubstr("--out= has no value after the '='"));
 }
 
 // The command prints what is set, and resolved.yaml has it.
@@ -96,6 +166,25 @@ TEST_F(EngineFlagsTest, OptionsWithoutQuotesAreToldFromTheCommands) {
   const Called called = call({"run", "exp.yaml", "--vllm-args", "--max-num-seqs", "4"});
   EXPECT_EQ(called.status, 2);
   EXPECT_THAT(called.err, HasSubstr("the options of an engine are one argument, in quotes: --vllm-args '--max-num-seqs 4'"));
+}
+
+TEST_F(EngineFlagsTest, CachesOfVllmWithAScaleForEachTokenAndHead) {
+  EXPECT_THAT(vllm("--kv-cache-dtype fp8_per_token_head").overrides,
+              ElementsAre("kv_policy={recipe: fp8, format: {scaled_fp8: {scale: token}}}"));
+}
+
+// Of copies of the model SGLang's method is the dispatcher, of ranks the rule that chooses one of them.
+TEST_F(EngineFlagsTest, LoadBalanceIsOfCopiesOrOfRanks) {
+  const auto of_ranks = [](const std::string& method) {
+    return read_engine_flags("sglang", "--load-balance-method " + method, "exp.yaml", {"scheduler=sglang", "parallel={dp: 2}"}).overrides;
+  };
+  EXPECT_THAT(sglang("--dp-size 2 --load-balance-method total_tokens").overrides, ElementsAre("replicas=2", "dispatcher=least_tokens"));
+  EXPECT_THAT(sglang("--load-balance-method shortest_queue").overrides, ElementsAre("dispatcher=least_outstanding"));
+  EXPECT_THAT(sglang("--load-balance-method auto").overrides, IsEmpty());
+  EXPECT_THAT(of_ranks("total_requests"), ElementsAre("parallel.load_balance_method=total_requests"));
+  EXPECT_THAT(of_ranks("minimum_tokens"), ElementsAre("parallel.load_balance_method=total_tokens"));
+  EXPECT_THAT(of_ranks("auto"), ElementsAre("parallel.load_balance_method=round_robin"));
+  EXPECT_THAT(error_of([&] { of_ranks("follow_bootstrap_room"); }), HasSubstr("of its values auto, minimum_tokens, round_robin"));
 }
 
 // The same options written as keys of a YAML file are answered with our names.

@@ -1,11 +1,14 @@
-#include "app/runs/experiment.h"
+#include "app/runs/sweep/experiment.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "app/runs/input_files.h"
+#include "app/runs/plan/input_files.h"
+#include "base/config/config_file.h"
 #include "tests/error_of.h"
 
 namespace kvlab {
@@ -104,6 +107,15 @@ TEST(Experiment, WrongSettingsOfFiguresAreToldWithTheirPlace) {
   EXPECT_EQ(error("size: [3]"), "f.yaml:1:21: 'size': expected two numbers, [width, height] in inches");
   EXPECT_EQ(error("y_range: [3, 2]"), "f.yaml:1:24: 'y_range': expected two numbers, the smaller one first");
   EXPECT_EQ(error("x_scale: logg"), "f.yaml:1:24: 'x_scale': unknown value 'logg'; did you mean 'log'?");
+  EXPECT_EQ(error("metric: tfft"), "f.yaml:1:23: no metric 'tfft'; did you mean 'ttft'?");
+  EXPECT_EQ(error("metric: [ttft, goodputt_per_s]"), "f.yaml:1:23: no metric 'goodputt_per_s'; did you mean 'goodput_per_s'?");
+  EXPECT_THAT(error("title: a"), ::testing::HasSubstr("f.yaml:1:14: no figure 'f'; usual figures: cdf_ttft, cdf_tpot"));
+  EXPECT_THAT(error("x: replicas"), ::testing::HasSubstr("a figure of your own, 'f', needs 'metric'"));
+  const auto named = [](const std::string& text) { return error_of([&] { parse_experiment("figures: {" + text + "}\n", "f.yaml", {}); }); };
+  EXPECT_EQ(named("cdf_ttf: {size: [3, 2]}"), "f.yaml:1:20: no figure 'cdf_ttf'; did you mean 'cdf_ttft'?; one of your own needs 'metric'");
+  for (const char* const good : {"cdf: {size: [3, 2]}", "cdf_ttft_rate_per_s_2: {draw: false}", "comparison: {statistic: p50}",
+                                 "all: {size: [3, 2]}", "mine: {metric: [ttft, search_rate_per_s]}", "timeline_orca: {title: a}"})
+    EXPECT_EQ(named(good), "no error") << good;
 }
 
 }  // namespace

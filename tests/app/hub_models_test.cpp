@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
-#include "base/config_file.h"
+#include "base/config/config_file.h"
+#include "base/config/spec_file.h"
 #include "base/hugging_face.h"
-#include "base/spec_file.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 

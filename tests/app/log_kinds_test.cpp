@@ -25,7 +25,7 @@ std::string without(std::string text, const std::string& key) {
 
 TEST_F(LogKinds, BenchServeIsALogOfItsRequests) {
   write("bench.json", kBench);
-  const RequestLog log = read_real_log("bench.json");
+  const RealLog log = read_real_log("bench.json");
   ASSERT_EQ(log.requests.size(), 2U);
   EXPECT_TRUE(log.is_of_client);
   EXPECT_TRUE(log.has_clock);
@@ -46,7 +46,7 @@ constexpr const char* kAiperf =
 
 TEST_F(LogKinds, AiperfRowsAreRequests) {
   write("profile_export.jsonl", kAiperf);
-  const RequestLog log = read_real_log("profile_export.jsonl");
+  const RealLog log = read_real_log("profile_export.jsonl");
   ASSERT_EQ(log.requests.size(), 1U);
   EXPECT_NEAR(log.requests[0].queued_s, 1.000000001, 1e-12);
   EXPECT_NEAR(log.requests[0].ttft_ms(), 255.9, 1e-6);

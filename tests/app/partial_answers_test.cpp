@@ -1,4 +1,4 @@
-#include "app/runs/partial_answers.h"
+#include "app/runs/accuracy/partial_answers.h"
 
 #include <gtest/gtest.h>
 

@@ -47,6 +47,14 @@ TEST_F(PivotTest, AnAxisIsNeverAveragedOver) {
   EXPECT_EQ(call({"pivot", "r", "--rows", "scheduler", "--metric", "goodput_per_s", "--where", "rate_per_s=2"}).status, 0);
 }
 
+TEST_F(PivotTest, HeadingsOfThePrintedTableAreNamesToo) {
+  const Called called = call({"pivot", "r", "--rows", "rate_per_s", "--metric", "binding", "--where", "scheduler=orca", "--csv"});
+  EXPECT_EQ(called.out, "trace.arrival.poisson.rate_per_s,binding_limit\n1,ttft\n2,ttft/tpot\n") << called.err;
+  EXPECT_NE(call({"pivot", "r", "--rows", "scheduler", "--metric", "$/1M tokens"}).err.find("has no column '$/1M tokens'; known: "),
+            std::string::npos);
+  EXPECT_NE(call({"pivot", "r", "--rows", "scheduler", "--metric", "bindin"}).err.find("did you mean 'binding'"), std::string::npos);
+}
+
 TEST_F(PivotTest, NamesWhatIsWrong) {
   const auto error = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"pivot", "r"});

@@ -1,13 +1,13 @@
 // Pools of replicas in an experiment: keys, fallbacks, links, systems, tables.
-#include "app/runs/pools.h"
+#include "app/runs/plan/pools.h"
 
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
-#include "app/runs/experiment.h"
-#include "app/runs/serving_plan.h"
-#include "app/runs/serving_system.h"
+#include "app/runs/plan/serving_plan.h"
+#include "app/runs/plan/serving_system.h"
+#include "app/runs/sweep/experiment.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

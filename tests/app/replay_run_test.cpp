@@ -5,8 +5,8 @@
 #include <set>
 #include <sstream>
 
-#include "app/runs/experiment.h"
-#include "app/runs/kv_memory.h"
+#include "app/runs/plan/recipe_memory.h"
+#include "app/runs/sweep/experiment.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
@@ -224,6 +224,22 @@ TEST_F(MadeUpReplay, KeptPositionsOfUnequalHeads) {
 TEST_F(MadeUpReplay, KeptPositionsOnlyWhereAskedFor) {
   run("{recipe: streaming, budget_tokens: 24}");
   EXPECT_FALSE(std::filesystem::exists(run_folder("out") / "kept.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists("out/kept.jsonl"));
+}
+
+// Of 90 prompt tokens the newest 20 stay, and after each of 3 decode steps the newest 20 again.
+TEST_F(MadeUpReplay, KeptPositionsOfDecodeSteps) {
+  run("{recipe: sliding_window, budget_tokens: 20}\noutput: {kept_steps: true}");
+  std::istringstream lines(read("out/kept_steps.jsonl"));
+  int at = 0;
+  for (std::string line; std::getline(lines, line); ++at) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    const int step = at / 2 + 1;  // two KV heads of one layer
+    EXPECT_EQ(json.at("step"), step);
+    EXPECT_EQ(json.at("kv_head"), at % 2);
+    EXPECT_EQ(json.at("kept"), numbers(70 + step, 90 + step));
+  }
+  EXPECT_EQ(at, 6);
   EXPECT_FALSE(std::filesystem::exists("out/kept.jsonl"));
 }
 

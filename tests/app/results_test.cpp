@@ -8,12 +8,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "app/results/code_version.h"
 #include "app/results/run_manifest.h"
-#include "app/runs/experiment.h"
-#include "app/runs/input_files.h"
+#include "app/runs/plan/input_files.h"
+#include "app/runs/sweep/experiment.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -206,12 +206,31 @@ TEST_F(ResultsTest, CleanSaysWhatItRemovesAndRemovesIt) {
   EXPECT_THAT(asked.out, HasSubstr("partial/0123456789abcdef.txt"));
   EXPECT_THAT(asked.out, HasSubstr("3 to remove, "));
   EXPECT_EQ(contents("results/small"), before);
-  EXPECT_THAT(call({"clean", "results/small", "--yes"}).out, HasSubstr("removed 3\n"));
+  EXPECT_THAT(call({"clean", "results/small", "--yes"}).out, HasSubstr("removed 3 of 3, "));
   EXPECT_EQ(num_runs("results/small"), 2U);
   EXPECT_FALSE(fs::exists("results/small/runs/.new-abc-1"));
   EXPECT_EQ(read("results/small/partial/notes.txt"), "mine");
   EXPECT_EQ(done({"small.yaml"}), 0);
   EXPECT_THAT(call({"clean", "results/small"}).out, HasSubstr("holds nothing but its newest sweep"));
+}
+
+// What programs leave that were killed while they wrote a file at the top.
+TEST_F(ResultsTest, UnfinishedFilesOfKilledProgramsAreRemoved) {
+  ASSERT_EQ(done({"small.yaml"}), 2);
+  const std::vector<std::string> left = {"results/small/.kvlab.json.new515", "results/small/.kvlab.json.new515-2",
+                                         "results/small/.new-summary.csv"};
+  for (const std::string& name : left) write(name, "x");
+  write("results/small/.new-notes.txt", "mine");
+  const Called asked = call({"clean", "results/small", "--yes"});
+  for (const std::string& name : left) {
+    EXPECT_THAT(asked.out, HasSubstr("removed " + name));
+    EXPECT_FALSE(fs::exists(name));
+    write(name, "x");
+  }
+  EXPECT_THAT(asked.out, HasSubstr("removed 3 of 3, 3 B"));
+  EXPECT_EQ(done({"small.yaml"}), 0);
+  for (const std::string& name : left) EXPECT_FALSE(fs::exists(name)) << name << " stays after the next run";
+  EXPECT_EQ(read("results/small/.new-notes.txt"), "mine");
 }
 
 // As versions wrote them that numbered their runs.
@@ -293,7 +312,7 @@ TEST_F(ChangedInput, AlsoWhereTheBytesAreTheSameAgain) {
 // The trace is replaced while the first of two runs reads it: neither is kept, and the same command does both.
 TEST_F(ChangedInput, ARunThatReadsItIsNotKept) {
   std::string rows;
-  for (int i = 0; i < 20000; ++i) rows += kOneRequest;
+  for (int i = 0; i < (short_run() ? 1000 : 20000); ++i) rows += kOneRequest;
   write("trace.jsonl", rows);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
@@ -342,50 +361,6 @@ TEST_F(ChangedInput, ARecipeByItsNameCounts) {
   write("recipes/kivi2.yaml", read("recipes/kivi2.yaml") + "# another\n");
   EXPECT_EQ(done(run), 1);
   ::unsetenv("KVLAB_RECIPES");
-}
-
-// ---- code ----
-
-TEST(CodeVersionTest, ARunDependsOnTheCoreAndItsPolicies) {
-  const std::vector<SourceFile> table = {
-      {"base/text.cpp", "a1"}, {"policies/scheduler/orca.cpp", "b1", true}, {"policies/scheduler/sarathi.cpp", "c1", true}};
-  const std::set<std::string> orca{"/some/where/policies/scheduler/orca.cpp"}, sarathi{"../policies/scheduler/sarathi.cpp"};
-  const auto with = [&](std::size_t edited) {
-    std::vector<SourceFile> other = table;
-    other[edited].hash = "edited";
-    return other;
-  };
-  const CodeVersion before = code_version(orca, table, "gcc");
-  EXPECT_EQ(changed_code(before, code_version(orca, with(2), "gcc")), "");
-  EXPECT_EQ(changed_code(before, code_version(orca, with(1), "gcc")), "policies/scheduler/orca.cpp");
-  EXPECT_EQ(changed_code(before, code_version(orca, with(0), "gcc")), "core");
-  EXPECT_EQ(changed_code(before, code_version(orca, table, "clang")), "core");
-  EXPECT_EQ(changed_code(code_version(sarathi, table, "gcc"), code_version(sarathi, with(1), "gcc")), "");
-}
-
-// A policy in Python, say. Only runs that make it depend on it.
-TEST(CodeVersionTest, SourcesGivenToTheRunningProgramCount) {
-  const std::set<std::string> uses{"running:code_version_test"};
-  set_running_source("running:code_version_test", "return 1");
-  const CodeVersion before = code_version(uses);
-  EXPECT_EQ(changed_code(code_version({}), before), "running:code_version_test");
-  const std::string line = running_sources();
-  set_running_source("running:code_version_test", "return 2");
-  EXPECT_EQ(changed_code(before, code_version(uses)), "running:code_version_test");
-  EXPECT_NE(running_sources(), line);
-  set_running_source("running:code_version_test", "return 1");
-  EXPECT_EQ(changed_code(before, code_version(uses)), "");
-  EXPECT_EQ(running_sources(), line);
-}
-
-TEST(CodeVersionTest, EverySourceThatRegistersPoliciesAloneIsOne) {
-  std::map<std::string_view, bool> table;
-  for (const SourceFile& source : source_table()) table[source.path] = source.is_policy;
-  EXPECT_GT(table.size(), 500U);
-  for (const char* policy : {"policies/scheduler/orca.cpp", "policies/kv/scorer/key_norm.cpp", "policies/block_cache/lru.cpp"})
-    EXPECT_TRUE(table.at(policy)) << policy;
-  for (const char* core : {"base/text.cpp", "policies/kv/recipe.cpp", "policies/kv/scorer_wrapper.h", "app/main.cpp"})
-    EXPECT_FALSE(table.at(core)) << core;
 }
 
 // Only the runs of the scheduler whose source is another are done again.

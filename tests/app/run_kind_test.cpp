@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "app/results/run_files.h"
-#include "app/runs/report.h"
-#include "app/runs/run.h"
+#include "app/runs/report/report.h"
+#include "app/runs/sweep/run.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -20,7 +20,7 @@ class EchoRun final : public PreparedRun {
     files.add_file("echo.csv", "run,word\n" + files.id() + "," + word_ + "\n");
     Findings findings;
     findings.rows = {{{"length", std::to_string(word_.size())}, {"in_batch", in_batch ? "1" : "0"}}};
-    findings.note = "an echo";
+    findings.add_note("an echo");
     return findings;
   }
   bool together = false, in_batch = false;
@@ -70,7 +70,7 @@ TEST_F(RunKindTest, NewKindIsOneFile) {
   const Called called = call({"run", "echo.yaml"});
   ASSERT_EQ(called.status, 0) << called.err;
   EXPECT_THAT(called.out, testing::HasSubstr("length"));
-  EXPECT_THAT(called.out, testing::HasSubstr("note (2 runs from " + run_id("results/echo") + "): an echo"));
+  EXPECT_THAT(called.out, testing::HasSubstr("note (all 2 runs): an echo"));
   const CsvTable summary = read_csv("results/echo/summary.csv"), echo = read_csv("results/echo/echo.csv");
   ASSERT_EQ(summary.rows.size(), 2U);
   EXPECT_EQ(summary.rows[1][summary.at("length")], "4");

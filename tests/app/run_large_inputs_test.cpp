@@ -6,13 +6,25 @@
 #include <atomic>
 #include <filesystem>
 
-#include "app/runs/run.h"
+#include "app/runs/sweep/run.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
 namespace {
 
-using LargeInputsTest = AppTest;
+class LargeInputsTest : public AppTest {
+ protected:
+  // What a run of three requests prints; its results are in results/NAME.
+  static std::string output_of(const std::string& name, const std::string& model, const std::string& hardware, const std::string& parallel,
+                               int prompt_tokens) {
+    write(name + ".yaml", "name: " + name + "\nmodel: " + model + "\nhardware: " + hardware + "\nparallel: " + parallel +
+                              "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: " +
+                              std::to_string(prompt_tokens) + "}}, output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\n");
+    const Called called = call({"run", name + ".yaml", "--force"});
+    EXPECT_EQ(called.status, 0) << called.err;
+    return called.out;
+  }
+};
 
 #ifdef KVLAB_SANITIZED
 constexpr bool kLimitsMemory = false;
@@ -72,14 +84,7 @@ TEST_F(LargeInputsTest, ReplicasThatDoNothingTakeNoMemory) {
 }
 
 TEST_F(LargeInputsTest, DataParallelRanksAreARemark) {
-  const auto run = [&](const std::string& parallel) {
-    write("moe.yaml", "name: moe\nmodel: mixtral-8x7b\nhardware: h100\nparallel: " + parallel +
-                          "\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: 30}}, "
-                          "output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\n");
-    const Called called = call({"run", "moe.yaml"});
-    EXPECT_EQ(called.status, 0) << called.err;
-    return called.out;
-  };
+  const auto run = [&](const std::string& parallel) { return output_of("moe", "mixtral-8x7b", "h100", parallel, 30); };
   const std::string remark = "makes 4 data-parallel ranks for attention";
   EXPECT_THAT(run("{tp: 2, ep: 8}"), testing::HasSubstr(remark));
   EXPECT_THAT(read("results/moe/manifest.json"), testing::HasSubstr(remark));
@@ -87,20 +92,34 @@ TEST_F(LargeInputsTest, DataParallelRanksAreARemark) {
   EXPECT_THAT(run("{tp: 2, dp: 4, ep: 8}"), testing::Not(testing::HasSubstr("data-parallel"))) << "with schedulers of their own";
 }
 
+TEST_F(LargeInputsTest, ABalanceOfOneRankIsARemark) {
+  const auto run = [&](const std::string& parallel) { return output_of("balance", "mixtral-8x7b", "h100", parallel, 30); };
+  const std::string remark = "'load_balance_method' changes nothing with dp = 1";
+  EXPECT_THAT(run("{tp: 2, load_balance_method: total_tokens}"), testing::HasSubstr(remark));
+  EXPECT_THAT(run("{tp: 2, dp: 2, load_balance_method: total_tokens}"), testing::Not(testing::HasSubstr(remark)));
+  EXPECT_THAT(run("{tp: 2}"), testing::Not(testing::HasSubstr(remark)));
+}
+
 TEST_F(LargeInputsTest, CollectivesByTheDatasheetAreARemark) {
-  const auto run = [&](const std::string& hardware) {
-    write("tp.yaml", "name: tp\nmodel: llama-3.1-8b\nhardware: " + hardware +
-                         "\nparallel: {tp: 4}\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: "
-                         "{value: 300}}, output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\n");
-    const Called called = call({"run", "tp.yaml"});
-    EXPECT_EQ(called.status, 0) << called.err;
-    return called.out;
-  };
+  const auto run = [&](const std::string& hardware) { return output_of("tp", "llama-3.1-8b", hardware, "{tp: 4}", 300); };
   EXPECT_THAT(run("a10"), testing::AllOf(testing::ContainsRegex("[0-9]+ % of step time is all_reduce over 4 ranks by the datasheet of A10"),
                                          testing::HasSubstr("add them under 'collectives' in ")));
   const std::string measured = run("l40s");
   EXPECT_THAT(measured, testing::Not(testing::HasSubstr("by the datasheet")));
   EXPECT_THAT(measured, testing::HasSubstr("all_reduce over 4 ranks by vllm "));
+}
+
+TEST_F(LargeInputsTest, AnUnknownNetworkBetweenMachinesIsARemark) {
+  const auto run = [&](const std::string& hardware, const std::string& parallel, const std::string& model = "llama-3.1-70b") {
+    return output_of("far", model, hardware, parallel, 300);
+  };
+  using ::testing::AllOf, ::testing::HasSubstr, ::testing::Not;
+  EXPECT_THAT(run("b300", "{tp: 16}"), AllOf(HasSubstr("all_reduce over 16 ranks leaves a machine of 8 GPUs"), HasSubstr("b300.yaml"),
+                                             HasSubstr("'network_bytes_per_s'"), HasSubstr("63 GB/s for each GPU")));
+  EXPECT_THAT(run("b300", "{tp: 8, pp: 2}"), HasSubstr("p2p over 2 ranks leaves a machine of 8 GPUs"));
+  EXPECT_THAT(run("b300", "{tp: 2, dp: 8, ep: 16}", "qwen3-235b-a22b"), HasSubstr("all_gather over 8 ranks"));
+  EXPECT_THAT(run("b300", "{tp: 4, pp: 2}"), Not(HasSubstr("leaves a machine")));
+  EXPECT_THAT(run("h100", "{tp: 16}"), Not(HasSubstr("leaves a machine"))) << "the card has a rate";
 }
 
 }  // namespace

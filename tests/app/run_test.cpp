@@ -8,8 +8,8 @@
 #include <sstream>
 #include <vector>
 
-#include "app/runs/progress.h"
-#include "app/runs/stop_signals.h"
+#include "app/runs/sweep/progress.h"
+#include "app/runs/sweep/stop_signals.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 

@@ -1,5 +1,5 @@
 // Samples that an experiment makes and keeps in a file.
-#include "app/runs/attention_samples.h"
+#include "app/runs/accuracy/attention_samples.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"

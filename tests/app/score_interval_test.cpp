@@ -1,4 +1,4 @@
-#include "app/runs/score_interval.h"
+#include "app/runs/sweep/score_interval.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "app/runs/search.h"
+#include "app/runs/sweep/search.h"
 
 #include <gtest/gtest.h>
 
-#include "app/runs/load_traces.h"
-#include "base/params.h"
+#include "app/runs/plan/load_traces.h"
+#include "base/config/params.h"
 #include "traces/make_trace.h"
 
 namespace kvlab {

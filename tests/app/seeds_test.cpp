@@ -1,4 +1,4 @@
-#include "app/runs/seeds.h"
+#include "app/runs/sweep/seeds.h"
 
 #include <gtest/gtest.h>
 

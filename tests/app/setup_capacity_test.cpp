@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "app/runs/experiment.h"
-#include "app/runs/serving_plan.h"
+#include "app/runs/plan/serving_plan.h"
+#include "app/runs/sweep/experiment.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"

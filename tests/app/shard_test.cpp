@@ -1,4 +1,4 @@
-#include "app/runs/shard.h"
+#include "app/runs/sweep/shard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "app/commands/submit.h"
-#include "app/runs/sweep.h"
+#include "app/runs/sweep/sweep.h"
 #include "base/error.h"
 #include "tests/app/app_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "app/runs/step_time.h"
+#include "app/runs/plan/step_time.h"
 
 #include <gmock/gmock.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 StepShares shares_by_hand() {
   StepShares shares{};
@@ -38,16 +38,16 @@ TEST(StepTime, ByPart) {
 }
 
 TEST(StepTime, OnOneLine) {
-  const Json first = step_time_by_part(shares_by_hand());
-  const Json second = {{"linear", {{"measured", 0.6}}}, {"attention", {{"measured", 0.4}}}};
+  const OrderedJson first = step_time_by_part(shares_by_hand());
+  const OrderedJson second = {{"linear", {{"measured", 0.6}}}, {"attention", {{"measured", 0.4}}}};
   EXPECT_EQ(step_time_line({first}),
             "step time: linear 52 % (79 % measured, 21 % roofline), attention 30 % (measured), collectives 12 % (datasheet), head 4 % "
             "(roofline), host 2 % (measured)");
-  EXPECT_EQ(step_time_line({first, Json::object(), second}),
+  EXPECT_EQ(step_time_line({first, OrderedJson::object(), second}),
             "step time: linear 52 to 60 % (90 % measured, 10 % roofline), attention 30 to 40 % (measured), collectives 0 to 12 % "
             "(datasheet), head 0 to 4 % (roofline), host 0 to 2 % (measured)");
   EXPECT_EQ(step_time_line({}), "");
-  EXPECT_EQ(step_time_line({Json::object()}), "");
+  EXPECT_EQ(step_time_line({OrderedJson::object()}), "");
 }
 
 class StepTimeTest : public AppTest {
@@ -60,15 +60,15 @@ class StepTimeTest : public AppTest {
     EXPECT_EQ(called.status, 0) << called.err;
     return called;
   }
-  static Json shares_in(const std::filesystem::path& folder) {
-    return Json::parse(read(folder / "manifest.json"))["runs"][0]["step_time_by_part"];
+  static OrderedJson shares_in(const std::filesystem::path& folder) {
+    return OrderedJson::parse(read(folder / "manifest.json"))["runs"][0]["step_time_by_part"];
   }
 };
 
 TEST_F(StepTimeTest, IsInTheManifestAndPrinted) {
   const Called two = run("2", "two");
   run("2", "two_slow", {"--fast-forward=off"});
-  const Json shares = shares_in("two");
+  const OrderedJson shares = shares_in("two");
   double sum = 0;
   for (const auto& [part, bases] : shares.items())
     for (const auto& [basis, share] : bases.items()) sum += share.get<double>();

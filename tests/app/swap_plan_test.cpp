@@ -1,10 +1,10 @@
 // The keys of `memory` that set how KV is swapped.
-#include "app/runs/swap_plan.h"
+#include "app/runs/plan/swap_plan.h"
 
 #include <gmock/gmock.h>
 
-#include "app/runs/experiment.h"
-#include "app/runs/serving_plan.h"
+#include "app/runs/plan/serving_plan.h"
+#include "app/runs/sweep/experiment.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 

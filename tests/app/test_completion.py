@@ -193,7 +193,7 @@ class Completion(unittest.TestCase):
         exports = first_words(run(PROGRAM, "list", "export_formats"))
         self.assertEqual(self.offers("export", "results/first", "--format", ""), exports)
         self.assertEqual(self.offers("export", "--format=a"), ["--format=" + name for name in exports])
-        self.assertEqual(self.offers("profile", "convert", "--format", ""), ["bundle", "vidur", "kvlab", "aisimulate"])
+        self.assertEqual(self.offers("profile", "convert", "--format", ""), ["kvlab", "aisimulate", "bundle", "vidur"])
         self.assertEqual(self.offers("trace", "convert", "a", "b", "--to", ""), ["csv", "jsonl", "mooncake"])
         self.assertIn("repeat", self.offers("trace", "record", "--pass", ""))
         self.assertEqual(self.answer("run", "--model", ""), ([], ":folders"))

@@ -38,9 +38,9 @@ TEST(LatencyStatistics, RealLogGivesThePublishedMeans) {
   EXPECT_NEAR(value_of(rows, "tpot", "mean"), 32.45, 0.005);
 }
 
-using RealLog = AppTest;
+using RealLogs = AppTest;
 
-TEST_F(RealLog, ErrorsNameTheLine) {
+TEST_F(RealLogs, ErrorsNameTheLine) {
   const auto log_error = [&](const std::string& text) {
     write("log.jsonl", text);
     return error_of([] { read_real_log("log.jsonl"); });
@@ -59,7 +59,7 @@ TEST_F(RealLog, ErrorsNameTheLine) {
   EXPECT_EQ(log_error(good), "no error");
 }
 
-TEST_F(RealLog, TimesThatAreNoSecondsAreRefused) {
+TEST_F(RealLogs, TimesThatAreNoSecondsAreRefused) {
   const auto row = [](double last) {
     return R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1700000000, "first_token_ts": 1700000001, "last_token_ts": )" +
            std::to_string(last) + "}\n";

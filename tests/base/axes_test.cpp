@@ -1,7 +1,9 @@
-#include "base/axes.h"
+#include "base/config/axes.h"
 
 #include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
 
+#include "base/config/config_file.h"
 #include "tests/base/config_support.h"
 
 namespace kvlab {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "tests/error_of.h"
 
 namespace kvlab {

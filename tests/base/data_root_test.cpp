@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/spec_file.h"
+#include "base/config/spec_file.h"
 
 namespace kvlab {
 namespace {

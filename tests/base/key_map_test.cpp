@@ -1,4 +1,4 @@
-#include "base/key_map.h"
+#include "base/config/key_map.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -1,9 +1,10 @@
-#include "base/params.h"
+#include "base/config/params.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "base/config/axes.h"
 #include "tests/base/config_support.h"
 
 namespace kvlab {
@@ -92,6 +93,23 @@ TEST(Params, IntegersAreStrictAndRangesIncludeTheirEnds) {
   EXPECT_EQ(integer_error("n: {a: 1}\n"), "run.yaml:1:4: 'n': expected one value, found a mapping");
   EXPECT_EQ(integer_error("n: [1]\n"), "run.yaml:1:4: 'n': expected one value, found a list");
   EXPECT_NE(integer_error("n:\n").find("'n': expected one value, found nothing"), std::string::npos);
+}
+
+TEST(Params, TimesBelowANanosecondAreRefused) {
+  const auto error = [](const std::string& text, auto read) {
+    try {
+      Params p = Params::from_text(text);
+      read(p);
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const auto ms = [](Params& p) { return p.milliseconds("a", 1, 0, 10, ""); };
+  const auto s = [](Params& p) { return p.seconds("a", 1, 0, 10, ""); };
+  EXPECT_NE(error("a: 1e-9", ms).find("'a' = 1e-09 is below a nanosecond: write 0, or at least 1e-6"), std::string::npos);
+  EXPECT_NE(error("a: 1e-11", s).find("at least 1e-9"), std::string::npos);
+  for (const char* const good : {"a: 0", "a: 1e-6", "{}"}) EXPECT_EQ(error(good, ms), "no error") << good;
 }
 
 TEST(Params, RealsAreFiniteAndInRange) {
@@ -341,6 +359,15 @@ TEST(Params, DescribingRecordsEveryReadAndNeedsNothing) {
   EXPECT_EQ(docs[6].key, "blocks");
   EXPECT_EQ(docs[7].fallback, "lru");
   EXPECT_TRUE(p.defaults().empty());
+}
+
+TEST(Params, LooksIntoAMappingWithoutReadingIt) {
+  Params p = params("output: {kept: true}\nplain: kept\n");
+  EXPECT_TRUE(p.has_within("output", "kept"));
+  EXPECT_FALSE(p.has_within("output", "other"));
+  EXPECT_FALSE(p.has_within("plain", "kept"));
+  EXPECT_FALSE(p.has_within("absent", "kept"));
+  EXPECT_NE(error_of([&] { p.reject_unread(); }), "no error");
 }
 
 }  // namespace

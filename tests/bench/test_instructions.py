@@ -71,6 +71,12 @@ class Compares(unittest.TestCase):
         self.assertEqual(instructions.compare({}, {"azure": job(1)}, out), 1)
         self.assertIn("--update", out.getvalue())
 
+    def test_a_job_above_its_ceiling_needs_a_reason(self):
+        more, less = {"azure": job(101)}, {"azure": job(99), "new": job(5)}
+        self.assertEqual(instructions.above_ceiling({"azure": job(100)}, less, {}), [])
+        self.assertIn("azure: 100 -> 101", instructions.above_ceiling({"azure": job(100)}, more, {})[0])
+        self.assertEqual(instructions.above_ceiling({"azure": job(100)}, more, {"azure": "counts retries"}), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "app/cli.h"
-#include "app/runs/progress.h"
+#include "app/runs/sweep/progress.h"
 #include "calibrate/calibration.h"
 #include "sim/cost/make_cost_model.h"
 #include "tests/calibrate/fake_meter.h"
@@ -229,7 +229,7 @@ TEST(KnownHardware, IsFoundByTheDriversNameAndTheMemory) {
   EXPECT_EQ(known_hardware("NVIDIA H100 80GB HBM3", gib(79.1)), "h100");
   EXPECT_EQ(known_hardware("NVIDIA H200", gib(139.8)), "h200");
   EXPECT_EQ(known_hardware("NVIDIA A100-SXM4-80GB", gib(79.2)), "a100-80gb");
-  EXPECT_EQ(known_hardware("NVIDIA A100-PCIE-40GB", gib(39.4)), "a100-40gb");
+  EXPECT_EQ(known_hardware("NVIDIA A100-PCIE-40GB", gib(39.4)), "a100-pcie-40gb");
   EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 4090", gib(23.6)), "rtx4090");
   EXPECT_EQ(known_hardware("Tesla T4", gib(14.6)), "t4");
   EXPECT_EQ(known_hardware("NVIDIA L4", gib(22.0)), "l4");

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "calibrate/cases/kernel_case.h"
-#include "policies/kv/unpack_ops.h"
+#include "sim/kv_cost/unpack_ops.h"
 
 namespace kvlab {
 

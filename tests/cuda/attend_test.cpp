@@ -57,13 +57,13 @@ class AttendCuda : public CudaTest {
       for (const Segment& s : segments.host) n += s.tokens(r);
       columns.push_back(n * c.counts[static_cast<std::size_t>(r / c.shape.kv_heads)] * c.shape.group);
     }
-    PerRow<float> out(numbers, NAN), log_sum(lines, NAN), probabilities(columns, NAN);
+    RowArrays<float> out(numbers, NAN), log_sum(lines, NAN), probabilities(columns, NAN);
     const auto n = static_cast<std::int32_t>(segments.host.size());
     run_cpu(Attend{segments.host.data(), n, queries.host(), out.host(), log_sum.host(), probabilities.host(), c.window});
     const Attended expected{out.contents(), log_sum.contents(), probabilities.contents()};
     Attended got;
     same_in_every_order([&] {
-      PerRow<float> device_out(numbers, NAN), device_log_sum(lines, NAN), device_probabilities(columns, NAN);
+      RowArrays<float> device_out(numbers, NAN), device_log_sum(lines, NAN), device_probabilities(columns, NAN);
       run_cuda(Attend{segments.device.data(), n, queries.device(), device_out.device(), device_log_sum.device(),
                       c.probabilities ? device_probabilities.device() : nullptr, c.window},
                cuda());

@@ -46,12 +46,12 @@ class CastCuda : public CudaTest {
   // Into vectors that hold something else.
   template <class T>
   void check_back(RowsFixture<T>& rows, ListedTokens on_host, const std::int32_t* device_index, StoredType type,
-                  const std::uint8_t* device_stored, const std::uint8_t* stored) {
+                  std::uint8_t* device_stored, std::uint8_t* stored) {
     std::vector<float>& numbers = on_host.values ? rows.v : rows.k;
     std::fill(numbers.begin(), numbers.end(), 3.0F);
     rows.upload();
-    run_cpu(Uncast{on_host, type, stored});
-    run_cuda(Uncast{{rows.device(), on_host.first, device_index, on_host.values}, type, device_stored}, cuda());
+    run_cpu(Cast{on_host, type, stored, true});
+    run_cuda(Cast{{rows.device(), on_host.first, device_index, on_host.values}, type, device_stored, true}, cuda());
     const std::vector<float> got = on_host.values ? rows.device_values(cuda()) : rows.device_keys(cuda());
     for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], to_float(from_float<T>(numbers[i]))) << "element " << i;
   }

@@ -1,8 +1,9 @@
+#include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "kernels/storage/outliers/outliers.h"
 #include "kernels/storage/prune_channels/prune_channels.h"
 #include "kernels/storage/sparsify/sparsify.h"
-#include "policies/kv/disposal/balance_channels/balance_channels.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "tests/cuda/listed_fixture.h"
 
 namespace kvlab {
@@ -53,8 +54,8 @@ class ChannelFormatsCuda : public CudaTest {
     EXPECT_EQ(device_place.to_host(cuda().stream()), place);
     EXPECT_EQ(device_narrow.to_host(cuda().stream()), narrow_place);
     expect_same_cache(f, 1e-3);  // means, summed in another order, on either side of a rounding
-    run_cpu(RestoreOutliers{a});
-    run_cuda(RestoreOutliers{b}, cuda());
+    run_cpu(unpacking(a));
+    run_cuda(unpacking(b), cuda());
     expect_same_cache(f, 1e-3);
   }
 };
@@ -80,8 +81,8 @@ TEST_F(ChannelFormatsCuda, SparsifyEqualsCpuVersion) {
       const DeviceBuffer<std::uint8_t> device_packed(before);
       run_cuda(Sparsify{f.device(), keep, device_packed.data()}, cuda());
       EXPECT_EQ(device_packed.to_host(cuda().stream()), packed);
-      run_cpu(Unsparsify{f.host(), keep, packed.data()});
-      run_cuda(Unsparsify{f.device(), keep, device_packed.data()}, cuda());
+      run_cpu(Sparsify{f.host(), keep, packed.data(), true});
+      run_cuda(Sparsify{f.device(), keep, device_packed.data(), true}, cuda());
       expect_same_cache(f);
     }
   }
@@ -107,11 +108,19 @@ TEST_F(ChannelFormatsCuda, BalanceChannelsEqualCpuVersions) {
   for (float& x : lines) x = std::abs(x);
   lines[2] = 0;
   const DeviceBuffer<float> device_largest(largest), device_lines(lines);
-  run_cpu(LargestQueries{rows.host(), queries.host(), line.data(), largest.data()});
-  run_cuda(LargestQueries{rows.device(), queries.device(), line.data(), device_largest.data()}, cuda());
+  const auto raised = [&](const KvRows& kv, const Queries* q, float* out) {
+    ChannelStats stats{kv, ChannelStats::Source::kQueries};
+    stats.queries = q, stats.line = line.data(), stats.into = ChannelStats::Into::kRaise, stats.out = out;
+    return stats;
+  };
+  run_cpu(raised(rows.host(), queries.host(), largest.data()));
+  run_cuda(raised(rows.device(), queries.device(), device_largest.data()), cuda());
   EXPECT_EQ(device_largest.to_host(cuda().stream()), largest);
-  run_cpu(BalanceChannels{4, d, line.data(), largest.data(), lines.data()});
-  run_cuda(BalanceChannels{4, d, line.data(), device_largest.data(), device_lines.data()}, cuda());
+  ChannelDivisors balance{4, d, line.data(), ChannelDivisors::Kind::kBalance, lines.data()};
+  balance.largest_q = largest.data();
+  run_cpu(balance);
+  balance.largest_q = device_largest.data(), balance.lines = device_lines.data();
+  run_cuda(balance, cuda());
   EXPECT_TRUE(all_near(device_lines.to_host(cuda().stream()), lines, 0, 1e-6));
 }
 
@@ -125,10 +134,11 @@ TEST_F(ChannelFormatsCuda, ChannelStatsEqualCpuVersions) {
   for (const auto source : {ChannelStats::Source::kKeys, ChannelStats::Source::kValues, ChannelStats::Source::kQueries}) {
     for (const auto kind : {ChannelStats::Kind::kMaxAbs, ChannelStats::Kind::kMeanSquare}) {
       const bool lists = kind == ChannelStats::Kind::kMeanSquare;
+      const auto into = lists ? ChannelStats::Into::kMultiply : ChannelStats::Into::kWrite;
       const ListedTokens host = f.host(), device = f.device();
-      run_cpu(ChannelStats{f.rows.host(), source, kind, lists ? &host : nullptr, queries.host(), line.data(), lists, out.data()});
+      run_cpu(ChannelStats{f.rows.host(), source, kind, lists ? &host : nullptr, queries.host(), line.data(), into, out.data()});
       run_cuda(
-          ChannelStats{f.rows.device(), source, kind, lists ? &device : nullptr, queries.device(), line.data(), lists, device_out.data()},
+          ChannelStats{f.rows.device(), source, kind, lists ? &device : nullptr, queries.device(), line.data(), into, device_out.data()},
           cuda());
       EXPECT_TRUE(all_near(device_out.to_host(cuda().stream()), out, 0, 1e-6));
     }
@@ -137,9 +147,9 @@ TEST_F(ChannelFormatsCuda, ChannelStatsEqualCpuVersions) {
   out[3] = 0;
   for (const std::int32_t outliers : {0, 5}) {
     std::vector<float> expected = out;
-    run_cpu(SmoothChannels{4, d, line.data(), 0.5F, outliers > 0, outliers, expected.data()});
+    run_cpu(ChannelDivisors{4, d, line.data(), ChannelDivisors::Kind::kSmooth, expected.data(), 0.5F, outliers > 0, outliers});
     const DeviceBuffer<float> smooth(out);
-    run_cuda(SmoothChannels{4, d, line.data(), 0.5F, outliers > 0, outliers, smooth.data()}, cuda());
+    run_cuda(ChannelDivisors{4, d, line.data(), ChannelDivisors::Kind::kSmooth, smooth.data(), 0.5F, outliers > 0, outliers}, cuda());
     EXPECT_TRUE(all_near(smooth.to_host(cuda().stream()), expected, 0, 1e-5));
   }
 }

@@ -24,8 +24,8 @@ TEST_F(ClusterCuda, ClusterKeys) {
   Longs token_room, cluster_room, centroid_room;
   for (std::size_t r = 0; r < 4; ++r)
     token_room.push_back(tokens[r]), cluster_room.push_back(clusters[r]), centroid_room.push_back(kDim * clusters[r]);
-  PerRow<std::int32_t> cluster_of(token_room, -3), sizes(cluster_room, -3);
-  PerRow<float> centroids(centroid_room, 0.5F);
+  RowArrays<std::int32_t> cluster_of(token_room, -3), sizes(cluster_room, -3);
+  RowArrays<float> centroids(centroid_room, 0.5F);
   run_cpu(ClusterKeys{rows.host(), tokens.data(), clusters.data(), 4, cluster_of.host(), centroids.host(), sizes.host()});
   for (const auto order : {emulated::Order::kForward, emulated::Order::kShuffled}) {
     emulated::set_order(order);
@@ -45,8 +45,8 @@ TEST_F(ClusterCuda, ClusterThreshold) {
   const QueriesFixture queries({3, 1, 0}, {50, 60, 70}, 2 * kGroup, kDim, 6);
   Longs cluster_room, centroid_room;
   for (const std::int32_t k : clusters) cluster_room.push_back(k), centroid_room.push_back(kDim * k);
-  PerRow<std::int32_t> sizes(cluster_room);
-  PerRow<float> centroids(centroid_room);
+  RowArrays<std::int32_t> sizes(cluster_room);
+  RowArrays<float> centroids(centroid_room);
   for (std::size_t r = 0; r < clusters.size(); ++r) {
     centroids.row(r) = random_elements<float>(centroid_room[r], 7 + r);
     for (std::size_t c = 0; c < sizes.row(r).size(); ++c) sizes.row(r)[c] = static_cast<std::int32_t>((c + 1) % 5);
@@ -54,7 +54,7 @@ TEST_F(ClusterCuda, ClusterThreshold) {
   centroids.upload(), sizes.upload();
   for (const double frac : {0.0, 0.3, 1.0}) {
     const std::vector<double> keep(3, frac);
-    PerRow<float> threshold(Longs(3, 1), 7.0F);
+    RowArrays<float> threshold(Longs(3, 1), 7.0F);
     ClusterThreshold op;
     op.num_rows = 6, op.kv_heads = 2, op.group = kGroup, op.head_dim = kDim, op.clusters = clusters.data(), op.keep_frac = keep.data();
     op.queries = queries.host(), op.centroids = centroids.host(), op.sizes = sizes.host(), op.threshold = threshold.host();
@@ -69,8 +69,8 @@ TEST_F(ClusterCuda, ClusterTokens) {
   const Longs score_first{0, 3, 10, 10, 15}, first{0, 300, 301, 301, 900};
   const std::vector<float> scores = random_elements<float>(15, 4);
   const DeviceBuffer<float> device_scores(scores);
-  PerRow<float> threshold(Longs{1, 1}, 0.1F);
-  PerRow<std::int32_t> cluster_of(Longs{300, 1, 0, 599});
+  RowArrays<float> threshold(Longs{1, 1}, 0.1F);
+  RowArrays<std::int32_t> cluster_of(Longs{300, 1, 0, 599});
   std::mt19937 random(5);
   for (std::size_t r = 0; r < 4; ++r)
     for (std::int32_t& c : cluster_of.row(r))

@@ -86,7 +86,7 @@ TEST_F(CodecCuda, ExponentCodeComesBackBitForBit) {
   EXPECT_EQ(device_packed.to_host(cuda().stream()), packed);
   EXPECT_EQ(device_lengths.to_host(cuda().stream()), lengths);
   const std::vector<float> before = f.rows.device_keys(cuda());
-  run_cuda(ExponentDecode{f.device(), device_packed.data(), device_lengths.data(), got_begin.data(), got_end.data()}, cuda());
+  run_cuda(ExponentCode{f.device(), nullptr, device_packed.data(), device_lengths.data(), got_begin.data(), got_end.data(), true}, cuda());
   const std::vector<float> after = f.rows.device_keys(cuda());
   ASSERT_EQ(after.size(), before.size());
   EXPECT_EQ(std::memcmp(after.data(), before.data(), before.size() * sizeof(float)), 0);  // slots that no row owns are NaN

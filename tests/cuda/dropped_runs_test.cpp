@@ -1,9 +1,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/storage/pack_dropped/pack_dropped.h"
-#include "policies/kv/disposal/key_pivots/key_pivots.h"
-#include "policies/kv/disposal/key_runs/key_runs.h"
+#include "kernels/storage/token_copy_op.h"
+#include "policies/kv/disposal/key_links_op.h"
 #include "tests/cuda/parts_fixture.h"
 
 namespace kvlab {
@@ -16,10 +15,10 @@ TEST_F(DroppedRunsCuda, KeyRunsEqualCpuVersion) {
   const auto total = static_cast<std::size_t>(parts.total_dropped());
   for (const float min_cosine : {-2.0F, -0.5F, 0.0F, 0.9F}) {
     std::vector<std::int32_t> expected(total, -7);
-    run_cpu(KeyRuns{parts.host(), min_cosine, expected.data()});
+    run_cpu(KeyLinks{parts.host(), KeyLinks::Kind::kRuns, min_cosine, expected.data()});
     const auto got = same_in_every_order([&] {
       const DeviceBuffer<std::int32_t> out(parts.total_dropped());
-      run_cuda(KeyRuns{parts.device(), min_cosine, out.data()}, cuda());
+      run_cuda(KeyLinks{parts.device(), KeyLinks::Kind::kRuns, min_cosine, out.data()}, cuda());
       return out.to_host(cuda().stream());
     });
     EXPECT_EQ(got, expected);
@@ -33,10 +32,10 @@ TEST_F(DroppedRunsCuda, KeyPivotsEqualCpuVersion) {
     scores[i] = i % 17 == 0 ? std::numeric_limits<float>::infinity() : std::max(scores[i], 0.0F);  // protected, and ties at 0
   for (const float min_cosine : {-2.0F, -0.5F, 0.0F, 0.9F}) {
     std::vector<float> expected = scores;
-    run_cpu(KeyPivots{parts.rows.host(), min_cosine, expected.data()});
+    run_cpu(KeyLinks{{parts.rows.host()}, KeyLinks::Kind::kPivots, min_cosine, nullptr, expected.data()});
     const auto got = same_in_every_order([&] {
       const DeviceBuffer<float> out(scores);
-      run_cuda(KeyPivots{parts.rows.device(), min_cosine, out.data()}, cuda());
+      run_cuda(KeyLinks{{parts.rows.device()}, KeyLinks::Kind::kPivots, min_cosine, nullptr, out.data()}, cuda());
       return out.to_host(cuda().stream());
     });
     EXPECT_EQ(got, expected);

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/merge/nearest_kept/nearest_kept.h"
-#include "kernels/select/list_dropped/list_dropped.h"
-#include "policies/kv/disposal/mark_dropped/mark_dropped.h"
-#include "policies/kv/disposal/merge_gate/merge_gate.h"
+#include "kernels/merge/nearest_kept/nearest_anchor_op.h"
+#include "kernels/select/list_dropped_op.h"
+#include "policies/kv/disposal/mark_dropped_op.h"
+#include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/cuda/parts_fixture.h"
 
 namespace kvlab {

@@ -32,7 +32,7 @@ std::vector<SomeRequest> some_requests() {
   return requests;
 }
 
-using Kind = SequenceAction::Kind;
+using Kind = ExecutorAction::Kind;
 
 // A request whose prompt is all that is known.
 EngineSequence arrival(std::uint64_t request, std::int32_t index, std::vector<std::int32_t> prompt) {
@@ -43,7 +43,7 @@ EngineSequence arrival(std::uint64_t request, std::int32_t index, std::vector<st
 }
 
 template <class... Arrived>
-StepJob job_of(std::vector<SequenceAction> actions, Arrived... arrived) {
+StepJob job_of(std::vector<ExecutorAction> actions, Arrived... arrived) {
   StepJob job;
   (job.arrived.push_back(std::move(arrived)), ...);
   job.actions = std::move(actions);
@@ -51,7 +51,7 @@ StepJob job_of(std::vector<SequenceAction> actions, Arrived... arrived) {
 }
 
 // Its tokens up to `end`, with a token drawn after them.
-SequenceAction row(std::uint64_t request, std::int32_t end, std::int32_t prompt, std::vector<TakenBlock> new_blocks) {
+ExecutorAction row(std::uint64_t request, std::int32_t end, std::int32_t prompt, std::vector<TakenBlock> new_blocks) {
   StepEntry share;
   share.tokens = end;
   share.emits = true;

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/device/cuda/gpu_memory.h"
-#include "policies/kv/kv_store.h"
+#include "policies/kv/cache/kv_store.h"
 #include "tests/cuda/engine_fixture.h"
 #if KVLAB_EMULATED
 #include "kernels/device/emulated/device_memory.h"

@@ -14,7 +14,7 @@ TEST_F(LeverageCuda, KeyLeverageEqualsCpuVersion) {
   RowsFixture<f16> rows({.kv_heads = kv_heads, .head_dim = d, .page_tokens = 8}, {0, 1, 5, 70, 40, 130}, 1);
   std::int32_t positions = 0;
   rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) { positions = std::max(positions, rows.position[slot] + 1); });
-  PerRow<float> keys({positions * kv_heads * d, positions * kv_heads * d, positions * kv_heads * d});
+  RowArrays<float> keys({positions * kv_heads * d, positions * kv_heads * d, positions * kv_heads * d});
   for (std::size_t s = 0; s < 3; ++s) keys.row(s) = random_elements<float>(positions * kv_heads * d, 10 + s);
   keys.upload();
   for (const std::int32_t sketch : {0, 7}) {

@@ -74,7 +74,7 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   const std::int32_t width = 300;
   const QueriesFixture queries({1, 2, 3, 1}, {5, 6, 7, 8}, 1, width, 4);
   const Ints rule{QueryDrift::kIfTurned, QueryDrift::kAlways, QueryDrift::kNever, QueryDrift::kIfTurned};
-  PerRow<float> reference({width, width, width, width});
+  RowArrays<float> reference({width, width, width, width});
   for (std::size_t s = 0; s < 4; ++s) reference.row(s) = random_elements<float>(width, 50 + s);
   reference.row(3).assign(queries.host()[3].data, queries.host()[3].data + width);
   reference.upload();
@@ -90,7 +90,7 @@ TEST_F(ListOpsCuda, PartialScoresAndFetchCountsEqualCpuVersions) {
   const std::int32_t kv_heads = 2, group = 3, d = 40, width = 13;
   const QueriesFixture queries({1, 2}, {5, 6}, kv_heads * group, d, 5);
   const Longs first{0, 300, 600, 601, 601};
-  PerRow<float> basis({width * d, width * d, width * d, width * d}), partial({300 * width, 300 * width, width, 0});
+  RowArrays<float> basis({width * d, width * d, width * d, width * d}), partial({300 * width, 300 * width, width, 0});
   for (std::size_t r = 0; r < 4; ++r) {
     basis.row(r) = random_elements<float>(width * d, 10 + r);
     partial.row(r) = random_elements<float>(static_cast<std::int64_t>(partial.row(r).size()), 20 + r, 0.3F);

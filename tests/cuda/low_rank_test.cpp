@@ -26,7 +26,7 @@ void check_low_rank(CudaContext& cuda, std::int32_t rank, std::int32_t rounds, b
   for (float& x : f.rows.k) x = to_float(from_float<T>(x));
   std::int32_t positions = 0;
   f.rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) { positions = std::max(positions, f.rows.position[slot] + 1); });
-  PerRow<float> pre_rope({positions * kv_heads * d, positions * kv_heads * d, positions * kv_heads * d});
+  RowArrays<float> pre_rope({positions * kv_heads * d, positions * kv_heads * d, positions * kv_heads * d});
   for (std::size_t s = 0; s < 3; ++s) {  // of the same few directions
     const std::vector<float> noise = random_elements<float>(positions * kv_heads * d, 30 + s, 0.05F);
     for (std::size_t i = 0; i < noise.size(); ++i) {
@@ -41,7 +41,7 @@ void check_low_rank(CudaContext& cuda, std::int32_t rank, std::int32_t rounds, b
   a.left = left.data(), a.right = right.data();
   run_cpu(a);
   const DeviceBuffer<std::uint16_t> device_left(left_numbers(a)), device_right(right_numbers(a));
-  const LowRankFactor b{f.device(), joint, rank, rounds, 5, pre_rope.device(), is_pre_rope, device_left.data(), device_right.data()};
+  LowRankFactor b{f.device(), joint, rank, rounds, 5, pre_rope.device(), is_pre_rope, device_left.data(), device_right.data()};
   run_cuda(b, cuda);
   // Every third listed token of a row stays as it is, of one head other ones than of the next.
   std::vector<std::int64_t> exact_first{0};
@@ -53,8 +53,10 @@ void check_low_rank(CudaContext& cuda, std::int32_t rank, std::int32_t rounds, b
   }
   const DeviceBuffer<std::int32_t> device_exact(exact);
   const std::vector<float> before = f.rows.k;
-  run_cpu(LowRankRebuild{a, leaves_some ? exact_first.data() : nullptr, exact.data()});
-  run_cuda(LowRankRebuild{b, leaves_some ? exact_first.data() : nullptr, device_exact.data()}, cuda);
+  a.unpacks = b.unpacks = true, a.exact_first = b.exact_first = leaves_some ? exact_first.data() : nullptr;
+  a.exact = exact.data(), b.exact = device_exact.data();
+  run_cpu(a);
+  run_cuda(b, cuda);
   const std::vector<float> got = f.rows.device_keys(cuda);
   f.rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
     const auto row = exact.begin() + exact_first[static_cast<std::size_t>(r)],

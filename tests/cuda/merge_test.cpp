@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/merge/merge_into/merge_into.h"
-#include "policies/kv/disposal/mean_dropped/mean_dropped.h"
+#include "policies/kv/disposal/mean_dropped_op.h"
 #include "policies/kv/disposal/merge_window/merge_window.h"
 #include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
 #include "tests/cuda/parts_fixture.h"

@@ -27,7 +27,7 @@ class PagesCuda : public CudaTest {
     RowsFixture<T> rows({.head_dim = head_dim, .page_tokens = 24}, len, 1);
     Longs sizes;
     for (const std::int32_t n : len) sizes.push_back((n / page_tokens + 1LL) * 2 * head_dim);
-    PerRow<float> bounds(sizes, 0.5F);  // of pages that have begun
+    RowArrays<float> bounds(sizes, 0.5F);  // of pages that have begun
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
       run_cpu(PageBounds{rows.host(), page_tokens, from.data(), bounds.host()});
       run_cuda(PageBounds{rows.device(), page_tokens, from.data(), bounds.device()}, cuda());
@@ -44,7 +44,7 @@ class PagesCuda : public CudaTest {
     Longs sizes;
     for (const std::int32_t n : len) sizes.push_back((n / stride + 1LL) * head_dim);
     for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
-      PerRow<float> means(sizes, 0.5F);
+      RowArrays<float> means(sizes, 0.5F);
       run_cpu(PageMeans{rows.host(), span, stride, from.data(), means.host()});
       run_cuda(PageMeans{rows.device(), span, stride, from.data(), means.device()}, cuda());
       EXPECT_TRUE(all_near(means.device_contents(cuda()), means.contents(), 1e-5, 1e-5));
@@ -66,8 +66,8 @@ class PagesCuda : public CudaTest {
     const QueriesFixture queries({2, 1, 0}, {10, 20, 30}, 2 * c.group, c.head_dim, 5);
     Longs summary_sizes, unit_sizes;
     for (const std::int32_t n : units) summary_sizes.push_back(2LL * n * c.head_dim), unit_sizes.push_back(n);
-    PerRow<float> summaries(summary_sizes);
-    PerRow<std::int32_t> sizes(unit_sizes);
+    RowArrays<float> summaries(summary_sizes);
+    RowArrays<std::int32_t> sizes(unit_sizes);
     Ints unit;
     for (std::size_t r = 0; r < 6; ++r) {
       summaries.row(r) = random_elements<float>(summary_sizes[r], 10 + r);
@@ -125,7 +125,7 @@ TEST_F(PagesCuda, TreeSelectEqualsCpuVersion) {
   constexpr std::int32_t kLevels = 4, kDim = 64, kGroup = 2;
   const Ints leaves{37, 1, 200, 64}, keep{10, 1, 150, 0};
   const QueriesFixture queries({1, 3}, {5, 9}, 2 * kGroup, kDim, 7);
-  std::vector<PerRow<float>> levels;
+  std::vector<RowArrays<float>> levels;
   std::vector<const float*> host_bounds, device_bounds;
   for (std::int32_t j = 0; j < kLevels; ++j) {
     Ints nodes, from(4, 0), children;
@@ -135,7 +135,7 @@ TEST_F(PagesCuda, TreeSelectEqualsCpuVersion) {
       children.push_back(j == 0 ? 0 : (n + (1 << (j - 1)) - 1) >> (j - 1));
     }
     levels.emplace_back(sizes);
-    PerRow<float>& level = levels.back();
+    RowArrays<float>& level = levels.back();
     for (std::size_t r = 0; j == 0 && r < 4; ++r) {
       std::vector<float>& row = level.row(r);
       row = random_elements<float>(sizes[r], 20 + r);
@@ -143,7 +143,7 @@ TEST_F(PagesCuda, TreeSelectEqualsCpuVersion) {
     }
     level.upload();
     if (j > 0) {
-      PerRow<float>& below = levels[levels.size() - 2];
+      RowArrays<float>& below = levels[levels.size() - 2];
       for (const bool again : {false, true}) {
         if (again) from = {30, 0, 77, 64};
         run_cpu(MergeBounds{4, kDim, 2, from.data(), children.data(), below.host(), level.host()});
@@ -152,7 +152,7 @@ TEST_F(PagesCuda, TreeSelectEqualsCpuVersion) {
       }
     }
   }
-  for (PerRow<float>& level : levels)
+  for (RowArrays<float>& level : levels)
     for (std::size_t r = 0; r < 4; ++r) host_bounds.push_back(level.host()[r]), device_bounds.push_back(level.device()[r]);
   const Longs index_first = prefix_sums(keep);
   Ints expected(static_cast<std::size_t>(index_first.back()));

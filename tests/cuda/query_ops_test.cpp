@@ -1,9 +1,10 @@
 #include <algorithm>
 
 #include "kernels/allocate/rank_means/rank_means.h"
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/select/mean_query/mean_query.h"
 #include "policies/kv/format/probe_mean/probe_mean.h"
+#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/selector/probe_query/probe_query.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -36,12 +37,12 @@ TEST_F(QueryOpsCuda, MeanQuery) {
 TEST_F(QueryOpsCuda, SentenceQuery) {
   constexpr std::int32_t kWidth = 300;
   const QueriesFixture queries({1, 1, 2, 1}, {0, 5, 7, 9}, 1, kWidth, 2);
-  PerRow<std::int32_t> sentence_of(Longs(4, 12));
+  RowArrays<std::int32_t> sentence_of(Longs(4, 12));
   for (std::size_t s = 0; s < 4; ++s)
     for (std::int32_t i = 0; i < 12; ++i) sentence_of.row(s)[static_cast<std::size_t>(i)] = s == 1 ? i / 5 : s == 2 ? i / 4 : 0;
   sentence_of.upload();
   const Ints fresh{0, 0, 0, 1};
-  PerRow<float> sums(Longs(4, kWidth + 1), 2.5F);
+  RowArrays<float> sums(Longs(4, kWidth + 1), 2.5F);
   for (int step = 0; step < 2; ++step) {
     std::vector<float> expected(4 * kWidth);
     run_cpu(SentenceQuery{4, kWidth, queries.host(), sentence_of.host(), fresh.data(), sums.host(), expected.data()});
@@ -56,7 +57,7 @@ TEST_F(QueryOpsCuda, QueryRing) {
   constexpr std::int32_t kWidth = 90;
   const QueriesFixture queries({0, 1, 3, 20}, {0, 5, 7, 29}, 1, kWidth, 3);
   for (const std::int32_t capacity : {1, 8}) {
-    PerRow<float> ring(Longs(4, capacity * kWidth), 7.0F);
+    RowArrays<float> ring(Longs(4, capacity * kWidth), 7.0F);
     run_cpu(QueryRing{4, kWidth, capacity, queries.host(), ring.host()});
     run_cuda(QueryRing{4, kWidth, capacity, queries.device(), ring.device()}, cuda());
     EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
@@ -67,7 +68,7 @@ TEST_F(QueryOpsCuda, QueryRing) {
 TEST_F(QueryOpsCuda, ProbeQuery) {
   constexpr std::int32_t kWidth = 260;
   const Ints held{1, 5, 33, 0};
-  PerRow<float> ring(Longs(4, 33 * kWidth));
+  RowArrays<float> ring(Longs(4, 33 * kWidth));
   for (std::size_t s = 0; s < 4; ++s) ring.row(s) = random_elements<float>(33 * kWidth, 4 + s);
   ring.upload();
   std::vector<float> expected(4 * kWidth);
@@ -82,7 +83,7 @@ TEST_F(QueryOpsCuda, EntropyShare) {
   std::vector<float> p = random_elements<float>(first.back(), 8);
   for (float& x : p) x = std::max(0.0F, x * 0.01F);
   const DeviceBuffer<float> device_p(p);
-  PerRow<float> entropies(Longs(3, 4));
+  RowArrays<float> entropies(Longs(3, 4));
   entropies.row(0) = {0.5F, 0.0F, 0.0F, 2.0F};
   entropies.row(1) = {9.0F, 0.0F, 0.0F, 30.0F};
   entropies.upload();

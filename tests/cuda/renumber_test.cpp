@@ -1,6 +1,5 @@
-#include "kernels/storage/renumber/renumber.h"
-
 #include "kernels/model/rope/rotary.h"
+#include "kernels/storage/turn_keys_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -46,14 +45,14 @@ class RenumberCuda : public CudaTest {
     const DeviceBuffer<std::int32_t> index(lists.index);
     const RowsShape shape{2, 1, head_dim, 16, 0};
     RowsFixture<T> rows(shape, lengths, 5), out({2, 1, head_dim, 8, 0}, lengths, 6);
-    run_cuda(PlaceSelected{rows.device(), lists.places(index.data(), has_rope), out.device()}, cuda());
-    run_cpu(PlaceSelected{rows.host(), lists.places(lists.index.data(), has_rope), out.host()});
+    run_cuda(TurnKeys{rows.device(), lists.places(index.data(), has_rope), true, out.device()}, cuda());
+    run_cpu(TurnKeys{rows.host(), lists.places(lists.index.data(), has_rope), true, out.host()});
     expect_near<T>(out.device_keys(cuda()), out.k);
     expect_near<T>(out.device_values(cuda()), out.v);
     EXPECT_EQ(out.device_positions(cuda()), out.position);
     expect_near<T>(rows.device_keys(cuda()), rows.k);
-    run_cuda(RenumberKeys{rows.device(), lists.places(index.data(), has_rope)}, cuda());
-    run_cpu(RenumberKeys{rows.host(), lists.places(lists.index.data(), has_rope)});
+    run_cuda(TurnKeys{rows.device(), lists.places(index.data(), has_rope)}, cuda());
+    run_cpu(TurnKeys{rows.host(), lists.places(lists.index.data(), has_rope)});
     expect_near<T>(rows.device_keys(cuda()), rows.k);
     expect_near<T>(rows.device_values(cuda()), rows.v);
   }

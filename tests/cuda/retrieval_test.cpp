@@ -14,7 +14,7 @@ TEST_F(RetrievalCuda, SplitSentencesEqualsCpuVersion) {
   for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random() % 10);
   const std::vector<const std::int32_t*> all_ids{ids.data(), ids.data(), ids.data()};
   for (const std::int32_t num_closing : {0, 2}) {
-    PerRow<std::int32_t> of({700, 40, 5}, 11);
+    RowArrays<std::int32_t> of({700, 40, 5}, 11);
     run_cpu(SplitSentences{3, 9, num_closing, closing.data(), all_ids.data(), begin.data(), end.data(), of.host()});
     run_cuda(SplitSentences{3, 9, num_closing, closing.data(), all_ids.data(), begin.data(), end.data(), of.device()}, cuda());
     EXPECT_EQ(of.device_contents(cuda()), of.contents());
@@ -24,7 +24,7 @@ TEST_F(RetrievalCuda, SplitSentencesEqualsCpuVersion) {
 TEST_F(RetrievalCuda, SentenceMeansAndTakeSentencesEqualCpuVersions) {
   const std::int32_t d = 20;
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = d, .page_tokens = 8}, {5, 9, 300, 120}, 2);
-  PerRow<std::int32_t> of({3000, 3000});
+  RowArrays<std::int32_t> of({3000, 3000});
   for (std::size_t s = 0; s < 2; ++s)
     for (std::size_t i = 0; i < 3000; ++i) of.row(s)[i] = static_cast<std::int32_t>(i / 13 * (s + 1));
   of.upload();
@@ -34,8 +34,8 @@ TEST_F(RetrievalCuda, SentenceMeansAndTakeSentencesEqualCpuVersions) {
   const DeviceBuffer<std::int32_t> device_listed(listed);
   const Ints dense_begin{0, 7, 210, 0}, dense_end{0, 9, 300, 120}, fresh{0, 1, 9, 3}, candidates{0, 5, 190, 120};
   const Longs n(candidates.begin(), candidates.end());
-  PerRow<float> means({0, 5 * d, 190 * d, 120 * d}, 7.0F);
-  PerRow<std::int32_t> token(n), sentence(n);
+  RowArrays<float> means({0, 5 * d, 190 * d, 120 * d}, 7.0F);
+  RowArrays<std::int32_t> token(n), sentence(n);
   SentenceMeans a;
   a.listed.first = listed_first.data();
   a.dense_begin = dense_begin.data(), a.dense_end = dense_end.data(), a.fresh = fresh.data();
@@ -73,14 +73,14 @@ TEST_F(RetrievalCuda, KeyCodesEqualCpuVersions) {
   const QueriesFixture queries({1, 3}, {5, 60}, kv_heads * group, d, 5);
   const std::vector<float> turns = random_elements<float>(2 * d / 2, 9);
   for (const float* const frequencies : {static_cast<const float*>(nullptr), turns.data()}) {
-    PerRow<float> turned({4 * d, 12 * d});
+    RowArrays<float> turned({4 * d, 12 * d});
     run_cpu(TurnQueries{2, kv_heads * group, d, 77, frequencies, queries.host(), turned.host()});
     run_cuda(TurnQueries{2, kv_heads * group, d, 77, frequencies, queries.device(), turned.device()}, cuda());
     EXPECT_TRUE(all_near(turned.device_contents(cuda()), turned.contents(), 1e-6, 1e-6));
 
     const Ints codes{0, 7, 40, 1};
     const Longs seeds{1, 2, 3, 4};
-    PerRow<float> gram(Longs(4, d * d)), root(Longs(4, d * d)), centers({0, 7 * d, 40 * d, d});
+    RowArrays<float> gram(Longs(4, d * d)), root(Longs(4, d * d)), centers({0, 7 * d, 40 * d, d});
     for (std::size_t r = 0; r < 4; ++r) {
       const std::vector<float> q = random_elements<float>(30 * d, 60 + r);
       for (std::size_t i = 0; i < d * d; ++i)
@@ -94,7 +94,7 @@ TEST_F(RetrievalCuda, KeyCodesEqualCpuVersions) {
 
     root.upload(), centers.upload();
     const Ints from{0, 10, 0, 39}, to{0, 60, 90, 40};
-    PerRow<std::int32_t> code({0, 60, 90, 40});
+    RowArrays<std::int32_t> code({0, 60, 90, 40});
     run_cpu(AssignCodes{rows.host(), frequencies, codes.data(), from.data(), to.data(), root.host(), centers.host(), code.host()});
     run_cuda(AssignCodes{rows.device(), frequencies, codes.data(), from.data(), to.data(), root.device(), centers.device(), code.device()},
              cuda());

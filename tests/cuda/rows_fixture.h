@@ -139,9 +139,9 @@ class QueriesFixture {
 
 // Arrays of their own per row, and the array of pointers to them that operations take; all of T{} at first.
 template <class T>
-class PerRow {
+class RowArrays {
  public:
-  explicit PerRow(const std::vector<std::int64_t>& sizes, T value = T{}) {
+  explicit RowArrays(const std::vector<std::int64_t>& sizes, T value = T{}) {
     for (const std::int64_t n : sizes) host_.emplace_back(static_cast<std::size_t>(n), value);
     upload();
   }

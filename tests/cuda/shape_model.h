@@ -13,11 +13,15 @@ class ShapeModel final : public CacheModel {
       const std::vector<float> w =
           bf16_floats(std::int64_t{config_.hidden_dim} * config_.q_heads * config_.head_dim, 900 + static_cast<std::uint64_t>(l), 0.1F);
       w_o_.emplace_back(memory).append_from_host(w.data(), static_cast<std::int64_t>(w.size()));
+      w_q_.push_back(bf16_floats(static_cast<std::int64_t>(w.size()), 950 + static_cast<std::uint64_t>(l), 0.1F));
     }
   }
   [[nodiscard]] const ModelConfig& config() const override { return config_; }
   [[nodiscard]] TensorMemory memory() const override { return memory_; }
   [[nodiscard]] ElementType kv_type() const override { return type_; }
+  [[nodiscard]] QueryWeights query_weights(std::int32_t layer) const override {
+    return memory_.on_host() ? QueryWeights{w_q_[static_cast<std::size_t>(layer)].data()} : QueryWeights{};
+  }
   [[nodiscard]] const float* output_weights(std::int32_t layer) const override { return w_o_[static_cast<std::size_t>(layer)].data(); }
 
  private:
@@ -25,6 +29,7 @@ class ShapeModel final : public CacheModel {
   TensorMemory memory_;
   ElementType type_;
   std::vector<TensorArray<float>> w_o_;
+  std::vector<std::vector<float>> w_q_;
 };
 
 // A layer's tensors in a step, numbers that bf16 holds.

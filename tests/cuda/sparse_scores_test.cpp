@@ -1,6 +1,6 @@
 #include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/scorer/diversify/diversify.h"
-#include "policies/kv/scorer/representatives/representatives.h"
+#include "policies/kv/scorer/representatives_op.h"
 #include "policies/kv/selector/chunk_outliers/chunk_outliers.h"
 #include "policies/kv/selector/halving_search/halving_search.h"
 #include "policies/kv/selector/sparq/sparq.h"
@@ -24,7 +24,7 @@ TEST_F(SparseScoresCuda, SparqEqualsCpuVersions) {
   EXPECT_TRUE(all_near(device_each.to_host(cuda().stream()), each, 1e-6, 1e-5));  // sums of 7 products in fp32
   EXPECT_TRUE(all_near(device_mean.to_host(cuda().stream()), mean, 1e-6, 1e-5));
 
-  PerRow<float> sum({d, d, d, d}, 0.5F);
+  RowArrays<float> sum({d, d, d, d}, 0.5F);
   const Ints from{0, 1, 30, 0};
   run_cpu(ValueSums{rows.host(), from.data(), sum.host()});
   run_cuda(ValueSums{rows.device(), from.data(), sum.device()}, cuda());
@@ -107,10 +107,10 @@ TEST_F(SparseScoresCuda, HalvingSearchEqualsCpuVersion) {
 TEST_F(SparseScoresCuda, ChunkOutliersEqualCpuVersion) {
   RowsFixture<f16> rows({.head_dim = 20, .page_tokens = 8}, {0, 9, 40, 300}, 7);
   const Ints chosen{1, 1, 0, 1}, chunks{0, 2, 10, 75}, outliers{0, 1, 3, 20};
-  PerRow<float> means({0, 2 * 20, 10 * 20, 75 * 20});
+  RowArrays<float> means({0, 2 * 20, 10 * 20, 75 * 20});
   for (std::size_t r = 0; r < 4; ++r) means.row(r) = random_elements<float>(chunks[r] * 20, 70 + r);
   means.upload();
-  PerRow<std::int32_t> outlier({0, 1, 3, 20}), other({0, 1, 7, 55});
+  RowArrays<std::int32_t> outlier({0, 1, 3, 20}), other({0, 1, 7, 55});
   run_cpu(ChunkOutliers{rows.host(), 4, chosen.data(), chunks.data(), outliers.data(), means.host(), outlier.host(), other.host()});
   run_cuda(ChunkOutliers{rows.device(), 4, chosen.data(), chunks.data(), outliers.data(), means.device(), outlier.device(), other.device()},
            cuda());
@@ -122,7 +122,7 @@ TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
   const std::int32_t kv_heads = 2, group = 2, d = 13, width = 4, n = 6;
   const QueriesFixture queries({9, 12, 5}, {50, 60, 70}, kv_heads * group, d, 8);
   const Ints fresh{0, 1, 2}, chosen{1, 1, 0};
-  PerRow<float> sum(Longs(n, d), 0.5F), gram(Longs(n, d * d), 0.0F), basis(Longs(n, width * d), -1.0F);
+  RowArrays<float> sum(Longs(n, d), 0.5F), gram(Longs(n, d * d), 0.0F), basis(Longs(n, width * d), -1.0F);
   run_cpu(QueryGram{n, kv_heads, group, d, queries.host(), fresh.data(), true, sum.host(), gram.host()});
   run_cuda(QueryGram{n, kv_heads, group, d, queries.device(), fresh.data(), true, sum.device(), gram.device()}, cuda());
   EXPECT_TRUE(all_near(sum.device_contents(cuda()), sum.contents(), 1e-5, 1e-5));
@@ -130,7 +130,7 @@ TEST_F(SparseScoresCuda, QueryBasisEqualsCpuVersions) {
   sum.upload(), gram.upload();
   RowsFixture<f16> rows({.kv_heads = kv_heads, .head_dim = d, .page_tokens = 8}, {0, 3, 40, 9, 1, 1}, 9);
   const Ints from{0, 1, 0, 9, 1, 1};
-  PerRow<float> partial({0, 3 * width, 40 * width, 9 * width, width, width});
+  RowArrays<float> partial({0, 3 * width, 40 * width, 9 * width, width, width});
   for (const bool skew : {false, true}) {
     run_cpu(ColumnBasis{n, kv_heads, d, width, chosen.data(), skew, sum.host(), gram.host(), basis.host()});
     run_cuda(ColumnBasis{n, kv_heads, d, width, chosen.data(), skew, sum.device(), gram.device(), basis.device()}, cuda());

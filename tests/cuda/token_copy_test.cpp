@@ -1,5 +1,4 @@
-#include "kernels/storage/token_copy/token_copy.h"
-
+#include "kernels/storage/token_copy_op.h"
 #include "tests/cuda/listed_fixture.h"
 
 namespace kvlab {

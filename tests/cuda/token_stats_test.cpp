@@ -1,7 +1,7 @@
 #include "kernels/score/token_stats/token_stats.h"
 
 #include "policies/kv/format/probe_mean/probe_mean.h"
-#include "policies/kv/scorer/lag_scores/lag_scores.h"
+#include "policies/kv/scorer/lag_scores_op.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -100,7 +100,6 @@ TEST_F(TokenStatsCuda, ProbeSums) {
   });
 }
 
-// Deviations and softmax in fp32, doubles on the CPU.
 TEST_F(TokenStatsCuda, LagScores) {
   RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 80, .page_tokens = 16}, {0, 40, 300, 290}, 5);
   const Ints begin{0, 4, 0, 3}, partitions{0, 0, 4, 5};

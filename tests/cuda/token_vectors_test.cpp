@@ -1,6 +1,5 @@
 #include "kernels/score/anchor_cosine/anchor_cosine.h"
 #include "kernels/score/token_norms/token_norms.h"
-#include "policies/kv/scorer/key_dot/key_dot.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -33,7 +32,8 @@ class TokenVectorsCuda : public CudaTest {
     const std::vector<float> vectors = random_elements<float>(6LL * head_dim, 2);
     const DeviceBuffer<float> device_vectors(vectors);
     check(rows, 1e-4, [&](auto&& op_on, const KvRows& kv, float* out) {
-      op_on(KeyDot{kv, kv.k == rows.k.data() ? vectors.data() : device_vectors.data(), 0.5F, out});
+      op_on(TokenNorms{kv, TokenNorms::Of::kKey, TokenNorms::Kind::kDot, out,
+                       kv.k == rows.k.data() ? vectors.data() : device_vectors.data(), 0.5F});
     });
     const std::vector<std::int32_t> begin{0, 0, 5, 3, 0, 200}, end{0, 1, 9, 3, 140, 260};
     for (const bool cosine : {false, true})

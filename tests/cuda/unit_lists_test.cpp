@@ -87,7 +87,7 @@ TEST_F(UnitListsCuda, ComposeAndKeepUnits) {
   run_cuda(ComposeUnits{6, lists().device(), whole.data(), nullptr, copy.data(), true}, cuda());
   EXPECT_EQ(copy.to_host(cuda().stream()), copied);
 
-  PerRow<std::int32_t> kept(Longs(6, 600), -3);
+  RowArrays<std::int32_t> kept(Longs(6, 600), -3);
   run_cpu(KeepUnits{6, lists().host(), kept.host()});
   run_cuda(KeepUnits{6, lists().device(), kept.device()}, cuda());
   EXPECT_EQ(kept.device_contents(cuda()), kept.contents());
@@ -108,7 +108,7 @@ TEST_F(UnitListsCuda, RankedUnits) {
   std::vector<float> scores = random_elements<float>(4200, 3);
   for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = 0.5F;  // ties go to the lower unit
   const DeviceBuffer<float> device_scores(scores);
-  PerRow<std::int32_t> ranked(Longs(6, 600), -3);
+  RowArrays<std::int32_t> ranked(Longs(6, 600), -3);
   run_cpu(RankUnits{6, lists().host(), score_first.data(), scores.data(), ranked.host()});
   run_cuda(RankUnits{6, lists().device(), score_first.data(), device_scores.data(), ranked.device()}, cuda());
   EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
@@ -125,7 +125,7 @@ TEST_F(UnitListsCuda, TrackReuse) {
   Ints unit;
   for (std::int32_t i = 0; i < 300; ++i) unit.push_back(3 * i);
   for (std::int32_t i = 0; i < 10; ++i) unit.push_back(i);
-  PerRow<std::int32_t> last({5, 400, 12});
+  RowArrays<std::int32_t> last({5, 400, 12});
   for (std::size_t r = 0; r < 3; ++r)
     for (std::size_t i = 0; i < last.row(r).size(); ++i) last.row(r)[i] = static_cast<std::int32_t>(2 * i);
   last.upload();

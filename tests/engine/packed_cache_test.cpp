@@ -104,6 +104,35 @@ TEST(PackedCache, RowsThatLoseEncodedTokensStayInPages) {
   }
 }
 
+// Keys in 8 bits and values in 4, zero and scale of 16 numbers in 32 bits. Of 230 tokens 224 keys and 198 values are encoded, the others
+// are in float32.
+TEST(PackedCache, KeysAndValuesOfDifferentBits) {
+  Pair pair(recipe_of("{recipe: full, format: {kivi: {key_bits: 8, value_bits: 4, group_tokens: 16, residual_tokens: 32}}}"));
+  pair.step(230, 160);
+  pair.compare();
+  const ModelConfig& c = probe().config();
+  const std::int64_t d = c.head_dim, dense = 4 * d, row = 224 * d * (8 + 2) / 8 + 6 * dense + 198 * d * (4 + 2) / 8 + 32 * dense;
+  EXPECT_EQ(pair.packed.held(pair.packed_a).kv, c.layers * c.kv_heads * row);
+  EXPECT_EQ(counted_kv(pair.packed, pair.packed_a), c.layers * c.kv_heads * row);
+  for (std::int32_t i = 0; i < 40; ++i) pair.step(1, 1);
+  pair.compare();
+}
+
+// A scale of 4 bytes for each token, or for each side of a row.
+TEST(PackedCache, ScalesOfFp8) {
+  const ModelConfig& c = probe().config();
+  for (const std::string scale : {"token", "head", "tensor"}) {
+    Pair pair(recipe_of("{recipe: full, format: {scaled_fp8: {scale: " + scale + "}}}"));
+    pair.step(230, 160);
+    pair.compare();
+    const std::int64_t side = 230 * c.head_dim + (scale == "token" ? 230 * 4 : 4);
+    EXPECT_EQ(pair.packed.held(pair.packed_a).kv, c.layers * c.kv_heads * 2 * side) << scale;
+    EXPECT_EQ(counted_kv(pair.packed, pair.packed_a), c.layers * c.kv_heads * 2 * side) << scale;
+    for (std::int32_t i = 0; i < 20; ++i) pair.step(1, 1);
+    pair.compare();
+  }
+}
+
 // A packed cache in two bits takes a fraction of its pages.
 TEST(PackedCache, MemoryIsReallyFreed) {
   Pair pair(recipe_of("{recipe: full, format: {kivi: {bits: 2, residual_tokens: 32}}}"));

@@ -1,5 +1,5 @@
 // Prompts that lose tokens between layers of the engine's model.
-#include "policies/kv/prompt_pruner.h"
+#include "policies/kv/prompt_pruner/prompt_pruner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-#include "policies/kv/shape_run.h"
+#include "sim/kv_cost/shape_run.h"
 #include "tests/engine/cache_steps.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"

@@ -1,5 +1,5 @@
 // Prompts of the engine's model that are replaced by some of their tokens.
-#include "policies/kv/prompt_rewriter.h"
+#include "policies/kv/prompt_rewriter/prompt_rewriter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "engine/model/record.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
-#include "policies/kv/prompt_rewriter/quota_select/quota_select.h"
+#include "policies/kv/prompt_rewriter/quota_select_op.h"
 #include "tests/engine/cache_steps.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
@@ -52,7 +52,8 @@ AttentionTrace recorded_prompt(const EngineSequence& s) {
 
 std::vector<std::int32_t> kept_tokens(const std::vector<float>& scores, const std::vector<std::int32_t>& widths) {
   std::vector<std::int32_t> index(kStay);
-  run_cpu(QuotaSelect{kRewrittenPrompt, kEnds, kRewrittenPrompt - kEnds - kAsked, kStay, widths, scores.data(), index.data()});
+  run_cpu(QuotaSelect{kRewrittenPrompt, kEnds, kRewrittenPrompt - kEnds - kAsked, kStay, widths.data(),
+                      static_cast<std::int32_t>(widths.size()), scores.data(), index.data()});
   return index;
 }
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "engine/serve/serve.h"
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/engine/probe.h"
 #include "tests/engine/small_model.h"
 #include "tests/memory_run.h"

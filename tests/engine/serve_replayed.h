@@ -33,7 +33,7 @@ struct RunLog final : RunSink {
   void step(const InFlightStep& s, const ReplicaState& state) override {
     steps.push_back({s.planned, s.start, s.end, entries_of(s, state)});
   }
-  void event(const RequestEventRecord& e) override {
+  void event(const EventRecord& e) override {
     events.push_back(fmt::format("{} ns, request {}: {}", ns(e.at - kStart), e.request, static_cast<int>(e.event)));
   }
 

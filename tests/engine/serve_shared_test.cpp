@@ -1,7 +1,7 @@
 // Prefixes that several requests have in common: policies decide as if each had computed its own.
 #include <gtest/gtest.h>
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "tests/engine/packed_recipes.h"
 #include "tests/engine/serve_fixture.h"
 #include "tests/engine/small_model.h"

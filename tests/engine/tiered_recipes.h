@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "tests/recipes_in.h"
 
 // Recipes whose selectors keep K or V on a lower tier, small enough to choose among a few hundred tokens.

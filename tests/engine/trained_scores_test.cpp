@@ -8,7 +8,7 @@
 
 #include "base/random.h"
 #include "engine/grade/grader.h"
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "tests/engine/probe.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"

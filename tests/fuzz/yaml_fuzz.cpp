@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "app/runs/experiment.h"
-#include "app/runs/run_kind.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/sweep/experiment.h"
 #include "base/error.h"
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 
 namespace {
 

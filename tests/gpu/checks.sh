@@ -102,7 +102,7 @@ step_record() {
 # Reads and writes beside arrays, races on shared memory, what is not initialised.
 sanitize() {
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 42; }
-  compute-sanitizer --tool "$1" --error-exitcode 1 "$programs/tests/cuda_tests" --gtest_brief=1 --gtest_filter='Engine*:AttentionDecode*:AttentionPrefill*:SparsePrefill*:AppendKv*'
+  compute-sanitizer --tool "$1" --error-exitcode 1 "$programs/tests/cuda_tests" --gtest_brief=1 --gtest_filter='Engine*:AttentionDecode*:AttentionPrefill*:SparsePrefill*:AppendKv*:Evict*'
 }
 step_memcheck() { sanitize memcheck; }
 step_racecheck() { sanitize racecheck; }

@@ -8,10 +8,12 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/stored/stored_code.h"
+#include "policies/kv/cache/kv_store.h"
 #include "policies/kv/format/delta_code/delta_code.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/format/probe_mean/probe_mean.h"
-#include "policies/kv/kv_store.h"
+#include "policies/kv/format/probe_mean_op.h"
 
 namespace kvlab {
 namespace {
@@ -55,7 +57,7 @@ TEST(Outliers, HandComputedPerToken) {
   EXPECT_EQ(place, (std::vector<std::uint16_t>{1, 3, 0, 4}));
   const float* const x = rows.tokens_of.kv.key(0, 0);
   EXPECT_EQ(std::vector<float>(x, x + 5), (std::vector<float>{1, 1, 2, 1, 1}));  // the mean of the first token is 1
-  run_cpu(RestoreOutliers{outliers});
+  run_cpu(unpacking(outliers));
   EXPECT_EQ(std::vector<float>(x, x + 10), rows.k);
 }
 
@@ -181,7 +183,7 @@ TEST(ExponentCode, ComesBackBitForBit) {
   EXPECT_EQ(end[1] - begin[1], bytes[1]);
   EXPECT_LT(bytes[0] + bytes[1], 2 * 150 * 2 * 24 * 3 / 4);
   std::fill_n(rows.tokens_of.kv.k, rows.tokens_of.kv.pool_tokens * 24, 7.0F);
-  run_cpu(ExponentDecode{rows.tokens_of, packed.data(), lengths.data(), begin, end});
+  run_cpu(ExponentCode{rows.tokens_of, nullptr, packed.data(), lengths.data(), begin, end, true});
   for (std::int32_t r = 0; r < 2; ++r)
     for (std::int32_t i = 0; i < 150; ++i)
       for (std::int32_t c = 0; c < 24; ++c)

@@ -3,10 +3,11 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/storage/pack_dropped/pack_dropped.h"
-#include "policies/kv/disposal/balance_channels/balance_channels.h"
-#include "policies/kv/disposal/mark_dropped/mark_dropped.h"
-#include "policies/kv/disposal/mean_dropped/mean_dropped.h"
+#include "kernels/storage/channel_divisors_op.h"
+#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/token_copy_op.h"
+#include "policies/kv/disposal/mark_dropped_op.h"
+#include "policies/kv/disposal/mean_dropped_op.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {
@@ -62,13 +63,15 @@ TEST(MarkDropped, ListsEachTokenOnce) {
   EXPECT_EQ(index, (Ints{1, -1, -1}));
 }
 
-TEST(BalanceChannels, IsTheRootOfTheRatioOfMaxima) {
+TEST(ChannelDivisors, IsTheRootOfTheRatioOfMaxima) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
     RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 17, 5);
     const auto queries = layer.last_queries(1 << 30);
     Floats q(32, 0.5F), k(32, 4.0F);
     const std::int32_t line[] = {3, -1, 0, 1};
-    run_cpu(LargestQueries{layer.store.rows(), queries.data(), line, q.data()});
+    ChannelStats stats{layer.store.rows(), ChannelStats::Source::kQueries};
+    stats.queries = queries.data(), stats.line = line, stats.into = ChannelStats::Into::kRaise, stats.out = q.data();
+    run_cpu(stats);
     for (const std::int32_t r : {0, 2, 3}) {
       for (std::int32_t c = 0; c < 8; ++c) {
         float largest = 0.5F;
@@ -81,7 +84,9 @@ TEST(BalanceChannels, IsTheRootOfTheRatioOfMaxima) {
     }
     for (std::size_t c = 16; c < 24; ++c) EXPECT_EQ(q[c], 0.5F);
     q[0] = 0, k[1] = 0;
-    run_cpu(BalanceChannels{4, 8, line, q.data(), k.data()});
+    ChannelDivisors balance{4, 8, line, ChannelDivisors::Kind::kBalance, k.data()};
+    balance.largest_q = q.data();
+    run_cpu(balance);
     EXPECT_EQ(k[0], 1);
     EXPECT_EQ(k[1], 1);
     EXPECT_FLOAT_EQ(k[2], std::sqrt(4 / q[2]));

@@ -4,11 +4,11 @@
 #include <limits>
 
 #include "kernels/merge/merge_into/merge_into.h"
+#include "kernels/merge/nearest_kept/nearest_anchor_op.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
-#include "kernels/select/list_dropped/list_dropped.h"
-#include "policies/kv/disposal/key_pivots/key_pivots.h"
-#include "policies/kv/disposal/key_runs/key_runs.h"
-#include "policies/kv/disposal/merge_gate/merge_gate.h"
+#include "kernels/select/list_dropped_op.h"
+#include "policies/kv/disposal/key_links_op.h"
+#include "policies/kv/disposal/merge_gate_op.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {
@@ -91,10 +91,11 @@ TEST(KeyRuns, LinksNeighboursUpToTheKeptTokens) {
   SmallLayer layer({{1, 0}, {2, 0}, {1, 0}, {0, 1}, {0, 3}, {0, 1}, {0, 1}, {0, 0}}, SmallLayer::Vectors(8, {1, 0}));
   const KeptLists lists({{1, 6}});
   Parted parted(layer, lists);
-  run_cpu(KeyRuns{parted.rows, 0.75F, parted.target.data()});
+  run_cpu(KeyLinks{parted.rows, KeyLinks::Kind::kRuns, 0.75F, parted.target.data()});
   EXPECT_EQ(parted.dropped, (Ints{0, 2, 3, 4, 5, 7}));
   EXPECT_EQ(parted.target, (Ints{0, 0, 1, 1, 1, -1}));
-  run_cpu(KeyRuns{parted.rows, -1.0F, parted.target.data()});  // all but the key of norm 0 are linked: the nearer kept token
+  run_cpu(KeyLinks{parted.rows, KeyLinks::Kind::kRuns, -1.0F,
+                   parted.target.data()});  // all but the key of norm 0 are linked: the nearer kept token
   EXPECT_EQ(parted.target, (Ints{0, 0, 0, 1, 1, -1}));
 }
 
@@ -102,7 +103,7 @@ TEST(KeyRuns, RunsWithoutAKeptTokenHaveNoTarget) {
   SmallLayer layer({{1, 0}, {0, 1}, {0, 1}, {1, 0}}, SmallLayer::Vectors(4, {1, 0}), 2);
   const KeptLists lists({{0, 3}, {}});
   Parted parted(layer, lists);
-  run_cpu(KeyRuns{parted.rows, 0.75F, parted.target.data()});
+  run_cpu(KeyLinks{parted.rows, KeyLinks::Kind::kRuns, 0.75F, parted.target.data()});
   EXPECT_EQ(parted.target, (Ints{-1, -1, -1, -1, -1, -1}));
 }
 
@@ -111,14 +112,14 @@ TEST(KeyPivots, LowersAllButTheBestOfEachRun) {
   // Tokens 0-2 alike, 3-6 alike, 7 of norm 0; token 0 is protected and token 5 splits its run.
   SmallLayer layer({{1, 0}, {2, 0}, {1, 0}, {0, 1}, {0, 3}, {0, 1}, {0, 1}, {0, 0}}, SmallLayer::Vectors(8, {1, 0}));
   std::vector<float> scores = {inf, 0.25F, 0.5F, 0.5F, 0.5F, inf, 0.0F, 0.125F};
-  run_cpu(KeyPivots{layer.store.rows(), 0.75F, scores.data()});
+  run_cpu(KeyLinks{{layer.store.rows()}, KeyLinks::Kind::kPivots, 0.75F, nullptr, scores.data()});
   EXPECT_EQ(scores, (std::vector<float>{inf, -4.0F, 0.5F, 0.5F, -2.0F, inf, 0.0F, 0.125F}));
 }
 
 TEST(KeyPivots, KeepsTheOrderOfThoseThatItLowers) {
   SmallLayer layer(SmallLayer::Vectors(5, {1, 0}), SmallLayer::Vectors(5, {1, 0}));
   std::vector<float> scores = {1e-6F, 0.0F, 2.0F, 1e-3F, 1.0F};
-  run_cpu(KeyPivots{layer.store.rows(), 0.75F, scores.data()});
+  run_cpu(KeyLinks{{layer.store.rows()}, KeyLinks::Kind::kPivots, 0.75F, nullptr, scores.data()});
   EXPECT_EQ(scores[2], 2.0F);
   EXPECT_LT(scores[1], scores[0]);
   EXPECT_LT(scores[0], scores[3]);

@@ -14,7 +14,7 @@
 #include "kernels/storage/cast/cast.h"
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/take_due/take_due.h"
-#include "policies/kv/kv_store.h"
+#include "policies/kv/cache/kv_store.h"
 
 namespace kvlab {
 namespace {
@@ -298,7 +298,7 @@ TEST(Cast, EveryStoredNumberComesBackAsItself) {
   }
 }
 
-TEST(Cast, UncastFillsWhatCastLeft) {
+TEST(Cast, UnpackingFillsWhatCastLeft) {
   for (const StoredType type : {StoredType::kFp32, StoredType::kFp16, StoredType::kBf16, StoredType::kFp8E4M3, StoredType::kFp8E5M2}) {
     Rows rows(2, 8, 33);
     std::vector<std::uint8_t> stored(static_cast<std::size_t>(2 * 33 * 8 * bytes_of(type)));
@@ -311,7 +311,7 @@ TEST(Cast, UncastFillsWhatCastLeft) {
         std::fill_n(x, 8, 99.0F);
       }
     }
-    run_cpu(Uncast{rows.listed, type, stored.data()});
+    run_cpu(Cast{rows.listed, type, stored.data(), true});
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_EQ(rows.listed.at(static_cast<std::int32_t>(i) / (33 * 8), static_cast<std::int32_t>(i) / 8 % 33)[i % 8], expected[i]);
   }

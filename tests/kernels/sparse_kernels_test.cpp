@@ -7,11 +7,13 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/random.h"
+#include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "kernels/storage/low_rank/low_rank.h"
 #include "kernels/storage/prune_channels/prune_channels.h"
 #include "kernels/storage/sparsify/sparsify.h"
-#include "policies/kv/kv_store.h"
+#include "kernels/storage/stored/stored_code.h"
+#include "policies/kv/cache/kv_store.h"
 
 namespace kvlab {
 namespace {
@@ -67,23 +69,23 @@ TEST(ChannelStats, HandComputed) {
   stats.source = ChannelStats::Source::kQueries;
   stats.queries = &queries;
   stats.line = only_first;
-  stats.multiplies = true;
+  stats.into = ChannelStats::Into::kMultiply;
   run_cpu(stats);
   EXPECT_EQ(out, (std::vector<float>{13, 0.5F, 9, 9, 2.5F * 5, 6.5F * 2}));
   EXPECT_EQ(call(stats).rows, 1);
 }
 
-TEST(SmoothChannels, PairsShareAFactorAndOutliersGetTheirOwn) {
+TEST(ChannelDivisors, PairsShareAFactorAndOutliersGetTheirOwn) {
   std::vector<float> lines = {4, 0, 1, 16, 0, 9, 0, 1};  // pairs (0,4) (1,5) (2,6) (3,7)
   const std::int32_t line[] = {0};
   std::vector<float> plain = lines;
-  run_cpu(SmoothChannels{1, 8, line, 0.5F, true, 0, plain.data()});
+  run_cpu(ChannelDivisors{1, 8, line, ChannelDivisors::Kind::kSmooth, plain.data(), 0.5F, true, 0});
   EXPECT_EQ(plain, (std::vector<float>{2, 3, 1, 4, 2, 3, 1, 4}));
   // m / lambda: 2 0 1 4 0 3 0 0.25; the median of eight, the upper of the middle two, is 1.
-  run_cpu(SmoothChannels{1, 8, line, 0.5F, true, 2, lines.data()});
+  run_cpu(ChannelDivisors{1, 8, line, ChannelDivisors::Kind::kSmooth, lines.data(), 0.5F, true, 2});
   EXPECT_EQ(lines, (std::vector<float>{2, 3, 1, 16, 2, 9, 1, 4}));
   std::vector<float> zeros(4, 0.0F);
-  run_cpu(SmoothChannels{1, 4, line, 0.5F, true, 2, zeros.data()});
+  run_cpu(ChannelDivisors{1, 4, line, ChannelDivisors::Kind::kSmooth, zeros.data(), 0.5F, true, 2});
   EXPECT_EQ(zeros, std::vector<float>(4, 1.0F));
 }
 
@@ -104,7 +106,7 @@ TEST(Sparsify, KeepsTheLargestNumbersExactlyInFp16) {
       ListedRows rows(2, d, 3);
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(6 * most_sparse_bytes(d, keep)));
       run_cpu(Sparsify{rows.listed, keep, packed.data()});
-      run_cpu(Unsparsify{rows.listed, keep, packed.data()});
+      run_cpu(Sparsify{rows.listed, keep, packed.data(), true});
       for (std::int32_t i = 0; i < 3; ++i) {
         const float* const x = rows.k.data() + (i * 2 + 1) * d;
         std::vector<float> sizes;
@@ -168,7 +170,7 @@ void approximate(ListedRows& rows, bool joint, std::int32_t rank, std::int32_t r
   std::vector<std::uint16_t> left(static_cast<std::size_t>(left_numbers(factor))), right(static_cast<std::size_t>(right_numbers(factor)));
   factor.left = left.data(), factor.right = right.data();
   run_cpu(factor);
-  run_cpu(LowRankRebuild{factor});
+  run_cpu(unpacking(factor));
 }
 
 TEST(LowRank, AMatrixOfThatRankComesBack) {
@@ -222,7 +224,7 @@ TEST(LowRank, RefusesListsOfDifferentLengthSideBySide) {
   factor.tokens = rows.listed;
   factor.joint_heads = true;
   EXPECT_THROW(run_cpu(factor), InternalError);
-  EXPECT_THROW(run_cpu(LowRankRebuild{factor}), InternalError);
+  EXPECT_THROW(run_cpu(unpacking(factor)), InternalError);
 }
 
 TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
@@ -254,7 +256,7 @@ TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
   std::vector<std::uint16_t> left(n), right(heads * d);
   factor.left = left.data(), factor.right = right.data();
   run_cpu(factor);
-  run_cpu(LowRankRebuild{factor});
+  run_cpu(unpacking(factor));
   EXPECT_LT(relative_error(rows, n), 1e-5);
 }
 

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "policies/kv/kv_store.h"
+#include "policies/kv/cache/kv_store.h"
 
 namespace kvlab {
 

@@ -1,8 +1,8 @@
-#include "kernels/storage/token_copy/token_copy.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {
 namespace {

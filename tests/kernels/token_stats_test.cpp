@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "tests/kv/plain_attention.h"
 
 namespace kvlab::test {

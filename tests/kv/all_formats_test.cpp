@@ -25,6 +25,7 @@ const std::map<std::string, Small> kSmall{{"cachegen", {10, "{}"}},
                                           {"per_channel", {8, "{group_tokens: 8, residual_tokens: 3}"}},
                                           {"per_token", {3, "{group_channels: 8, residual_tokens: 3}"}},
                                           {"qserve", {1, "{}"}},
+                                          {"scaled_fp8", {1, "{}"}},
                                           {"think", {8, "{window_tokens: 8}"}},
                                           {"turboquant", {1, "{keys: inner_product}"}},
                                           {"zipcache", {10, "{block_tokens: 10}"}}};

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "policies/kv/forward_passes.h"
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <numeric>
 
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/selector_fixture.h"

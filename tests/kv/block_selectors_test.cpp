@@ -74,7 +74,7 @@ TEST(HybridSparse, WithoutACutItReadsEverything) {
 TEST(HybridSparse, AGivenBudgetIsHalfTokens) {
   Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
   auto part = make_part<SelectorRegistry>("hybrid_sparse");
-  part->set_budget(20);
+  part->set_budget({20});
   d.prefill(*part);
   for (std::int32_t t = 0; t < 5; ++t) EXPECT_EQ(d.decode(*part)[0].size(), 10U);
 }
@@ -120,7 +120,7 @@ TEST(Moba, AsManyChunksAsThereAreIsEverything) {
 TEST(Moba, ABudgetIsInWholeChunks) {
   Decode d({1, 2, 2, 8, 16}, 1, 99, 3);
   auto part = make_part<SelectorRegistry>("moba", "{chunk_tokens: 8, top_chunks: 4}");
-  part->set_budget(47);
+  part->set_budget({47});
   d.prefill(*part, 0);
   EXPECT_EQ(d.decode(*part, 0)[0].size(), 4U * 8 + 4);
 }

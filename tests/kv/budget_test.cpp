@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 
 namespace kvlab {
 namespace {

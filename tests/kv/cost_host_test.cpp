@@ -1,4 +1,4 @@
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"

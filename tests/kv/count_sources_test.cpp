@@ -1,4 +1,4 @@
-#include "policies/kv/count_sources.h"
+#include "sim/kv_cost/count_sources.h"
 
 #include <gtest/gtest.h>
 

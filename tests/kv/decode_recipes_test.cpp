@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "sim/replay/replay.h"
 #include "tests/kv/kv_fixture.h"
 #include "tests/recipes_in.h"
@@ -21,7 +21,7 @@ class RecipeRun {
     stores_.emplace_back(layer_.model, 1, policy_->num_words(), true);
   }
 
-  // Appends the next chunk or token; positions held by KV head 0 afterwards.
+  // Appends the next chunk or token; positions held by KV head 0 afterwards, ascending.
   std::vector<std::int32_t> step() {
     const std::int32_t count = seen_ < prompt_ ? std::min(chunk_, prompt_ - seen_) : 1;
     stores_[0].append(0, layer_.k[0].data() + seen_ * 16, layer_.v[0].data() + seen_ * 16, count, seen_);
@@ -38,6 +38,7 @@ class RecipeRun {
     const KvRows kv = stores_[0].rows();
     std::vector<std::int32_t> held;
     for (std::int32_t i = 0; i < kv.len[0]; ++i) held.push_back(kv.position[kv.slot(0, i)]);
+    std::sort(held.begin(), held.end());
     return held;
   }
   [[nodiscard]] std::int32_t seen() const { return seen_; }

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/select/list_dropped/list_dropped.h"
+#include "kernels/select/list_dropped_op.h"
+#include "policies/kv/disposal/disposal.h"
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {

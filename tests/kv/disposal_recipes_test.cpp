@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "policies/kv/shape_run.h"
+#include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "traces/synthetic_attention.h"
 

@@ -2,7 +2,7 @@
 // same queries choose the same tokens.
 #include <gtest/gtest.h>
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/recipes_in.h"
 

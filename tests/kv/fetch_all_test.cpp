@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "policies/kv/op_sums.h"
-#include "policies/kv/step_ops.h"
+#include "serving/op_sums.h"
+#include "sim/kv_cost/step_ops.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "policies/kv/shape_run.h"
+#include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"

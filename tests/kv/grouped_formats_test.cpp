@@ -1,4 +1,7 @@
+#include <gmock/gmock.h>
+
 #include "base/error.h"
+#include "tests/error_of.h"
 #include "tests/kv/format_fixture.h"
 
 namespace kvlab::test {
@@ -101,6 +104,58 @@ TEST(GroupedFormats, MoreBitsLessError) {
       k = run.error(false), v = run.error(true);
     }
   }
+}
+
+// Zero and scale are 32 bits a group: of 32 tokens (kivi), 64 tokens (per_channel) or the head (per_token, qserve); fireq has 16.
+TEST(SideBits, RowBytesByHand) {
+  const ModelShape m{1, 8, 8, 128, 1024};
+  const auto bytes = [&](const char* name, const char* parameters, std::int32_t tokens) {
+    return make_part<FormatRegistry>(name, parameters)->row_bytes(m, 0, tokens);
+  };
+  const char* const k8v4 = "{key_bits: 8, value_bits: 4}";
+  // K: 256 of 300 tokens at 8 + 1 bits, 44 at 16. V: 172 at 4 + 1 bits, 128 at 16.
+  EXPECT_EQ(bytes("kivi", k8v4, 300), 256 * 128 * 9 / 8 + 172 * 128 * 5 / 8 + (44 + 128) * 128 * 2);
+  EXPECT_EQ(bytes("kivi", "{bits: 4, key_bits: 8}", 300), bytes("kivi", k8v4, 300));
+  EXPECT_EQ(bytes("kivi", "{bits: 8, value_bits: 4}", 300), bytes("kivi", k8v4, 300));
+  EXPECT_EQ(bytes("per_token", k8v4, 10), 10 * (128 + 4) + 10 * (64 + 4));
+  EXPECT_EQ(bytes("qserve", k8v4, 10), 10 * (128 + 4) + 10 * (64 + 4));
+  EXPECT_EQ(bytes("fireq", k8v4, 10), 10 * (128 + 2) + 10 * (64 + 2) + 2 * 128);
+  EXPECT_EQ(bytes("per_channel", k8v4, 64), 128 * (64 + 4) + 128 * (32 + 4));
+  EXPECT_EQ(bytes("per_token", "{key_bits: 4, value_bits: 8}", 10), bytes("per_token", k8v4, 10));
+  EXPECT_EQ(bytes("gear", k8v4, 40), bytes("gear", "{bits: 4}", 40) + 40 * 128 * 4 / 8);
+  // Two more bits of a key, and 2^6 points of 4 bytes in place of 2^4.
+  EXPECT_EQ(bytes("kvquant", "{key_bits: 6, value_bits: 4}", 100), bytes("kvquant", "{bits: 4}", 100) + 100 * 128 * 2 / 8 + 4 * (64 - 16));
+}
+
+// Each side is exactly what it is in a cache of its bits on both sides.
+TEST(SideBits, EachSideHasTheErrorOfItsBits) {
+  const std::pair<const char*, const char*> formats[] = {{"kivi", ", group_tokens: 8, residual_tokens: 8"},
+                                                         {"per_token", ""},
+                                                         {"per_channel", ", group_tokens: 8"},
+                                                         {"qserve", ""},
+                                                         {"fireq", ""},
+                                                         {"gear", ""},
+                                                         {"kvquant", ""}};
+  for (const auto& [name, more] : formats) {
+    const auto run = [format = name, parameters = std::string(more)](const std::string& bits) {
+      return FormatRun(format, "{" + bits + parameters + "}", kGroupedShape, 40, 21);
+    };
+    FormatRun k6v3 = run("key_bits: 6, value_bits: 3"), k3v6 = run("key_bits: 3, value_bits: 6"), six = run("bits: 6"),
+              three = run("bits: 3");
+    EXPECT_EQ(k6v3.error(false), six.error(false)) << name;
+    EXPECT_EQ(k6v3.error(true), three.error(true)) << name;
+    EXPECT_EQ(k3v6.error(false), three.error(false)) << name;
+    EXPECT_EQ(k3v6.error(true), six.error(true)) << name;
+    EXPECT_LT(six.error(false), three.error(false)) << name;
+    expect_sound(name, "{key_bits: 6, value_bits: 3" + std::string(more) + "}", kGroupedShape, 40, 9);
+  }
+}
+
+TEST(SideBits, BitsBesideBothSidesAreRefused) {
+  const auto error = [](const char* parameters) { return error_of([&] { make_part<FormatRegistry>("kivi", parameters); }); };
+  EXPECT_THAT(error("{bits: 4, key_bits: 8, value_bits: 4}"),
+              ::testing::HasSubstr("'bits' changes nothing beside 'key_bits' and 'value_bits'"));
+  EXPECT_THAT(error("{key_bits: 9}"), ::testing::HasSubstr("'key_bits' = 9 is outside [1, 8]"));
 }
 
 TEST(GroupedFormats, AreSound) {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 
 namespace kvlab::test {
 namespace {

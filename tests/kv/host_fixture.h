@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/random.h"
-#include "policies/kv/count_sources.h"
 #include "policies/kv/forward_passes.h"
-#include "policies/kv/shape_run.h"
+#include "sim/kv_cost/count_sources.h"
+#include "sim/kv_cost/shape_run.h"
 #include "sim/replay/replay.h"
 #include "sim/replay/trace_observer.h"
 #include "traces/synthetic_attention.h"

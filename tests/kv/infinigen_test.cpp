@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/select/guess_queries/guess_queries.h"
-#include "policies/kv/shape_run.h"
-#include "policies/kv/step_ops.h"
+#include "sim/kv_cost/shape_run.h"
+#include "sim/kv_cost/step_ops.h"
 #include "tests/error_of.h"
 #include "tests/kv/tier_fixture.h"
 

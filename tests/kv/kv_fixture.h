@@ -4,9 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "base/config/params.h"
 #include "base/random.h"
-#include "policies/kv/kv_store.h"
-#include "policies/kv/part.h"
+#include "policies/kv/allocator/allocator.h"
+#include "policies/kv/cache/kv_store.h"
+#include "policies/kv/disposal/disposal.h"
+#include "policies/kv/format/format.h"
+#include "policies/kv/scorer/scorer.h"
+#include "policies/kv/selector/selector.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab::test {
 

@@ -7,8 +7,7 @@
 #include <filesystem>
 #include <numeric>
 
-#include "policies/kv/scorer/hidden_scores/hidden_scores.h"
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"

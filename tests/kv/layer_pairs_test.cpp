@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 #include "tests/kv/disposal_fixture.h"
 #include "tests/recipes_in.h"
 

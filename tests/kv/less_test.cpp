@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/disposal_fixture.h"
 #include "tests/kv/host_fixture.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "kernels/model/rope/rotary.h"
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/format_fixture.h"
 #include "tests/kv/host_fixture.h"

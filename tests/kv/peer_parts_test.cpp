@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 #include "tests/kv/allocator_fixture.h"
 
 namespace kvlab::test {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "policies/kv/selector/product_codes/product_codes.h"
+#include "policies/kv/selector/product_codes_op.h"
+#include "policies/kv/selector/selector.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "policies/kv/prefill_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
 

@@ -2,7 +2,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "kernels/select/vertical_slash/vertical_slash.h"
+#include "kernels/select/mark_blocks/mark_blocks.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
 #include "tests/kv/prefill_fixture.h"
 
@@ -115,7 +115,8 @@ TEST(PrefillSelectors, MarksCoverColumnsAndDiagonals) {
   std::vector<std::int32_t> marks(static_cast<std::size_t>(prompt.num_lists() * prompt.mark_words())),
       column_marks(static_cast<std::size_t>(4 * prompt.column_words()));
   const std::vector<std::int32_t> columns{3, 0, 5, 2}, diagonals{4, 0, 1, 6};
-  VerticalSlash op{prompt, 8, 0, 0, columns.data(), diagonals.data(), marks.data(), column_marks.data()};
+  MarkBlocks op{prompt, MarkBlocks::Kind::kVerticalSlash, marks.data(), column_marks.data(), columns.data(), diagonals.data()};
+  op.window_queries = 8, op.first_columns = op.near_diagonals = 0;
   run_cpu(op);
   for (std::int64_t h = 0; h < 4; ++h) {
     std::vector<double> of_column(150), of_diagonal(150);

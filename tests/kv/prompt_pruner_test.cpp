@@ -1,5 +1,5 @@
 // Prompts that lose tokens between layers: counts, scores by hand, and what the cost host and serving charge.
-#include "policies/kv/prompt_pruner.h"
+#include "policies/kv/prompt_pruner/prompt_pruner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,12 +8,11 @@
 #include <cmath>
 #include <numeric>
 
-#include "policies/kv/policy.h"
-#include "policies/kv/prompt_pruner/head_logits/head_logits.h"
-#include "policies/kv/prompt_pruner/recent_attention/recent_attention.h"
-#include "policies/kv/prompt_pruner/unit_scores/unit_scores.h"
-#include "policies/kv/recipe_footprint.h"
-#include "policies/kv/scorer/group_votes/group_votes.h"
+#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "policies/kv/policy/policy.h"
+#include "policies/kv/prompt_pruner/head_logits_op.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
 
@@ -120,7 +119,7 @@ TEST(PromptPruner, RecentAttentionWeighsLaterQueriesMore) {
   std::vector<float> out(static_cast<std::size_t>(rows.first.back()));
   constexpr std::int32_t kCount = 30;  // more than the queries that one strip holds
   const std::vector<Queries> last = rows.last(kCount);
-  run_cpu(RecentAttention{rows.store.rows(), last.data(), 1.5F, rows.first.data(), out.data()});
+  run_cpu(QueryVotes{rows.store.rows(), last.data(), 1.5F, rows.first.data(), out.data()});
   for (std::size_t s = 0; s < 2; ++s) {
     std::vector<double> expected(static_cast<std::size_t>(rows.tokens[s]), 0);
     for (std::int32_t t = 0; t < kCount; ++t) {
@@ -143,7 +142,7 @@ TEST(PromptPruner, GroupsGetVotesFromLaterQueries) {
   const std::vector<std::int32_t> base{20, 20}, recent{10, 10};
   const std::vector<Queries> last = rows.last(17);
   for (int again = 0; again < 2; ++again)  // votes add up
-    run_cpu(GroupVotes{rows.store.rows(), last.data(), base.data(), recent.data(), 4, 1.5F, 0});
+    run_cpu(QueryVotes{rows.store.rows(), last.data(), 1.5F, nullptr, nullptr, {base.data(), recent.data(), 4, 0}});
   const KvRows kv = rows.store.rows();
   for (std::int32_t r = 0; r < 4; ++r) {
     const std::int32_t s = r / 2, n = rows.tokens[static_cast<std::size_t>(s)];
@@ -182,7 +181,7 @@ TEST(PromptPruner, UnitScoresAreTheBestUnitsMean) {
   std::vector<float> scores{9, 1, 3, 8, 0, 5, 5, 7, 7, 9};
   const std::vector<std::int64_t> first{0, 10};
   const std::int32_t begin = 1, len = 8;
-  run_cpu(UnitBlockScores{1, first.data(), &begin, &len, 2, 2, scores.data()});
+  run_cpu(ChunkPool{1, first.data(), &begin, &len, scores.data(), 4, ChunkPool::Kind::kBestUnit, false, 2});
   EXPECT_EQ(scores, (std::vector<float>{9, 4, 4, 4, 4, 7, 7, 7, 7, 9}));
 }
 

@@ -1,5 +1,5 @@
 // Prompts that are replaced by some of their tokens: the choice by hand, counts, and what serving charges.
-#include "policies/kv/prompt_rewriter.h"
+#include "policies/kv/prompt_rewriter/prompt_rewriter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 #include <cmath>
 #include <set>
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
-#include "policies/kv/prompt_rewriter/quota_select/quota_select.h"
-#include "policies/kv/recipe_footprint.h"
+#include "policies/kv/prompt_rewriter/quota_select_op.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/recipes_in.h"
@@ -30,10 +30,11 @@ Recipe small_ilre(const std::string& more = "") {
       more + "}}}");
 }
 
-std::vector<std::int32_t> selected(QuotaSelect op) {
-  std::vector<std::int32_t> index(static_cast<std::size_t>(op.kept), -1);
-  op.index = index.data();
-  run_cpu(op);
+std::vector<std::int32_t> selected(std::int32_t first_end, std::int32_t last_begin, std::int32_t kept,
+                                   const std::vector<std::int32_t>& widths, const std::vector<float>& scores) {
+  std::vector<std::int32_t> index(static_cast<std::size_t>(kept), -1);
+  run_cpu(QuotaSelect{static_cast<std::int32_t>(scores.size()), first_end, last_begin, kept, widths.data(),
+                      static_cast<std::int32_t>(widths.size()), scores.data(), index.data()});
   return index;
 }
 
@@ -42,9 +43,9 @@ TEST(QuotaSelect, WidthsTakeTheirSharesInTurn) {
   std::vector<float> scores(16, 0);
   scores[6] = 9, scores[11] = 5, scores[3] = 4, scores[15] = 100;
   const std::vector<std::int32_t> widths{1, 3};
-  EXPECT_EQ(selected({16, 2, 14, 8, widths, scores.data()}), (std::vector<std::int32_t>{0, 1, 5, 6, 7, 11, 14, 15}));
+  EXPECT_EQ(selected(2, 14, 8, widths, scores), (std::vector<std::int32_t>{0, 1, 5, 6, 7, 11, 14, 15}));
   // An odd token goes to the first width: token 3.
-  EXPECT_EQ(selected({16, 2, 14, 9, widths, scores.data()}), (std::vector<std::int32_t>{0, 1, 3, 5, 6, 7, 11, 14, 15}));
+  EXPECT_EQ(selected(2, 14, 9, widths, scores), (std::vector<std::int32_t>{0, 1, 3, 5, 6, 7, 11, 14, 15}));
 }
 
 // With random scores: exactly `kept` different tokens, the ends among them, and every width's tokens are the best that were left.
@@ -72,7 +73,7 @@ TEST(QuotaSelect, AgreesWithASearchForOneTokenAtATime) {
         }
         left -= quota;
       }
-      EXPECT_EQ(selected({n, 3, n - 5, kept, widths, scores.data()}), std::vector<std::int32_t>(taken.begin(), taken.end()))
+      EXPECT_EQ(selected(3, n - 5, kept, widths, scores), std::vector<std::int32_t>(taken.begin(), taken.end()))
           << n << " tokens, " << kept << " kept";
     }
   }

@@ -1,7 +1,7 @@
 // Scorers that protect a share of the budget, where rows have unequal ones.
 #include <gtest/gtest.h>
 
-#include "policies/kv/count_sources.h"
+#include "sim/kv_cost/count_sources.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/recipes_in.h"
 

@@ -53,7 +53,7 @@ TEST(Quest, BudgetOfTheWholeRowSelectsEverything) {
   for (const char* group : {"max", "union"}) {
     Decode d({4, 8, 2, 8, 16}, 1, 99, 3);
     auto quest = make_part<SelectorRegistry>("quest", std::string("{page_tokens: 16, budget_tokens: 50, group: ") + group + "}");
-    quest->set_budget(100);
+    quest->set_budget({100});
     d.prefill(*quest);
     EXPECT_EQ(d.decode(*quest)[0].size(), 100U);
   }
@@ -120,7 +120,7 @@ TEST(WindowSinks, FirstAndNewestTokens) {
   auto part = make_part<SelectorRegistry>("window_sinks", "{sink_tokens: 2, recent_tokens: 3}");
   d.prefill(*part, 0);
   EXPECT_EQ(d.decode(*part, 0)[0], (std::vector<std::int32_t>{0, 1, 7, 8, 9}));
-  part->set_budget(10);
+  part->set_budget({10});
   EXPECT_EQ(d.decode(*part, 0)[0], (std::vector<std::int32_t>{0, 1, 3, 4, 5, 6, 7, 8, 9, 10}));
   EXPECT_TRUE(same_log_without_data("window_sinks", "{sink_tokens: 2, recent_tokens: 7}", 30, 3));
 }

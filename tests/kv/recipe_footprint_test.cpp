@@ -1,4 +1,4 @@
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

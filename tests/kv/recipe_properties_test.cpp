@@ -20,7 +20,7 @@ struct WatchedStep {
   bool fits_budget = true;  // so far the budget left what always stays
   SeqStep seq;
   std::vector<std::optional<std::int32_t>> target;   // [layer] that the trigger asks for
-  std::vector<std::vector<std::int32_t>> positions;  // [layer * kv_heads + head] after the step
+  std::vector<std::vector<std::int32_t>> positions;  // [layer * kv_heads + head] after the step, ascending
   std::vector<float> outputs;                        // of decode, layer by layer
   TierBytes resident;
   std::int64_t rows_bytes = 0;  // bytes of the rows according to the format
@@ -99,6 +99,7 @@ class Watch {
       for (std::int32_t r = 0; r < kv.num_rows; ++r) {
         std::vector<std::int32_t>& positions = w.positions.emplace_back();
         for (std::int32_t i = 0; i < kv.len[r]; ++i) positions.push_back(kv.position[kv.slot(r, i)]);
+        std::sort(positions.begin(), positions.end());
         w.rows_bytes += format_->row_bytes(model_, l, kv.len[r]);
       }
     }
@@ -177,7 +178,7 @@ bool keeps_budget(const Recipe& r) {
 void expect_positions(const WatchedStep& w) {
   for (const std::vector<std::int32_t>& row : w.positions) {
     EXPECT_LE(row.size(), static_cast<std::size_t>(w.seq.end()));
-    EXPECT_TRUE(std::adjacent_find(row.begin(), row.end(), std::greater_equal<>()) == row.end()) << "positions ascend";
+    EXPECT_TRUE(std::adjacent_find(row.begin(), row.end(), std::greater_equal<>()) == row.end()) << "each position is held once";
     if (!row.empty()) {
       EXPECT_GE(row.front(), 0);
       EXPECT_LT(row.back(), w.seq.end());

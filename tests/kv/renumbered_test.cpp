@@ -1,12 +1,11 @@
-// Recipes with `positions: renumbered`: keys are turned to new places (policies/kv/recipe_positions.h).
+// Recipes with `positions: renumbered`: keys are turned to new places (policies/kv/recipe/recipe_positions.h).
 #include <cmath>
 #include <functional>
 #include <numeric>
 
 #include "kernels/model/rope/rope.h"
-#include "kernels/storage/renumber/place_angle.h"
-#include "kernels/storage/renumber/renumber.h"
-#include "policies/kv/policy.h"
+#include "kernels/storage/turn_keys_op.h"
+#include "policies/kv/policy/policy.h"
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
@@ -96,7 +95,7 @@ TEST(RenumberKeys, GivesTheKeysThatTheModelWouldGiveAtTheNewPlaces) {
     TurnedRows keys(rope);
     keys.compact();
     const KvRows kv = keys.rows();
-    run_cpu(RenumberKeys{kv, keys.places()});
+    run_cpu(TurnKeys{kv, keys.places()});
     keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
       const std::vector<float> expected = keys.at_place(r, i, TurnedRows::kEnd - m + j);
       ASSERT_LE(most_apart(kv.key(r, j), expected.data(), 64), 5e-6) << "row " << r << " token " << i;
@@ -109,13 +108,13 @@ TEST(RenumberKeys, TurningBackIsIdentity) {
     TurnedRows keys(rope);
     keys.compact();
     const KvRows kv = keys.rows();
-    run_cpu(RenumberKeys{kv, keys.places()});
+    run_cpu(TurnKeys{kv, keys.places()});
     std::int32_t moved = 0;
     keys.for_each_listed([&](std::int32_t r, std::int32_t j, std::int32_t i, std::int32_t m) {
       float* const key = kv.key(r, j);
       std::vector<float> back(64);
       for (std::size_t c = 0; c < 32; ++c) {
-        const double angle = place_angle(TurnedRows::kEnd, m, j, TurnedRows::kTokens, i, keys.frequencies()[c]);
+        const double angle = TurnKeys::angle_of(TurnedRows::kEnd, m, j, TurnedRows::kTokens, i, keys.frequencies()[c]);
         back[c] = static_cast<float>(key[c] * std::cos(angle) - key[c + 32] * std::sin(angle));
         back[c + 32] = static_cast<float>(key[c + 32] * std::cos(angle) + key[c] * std::sin(angle));
       }
@@ -136,7 +135,7 @@ TEST(PlaceSelected, TurnsCopiesAndLeavesTheRows) {
   KvStore other({1, 2, 2, 64, 0, 2, kLlama3}, 1, 0, true);
   other.append(0, before.data(), before.data(), TurnedRows::kTokens, 0);
   const KvRows out = other.rows();
-  run_cpu(PlaceSelected{kv, keys.places(), out});
+  run_cpu(TurnKeys{kv, keys.places(), true, out});
   for (std::int32_t r = 0; r < 2; ++r)
     for (std::int32_t i = 0; i < TurnedRows::kTokens; ++i)
       ASSERT_EQ(most_apart(before.data() + (r * TurnedRows::kTokens + i) * 64, kv.key(r, i), 64), 0);

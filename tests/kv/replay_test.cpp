@@ -51,6 +51,65 @@ TEST(Replay, APartWithALargerWindowLeavesTheOthersTheirOwn) {
   EXPECT_EQ(kept("{recipe: snapkv, budget_tokens: 64, selector: {squeezed: {drop_frac: 0}}}"), kept("{recipe: snapkv, budget_tokens: 64}"));
 }
 
+// kvpress 0.5.5, DecodingPress(KnormPress(), compression_interval, target_size), on recorded keys: at every interval-th decode step each KV
+// head keeps the target_size tokens whose keys are shortest, once there are more.
+std::vector<KeptAtStep> decoding_press_knorm(const AttentionTrace& trace, std::int32_t interval, std::int32_t target_size) {
+  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(trace.num_layers * trace.kv_heads),
+                                              std::vector<std::int32_t>(static_cast<std::size_t>(trace.prompt_tokens)));
+  for (auto& row : rows) std::iota(row.begin(), row.end(), 0);
+  std::vector<KeptAtStep> kept;
+  for (std::int32_t step = 1; step <= trace.num_tokens - trace.prompt_tokens; ++step) {
+    for (auto& row : rows) row.push_back(trace.prompt_tokens + step - 1);
+    if (step % interval != 0 || std::ssize(rows.front()) <= target_size) continue;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto heads = static_cast<std::size_t>(trace.kv_heads), d = static_cast<std::size_t>(trace.head_dim);
+      const auto norm = [&](std::int32_t token) {
+        const float* const key = trace.layers[i / heads].k.data() + (static_cast<std::size_t>(token) * heads + i % heads) * d;
+        return std::inner_product(key, key + d, key, 0.0);
+      };
+      std::sort(rows[i].begin(), rows[i].end(), [&](std::int32_t a, std::int32_t b) { return norm(a) < norm(b); });
+      rows[i].resize(static_cast<std::size_t>(target_size));
+      std::sort(rows[i].begin(), rows[i].end());
+    }
+    kept.push_back({step, rows});
+  }
+  return kept;
+}
+
+AttentionTrace long_answer() {
+  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 60, decode_tokens: 41}", "synthetic");
+  return SyntheticAttention(read_synthetic_attention(p), 7).trace();
+}
+
+// Steps 8, 16, ...: a target below the prompt cuts at the first of them, one of 73 at step 16 (76 tokens), then every 8 steps.
+TEST(KeptSteps, AreThoseOfDecodingPress) {
+  const AttentionTrace trace = long_answer();
+  for (const std::int32_t target : {24, 60, 73}) {
+    const Recipe recipe = recipe_of("{recipe: kvpress_knorm, budget_tokens: " + std::to_string(target) +
+                                    ", trigger: {every_n: {steps: 8, from: decode_only}}}");
+    const ReplayResult r = replay(trace, full_attention(trace), recipe, {.lists_kept_steps = true});
+    const std::vector<KeptAtStep> expected = decoding_press_knorm(trace, 8, target);
+    ASSERT_EQ(r.kept_of_steps.size(), expected.size()) << target;
+    EXPECT_EQ(expected.size(), target == 73 ? 4U : 5U);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(r.kept_of_steps[i].step, expected[i].step) << target;
+      EXPECT_EQ(r.kept_of_steps[i].rows, expected[i].rows) << target << ", step " << expected[i].step;
+    }
+    EXPECT_TRUE(r.kept_of_prompt.empty());
+  }
+}
+
+TEST(KeptSteps, AreListedWhereAskedForAndWhereTokensLeft) {
+  const AttentionTrace trace = long_answer();
+  const auto steps_of = [&](const char* text, bool lists) {
+    return replay(trace, full_attention(trace), recipe_of(text), {.lists_kept_steps = lists}).kept_of_steps.size();
+  };
+  EXPECT_EQ(steps_of("{recipe: h2o, budget_tokens: 32}", true), 41U) << "every step drops one";
+  EXPECT_EQ(steps_of("{recipe: h2o, budget_tokens: 32}", false), 0U);
+  EXPECT_EQ(steps_of("{recipe: snapkv, budget_tokens: 32}", true), 0U) << "the prompt's cut is not one of decode";
+  EXPECT_EQ(steps_of("{recipe: full}", true), 0U);
+}
+
 // Steps of (attention on needles, what is kept of it).
 bool finds(std::vector<std::pair<double, double>> steps) {
   std::vector<Fidelity> all(steps.size());

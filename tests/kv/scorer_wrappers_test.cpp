@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "policies/kv/scorer/gated_chunks/gated_chunks.h"
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
@@ -259,6 +260,18 @@ TEST(Representatives, SpreadOverTheDistanceToTheAnchor) {
   EXPECT_THROW(crush->refine(step, keep.data(), scores.data()), InputError);
 }
 
+// The first chunk has the largest mean, on one token: it keeps that token, and the budget covers the second chunk too.
+TEST(GatedChunks, PeakedChunksKeepTheirBestTokens) {
+  const float gone = -std::numeric_limits<float>::infinity();
+  std::vector<float> scores{9, 0, 0, 0, 2, 2, 2, 2, 1, 1, 1, 1.5F};
+  const std::int32_t len = 12, budget = 5;
+  const std::int64_t first[] = {0, 12};
+  KvRows kv;
+  kv.num_rows = 1, kv.len = &len, kv.first = first;
+  run_cpu(GatedChunks{kv, 4, 1, &budget, scores.data()});
+  EXPECT_EQ(scores, (std::vector<float>{9, gone, gone, gone, 2, 2, 2, 2, gone, gone, gone, gone}));
+}
+
 TEST(Fair, EverySpanKeepsItsShare) {
   RandomLayer layer({1, 1, 1, 4, 4}, 1, 25, 37);
   layer.seqs[0].question_begin = 20;
@@ -316,6 +329,22 @@ TEST(Composite, AddsTheMeanOverHeads) {
 TEST(ScorerWrapper, UnknownAndMisspelledInnerPartsAreRefused) {
   EXPECT_THROW(make_part<ScorerRegistry>("chunks", "{of: window_atention}"), InputError);
   EXPECT_THROW(make_part<ScorerRegistry>("chunks", "{of: {window_attention: {windw_tokens: 3}}}"), InputError);
+}
+
+TEST(ScorerWrapper, PassesOnWhatTheInnerScorerStates) {
+  const auto inner = make_part<ScorerRegistry>("accumulated_attention");
+  ASSERT_GT(inner->num_words(), 0);
+  for (const char* name : {"value_aware", "text_first", "graph", "fair"}) {
+    const auto outer = make_part<ScorerRegistry>(name, "{of: accumulated_attention}");
+    EXPECT_EQ(outer->num_words(), inner->num_words()) << name;
+    EXPECT_EQ(outer->resident_words(), inner->resident_words()) << name;
+    EXPECT_EQ(outer->comparable_across_heads(), inner->comparable_across_heads()) << name;
+  }
+  const FewTokens few{true, 1};
+  EXPECT_TRUE(make_part<ScorerRegistry>("value_aware", "{of: accumulated_attention}")->is_order_free(few));
+  EXPECT_FALSE(make_part<ScorerRegistry>("value_aware", "{of: key_diversity}")->is_order_free(few));
+  EXPECT_FALSE(make_part<ScorerRegistry>("value_aware", "{of: recency}")->keeps_latest());
+  EXPECT_TRUE(make_part<ScorerRegistry>("whitelist", "{of: {output_aware: {first_stage: of_budget}}, span_tokens: 4}")->marks_tokens());
 }
 
 TEST(Whitelist, ItsSpanStays) {

@@ -99,7 +99,7 @@ TEST(TokenSelect, BudgetCountsSinksAndNewestTokens) {
   for (const std::int32_t budget : {1, 7, 20, 39}) {
     Decode d({1, 4, 2, 8, 16}, 1, 40, 3);
     auto part = make_part<SelectorRegistry>("token_select");
-    part->set_budget(budget);
+    part->set_budget({budget});
     d.prefill(*part, 0);
     EXPECT_EQ(d.decode(*part, 0)[0].size(), static_cast<std::size_t>(budget));
   }
@@ -288,7 +288,7 @@ TEST(MpCache, SiftsLargeClustersThenSmallOnesAndSharesBetweenLayers) {
 TEST(MpCache, BudgetInTokensTakesThePlaceOfTheShare) {
   Decode d({4, 4, 2, 8, 16}, 1, 130, 3);
   auto part = make_part<SelectorRegistry>("mpcache", "{large_tokens: 8, small_tokens: 4}");
-  part->set_budget(60);
+  part->set_budget({60});
   d.prefill(*part, 2);
   const std::size_t n = d.decode(*part, 2)[0].size();
   EXPECT_LE(n, 60U);
@@ -432,7 +432,7 @@ TEST_P(EverySelector, BudgetOfTheWholeRowSelectsEverything) {
   auto part = make_part<SelectorRegistry>(GetParam().part, GetParam().parameters);
   d.window_tokens = GetParam().window;
   d.ids.assign(2, std::vector<std::int32_t>(200, 1));
-  part->set_budget(1000);
+  part->set_budget({1000});
   d.prefill(*part, 3);
   for (std::int32_t t = 0; t < 3; ++t)
     for (const auto& row : d.decode(*part, 3)) EXPECT_EQ(row.size(), static_cast<std::size_t>(d.tokens()));

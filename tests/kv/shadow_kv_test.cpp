@@ -126,7 +126,7 @@ TEST(ShadowKv, BudgetCountsChosenChunksAlone) {
   for (const std::int32_t budget : {128, 512, 1024}) {
     Decode d({1, 2, 2, 8, 16}, 1, 1606, 3);
     auto part = make_part<SelectorRegistry>("shadow_kv", "{}");
-    part->set_budget(budget);
+    part->set_budget({budget});
     d.prefill(*part, 0);
     const std::int32_t outliers = budget * 24 / 1024, end = 4 * 8 + 1606 % 8;
     EXPECT_EQ(d.decode(*part, 0)[0].size(), static_cast<std::size_t>(budget + 8 * outliers + end + 1)) << budget;

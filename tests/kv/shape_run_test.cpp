@@ -1,4 +1,4 @@
-#include "policies/kv/shape_run.h"
+#include "sim/kv_cost/shape_run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "sim/replay/replay.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"

@@ -1,4 +1,4 @@
-#include "policies/kv/step_ops.h"
+#include "sim/kv_cost/step_ops.h"
 
 #include <gtest/gtest.h>
 

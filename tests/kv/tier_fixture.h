@@ -13,7 +13,7 @@ inline bool large_budget_selects_everything(const std::string& part, const std::
   auto selector = make_part<SelectorRegistry>(part, parameters);
   Decode d({4, 6, 2, 8, 16}, 2, prompt, 11, true, selector->num_words());
   d.window_tokens = selector->needs().window_queries;
-  selector->set_budget(10 * prompt);
+  selector->set_budget({10 * prompt});
   d.prefill(*selector);
   for (std::int32_t t = 0; t < 3; ++t)
     for (const auto& row : d.decode(*selector))

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "tests/error_of.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"

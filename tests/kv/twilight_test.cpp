@@ -2,7 +2,8 @@
 
 #include <set>
 
-#include "policies/kv/selector/top_mass/top_mass.h"
+#include "policies/kv/selector/selector.h"
+#include "policies/kv/selector/top_mass_op.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

@@ -1,10 +1,10 @@
-#include "policies/kv/unpack_ops.h"
+#include "sim/kv_cost/unpack_ops.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"
 

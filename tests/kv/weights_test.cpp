@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "policies/kv/allocator/head_labels.h"
-#include "policies/kv/policy.h"
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/policy/policy.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "sim/replay/replay.h"
 #include "tests/error_of.h"
 #include "tests/kv/kv_fixture.h"

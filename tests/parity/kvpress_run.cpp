@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/record.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 #include "sim/replay/trace_observer.h"
 
 namespace kvlab {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/safetensors.h"
-#include "policies/kv/recipe.h"
+#include "policies/kv/recipe/recipe.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

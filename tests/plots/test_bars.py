@@ -59,8 +59,22 @@ class Comparison(FigureTest):
         first, second = self.axes("comparison")[:2]
         self.assertEqual((first.get_xscale(), first.get_xlabel()), ("log", "P99 TTFT (ms), log"))
         self.assertEqual((second.get_xscale(), second.get_xlabel()), ("linear", "P99 TPOT (ms)"))
-        for axis in (first, second):
-            self.assertTrue(all(p.get_window_extent().width > 1 for p in axis.patches[:3]), "a bar that cannot be seen")
+        self.assertTrue(all(p.get_window_extent().width > 1 for p in second.patches[:3]), "a bar that cannot be seen")
+        self.assertEqual((len(first.patches), list(first.lines[0].get_xdata())), (0, [80, 8000, 90]))  # points: a length has no meaning there
+
+    def test_a_search_shows_gpus_and_price_and_no_numbers_of_what_never_attains(self):
+        rows = self.write(["a100-80gb", "h100", "never"], search_replicas=[4, 2, None], gpus=[8, 4, 64], dollars_per_million_tokens=[2.0, 1.5, 30.0])
+        synthetic.write_csv(self.folder / "search.csv", "run probe rate_per_s slo_attainment_frac goodput_per_s attains varied value".split(),
+                            [[run, 1, "", share, 0, int(share > 0.9), "replicas", 4] for run, share in zip(rows["run"], (0.95, 1.0, 0.2))])
+        self.draw(write=False)
+        axes = self.axes("comparison")
+        self.assertEqual([a.get_xlabel().replace("\n", " ") for a in axes[:3]],
+                         ["Fewest replicas that attain the SLO (replicas)", "GPUs (number)", "Price (dollars per 1M tokens)"])
+        self.assertEqual([[t.get_text() for t in a.texts] for a in axes[:3]], [["4", "2", "none"], ["8", "4", "none"], ["2", "1.50", "none"]])
+        self.assertEqual([t.get_text() for t in axes[0].get_yticklabels()], ["A100 SXM 80GB", "H100 SXM 80GB", "never"])
+        text = (self.folder / "figures" / "summary.tex").read_text()
+        self.assertIn(r"fewest replicas & GPUs & \$ per 1M tokens &", text)
+        self.assertIn("never & -- & -- & -- &", text)
 
     def test_seconds_from_ten_on(self):
         self.write(["a", "b"], ttft_p99_ms=[9_999, 5_000], tpot_p99_ms=[10_000, 5_000])

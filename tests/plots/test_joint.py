@@ -12,6 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "plots"), str(HERE)]
 
 import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 import budgets  # noqa: E402
@@ -98,6 +99,43 @@ class JointCase(unittest.TestCase):
         figure = save.call_args.args[0]
         figure.canvas.draw()
         return figure
+
+
+class Marks(JointCase):
+    """Budgets at the marks, and any column as a metric."""
+
+    SERVED = (("full",), ("snapkv 128",), ("snapkv 512",), ("h2o 128",))
+
+    def test_marks_of_several_budgets_carry_them(self):
+        figure = self.figure(*self.pair(served=self.SERVED))
+        for axis in figure.axes:
+            self.assertEqual(sorted(t.get_text() for t in axis.texts if t.get_text().isdigit()), ["128", "128", "512"])
+        self.assertIn("Numbers at marks: the budget (tokens per layer and KV head).", " ".join(t.get_text().replace("\n", " ") for t in figure.texts))
+
+    def test_one_budget_is_in_the_note_alone(self):
+        figure = self.figure(*self.pair())
+        self.assertFalse(any(t.get_text().isdigit() for axis in figure.axes for t in axis.texts))
+        self.assertIn("equal budget: 128 tokens", figure.texts[-1].get_text().replace("\n", " "))
+
+    def with_columns(self, **values):
+        self.pair(served=self.SERVED)
+        path = self.top / "served" / "summary.csv"
+        pd.read_csv(path, dtype={"run": str}).assign(**values).to_csv(path, index=False)
+        settings.start(self.top / "served", ["figures.accuracy_serving.metric=[search_concurrency]"])
+        return [load.load(self.top / f) for f in ("graded", "served")]
+
+    def test_every_column_with_numbers_is_a_metric(self):
+        (axis,) = self.figure(*self.with_columns(search_concurrency=7)).axes
+        self.assertIn("Most users within the SLO (at the best load, users)", axis.get_xlabel().replace("\n", " "))
+        self.assertLessEqual(axis.get_xlabel().count("\n"), 1)
+
+    def test_a_policy_for_which_a_search_found_nothing_is_named(self):
+        found = joint_serving.joined(*self.with_columns(search_concurrency=[7.0 if i > 2 else None for i in range(12)]), "accuracy_serving")
+        self.assertEqual((len(found.points), found.notes[0]), (3, "No number of most users within the SLO: Full cache."))
+
+    def test_a_column_without_numbers_is_refused_by_name(self):
+        with self.assertRaisesRegex(load.ResultsError, "column 'search_concurrency' of summary.csv has no numbers here; columns with numbers: .*goodput_per_s"):
+            joint_serving.joined(*self.with_columns(search_concurrency=None), "accuracy_serving")
 
 
 class Joint(JointCase):

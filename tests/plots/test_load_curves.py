@@ -27,7 +27,10 @@ class Attainment(FigureTest):
         names, _ = self.draw(write=False)
         self.assertIn("attainment", names)
         (axis,) = self.axes("attainment")
-        self.assertEqual([list(axis.lines[0].get_xdata()), list(axis.lines[0].get_ydata())], [[1, 4, 8, 16], [100, 95, 20, 0]])
+        x, y = axis.lines[0].get_xdata(), axis.lines[0].get_ydata()
+        self.assertEqual([list(x[np.isfinite(x)]), list(y[np.isfinite(y)])], [[1, 4, 8, 16], [100, 95, 20, 0]])
+        self.assertEqual(np.isnan(x).sum(), 3, "probes that are far apart are not joined")
+        self.assertAlmostEqual(axis.get_xlim()[1], 1.03 * 12)  # twice the largest rate found
         self.assertTrue(any(list(line.get_ydata()) == [80, 80] for line in axis.lines), "no line at the share wanted")
 
     def test_lines_of_one_numeric_axis_are_chosen_by_name(self):
@@ -52,6 +55,13 @@ class Attainment(FigureTest):
         self.assertEqual(axis.get_xlabel(), "Replicas")
 
 
+class Pieces(unittest.TestCase):
+    def test_only_neighbours_are_joined(self):
+        x, y = load_curves.in_pieces([1, 2, 9, 10], [4, 3, 2, 1], 1.5)
+        self.assertEqual([str(v) for v in x], ["1.0", "2.0", "nan", "9.0", "10.0"])
+        self.assertEqual([str(v) for v in y], ["4.0", "3.0", "nan", "2.0", "1.0"])
+
+
 class RateSweep(FigureTest):
     def setUp(self):
         super().setUp()
@@ -66,7 +76,7 @@ class RateSweep(FigureTest):
         self.assertEqual([n for n in names if n.startswith("cdf_ttft")], ["cdf_ttft"])
         self.assertEqual([a.get_title() for a in self.axes("cdf_ttft")], [f"{r} req/s" for r in (1, 2, 4, 6, 8, 10)])
         self.assertEqual({len(a.lines) for a in self.axes("cdf_ttft")}, {4})
-        self.assertIn(f"comparison_rate_per_s_1: 4 of 6 values of {RATE} drawn", notes)
+        self.assertIn(f"comparison_rate_per_s_10: 4 of 6 values of {RATE} drawn, where lines differ most", notes)
         self.assert_labelled_with_units()
         self.assert_fits_a_column()
 

@@ -20,6 +20,8 @@ import accuracy  # noqa: E402
 import bars  # noqa: E402
 import fidelity  # noqa: E402
 import groups  # noqa: E402
+import layout  # noqa: E402
+import legends  # noqa: E402
 import load  # noqa: E402
 import names  # noqa: E402
 import plot  # noqa: E402
@@ -88,13 +90,15 @@ class Looks(unittest.TestCase):
 
     def test_one_long_label_leaves_the_others_their_columns(self):
         figure, _ = style.panels("legend", 1, 2)
-        labels = ["a long label of thirty letters", *"bcdefgh"]
-        self.assertEqual(style._legend_columns(figure, ["a long label of thirty letters " * 3, *"bcd"]), 1)
-        self.assertGreater(style._legend_columns(figure, labels), 1)
+        for first, columns in (("a long label of thirty letters " * 3, {1}), ("a long label of thirty letters", {2, 3, 4})):
+            drawn = legends.place(figure, legends.Plain([Line2D([], [])] * 8, [first, *"bcdefgh"]), str)
+            self.assertIn(drawn._ncols, columns)
+            self.assertLessEqual(drawn.get_window_extent().width, figure.bbox.width)
+            drawn.remove()
 
     def test_lines_of_a_note_are_no_wider_than_the_figure(self):
         figure, _ = style.panels("note", 1, 2)
-        text, _ = style._wrapped(figure, "iiii llll " * 20 + "MMMM WWWW " * 20, 6)
+        text, _ = layout.wrapped(figure, "iiii llll " * 20 + "MMMM WWWW " * 20, 6)
         probe = figure.text(0, 0, text, fontsize=6)
         self.assertLessEqual(probe.get_window_extent(figure.canvas.get_renderer()).width, figure.bbox.width)
 
@@ -102,7 +106,7 @@ class Looks(unittest.TestCase):
         def block(name, count):
             return [(Line2D([], []), f"{name}{i}") for i in range(count)]
 
-        columns, height = fidelity._legend_columns([block("small", 2), block("tall", 10), block("mid", 4)])
+        columns, height = legends.block_columns([block("small", 2), block("tall", 10), block("mid", 4)])
         self.assertEqual([[text for _, text in column][:1] for column in columns[:2]], [["tall0"], ["tall5"]])
         self.assertEqual(sorted(text for column in columns for _, text in column), sorted(t for b in (block("small", 2), block("tall", 10), block("mid", 4)) for _, t in b))
         self.assertTrue(all(len(column) <= height for column in columns))

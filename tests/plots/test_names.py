@@ -7,6 +7,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "plots"), str(HERE)]
 
+import yaml  # noqa: E402
+
 import names as naming  # noqa: E402
 import settings  # noqa: E402
 
@@ -17,6 +19,12 @@ class Names(unittest.TestCase):
         ids = {p.stem for p in (root / "kv" / "recipes").glob("*.yaml")}
         known, _ = naming.table()
         self.assertEqual(sorted(ids - set(known)), [], "recipes without a line in plots/names.yaml")
+
+    def test_hardware_has_the_names_of_its_profiles(self):
+        settings.start(Path("/nowhere"))
+        for path in (HERE.parents[1] / "profiles" / "hardware").glob("*.yaml"):
+            name = yaml.safe_load(path.read_text())["name"]
+            self.assertEqual(naming.shown(f"{path.stem}, tp 4"), f"{name}, TP 4")
 
     def test_names_of_different_policies_differ(self):
         known, _ = naming.table()

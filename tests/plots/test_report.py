@@ -3,7 +3,6 @@ Run: python3 tests/plots/test_report.py"""
 
 import contextlib
 import csv
-import importlib.util
 import io
 import json
 import shutil
@@ -73,17 +72,21 @@ class TheFile(ReportTest):
         (self.top / "link.html").symlink_to(self.folder / "report.html")
         self.assertIn("is a symbolic link", self.main(self.folder, "--out", self.top / "link.html")[1])
 
-    def test_a_missing_library_is_named_with_the_command(self):
-        with mock.patch.object(page, "_OWN", self.top), mock.patch.object(importlib.util, "find_spec", lambda name: None):
+    def test_a_missing_library_is_named(self):
+        with mock.patch.object(page, "_VENDOR", self.top):
             synthetic.write_runs(self.folder, {}, num_requests=5)
             heard = io.StringIO()
             with contextlib.redirect_stderr(heard):
                 self.assertEqual(report.main([str(self.folder)]), 2)
         self.assertEqual(
             heard.getvalue(),
-            "kvlab report: the report needs plotly.min.js of the Python package plotly, which is not installed: "
-            f"{sys.executable} -m pip install --no-deps --target {self.top} plotly\n",
+            f"kvlab report: {self.top}: has no plotly-VERSION.min.js, which ships with kvlab: check it out or install kvlab again\n",
         )
+
+    def test_the_library_ships_with_its_licence(self):
+        self.assertRegex(page.library()[:300], r"plotly\.js v\d+\.\d+\.\d+[\s\S]*Licensed under the MIT license")
+        licence = Path(page.__file__).parent / "vendor" / "plotly-LICENSE.txt"
+        self.assertIn("Plotly Technologies Inc.", licence.read_text())
 
     def test_a_page_that_is_too_large_has_fewer_requests_and_says_so(self):
         synthetic.write_runs(self.folder, {"scheduler": ["a", "b"]}, num_requests=400)
@@ -219,7 +222,7 @@ class Figures(ReportTest):
         found = self.figures()
         self.assertEqual(list(found), ["fidelity_bytes", "fidelity_attended", "fidelity_heads", "fidelity_steps"])
         self.assertEqual([o["name"] for o in found["fidelity_heads"]["options"]], ["budget tokens 128", "budget tokens 512"])
-        snapkv = next(t for t in found["fidelity_bytes"]["options"][0]["traces"] if t["name"] == "snapkv")
+        snapkv = next(t for t in found["fidelity_bytes"]["options"][0]["traces"] if t["name"] == "SnapKV")
         self.assertEqual((snapkv["x"], snapkv["y"]), ([0.128, 0.512], [0.84375, 0.960938]))
         shutil.rmtree(self.folder)
         synthetic.write_predictions(self.folder)
@@ -248,7 +251,7 @@ class Figures(ReportTest):
         found = self.figures()["search"]
         self.assertEqual(found["title"], "Search: SLO attainment at every number of replicas tried")
         (state,) = found["options"]
-        self.assertEqual([(t["name"], t["x"], t["y"]) for t in state["traces"]], [("orca", [1, 4], [0.5, 1])])
+        self.assertEqual([(t["name"], t["x"], t["y"]) for t in state["traces"]], [("Orca", [1, 4], [0.5, 1])])
         self.assertEqual(state["layout"]["xaxis"]["title"]["text"], "Replicas")
 
     def test_numbers_that_do_not_exist_are_null(self):

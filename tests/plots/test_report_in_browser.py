@@ -16,7 +16,6 @@ sys.path[:0] = [str(HERE.parents[1] / "python" / "kvlab" / "report"), str(HERE.p
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
-import page  # noqa: E402
 import report  # noqa: E402
 import synthetic  # noqa: E402
 from report_case import RATE, ReportTest  # noqa: E402
@@ -27,11 +26,7 @@ def chromium():
 
 
 def missing():
-    """The library or the browser that is not installed, with the remedy; "" where both are."""
-    try:
-        page.library()
-    except report.ResultsError as error:
-        return str(error)
+    """The remedy where there is no browser; "" where there is one."""
     return "" if chromium() else "no chromium: apt-get install chromium"
 
 
@@ -63,6 +58,7 @@ put("select-comparison", "1", "change");
 told.bars = document.getElementById("figure-comparison").data[0].x.length;
 told.lines = document.querySelectorAll("#figure-cdf_ttft .scatterlayer path.js-line").length;
 told.requests = rows("request-table");
+told.opens = cells("request-table", "E2E").map((cell) => parseFloat(cell.textContent.replaceAll(",", "")));
 put("request-client", "b", "change");
 told.client = rows("request-table");
 put("request-kind", "misses", "change");
@@ -72,6 +68,8 @@ put("request-kind", "all", "change");
 told.other = document.getElementById("compare-b").value;
 put("compare-a", "0", "change");
 put("compare-b", "2", "change");
+head("request-table", "request").click();
+head("request-table", "request").click();
 document.querySelectorAll("#request-table tbody tr")[3].click();
 told.number = document.getElementById("compare-request").value;
 told.verdict = document.querySelector("#compare-pair .verdict").textContent;
@@ -99,7 +97,6 @@ class InABrowser(ReportTest):
             "--host-resolver-rules=MAP * ~NOTFOUND",
             "--enable-logging=stderr",
             "--virtual-time-budget=20000",
-            
             "--dump-dom",
             f"file://{self.top / 'probed.html'}",
         ]
@@ -130,9 +127,10 @@ class InABrowser(ReportTest):
         np.testing.assert_allclose(told["order"], rows["ttft_p99_ms"].sort_values(ascending=False))
         self.assertEqual(told["columns"], len(rows.columns))
         self.assertEqual(
-            (told["timeline"], told["timelines"]), ("vllm_v1, rate_per_s 2", ["vllm_v1, rate_per_s 4", "vllm_v1, rate_per_s 2"])
+            (told["timeline"], told["timelines"]), ("vLLM V1, 2 req/s", ["vLLM V1, 4 req/s", "vLLM V1, 2 req/s"])
         )
         self.assertEqual((told["bars"], told["lines"], told["requests"], told["client"]), (4, 4, 30, 15))
+        self.assertEqual(told["opens"], sorted(told["opens"], reverse=True))
         self.check_requests(told)
         self.assertIn("./kvlab run e.yaml", told["provenance"])
 

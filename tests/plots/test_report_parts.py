@@ -4,6 +4,8 @@ import sys
 import unittest
 from pathlib import Path
 
+import pandas as pd
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import synthetic  # noqa: E402
@@ -52,7 +54,7 @@ class Parts(ReportTest):
         (figure,) = figures
         self.assertEqual([o["name"] for o in figure["options"]], ["Goodput within the SLO", "Output", "Mean time per output token"])
         goodput = {t["text"][0]: (t["x"], t["y"], t["error_x"]["array"][0] > 0) for t in figure["options"][0]["traces"]}
-        self.assertEqual(goodput, {"full": ([15], [1.0], True), "snapkv budget_tokens 128": ([25], [0.75], True)})
+        self.assertEqual(goodput, {"Full cache": ([15], [1.0], True), "SnapKV 128 tokens": ([25], [0.75], True)})
         self.assertIn("nothing was graded on it", figure["options"][0]["note"])
 
     def test_a_result_served_on_both_hosts_has_the_frontier(self):
@@ -79,7 +81,34 @@ class Parts(ReportTest):
         served = synthetic.write_runs(self.top / "served", {"scheduler": ["vllm_v1", "sarathi"]}, num_requests=20)
         figures = self.figures(graded, served)
         self.assertEqual(figures["cdf_ttft"]["title"][:7], "served:")
+        self.assertEqual([t["name"] for t in figures["cdf_ttft"]["options"][0]["traces"]], ["vLLM V1", "Sarathi"])
+
+    def test_names_and_units_are_those_of_the_figures(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["vllm_v1", "sarathi"], RATE: [2.0, 4.0]}, num_requests=20)
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        rows["e2e_p99_ms"] = [4000.0, 12000.0, 16000.0, 20000.0]
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        (self.folder / "resolved.yaml").write_text("figures: {all: {names: {sarathi: Ours}}}\n")
+        data = self.write().data()
+        figures = {f["key"]: f for f in data["figures"]}
+        self.assertEqual([t["name"] for t in figures["goodput"]["options"][0]["traces"]][:2], ["vLLM V1", "Ours"])
+        bars = next(o for o in figures["comparison"]["options"] if o["name"].startswith("P99 end-to-end"))
+        self.assertEqual(bars["name"], "P99 end-to-end latency (s)")
+        self.assertEqual(bars["traces"][0]["x"], [4, 12, 16, 20])
+        self.assertEqual(bars["traces"][0]["y"], ["vLLM V1, 2 req/s", "vLLM V1, 4 req/s", "Ours, 2 req/s", "Ours, 4 req/s"])
+        self.assertEqual([run["label"] for run in data["runs"]], bars["traces"][0]["y"])
+
+    def test_ids_with_one_name_stay_apart(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["vllm_v1", "sarathi"]}, num_requests=20)
+        (self.folder / "resolved.yaml").write_text("figures: {all: {names: {sarathi: Same, vllm_v1: Same}}}\n")
+        figures = {f["key"]: f for f in self.write().data()["figures"]}
         self.assertEqual([t["name"] for t in figures["cdf_ttft"]["options"][0]["traces"]], ["vllm_v1", "sarathi"])
+
+    def test_runs_that_keep_their_summary_name_the_key(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["vllm_v1"]}, num_requests=5)
+        (self.folder / "requests.csv").unlink()
+        (self.folder / "resolved.yaml").write_text("output: {keep: summary}\n")
+        self.assertIn("'output: {keep: summary}'; without this key", " ".join(self.write().data()["left_out"]))
 
     def test_many_bars_are_a_figure_for_each_rate(self):
         synthetic.write_runs(self.folder, {"scheduler": [f"s{i}" for i in range(15)], RATE: [2.0, 4.0, 6.0]}, num_requests=5)

@@ -73,11 +73,26 @@ class Settings(FigureTest):
         self.assertEqual([a.get_title() for a in self.axes("spread")[:3]], ["2 req/s", "4 req/s", "8 req/s"])
         self.assertEqual([len(a.lines) for a in self.axes("spread")[:3]], [2, 2, 2])
 
+    def test_a_whole_mapping_on_the_command_line(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["vllm_v0", "vllm_v1"]}, num_requests=10)
+        self.draw(write=False, overrides=["figures.all.draw=false", "figures.tail={metric: [ttft], draw: true, size: [3.4, 2.5]}"])
+        self.assertEqual((list(self.drawn), self.drawn["tail"].get_figwidth()), (["tail"], 3.4))
+
     def error_of(self, figures, *overrides):
         self.write(figures, {"scheduler": SCHEDULERS[2:4]})
         with self.assertRaises(load.ResultsError) as caught:
             self.draw(write=False, overrides=overrides)
         return str(caught.exception)
+
+    def test_columns_of_the_table(self):
+        self.write("summary: {metric: [goodput_per_s, ttft, tpot_p50_ms], statistic: p90}")
+        self.draw()
+        header = (self.folder / "figures" / "summary.tex").read_text().split(r"\toprule")[1].split(r"\midrule")[0]
+        self.assertEqual([cell.strip() for cell in header.replace("\\\\", "").split("&")][2:], ["Goodput (requests/s)", "P90 TTFT (ms)", "TPOT P50 (ms)"])
+        self.assertNotIn("summary", self.drawn)
+        self.write("summary: {metric: nosuch}")
+        with self.assertRaisesRegex(load.ResultsError, "figures.summary.metric: unknown 'nosuch'"):
+            self.draw()
 
     def test_what_does_not_exist_is_an_error_with_what_does(self):
         for figures, override, message in (
@@ -87,14 +102,23 @@ class Settings(FigureTest):
                 ("x: {metric: ttft, statistic: p42}", None, "figures.x.statistic: unknown 'p42'; known: cdf, max, mean, p50"),
                 ("x: {x: scheduler}", None, "figures.x: a figure of your own needs 'metric'"),
                 ("comparison: {only: [vllm_v2]}", None, "figures.comparison.only: unknown 'vllm_v2'; did you mean 'vllm_v1'?"),
+                ("", "figures.comparison={siz: 1}", "figures.comparison: unknown 'siz'; did you mean 'size'?"),
+                ("", "figures.comparison=5", "expected figures.NAME.KEY=VALUE"),
                 ("", "figures.comparison.siz=1", "figures.comparison: unknown 'siz'; did you mean 'size'?"),
                 ("", "figures.comparison.size=[1]", "figures.comparison.size: expected two numbers, [a, b]"),
                 ("", "comparison.size=[1,2]", "expected figures.NAME.KEY=VALUE"),
                 ("", "figures.comparison.format=svg", "figures.comparison.format: unknown 'svg'; known: pdf, pgf, png")):
             self.assertIn(message, self.error_of(figures, *([override] if override else [])))
 
+    def test_set_takes_mappings(self):
+        settings._given.clear()
+        for text in ("figures.comparison={size: [7, 3], names: {a: A}}", "figures={tail: {metric: ttft}}", "figures.comparison.names.b=B"):
+            for name, found in settings._read_override(text).items():
+                settings._add(name, found)
+        self.assertEqual(settings._given, {"comparison": {"size": [7.0, 3.0], "names": {"a": "A", "b": "B"}}, "tail": {"metric": ["ttft"]}})
+
     def test_keys_are_those_that_the_program_knows(self):
-        source = (HERE.parents[1] / "app" / "runs" / "figure_settings.cpp").read_text()
+        source = (HERE.parents[1] / "app" / "runs" / "report" / "figure_settings.cpp").read_text()
         for key in (*settings.LOOK, *settings.DATA, *settings.JOIN):
             self.assertIn(f'"{key}"', source)
 

@@ -79,7 +79,7 @@ class ManyRuns(FigureTest):
         self.assert_fits_a_column(["comparison"])
 
     def test_lines_past_the_limit_are_counted(self):
-        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 3100, 100))}, num_requests=10)
+        synthetic.write_runs(self.folder, {"scheduler": [f"policy_{i:02}" for i in range(30)]}, num_requests=10)
         _, notes = self.draw(write=False)
         self.assertIn("cdf_ttft: 12 of 30 lines drawn", notes)
 
@@ -111,7 +111,7 @@ class LeftOut(FigureTest):
     """Notes on stderr."""
 
     def test_figures_of_which_the_same_is_said_share_a_line(self):
-        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 3100, 100))}, num_requests=10)
+        synthetic.write_runs(self.folder, {"scheduler": [f"policy_{i:02}" for i in range(30)]}, num_requests=10)
         (self.folder / "timeline.csv").unlink()
         heard = io.StringIO()
         with contextlib.redirect_stderr(heard), mock.patch.object(Figure, "savefig"):
@@ -119,7 +119,7 @@ class LeftOut(FigureTest):
         self.assertEqual(heard.getvalue().splitlines()[:-1], ["  cdf_ttft and 2 more: 12 of 30 lines drawn", "  comparison: 24 of 30 lines drawn"])
 
     def test_they_are_printed_after_a_run(self):
-        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 3100, 100))}, num_requests=10)
+        synthetic.write_runs(self.folder, {"scheduler": [f"policy_{i:02}" for i in range(30)]}, num_requests=10)
         for file in ("timeline", "requests"):
             (self.folder / f"{file}.csv").unlink()
         door = test_front_door.FrontDoor("kvlab")

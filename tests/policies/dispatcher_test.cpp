@@ -21,7 +21,7 @@ std::uint32_t route(Dispatcher& dispatcher, FakeFleet fleet, std::uint64_t numbe
 
 TEST(Dispatchers, SayWhetherTheyReadLoad) {
   for (const char* name : {"random", "round_robin"}) EXPECT_FALSE(make_dispatcher(name)->reads_load()) << name;
-  for (const char* name : {"least_outstanding", "least_kv", "power_of_two", "prefix_affinity"})
+  for (const char* name : {"least_outstanding", "least_kv", "least_tokens", "power_of_two", "prefix_affinity"})
     EXPECT_TRUE(make_dispatcher(name)->reads_load()) << name;
 }
 
@@ -93,6 +93,18 @@ TEST(LeastKvDispatcher, ComparesSharesTiesToTheFirst) {
   EXPECT_EQ(route(*dispatcher, fleet, 0), 1U);  // 0.30, 0.25, 0.40
   fleet.loads[1].used_blocks = 60;
   EXPECT_EQ(route(*dispatcher, fleet, 1), 0U);  // 0.30 twice
+}
+
+TEST(LeastTokensDispatcher, CountsTokensThenRequests) {
+  FakeFleet fleet(3);
+  const auto dispatcher = make_dispatcher("least_tokens");
+  fleet.tokens = {900, 300, 300};
+  fleet.loads[0].running = 1;
+  fleet.loads[1].running = 7;
+  fleet.loads[2].waiting = 6;
+  EXPECT_EQ(route(*dispatcher, fleet, 0), 2U);  // 300 twice: 6 requests are fewer than 7
+  fleet.tokens[2] = 301;
+  EXPECT_EQ(route(*dispatcher, fleet, 1), 1U);
 }
 
 // Among n replicas with loads 0, 1, 2, 3 the k-th least loaded is chosen when it is drawn with a more loaded one: of 6 pairs replica 0 wins

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/ceil_div.h"
+#include "base/config/params.h"
 #include "base/error.h"
-#include "base/params.h"
 #include "policies/dispatcher/dispatcher.h"
 
 // A fleet that tests of dispatchers make up: every number is a member.
@@ -69,6 +69,7 @@ struct FakeFleet final : FleetView {
   std::vector<ReplicaLoad> loads;  // of 100 blocks each
   std::vector<Roles> stages;
   std::vector<std::int64_t> cached, queued;
+  std::vector<std::int64_t> tokens;  // empty: 0
   std::vector<std::int64_t> stored;  // empty: there is no store
   std::vector<FakeQueues> queues;
   std::uint64_t asked = 0;
@@ -92,6 +93,7 @@ struct FakeFleet final : FleetView {
   [[nodiscard]] Roles roles(ReplicaId replica) const override { return stages[index(replica)]; }
   [[nodiscard]] std::uint64_t num_asked() const override { return asked; }
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override { return loads[index(replica)]; }
+  [[nodiscard]] std::int64_t total_tokens(ReplicaId replica) const override { return tokens.empty() ? 0 : tokens[index(replica)]; }
   [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override { return cached[index(replica)]; }
   [[nodiscard]] bool has_store(ReplicaId /*replica*/) const override { return !stored.empty(); }
   [[nodiscard]] std::int64_t stored_tokens(ReplicaId replica) const override { return stored.empty() ? 0 : stored[index(replica)]; }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "tests/error_of.h"
 
 namespace kvlab {

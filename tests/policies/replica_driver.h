@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "policies/block_cache/block_cache.h"
 #include "policies/kv/footprint.h"
 #include "policies/scheduler/layer_ranges.h"

@@ -163,8 +163,8 @@ TEST(VllmV0Scheduler, RequestsWithBlocksDoNotWaitForSwappedOnes) {
   EXPECT_EQ(d.step(), "0:12 1:8");
   EXPECT_EQ(d.step(), "");
   EXPECT_EQ(d.copies_out().size(), 1U);
-  ASSERT_EQ(d.state().handover().exports().size(), 1U);
-  d.state().rejoin(RequestId{d.state().handover().exports().begin()->first}, kStart);
+  ASSERT_EQ(d.state().transits().all().size(), 1U);
+  d.state().rejoin(RequestId{d.state().transits().all().begin()->first}, kStart);
   EXPECT_EQ(d.step(), "0:1");
   EXPECT_EQ(d.step(), "0:1");
   EXPECT_EQ(d.step(), "");

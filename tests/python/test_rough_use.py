@@ -5,6 +5,8 @@ import copy
 import enum
 import gc
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 import unittest
@@ -48,6 +50,72 @@ class Scheduler:
                 return
             view.admit(request)
             plan.add(request, tokens)
+
+
+ONE_CALL = """
+import sys, kvlab
+experiment = {"name": "race", "model": "llama-3.1-8b", "hardware": "l40s", "scheduler": "vllm_v1", "trace": {"generate": {
+    "requests": int(sys.argv[1]), "arrival": {"poisson": {"rate_per_s": 6}}, "prompt_tokens": 100, "output_tokens": 5}}}
+try:
+    print(kvlab.run(experiment, out="same", quiet=True, jobs=1, force=True).summary.requests.iloc[0])
+except kvlab.InputError as error:
+    print(error)
+"""
+
+
+class OneFolder(Policies):
+    """Calls that write to the same folder at the same time."""
+
+    def one_call(self, requests, found):
+        experiment = small(name="race")
+        experiment["trace"]["generate"]["requests"] = requests
+        try:
+            found.append((requests, int(kvlab.run(experiment, out="same", quiet=True, jobs=1, force=True).summary.requests.iloc[0])))
+        except kvlab.InputError as error:
+            found.append((requests, str(error)))
+
+    def check(self, found):
+        own = [asked for asked, got in found if got == asked]
+        self.assertTrue(own)
+        for asked, got in found:
+            if got != asked:
+                self.assertRegex(str(got), "another kvlab is writing there|another sweep was run there since")
+
+    def test_threads_get_their_own_results_or_are_refused(self):
+        found = []
+        for _ in range(10):
+            threads = [threading.Thread(target=self.one_call, args=(n, found)) for n in (11, 22, 33, 44)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(len(found), 40)
+        self.check(found)
+        self.assertEqual([p.name for p in Path(".").iterdir() if ".new" in p.name], [])
+
+    def test_so_do_processes(self):
+        calls = [(n, subprocess.Popen([sys.executable, "-c", ONE_CALL, str(n)], stdout=subprocess.PIPE, text=True)) for n in (11, 22, 33, 44)]
+        texts = [(n, call.communicate()[0].strip()) for n, call in calls]
+        self.check([(n, int(text) if text.isdigit() else text) for n, text in texts])
+
+    def test_a_table_of_a_later_sweep_is_refused(self):
+        first = kvlab.run(small(name="race"), out="same", quiet=True)
+        self.assertEqual(first.summary.requests.iloc[0], 30)
+        second = kvlab.run(small(name="race", scheduler="orca"), out="same", quiet=True)
+        self.assertEqual(first.summary.requests.iloc[0], 30)
+        with self.assertRaisesRegex(kvlab.InputError, "another sweep was run there since: kvlab.load"):
+            first.requests
+        self.assertEqual(len(second.requests), 30)
+
+    def test_an_experiment_with_an_error_has_its_file(self):
+        with self.assertRaisesRegex(kvlab.InputError, "results/race.yaml:"):
+            kvlab.run(small(name="race", no_such_key=1), quiet=True)
+        self.assertIn("no_such_key", Path("results/race.yaml").read_text())
+
+    def test_limits_that_are_not_met_are_warnings(self):
+        with self.assertWarnsRegex(RuntimeWarning, "ttft_p99_ms .* > 0.001"):
+            results = kvlab.run(small(name="gate", expect={"ttft_p99_ms": {"max": 0.001}}), quiet=True)
+        self.assertEqual(list(results.table("expectations").met), [False])
 
 
 class Exceptions(Policies):

@@ -6,7 +6,7 @@
 #include <deque>
 #include <memory>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "policies/block_cache/block_cache.h"
 #include "tests/memory_run.h"
 
@@ -35,7 +35,7 @@ class FixedDevice final : public Device {
   }
   void attach(ReplicaState&, const Scheduler&) override {}
   void on_receive(const TraceRequest&, RequestId) override { ++received_; }
-  void on_event(const RequestEventRecord& event) override { events_.push_back(event.event); }
+  void on_event(const EventRecord& event) override { events_.push_back(event.event); }
   Picoseconds copy(const SwapCopy&, Picoseconds at) override { return at; }
   bool begin(InFlightStep& step, Picoseconds at) override {
     const Picoseconds start = std::max(free_at_, at);

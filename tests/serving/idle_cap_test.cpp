@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 
-#include "base/params.h"
+#include "base/config/params.h"
 #include "policies/block_cache/block_cache.h"
 #include "serving/fleet.h"
 #include "tests/memory_run.h"

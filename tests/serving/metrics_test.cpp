@@ -40,6 +40,21 @@ TEST(LogHistogram, QuantilesAreWithinAFifthOfAPercent) {
 }
 
 // Fast-forward needs this: a progression added at once equals its members added one by one.
+TEST(LogHistogram, ARunCountsLikeItsMembers) {
+  LogHistogram one_by_one, in_runs;
+  {
+    HistogramRun run(in_runs);
+    for (const std::int64_t value : {0, 0, 7, 7, 7, 5000, 7, 90, 90}) {
+      one_by_one.add(value);
+      run.add(value);
+    }
+  }
+  EXPECT_EQ(in_runs.count(), 9U);
+  EXPECT_EQ(in_runs.max(), 5000);
+  EXPECT_DOUBLE_EQ(in_runs.mean(), one_by_one.mean());
+  for (const double frac : {0.0, 0.2, 0.5, 0.9, 1.0}) EXPECT_DOUBLE_EQ(in_runs.quantile(frac), one_by_one.quantile(frac)) << frac;
+}
+
 TEST(LogHistogram, ProgressionsCountLikeTheirMembers) {
   for (std::uint64_t i = 0; i < 500; ++i) {
     const auto draw = [&](std::uint64_t step) { return Draw{4, Purpose::kTest, i, step, 0}; };

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/config/params.h"
 #include "base/error.h"
-#include "base/params.h"
 
 namespace kvlab {
 namespace {

@@ -31,6 +31,31 @@ TEST(RooflineCost, OneDecodeStepByHand) {
   EXPECT_EQ(step.of(Footing::kRoofline).count(), step.total.count());  // nothing here was measured
 }
 
+// 2 layers, 8 tokens, 2 of 4 experts each: 16 pairs of 16 values of 2 bytes, at a byte per picosecond.
+TEST(RooflineCost, HiddenValuesOfExpertsCrossTheMemoryHoweverTheyAreCut) {
+  const TempFolder folder;
+  const auto linear = [&](const std::string& keys, int tp) {
+    const std::string card = kTinyCard + keys;
+    const std::string experiment =
+        "model: " + folder.write("m.yaml", std::string(kTinyModel) + "num_local_experts: 4\nnum_experts_per_tok: 2\n") +
+        "\nhardware: " + folder.write("card.yaml", card) + "\nparallel: {tp: " + std::to_string(tp) + "}\n";
+    return make_cost_model(setup_of(experiment))->step(decode_shape(8, 8)).of(CostPart::kExperts).count();
+  };
+  for (const int tp : {1, 2}) {
+    const std::int64_t once = linear("experts_passes: 1\n", tp), thrice = linear("experts_passes: 3\n", tp);
+    EXPECT_NEAR(static_cast<double>(thrice - once), 2 * 2 * 16 * 16 * 2, 2) << tp;
+  }
+  const std::int64_t fast = linear("experts_passes: 1\n", 1), half = linear("experts_passes: 1\nexperts_bandwidth_frac: 0.5\n", 1);
+  const double weights = 4 * (1 - 1.0 / 256) * 3 * 16 * 32 * 2;  // of the experts that are expected to run
+  EXPECT_NEAR(static_cast<double>(half - fast), 2 * weights, 4);
+}
+
+TEST(RooflineCost, AnL2CacheOf50BytesIsRefused) {
+  const TempFolder folder;
+  const std::string message = error_of([&] { static_cast<void>(setup_of(tiny(folder, std::string(kTinyCard) + "l2_bytes: 50\n"))); });
+  EXPECT_THAT(message, ::testing::HasSubstr("50 MiB is 52428800"));
+}
+
 TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
   const TempFolder folder;
   const std::string slow =

@@ -24,7 +24,7 @@ struct StepLog final : RunSink {
     lines.push_back(fmt::format("{} {:.3f}{} free {} waiting {}", s.number, static_cast<double>(ns(to_time(s.start))) * 1e-6, entries,
                                 state.free_blocks(), s.usage.waiting));
   }
-  void event(const RequestEventRecord& e) override {
+  void event(const EventRecord& e) override {
     const char* what = nullptr;
     switch (e.event) {
       case RequestEvent::kPreempted:

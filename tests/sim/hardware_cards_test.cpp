@@ -1,10 +1,13 @@
 // Hardware files are read once for each process: again only where a text has changed.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <vector>
 
+#include "base/read_file.h"
 #include "base/usage.h"
+#include "sim/cost/hardware_keys.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
@@ -68,6 +71,33 @@ TEST_F(HardwareCards, RunsOfASweepLoadItTogether) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(found, std::vector<double>(8, 4e6));
+}
+
+std::string default_text(const HardwareKey::Default& absent) {
+  if (absent.is_required) return "required";
+  if (absent.of == nullptr) return fmt::format("{:.3g}", absent.value);
+  return (absent.value == 1 ? "" : fmt::format("{:.3g} x ", absent.value)) + absent.of;
+}
+
+TEST(HardwareKeys, AreInTheReadmeOfProfiles) {
+  const std::string readme = read_file(std::string(KVLAB_SOURCE_DIR) + "/profiles/README.md", "text");
+  for (const HardwareKey& key : hardware_keys()) {
+    const std::string row = fmt::format("\n| `{}` | {} | {:.3g} to {:.3g} | {} | {} |\n", key.key, key.unit, key.min, key.max,
+                                        default_text(key.absent), key.text);
+    EXPECT_NE(readme.find(row), std::string::npos) << row;
+  }
+}
+
+TEST(HardwareKeys, EachSetsItsField) {
+  const TempFolder folder;
+  for (const HardwareKey& key : hardware_keys()) {
+    const double given = key.max == 1 ? 0.5 : key.min < 1e9 ? 1e9 < key.max ? 2e9 : key.max / 2 : 4e12;
+    std::string card = "source: made up\n";
+    for (const HardwareKey& other : hardware_keys())
+      if (other.absent.is_required && other.key != key.key) card += fmt::format("{}: {}\n", other.key, std::int64_t{1} << 40);
+    folder.write("card.yaml", card + fmt::format("{}: {:.17g}\n", key.key, given));
+    EXPECT_EQ(hardware_value(load_hardware_spec(folder.file("card.yaml"), folder.path()), key.key), given) << key.key;
+  }
 }
 
 }  // namespace

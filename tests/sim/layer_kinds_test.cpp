@@ -58,6 +58,58 @@ TEST(LatentAttention, ADecodeStepByHand) {
   EXPECT_EQ(longer.bytes - step.bytes, 2 * 10 * 10 * 2);
 }
 
+// An index of 2 heads of 8 channels, whose cached keys have 8 + 4 bytes, chooses 4 tokens.
+const std::string kTinySparse = [] {
+  std::string text = kTinyLatent;
+  text.replace(text.find("deepseek_v2"), 11, "deepseek_v32");
+  text.replace(text.find("q_lora_rank: null"), 17, "q_lora_rank: 8");
+  return text + "index_n_heads: 2\nindex_head_dim: 8\nindex_topk: 4\n";
+}();
+
+TEST(SparseAttention, OnlyTheIndexSeesLongerTexts) {
+  const TempFolder folder;
+  const CostSetup setup = tiny(folder, kTinySparse);
+  const auto cost = make_cost_model(setup);
+  const StepCost step = cost->step(decode_rows(*cost, {9})), longer = cost->step(decode_rows(*cost, {19}));
+  EXPECT_EQ(longer.flops - step.flops, 2 * 10 * 2 * 2 * 8);
+  EXPECT_EQ(longer.bytes - step.bytes, 2 * 10 * 12);
+  const StepCost two = cost->step(decode_rows(*cost, {1})), three = cost->step(decode_rows(*cost, {2}));
+  EXPECT_EQ(three.bytes - two.bytes, 2 * (12 + 10 * 2));  // below four tokens latent attention sees one more
+  EXPECT_EQ(kv_bytes_per_token(setup.model), 2 * (10 * 2 + 12));
+}
+
+// Six tokens: 1 + 2 + 3 + 4 + 4 + 4 pairs in the latent space, and 21 of the index.
+TEST(SparseAttention, APromptByHand) {
+  const TempFolder folder;
+  const auto cost = make_cost_model(tiny(folder, kTinySparse));
+  const StepCost six = prompt(*cost, {6, 0}), five = prompt(*cost, {5, 0});
+  const std::int64_t attention = 2 * 4 * 4 * (2 * 8 + 2) + 2 * 6 * 2 * 8, up = 2 * 4 * (4 + 4) * 8;
+  const std::int64_t down = 2 * 16 * (8 + 10), queries = 2 * 8 * 24, out = 2 * 16 * 16, index = 2 * 16 * (8 + 2) + 2 * 8 * 16;
+  const std::int64_t mlp = 2 * 3 * 16 * 32;
+  const std::int64_t products = 2 * (attention + up + down + queries + out + index + mlp);
+  EXPECT_NEAR(static_cast<double>(six.flops - five.flops), static_cast<double>(products), 0.1 * static_cast<double>(products));
+}
+
+// A layer of Mamba-2 with 4 heads of 8 channels and a state of 4, one of attention, one MLP; none of them has another part.
+TEST(StateSpaceLayers, LayersHaveOnePart) {
+  const TempFolder folder;
+  const CostSetup setup =
+      tiny(folder,
+           "model_type: nemotron_h\nhidden_size: 16\nnum_hidden_layers: 3\nnum_attention_heads: 4\nnum_key_value_heads: 2\n"
+           "head_dim: 4\nhybrid_override_pattern: M*-\nmamba_num_heads: 4\nmamba_head_dim: 8\nssm_state_size: 4\nn_groups: 2\n"
+           "conv_kernel: 4\nintermediate_size: 32\nvocab_size: 64\ntorch_dtype: float16\n");
+  const ModelSpec& m = setup.model;
+  const std::int64_t inner = 4 * 8, convolved = inner + 2 * 2 * 4;
+  const std::int64_t mamba = 16 * (inner + convolved + 4) + convolved * (4 + 1) + 3 * 4 + inner + inner * 16;
+  const std::int64_t attention = 16 * (4 + 2 * 2) * 4 + 16 * 16, mlp = 2 * 16 * 32, norms = 4 * 16;
+  EXPECT_EQ(total_parameters(m), mamba + attention + mlp + norms + 2 * 64 * 16);
+  EXPECT_EQ(kv_bytes_per_token(m), 2 * 2 * 4 * 2);
+  EXPECT_EQ(m.linear.state_bytes(1, 2), 4 * 8 * 4 * 4 + 3 * convolved * 2);
+  const auto cost = make_cost_model(setup);
+  const StepCost step = cost->step(decode_rows(*cost, {9})), longer = cost->step(decode_rows(*cost, {19}));
+  EXPECT_EQ(longer.bytes - step.bytes, 10 * 16 * 2);  // the state does not grow
+}
+
 TEST(LatentAttention, APromptIsExpanded) {
   const TempFolder folder;
   const auto cost = make_cost_model(tiny(folder, kTinyLatent));

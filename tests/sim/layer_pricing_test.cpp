@@ -27,7 +27,9 @@ class LayeredCost final : public CostModel {
   }
   DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
   [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
-  void stage_times(const StepShape&, std::vector<Picoseconds>&) override {}
+  void stage_times(const StepShape& shape, std::vector<Picoseconds>& times) override {
+    times.assign(static_cast<std::size_t>(stages_), step(shape).total / stages_);
+  }
   [[nodiscard]] int num_layers() const override { return kLayers; }
   [[nodiscard]] int num_stages() const override { return stages_; }
   double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
@@ -161,6 +163,19 @@ TEST(LayerPricing, PassesOfAPolicyMayEndEarly) {
   EXPECT_EQ(p.price(step), without + 5 * layer);
   step.policy.passes = {{200, 40}};
   EXPECT_EQ(p.price(step), without + 48 * layer + 500 + 4 * 200);
+}
+
+TEST(LayerPricing, PassesOfAPolicyGoThroughTheStagesOfAPipeline) {
+  Pricer p(2);
+  InFlightStep step;
+  step.entries = {entry(1, 50)};
+  step.policy.passes = {{200, 40}, {200, 40}};
+  const std::int64_t whole = p.price(step);
+  std::vector<Picoseconds> times;
+  p.pricer.stage_times(times);
+  ASSERT_EQ(times.size(), 2U);
+  EXPECT_NEAR(static_cast<double>(times[0].count()), static_cast<double>(whole) / 2, 1);
+  EXPECT_NEAR(static_cast<double>((times[0] + times[1]).count()), static_cast<double>(whole), 1);
 }
 
 TEST(LayerPricing, OperationsOfAPolicyCountOnce) {

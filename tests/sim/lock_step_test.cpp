@@ -121,6 +121,41 @@ TEST(LockStep, ArrivalsGoToTheLeastFourTimesWaitingPlusRunning) {
   EXPECT_EQ(run(group_setup("vllm_v1", kEager), requests).ranks(), (std::vector<std::uint32_t>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 1, 0}));
 }
 
+std::vector<std::uint32_t> ranks_by(LoadBalance balance, const std::vector<TraceRequest>& requests) {
+  SimSetup setup = group_setup("vllm_v1", kEager);
+  setup.load_balance = balance;
+  return run(setup, requests).ranks();
+}
+
+// A long prompt and short ones at once. By requests the ranks alternate. By tokens (all queued) the ranks have, before each prompt,
+// (0, 0) (1000, 0) (1000, 10) (1000, 30) (1000, 60) (1000, 1060): the shorts go to rank 1 until it has more, and the last to rank 0.
+TEST(LockStep, LoadIsBalancedByTokensOrRequests) {
+  std::vector<TraceRequest> requests;
+  for (const int prompt : {1000, 10, 20, 30, 1000, 5}) requests.push_back(request_at(0, prompt, 2));
+  using Ranks = std::vector<std::uint32_t>;
+  EXPECT_EQ(ranks_by(LoadBalance::kTotalTokens, requests), (Ranks{0, 1, 1, 1, 1, 0}));
+  for (const LoadBalance balance : {LoadBalance::kVllm, LoadBalance::kTotalRequests, LoadBalance::kRoundRobin})
+    EXPECT_EQ(ranks_by(balance, requests), (Ranks{0, 1, 0, 1, 0, 1}));
+}
+
+// Prompts of 1,000 and 10 run when the others come. In blocks of 16 rank 0 uses 63 or more and rank 1 two at most, so four prompts of 100
+// go to rank 1: 32 + 400 tokens at most are below 1,008. By requests they alternate, since both ranks run one.
+TEST(LockStep, TokensOfRunningRequestsAreThoseOfTheirBlocks) {
+  std::vector<TraceRequest> requests = {request_at(0, 1000, 50), request_at(0, 10, 50)};
+  for (int i = 0; i < 4; ++i) requests.push_back(request_at(0.04, 100, 2));
+  EXPECT_EQ(ranks_by(LoadBalance::kTotalTokens, requests), (std::vector<std::uint32_t>{0, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(ranks_by(LoadBalance::kTotalRequests, requests), (std::vector<std::uint32_t>{0, 1, 0, 1, 0, 1}));
+}
+
+// 4 x waiting + running: rank 0 runs five, so its (5) exceeds one that waits on rank 1 (4). waiting + running: (5) exceeds 0 to 4.
+TEST(LockStep, WaitingRequestsCountOnceByTotalRequests) {
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < 9; ++i) requests.push_back(request_at(0, 10, i % 2 == 0 ? 100 : 1));
+  for (const double us : {17.0, 17.5, 18.0, 18.5, 19.0}) requests.push_back(request_at(us * 1e-3, 10, 5));
+  const std::vector<std::uint32_t> ranks = ranks_by(LoadBalance::kTotalRequests, requests);
+  EXPECT_EQ(std::vector(ranks.begin() + 9, ranks.end()), (std::vector<std::uint32_t>{1, 1, 1, 1, 1}));
+}
+
 TEST(LockStep, LimitsArePerRank) {
   SimSetup setup = group_setup("vllm_v1", "{max_num_seqs: 1, budget_tokens: 60, async_scheduling: false, largest_graph_tokens: 0}");
   setup.memory.num_blocks = 4;  // of 16 tokens: one such request

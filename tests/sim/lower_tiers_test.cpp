@@ -1,7 +1,7 @@
 // Transfers from lower tiers: places, and the computation beside which they run.
 #include <gtest/gtest.h>
 
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
@@ -103,7 +103,7 @@ class OffloadedDecode : public ::testing::Test {
   std::unique_ptr<CostModel> cost_ = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: a100-80gb\n"));
 };
 
-// Published: InfiniGen 3 x, ShadowKV 3 x, SpeCache 4.6 x, LeoAM 3.5 x, each in another setting and over another baseline.
+// PublishedModel: InfiniGen 3 x, ShadowKV 3 x, SpeCache 4.6 x, LeoAM 3.5 x, each in another setting and over another baseline.
 TEST_F(OffloadedDecode, ChosenTokensAreFasterThanAll) {
   for (const std::int32_t rows : {1, 8}) {
     const double all = ms("full_offload", rows), resident = ms("full", rows);

@@ -1,10 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/config/spec_file.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_spec.h"
+#include "sim/cost/weight_scheme.h"
 #include "tests/sim/cost_support.h"
 #include "tests/sim/published_models.h"
+#include "tests/sim/recent_models.h"
 
 namespace kvlab {
 namespace {
@@ -28,7 +31,7 @@ std::string error_with(const std::string& keys) {
 }
 
 TEST(ModelConfigs, WeightsAndKvAreThePublishedOnes) {
-  for (const Published& model : kPublished) {
+  for (const PublishedModel& model : kPublished) {
     SCOPED_TRACE(model.name);
     ASSERT_NO_THROW(spec_of(model.keys)) << error_with(model.keys);
     const ModelSpec m = spec_of(model.keys);
@@ -38,9 +41,25 @@ TEST(ModelConfigs, WeightsAndKvAreThePublishedOnes) {
   }
 }
 
+// Publishers round: 2 % of the total, and of the active parameters, which some count without embeddings, 12 %.
+TEST(ModelConfigs, RecentFamiliesHaveTheirPublishedSize) {
+  for (const Recent& model : recent_models()) {
+    SCOPED_TRACE(model.name);
+    ASSERT_NO_THROW(spec_of(model.keys)) << error_with(model.keys);
+    const ModelSpec m = spec_of(model.keys);
+    EXPECT_NEAR(static_cast<double>(total_parameters(m)) * 1e-9, model.total, 0.02 * model.total);
+    if (model.active > 0) {
+      EXPECT_NEAR(static_cast<double>(active_parameters(m)) * 1e-9, model.active, 0.12 * model.active);
+    }
+    EXPECT_EQ(kv_bytes_per_token(m), model.kv_bytes);
+  }
+}
+
 TEST(ModelConfigs, EveryFamilyHasAPublishedConfig) {
-  std::string all;
-  for (const Published& model : kPublished) all += model.keys;
+  // Without a published count that could be checked here; sums over the layers of their configs.
+  std::string all = "\"muse_glimmer_text\" \"nemotron-nas\" \"glm5_next_text\" \"lfm2_moe\" \"hy_v3\"";
+  for (const Recent& model : recent_models()) all += model.keys;
+  for (const PublishedModel& model : kPublished) all += model.keys;
   for (const std::string& family : family_names())
     EXPECT_TRUE(all.find("\"" + family + "\"") != std::string::npos || all.find("\"" + family + "_text\"") != std::string::npos) << family;
 }
@@ -250,21 +269,25 @@ TEST(ModelConfigs, WhatIsNotPricedIsRefusedByName) {
       {R"("model_type": "minimax_m2", "qk_norm_type": "per_head")", "'qk_norm_type' = per_head is not priced for minimax_m2"},
       {R"("model_type": "llama", "kv_lora_rank": 512)", "'kv_lora_rank' = 512 is not understood for llama"},
       {R"("model_type": "deepseek_v3", "index_topk": 2048)", "'index_topk' = 2048 is not understood for deepseek_v3"},
-      {R"("model_type": "deepseek_v32")", "model_type 'deepseek_v32' is not priced: its sparse attention"},
+      {R"("model_type": "deepseek_v41_text")", "model_type 'deepseek_v41_text' is not priced: its layers that share caches"},
+      {R"("model_type": "nemotron_h", "num_hidden_layers": 2, "hybrid_override_pattern": "MX")", "has a letter that is none of M, *, -, E"},
+      {R"("model_type": "nemotron_h", "num_hidden_layers": 3, "hybrid_override_pattern": "M*")", "has 2 layers, num_hidden_layers is 3"},
+      {R"("model_type": "deepseek_v4", "compress_ratios": [4, 128])", "an entry for each of 43 layers"},
+      {R"("model_type": "glm_moe_dsa", "index_new": 3)", "'index_new' = 3 is not understood for glm_moe_dsa"},
       {R"("model_type": "mamba2")", "model_type 'mamba2' is not priced: its linear-attention or state-space layers"},
       {R"("model_type": "bert")", "model_type 'bert' is not priced: an encoder has no KV cache"},
       {R"("model_type": "t5")", "model_type 't5' is not priced: encoder-decoder models are not priced"},
       {R"("model_type": "llama", "is_encoder_decoder": true)", "'is_encoder_decoder' = true is not priced"},
       {R"("model_type": "llama", "architectures": ["LlamaForSequenceClassification"])",
        "LlamaForSequenceClassification, which generates no text"},
-      {R"("model_type": "qwen")", "model_type 'qwen' is not priced; priced: arcee, cohere, cohere2"},
+      {R"("model_type": "qwen")", "model_type 'qwen' is not priced; priced: apertus, arcee, bailing_moe_v2, cohere"},
       {R"("model_type": "opt", "do_layer_norm_before": false)", "'do_layer_norm_before' = false is not priced for opt; only true is"},
       {R"("model_type": "clip", "text_config": {"hidden_size": 8})", "text_config needs 'model_type'"},
       {kLlama8b + R"({"quant_method": "squeezellm"})", "quantization_config: 'quant_method' = squeezellm is not priced; known: aqlm"},
       {kLlama8b + R"({"quant_method": "fp8", "weight_rank": 4})", "'weight_rank' of quantization_config is not understood"},
       {kLlama8b + R"({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*": {}}})", "'dynamic' of quantization_config"},
       {kLlama8b + R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"})",
-       "'quant_algo' = MIXED_PRECISION of quantization_config"},
+       "'quant_algo' = MIXED_PRECISION needs 'quantized_layers' or 'config_groups'"},
       {kLlama8b + R"({"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {}})",
        "'format' = marlin-24 of quantization_config"},
       {kLlama8b + R"({"bits": 4})", "quantization_config has no 'quant_method'"}};
@@ -295,6 +318,119 @@ TEST(ModelConfigs, ASchemeInAFileOfItsOwnCounts) {
   folder.write("N/config.json", R"({"model_type": "llama"})");
   const std::string file = folder.write("N/quantize_config.json", R"({"bits": 4, "group_size": 128, "odd": 3})");
   EXPECT_THAT(error_of([&] { load_model_spec(folder.path() + "/N", kModels); }), ::testing::StartsWith(file + ":1:"));
+}
+
+// Modules by their scheme: FP8 in attention, NVFP4 in the MLP's up_proj, the rest as it is.
+TEST(ModelConfigs, LayersMayHaveSchemesOfTheirOwn) {
+  std::string modules;
+  for (int layer = 0; layer < 32; ++layer) {
+    const std::string at = "\"model.layers." + std::to_string(layer) + ".";
+    modules += (layer > 0 ? ", " : "") + at + "self_attn\": {\"quant_algo\": \"FP8\"}, " + at +
+               "mlp.up_proj\": {\"quant_algo\": \"NVFP4\", \"group_size\": 16}";
+  }
+  const ModelSpec m =
+      spec_of(kLlama8b + R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {)" + modules + "}}");
+  EXPECT_DOUBLE_EQ(m.attention_weights.bits, 8);
+  EXPECT_DOUBLE_EQ(m.mlp_weights.bits, (4.5 + 2 * 16) / 3);
+}
+
+TEST(ModelConfigs, ModelOptMayListGroupsAndNoMethod) {
+  const ModelSpec m =
+      spec_of(kLlama8b + R"({"quant_algo": "FP8", "kv_cache_scheme": "FP8", "ignore": ["lm_head"], "producer": {"name": "modelopt"},
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}}})");
+  EXPECT_EQ(m.quantization, "modelopt");
+  EXPECT_DOUBLE_EQ(m.attention_weights.bits, 8);
+  EXPECT_EQ(kv_bytes_per_token(m), 65'536);
+}
+
+TEST(ModelConfigs, KeysThatChangeNothingArePassedOver) {
+  const std::string moe = R"("model_type": "qwen3_moe", "num_hidden_layers": 2, "head_dim": 128)";
+  EXPECT_EQ(total_parameters(spec_of(moe + R"(, "use_qk_norm": true)")), total_parameters(spec_of(moe)));
+  EXPECT_NO_THROW(spec_of(
+      R"("model_type": "kimi_k25", "use_unified_vision_chunk": true, "video_placeholder": "v", "text_config": {"model_type": "kimi_k2"})"));
+}
+
+TEST(ModelConfigs, DtypeGoesBeforeTorchDtype) {
+  const ModelSpec m = spec_of(R"("model_type": "llama", "dtype": "float32")");
+  EXPECT_EQ(m.dtype, Dtype::kFp32);
+  EXPECT_THAT(m.remarks, ::testing::Contains(::testing::HasSubstr("'dtype' = float32 is taken")));
+}
+
+// Llama-3.1-8B by name of the format; each as the checkpoint's quantization_config has it.
+TEST(ModelConfigs, AFormatMayBeNamed) {
+  const TempFolder folder;
+  folder.write("M/config.json", "{" + kWritten + ", " + kLlama8b.substr(0, kLlama8b.rfind(",")) + "}");
+  const auto named = [&](const std::string& scheme) { return load_quantized_model(folder.path() + "/M", kModels, scheme); };
+  for (const auto& [scheme, bits, compute] : {std::tuple{"none", 16.0, Dtype::kBf16},
+                                              {"fp8", 8.0, Dtype::kFp8},
+                                              {"awq", 4 + 20.0 / 128, Dtype::kBf16},
+                                              {"gptq", 4.125, Dtype::kBf16},
+                                              {"w8a8", 8.0, Dtype::kInt8},
+                                              {"int8", 8.0, Dtype::kInt8},
+                                              {"nvfp4", 4.5, Dtype::kFp4},
+                                              {"mxfp4", 4.25, Dtype::kBf16},
+                                              {"bnb4", 4.5, Dtype::kBf16}}) {
+    SCOPED_TRACE(scheme);
+    EXPECT_NEAR(static_cast<double>(weight_bytes(named(scheme))), bytes_at(bits), 64);
+    EXPECT_EQ(compute_dtype(named(scheme)), compute);
+  }
+  EXPECT_THAT(error_of([&] { named("fp7"); }), ::testing::HasSubstr("unknown format 'fp7'"));
+  folder.write("Q/config.json", "{" + kWritten + ", " + kLlama8b + R"({"quant_method": "awq", "bits": 4}})");
+  EXPECT_NO_THROW(load_quantized_model(folder.path() + "/Q", kModels, "awq"));
+  EXPECT_THAT(error_of([&] { load_quantized_model(folder.path() + "/Q", kModels, "fp8"); }),
+              ::testing::HasSubstr("quantized already, by awq"));
+}
+
+TEST(ModelConfigs, AnIdMayNameItsFormat) {
+  const auto bytes = [](const std::string& id) { return static_cast<double>(weight_bytes(load_model_spec(id, kModels))); };
+  EXPECT_NEAR(bytes("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8"), bytes_at(8), 64);
+  EXPECT_NEAR(bytes("nvidia/Llama-3.1-8B-Instruct-NVFP4"), bytes_at(4.5), 64);
+  EXPECT_NEAR(bytes("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16"), bytes_at(4.125), 64);
+  EXPECT_NEAR(bytes("someone/Llama-3.1-8B-Instruct-AWQ-INT4"), bytes_at(4 + 20.0 / 128), 64);
+  EXPECT_THAT(error_of([&] { load_quantized_model("nvidia/Llama-3.1-8B-Instruct-FP8", kModels, "awq"); }),
+              ::testing::HasSubstr("has weights in fp8 already"));
+}
+
+TEST(ModelConfigs, AConfigOfTheWorkingFolder) {
+  const TempFolder folder;
+  folder.write("M/config.json", "{" + kWritten + R"(, "model_type": "llama"})");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path() + "/M");
+  const ModelSpec m = load_model_spec("config.json", kModels);
+  std::filesystem::current_path(before);
+  EXPECT_EQ(m.name, "M");
+}
+
+TEST(ModelConfigs, AnUnknownIdNamesModelsThatAreNear) {
+  EXPECT_THAT(error_of([] { load_model_spec("org/Llama-3.1-9B-Instruct", kModels); }), ::testing::HasSubstr("llama-3.1-8b"));
+}
+
+TEST(ModelConfigs, AModelThatDoesNotFitSaysOnWhat) {
+  const auto error_with = [](const char* model) {
+    const CostSetup setup = setup_of(std::string("hardware: h100\nmodel: ") + model + "\n");
+    return error_of([&] { derive_num_blocks(setup, 0.9, std::int64_t{1} << 30, 16); });
+  };
+  EXPECT_THAT(error_with("llama-3.1-70b"), ::testing::HasSubstr("raise parallel.tp (tp: 2, or 1 x b200 fits)"));
+  EXPECT_THAT(error_with("llama-3.1-405b"), ::testing::HasSubstr("raise parallel.tp (tp: 16, or 8 x h200 fits)"));
+}
+
+TEST(ModelConfigs, AFamilyIsOneFile) {
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.file("families"));
+  folder.write("families/tiny_llama.yaml", "defaults: {hidden_size: 8, num_hidden_layers: 3}\nkeys: [width_of_all]\nqk_norm: wide\n");
+  folder.write("families/wrong.yaml", "keys: []\nnorm: 3\n");
+  const std::string before = profiles_folder();
+  ::setenv("KVLAB_PROFILES", folder.path().c_str(), 1);
+  const Family* tiny = find_family("tiny_llama");
+  ASSERT_NE(tiny, nullptr);
+  EXPECT_EQ(tiny->sizes.layers, 3);
+  EXPECT_EQ(tiny->qk_norm, QkNorm::kWide);
+  EXPECT_EQ(tiny->keys, std::vector<std::string>{"width_of_all"});
+  EXPECT_NE(find_family("llama"), nullptr) << "shipped";
+  EXPECT_EQ(find_family("../models/llama-3.1-8b"), nullptr);
+  EXPECT_THAT(error_of([] { static_cast<void>(find_family("wrong")); }),
+              ::testing::HasSubstr("wrong.yaml:2:1: unknown key 'norm' in family 'wrong'"));
+  ::setenv("KVLAB_PROFILES", before.c_str(), 1);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/short_run.h"
 #include "tests/sim/random_runs.h"
 

@@ -1,7 +1,7 @@
 // The time of a KV policy's work in the steps of a request, by hand: up to its first token, and after it.
 #include <gtest/gtest.h>
 
-#include "policies/kv/recipe_footprint.h"
+#include "sim/kv_cost/recipe_footprint.h"
 #include "tests/sim/pools_support.h"
 
 namespace kvlab::testing {

@@ -1,6 +1,7 @@
 // The store of prompts in CPU memory (Mooncake): prefixes come from a replica's own memory, or over the links from another's.
 #include <gtest/gtest.h>
 
+#include "tests/drawn.h"
 #include "tests/sim/pools_support.h"
 
 namespace kvlab::testing {
@@ -206,6 +207,152 @@ TEST(PoolsStore, MooncakeSendsAPromptToTheIdleReplicaAndFetchesItsPrefix) {
   Recorder without;
   run_into(without, setup, requests);
   EXPECT_EQ(record_of(without, 3).hit_tokens, 0);  // computed on replica 1
+}
+
+// One replica that takes both stages, with room for one prompt of 380 tokens.
+SimSetup lone_setup(std::int64_t store_blocks) {
+  SimSetup setup = pools_setup(1, 0);
+  setup.pools = {pool_of(setup, "both", {true, true}, 1)};
+  setup.pool_costs.resize(1);
+  setup.pools[0].memory.num_blocks = 24;
+  add_store(setup, store_blocks);
+  return setup;
+}
+
+// All at time 0. The first two prompts take all of GPU memory one after the other; the third, the first one again, waits meanwhile. It
+// reads 4 blocks from the store once the second has given its memory back: 4 calls of 10 us and 16 MiB / 25 GB/s, then 44 tokens padded
+// to 48 on top of 256.
+TEST(PoolsStore, IsAskedWhenTheSchedulerTakesTheRequest) {
+  const Family family(1, 300), other(2, 380);
+  Recorder records;
+  const RunSummary summary = run_into(records, lone_setup(100), {family.at(0, 300), other.at(0, 380), family.at(0, 300)});
+  const RequestRecord& r = record_of(records, 2);
+  EXPECT_EQ(r.hit_tokens, 256);
+  EXPECT_EQ(summary.stores[0].use.loaded_bytes, 16 << 20) << "once";
+  EXPECT_EQ(summary.stores[0].use.written_blocks, 4 + 5) << "each content once";
+  const auto copied = [](double blocks) { return blocks * (10e3 + 4194304 / 25.0); };
+  // The memory of the second prompt is held until its copy to the store has ended.
+  const double free_at = static_cast<double>(ns(record_of(records, 1).first_token)) + copied(5);
+  EXPECT_NEAR(static_cast<double>(ns(r.scheduled)), free_at + copied(4), 2.01);
+  EXPECT_EQ(ns(r.first_token) - ns(r.scheduled), 5'969);
+}
+
+// The request comes while the store has its prompt, and is taken after another prompt has evicted it there.
+TEST(PoolsStore, AHitThatIsEvictedBeforeItsRequestIsTakenDoesNotCount) {
+  const Family family(1, 300), other(2, 300);
+  const auto hits = [&](std::int64_t store_blocks) {
+    Recorder records;
+    const RunSummary summary = run_into(records, lone_setup(store_blocks),
+                                        {family.at(0, 300), other.at(50, 300, 60), request_at(50.001, 380, 3), family.at(50.002, 300)});
+    EXPECT_EQ(summary.stores[0].use.no_room_blocks, 0);
+    EXPECT_EQ(summary.stores[0].use.loaded_bytes, std::int64_t{record_of(records, 3).hit_tokens / 64} * (4 << 20));
+    return record_of(records, 3).hit_tokens;
+  };
+  EXPECT_EQ(hits(100), 256);
+  EXPECT_EQ(hits(4), 0);
+}
+
+// The block cache has the prompt: nothing is copied.
+TEST(PoolsStore, BlocksThatTheGpuHasAreNotRead) {
+  const Family family(1, 300);
+  SimSetup setup = lone_setup(100);
+  setup.pools[0].memory.num_blocks = 100;
+  Recorder records;
+  const RunSummary summary = run_into(records, setup, {family.at(0, 300), family.at(50, 300)});
+  EXPECT_EQ(record_of(records, 1).hit_tokens, 288);
+  EXPECT_EQ(summary.stores[0].use.loaded_bytes, 0);
+}
+
+// A request that waits for its copy keeps the next one from nothing: 100 tokens fit next to it.
+TEST(PoolsStore, ALoadBlocksNoOtherRequest) {
+  const Family family(1, 300), other(2, 380);
+  SimSetup setup = lone_setup(100);
+  setup.pools[0].memory.num_blocks = 30;
+  Recorder records;
+  run_into(records, setup, {family.at(0, 300), other.at(50, 380), family.at(100, 300), request_at(100, 100, 3)});
+  EXPECT_EQ(record_of(records, 2).hit_tokens, 256);
+  EXPECT_EQ(ns(record_of(records, 3).first_token), 100'000'000 + 7'080);
+  EXPECT_GT(ns(record_of(records, 2).first_token), 100'400'000);
+}
+
+// A turn of a session finds the turn before it, prompt and all, in the store.
+TEST(PoolsStore, ALaterTurnReadsTheTurnBeforeIt) {
+  const Family family(1, 640), other(2, 790);
+  SimSetup setup = lone_setup(100);
+  setup.pools[0].memory.num_blocks = 50;
+  TraceRequest first = family.at(0, 300), second = family.at(0, 640);
+  first.session = second.session = 7;
+  second.is_follow_up = true;
+  second.delay = Span(50'000'000);
+  Recorder records;
+  const RunSummary summary = run_into(records, setup, {first, second, other.at(20, 790)});
+  EXPECT_EQ(record_of(records, 1).hit_tokens, 256);
+  EXPECT_EQ(summary.stores[0].use.loaded_bytes, 16 << 20);
+}
+
+// Every prompt comes five times at time 0: all rounds but the first are read, with fast-forward on and off, whoever writes to the stores.
+TEST(PoolsStore, ABacklogOfRepeatedPromptsIsReadWithFastForwardOnAndOff) {
+  for (const std::uint32_t replicas : {1U, 2U}) {
+    SimSetup setup = pools_setup(replicas, 0, "mooncake");
+    setup.pools = {pool_of(setup, "both", {true, true}, replicas)};
+    setup.pool_costs.resize(1);
+    setup.pools[0].memory.num_blocks = 120;
+    add_store(setup, 1000);
+    std::vector<Family> families;
+    for (std::int32_t i = 0; i < 12; ++i) families.emplace_back(i, 260 + 32 * i);
+    Workload workload;
+    for (int round = 0; round < 5; ++round)
+      for (std::int32_t i = 0; i < 12; ++i)
+        workload.requests.push_back(families[static_cast<std::size_t>(i)].at(0, 260 + 32 * i, 20 + 7 * i));
+    ASSERT_EQ(run(setup, workload, false), run(setup, workload, true));
+    Recorder records;
+    const RunSummary summary = run_into(records, setup, workload.requests);
+    std::int64_t hits = 0, most = 0;
+    for (const RequestRecord& r : records.requests) {
+      hits += r.hit_tokens / 64;
+      most += r.prompt_tokens / 64;
+    }
+    EXPECT_GE(hits * 5, most * 5 / 2) << replicas << " replicas";
+    std::int64_t loaded = 0;
+    for (const StoreUse& store : summary.stores) loaded += store.use.loaded_bytes;
+    EXPECT_GT(loaded, 0);
+  }
+}
+
+// Backlogs of repeated prompts with every scheduler of paged memory, and stores that evict while requests wait, also those of other
+// replicas that the dispatcher names.
+TEST(PoolsStore, DrawnBacklogsAreTheSameWithFastForwardOnAndOff) {
+  std::int64_t loaded = 0, evicted = 0;
+  const auto [first, count] = test::drawn_seeds(60, 10);
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto draw = [&](std::uint64_t step, std::uint64_t below) { return Draw{seed, Purpose::kTest, 0, step, 0}.below(below); };
+    const std::vector<std::string> schedulers{"vllm_v1", "sarathi", "vllm_v0", "sglang", "fastgen"};
+    SimSetup setup = pools_setup(2, 0, draw(0, 2) == 0 ? "mooncake" : "least_outstanding", basic_setup(schedulers[draw(1, 5)], "{}"));
+    setup.pools = {pool_of(setup, "both", {true, true}, static_cast<std::uint32_t>(1 + draw(2, 3)))};
+    setup.pool_costs.resize(1);
+    setup.pools[0].memory.num_blocks = static_cast<std::int64_t>(50 + draw(3, 100));
+    add_store(setup, static_cast<std::int64_t>(8 + draw(4, 60)));
+    for (PoolSetup& pool : setup.pools) pool.link = {1e12, Span{100}};
+    std::vector<Family> families;
+    for (std::uint64_t i = 0; i < 6; ++i) families.emplace_back(seed * 10 + i, static_cast<std::int32_t>(100 + draw(10 + i, 500)));
+    Workload workload;
+    for (std::uint64_t i = 0; i < 60; ++i) {
+      const Family& family = families[draw(100 + i, 6)];
+      const auto prompt = static_cast<std::int32_t>(family.hashes.size() * 16 + draw(200 + i, 40));
+      workload.requests.push_back(
+          family.at(0.01 * static_cast<double>(i / 20 * draw(5, 100)), prompt, static_cast<std::int32_t>(1 + draw(300 + i, 120))));
+    }
+    ASSERT_EQ(run(setup, workload, false), run(setup, workload, true));
+    Recorder records;
+    for (const StoreUse& store : run_into(records, setup, workload.requests).stores) {
+      loaded += store.use.loaded_bytes;
+      evicted += store.evicted_blocks;
+      EXPECT_EQ(store.kept_blocks, store.use.written_blocks - store.evicted_blocks);
+    }
+  }
+  EXPECT_GT(loaded, 0);
+  EXPECT_GT(evicted, 0);
 }
 
 }  // namespace

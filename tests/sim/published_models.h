@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-struct Published {
+struct PublishedModel {
   const char* name;
   const char* keys;
   std::int64_t parameters, kv_bytes;
@@ -12,7 +12,7 @@ struct Published {
 
 // The keys of each repository's config.json that matter. Parameters: safetensors metadata of the repository, or of the text model the sum
 // over its tensors' shapes; without extra layers for multi-token prediction. KV: 2 * layers * KV heads * head_dim * 2 bytes.
-inline const Published kPublished[] = {
+inline const PublishedModel kPublished[] = {
     {"Llama-3.2-1B", R"("model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,
        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": true,
        "attention_bias": false, "mlp_bias": false, "pretraining_tp": 1, "max_position_embeddings": 131072, "rope_theta": 500000.0,

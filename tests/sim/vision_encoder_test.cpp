@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/spec_file.h"
+#include "base/config/spec_file.h"
 
 namespace kvlab::testing {
 namespace {

@@ -62,5 +62,20 @@ TEST(BlockHashes, PartsOfChunksAreNamedByChunkAndPlace) {
   EXPECT_NE(block_hash(512, kHashes, 16, 32), block_hash(512, kOther, 16, 32));
 }
 
+TEST(BlockHashes, ConsecutiveBlocksHaveTheNamesOfEach) {
+  for (const std::int32_t block_tokens : {1, 4, 16, 256, 512, 1024, 2048}) {
+    const auto count = static_cast<std::uint32_t>(4 * 512 / block_tokens);
+    for (const std::uint32_t first : {0U, 1U, count / 3, count / 2, count - 1}) {
+      if (first >= count) continue;
+      BlockHashes hashes(512, kHashes, block_tokens, first);
+      for (std::uint32_t i = first; i < count; ++i)
+        ASSERT_EQ(hashes.next(), block_hash(512, kHashes, block_tokens, i))
+            << i << " from " << first << " of " << block_tokens << " tokens";
+    }
+  }
+}
+
+TEST(BlockHashes, NothingIsReadWithoutHashes) { BlockHashes(0, {}, 16, 0); }
+
 }  // namespace
 }  // namespace kvlab

@@ -242,7 +242,8 @@ TEST(Generator, GroupsShareTheirPrefixAndNothingElse) {
 TEST(Generator, RefusesWhatItCannotRead) {
   const auto error = [](const std::string& yaml) { return error_of([&] { trace_of(yaml); }); };
   EXPECT_EQ(error("{}"), "<test>:1:1: 'trace' needs either 'file: PATH' or 'generate: {...}'");
-  EXPECT_EQ(error("generate: {requests: 0}"), "<test>:1:22: 'requests' = 0 is outside [1, 1099511627776]");
+  EXPECT_EQ(error("generate: {requests: 0, arrival: {poisson: {rate_per_s: 1}}}"),
+            "<test>:1:22: 'requests' = 0 is outside [1, 1099511627776]");
   EXPECT_EQ(error("generate: {requests: 1, arrival: {posson: {rate_per_s: 1}}}"),
             "<test>:1:43: unknown arrival process 'posson'; did you mean 'poisson'?");
   EXPECT_EQ(error("generate: {requests: 1, arrival: {poisson: {rate: 1}}}"),

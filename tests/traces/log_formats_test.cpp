@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "tests/traces/trace_test_files.h"
 #include "traces/block_hashes.h"
@@ -22,6 +23,36 @@ TEST(BailianReader, TheExampleLineAndAChain) {
   EXPECT_EQ(t.at(2).session, 159) << "a parent's parent";
   EXPECT_EQ(t.at(0).session, t.at(1).session);
   EXPECT_EQ(t.at(0).hashes[0], t.at(2).hashes[0]);
+}
+
+// A row with the id of an earlier one is the same request.
+TEST(RepeatedIds, AreDroppedAndCounted) {
+  const std::string
+      bailian = R"({"chat_id":1,"parent_chat_id":-1,"timestamp":1,"input_length":20,"output_length":3,"hash_ids":[1,7]})",
+      lmcache = R"({"timestamp":1711929600.1,"request_id":"a","chunk_size":256,"seq_len":256,"chunk_hashes":["1a"]})",
+      mooncake = R"({"timestamp":1,"input_length":20,"output_length":3,"request_id":"a"})",
+      delta = R"({"session_id":1,"timestamp":1,"input_length":20,"output_length":3,"request_id":"a","block_size":16,"hash_ids":[1,2]})",
+      dynamo = R"({"schema":"dynamo.request.trace.v1","event_type":"request_end","agent_context":{"trajectory_id":"t"},"request":)"
+               R"({"request_id":"a","request_received_ms":1777312800000,"output_tokens":3,"replay":)"
+               R"({"trace_block_size":64,"input_length":20,"input_sequence_hashes":[1]}}})",
+      sharegpt = R"({"id":"a","conversations":[{"from":"human","value":"one two"},{"from":"gpt","value":"three four"}]})";
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      {bailian + "\n" + bailian, "{}", "1 rows with the chat_id of an earlier one dropped"},
+      {lmcache + "\n" + lmcache, "{}", "1 rows with the request_id of an earlier one dropped"},
+      {mooncake + "\n" + mooncake, "{format: mooncake}", "1 rows with the request_id of an earlier one dropped"},
+      {delta + "\n" + delta, "{format: mooncake_delta}", "1 rows with the request_id of an earlier one dropped"},
+      {dynamo + "\n" + dynamo, "{}", "1 rows with the request_id of an earlier one dropped"},
+      {"request_id,arrival_timestamp,prompt_size,token_size\n0,0,5,2\n0,0,5,2\n", "{}",
+       "1 rows with the request_id of an earlier one dropped"},
+      {"[" + sharegpt + "," + sharegpt + "]", "{}", "1 conversations with the id of an earlier one dropped"},
+  };
+  for (const auto& [text, own, skipped] : cases) {
+    ReaderOptions options;
+    options.uses_arrivals = text.find("conversations") == std::string::npos;
+    const InMemoryTrace trace = read_all(text, options, own);
+    EXPECT_EQ(trace.size(), 1U) << text;
+    EXPECT_NE(trace.skipped().find(skipped), std::string::npos) << trace.skipped();
+  }
 }
 
 TEST(LmCacheReader, FullChunksAreKnownAndTheTailIsNot) {
@@ -60,9 +91,10 @@ TEST(LmCacheReader, LongHashesKeepAllOfTheirDigits) {
 
 std::string dynamo_row(int received_ms, int output_tokens, const std::string& hashes, const std::string& context = "") {
   return R"({"schema":"dynamo.request.trace.v1","event_type":"request_end","event_time_unix_ms":1777312801000,"event_source":"dynamo",)" +
-         context + R"("request":{"request_id":"r","request_received_ms":17773128)" + std::to_string(received_ms) +
-         R"(,"total_time_ms":1000,"finish_reason_metadata":{"finish_reason":"stop"},"output_tokens":)" + std::to_string(output_tokens) +
-         R"(,"replay":{"trace_block_size":64,"input_length":128,"input_sequence_hashes":)" + hashes + "}}}\n";
+         context + R"("request":{"request_id":"r)" + std::to_string(received_ms) + R"(","request_received_ms":17773128)" +
+         std::to_string(received_ms) + R"(,"total_time_ms":1000,"finish_reason_metadata":{"finish_reason":"stop"},"output_tokens":)" +
+         std::to_string(output_tokens) + R"(,"replay":{"trace_block_size":64,"input_length":128,"input_sequence_hashes":)" + hashes +
+         "}}}\n";
 }
 
 TEST(DynamoReader, RequestEndsWithRollingHashes) {

@@ -5,7 +5,7 @@
 
 #include <sstream>
 
-#include "base/config_file.h"
+#include "base/config/config_file.h"
 #include "tests/traces/trace_test_files.h"
 #include "traces/trace_tools.h"
 #include "traces/write_trace.h"

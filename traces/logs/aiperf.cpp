@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "traces/logs/log_format.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -12,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// One object per request, {"metadata": {...}, "metrics": {NAME: {"value": ..., "unit": ...}}, "error": ...}.
+// {"metadata": {...}, "metrics": {NAME: {"value": ..., "unit": ...}}, "error": ...}.
 class AiperfRow {
  public:
   AiperfRow(const Json& row, std::string where) : row_(row), where_(std::move(where)) {}
@@ -20,6 +21,11 @@ class AiperfRow {
   static bool is_one(const Json& row) { return row.is_object() && row.contains("metadata") && row.contains("metrics"); }
 
   [[nodiscard]] bool is_warm_up() const { return metadata("benchmark_phase") == "warmup"; }
+  // "": none.
+  [[nodiscard]] std::string id() const {
+    const Json id = metadata("x_request_id");
+    return id.is_string() ? id.get<std::string>() : "";
+  }
   [[nodiscard]] bool is_cancelled() const { return metadata("was_cancelled") == true; }
   [[nodiscard]] bool has_failed() const { return member_of(row_, {"error"}) != nullptr; }
   [[nodiscard]] std::int64_t start_ns() const {
@@ -60,12 +66,13 @@ class AiperfRow {
   std::string where_;
 };
 
-RequestLog read_aiperf_rows(const std::string& text, const std::string& file) {
-  RequestLog log;
+RealLog read_aiperf_rows(const std::string& text, const std::string& file) {
+  RealLog log;
   log.is_of_client = true;
   LeftOut left_out;
+  SeenIds seen;
   std::size_t number = 0;
-  std::optional<std::int64_t> origin_ns;  // instants since 1970 lose their nanoseconds in a double
+  std::optional<std::int64_t> origin_ns;  // instants since 1970 lose nanoseconds in a double
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     ++number;
@@ -76,7 +83,10 @@ RequestLog read_aiperf_rows(const std::string& text, const std::string& file) {
     if (!AiperfRow::is_one(parsed)) throw InputError(where + ": not a row of AIPerf, as those above: it has no 'metadata' and 'metrics'");
     const AiperfRow row(parsed, where);
     if (!origin_ns) origin_ns = row.start_ns();
-    if (row.is_warm_up())
+    const std::string id = row.id();
+    if (!id.empty() && !seen.is_first(id))
+      left_out.add(kRepeatedId);
+    else if (row.is_warm_up())
       left_out.add("are of its warm-up");
     else if (row.is_cancelled())
       left_out.add("were cancelled");
@@ -94,7 +104,7 @@ class AiperfRows final : public LogFormat {
  public:
   explicit AiperfRows(Params& /*none*/) {}
   [[nodiscard]] bool recognises(const LogText& log) const override { return AiperfRow::is_one(log.first_line()); }
-  [[nodiscard]] RequestLog read(const LogText& log) const override { return read_aiperf_rows(log.text(), log.file()); }
+  [[nodiscard]] RealLog read(const LogText& log) const override { return read_aiperf_rows(log.text(), log.file()); }
 };
 
 KVLAB_REGISTER(LogFormat, AiperfRows, "aiperf_rows", "AIPerf's profile_export.jsonl: an object per request", "");

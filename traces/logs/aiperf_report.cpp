@@ -19,24 +19,24 @@ constexpr std::pair<const char*, const char*> kAiperfMetrics[] = {
 
 bool is_aiperf_report(const AiperfJson& root) { return root.is_object() && member_of(root, {"request_latency", "unit"}) != nullptr; }
 
-void add_aiperf_metric(const AiperfJson& entry, const char* name, const char* metric, const std::string& file, RequestLog& log) {
+void add_aiperf_metric(const AiperfJson& entry, const char* name, const char* metric, const LogText& text, RealLog& log) {
   const AiperfJson unit = entry.value("unit", AiperfJson());
   for (const auto& [key, value] : entry.items()) {
     const std::string statistic = key == "avg" ? "mean" : key;
     if (!is_statistic(statistic) || value.is_null()) continue;
-    const std::string where = fmt::format("{}: '{}', '{}',", file, name, key);
-    log.statistics.push_back(
-        {metric, statistic, 1e3 * seconds_in(value, unit.is_string() ? unit.get<std::string>() : short_json(unit), where), {}});
+    const std::string place = text.place_of({name, key});
+    const double seconds = seconds_in(value, unit.is_string() ? unit.get<std::string>() : short_json(unit), place);
+    log.statistics.push_back({metric, statistic, 1e3 * seconds, {}, place});
   }
 }
 
-// The average of a count, such as 'request_count'; 0 where the report has none.
+// Average of a count such as 'request_count'; 0 if absent.
 std::size_t aiperf_count(const AiperfJson& root, const char* name, const std::string& file) {
   const AiperfJson* const count = member_of(root, {name, "avg"});
   return count == nullptr ? 0 : static_cast<std::size_t>(count_in(*count, fmt::format("{}: '{}'", file, name)));
 }
 
-// The model of the run's configuration, or of its command line; "" of several.
+// From the configuration or command line; "" if several.
 std::string aiperf_model(const AiperfJson& root) {
   const std::string configured = text_in(root, {{"input_config", "endpoint", "model_names"}});
   if (!configured.empty()) return configured;
@@ -52,20 +52,20 @@ std::string aiperf_model(const AiperfJson& root) {
   return "";
 }
 
-// AIPerf's profile_export_aiperf.json: statistics over all completed requests. Its inter-token latency is a mean per request, as TPOT is.
+// profile_export_aiperf.json: statistics over completed requests. Its inter-token latency is a mean per request, like TPOT.
 class AiperfReport final : public LogFormat {
  public:
   explicit AiperfReport(Params& /*none*/) {}
   [[nodiscard]] bool recognises(const LogText& log) const override { return is_aiperf_report(log.whole()); }
-  [[nodiscard]] RequestLog read(const LogText& log) const override {
+  [[nodiscard]] RealLog read(const LogText& log) const override {
     const AiperfJson& root = log.whole();
-    RequestLog read;
+    RealLog read;
     read.is_of_client = true;
     read.model = aiperf_model(root);
     read.has_clock = false;
     for (const auto& [name, metric] : kAiperfMetrics)
       if (const AiperfJson* const entry = member_of(root, {name}); entry != nullptr && entry->is_object())
-        add_aiperf_metric(*entry, name, metric, log.file(), read);
+        add_aiperf_metric(*entry, name, metric, log, read);
     read.num_completed = static_cast<std::int64_t>(aiperf_count(root, "request_count", log.file()));
     LeftOut left_out;
     left_out.add("failed", aiperf_count(root, "error_request_count", log.file()));

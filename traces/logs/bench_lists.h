@@ -6,18 +6,18 @@
 
 namespace kvlab {
 
-// The lists of a result of `vllm bench serve --save-detailed`, with an entry per request. `root` and `file`, its path, must outlive it.
+// Lists of `vllm bench serve --save-detailed`, per request. `root` and `file`, its path, outlive it.
 class BenchLists {
  public:
-  // `first`: the list that every other one must be as long as. InputError where it is missing or no list.
+  // All lists must have the length of `first`. Throws InputError if it is none.
   BenchLists(const nlohmann::json& root, const std::string& file, const char* first);
   [[nodiscard]] bool has(const char* key) const { return root_.contains(key); }
   [[nodiscard]] std::size_t size() const { return list(first_).size(); }
-  // Entry i < size(). InputError where the list is missing, is no list or has another length.
+  // i < size(). Throws InputError if the list is missing or of another length.
   [[nodiscard]] const nlohmann::json& at(const char* key, std::size_t i) const;
-  // "FILE: 'KEY', entry I+1,", as the begin of a message.
+  // "FILE: 'KEY', entry I+1,".
   [[nodiscard]] std::string where(const char* key, std::size_t i) const;
-  // True if 'errors' has a text, or another value, for request i.
+  // True if 'errors' has an entry for request i.
   [[nodiscard]] bool has_error(std::size_t i) const;
 
  private:

@@ -30,10 +30,10 @@ double sum_of(const Json& values, const std::string& where) {
 
 // One object with a list per quantity: ttfts, itls (s), output_lens, and where there are any start_times and errors. In place of itls,
 // `kvlab export` writes e2els (s).
-RequestLog read_rows(const Json& root, const std::string& file) {
+RealLog read_rows(const Json& root, const std::string& file) {
   const BenchLists lists(root, file, "ttfts");
   const auto number = [&](const char* key, std::size_t i) { return number_in(lists.at(key, i), lists.where(key, i)); };
-  RequestLog log;
+  RealLog log;
   log.is_of_client = true;
   log.has_clock = lists.has("start_times");
   LeftOut left_out;
@@ -57,7 +57,7 @@ RequestLog read_rows(const Json& root, const std::string& file) {
   return log;
 }
 
-// The metric and the statistic of a key such as "median_ttft_ms"; false: it is of another kind.
+// Splits a key such as "median_ttft_ms"; false for other keys.
 bool parse_total(const std::string& key, std::string& metric, std::string& statistic) {
   static const std::map<std::string, std::string> metrics = {
       {"ttft", "ttft"}, {"tpot", "tpot"}, {"itl", "itl"}, {"e2el", "e2e"}, {"e2e_latency", "e2e"}};
@@ -72,14 +72,16 @@ bool parse_total(const std::string& key, std::string& metric, std::string& stati
 }
 
 // The statistics of a file without lists: 'mean_ttft_ms', 'p99_tpot_ms', ...
-RequestLog read_totals(const Json& root, const std::string& file) {
-  RequestLog log;
+RealLog read_totals(const Json& root, const LogText& text) {
+  const std::string& file = text.file();
+  RealLog log;
   log.is_of_client = true;
   log.has_clock = false;
   for (const auto& [key, value] : root.items()) {
     LogStatistic s;
     if (!parse_total(key, s.metric, s.statistic) || value.is_null()) continue;
-    s.value_ms = number_in(value, fmt::format("{}: '{}'", file, key));
+    s.place = text.place_of({key});
+    s.value_ms = number_in(value, s.place);
     log.statistics.push_back(s);
   }
   LeftOut left_out;
@@ -91,18 +93,18 @@ RequestLog read_totals(const Json& root, const std::string& file) {
   return log;
 }
 
-// `vllm bench serve --save-result`, with --save-detailed for lists per request, and SGLang's bench_serving with --output-details.
+// `vllm bench serve --save-result`, with lists for --save-detailed, and SGLang's bench_serving with --output-details.
 class BenchServe final : public LogFormat {
  public:
   explicit BenchServe(Params& /*none*/) {}
   [[nodiscard]] bool recognises(const LogText& log) const override {
     return is_bench_result(log.first_line()) || is_bench_result(log.whole());
   }
-  [[nodiscard]] RequestLog read(const LogText& log) const override {
+  [[nodiscard]] RealLog read(const LogText& log) const override {
     const Json& root = log.whole();
     if (!is_bench_result(root))
       throw InputError(log.file() + ": holds several benchmark results, one per line; leave the one to compare with");
-    RequestLog read = root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log.file());
+    RealLog read = root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log);
     read.model = text_in(root, {{"model_id"}, {"server_info", "model_path"}});  // the second one is SGLang's
     return read;
   }

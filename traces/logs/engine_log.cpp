@@ -1,5 +1,5 @@
-// An engine's own log: one JSON object per line with input_toks, output_toks, arrival_time, queued_ts, first_token_ts and last_token_ts, in
-// seconds. Files that no other format recognises are read as this one, so that its errors say what is missing.
+// JSON lines with input_toks, output_toks, arrival_time, queued_ts, first_token_ts and last_token_ts in seconds. Also for unrecognised
+// files, to report missing keys.
 #include "traces/logs/engine_log.h"
 
 #include <fmt/format.h>
@@ -11,13 +11,21 @@
 #include "base/error.h"
 #include "base/json_node.h"
 #include "base/json_text.h"
+#include "traces/logs/log_format.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-ServedRequest parse_row(const std::string& line, const std::string& where) {
-  const nlohmann::json json = parse_json(line, where);
+// 'request_id' as text; "": none.
+std::string id_of(const nlohmann::json& row) {
+  const auto found = row.is_object() ? row.find("request_id") : row.end();
+  if (found == row.end() || found->is_null()) return "";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+ServedRequest parse_row(const nlohmann::json& json, const std::string& where) {
   const JsonNode row(json, where);
   if (!json.is_object()) row.fail("not a JSON object");
   ServedRequest r;
@@ -36,17 +44,27 @@ ServedRequest parse_row(const std::string& line, const std::string& where) {
 
 }  // namespace
 
-RequestLog read_engine_log(const std::string& text, const std::string& file) {
-  RequestLog log;
+RealLog read_engine_log(const std::string& text, const std::string& file) {
+  RealLog log;
+  SeenIds seen;
+  LeftOut repeated;
   std::size_t line_number = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     ++line_number;
     const std::string line = text.substr(at, end - at);
-    if (line.find_first_not_of(" \t\r") != std::string::npos)
-      log.requests.push_back(parse_row(line, fmt::format("{}:{}", file, line_number)));
+    if (line.find_first_not_of(" \t\r") != std::string::npos) {
+      const std::string where = fmt::format("{}:{}", file, line_number);
+      const nlohmann::json row = parse_json(line, where);
+      const std::string id = id_of(row);
+      if (!id.empty() && !seen.is_first(id))
+        repeated.add(kRepeatedId);
+      else
+        log.requests.push_back(parse_row(row, where));
+    }
     at = end + 1;
   }
+  log.note = repeated.note(log.requests.size());
   return log;
 }
 

@@ -7,6 +7,6 @@
 namespace kvlab {
 
 // An engine's own log, one JSON object per line. InputError with file:line for a row that lacks a key, or whose times go backwards.
-RequestLog read_engine_log(const std::string& text, const std::string& file);
+RealLog read_engine_log(const std::string& text, const std::string& file);
 
 }  // namespace kvlab

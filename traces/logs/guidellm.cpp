@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "traces/logs/log_format.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -12,25 +13,37 @@ namespace {
 
 using GuideJson = nlohmann::json;
 
-// A benchmark of GuideLLM's benchmarks.json: rows of requests by status, and distributions over them.
+// Rows by status, and distributions.
 class GuideBenchmark {
  public:
-  GuideBenchmark(const GuideJson& root, std::string file) : root_(root), file_(std::move(file)) {}
+  GuideBenchmark(const GuideJson& root, const LogText& text) : root_(root), text_(text), file_(text.file()) {}
 
-  [[nodiscard]] RequestLog read() const {
+  [[nodiscard]] RealLog read() const {
     const GuideJson* const rows = member_of(root_, {"requests", "successful"});
-    RequestLog log;
+    RealLog log;
     log.is_of_client = true;
-    log.model = text_in(root_, {{"config", "backend", "model"}, {"worker", "backend_model"}});  // of version 0.4 and later, and before
+    log.model = text_in(root_, {{"config", "backend", "model"}, {"worker", "backend_model"}});  // from version 0.4; before
+    LeftOut repeated;
     if (rows != nullptr && rows->is_array() && !rows->empty())
-      for (std::size_t i = 0; i < rows->size(); ++i) log.requests.push_back(request((*rows)[i], i));
+      read_rows(*rows, log, repeated);
     else
       read_statistics(log);
-    log.note = note(log.requests.size()) + log.note;
+    log.note = repeated.note(log.requests.size()) + note(log.requests.size()) + log.note;
     return log;
   }
 
  private:
+  void read_rows(const GuideJson& rows, RealLog& log, LeftOut& repeated) const {
+    SeenIds seen;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::string id = text_in(rows[i], {{"request_id"}});
+      if (!id.empty() && !seen.is_first(id))
+        repeated.add(kRepeatedId);
+      else
+        log.requests.push_back(request(rows[i], i));
+    }
+  }
+
   static double at(const GuideJson& row, std::initializer_list<const char*> path, const std::string& where) {
     const GuideJson* const value = member_of(row, path);
     if (value == nullptr)
@@ -38,7 +51,7 @@ class GuideBenchmark {
     return number_in(*value, where + ": '" + *(path.end() - 1) + "'");
   }
 
-  // Times are in seconds since 1970; the latency ends with the connection, after the last token.
+  // Seconds since 1970; the latency ends with the connection.
   [[nodiscard]] ServedRequest request(const GuideJson& row, std::size_t i) const {
     const std::string where = fmt::format("{}: 'successful', entry {}", file_, i + 1);
     ServedRequest r;
@@ -56,7 +69,7 @@ class GuideBenchmark {
 
   // Gaps between tokens are weighted by their number there, so that their mean is that of all gaps, and percentiles are of neither gaps
   // nor requests.
-  void read_statistics(RequestLog& log) const {
+  void read_statistics(RealLog& log) const {
     log.has_clock = false;
     add_distribution("time_to_first_token_ms", "ttft", 1, log);
     add_distribution("request_latency", "e2e", 1e3, log);
@@ -67,13 +80,14 @@ class GuideBenchmark {
     log.note = "without rows per request, so its statistics are compared\n";
   }
 
-  void add_distribution(const char* name, const char* metric, double in_ms, RequestLog& log) const {
+  void add_distribution(const char* name, const char* metric, double in_ms, RealLog& log) const {
     const GuideJson* const d = member_of(root_, {"metrics", name, "successful"});
     if (d == nullptr) return;
     const auto add = [&](const char* statistic, const GuideJson* value) {
-      if (value != nullptr)
-        log.statistics.push_back(
-            {metric, statistic, in_ms * number_in(*value, fmt::format("{}: '{}', '{}',", file_, name, statistic)), {}});
+      if (value == nullptr) return;
+      const std::string place =
+          text_.place_of({"metrics", name, "successful", std::string_view(statistic) == "std" ? "std_dev" : statistic});
+      log.statistics.push_back({metric, statistic, in_ms * number_in(*value, place), {}, place});
     };
     add("mean", member_of(*d, {"mean"}));
     add("std", member_of(*d, {"std_dev"}));
@@ -82,7 +96,7 @@ class GuideBenchmark {
     add("max", member_of(*d, {"max"}));
   }
 
-  // Requests by status; a report may keep a sample of the rows only.
+  // By status; reports may keep only a sample of rows.
   [[nodiscard]] std::string note(std::size_t num_rows) const {
     const auto total = [&](const char* status) -> std::size_t {
       const GuideJson* const count = member_of(root_, {"metrics", "request_totals", status});
@@ -100,10 +114,11 @@ class GuideBenchmark {
   }
 
   const GuideJson& root_;
+  const LogText& text_;
   std::string file_;
 };
 
-// GuideLLM's benchmarks.json, of one benchmark.
+// benchmarks.json with one benchmark.
 class GuideLlm final : public LogFormat {
  public:
   explicit GuideLlm(Params& /*none*/) {}
@@ -111,14 +126,14 @@ class GuideLlm final : public LogFormat {
     const GuideJson& root = log.whole();
     return root.is_object() && root.contains("benchmarks") && root["benchmarks"].is_array() && root.contains("metadata");
   }
-  [[nodiscard]] RequestLog read(const LogText& log) const override {
+  [[nodiscard]] RealLog read(const LogText& log) const override {
     const GuideJson& all = log.whole()["benchmarks"];
     if (all.size() != 1)
       throw InputError(
           fmt::format("{}: holds {} benchmarks, and a validation compares one; jq '.benchmarks = [.benchmarks[0]]' {} writes "
                       "the first alone",
                       log.file(), all.size(), log.file()));
-    RequestLog read = GuideBenchmark(all[0], log.file()).read();
+    RealLog read = GuideBenchmark(all[0], log).read();
     if (read.model.empty()) read.model = text_in(log.whole(), {{"args", "model"}});
     return read;
   }

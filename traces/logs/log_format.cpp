@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kBlank = " \t\r\n";
 
-// Python's json writes Infinity and NaN, which JSON does not have; outside of texts they become null.
+// Outside of texts.
 std::string with_null_for_infinity(std::string_view json) {
   std::string out;
   bool in_text = false;
@@ -36,7 +36,7 @@ std::string with_null_for_infinity(std::string_view json) {
   return out;
 }
 
-// Discarded where it is no JSON.
+// Discarded if invalid.
 nlohmann::json parse_log_json(const std::string& text) {
   const bool is_of_python = text.find("Infinity") != std::string::npos || text.find("NaN") != std::string::npos;
   return nlohmann::json::parse(is_of_python ? with_null_for_infinity(text) : text, nullptr, false);
@@ -60,6 +60,18 @@ const nlohmann::json& LogText::whole() const {
   if (begin == std::string::npos || (text_[begin] != '{' && text_[begin] != '[')) return whole_.emplace(nlohmann::json::value_t::discarded);
   refuse_deep_json(text_, file_);
   return whole_.emplace(parse_log_json(text_));
+}
+
+std::string LogText::place_of(std::initializer_list<std::string_view> keys) const {
+  std::size_t at = 0;
+  std::string path;
+  for (const std::string_view key : keys) {
+    const std::size_t found = text_.find(fmt::format("\"{}\"", key), at);
+    if (found != std::string::npos) at = found;
+    path += (path.empty() ? "" : ".") + std::string(key);
+  }
+  const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  return fmt::format("{}:{}: '{}'", file_, line, path);
 }
 
 double number_in(const nlohmann::json& value, const std::string& where) {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "base/config/params.h"
 #include "base/error.h"
-#include "base/params.h"
 #include "base/quantile.h"
 #include "base/read_file.h"
 #include "base/run_limit.h"
@@ -20,13 +20,42 @@ namespace kvlab {
 
 namespace {
 
-// Times in milliseconds or smaller units look like seconds of a run longer than there can be.
+// Milliseconds read as seconds exceed the longest run.
 void check_span(const std::vector<ServedRequest>& requests, const std::string& file) {
   double begin = std::numeric_limits<double>::infinity(), end = -begin;
   for (const ServedRequest& r : requests) begin = std::min(begin, r.queued_s), end = std::max(end, r.last_token_s);
   if (end - begin <= kLongestRunSeconds) return;
   throw InputError(fmt::format("{}: its times span {:.3g} s, and no run lasts longer than 9.2e6 s (106 days): are the times in seconds?",
                                file, end - begin));
+}
+
+// By more than a file's rounding.
+bool exceeds(double a, double b) { return a > b + 0.005 + 1e-3 * std::abs(b); }
+
+// Rank of a statistic: min 0, max 100, percentile p; else -1.
+int rank_of(const std::string& statistic) {
+  if (statistic == "min") return 0;
+  if (statistic == "max") return 100;
+  return statistic.starts_with('p') ? std::stoi(statistic.substr(1)) : -1;
+}
+
+[[noreturn]] void fail_pair(const LogStatistic& a, const LogStatistic& b) {
+  throw InputError(fmt::format("{} = {:g} ms is above '{}' = {:g} ms of the same {}: values of one distribution cannot be so", a.place,
+                               a.value_ms, b.statistic, b.value_ms, a.metric));
+}
+
+// Percentiles ascend, and the mean is between minimum and maximum.
+void check_statistics(const std::vector<LogStatistic>& all) {
+  const auto is_value = [](const LogStatistic& s) { return !s.bounds_ms && std::isfinite(s.value_ms); };
+  for (const LogStatistic& a : all) {
+    for (const LogStatistic& b : all) {
+      if (!is_value(a) || !is_value(b) || a.metric != b.metric || !exceeds(a.value_ms, b.value_ms)) continue;
+      const int rank_a = rank_of(a.statistic), rank_b = rank_of(b.statistic);
+      const bool are_ordered = rank_a >= 0 && rank_b >= 0 && rank_a < rank_b;
+      const bool is_mean = (a.statistic == "min" && b.statistic == "mean") || (a.statistic == "mean" && b.statistic == "max");
+      if (are_ordered || is_mean || (a.statistic == "std" && b.statistic == "max")) fail_pair(a, b);
+    }
+  }
 }
 
 void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std::vector<double> values) {
@@ -42,9 +71,9 @@ void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std
 
 }  // namespace
 
-RequestLog read_real_log(const std::string& file) {
+RealLog read_real_log(const std::string& file) {
   const LogText text(read_file(file), file);
-  RequestLog log = [&] {
+  RealLog log = [&] {
     Params none = Params::empty("log");
     for (const std::string& name : LogFormatRegistry::names())
       if (const auto format = LogFormatRegistry::make(name, none, "format of a log"); format->recognises(text)) return format->read(text);
@@ -52,6 +81,7 @@ RequestLog read_real_log(const std::string& file) {
   }();
   if (log.requests.empty() && log.statistics.empty())
     throw InputError(file + ": has no requests" + (log.note.empty() ? "" : " that completed"));
+  check_statistics(log.statistics);
   check_span(log.requests, file);
   return log;
 }

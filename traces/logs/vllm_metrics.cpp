@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -17,15 +18,15 @@ namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// Histograms that vLLM exports, in seconds. Those of one observation per request, and of one per gap between two tokens ("itl").
+// In seconds, per request or per token gap ("itl").
 constexpr std::pair<const char*, const char*> kHistograms[] = {{"vllm:time_to_first_token_seconds", "ttft"},
                                                                {"vllm:request_time_per_output_token_seconds", "tpot"},
                                                                {"vllm:inter_token_latency_seconds", "itl"},
                                                                {"vllm:e2e_request_latency_seconds", "e2e"}};
 
-// A sample of the Prometheus text format: name{labels} value [timestamp].
+// Prometheus text sample: name{labels} value [timestamp].
 struct PrometheusSample {
-  std::string name, le, model, others;  // labels: the bucket's limit, the model, all but the limit
+  std::string name, le, model, others;  // labels: bucket limit, model, all but the limit
   double value = 0;
 };
 
@@ -81,49 +82,115 @@ class SampleParser {
   std::size_t at_ = 0;
 };
 
-// One histogram: observations up to each limit, their number and their sum. The last sample of a series with timestamps counts.
+// Counts up to each limit, total and sum, from a series' last sample.
 class Histogram {
  public:
+  explicit Histogram(std::string name = "") : name_(std::move(name)) {}
+
   void add(const PrometheusSample& s, std::string_view suffix, const std::string& where) {
     Part& part = parts_[s.others];
+    const Number number{s.value, where};
+    const std::string series = name_ + std::string(suffix) + (s.le.empty() ? "" : "{le=\"" + s.le + "\"}");
+    if (!(s.value >= 0) || !std::isfinite(s.value))
+      throw InputError(fmt::format("{}: {} = {:g} is no number from 0", where, series, s.value));
+    if (suffix != "_sum" && (s.value != std::floor(s.value) || s.value > kMostObservations))
+      throw InputError(fmt::format("{}: {} = {:g} is no number of observations", where, series, s.value));
     if (suffix == "_bucket")
-      part.up_to[prometheus_number(s.le, where)] = s.value;
+      part.up_to[prometheus_number(s.le, where)] = number;
     else if (suffix == "_sum")
-      part.sum = s.value;
+      part.sum = number;
     else if (suffix == "_count")
-      part.count = s.value;
+      part.count = number;
+  }
+
+  // Throws InputError with line and series for impossible numbers.
+  void check() const {
+    for (const auto& [labels, part] : parts_) {
+      check_buckets(part);
+      check_sum(part);
+      if (!part.up_to.empty() && !parts_.begin()->second.has_limits_of(part))
+        throw InputError(fmt::format("{}: {}_bucket has other limits than the same histogram of another engine",
+                                     part.up_to.begin()->second.where, name_));
+    }
   }
 
   [[nodiscard]] double count() const {
     double all = 0;
-    for (const auto& [labels, part] : parts_) all += part.count;
+    for (const auto& [labels, part] : parts_) all += part.count.value;
     return all;
   }
 
-  void add_statistics(const char* metric, RequestLog& log) const {
+  void add_statistics(const char* metric, RealLog& log) const {
     double sum = 0;
-    for (const auto& [labels, part] : parts_) sum += part.sum;
+    for (const auto& [labels, part] : parts_) sum += part.sum.value;
     if (count() <= 0) return;
-    log.statistics.push_back({metric, "mean", 1e3 * sum / count(), {}});
+    log.statistics.push_back({metric, "mean", 1e3 * sum / count()});
     for (const int p : {50, 90, 95, 99}) log.statistics.push_back(quantile(metric, p));
   }
 
  private:
-  struct Part {  // of one engine
-    std::map<double, double> up_to;
-    double sum = 0, count = 0;
+  struct Number {
+    double value = 0;
+    std::string where;  // "": not in the file
   };
+  struct Part {  // of one engine
+    std::map<double, Number> up_to;
+    Number sum, count;
 
-  // Engines have the same limits, as one program exports them.
+    [[nodiscard]] bool has_limits_of(const Part& other) const {
+      return std::ranges::equal(up_to, other.up_to, [](const auto& a, const auto& b) { return a.first == b.first; });
+    }
+  };
+  static constexpr double kMostObservations = 9e15;  // whole numbers in a double
+
+  void check_buckets(const Part& part) const {
+    if (part.up_to.empty()) return;
+    const Number* before = nullptr;
+    for (const auto& [limit, number] : part.up_to) {
+      if (before != nullptr && number.value < before->value)
+        throw InputError(
+            fmt::format("{}: {}_bucket up to {:g} s has {:g} observations, and a smaller limit has {:g} ({}): its counts are cumulative",
+                        number.where, name_, limit, number.value, before->value, before->where));
+      before = &number;
+    }
+    const auto& [last, all] = *part.up_to.rbegin();
+    if (std::isfinite(last))
+      throw InputError(fmt::format("{}: {} has no bucket with le=\"+Inf\": the file is cut short", all.where, name_));
+    if (part.count.where.empty()) throw InputError(fmt::format("{}: {} has buckets and no {}_count", all.where, name_, name_));
+    if (part.count.value != all.value)
+      throw InputError(fmt::format("{}: {}_count = {:g}, and its bucket with le=\"+Inf\" has {:g} ({})", part.count.where, name_,
+                                   part.count.value, all.value, all.where));
+  }
+
+  // Between the sums of all lower and all upper limits.
+  void check_sum(const Part& part) const {
+    if (part.count.where.empty() != part.sum.where.empty())
+      throw InputError(
+          fmt::format("{}: {} has no {}", part.sum.where + part.count.where, name_, part.sum.where.empty() ? "_sum" : "_count"));
+    if (part.count.value == 0 && part.sum.value > 0)
+      throw InputError(fmt::format("{}: {}_sum = {:g} of no observations", part.sum.where, name_, part.sum.value));
+    double least = 0, most = 0, from = 0, below = 0;
+    for (const auto& [limit, number] : part.up_to) {
+      const double here = number.value - below;
+      least += here * from;
+      if (here > 0) most += here * limit;
+      below = number.value, from = limit;
+    }
+    constexpr double kRounding = 1e-6;
+    if (part.up_to.empty() || (part.sum.value >= least * (1 - kRounding) && part.sum.value <= most * (1 + kRounding) + kRounding)) return;
+    throw InputError(
+        fmt::format("{}: {}_sum = {:g} s, and its buckets allow {:g} to {:g} s", part.sum.where, name_, part.sum.value, least, most));
+  }
+
+  // All engines of a program have the same limits.
   [[nodiscard]] std::map<double, double> up_to() const {
     std::map<double, double> all;
     for (const auto& [labels, part] : parts_)
-      for (const auto& [limit, observed] : part.up_to) all[limit] += observed;
+      for (const auto& [limit, observed] : part.up_to) all[limit] += observed.value;
     return all;
   }
 
-  // In the bucket that holds the quantile, interpolated linearly as PromQL's histogram_quantile does. No value in the last bucket, which
-  // has no upper limit.
+  // Linear in the quantile's bucket, as PromQL's histogram_quantile. No value in the unlimited bucket.
   [[nodiscard]] LogStatistic quantile(const char* metric, int p) const {
     const double rank = p / 100.0 * count();
     LogStatistic s{metric, fmt::format("p{}", p), std::numeric_limits<double>::quiet_NaN(), std::pair{0.0, kNoLimit}};
@@ -141,6 +208,7 @@ class Histogram {
     return s;
   }
 
+  std::string name_;
   std::map<std::string, Part> parts_;
 };
 
@@ -156,11 +224,12 @@ class MetricsText {
     }
   }
 
-  [[nodiscard]] RequestLog read() const {
-    RequestLog log;
+  [[nodiscard]] RealLog read() const {
+    RealLog log;
     log.is_of_client = true;  // its times begin when a request arrives at the API server
     log.has_clock = false;
     log.model = model_;
+    for (const auto& [name, histogram] : histograms_) histogram.check();
     for (const auto& [name, metric] : kHistograms)
       if (const auto found = histograms_.find(name); found != histograms_.end()) found->second.add_statistics(metric, log);
     if (log.statistics.empty())
@@ -187,7 +256,7 @@ class MetricsText {
       if (!s.model.empty() && !model_.empty() && s.model != model_)
         throw InputError(fmt::format("{}: metrics of another model than '{}': '{}'; leave the lines of one", where, model_, s.model));
       model_ = s.model;
-      histograms_[name].add(s, suffix, where);
+      histograms_.try_emplace(name, name).first->second.add(s, suffix, where);
     }
   }
 
@@ -195,7 +264,7 @@ class MetricsText {
   std::map<std::string, Histogram> histograms_;
 };
 
-// The text of vLLM's /metrics endpoint.
+// vLLM's /metrics endpoint.
 class VllmMetrics final : public LogFormat {
  public:
   explicit VllmMetrics(Params& /*none*/) {}
@@ -203,7 +272,7 @@ class VllmMetrics final : public LogFormat {
     const std::string& text = log.text();
     return text.starts_with("vllm:") || (text.starts_with("#") && text.find("\nvllm:") != std::string::npos);
   }
-  [[nodiscard]] RequestLog read(const LogText& log) const override { return MetricsText(log).read(); }
+  [[nodiscard]] RealLog read(const LogText& log) const override { return MetricsText(log).read(); }
 };
 
 KVLAB_REGISTER(LogFormat, VllmMetrics, "vllm_metrics", "vLLM's /metrics: histograms in the Prometheus text format", "");

@@ -16,8 +16,8 @@ namespace kvlab {
 
 namespace {
 
-// Mooncake rows of agents (Dynamo, docs/dynosim/trace-formats.md, "Agentic Mooncake"): a request starts delay + tool_wait_ms after the
-// requests that it waits for have finished. The simulation has chains: a request waits for one other, and one at most waits for it.
+// Mooncake rows of agents (Dynamo, docs/dynosim/trace-formats.md, "Agentic Mooncake"): a request starts delay + tool_wait_ms after those it
+// waits for. Only chains are supported.
 class AgenticMooncake final : public JsonReader {
  public:
   struct Options {
@@ -35,7 +35,7 @@ class AgenticMooncake final : public JsonReader {
 
  private:
   enum Key : std::uint8_t { kRequest = MooncakeRow::kKeys.size(), kWaitFor, kToolWait };
-  // The last five describe what the others already say, or nothing that replay uses.
+  // The last five are redundant or unused by replay.
   static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 8>{
       "request_id", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events", "request_kind", "output_token_ids"});
 
@@ -50,7 +50,7 @@ class AgenticMooncake final : public JsonReader {
     std::int64_t chain = -1;
     std::int32_t turn = 0;
     std::int64_t line = 0;
-    std::string next;  // the request that waits for it, and its line
+    std::string next;  // the waiting request and its line
     std::int64_t next_line = 0;
   };
 
@@ -70,7 +70,7 @@ class AgenticMooncake final : public JsonReader {
     return false;
   }
 
-  // The next row into row_: one that waited for the request given last, else one of the file.
+  // A row that waited for the last given request, else the next one.
   bool take_row() {
     if (!due_.empty()) {
       row_ = std::move(due_.back());
@@ -104,7 +104,7 @@ class AgenticMooncake final : public JsonReader {
     });
   }
 
-  // Makes row_ a request. Rows that were held for it come next.
+  // Rows that wait for it come next.
   void give(TraceRequest& request) {
     request.prompt_tokens = row_.shape.prompt_tokens;
     request.output_tokens = row_.shape.output_tokens;
@@ -125,7 +125,7 @@ class AgenticMooncake final : public JsonReader {
   }
 
   void start_chain(TraceRequest& request) {
-    // Dynamo counts both from the request's start where nothing is waited for.
+    // Dynamo counts both from the start if nothing is waited for.
     const Span wait = row_.shape.delay.value_or(Span{0}) + row_.tool_wait;
     request.arrival = (row_.shape.at_ns ? time_of(*row_.shape.at_ns) : arrival_of_row_without()) + wait;
     request.session = number_of_name(row_.id);
@@ -151,7 +151,7 @@ class AgenticMooncake final : public JsonReader {
     if (!is_new) fail_at(row_.line, "request_id", fmt::format("{} is also that of line {}", kvlab::quoted(row_.id), place->second.line));
   }
 
-  // Names the first row that waits for a request of no row; without one, rows wait for each other in a circle.
+  // The first row that waits for a missing request, else a cycle.
   void fail_where_rows_are_held() const {
     std::unordered_set<std::string> ids;
     for (const auto& [name, rows] : held_)
@@ -176,8 +176,8 @@ class AgenticMooncake final : public JsonReader {
   Row row_;
   RequestFacts facts_;
   std::unordered_map<std::string, Known> known_;
-  std::unordered_map<std::string, std::vector<Row>> held_;  // by the request that they wait for
-  std::vector<Row> due_;                                    // those whose request was given; the next one is the last
+  std::unordered_map<std::string, std::vector<Row>> held_;  // by awaited request
+  std::vector<Row> due_;                                    // ready; taken from the back
 };
 
 KVLAB_REGISTER_TRACE(AgenticMooncake, "agentic_mooncake",

@@ -5,15 +5,14 @@
 
 #include "base/hash.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/request_queue.h"
+#include "traces/readers/turn_queue.h"
 
 namespace kvlab {
 
 namespace {
 
-// Sessions of Applied Compute's TRIE workloads (github.com/Applied-Compute/trie, README, "Workload format"): a row is an agent that calls
-// the model num_turns + 1 times. Each prompt is the prompt before, its answer and the tool's output; the next call follows when the tool
-// has run. Rows have no arrivals.
+// Applied Compute's TRIE workloads (github.com/Applied-Compute/trie, README, "Workload format"): an agent with num_turns + 1 calls. Each
+// prompt is all before and the tool's output; the next call follows the tool. No arrivals.
 class AppliedCompute final : public JsonReader {
  public:
   struct Options {
@@ -130,7 +129,7 @@ class AppliedCompute final : public JsonReader {
   }
 
   Options own_;
-  RequestQueue queue_;
+  TurnQueue queue_;
   std::int64_t num_sessions_ = 0;
 };
 

@@ -5,9 +5,8 @@ namespace kvlab {
 
 namespace {
 
-// Azure LLM inference traces (github.com/Azure/AzurePublicDataset): 2023 writes seven digits of a second and no zone, 2024
-// at most six digits, none where they are zero, and +00:00. 2025 has requests with images, whose tokens no column gives: an experiment
-// states how many an image has.
+// github.com/Azure/AzurePublicDataset. Seconds: 2023 seven digits, no zone; 2024 up to six digits and +00:00. 2025 has images without token
+// counts; experiments set tokens per image.
 class Azure final : public CsvReader {
  public:
   struct Options {

@@ -4,14 +4,14 @@
 
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-// Traces of Alibaba's Bailian service (Wang et al., USENIX ATC 2025; github.com/alibaba-edu/qwen-bailian-usagetraces-anon), times in
-// seconds, 16 tokens per hash id. A row is a turn of a chat and names the row of the turn before it: all turns that go back to one
-// first turn are a session, and each arrives at its recorded time.
+// Alibaba's Bailian service (Wang et al., USENIX ATC 2025; github.com/alibaba-edu/qwen-bailian-usagetraces-anon): seconds, 16 tokens per
+// hash id. Rows are chat turns with a parent; turns with a common first turn are a session, each at its recorded time.
 class Bailian final : public JsonReader {
  public:
   struct Options {
@@ -26,7 +26,7 @@ class Bailian final : public JsonReader {
   enum Key : std::uint8_t { kChat, kParent, kTime, kInput, kOutput, kIds };
   static constexpr std::array<std::string_view, 8> kKeys{"chat_id",       "parent_chat_id", "timestamp", "input_length",
                                                          "output_length", "hash_ids",       "type",      "turn"};
-  static constexpr std::int64_t kNone = -1;  // as parent: the first turn of its chat
+  static constexpr std::int64_t kNone = -1;  // as parent: a first turn
 
   struct Row {
     std::int64_t chat = kNone, parent = kNone;
@@ -35,14 +35,25 @@ class Bailian final : public JsonReader {
 
   bool read_row(TraceRequest& request) override {
     Row row;
-    ids_.clear();
-    if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, request, row); })) return false;
-    if (row.chat == kNone) fail_missing_key(lines(), "chat_id");
+    do {
+      row = Row{};
+      request = TraceRequest{};
+      ids_.clear();
+      if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, request, row); })) return false;
+      if (row.chat == kNone) fail_missing_key(lines(), "chat_id");
+    } while (is_repeated(row.chat));
     if (request.prompt_tokens == 0) fail_missing_key(lines(), "input_length");
     if (request.output_tokens == 0) fail_missing_key(lines(), "output_length");
     if (!row.has_arrival) request.arrival = arrival_of_row_without();
     request.session = session_of(row);
     if (!ids_.empty()) set_chained_ids(lines(), ids_, own_.block_size, request);
+    return true;
+  }
+
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("rows", "chat_id"));
     return true;
   }
 
@@ -69,12 +80,11 @@ class Bailian final : public JsonReader {
         field.id_list(ids_);
         break;
       default:
-        break;  // `type` and `turn` say nothing that the session does not
+        break;  // `type` and `turn` are redundant
     }
   }
 
-  // A session has the number of its first turn. Only later turns are remembered: a parent that is not among them is a first turn, or
-  // was cut off with the start of the file.
+  // Numbered by the first turn. Only later turns are stored: any other parent is a first turn, or precedes the file.
   std::int64_t session_of(const Row& row) {
     if (row.parent == kNone) return row.chat;
     const auto found = session_of_turn_.find(row.parent);
@@ -86,6 +96,7 @@ class Bailian final : public JsonReader {
   Options own_;
   std::vector<std::uint64_t> ids_;
   std::unordered_map<std::int64_t, std::int64_t> session_of_turn_;
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Bailian, "bailian",

@@ -15,13 +15,12 @@ namespace kvlab {
 
 namespace {
 
-// The requests of `vllm bench serve --save-result --save-detailed` (docs.vllm.ai, "vllm bench serve"), and of SGLang's bench_serving with
-// --output-details: one JSON object with a list per quantity. start_times are seconds on a clock of the client, which starts anywhere; the
-// earliest one of a request that did not fail becomes 0.
+// `vllm bench serve --save-result --save-detailed` (docs.vllm.ai, "vllm bench serve") and SGLang's bench_serving with --output-details:
+// lists in a JSON object. start_times are on the client's clock; the earliest of a successful request becomes 0.
 class BenchServeTrace final : public RowReader {
  public:
   static constexpr bool kIsDocument = true;
-  // The keys of statistics are enough, so that a result without lists gets a message of its own.
+  // Also accepts results without lists, to report them.
   static bool recognises(std::string_view begin) {
     const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
     const std::size_t first = begin.find_first_not_of(" \t\r\n");
@@ -111,7 +110,7 @@ class BenchServeTrace final : public RowReader {
   }
 
   std::unique_ptr<LineReader> lines_;
-  std::vector<Sent> sent_;  // in order of starts
+  std::vector<Sent> sent_;  // by start
   std::size_t next_ = 0;
   bool has_arrivals_ = false;
   std::uint64_t max_concurrency_ = 0;  // 0: no limit

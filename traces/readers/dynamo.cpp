@@ -1,16 +1,17 @@
 #include <array>
+#include <optional>
 
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-// Dynamo's request trace, schema dynamo.request.trace.v1 (docs/observability/request-tracing.md of ai-dynamo/dynamo): a JSON object per
-// line, in order of the requests' ends, with instants in milliseconds and rolling hashes of the prompt's blocks. A trajectory (session_id
-// in newer files) is a session; its requests come at their recorded times, in which the time of tools is contained. A record may be the
-// 'event' of an envelope with the sink's own timestamp.
+// Dynamo's dynamo.request.trace.v1 (docs/observability/request-tracing.md of ai-dynamo/dynamo): JSON lines by end, millisecond instants,
+// rolling block hashes. A trajectory (newer: session_id) is a session with recorded times, tool time included. Records may be in an
+// envelope's 'event'.
 class DynamoTrace final : public JsonReader {
  public:
   static bool recognises(std::string_view line) { return object_has(line, "schema") && line.find("dynamo.request.trace.") != line.npos; }
@@ -22,13 +23,14 @@ class DynamoTrace final : public JsonReader {
   enum RowKey : std::uint8_t { kSchema, kEvent, kContext, kRequest, kEnvelope };
   static constexpr std::array<std::string_view, 10> kRowKeys{"schema", "event_type", "agent_context",      "request",      "event",
                                                              "tool",   "payload",    "event_time_unix_ms", "event_source", "timestamp"};
-  enum RequestKey : std::uint8_t { kReceived, kOutput, kReplay };
-  static constexpr std::array<std::string_view, 3> kRequestKeys{"request_received_ms", "output_tokens", "replay"};
+  enum RequestKey : std::uint8_t { kReceived, kOutput, kReplay, kId };
+  static constexpr std::array<std::string_view, 4> kRequestKeys{"request_received_ms", "output_tokens", "replay", "request_id"};
   enum ReplayKey : std::uint8_t { kBlock, kInput, kHashes };
   static constexpr std::array<std::string_view, 3> kReplayKeys{"trace_block_size", "input_length", "input_sequence_hashes"};
 
   struct Row {
     std::string event;
+    std::optional<std::int64_t> id;
     std::int64_t received_ns = -1, output_tokens = -1, trajectory = -1, session = -1;
     std::int32_t prompt_tokens = 0, block = 0;
     bool has_replay = false;
@@ -40,7 +42,7 @@ class DynamoTrace final : public JsonReader {
       row = Row{};
       hashes_.clear();
       if (!rows_.next(kRowKeys, [&](std::size_t key, JsonField field) { read_field(key, field, row); })) return false;
-    } while (!is_used(row));
+    } while (!is_used(row) || (row.id && is_repeated(*row.id)));
     if (row.received_ns < 0) fail_missing_key(lines(), "request_received_ms");
     if (row.prompt_tokens == 0) fail_missing_key(lines(), "input_length");
     request.arrival = since_first(row.received_ns);
@@ -52,6 +54,13 @@ class DynamoTrace final : public JsonReader {
     check_id_count(lines(), "input_sequence_hashes", hashes_.size(), row.block, row.prompt_tokens);
     request.hash_tokens = row.block;
     request.hashes = hashes_;
+    return true;
+  }
+
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("rows", "request_id"));
     return true;
   }
 
@@ -78,6 +87,7 @@ class DynamoTrace final : public JsonReader {
     if (key == kRequest && !field.is_null())
       field.object(kRequestKeys, UnknownKeys::kPassOver, [&](std::size_t k, JsonField inner) {
         if (k == kReceived) row.received_ns = inner.instant_ns(kUnitNs);
+        if (k == kId && !inner.is_null()) row.id = inner.session();
         if (k == kOutput && !inner.is_null()) row.output_tokens = inner.integer(0, kMaxTokens);
         if (k == kReplay && !inner.is_null()) read_replay(inner, row);
       });
@@ -98,6 +108,7 @@ class DynamoTrace final : public JsonReader {
   }
 
   std::vector<std::uint64_t> hashes_;
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(DynamoTrace, "dynamo",

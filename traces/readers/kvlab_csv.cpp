@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Our own format: every field of TraceRequest, so that writing and reading a trace changes nothing.
+// Our own lossless format.
 class KvlabCsv final : public CsvReader {
  public:
   static bool recognises(std::string_view line) { return header_names(line, "prompt_tokens") && header_names(line, "output_tokens"); }

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Our own format: every field of TraceRequest, so that writing and reading a trace changes nothing.
+// Our own lossless format.
 class KvlabJsonl final : public JsonReader {
  public:
   static bool recognises(std::string_view line) { return object_has(line, "prompt_tokens"); }

@@ -11,8 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// Traces of caches in general, as libCacheSim reads them (github.com/1a1a11a/libCacheSim), for hit-ratio runs: an access to an object is a
-// request whose prompt is one block with the object's content. Sizes and next accesses are not used.
+// libCacheSim's cache traces (github.com/1a1a11a/libCacheSim), for hit ratios: an access is a request of one block. Sizes and next accesses
+// are unused.
 struct ObjectOptions {
   ObjectOptions(Params& p, const std::string& format)
       : tokens(p.optional<std::int32_t>("object_tokens", 16, 1, 1 << 20,
@@ -30,7 +30,7 @@ void set_object(std::uint64_t id, std::int32_t tokens, std::uint64_t& hash, Trac
   request.hashes = {&hash, 1};
 }
 
-// Records of 24 bytes, little-endian and packed: uint32 time in seconds, uint64 object, uint32 size, int64 next access (oracleGeneral).
+// oracleGeneral: packed little-endian uint32 seconds, uint64 object, uint32 size, int64 next access.
 class OracleGeneral final : public RowReader {
  public:
   struct Options : ObjectOptions {
@@ -45,7 +45,7 @@ class OracleGeneral final : public RowReader {
  private:
   static constexpr std::size_t kRecordBytes = 24;
 
-  // Records count from 1 in place of lines.
+  // Counts records instead of lines, from 1.
   class Place final : public InputPlace {
    public:
     explicit Place(std::unique_ptr<LineReader> lines) : bytes_(std::move(lines)) { bytes_->keep_mark(); }
@@ -103,13 +103,13 @@ class OracleGeneral final : public RowReader {
 KVLAB_REGISTER_TRACE(OracleGeneral, "oracle_general", "records of 24 bytes: uint32 time, uint64 object, uint32 size, int64 next access",
                      "libCacheSim");
 
-// Owns the names of columns that CsvReader refers to.
+// Owns the column names of a CsvReader.
 struct ObjectColumns {
   std::string time, object, size;
   std::array<CsvColumn, 3> columns;
 };
 
-// A CSV file with a header. Its columns have no fixed names.
+// CSV with a header; column names are configurable.
 class LibCacheSimCsv final : private ObjectColumns, public CsvReader {
  public:
   struct Options : ObjectOptions {

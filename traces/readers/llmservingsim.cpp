@@ -10,10 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// LLMServingSim workloads (Cho et al. 2024; github.com/casys-kaist/LLMServingSim), times in nanoseconds. A row is one
-// request, or a session of an agent: sub_requests, each released when the one before has finished and its tool has run for
-// tool_duration_ns; without session_id each such row is a session of its own. Token ids of prompt and output become a hash chain, hash(hash
-// before, tokens of the block), over full blocks of `block_tokens`.
+// LLMServingSim (Cho et al. 2024; github.com/casys-kaist/LLMServingSim), nanoseconds. A row is a request or an agent session: sub_requests,
+// each released tool_duration_ns after the previous one. Token ids become a hash chain over blocks of `block_tokens`.
 class LlmServingSim final : public JsonReader {
  public:
   struct Options {
@@ -90,7 +88,7 @@ class LlmServingSim final : public JsonReader {
     return true;
   }
 
-  // No number that a session_id has by chance.
+  // Cannot equal a session_id by chance.
   [[nodiscard]] std::int64_t session_of_line() const {
     constexpr std::uint64_t kUnnamed = 0x73657373696f6e;  // "session"
     return static_cast<std::int64_t>(hash_combine(kUnnamed, static_cast<std::uint64_t>(lines().line_number())) >> 1);

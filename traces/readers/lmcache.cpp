@@ -1,16 +1,17 @@
 #include <array>
 #include <charconv>
+#include <optional>
 
 #include "base/hash.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-// LMCache's log of lookups (github.com/LMCache/LMCache), a JSON object per line: instants in seconds, and a hash per full chunk of the
-// prompt, which covers all tokens before it too. The tail after the last full chunk is never found. It has no output lengths.
+// LMCache's lookup log (github.com/LMCache/LMCache), JSON lines: seconds, a prefix hash per full prompt chunk. No output lengths.
 class LmCache final : public JsonReader {
  public:
   struct Options {
@@ -27,7 +28,7 @@ class LmCache final : public JsonReader {
   }
 
  private:
-  enum Key : std::uint8_t { kTime, kChunk, kLength, kHashes };
+  enum Key : std::uint8_t { kTime, kChunk, kLength, kHashes, kRequestId };
   static constexpr std::array<std::string_view, 8> kKeys{"timestamp",  "chunk_size", "seq_len", "chunk_hashes",
                                                          "request_id", "model_name", "dtypes",  "shapes"};
 
@@ -35,17 +36,24 @@ class LmCache final : public JsonReader {
     std::int32_t chunk = 0;
     bool has_time = false;
     bool has_hashes = false;
-    hashes_.clear();
+    std::optional<std::int64_t> id;
     const auto read_field = [&](std::size_t key, JsonField field) {
       if (key == kTime) has_time = true, request.arrival = since_first(field.instant_ns(kSecondNs));
       if (key == kChunk) chunk = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
+      if (key == kRequestId && !field.is_null()) id = field.session();
       if (key == kLength) request.prompt_tokens = field.prompt_tokens();
       if (key != kHashes) return;
       has_hashes = true;
       field.each_name(
           [&](const std::string& name, bool is_text) { hashes_.push_back(is_text ? hash_of(field, name) : number_of(field, name)); });
     };
-    if (!rows_.next(kKeys, read_field)) return false;
+    do {
+      id.reset();
+      hashes_.clear();
+      chunk = 0, has_time = has_hashes = false;
+      request = TraceRequest{};
+      if (!rows_.next(kKeys, read_field)) return false;
+    } while (id && is_repeated(*id));
     if (chunk == 0) fail_missing_key(lines(), "chunk_size");
     if (request.prompt_tokens == 0) fail_missing_key(lines(), "seq_len");
     if (!has_hashes) fail_missing_key(lines(), "chunk_hashes");
@@ -57,6 +65,13 @@ class LmCache final : public JsonReader {
     return true;
   }
 
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("rows", "request_id"));
+    return true;
+  }
+
   void check_chunk_count(std::int32_t chunk, std::int32_t tokens) const {
     const auto full = static_cast<std::size_t>(tokens / chunk);
     if (hashes_.size() != full)
@@ -64,18 +79,19 @@ class LmCache final : public JsonReader {
                                        std::to_string(full) + " full chunks of " + std::to_string(chunk));
   }
 
-  // A whole number of 64 bits, with or without a sign.
+  // A signed or unsigned 64-bit whole number.
   static std::uint64_t number_of(const JsonField& field, std::string_view text) {
     std::int64_t with_sign = 0;
     std::uint64_t value = 0;
     const char* const end = text.data() + text.size();
-    if (text.starts_with('-') && std::from_chars(text.data(), end, with_sign).ec == std::errc{})
-      return static_cast<std::uint64_t>(with_sign);
+    if (text.starts_with('-'))
+      if (const auto [at, error] = std::from_chars(text.data(), end, with_sign); error == std::errc{} && at == end)
+        return static_cast<std::uint64_t>(with_sign);
     if (const auto [at, error] = std::from_chars(text.data(), end, value); error == std::errc{} && at == end) return value;
     field.fail(quoted(text) + " in the list is no number of 64 bits");
   }
 
-  // "0x", perhaps with a sign before it, and any number of hexadecimal digits; longer ones than 64 bits are hashed.
+  // Optional sign, "0x", hexadecimal digits; beyond 64 bits hashed.
   static std::uint64_t hash_of(const JsonField& field, std::string_view text) {
     constexpr std::size_t kDigitsOf64Bits = 16;
     const bool is_negative = text.starts_with('-');
@@ -97,6 +113,7 @@ class LmCache final : public JsonReader {
 
   Options own_;
   std::vector<std::uint64_t> hashes_;
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(LmCache, "lmcache", R"({"timestamp":...,"chunk_size":256,"seq_len":...,"chunk_hashes":["0x...",...]})",

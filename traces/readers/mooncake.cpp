@@ -1,38 +1,49 @@
+#include <optional>
+
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/mooncake_row.h"
 #include "traces/readers/readers.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-// Mooncake traces (Qin et al., FAST 2025; github.com/kvcache-ai/Mooncake), times in milliseconds. Dynamo's dialect has other
-// names for the columns, sessions, and `delay`: a turn that comes so long after its session's turn before has finished.
+// Mooncake (Qin et al., FAST 2025; github.com/kvcache-ai/Mooncake), milliseconds. Dynamo's dialect has other column names, sessions, and
+// `delay` after the session's previous turn.
 class Mooncake final : public JsonReader {
  public:
   struct Options {
     explicit Options(Params& p)
         : block_size(p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake: tokens per hash id; needed unless the rows say it")) {
     }
-    std::int32_t block_size;  // 0: as the rows say
+    std::int32_t block_size;  // 0: the rows'
   };
   static bool recognises(std::string_view line) { return MooncakeRow::may_be(line); }
   Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
       : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
 
  private:
-  // Requests are known by their place. The keys from wait_for on are of agents: their first row may lack all of them.
+  // Keys from wait_for on belong to agents, whose first row may lack them.
+  static constexpr std::size_t kRequestId = MooncakeRow::kKeys.size();
   static constexpr std::size_t kFirstOfAgents = MooncakeRow::kKeys.size() + 3;
   static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 8>{
       "request_id", "request_kind", "output_token_ids", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events"});
 
   bool read_row(TraceRequest& request) override {
-    row_.clear();
     const auto read_field = [&](std::size_t key, JsonField field) {
       if (key >= kFirstOfAgents) field.fail("rows of agents have this column; set 'format: agentic_mooncake'");
+      if (key == kRequestId) {
+        if (!field.is_null()) id_ = field.session();
+        return;
+      }
       row_.read_field(key, field);
     };
-    if (!rows_.next(kKeys, read_field)) return false;
+    do {
+      row_.clear();
+      id_.reset();
+      if (!rows_.next(kKeys, read_field)) return false;
+    } while (id_ && is_repeated(*id_));
     row_.check_lengths(lines(), own_.block_size);
     request.prompt_tokens = row_.prompt_tokens;
     request.output_tokens = row_.output_tokens;
@@ -48,8 +59,17 @@ class Mooncake final : public JsonReader {
     return true;
   }
 
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("rows", "request_id"));
+    return true;
+  }
+
   Options own_;
   MooncakeRow row_;
+  std::optional<std::int64_t> id_;
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Mooncake, "mooncake", R"({"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})",

@@ -1,17 +1,19 @@
 #include <fmt/format.h>
 
+#include <optional>
 #include <unordered_map>
 
 #include "traces/readers/mooncake_row.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/request_queue.h"
+#include "traces/readers/turn_queue.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-// Mooncake rows whose input_length and hash_ids are those of the tokens that a turn adds to the prompt of its session's turn before
-// (Dynamo, docs/dynosim/trace-formats.md, "Mooncake Delta"). The answer before is part of these where it returns into the prompt.
+// Mooncake rows of only the tokens that a turn adds to its session's prompt (Dynamo, docs/dynosim/trace-formats.md, "Mooncake Delta"),
+// including the previous answer if it returns.
 class MooncakeDelta final : public JsonReader {
  public:
   struct Options {
@@ -26,18 +28,29 @@ class MooncakeDelta final : public JsonReader {
       : JsonReader(std::move(lines), options, "timestamp", MooncakeRow::kUnitNs), own_(own) {}
 
  private:
+  static constexpr std::size_t kRequestId = MooncakeRow::kKeys.size();
   static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 3>{"request_id", "request_kind", "output_token_ids"});
 
   struct Prompt {
     std::int64_t tokens = 0;
     std::int32_t turn = 0;
-    std::optional<PieceHashes> content;  // absent where a turn had no ids: what follows is unknown then
+    std::optional<PieceHashes> content;  // none after a turn without ids
     bool is_known = true;
   };
 
   bool read_row(TraceRequest& request) override {
-    row_.clear();
-    if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { row_.read_field(key, field); })) return false;
+    const auto read_field = [&](std::size_t key, JsonField field) {
+      if (key == kRequestId) {
+        if (!field.is_null()) id_ = field.session();
+        return;
+      }
+      row_.read_field(key, field);
+    };
+    do {
+      row_.clear();
+      id_.reset();
+      if (!rows_.next(kKeys, read_field)) return false;
+    } while (id_ && is_repeated(*id_));
     row_.check_lengths(lines(), own_.block_size);
     if (row_.session < 0) fail_missing_key(lines(), "session_id");
     if (row_.delay && row_.at_ns) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
@@ -58,6 +71,13 @@ class MooncakeDelta final : public JsonReader {
     facts_ = {};
     facts_.turn = prompt.turn++;
     request.facts = &facts_;
+    return true;
+  }
+
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("rows", "request_id"));
     return true;
   }
 
@@ -90,8 +110,10 @@ class MooncakeDelta final : public JsonReader {
 
   Options own_;
   MooncakeRow row_;
+  std::optional<std::int64_t> id_;
   RequestFacts facts_;
   std::unordered_map<std::int64_t, Prompt> prompts_;
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(

@@ -18,7 +18,7 @@ void MooncakeRow::read_field(std::size_t key, JsonField& field) {
   const auto only_once = [&](bool is_set) {
     if (is_set) field.fail("the row has this column under another name as well");
   };
-  if (field.is_null()) return;  // as if it were not there
+  if (field.is_null()) return;  // as if absent
   switch (key) {
     case kTime:
     case kCreated:

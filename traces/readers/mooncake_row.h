@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// The columns that mooncake and the formats made of it share. Times are milliseconds.
+// Columns shared by mooncake formats. Times are milliseconds.
 struct MooncakeRow {
   static constexpr std::int64_t kUnitNs = 1'000'000;
   enum Key : std::uint8_t { kTime, kCreated, kInput, kInputTokens, kOutput, kOutputTokens, kIds, kBlock, kSession, kDelay, kDelayMs };
@@ -30,15 +30,15 @@ struct MooncakeRow {
 
   void clear();
   void read_field(std::size_t key, JsonField& field);
-  // If the first line of a file may be such a row.
+  // True if a file's first line may be such a row.
   static bool may_be(std::string_view line);
-  // Stops where a length is missing. A prompt without one is as long as its ids; asked_block as in block_of().
+  // Throws if a length is missing. Without prompt length, its ids count; asked_block as in block_of().
   void check_lengths(const InputPlace& lines, std::int32_t asked_block);
-  // Tokens per id: as the row says, else `asked` (0: not asked for). Stops where neither says it, or both differently.
+  // The row's, else `asked` (0: none). Throws if neither is given or they differ.
   [[nodiscard]] std::int32_t block_of(const InputPlace& lines, std::int32_t asked) const;
 };
 
-// `base` and `extra`, for formats that have more keys than mooncake.
+// Mooncake's keys and `extra`.
 template <std::size_t N>
 constexpr auto with_mooncake_keys(const std::array<std::string_view, N>& extra) {
   std::array<std::string_view, MooncakeRow::kKeys.size() + N> keys{};

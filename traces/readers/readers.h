@@ -10,12 +10,11 @@
 
 namespace kvlab {
 
-// One reader per public format, each in a file of its own that registers it; docs/traces.md has the columns. All throw InputError
-// (file:line, column) on a row that cannot be used.
+// One registered reader per file (columns: docs/traces.md). All throw InputError (file:line, column) for bad rows.
 
 inline constexpr std::int64_t kSecondNs = 1'000'000'000;
 
-// Reads a CSV file; the first of its columns is that of the times.
+// CSV; the first column is the time.
 class CsvReader : public RowReader {
  public:
   using enum CsvColumn::Need;
@@ -28,7 +27,7 @@ class CsvReader : public RowReader {
   CsvRows rows_;
 };
 
-// Reads a file of JSON objects, one per line.
+// One JSON object per line.
 class JsonReader : public RowReader {
  public:
   JsonReader(std::unique_ptr<LineReader> lines, const ReaderOptions& options, std::string_view arrival_key, std::int64_t unit_ns)

@@ -38,10 +38,10 @@ double number_of(const LineReader& lines, std::string_view column, std::string_v
   return value;
 }
 
-// Whole seconds or tokens, also as 600.0.
+// Whole seconds or tokens, also 600.0.
 bool parse_whole(std::string_view text, std::uint64_t& value) { return parse_unsigned(without_zero_fraction(text), value); }
 
-// timestamp,rate,cv,pattern,p1,p2 without a header; an empty pattern: no requests.
+// timestamp,rate,cv,pattern,p1,p2 without header; empty pattern: no requests.
 ServeGenWindow window_of(const LineReader& lines, const std::vector<std::string_view>& fields) {
   ServeGenWindow window;
   window.rate_per_s = number_of(lines, "rate", fields[1]);
@@ -69,7 +69,7 @@ void read_windows(const std::string& path, ServeGenClient& client) {
   }
 }
 
-// "{81: 0.00145, 90: 0.2}": tokens and probabilities. `fail` stops with the place.
+// "{81: 0.00145, 90: 0.2}": tokens and probabilities. `fail` throws with the place.
 template <class Fail>
 ServeGenLengths lengths_of(std::string_view text, Fail&& fail) {
   ServeGenLengths lengths;
@@ -107,7 +107,7 @@ nlohmann::json parsed(const std::string& path) {
   return all;
 }
 
-// The two distributions of one window's fields; fail throws and names the field.
+// The distributions of one window; `fail` throws with the field.
 ServeGenClient::Lengths lengths_in(const nlohmann::json& fields,
                                    const std::function<void(const std::string& field, const std::string&)>& fail) {
   const auto read = [&](const char* name) {

@@ -3,23 +3,26 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/name_number.h"
 #include "base/text.h"
 #include "traces/json_documents.h"
 #include "traces/json_text_decode.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/request_queue.h"
+#include "traces/readers/turn_queue.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-// Conversations of ShareGPT: a list of objects {"id", "conversations": [{"from": "human" or "gpt", "value": text}]}. A request is an
-// answer; its prompt is all that was said before. There are no times, and texts in place of token counts. The dialects of training tools
-// (LLaMA-Factory, data/README.md: "sharegpt", and its OpenAI form "messages", "role", "content") add a system prompt, tools and calls.
+// ShareGPT: [{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}]. A request is an answer; its prompt is all before it. No
+// times or token counts. LLaMA-Factory's dialects (data/README.md: "sharegpt", and the OpenAI form "messages", "role", "content") add a
+// system prompt, tools and calls.
 class ShareGpt final : public RowReader {
  public:
   struct Options {
@@ -46,7 +49,7 @@ class ShareGpt final : public RowReader {
   [[nodiscard]] bool has_arrivals() const override { return false; }
 
  private:
-  enum TalkKey : std::uint8_t { kMessages, kOpenAiMessages, kSystem, kTools };
+  enum TalkKey : std::uint8_t { kMessages, kOpenAiMessages, kSystem, kTools, kId };
   static constexpr std::array<std::string_view, 6> kKeys{"conversations", "messages", "system", "tools", "id", "items"};
   enum MessageKey : std::uint8_t { kFrom, kRole, kValue, kContent };
   static constexpr std::array<std::string_view, 8> kMessageKeys{"from", "role", "value", "content", "markdown", "text", "weight", "loss"};
@@ -56,17 +59,18 @@ class ShareGpt final : public RowReader {
     bool has_from = false, has_value = false;
     std::int64_t line = 0;
   };
-  // A conversation as its object has it. The system prompt may come after the messages.
+  // A conversation. The system prompt may follow the messages.
   struct Texts {
     std::string system, tools;
     std::vector<Message> messages;
+    std::optional<std::int64_t> id;
     bool has_messages = false;
   };
-  // A conversation as far as it was read.
+  // A conversation so far.
   struct Talk {
     explicit Talk(std::int32_t block_tokens, std::uint64_t number) : content(block_tokens, number) {}
     PieceHashes content;
-    std::int64_t tokens = 0;  // said so far
+    std::int64_t tokens = 0;  // so far
     std::int32_t turn = 0;
     bool has_question = false;
   };
@@ -89,6 +93,7 @@ class ShareGpt final : public RowReader {
     Texts texts;
     if (!documents_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, texts); })) return false;
     if (!texts.has_messages) fail_missing_key(lines(), "conversations");
+    if (texts.id && is_repeated(*texts.id)) return true;
     Talk talk(own_.block_tokens, static_cast<std::uint64_t>(num_talks_) + 1);
     for (const std::string& first : {texts.system, texts.tools})
       if (!first.empty()) say(tokens_of(first), talk);
@@ -98,9 +103,17 @@ class ShareGpt final : public RowReader {
     return true;
   }
 
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("conversations", "id"));
+    return true;
+  }
+
   void read_field(std::size_t key, JsonField field, Texts& texts) {
     if (key == kSystem && !field.is_null()) texts.system = field.lenient_text();
     if (key == kTools && !field.is_null()) texts.tools = field.is_text() ? field.lenient_text() : field.raw_text();
+    if (key == kId && !field.is_null()) texts.id = number_of_name(field.is_text() ? field.lenient_text() : field.raw_text());
     if (key > kOpenAiMessages) return;
     if (texts.has_messages) field.fail("the conversation has another list of messages as well");
     texts.has_messages = true;
@@ -126,7 +139,7 @@ class ShareGpt final : public RowReader {
       message.value = field.lenient_text();
   }
 
-  // Tokens of the prompt to come that are no answer.
+  // Prompt tokens other than answers.
   void say(std::int32_t tokens, Talk& talk) {
     talk.tokens += tokens;
     talk.content.append(num_pieces_++, tokens);
@@ -179,9 +192,10 @@ class ShareGpt final : public RowReader {
 
   Options own_;
   JsonDocuments documents_;
-  RequestQueue queue_;
+  TurnQueue queue_;
   std::int64_t num_talks_ = 0;
   std::uint64_t num_pieces_ = 0;
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(ShareGpt, "sharegpt", R"([{"id":...,"conversations":[{"from":"human","value":...},{"from":"gpt","value":...}]},...])",

@@ -1,18 +1,20 @@
+#include "base/name_number.h"
 #include "traces/readers/readers.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
 namespace {
 
-// Traces of the Splitwise simulator (Patel et al. 2024; github.com/Mutinifni/splitwise-sim).
+// Splitwise simulator (Patel et al. 2024; github.com/Mutinifni/splitwise-sim).
 class Splitwise final : public CsvReader {
  public:
-  enum Column : std::uint8_t { kTime, kPrompt, kOutput, kBatch };
+  enum Column : std::uint8_t { kTime, kPrompt, kOutput, kBatch, kRequestId };
   static constexpr std::array<CsvColumn, 7> kColumns{{{"arrival_timestamp", kOptional},
                                                       {"prompt_size"},
                                                       {"token_size"},
                                                       {"batch_size", kOptional},
-                                                      {"request_id", kIgnored},
+                                                      {"request_id", kOptional},
                                                       {"request_type", kIgnored},
                                                       {"application_id", kIgnored}}};
   static bool recognises(std::string_view line) { return header_names(line, "prompt_size"); }
@@ -21,7 +23,9 @@ class Splitwise final : public CsvReader {
 
  private:
   bool read_row(TraceRequest& request) override {
-    if (!rows_.next()) return false;
+    do {
+      if (!rows_.next()) return false;
+    } while (rows_.has(kRequestId) && !rows_.text(kRequestId).empty() && is_repeated(number_of_name(rows_.text(kRequestId))));
     if (rows_.has(kTime)) request.arrival = Time(rows_.time(kTime, kSecondNs));
     request.prompt_tokens = rows_.prompt_tokens(kPrompt);
     request.output_tokens = rows_.output_tokens(kOutput);
@@ -30,6 +34,15 @@ class Splitwise final : public CsvReader {
     }
     return true;
   }
+
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("rows", "request_id"));
+    return true;
+  }
+
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Splitwise, "splitwise", "...,arrival_timestamp,...,prompt_size,token_size",

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// Vidur's processed traces (github.com/microsoft/vidur); the one made from arXiv papers has no arrivals.
+// Vidur's processed traces (github.com/microsoft/vidur); that of arXiv papers has no arrivals.
 class Vidur final : public CsvReader {
  public:
   enum Column : std::uint8_t { kTime, kPrompt, kOutput };

@@ -11,8 +11,9 @@
 #include "traces/json_documents.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
-#include "traces/readers/request_queue.h"
+#include "traces/readers/turn_queue.h"
 #include "traces/readers/weka_session.h"
+#include "traces/seen_ids.h"
 
 namespace kvlab {
 
@@ -20,14 +21,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Sessions of coding agents as Weka's KV-cache tester records them (github.com/callanjfox/kv-cache-tester) and AgentX publishes them: a
-// JSON object per session, one or more in a file, or a folder of such files. Times are seconds from the session's start, so the sessions
-// have no arrivals. The calls of a session, those of its subagents between them, become one chain in order of their starts.
+// Agent sessions of Weka's KV-cache tester (github.com/callanjfox/kv-cache-tester), published by AgentX: a JSON object per session, in
+// files or a folder. Seconds from the session's start; no arrivals. A session's calls, with its subagents', become one chain by start.
 //
-// A call's `t` is its start and `api_time` the time to its last token (build_traces_from_neon.py of the tester). The pause before the next
-// call counts from that end, because the simulation adds a service time of its own (end-to-start delays of AIPerf, weka_trace.py in
-// src/aiperf/dataset/loader of ai-dynamo/aiperf). AgentX cuts the time in which a session's tree has no request in progress to 300 s
-// (--trace-idle-gap-cap-seconds of the scenario 'agentx', github.com/SemiAnalysisAI/agentx-harness); in a chain that is each pause.
+// A call's `t` is its start, `api_time` the time to its last token (the tester's build_traces_from_neon.py). Pauses count from that end,
+// since the simulation adds its own service time (end-to-start delays of AIPerf, weka_trace.py in src/aiperf/dataset/loader of
+// ai-dynamo/aiperf). AgentX caps a session's idle time at 300 s (--trace-idle-gap-cap-seconds of the scenario 'agentx',
+// github.com/SemiAnalysisAI/agentx-harness); in a chain that is each pause.
 class Weka final : public RowReader {
  public:
   struct Options {
@@ -72,7 +72,7 @@ class Weka final : public RowReader {
   [[nodiscard]] bool has_arrivals() const override { return false; }
 
  private:
-  // In order of their names.
+  // By name.
   static std::vector<std::string> session_files(const std::string& folder) {
     std::vector<std::string> files;
     for (const auto& entry : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
@@ -112,13 +112,14 @@ class Weka final : public RowReader {
 
   void push_calls(WekaSession session) {
     queue_.clear();
+    if (session.number >= 0 && is_repeated(session.number)) return;
     if (session.number < 0) session.number = number_of_name(fmt::format("{}:{}", lines().name(), num_sessions_));
     ++num_sessions_;
     count("duplicate requests dropped", session.num_duplicates);
     count("requests without prompt or output tokens passed over", session.num_without_tokens);
     count("subagents without requests", session.num_empty_subagents);
     models_.merge(session.models);
-    const WekaCall* latest = nullptr;  // of those before, the one that ended last
+    const WekaCall* latest = nullptr;  // the earlier call that ended last
     std::int32_t turn = 0;
     for (const WekaCall& call : session.calls) {
       if (call.agent > 0 && !own_.with_subagents) {
@@ -130,6 +131,13 @@ class Weka final : public RowReader {
       if (latest == nullptr || end_of(call) >= end_of(*latest)) latest = &call;
     }
     if (turn == 0) count("sessions without requests");
+  }
+
+  // Counts repeated ids.
+  bool is_repeated(std::int64_t id) {
+    if (seen_.is_first(id)) return false;
+    count(repeated_rows("sessions", "id"));
+    return true;
   }
 
   static Span end_of(const WekaCall& call) { return call.start + call.api_time.value_or(Span{0}); }
@@ -163,7 +171,7 @@ class Weka final : public RowReader {
     queue_.push(request);
   }
 
-  // A prompt may be longer than its ids: the tail has no known content.
+  // The tail after the ids has unknown content.
   void check_ids(const WekaSession& session, const WekaCall& call) const {
     const std::int64_t most = (std::int64_t{call.prompt_tokens} + session.block_size - 1) / session.block_size;
     if (static_cast<std::int64_t>(call.num_ids) <= most) return;
@@ -171,7 +179,7 @@ class Weka final : public RowReader {
                                  call.num_ids, session.block_size, call.prompt_tokens));
   }
 
-  // The recorded think time may contain calls of other agents, which the simulation runs.
+  // May contain calls of other agents, which the simulation runs too.
   [[nodiscard]] Span think_time_of(const WekaCall& call, const WekaCall& latest, Span gap) const {
     if (!call.think_time)
       throw InputError(
@@ -205,10 +213,11 @@ class Weka final : public RowReader {
   std::vector<std::string> files_;
   std::size_t next_file_ = 0;
   std::unique_ptr<JsonDocuments> documents_;
-  RequestQueue queue_;
+  TurnQueue queue_;
   std::int64_t num_sessions_ = 0;
   std::set<std::string, std::less<>> models_;
   std::uint64_t num_calls_ = 0, num_serialized_ = 0, num_serialized_of_subagents_ = 0;
+  SeenIds seen_;
 };
 
 KVLAB_REGISTER_TRACE(Weka, "weka",

@@ -13,10 +13,10 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kWekaUnitNs = 1'000'000'000;
-constexpr int kDeepestSubagent = 16;  // subagents of subagents
+constexpr int kDeepestSubagent = 16;  // nesting
 enum SessionKey : std::uint8_t { kId, kModels, kBlockSize, kScope, kToolTokens, kSystemTokens, kRequests };
 enum EntryKey : std::uint8_t { kTime, kType, kIn, kOut, kIds, kApiTime, kThinkTime, kNested, kModel };
-// Those after kModel say nothing that the simulation uses.
+// Keys after kModel are unused.
 constexpr std::array<std::string_view, 22> kEntryKeys{
     "t",      "type",   "in",          "out",           "hash_ids",     "api_time",      "think_time",    "requests",
     "model",  "stop",   "ttft",        "input_types",   "output_types", "agent_id",      "subagent_type", "duration_ms",

@@ -13,47 +13,46 @@
 
 namespace kvlab {
 
-// How the times of a subagent's requests count: from the session's start, or from the start of the subagent.
+// Start of a session or of a subagent.
 enum class SubagentTimes : std::uint8_t { kAuto, kAbsolute, kRelative };
 
-// Starts are rounded to this in the tester's files.
+// Rounding of starts in the tester's files.
 inline constexpr Span kWekaRounding{100'000'000};
 
-// One call of the model in a Weka session.
 struct WekaCall {
   Span start{};  // from the session's start
   std::optional<Span> api_time, think_time;
   std::int32_t prompt_tokens = 0, output_tokens = 0;
   std::size_t ids_begin = 0, num_ids = 0;  // in WekaSession::ids
   std::int64_t line = 0;
-  std::int32_t agent = 0;  // 0: the session's own; subagents count from 1
+  std::int32_t agent = 0;  // 0: the session's; subagents from 1
 };
 
-// One session as its JSON object has it: the calls of the agent and its subagents, in order of their starts.
+// Calls of the agent and its subagents, by start.
 struct WekaSession {
   std::int64_t number = -1;
   std::int32_t block_size = 0;
   bool has_local_ids = true;
   std::vector<WekaCall> calls;
   std::vector<std::uint64_t> ids;
-  std::set<std::string, std::less<>> models;  // of its calls
+  std::set<std::string, std::less<>> models;
   std::uint64_t num_duplicates = 0, num_without_tokens = 0, num_empty_subagents = 0;
 
   [[nodiscard]] std::span<std::uint64_t> ids_of(const WekaCall& call) { return std::span(ids).subspan(call.ids_begin, call.num_ids); }
 };
 
-// Reads the fields of a session's object; finish() after the last one.
+// Parses a session's fields; call finish() at the end.
 class WekaSessionParser {
  public:
   static constexpr std::array<std::string_view, 9> kKeys{
       "id", "models", "block_size", "hash_id_scope", "tool_tokens", "system_tokens", "requests", "totals", "metadata"};
   WekaSessionParser(const InputPlace& place, SubagentTimes subagent_times) : place_(place), subagent_times_(subagent_times) {}
   void read_field(std::size_t key, JsonField& field);
-  // Drops duplicates and calls without prompt or output, counts them, and sorts. InputError where a field is missing.
+  // Drops and counts duplicates and empty calls; sorts. Throws InputError for a missing field.
   WekaSession finish();
 
  private:
-  // An element of a list of requests: a call, or a subagent with calls of its own.
+  // A call, or a subagent with its calls.
   struct Entry {
     std::string type;
     std::optional<Span> start;

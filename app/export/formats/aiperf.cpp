@@ -15,7 +15,7 @@ using AiperfOut = nlohmann::ordered_json;
 
 constexpr const char* kAiperfSchema = "1.4";
 
-// A metric of one value per request.
+// A metric with one value per request.
 AiperfOut record_metric(const std::vector<double>& values, const char* unit) {
   AiperfOut m = {{"unit", unit}, {"avg", statistic_of(values, "mean")}};
   for (const char* const s : {"p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "min", "max", "std"})
@@ -35,10 +35,9 @@ void add_value(AiperfOut& out, const char* name, const std::optional<double>& va
   if (value) out[name] = AiperfOut{{"unit", unit}, {"avg", *value}};
 }
 
-// The statistics over completed requests after the warm-up: profile_export_aiperf.json.
+// profile_export_aiperf.json: statistics of completed requests after the warm-up.
 AiperfOut report_of(const ExportedRun& run, const std::vector<ExportedRequest>& requests) {
   const LatencyValues latencies = latency_values(requests);
-  const RequestTotals totals = request_totals(requests);
   std::vector<double> inputs, outputs, rates;
   for (const ExportedRequest& r : requests) {
     if (!r.is_completed() || r.is_warm_up) continue;
@@ -49,7 +48,7 @@ AiperfOut report_of(const ExportedRun& run, const std::vector<ExportedRequest>& 
   AiperfOut out = {{"schema_version", kAiperfSchema}, {"benchmark_id", run.id()}};
   add_value(out, "request_throughput", run.number("requests_per_s"), "requests/sec");
   add_record_metric(out, "request_latency", latencies.e2e, "ms");
-  add_value(out, "request_count", static_cast<double>(totals.completed), "requests");
+  add_value(out, "request_count", static_cast<double>(latencies.completed), "requests");
   add_record_metric(out, "time_to_first_token", latencies.ttft, "ms");
   add_record_metric(out, "inter_token_latency", latencies.tpot, "ms");
   add_value(out, "output_token_throughput", run.number("output_tokens_per_s"), "tokens/sec");
@@ -57,21 +56,21 @@ AiperfOut report_of(const ExportedRun& run, const std::vector<ExportedRequest>& 
   add_record_metric(out, "output_sequence_length", outputs, "tokens");
   add_record_metric(out, "input_sequence_length", inputs, "tokens");
   add_value(out, "goodput", run.number("goodput_per_s"), "requests/sec");
-  add_value(out, "total_isl", static_cast<double>(totals.prompt_tokens), "tokens");
-  add_value(out, "total_osl", static_cast<double>(totals.output_tokens), "tokens");
+  add_value(out, "total_isl", static_cast<double>(latencies.prompt_tokens), "tokens");
+  add_value(out, "total_osl", static_cast<double>(latencies.output_tokens), "tokens");
   add_value(out, "benchmark_duration", run.number("duration_s"), "sec");
-  if (totals.failed > 0) add_value(out, "error_request_count", static_cast<double>(totals.failed), "requests");
+  if (latencies.failed > 0) add_value(out, "error_request_count", static_cast<double>(latencies.failed), "requests");
   return out;
 }
 
 AiperfOut value_of(double value, const char* unit) { return {{"value", value}, {"unit", unit}}; }
 
-// Turns of a session are counted from 0 in the order of the file.
+// Numbers a session's turns from 0 in file order.
 class AiperfRecords {
  public:
   AiperfRecords(const ExportedRun& run, double start_s) : run_(run), start_ns_(static_cast<std::int64_t>(std::llround(start_s * 1e9))) {}
 
-  // The line of a request; "" where it never arrived.
+  // The line of a request, or "" if it never arrived.
   std::string line(const ExportedRequest& r) {
     if (!r.arrival_ns) return "";
     AiperfOut metadata = {{"session_num", number_++}, {"x_request_id", fmt::format("{}-{}", run_.id(), r.request)}};

@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLongestParam = 6000;  // that MLflow takes
+constexpr std::size_t kLongestParam = 6000;  // MLflow's limit
 
-// An id as MLflow gives them: of experiments 18 digits, of runs 32 hexadecimal ones. Equal for equal names, so that an export can be found.
+// Ids in MLflow's form (experiments: 18 digits, runs: 32 hexadecimal digits), determined by the names.
 std::string mlflow_experiment_id(const std::string& experiment) {
   return fmt::format("{:018}", 100'000'000'000'000'000 + fingerprint_of_text(experiment) % 900'000'000'000'000'000);
 }
@@ -27,14 +27,14 @@ std::string mlflow_run_id(const std::string& experiment, const std::string& run)
   return hex(fingerprint_of_text(run)) + hex(fingerprint_of_text(experiment + "\n" + run));
 }
 
-// A name that MLflow takes: letters, digits, '_', '-', '.', ' ', '/'.
+// Replaces characters other than letters, digits, '_', '-', '.', ' '.
 std::string mlflow_key(std::string name) {
   for (char& c : name)
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && std::string_view("_-. ").find(c) == std::string_view::npos) c = '_';
   return name;
 }
 
-// When the file was written, in ms since 1970; 0 where it is not there.
+// Modification time in ms since 1970, or 0.
 std::int64_t written_ms(const fs::path& file) {
   struct stat s {};
   if (::stat(file.c_str(), &s) != 0) return 0;
@@ -53,7 +53,6 @@ std::string quoted_yaml(const std::string& text) {
   return out + "'";
 }
 
-// One run in the layout of MLflow's file store.
 class MlflowRun {
  public:
   MlflowRun(const ExportSource& source, const ExportedRun& run, ExportFolder& out)
@@ -76,7 +75,7 @@ class MlflowRun {
  private:
   [[nodiscard]] fs::path place(const char* folder) const { return fs::path(experiment_id_) / id_ / folder; }
 
-  // The run's own name: its axes, or its id.
+  // Axes of the run, or its id.
   [[nodiscard]] std::string name() const {
     std::string text;
     for (const auto& [axis, label] : run_.axes())
@@ -112,7 +111,7 @@ class MlflowRun {
         out_.write(place("params") / mlflow_key(path), value);
   }
 
-  // One value at step 0, with the time at which the run ended. Columns without a value have no metric.
+  // One value at step 0, at the time when the run ended. Skips columns without a number.
   void write_metrics() {
     for (const auto& [column, field] : run_.summary())
       if (const auto value = run_.number(column); value && column != "seed")
@@ -135,7 +134,7 @@ class MlflowRun {
   std::int64_t end_ms_;
 };
 
-// MLflow's file store: a folder for the experiment, and in it one for each run.
+// MLflow's file store: a folder per experiment, with one per run.
 class Mlflow final : public ExportFormat {
  public:
   explicit Mlflow(Params& /*none*/) {}

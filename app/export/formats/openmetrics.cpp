@@ -13,19 +13,19 @@ namespace kvlab {
 
 namespace {
 
-// Upper limits of vLLM's buckets (vllm/v1/metrics/loggers.py, v0.11), in seconds.
+// vLLM's bucket limits in seconds (vllm/v1/metrics/loggers.py, v0.11).
 constexpr double kTtftBuckets[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
                                    1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 constexpr double kTokenBuckets[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 constexpr double kRequestBuckets[] = {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 
-// Something that happens to a request at an instant, with its size: tokens, seconds or 1.
+// value: tokens, seconds or 1.
 struct MetricEvent {
   std::int64_t at_ns = 0;
   double value = 0;
 };
 
-// "2.5", and "10.0" of a whole number.
+// "2.5", or "10.0" for a whole number.
 std::string limit_text(double limit) {
   const std::string text = number_text(limit);
   return text.find('.') == std::string::npos ? text + ".0" : text;
@@ -78,20 +78,19 @@ std::vector<HistogramFamily> histograms() {
            }}};
 }
 
-// One replica's requests and samples.
 struct ReplicaRows {
   std::vector<ExportedRequest> requests;
   std::vector<ExportedSample> samples;
-  std::vector<std::int64_t> instants;  // of the samples; after the last sample, that of the last event
+  std::vector<std::int64_t> instants;  // of samples, then of the last event if later
 };
 
-// A text in which families follow one another, and within one the samples of a replica are together, in order of time.
+// Families follow one another; within one, samples are by replica, then time.
 class MetricsWriter {
  public:
   MetricsWriter(const ExportedRun& run, double start_s) : model_(run.manifest().value("model", "")), start_s_(start_s) {
     for (ExportedRequest& r : run.requests()) {
       const std::string replica = r.replica;
-      if (!replica.empty()) replicas_[replica].requests.push_back(std::move(r));  // of none: it was rejected before
+      if (!replica.empty()) replicas_[replica].requests.push_back(std::move(r));  // rejected before it had one
     }
     for (const ExportedSample& s : run.samples()) replicas_[s.replica].samples.push_back(s);
     for (auto& [name, rows] : replicas_) rows.instants = instants_of(rows);
@@ -166,7 +165,7 @@ class MetricsWriter {
     }
   }
 
-  // Results have the number of each request's preemptions, and not their instants: one sample at the end.
+  // One sample at the end: results lack the instants of preemptions.
   void preemptions() {
     head("vllm:num_preemptions", "counter", "preemptions, of the whole run");
     for (const auto& [replica, rows] : replicas_) {
@@ -207,7 +206,7 @@ class MetricsWriter {
   std::map<std::string, ReplicaRows> replicas_;
 };
 
-// The metrics of vLLM's /metrics endpoint over the time of the run, with timestamps (OpenMetrics 1.0).
+// Metrics of vLLM's /metrics endpoint over the run, with timestamps (OpenMetrics 1.0).
 class OpenMetrics final : public ExportFormat {
  public:
   explicit OpenMetrics(Params& /*none*/) {}

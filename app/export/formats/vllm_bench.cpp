@@ -23,7 +23,7 @@ void add_statistics(OrderedJson& out, const std::string& metric, const std::vect
   for (const char* const p : {"p90", "p95", "p99"}) out[p + ("_" + metric) + "_ms"] = statistic_of(values, p);
 }
 
-// Statistics of the gaps between tokens: those of summary.csv, which has no deviation.
+// From summary.csv, which has no deviation.
 void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "mean_itl_ms", run.number("itl_mean_ms"));
   add_number(out, "median_itl_ms", run.number("itl_p50_ms"));
@@ -32,7 +32,7 @@ void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "p99_itl_ms", run.number("itl_p99_ms"));
 }
 
-// Lists with an entry per request in order of the file; as vLLM has it, one that failed has zeros and a text in 'errors'.
+// Lists over requests in file order. As in vLLM, failed ones have zeros and a text in 'errors'.
 void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, double start_s) {
   OrderedJson inputs = OrderedJson::array(), outputs = inputs, ttfts = inputs, latencies = inputs, starts = inputs, errors = inputs;
   for (const ExportedRequest& r : requests) {
@@ -53,7 +53,7 @@ void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, d
               {"errors", errors}});
 }
 
-// The gaps between a request's tokens in seconds, in the same order, and their deviation.
+// Gaps between tokens in seconds, in the same order, and their deviation.
 void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, const TokenTimes& tokens) {
   OrderedJson lists = OrderedJson::array();
   std::vector<double> all_ms;
@@ -73,8 +73,7 @@ void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& request
   out["itls"] = std::move(lists);
 }
 
-// `vllm bench serve --save-result --save-detailed`. Only a run with trace.json has the instants of single tokens, so that 'itls' may be
-// absent; 'e2els' never is.
+// `vllm bench serve --save-result --save-detailed`. 'itls' needs a run with trace.json; 'e2els' is always there.
 class VllmBench final : public ExportFormat {
  public:
   explicit VllmBench(Params& /*none*/) {}
@@ -82,21 +81,20 @@ class VllmBench final : public ExportFormat {
   void write(const ExportSource& source, const ExportOptions& options, ExportFolder& out) const override {
     const ExportedRun& run = source.runs.front();
     const std::vector<ExportedRequest> requests = run.requests();
-    const RequestTotals totals = request_totals(requests);
+    const LatencyValues values = latency_values(requests);
     OrderedJson json = {{"backend", "kvlab"}, {"label", run.id()}};
     if (run.manifest().contains("model")) json["model_id"] = run.manifest()["model"];
-    json["num_prompts"] = totals.completed + totals.failed;
+    json["num_prompts"] = values.completed + values.failed;
     add_number(json, "duration", run.number("duration_s"));
-    json["completed"] = totals.completed;
-    json["failed"] = totals.failed;
-    json["total_input_tokens"] = totals.prompt_tokens;
-    json["total_output_tokens"] = totals.output_tokens;
+    json["completed"] = values.completed;
+    json["failed"] = values.failed;
+    json["total_input_tokens"] = values.prompt_tokens;
+    json["total_output_tokens"] = values.output_tokens;
     add_number(json, "request_throughput", run.number("requests_per_s"));
     add_number(json, "request_goodput", run.number("goodput_per_s"));
     const std::optional<double> prompts = run.number("prompt_tokens_per_s"), outputs = run.number("output_tokens_per_s");
     add_number(json, "output_throughput", outputs);
     if (prompts && outputs) json["total_token_throughput"] = *prompts + *outputs;
-    const LatencyValues values = latency_values(requests);
     add_statistics(json, "ttft", values.ttft);
     add_statistics(json, "tpot", values.tpot);
     add_gaps(json, run);

@@ -1,4 +1,4 @@
-#include "app/runs/accuracy.h"
+#include "app/runs/accuracy/accuracy.h"
 
 #include <fmt/format.h>
 
@@ -13,14 +13,14 @@
 
 #include "app/results/results.h"
 #include "app/results/run_files.h"
-#include "app/runs/accuracy_report.h"
-#include "app/runs/input_files.h"
-#include "app/runs/kv_memory.h"
-#include "app/runs/partial_answers.h"
-#include "app/runs/replayed_sample.h"
-#include "app/runs/report.h"
-#include "app/runs/run.h"
-#include "app/runs/shared_model.h"
+#include "app/runs/accuracy/partial_answers.h"
+#include "app/runs/accuracy/replayed_sample.h"
+#include "app/runs/accuracy/shared_model.h"
+#include "app/runs/plan/input_files.h"
+#include "app/runs/plan/recipe_memory.h"
+#include "app/runs/report/accuracy_report.h"
+#include "app/runs/report/report.h"
+#include "app/runs/sweep/run.h"
 #include "base/error.h"
 #include "engine/grade/estimate.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -33,7 +33,7 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// A model's tokenizer, read once it is needed.
+// Tokenizer that is read on first use.
 class LazyTokenizer {
  public:
   LazyTokenizer(std::string model_dir, std::int32_t bos_id) : model_dir_(std::move(model_dir)), bos_id_(bos_id) {}
@@ -41,7 +41,7 @@ class LazyTokenizer {
   std::vector<std::int32_t> encode(std::string_view text, bool is_start) {
     return is_start ? get().encode_prompt(text, bos_id_) : get().encode(text, false);
   }
-  // 0 where there is no tokenizer, or none that knows the ids.
+  // 0 if there is no tokenizer or it does not know the ids.
   std::int32_t count_bytes(std::span<const std::int32_t> ids) {
     if (is_missing_) return 0;
     try {
@@ -64,7 +64,7 @@ class LazyTokenizer {
   bool is_missing_ = false;
 };
 
-// The number of samples that decode well together and fit into a few gigabytes.
+// End of a block of samples that decode well together within a few gigabytes.
 std::size_t block_end(std::span<const EvalSample> samples, std::size_t begin, const ModelConfig& c) {
   constexpr double kMostBytes = 3e9;
   constexpr std::size_t kMost = 12;
@@ -76,7 +76,7 @@ std::size_t block_end(std::span<const EvalSample> samples, std::size_t begin, co
   return end;
 }
 
-// A remark on answers that cannot tell policies apart; "" where there are none.
+// A remark on answers that cannot distinguish policies, or "".
 std::string remark_on_first_answers(std::span<const EvalSample> samples, const GradeOptions& options) {
   const auto short_ones = std::count_if(samples.begin(), samples.end(), [](const EvalSample& s) { return s.turns[0].answer.size() == 1; });
   if (!options.compresses_question || short_ones == 0) return "";
@@ -86,7 +86,7 @@ std::string remark_on_first_answers(std::span<const EvalSample> samples, const G
       short_ones, samples.size(), short_ones == 1 ? "has" : "have", short_ones == 1 ? "it says" : "they say");
 }
 
-// Errors (InputError with FILE:LINE): samples that cannot be read, or that the model does not take.
+// Throws InputError with FILE:LINE for a bad sample.
 std::vector<EvalSample> read_samples(const AccuracySetup& setup) {
   const ModelConfig model = read_model_config(setup.model);
   LazyTokenizer tokenizer(setup.model, model.bos_id);
@@ -95,23 +95,21 @@ std::vector<EvalSample> read_samples(const AccuracySetup& setup) {
       {model.name, model.max_tokens, model.vocab_size}, [&](std::span<const std::int32_t> ids) { return tokenizer.count_bytes(ids); });
 }
 
-// A recipe over all samples.
 struct GradedRun final : PreparedRun {
   GradedRun(RunKind& kind, Params& p, std::uint64_t seed) : PreparedRun(kind), setup(read_accuracy(p, seed)) {
-    static_cast<void>(load_recipe("full"));  // answers are compared with its answers
+    static_cast<void>(load_recipe("full"));  // the reference
     recipe = read_named_recipe(p, "grade");
     require_engine(p, recipe);
     refuse_orders(p);
     p.reject_unread();
   }
   [[nodiscard]] bool has(const EvalSample& s) const { return answers->by_sample().contains(s.number); }
-  // Writes the answers, which a batch has graded.
   Findings run(RunFiles& files, const RunOptions& options) override;
 
   AccuracySetup setup;
   Recipe recipe;
   std::span<const EvalSample> samples;
-  // From its batch.
+  // Set by the batch.
   std::size_t place = 0;
   RunOrigin origin;
   std::optional<PartialAnswers> answers;
@@ -132,13 +130,13 @@ Findings GradedRun::run(RunFiles& files, const RunOptions& /*options*/) {
   Findings findings;
   findings.rows = accuracy_rows(recipe, samples, all, setup.options);
   findings.manifest = {{"model", model.config().name}, {"backend", model.backend()}, {"recipe", recipe.name}};
-  findings.note = remark_on_prompts(model.make_cache(recipe, {})->policy(), samples, setup.options);
+  findings.add_note(remark_on_prompts(model.make_cache(recipe, {})->policy(), samples, setup.options));
   findings.wall_s = wall_s;
   return findings;
 }
 
-// Runs that share model and samples. A sample runs over the full cache once, and every recipe starts from that result. Grades are stored in
-// partial/ of the results folder until their run is complete, so that an interrupted run can continue.
+// Runs that share model, samples and full-cache prefills, from which all recipes start. Grades are stored in partial/ until a run is
+// complete, so interrupted runs can continue.
 class GradedSet {
  public:
   GradedSet(const RunBatch& batch, std::unique_ptr<GradedRun> first) : batch_(batch), samples_(first->samples) { add(std::move(first)); }
@@ -149,7 +147,7 @@ class GradedSet {
   void run();
 
  private:
-  using Recordings = std::map<std::int32_t, ReplayedSample>;  // by number of the sample
+  using Recordings = std::map<std::int32_t, ReplayedSample>;  // by sample number
   [[nodiscard]] const AccuracySetup& setup() const { return runs_.front()->setup; }
   void run_all();
   std::size_t refuse_early();
@@ -161,7 +159,7 @@ class GradedSet {
   std::span<const EvalSample> samples_;
   std::vector<std::unique_ptr<GradedRun>> runs_;
   const EngineModel* model_ = nullptr;
-  std::set<std::int32_t> replayed_;  // numbers of the samples that are
+  std::set<std::int32_t> replayed_;  // sample numbers
 };
 
 void GradedSet::run() {
@@ -173,7 +171,7 @@ void GradedSet::run() {
   }
 }
 
-// Recipes that the model cannot run are reported before the others start. Returns how many these others are.
+// Reports recipes that the model cannot run. Returns the number of others.
 std::size_t GradedSet::refuse_early() {
   std::size_t left = 0;
   for (const auto& r : runs_) {
@@ -217,7 +215,7 @@ void GradedSet::run_all() {
   }
   for (const auto& r : runs_) {
     if (r->failed) continue;
-    r->failed = true;  // told of, whatever happens
+    r->failed = true;  // reported in any case
     try {
       write(*r);
       batch_.finish(r->place, nullptr, r->wall_s);
@@ -243,7 +241,7 @@ void GradedSet::grade_block(std::size_t begin, std::size_t end) {
     if (batch_.stop) throw Interrupted{};
     prepared.push_back(prepare_sample(*model_, samples_[i], setup().options, needs.needs, needs.passes));
   }
-  std::vector<const GradeSample*> all;  // a block is graded whole: what is counted may depend on the samples beside one
+  std::vector<const GradeSample*> all;  // results may depend on the batch
   for (const GradeSample& s : prepared) all.push_back(&s);
   Recordings recorded;
   for (const GradeSample& s : prepared)
@@ -255,7 +253,7 @@ void GradedSet::grade_block(std::size_t begin, std::size_t end) {
     const auto began = std::chrono::steady_clock::now();
     try {
       const std::vector<GradedAnswer> answers = grade(*model_, r->recipe, all, setup().options);
-      batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before they are kept
+      batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before storing them
       add_grades(*r, answers, recorded);
     } catch (...) {
       r->failed = true;
@@ -287,7 +285,7 @@ void GradedSet::write(GradedRun& r) const {
 
 }  // namespace
 
-// A KV policy in a real model, whose answers are graded: `host: engine` without a trace.
+// Grades a KV policy's answers in a real model: `host: engine` without a trace.
 class Accuracy final : public RunKind {
  public:
   using RunKind::RunKind;

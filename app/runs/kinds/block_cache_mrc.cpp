@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "app/results/run_files.h"
-#include "app/runs/run_kind.h"
-#include "app/runs/trace_input.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/trace_input.h"
 #include "base/csv.h"
 #include "sim/hit_ratio.h"
 
@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// A trace is read once for all points of a hit-ratio sweep.
+// Reads a trace once for all points of a sweep.
 class SharedTraces {
  public:
   using Trace = std::shared_ptr<const HitRatioTrace>;
@@ -28,10 +28,9 @@ class SharedTraces {
  private:
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<const HitRatioTrace>> kept_;
-  Trace last_;  // keeps it alive from one run to the next
+  Trace last_;  // keep-alive between runs
 };
 
-// `run,group,name,requests,lookups,hits,hit_frac,token_hit_frac`
 std::string hit_groups_csv(const std::string& run_id, const std::vector<HitGroup>& groups) {
   std::string text = "run,group,name,requests,lookups,hits,hit_frac,token_hit_frac\n";
   const auto share = [](auto part, auto all) {
@@ -49,7 +48,7 @@ class HitRatioRun final : public PreparedRun {
     block_tokens_ = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per block");
     const std::string cache = p.named("block_caches", "lru", "which block is given up").first;
     require_known<BlockCacheRegistry>(p, "block_caches", cache, "block cache");
-    run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
+    run_hit_ratio(p, HitRatioTrace{});  // checks the keys on an empty trace
     trace_ = read_trace(p, seed);
     TraceRequest first;
     has_groups_ = trace_.open()->next(first) && (first.facts != nullptr || first.session >= 0);
@@ -89,11 +88,11 @@ class HitRatioRun final : public PreparedRun {
   Params p_;
   std::int32_t block_tokens_ = 16;
   TraceInput trace_;
-  bool has_groups_ = false;  // its first request has a class, a client or a session
+  bool has_groups_ = false;  // the first request has a class, client or session
   std::string trace_key_;
 };
 
-// Block caches alone over a trace: `kind: block_cache_mrc`.
+// Only block caches over a trace: `kind: block_cache_mrc`.
 class BlockCacheMrc final : public RunKind {
  public:
   using RunKind::RunKind;

@@ -8,10 +8,10 @@
 
 #include "app/results/code_version.h"
 #include "app/results/run_files.h"
-#include "app/runs/attention_samples.h"
-#include "app/runs/family.h"
-#include "app/runs/kv_memory.h"
-#include "app/runs/run_kind.h"
+#include "app/runs/accuracy/attention_samples.h"
+#include "app/runs/kinds/family.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/recipe_memory.h"
 #include "base/csv.h"
 #include "sim/replay/fidelity.h"
 #include "sim/replay/replay.h"
@@ -21,11 +21,12 @@ namespace kvlab {
 namespace {
 
 constexpr const char* kKeptFile = "kept.jsonl";
+constexpr const char* kKeptStepsFile = "kept_steps.jsonl";
 constexpr const char* kPromptsFile = "prompts.csv";
 
 std::string share(double x) { return fmt::format("{:.6f}", x); }
 
-// The columns that a serving run has on its policy.
+// Policy columns of serving runs.
 constexpr std::string_view kServingColumns = " recipe budget_tokens attention_mass output_rel_err topk_recall resident_bytes_frac family ";
 constexpr const char* kFidelityColumns = "attention_mass,output_rel_err,topk_recall,kl_nats,needle_kept,attended_tokens";
 
@@ -34,7 +35,7 @@ std::string fidelity_text(const Fidelity& f) {
                      f.attended_tokens);
 }
 
-// Sums over samples, then means; traffic is per decode step.
+// Sums, then means over samples. Traffic is per decode step.
 struct Means {
   Fidelity fidelity;
   double budget = 0, found = 0, kept = 0, resident = 0, host = 0, disk = 0, peak = 0, fetched = 0, stored = 0, asked = 0, hit = 0,
@@ -87,21 +88,36 @@ ReplayOptions read_options(Params& p, std::uint64_t seed) {
   return options;
 }
 
-// Lines of kept.jsonl for one sample.
-std::string kept_lines(const std::string& run, const std::string& sample, const std::string& recipe, const ReplayResult& r,
-                       std::int32_t heads) {
-  std::string lines;
-  for (std::size_t i = 0; i < r.kept_of_prompt.size(); ++i) {
-    nlohmann::ordered_json line;
-    line["run"] = run, line["recipe"] = recipe, line["budget_tokens"] = r.budget_tokens, line["sample"] = sample;
-    line["layer"] = i / static_cast<std::size_t>(heads), line["kv_head"] = i % static_cast<std::size_t>(heads);
-    line["kept"] = r.kept_of_prompt[i];
-    lines += line.dump() + "\n";
-  }
-  return lines;
-}
+// Lines of kept.jsonl and kept_steps.jsonl.
+class KeptLines {
+ public:
+  KeptLines(std::string run, std::string recipe) : run_(std::move(run)), recipe_(std::move(recipe)) {}
 
-// A recipe that this sample does not allow is reported with the policy's place in the experiment.
+  void add(const AttentionSample& sample, const ReplayResult& r) {
+    add_rows(of_prompt, sample, r.budget_tokens, r.kept_of_prompt, std::nullopt);
+    for (const KeptAtStep& kept : r.kept_of_steps) add_rows(of_steps, sample, r.budget_tokens, kept.rows, kept.step);
+  }
+
+  std::string of_prompt, of_steps;
+
+ private:
+  void add_rows(std::string& lines, const AttentionSample& sample, std::int32_t budget_tokens,
+                const std::vector<std::vector<std::int32_t>>& rows, std::optional<std::int32_t> step) const {
+    const auto heads = static_cast<std::size_t>(sample.trace.kv_heads);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      nlohmann::ordered_json line;
+      line["run"] = run_, line["recipe"] = recipe_, line["budget_tokens"] = budget_tokens, line["sample"] = sample.name;
+      if (step) line["step"] = *step;
+      line["layer"] = i / heads, line["kv_head"] = i % heads;
+      line["kept"] = rows[i];
+      lines += line.dump() + "\n";
+    }
+  }
+
+  std::string run_, recipe_;
+};
+
+// Adds the policy's place in the experiment to an error.
 ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, const Recipe& recipe, const ReplayOptions& options) {
   try {
     return replay(sample.trace, sample.reference, recipe, options);
@@ -131,7 +147,7 @@ Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
 
 namespace {
 
-// One recipe over all samples. Samples are read when they are replayed.
+// A recipe over all samples, which are read on replay.
 class ReplayRun final : public PreparedRun {
  public:
   ReplayRun(RunKind& kind, Params& p, std::uint64_t seed) : PreparedRun(kind), p_(p), seed_(seed), recipe_(read_named_recipe(p, "replay")) {
@@ -145,6 +161,10 @@ class ReplayRun final : public PreparedRun {
                                              : fmt::format("it runs in: {}", fmt::join(recipe_.hosts, ", "))));
     Params output = p_.optional_child("output", "output");
     lists_kept_ = output.flag(kKeptKey, false, "write kept.jsonl: the positions that each KV head keeps of the prompt");
+    if (output.has(kKeptStepsKey) || output.is_describing())
+      lists_kept_steps_ =
+          output.flag(kKeptStepsKey, false,
+                      "write kept_steps.jsonl: the positions that each KV head holds after each decode step in which tokens left");
     output.reject_unread();
   }
 
@@ -152,24 +172,27 @@ class ReplayRun final : public PreparedRun {
 
  private:
   [[nodiscard]] bool writes(const std::string& table) const override {
-    return table == kPromptsFile ? recipe_.selects_in_prompts() : table != kKeptFile || lists_kept_;
+    if (table == kPromptsFile) return recipe_.selects_in_prompts();
+    return table == kKeptFile ? lists_kept_ : table != kKeptStepsFile || lists_kept_steps_;
   }
 
   Params p_;
   std::uint64_t seed_;
   Recipe recipe_;
-  bool lists_kept_ = false;
+  bool lists_kept_ = false, lists_kept_steps_ = false;
 };
 
 Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
   ReplayOptions replay_options = read_options(p_, seed_);
   replay_options.lists_kept = lists_kept_;
+  replay_options.lists_kept_steps = lists_kept_steps_;
   Params samples = p_.child("samples", "samples");
   const auto all = read_attention_samples(samples, seed_);
   p_.reject_unread();
   std::string heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
   std::string steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
-  std::string kept, prompts_csv = "run,sample,mass_kept,output_rel_err,pairs_frac\n";
+  KeptLines kept(files.id(), recipe_.name);
+  std::string prompts_csv = "run,sample,mass_kept,output_rel_err,pairs_frac\n";
   Means means;
   std::uint64_t over_budget = 0;
   for (const auto& sample : all) {
@@ -186,29 +209,29 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
     if (r.prompt)
       prompts_csv +=
           fmt::format("{},{},{:.6f},{:.6g},{:.6f}\n", files.id(), name, r.prompt->mass, r.prompt->output_rel_err, r.prompt->pairs_frac);
-    kept += kept_lines(files.id(), sample->name, recipe_.name, r, sample->trace.kv_heads);
+    kept.add(*sample, r);
   }
   files.add_file("heads.csv", heads_csv);
   files.add_file("steps.csv", steps_csv);
-  if (lists_kept_) files.add_file(kKeptFile, kept);
+  if (lists_kept_) files.add_file(kKeptFile, kept.of_prompt);
+  if (lists_kept_steps_) files.add_file(kKeptStepsFile, kept.of_steps);
   if (recipe_.selects_in_prompts()) files.add_file(kPromptsFile, prompts_csv);
   Findings findings;
   findings.rows = {fields_of(recipe_, means, static_cast<double>(all.size()))};
-  findings.note = remark_on_budget(over_budget, all.size(), "samples");
+  findings.add_note(remark_on_budget(over_budget, all.size(), "samples"));
   return findings;
 }
 
 }  // namespace
 
-// A KV policy on recorded attention: `host: replay`. heads.csv has a row per sample, layer and KV head, steps.csv one per sample and decode
-// step, kept.jsonl a line per sample, layer and KV head where the experiment asks for it; prompts.csv a row per sample where the recipe has
-// a prefill selector.
+// A KV policy on recorded attention: `host: replay`. heads.csv: rows by sample, layer and KV head; steps.csv by sample and decode step;
+// kept.jsonl and kept_steps.jsonl on request; prompts.csv by sample for prefill selectors.
 class Replay final : public RunKind {
  public:
   using RunKind::RunKind;
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<ReplayRun>(*this, p, seed); }
   [[nodiscard]] std::set<std::string> tables() const override {
-    return {"requests.csv", "timeline.csv", "heads.csv", "steps.csv", kKeptFile, kPromptsFile};
+    return {"requests.csv", "timeline.csv", "heads.csv", "steps.csv", kKeptFile, kKeptStepsFile, kPromptsFile};
   }
 
  private:

@@ -2,22 +2,22 @@
 
 #include <algorithm>
 
-#include "app/runs/cost_source.h"
+#include "app/runs/accuracy/served_model.h"
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/kv_memory.h"
-#include "app/runs/served_model.h"
-#include "app/runs/wait_watch.h"
+#include "app/runs/plan/cost_source.h"
+#include "app/runs/plan/recipe_memory.h"
+#include "app/runs/report/wait_watch.h"
 #include "base/error.h"
 #include "engine/serve/serve.h"
 #include "kernels/device/cuda/memory.h"
-#include "policies/kv/policy.h"
+#include "policies/kv/policy/policy.h"
 #include "sim/pricing.h"
 
 namespace kvlab {
 
 namespace {
 
-// Prices the executed steps one by one, and keeps both times.
+// Prices each executed step and keeps both times.
 class StepLog {
  public:
   StepLog(const ServingPlan& plan, std::string run_id)
@@ -47,7 +47,7 @@ class StepLog {
       "run,step,planned_ns,start_ns,end_ns,measured_ns,predicted_ns,requests,tokens,decodes,decode_kv_tokens,prefill_kv_tokens,waiting\n";
 };
 
-// Tokens of the longest of the trace's first million requests; 0: it has none.
+// Tokens of the longest of the trace's first million requests; 0: empty.
 std::int32_t longest_request(const ServingPlan& plan) {
   constexpr int kMostRequests = 1'000'000;
   const std::unique_ptr<TraceSource> trace = plan.trace.open();
@@ -81,7 +81,7 @@ void check_served_recipe(const Params& p, const ServingPlan& plan) {
   }
 }
 
-// Checks what serving by the engine needs beyond a simulation.
+// Checks requirements beyond a simulation's.
 void check_serving(Params& p, ServingPlan& plan) {
   if (!plan.setup.pools.empty())
     p.fail_at(p.has("pools") ? "pools" : "system", "the engine serves one replica; pools are simulated, with 'host: sim'");
@@ -101,7 +101,7 @@ void check_serving(Params& p, ServingPlan& plan) {
   require_engine(p, plan.recipe);
   if (plan.setup.make_block_cache()->needs_future())
     p.fail_at("block_cache", "the engine cannot know the future, which this cache asks for");
-  static_cast<void>(load_recipe("full"));  // the engine runs it to get ready
+  static_cast<void>(load_recipe("full"));  // the engine warms up with it
   find_served_model(p, plan.cost.model, plan.served);
   check_served_recipe(p, plan);
 }
@@ -121,7 +121,7 @@ class ServingRun final : public SimulationRun {
   [[nodiscard]] ServingProgress expected_progress(const std::string& run_id, const RunOptions& options) const;
 };
 
-// By a simulation of the same requests. An estimate that cannot be made ends no run.
+// Simulates the same requests. Errors only suppress the estimate.
 ServingProgress ServingRun::expected_progress(const std::string& run_id, const RunOptions& options) const {
   double seconds = 0;
   std::int64_t requests = 0;
@@ -137,7 +137,7 @@ ServingProgress ServingRun::expected_progress(const std::string& run_id, const R
   return {options.say, run_id, seconds, requests, options.says_progress};
 }
 
-// For each step, engine_steps.csv has the measured time and the time that the profile predicts.
+// engine_steps.csv has the measured and the predicted time of each step.
 Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   const Fields load = apply_load(options);
   ServingProgress progress = expected_progress(files.id(), options);
@@ -161,7 +161,7 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
                              plan_.served.backend == "cuda" ? " with " + gpu_info(0).name : "",
                              plan_.setup.memory.is_derived ? "derived" : "given", 100 * summary.overload_frac),
                  findings.manifest);
-  findings.note = remarks_on(summary);
+  for (const std::string& remark : remarks_on(summary)) findings.add_note(remark);
   if (const std::string failure = calibration_failure_of(plan_); !failure.empty())
     findings.add_note("the profile FAILED its calibration: " + failure);
   findings.skipped = summary.skipped;
@@ -171,7 +171,7 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
 
 }  // namespace
 
-// A request trace through serving by the engine: `host: engine` with `trace`.
+// A request trace served by the engine: `host: engine` with `trace`.
 class Serving final : public Simulation {
  public:
   using Simulation::Simulation;

@@ -6,20 +6,21 @@
 #include <utility>
 
 #include "app/results/pool_tables.h"
-#include "app/runs/cost_source.h"
 #include "app/runs/kinds/replay.h"
-#include "app/runs/load_traces.h"
-#include "app/runs/pools.h"
-#include "app/runs/slo.h"
-#include "app/runs/step_time.h"
-#include "app/runs/wait_watch.h"
+#include "app/runs/plan/cost_source.h"
+#include "app/runs/plan/load_traces.h"
+#include "app/runs/plan/pools.h"
+#include "app/runs/plan/slo.h"
+#include "app/runs/plan/step_time.h"
+#include "app/runs/report/wait_watch.h"
+#include "base/run_limit.h"
 #include "base/text.h"
 #include "policies/scheduler/draws_by_seed.h"
 
 namespace kvlab {
 
 RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options) {
-  if (setup.pool(0).make_block_cache()->needs_future()) {  // then it is the only replica's
+  if (setup.pool(0).make_block_cache()->needs_future()) {  // only one replica then
     SimSetup first = setup;
     std::vector<std::uint64_t> lookups;
     (first.pools.empty() ? first : first.pools[0]).make_block_cache = [] {
@@ -38,9 +39,12 @@ SimulationRun::SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const
     : PreparedRun(kind), plan_(read_serving_plan(p, seed)), p_(p) {
   if (check) check(p, plan_);
   read_requests(p, plan_);
+  if (plan_.trace.keeps_summary && !plan_.comparisons.requests.empty())
+    p.fail_at("output", "'keep: summary' keeps no requests, which 'validate' compares: keep all");
 }
 
 bool SimulationRun::writes(const std::string& table) const {
+  if (plan_.trace.keeps_summary && kTablesOfMany.contains(table)) return false;
   if (table == "search.csv") return plan_.search.has_value();
   if (table == "service.csv" || table == "request_groups.csv") return plan_.has_facts;
   if (table == "transfers.csv" || table == "links.csv" || table == "pools.csv") return !plan_.setup.pools.empty();
@@ -54,7 +58,7 @@ bool SimulationRun::times_policy() const {
 
 namespace {
 
-// A scheduler's own plans depend on the seed.
+// A scheduler may draw by the seed.
 bool draws_by_seed(const SimSetup& setup) {
   for (std::size_t i = 0; i < setup.num_pools(); ++i)
     if (dynamic_cast<const DrawsBySeed*>(setup.pool(i).make_scheduler().get()) != nullptr) return true;
@@ -67,7 +71,7 @@ std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const
   const SimSetup& setup = plan_.setup;
   bool draws_more = plan_.has_samples || draws_by_seed(setup) || (num_replicas(setup) > 1 && setup.make_dispatcher()->is_random());
   for (const PoolPlan& pool : plan_.pools) {
-    const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // dispatchers between pools may ask, too
+    const bool may_predict = !setup.pools.empty() || uses_predictor(pool);  // so may dispatchers between pools
     draws_more = draws_more || (may_predict && pool.make_predictor()->is_random());
   }
   return draws_more ? nullptr : plan_.trace.open_with(seed);
@@ -75,7 +79,7 @@ std::unique_ptr<TraceSource> SimulationRun::only_draws(std::uint64_t seed) const
 
 namespace {
 
-constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // of the simulator's own memory, while all blocks are in use
+constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // simulator memory per used block
 
 std::string out_of_memory_of_pools(const std::vector<PoolPlan>& pools) {
   double blocks = 0;
@@ -104,7 +108,7 @@ std::string SimulationRun::out_of_memory() const {
 
 Fields SimulationRun::apply_load(const RunOptions& options) {
   if (!plan_.has_load_frac) return {};
-  if (plan_.load_frac <= 0) return {{"capacity_per_s", ""}};  // other runs of the sweep have one
+  if (plan_.load_frac <= 0) return {{"capacity_per_s", ""}};  // for other runs of the sweep
   SimSetup burst = plan_.setup;
   burst.timeline_interval = Span{0};
   burst.slo = {};
@@ -117,6 +121,9 @@ Fields SimulationRun::apply_load(const RunOptions& options) {
   const double native_per_s = mean_rate(*open(), plan_.setup.stop.after_requests);
   const double capacity_per_s = static_cast<double>(all.latencies.completed) / to_s(all.duration);
   if (!(capacity_per_s > 0)) throw InputError("'load_frac': no request completes when all come at once, so there is no capacity to share");
+  if (const double over_s = to_s(all.duration) / plan_.load_frac; over_s > kLongestRunSeconds)
+    throw InputError(fmt::format("'load_frac' = {:g} spreads the requests over {:.3g} s, and a run has at most {:.3g} s: raise it",
+                                 plan_.load_frac, over_s, kLongestRunSeconds));
   plan_.trace.open = [open, factor = native_per_s / (plan_.load_frac * capacity_per_s)] {
     return std::make_unique<RescaledTrace>(open(), factor);
   };
@@ -144,7 +151,13 @@ std::vector<PoolUse> uses_of(const ServingPlan& plan, const RunSummary& summary)
 
 }  // namespace
 
-Bill SimulationRun::bill(const RunSummary& summary) const { return bill_of(summary, uses_of(plan_, summary)); }
+Bill SimulationRun::bill(const RunSummary& summary) const {
+  Bill bill = bill_of(summary, uses_of(plan_, summary));
+  const MetricsCollector::Latencies& l = summary.latencies;
+  const bool misses = plan_.search ? !has_found_ : l.judged > 0 && l.slo_attainment_frac < usual_attainment(p_);
+  if (misses) take_price(bill);
+  return bill;
+}
 
 RunSummary SimulationRun::run_plan(RunFiles& files, const RunOptions& options, const Probe* next, Findings& findings) {
   WaitWatch watch(plan_.setup, &files);
@@ -167,7 +180,7 @@ void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_j
   for (const auto& [metric, limit] : preset_limits_ms(p_)) manifest["slo_ms"][metric] = limit;
 }
 
-// For each pool: the source of its step times, its link to other pools, and its shares of step time.
+// By pool: source of step times, link to other pools, shares of step time.
 nlohmann::ordered_json SimulationRun::pools_of(const RunSummary& summary) const {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) {
@@ -195,7 +208,6 @@ nlohmann::ordered_json SimulationRun::pools_of(const RunSummary& summary) const 
   return all;
 }
 
-// Remarks on where step times come from, of each pool.
 void SimulationRun::add_cost_remarks(const RunSummary& summary, Findings& findings) const {
   const auto add = [&](const std::string& pool, const std::string& remark) {
     if (!remark.empty()) findings.add_note(pool.empty() ? remark : fmt::format("pool {}: {}", pool, remark));
@@ -203,7 +215,9 @@ void SimulationRun::add_cost_remarks(const RunSummary& summary, Findings& findin
   const auto shares = [&](std::size_t i) -> const StepShares& {
     return summary.pool_costs.empty() ? summary.step_shares : summary.pool_costs[i].step_shares;
   };
+  for (const PoolPlan& pool : plan_.pools) add(pool.name, remark_on_network(pool.cost));
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) add(plan_.pools[i].name, remark_on_collectives(plan_.pools[i].cost, shares(i)));
+  for (std::size_t i = 0; i < plan_.pools.size(); ++i) add(plan_.pools[i].name, remark_on_policy(shares(i), plan_.pools[i].recipe.name));
   findings.add_note(bill(summary).remark);
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) add(plan_.pools[i].name, remark_on_roofline(plan_.pools[i].cost, shares(i)));
 }
@@ -232,7 +246,7 @@ PoolRow row_of(const EncodePoolPlan& pool, const VisionEncoder& encoder) {
           card.memory_bytes_per_s};
 }
 
-// Remark on an encode pool that received no image; "" if one did.
+// Remark on an encode pool without images, or "".
 std::string remark_on_images(const ServingPlan& plan, const RunSummary& summary) {
   std::int64_t images = 0;
   for (const EncodeTotals& pool : summary.encode_pools) images += pool.images;
@@ -265,7 +279,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
     findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   }
   if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups, plan_.setup.expected_text.has_value()));
-  findings.add_note(remarks_on(summary));
+  for (const std::string& remark : remarks_on(summary)) findings.add_note(remark);
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
   add_cost_remarks(summary, findings);
   describe_costs(credibility_label(summary, plan_.setup, describe_cost_source(plan_)), findings.manifest);

@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "app/results/run_files.h"
-#include "app/runs/bill.h"
-#include "app/runs/forwarding_sink.h"
-#include "app/runs/progress.h"
-#include "app/runs/run_kind.h"
-#include "app/runs/serving_plan.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/serving_plan.h"
+#include "app/runs/report/bill.h"
+#include "app/runs/report/forwarding_sink.h"
+#include "app/runs/sweep/progress.h"
 
 namespace kvlab {
 
-// Passes a run's records on, counts them for the progress bar, and ends the run when the user asks.
+// Forwards records, counts them for progress, and throws Interrupted on request.
 class WatchedSink final : public ForwardingSink {
  public:
   WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
@@ -34,18 +34,18 @@ class WatchedSink final : public ForwardingSink {
   ServingProgress* progress_;
 };
 
-// A sink for a simulation beside the run's own: its requests are neither written nor counted.
+// For auxiliary simulations: requests are neither written nor counted.
 inline WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
 
-// An oracle block cache is run twice: the lookups of the first pass are the future of the second.
+// Simulates twice for an oracle block cache: the first pass yields the future lookups.
 RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options);
 
-// A request trace through simulated serving: `host: sim`. The engine serves what is read in the same way and derives from it.
+// A request trace in simulated serving: `host: sim`. Base of serving by the engine.
 class SimulationRun : public PreparedRun {
  public:
   // check: called before the trace is read.
   SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const std::function<void(Params&, ServingPlan&)>& check = {});
-  // Serves the trace, and replays the KV policy where the experiment has samples.
+  // Serves the trace; replays the KV policy if there are samples.
   Findings run(RunFiles& files, const RunOptions& options) final;
   [[nodiscard]] std::string out_of_memory() const override;
   [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t seed) const override;
@@ -54,9 +54,8 @@ class SimulationRun : public PreparedRun {
 
  protected:
   virtual Findings serve(RunFiles& files, const RunOptions& options);
-  // Sets the trace's rate to the plan's share of what is completed when every request is there from the start. Returns the fields on it.
+  // Sets the rate to load_frac of the throughput with all requests present at the start. Returns its fields.
   Fields apply_load(const RunOptions& options);
-  // Adds the entries on step times and hardware.
   void describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const;
   ServingPlan plan_;
 
@@ -66,16 +65,17 @@ class SimulationRun : public PreparedRun {
   void add_cost_remarks(const RunSummary& summary, Findings& findings) const;
   [[nodiscard]] nlohmann::ordered_json pools_of(const RunSummary& summary) const;
   void add_pool_tables(const RunSummary& summary, RunFiles& files) const;
-  // Finds what `search` asks for, leaves the plan of the best try, and returns its run.
+  // Executes `search`, keeps the best plan and returns its run.
   RunSummary search(RunFiles& files, const RunOptions& options, Findings& findings);
-  // The plan with another value of the quantity that is searched. InputError where tp has none, as the model does not fit.
+  // The plan with another searched value. Throws InputError if the model does not fit at a tp.
   [[nodiscard]] ServingPlan plan_at(double value) const;
   [[nodiscard]] Probe probe(double value, const RunOptions& options) const;
-  // Runs the plan into the run's files and adds its row. next: the try whose limits bind; null: the run's own.
+  // Runs the plan and adds its row. next: the try whose limits bind; null: the run's own.
   RunSummary run_plan(RunFiles& files, const RunOptions& options, const Probe* next, Findings& findings);
 
   Params p_;
-  double native_per_s_ = 0;  // arrival rate of the trace, where a search sets another
+  double native_per_s_ = 0;  // the trace's rate, if a search sets another
+  bool has_found_ = false;   // some value attains
 };
 
 class Simulation : public RunKind {
@@ -86,7 +86,7 @@ class Simulation : public RunKind {
     return {"requests.csv", "timeline.csv",  "search.csv", "service.csv", "request_groups.csv",
             "trace.json",   "transfers.csv", "links.csv",  "pools.csv",   "stores.csv"};
   }
-  // Also prints the schedulers' limits, and how far to trust the step times.
+  // Also prints schedulers' limits and the credibility of step times.
   void report(const SweepReport& report, std::ostream& out) const final;
 
  private:

@@ -1,4 +1,3 @@
-// The summary that is printed after a sweep of simulated runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +7,10 @@
 #include <utility>
 
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/report.h"
-#include "app/runs/step_time.h"
+#include "app/runs/plan/step_time.h"
+#include "app/runs/report/report.h"
+#include "app/runs/sweep/joined_texts.h"
+#include "app/why/why.h"
 #include "base/csv.h"
 #include "base/text.h"
 
@@ -17,7 +18,7 @@ namespace kvlab {
 
 namespace {
 
-// "21.6 to 25.2": the range of a share over rows, in percent.
+// "21.6 to 25.2": range of a share over rows, in percent.
 std::string percent_range(const CsvTable& summary, const char* column) {
   double lo = 1, hi = 0;
   for (const auto& row : summary.rows) {
@@ -30,7 +31,7 @@ std::string percent_range(const CsvTable& summary, const char* column) {
   return lo > hi ? "-" : from == to ? from : from + " to " + to;
 }
 
-// Prints the schedulers' limits in force, each pair once with its runs.
+// Each pair of limits once, with its runs.
 void print_limits(const CsvTable& summary, std::ostream& out) {
   if (!summary.has("max_step_tokens")) return;
   std::vector<std::pair<std::string, std::vector<std::string>>> limits;
@@ -49,10 +50,10 @@ void print_limits(const CsvTable& summary, std::ostream& out) {
   if (!line.empty()) out << "most per step: " << line << "\n";
 }
 
-// Prints a remark where schedulers are compared whose limits of tokens per step have nothing in common. Those without a limit do not count.
+// Warns if compared schedulers have no common token limit. Unlimited ones do not count.
 void print_unequal_budgets(const CsvTable& summary, std::ostream& out) {
   if (!summary.has("max_step_tokens") || !summary.has("scheduler")) return;
-  std::map<std::string, std::set<std::string>> budgets;  // of each scheduler
+  std::map<std::string, std::set<std::string>> budgets;  // by scheduler
   for (const auto& row : summary.rows) {
     const std::string& limit = row[summary.at("max_step_tokens")];
     if (!limit.empty()) budgets[row[summary.at("scheduler")]].insert(limit);
@@ -73,31 +74,31 @@ void print_unequal_budgets(const CsvTable& summary, std::ostream& out) {
 
 const std::string kMeasured = "step times measured by the engine; ";
 
-// Prints how far to trust the runs: for each source of step times and of the block count the range over its runs, and a line on the parts
-// of step time. Each run's own label is in manifest.json.
+// Prints the range of credibility by source of step times and block count, and the parts of step time.
 void print_credibility(const SweepReport& report, std::ostream& out) {
   struct Group {
     CsvTable rows;
     std::vector<nlohmann::ordered_json> step_times;
   };
-  std::map<std::string, Group> by_source;
-  const CsvTable& summary = report.summary;
-  for (const auto& row : summary.rows) {
+  JoinedTexts sources;
+  std::map<std::size_t, Group> groups;  // by source
+  std::set<std::string> seen;
+  for (const auto& row : report.summary.rows) {
     const nlohmann::ordered_json m = manifest_of_run(report.folder, row[0]);
-    if (!m.contains("credibility")) continue;
-    const std::string blocks = fmt::format("KV blocks {}; ", row[summary.at("kv_blocks_source")]);
+    if (!m.contains("credibility") || !seen.insert(row[0]).second) continue;
+    const std::string blocks = fmt::format("KV blocks {}; ", row[report.summary.at("kv_blocks_source")]);
     const std::string source =
         m.contains("served_model") ? kMeasured + blocks + m.value("served_model", "") : blocks + m.value("cost_source", "");
-    Group& group = by_source[source];
-    group.rows.columns = summary.columns;
+    Group& group = groups[sources.add(source)];
+    group.rows.columns = report.summary.columns;
     group.rows.rows.push_back(row);
     if (m.contains("step_time_by_part")) group.step_times.push_back(m["step_time_by_part"]);
   }
-  for (const auto& [source, group] : by_source) {
+  for (const auto& [place, group] : groups) {
     const CsvTable& rows = group.rows;
-    const std::string which = by_source.size() == 1   ? ""
-                              : rows.rows.size() == 1 ? " of run " + rows.rows[0][0]
-                                                      : fmt::format(" of {} runs from {}", rows.rows.size(), rows.rows[0][0]);
+    std::vector<std::string> runs;
+    for (const auto& row : rows.rows) runs.push_back(row[0]);
+    const std::string source = sources.text(place), which = groups.size() == 1 ? "" : " of " + runs_text(runs, seen.size());
     if (source.starts_with(kMeasured)) {
       out << fmt::format("credibility{}: {}; overload {} % of time\n", which, source, percent_range(rows, "overload_frac"));
       continue;
@@ -112,33 +113,12 @@ void print_credibility(const SweepReport& report, std::ostream& out) {
 }  // namespace
 
 std::vector<std::string> Simulation::metrics() const {
-  return {"search_rate_per_s",
-          "search_concurrency",
-          "search_replicas",
-          "search_tp",
-          "goodput_per_s",
-          "slo_attainment_frac",
-          "binding_limit",
-          "ttft_p50_ms",
-          "ttft_p99_ms",
-          "tpot_p50_ms",
-          "tpot_p99_ms",
-          "attention_mass",
-          "output_rel_err",
-          "resident_bytes_frac",
-          "qoe_mean",
-          "gpus",
-          "dollars_per_million_tokens",
-          "output_tokens_per_s",
-          "prefix_hit_frac",
-          "kv_blocks",
-          "waits_for",
-          "e2e_p50_ms",
-          "requests_per_s",
-          "requests_per_s_per_gpu",
-          "goodput_per_s_per_gpu",
-          "preemptions",
-          "kv_used_mean_frac"};
+  return {
+      "search_rate_per_s",     "search_concurrency", "search_replicas",     "search_tp",   "goodput_per_s",  "slo_attainment_frac",
+      "binding_limit",         "waits_for",          "ttft_p50_ms",         "ttft_p99_ms", "tpot_p50_ms",    "tpot_p99_ms",
+      "attention_mass",        "output_rel_err",     "resident_bytes_frac", "qoe_mean",    "gpus",           "dollars_per_million_tokens",
+      "output_tokens_per_s",   "prefix_hit_frac",    "kv_blocks",           "e2e_p50_ms",  "requests_per_s", "requests_per_s_per_gpu",
+      "goodput_per_s_per_gpu", "preemptions",        "kv_used_mean_frac"};
 }
 
 void Simulation::report(const SweepReport& report, std::ostream& out) const {
@@ -146,6 +126,7 @@ void Simulation::report(const SweepReport& report, std::ostream& out) const {
   print_limits(report.summary, out);
   print_unequal_budgets(report.summary, out);
   print_credibility(report, out);
+  print_short_explanation(report.folder.path(), out);
 }
 
 }  // namespace kvlab

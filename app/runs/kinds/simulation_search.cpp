@@ -1,9 +1,10 @@
-// The search of a simulated run: tries of other rates, users, replicas or degrees of tensor parallelism.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "app/runs/kinds/simulation.h"
-#include "app/runs/load_traces.h"
-#include "app/runs/wait_watch.h"
+#include "app/runs/plan/load_traces.h"
+#include "app/runs/report/wait_watch.h"
 #include "base/error.h"
 
 namespace kvlab {
@@ -15,7 +16,7 @@ std::string place_in_search(const SearchPlan& search, double value) {
   return search.key == SearchKey::kRate ? fmt::format("at {:.4g} requests per second", value) : "with " + search.text_of(value);
 }
 
-// A try in which nothing is judged would pass for one that does not attain.
+// Else a try with nothing judged would count as failed.
 void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double value) {
   const std::string place = place_in_search(*plan.search, value);
   if (s.requests > 0 && s.latencies.counted == 0)
@@ -39,11 +40,57 @@ void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double value)
                   place));
 }
 
+// A trace with one request.
+class LoneTrace final : public TraceSource {
+ public:
+  explicit LoneTrace(const TraceRequest& request) : request_(request) {}
+  bool next(TraceRequest& request) override {
+    request = request_;
+    return !std::exchange(is_given_, true);
+  }
+
+ private:
+  TraceRequest request_;
+  bool is_given_ = false;
+};
+
+// The request with the shortest prompt, without content, among the first `limit` (0: all).
+std::pair<TraceRequest, RequestFacts> shortest_prompt(TraceSource& trace, std::uint64_t limit) {
+  TraceRequest request, shortest;
+  RequestFacts facts;
+  for (std::uint64_t i = 0; (limit == 0 || i < limit) && trace.next(request); ++i) {
+    if (i > 0 && request.prompt_tokens >= shortest.prompt_tokens) continue;
+    shortest = {};
+    shortest.prompt_tokens = request.prompt_tokens;
+    shortest.output_tokens = request.output_tokens;
+    facts = request.facts == nullptr ? RequestFacts{} : *request.facts;
+  }
+  return {shortest, facts};
+}
+
+// States the shortest prompt's unloaded TTFT if it misses the limit; else "".
+std::string note_on_shortest_prompt(const ServingPlan& plan, const OpenTrace& open, RunSink& sink, const RunOptions& options) {
+  const Span limit = plan.setup.slo.ttft;
+  if (!plan.setup.slo.is_set || limit == Span::max()) return "";
+  auto [request, facts] = shortest_prompt(*open(), plan.setup.stop.after_requests);
+  if (request.prompt_tokens == 0) return "";
+  request.session = 0;
+  request.facts = &facts;
+  SimSetup setup = plan.setup;
+  setup.timeline_interval = setup.warmup = Span{0};
+  setup.stop = {};
+  const RunSummary s = simulate_with_oracle(
+      setup, [&request = request] { return std::make_unique<LoneTrace>(request); }, sink, options);
+  if (s.latencies.completed == 0 || s.latencies.ttft.max <= static_cast<double>(ns(limit))) return "";
+  return fmt::format(
+      "the shortest prompt, of {} tokens, needs {:.4g} ms to its first token without any load: no load attains ttft_ms = {:g}",
+      request.prompt_tokens, static_cast<double>(s.latencies.ttft.max) * 1e-6, static_cast<double>(ns(limit)) * 1e-6);
+}
+
 OpenTrace at_rate(OpenTrace open, double native_per_s, double rate_per_s) {
   return [open = std::move(open), factor = native_per_s / rate_per_s] { return std::make_unique<RescaledTrace>(open(), factor); };
 }
 
-// The results of the search, as columns.
 Fields search_fields(const SearchPlan& search, const SearchResult& found, std::int64_t gpus) {
   const auto of = [&](SearchKey key, const char* format, double scale = 1) {
     return search.key == key && found.best ? fmt::format(fmt::runtime(format), *found.best / scale) : std::string();
@@ -103,11 +150,16 @@ RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Fin
     native_per_s_ = mean_rate(*plan_.trace.open(), plan_.setup.stop.after_requests);
   const SearchResult found = kvlab::search(search, [&](double value) { return probe(value, options); });
   files.add_file("search.csv", search_csv(files.id(), search, found));
-  findings.note = found.note;
+  findings.add_note(found.note);
   const Probe* const next = found.next_failure(search);
   if (next != nullptr && !next->refusal.empty())
     findings.add_note(fmt::format("{} cannot run: {}", search.text_of(next->value), next->refusal));
+  has_found_ = found.best.has_value();
   plan_ = plan_at(found.best.value_or(search.easiest()));
+  if (!found.best && found.probes.back().refusal.empty()) {
+    WatchedSink nothing(nullptr, options);
+    findings.add_note(note_on_shortest_prompt(plan_, plan_.trace.open, nothing, options));
+  }
   const RunSummary summary = run_plan(files, options, next, findings);
   const Fields fields = search_fields(search, found, num_gpus(plan_));
   findings.rows[0].insert(findings.rows[0].end(), fields.begin(), fields.end());

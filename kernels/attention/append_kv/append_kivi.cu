@@ -6,11 +6,9 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The work of a launch. Decoded tokens complete at most one page of a row: one block encodes it, then writes to the window that the page's
-// tokens come from. Many tokens are encoded by many blocks, and a second launch writes the window.
+// kBoth: a block encodes a row's page, then writes the window that its tokens come from. Else two launches.
 enum class Work : std::uint8_t { kBoth, kEncode, kWindow };
 
-// One side, K or V, of a row.
 struct Side {
   bool keys;
   std::int64_t row;
@@ -34,14 +32,14 @@ __device__ __forceinline__ Side side_of(const Args& a, std::int64_t index) {
   return s;
 }
 
-// Token i of the row in 16 bits: new, or in the window.
+// New, or in the window; 16 bits.
 template <KvFormat Format, int D>
 __device__ __forceinline__ const std::uint16_t* token_at(const Args& a, const Side& s, std::int32_t i) {
   const std::int32_t old = s.len - s.news.count;
   return i >= old ? s.fresh + (i - old) * a.token_stride : s.window + i % residual_capacity(Format, a.kv.residual) * D;
 }
 
-// Encodes one page. x [P][D + 2] is the page's tokens, padded so that neither tokens nor channels collide in banks.
+// x [P][D + 2], padded against bank conflicts.
 template <KvFormat Format, class T, int D>
 __device__ __forceinline__ void encode_page(const std::uint16_t* x, GroupStep* steps, bool keys, unsigned char* page) {
   constexpr int kTokens = fixed_page_tokens(Format), kBits = bits_of(Format), kGroup = group_channels(Format, D), kGroups = D / kGroup;
@@ -80,7 +78,7 @@ __device__ __forceinline__ void encode_page(const std::uint16_t* x, GroupStep* s
   }
 }
 
-// Blocks: [rows, pages, 2 sides]; a row's pages that become whole, from the first on.
+// Blocks: [rows, pages, 2 sides] of pages that become whole.
 template <KvFormat Format, class T, int D>
 __global__ void __launch_bounds__(kThreads) append_kivi(Args a, std::int32_t pages, Work work) {
   constexpr int kTokens = fixed_page_tokens(Format);

@@ -7,7 +7,7 @@ AppendKvShape shape(const AppendKv& a) {
 }
 
 std::int64_t bytes(const AppendKv& a) {
-  const std::int64_t number = 2 * a.kv.head_dim * element_bytes(a.kv.type);  // of K and V of a token and head
+  const std::int64_t number = 2 * a.kv.head_dim * element_bytes(a.kv.type);  // K and V of a token and head
   const std::int32_t page = is_kivi(a.kv.format) ? fixed_page_tokens(a.kv.format) : 16;
   const std::int64_t stored = 2 * page_bytes(a.kv.format, a.kv.head_dim, page) / page;
   return a.tokens * a.kv.kv_heads * (number + stored + (is_kivi(a.kv.format) ? 2 * number : 0) + 12);

@@ -20,7 +20,7 @@ __device__ __forceinline__ void put_vector(unsigned char* to, const std::uint32_
   *reinterpret_cast<uint2*>(to) = make_uint2(low, code[4] | code[5] << 8 | code[6] << 16 | code[7] << 24);
 }
 
-// 8 neighbouring channels of one token in codes of few bits. They are in bytes or halves of words that no other token or lane writes.
+// Codes of 8 channels of a token; no other lane writes these half-words.
 template <int Bits, int D>
 __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::int32_t token, std::int32_t channel,
                                           const std::uint32_t (&code)[8]) {
@@ -47,12 +47,12 @@ __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::i
   }
 }
 
-// The item that a thread appends: 8 channels of one side of one token and head.
+// 8 channels of one side of a token and head.
 struct Item {
   bool keys;
   std::int32_t channel, i, in_page;  // i: place in the row
   std::int64_t row, source;          // source: first element of the new tokens
-  std::int64_t number;               // of the page; -1: the thread only takes part in shuffles
+  std::int64_t number;               // of the page; -1: only takes part in shuffles
 
   template <int D>
   static __device__ __forceinline__ Item of_thread(const Args& a, std::int64_t items) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void put_fp8(const Args& a, const Item& item, unsigne
   if (page != nullptr) put_vector(page + item.in_page * D + item.channel, code);
 }
 
-// Codes in groups of kGroup channels: choose_step<Symmetric>() of the group, and the thread's codes.
+// Over groups of kGroup channels.
 template <int Bits, int kGroup, bool Symmetric>
 __device__ __forceinline__ GroupStep encode_group(const float (&x)[8], std::uint32_t (&code)[8]) {
   GroupRange range;

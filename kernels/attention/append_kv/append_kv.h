@@ -4,10 +4,10 @@
 
 namespace kvlab {
 
-// Writes new keys and values [tokens, kv_heads, head_dim] into their pages; slot numbers are int64.
+// New K and V [tokens, kv_heads, head_dim] and int64 slot numbers.
 struct AppendKvShape {
   std::int64_t tokens = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t activation_bytes = 2, kv_bytes = 2;  // of one element before and in the cache
+  std::int64_t activation_bytes = 2, kv_bytes = 2;  // per element, before and in the cache
 };
 
 constexpr std::int64_t bytes(const AppendKvShape& s) {

@@ -26,7 +26,7 @@ __device__ __forceinline__ NewTokens new_tokens(const Args& a, std::int32_t sequ
   const std::int32_t first = a.first_token[sequence];
   return {sequence, first, a.first_token[sequence + 1] - first};
 }
-// The sequence that a new token belongs to: the last one that starts at or before it.
+// The last one that starts at or before the token.
 __device__ __forceinline__ std::int32_t sequence_of(const Args& a, std::int64_t token) {
   if (a.first_token == nullptr) return static_cast<std::int32_t>(token);
   std::int32_t low = 0, high = a.sequences - 1;

@@ -19,7 +19,7 @@ struct Args {
   std::int32_t blocks;  // of each sequence
 };
 
-// A thread has `Each` neighbouring channels of K and V of one token and head.
+// A thread has `Each` channels of K and V of a token and head.
 template <class In, class Out, int Each>
 __global__ void __launch_bounds__(kThreads) append_rows(Args a) {
   const AppendedTokens news = a.news[static_cast<std::int32_t>(blockIdx.x) / a.blocks];

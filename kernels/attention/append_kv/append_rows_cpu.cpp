@@ -25,7 +25,7 @@ void append_token(const AppendRows& a, const AppendedTokens& news, std::int32_t 
 }  // namespace
 
 void run_cpu(const AppendRows& a) {
-  constexpr std::int32_t kPart = 64;  // tokens that one thread writes
+  constexpr std::int32_t kPart = 64;  // tokens per thread
   for (const AppendedTokens& news : a.news) {
     for_each_in_parallel(ceil_div(news.count, kPart), [&](std::int64_t part) {
       const auto begin = static_cast<std::int32_t>(part) * kPart;

@@ -32,10 +32,9 @@ const DeviceSegment* upload_segments(const Attend& a, CudaContext& cuda) {
   return cuda.upload(segments.data(), a.num_segments);
 }
 
-// Tokens per sequence and the facts about each, as kernels see them.
 struct Batch {
   std::vector<std::int32_t> first{0}, position, sequence;
-  std::int32_t most = 0;  // queries of a sequence
+  std::int32_t most = 0;  // most queries of a sequence
 };
 
 Batch batch_of(const Attend& a) {
@@ -62,7 +61,7 @@ std::int64_t longest_row(const Attend& a) {
 
 template <int Width, int Count>
 void run(AttendArgs args, const Batch& batch, std::int64_t longest, CudaContext& cuda) {
-  constexpr std::int64_t kLeast = 128, kMostSplits = 64;  // tokens of a split at least
+  constexpr std::int64_t kLeast = 128, kMostSplits = 64;  // kLeast: tokens per split
   const auto heads = static_cast<unsigned>(args.kv_heads * args.group), tokens = static_cast<unsigned>(batch.first.back());
   args.line_blocks = static_cast<std::int32_t>(ceil_div(static_cast<std::int64_t>(batch.most) * args.group, Count));
   args.lines = static_cast<std::int64_t>(tokens) * heads;

@@ -14,16 +14,15 @@ namespace kvlab {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr std::int32_t kBlockLines = 16;   // lines (query heads of queries) whose logits are held at once
-constexpr std::int64_t kChunkTokens = 32;  // values that stay in the first-level cache while all lines take them up
-// Sums of a tile, which fill half of the machine's vector registers.
+constexpr std::int32_t kBlockLines = 16;   // query heads of queries with logits held at once
+constexpr std::int64_t kChunkTokens = 32;  // values kept in the L1 cache
+// Half of the vector registers.
 constexpr int kTileSums = kPacket == 16 ? 16 : 8;
 constexpr int kValuePackets = 4;
-// Tokens between the key that is asked for and the one in use. Half as many are too late on a machine with small tiles.
+// Prefetch distance in tokens.
 constexpr std::int64_t kKeysAhead = 16;
 
-// Tokens that a row attends to, over all segments, in reading order: that of for_each_in_streams, which depends only on the number of
-// tokens.
+// A row's attended tokens in the reading order of for_each_in_streams.
 struct Tokens {
   struct Place {
     const float *k, *v;
@@ -38,12 +37,12 @@ struct Tokens {
     std::int64_t stride;      // to the next query
   };
   Eigen::Array<Place, Eigen::Dynamic, 1> places;
-  std::vector<float> log_weight;  // [tokens, group], or empty: all 0
-  std::vector<Hidden> hidden;     // tokens that some query does not see
-  std::vector<ByQuery> by_query;  // tokens with a weight for each query
+  std::vector<float> log_weight;  // [tokens, group]; empty: all 0
+  std::vector<Hidden> hidden;     // hidden from some query
+  std::vector<ByQuery> by_query;  // weighted per query
 };
 
-// Place of the column-th token, in the order of the segments, in the order of reading.
+// Maps the column-th token, in segment order, to reading order.
 struct Columns {
   std::int64_t each, longer;  // the first `longer` streams have one token more
   std::int64_t stream = 0, at = 0;
@@ -56,14 +55,14 @@ struct Columns {
 
 bool has_weights(const Segment& s) { return s.log_weight != nullptr || s.head_log_weight != nullptr || s.token_log_weight != nullptr; }
 
-// For token i of the segment's part of the row.
+// Token i of the segment's part of the row.
 float log_weight(const Segment& s, std::int32_t row, std::int64_t i, std::int32_t head) {
   return (s.log_weight == nullptr ? 0.0F : s.log_weight[row]) +
          (s.head_log_weight == nullptr ? 0.0F : s.head_log_weight[static_cast<std::int64_t>(row) * s.kv.group + head]) +
          (s.token_log_weight == nullptr || s.weighed_queries > 0 ? 0.0F : s.token_log_weight[(s.begin(row) + i) * s.kv.group + head]);
 }
 
-// Positions below it are outside of the query's window.
+// The query does not see positions below it.
 std::int32_t window_begin(const Attend& a, std::int32_t query_position) {
   return a.window == 0 ? std::numeric_limits<std::int32_t>::min() : query_position - a.window + 1;
 }
@@ -103,7 +102,7 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
   return tokens;
 }
 
-// Lines [first, first + count) of a row: line t * group + g is query head g of query t.
+// Lines [first, first + count) of a row: t * group + g.
 struct LineBlock {
   const Attend& a;
   std::int32_t row;
@@ -115,23 +114,22 @@ struct LineBlock {
   Eigen::ArrayXf out;      // [count, d]
 
   [[nodiscard]] std::int64_t n() const { return tokens.places.size(); }
-  // Start of a line's head in arrays [query, query head].
+  // Start in arrays [query, query head].
   [[nodiscard]] std::int64_t head(std::int64_t line) const {
     const KvRows& kv = a.segments[0].kv;
     return (first + line) / group * kv.kv_heads * group + row % kv.kv_heads * group + (first + line) % group;
   }
 };
 
-// Asks for a key or value ahead of its use, so that memory is busy while products are computed. A core waits when it asks for more than a
-// dozen lines of its nearest cache at a time: asking is spread over what is computed.
-constexpr int kNearestCache = 3, kSecondCache = 2;  // as compilers count: the second for what is used later
+// Cores stall above a dozen outstanding L1 lines, so prefetches are spread out.
+constexpr int kNearestCache = 3, kSecondCache = 2;  // compilers' numbers; the second for later use
 template <int Cache = kNearestCache>
 void prefetch(const float* x, std::int64_t d) {
   constexpr int kRead = 0;
   for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c, kRead, Cache);
 }
 
-// Logits of `Lines` lines with `Tokens` tokens: sums per lane over the channels, then over lanes, the same for any tiling.
+// Sums per lane over channels, then over lanes; the same for any tiling.
 template <int Lines, int Tokens>
 void dot_tile(LineBlock& b, std::int64_t line, std::int64_t at) {
   const float* q = b.queries.data() + line * b.d;
@@ -156,7 +154,6 @@ void dot_tile(LineBlock& b, std::int64_t line, std::int64_t at) {
   }
 }
 
-// Products of `Lines` lines with the next kTileSums tokens.
 template <int Lines>
 void dot_tokens(LineBlock& b, std::int64_t line, std::int64_t at) {
   constexpr int tokens = kTileSums / Lines;
@@ -193,7 +190,7 @@ void fill_logits(LineBlock& b) {
   }
 }
 
-// As store(), without a copy of variable length where all lanes count.
+// store() without a variable-length copy.
 void put(const Lanes& lanes, float* x, std::int64_t n) {
   if (n >= kLanes) {
     Eigen::Map<Lanes> whole(x);
@@ -203,7 +200,7 @@ void put(const Lanes& lanes, float* x, std::int64_t n) {
   }
 }
 
-// Returns the logarithm of the softmax's denominator. Calls meanwhile() once per vector, where memory has nothing to do.
+// Returns the log of the denominator. Calls meanwhile() per vector.
 template <class Meanwhile>
 float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
   Lanes top = Lanes::Constant(kMasked), sum = Lanes::Zero();
@@ -217,7 +214,7 @@ float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
     meanwhile();
     const Lanes before = load(z + i, n - i, kMasked);
     const Lanes e = (before - max).exp();
-    const Lanes seen = (before == kMasked).select(Lanes::Zero(), e);  // apart: exp would lose its vectors inside of a select
+    const Lanes seen = (before == kMasked).select(Lanes::Zero(), e);  // separate: inside a select, exp is not vectorized
     put(seen, z + i, n - i);
     sum += seen;
   }
@@ -226,13 +223,13 @@ float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
   return max + std::log(total);
 }
 
-// Adds Packets packets of channels of the chunk's values, weighed, to Lines lines.
+// Adds the chunk's weighted values, Packets packets of channels.
 template <int Lines, int Packets>
 void value_tile(LineBlock& b, std::int64_t line, std::int64_t channel, std::int64_t begin, std::int64_t end) {
   Packet sum[Lines][Packets];
   float* out = b.out.data() + line * b.d + channel;
   const float* p = b.z.data() + line * b.n();
-  // Each of the passes over the chunk asks for its part of the next one's values.
+  // Passes share the prefetching of the next chunk.
   const std::int64_t tiles = b.d / (Packets * kPacket), passes = tiles * (b.count / Lines);
   std::int64_t ask = begin + line / Lines * tiles + channel / (Packets * kPacket);
   for (int l = 0; l < Lines; ++l)
@@ -280,7 +277,7 @@ void run_block(LineBlock& b) {
   const Attend& a = b.a;
   const std::int32_t sequence = a.segments[0].kv.sequence(b.row);
   const float scale = std::sqrt(static_cast<float>(b.d));
-  // Prefetches the first data of each of the loops over tokens while something else is computed.
+  // Prefetches the first data of each token loop.
   for (std::int64_t i = 0; i < std::min(kKeysAhead, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
   b.queries.resize(b.count * b.d);
   b.z.resize(b.count * b.n());

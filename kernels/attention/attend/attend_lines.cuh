@@ -3,12 +3,11 @@
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/launch.cuh"
 
-// The kernels of attend.cu.
 namespace kvlab::attending {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
 constexpr int kEach = 8;      // channels of a lane
-constexpr int kTogether = 4;  // tokens whose loads are under way at once
+constexpr int kTogether = 4;  // tokens loaded at once
 constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 constexpr float kNothing = -INFINITY;
 
@@ -25,13 +24,13 @@ struct DeviceSegment {
   __device__ __forceinline__ std::int64_t begin(int row) const { return index_first != nullptr ? index_first[row] : kv.first[row]; }
 };
 
-// Line t * group + g of a row is query head g of the KV head's group in query t; of all lines, [tokens of all sequences, q_heads].
+// Line t * group + g of a row is query head g of the group in query t.
 struct AttendArgs {
   const DeviceSegment* segments;
   const float* const* q;         // [sequences]
   float* const* out;             // [sequences]
   float* const* log_sum;         // [sequences], may be null
-  float* const* probabilities;   // [rows], null: not wanted
+  float* const* probabilities;   // [rows], may be null
   const std::int32_t* first;     // [sequences + 1] tokens before a sequence's
   const std::int32_t* position;  // [sequences] of the first query
   float* parts;                  // [splits, lines of all rows, head_dim]
@@ -42,7 +41,6 @@ struct AttendArgs {
   float scale;          // times log2(e)
 };
 
-// A block's lines.
 struct Lines {
   int row, sequence, begin, end;  // lines [begin, end) of the row
 
@@ -55,7 +53,7 @@ struct Lines {
   }
 };
 
-// Channels [channel, channel + 8) of a row of 16- or 32-bit numbers; zeros beyond head_dim.
+// Zeros beyond head_dim.
 template <class T>
 __device__ __forceinline__ void load8(const T* p, int channel, int head_dim, float (&x)[kEach]) {
   if (head_dim % kEach == 0 && channel < head_dim) {
@@ -71,14 +69,14 @@ __device__ __forceinline__ void load8(const T* p, int channel, int head_dim, flo
   for (int c = 0; c < kEach; ++c) x[c] = channel + c < head_dim ? to_float(p[channel + c]) : 0.0F;
 }
 
-// State of Count lines in Width lanes: channels [8 * lane, 8 * lane + 8) of the queries, times scale and log2(e), and of the sums.
+// Lane l has channels [8 l, 8 l + 8) of sums and of queries, times scale log2(e).
 template <int Width, int Count>
 struct LineState {
   float q[Count][kEach], out[Count][kEach], top[Count], sum[Count];
   int position[Count];
 };
 
-// Places in the pool of the tokens that a group of lanes takes next; -1: none.
+// For the next tokens; -1: none.
 __device__ __forceinline__ void find_slots(const DeviceSegment& s, int row, int first, int end, std::int64_t (&slot)[kTogether]) {
 #pragma unroll
   for (int u = 0; u < kTogether; ++u) {
@@ -88,7 +86,7 @@ __device__ __forceinline__ void find_slots(const DeviceSegment& s, int row, int 
   }
 }
 
-// Logits, in units of log 2, of the segment's tokens from `token` on with the lines; -inf where a line does not see a token.
+// In log2 units; -inf: hidden.
 template <class T, int Width, int Count>
 __device__ __forceinline__ void find_logits(const AttendArgs& a, const DeviceSegment& s, const Lines& lines,
                                             const LineState<Width, Count>& x, int token, const std::int64_t (&slot)[kTogether],
@@ -126,7 +124,7 @@ __device__ __forceinline__ void find_logits(const AttendArgs& a, const DeviceSeg
   }
 }
 
-// Online softmax (Milakov and Gimelshein 2018) over the tokens, which a group of lanes shares.
+// Online softmax (Milakov and Gimelshein 2018).
 template <class T, int Width, int Count>
 __device__ __forceinline__ void take_tokens(const AttendArgs& a, const DeviceSegment& s, const Lines& lines, LineState<Width, Count>& x,
                                             int token, const std::int64_t (&slot)[kTogether]) {
@@ -170,8 +168,7 @@ __device__ __forceinline__ void start_lines(const AttendArgs& a, const Lines& li
   }
 }
 
-// Calls f(type, segment, place in the row's columns, first token, slots) for all tokens among the columns [begin, end) of the row, the
-// segments' tokens one after the other. All lanes of a warp call it together.
+// Calls f(type, segment, place in the row's columns, first token, slots) for columns [begin, end). A whole warp calls it.
 template <int Width, class F>
 __device__ __forceinline__ void for_columns(const AttendArgs& a, int row, int begin, int end, F&& f) {
   constexpr int kGroups = kThreads / Width;
@@ -209,7 +206,7 @@ __device__ __forceinline__ bool find_lines(const AttendArgs& a, Lines& lines) {
   return lines.begin < lines.end;
 }
 
-// Puts the groups of lanes of a warp together: afterwards all of them hold the warp's sums.
+// All lanes get the warp's sums.
 template <int Width, int Count>
 __device__ __forceinline__ void join_groups(LineState<Width, Count>& x) {
 #pragma unroll
@@ -268,8 +265,7 @@ __global__ void __launch_bounds__(kThreads, Count == 1   ? 6
   }
 }
 
-// Puts the splits together. A block per line and KV head: grid [tokens of all sequences, q_heads]. line_sums [lines of all rows] is what
-// probabilities need.
+// Grid [tokens of all sequences, q_heads]. line_sums [lines of all rows].
 static __global__ void __launch_bounds__(64) join_splits(AttendArgs a, const std::int32_t* sequence, float* line_sums) {
   const int token = static_cast<int>(blockIdx.x), s = sequence[token], heads = a.kv_heads * a.group;
   const std::int64_t line = static_cast<std::int64_t>(token) * heads + blockIdx.y;

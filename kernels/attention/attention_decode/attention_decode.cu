@@ -20,8 +20,7 @@ struct ProbabilityArgs {
   std::int32_t group, row_blocks;
 };
 
-// Probabilities from logits in log2 units and the softmax's denominator: row_blocks blocks per row, each thread has tokens of it. Heads of
-// a token are adjacent: Width of them are read at once.
+// From log2 logits and denominators, row_blocks blocks per row, Width adjacent heads at once.
 template <int Width>
 __global__ void __launch_bounds__(kThreads) decode_probabilities(ProbabilityArgs a) {
   KVLAB_SHARED(float, log_sum, decode::kMostGroup);

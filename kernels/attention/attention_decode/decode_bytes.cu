@@ -14,7 +14,6 @@ void run_as(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
     launch("decode_bytes", cuda, launch_shape, decode_bytes<Format, 2, D, Tuning>, a);
 }
 
-// As decode_tunings() lists them.
 template <KvFormat Format>
 void run_format(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
   if (a.kv.head_dim == 64) return run_as<Format, 64, Tune<4, 4, 3>>(a, plan, cuda);

@@ -4,27 +4,27 @@
 
 namespace kvlab::decode {
 
-// K and V as one byte per number: fp8 with a scale per row, int8 (code + 127) with a scale per token. Products in fp16.
+// Bytes: fp8 with a scale per row, int8 (code + 127) with a scale per token. Products in fp16.
 template <KvFormat Format, int Tiles, int D>
 struct Bytes {
   static constexpr bool kInt8 = Format == KvFormat::kInt8;
-  static constexpr int kRow = D / 16;  // vectors of 16 bytes of a token
+  static constexpr int kRow = D / 16;  // 16-byte vectors of a token
   static constexpr int kSide = 16 * D, kScales = 2 * kSide, kBytes = static_cast<int>(unit_bytes(Format, D));
-  static constexpr int kOwn = D / 32;  // words of V that a lane has of a token
+  static constexpr int kOwn = D / 32;  // words of V of a lane per token
 
   const Args& a;
   const Stretch& at;
   float scale;
   std::uint32_t q[Tiles][D / 16][2] = {};
 
-  // A lane has adjacent bytes of V, at most 16 at a time.
+  // Adjacent bytes of V, at most 16 at a time.
   static __device__ __forceinline__ int channel(int m, int half) {
     constexpr int kRun = D < 128 ? D / 8 : 16;
     const int index = 2 * m + half;
     return index / kRun * 8 * kRun + lane_index() / 4 * kRun + index % kRun;
   }
 
-  // Vector `column` of token `row` in a stage: K is read four columns of two rows at a time, V two columns of every second row.
+  // K is read four columns of two rows at a time, V two columns of every second row.
   static __device__ __forceinline__ SharedPlace k_place(int row, int column) {
     return 16 * (row * kRow + (kRow % 8 == 0 ? column ^ row % 2 * 4 : column));
   }
@@ -108,7 +108,6 @@ struct Bytes {
       for (int i = 0; i < 4; ++i) s[n][i] = (s[n][i] + odd[n][i]) * (i < 2 ? low : high);
   }
 
-  // Words of V that a lane has of a token.
   static __device__ __forceinline__ void load_values(SharedPlace side, int row, std::uint32_t (&x)[kOwn]) {
     const int g = lane_index() / 4;
     if constexpr (kOwn == 2) {
@@ -126,7 +125,7 @@ struct Bytes {
   __device__ __forceinline__ void add_values(SharedPlace stage, std::int32_t token, const std::uint32_t (&p)[Tiles][2],
                                              State<Tiles, D>& state) const {
     const int t = lane_index() % 4;
-    std::uint32_t x[4][kOwn];  // of tokens 2t, 2t + 1, 2t + 8, 2t + 9
+    std::uint32_t x[4][kOwn];  // tokens 2t, 2t + 1, 2t + 8, 2t + 9
 #pragma unroll
     for (int i = 0; i < 4; ++i) load_values(stage + kSide, 2 * t + i / 2 * 8 + i % 2, x[i]);
     std::uint32_t scales[2] = {0, 0};
@@ -140,7 +139,7 @@ struct Bytes {
 #pragma unroll
     for (int w = 0; w < kOwn; ++w)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // bytes 2 * half and the next: two channels of two tokens
+      for (int half = 0; half < 2; ++half) {  // two channels of two tokens
         const unsigned selector = half == 0 ? 0x5140 : 0x7362;
         std::uint32_t v[4];
         expand(__byte_perm(x[0][w], x[1][w], selector), v[0], v[1]);

@@ -4,11 +4,10 @@
 
 namespace kvlab::decode {
 
-// Two neighbouring codes of a lane (channels of K, tokens of V) as exact fp16: code `i` of each half of a word. A code in the fraction of
-// 1024 is 1024 + code * 2^p, which one multiply-add brings to the code.
+// Code `i` of each half-word as exact fp16, from 1024 + code * 2^p by one multiply-add.
 template <int Bits>
 __device__ __forceinline__ std::uint32_t code_pair(std::uint32_t word, int i) {
-  constexpr int kInPlace = Bits == 4 ? 2 : 5;  // codes that fit a fraction of 10 bits without a shift
+  constexpr int kInPlace = Bits == 4 ? 2 : 5;  // codes in a 10-bit fraction without a shift
   const std::uint32_t shifted = i < kInPlace ? word : word >> kInPlace * Bits;
   const int p = i % kInPlace * Bits;
   const std::uint32_t code_mask = (1U << Bits) - 1U, factor = static_cast<std::uint32_t>(15 - p) << 10;
@@ -16,7 +15,7 @@ __device__ __forceinline__ std::uint32_t code_pair(std::uint32_t word, int i) {
   return fma2<f16>(and_or(shifted, code_mask * 0x10001U << p, 0x64006400U), factor * 0x10001U, offset * 0x10001U);
 }
 
-// Pages of codes with few bits. A unit is a page; K and V of a page with their scales and zeros are consecutive. Products in fp16.
+// A unit is a page of codes, K then V, with scales and zeros. Products in fp16.
 template <KvFormat Format, int Tiles, int D>
 struct Codes {
   static constexpr int kBits = bits_of(Format), kPerHalf = 16 / kBits;
@@ -24,7 +23,7 @@ struct Codes {
   static constexpr int kTokens = fixed_page_tokens(Format), kGroups = D / group_channels(Format, D);
   static constexpr int kSide = static_cast<int>(page_bytes(Format, D, kTokens)), kBytes = 2 * kSide;
   static constexpr int kCodes = kTokens * D * kBits / 8;                           // bytes
-  static constexpr int kWords = D * kBits / 64, kWidth = kWords < 4 ? kWords : 4;  // of a lane and tile
+  static constexpr int kWords = D * kBits / 64, kWidth = kWords < 4 ? kWords : 4;  // per lane and tile
 
   const Args& a;
   const Stretch& at;
@@ -82,7 +81,7 @@ struct Codes {
     }
   }
 
-  // k = zero + scale code of a channel: q.k = q.zero + (q scale).code; the first is the same for all tokens of the page.
+  // k = zero + scale code: q.k = q.zero + (q scale).code; q.zero is common to the page.
   __device__ __forceinline__ void scale_query(SharedPlace scales, std::uint32_t (&scaled)[Tiles][D / 16][2],
                                               float (&bias)[Tiles][4]) const {
     const SharedPlace own = scales + lane_index() % 4 * (D / 2);
@@ -179,7 +178,7 @@ struct Codes {
   }
 };
 
-// The window of a row's newest tokens in 16 bits, a ring. Sums are spread over lanes as those of Codes are, which ldmatrix cannot produce.
+// The ring of a row's newest tokens, with lanes as in Codes, which ldmatrix cannot give.
 template <class T, int Tiles, int D>
 struct Window : Plain<T, Tiles, D> {
   using Base = Plain<T, Tiles, D>;
@@ -212,14 +211,13 @@ struct Window : Plain<T, Tiles, D> {
   }
 };
 
-// Adds the tokens of the stretch that are in the row's window.
 template <class T, class Tuning, KvFormat Format, int Tiles, int D>
 __device__ __forceinline__ void add_window(const Args& a, const Stretch& at, std::int32_t packed, SharedPlace own, State<Tiles, D>& state) {
   const std::int32_t capacity = residual_capacity(Format, a.kv.residual);
   const std::int64_t begin = static_cast<std::int64_t>(a.kv.window != nullptr ? a.kv.window[at.row] : at.row) * capacity * D;
   Window<T, Tiles, D> units{{a, at, static_cast<const T*>(a.kv.window_k) + begin, static_cast<const T*>(a.kv.window_v) + begin, 0, a.scale},
                             capacity};
-  // A ring has no pages: any number will do for them.
+  // A ring has no pages: 31 is arbitrary.
   stream<Tune<Tuning::kWarps, 2, 1>>(units, a.kv.len, 31, max(at.begin, packed) / 16, (at.end + 15) / 16, own, state);
 }
 

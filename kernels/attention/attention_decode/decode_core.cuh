@@ -6,12 +6,10 @@
 #include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 
-// Shared by the decode kernels of all formats. A block attends to a stretch of one row's tokens; each of its warps streams units of tokens
-// of its own through its own stages of shared memory, with its own running softmax, so that warps never wait for each other. The products
-// are those of tensor cores with tokens, then channels, in the rows of 16 and query heads in the columns of 8:
+// A block attends to a stretch of a row; each warp streams units of tokens through its own stages with its own softmax. Tensor-core
+// products, tokens or channels in rows of 16, query heads in columns of 8:
 //   scores [16 tokens, 8 heads] = K q^T            out [16 channels, 8 heads] += V^T p^T
-// A lane l = 4 g + t holds of a product rows g and g + 8 for heads 2t and 2t + 1, so that the softmax's numbers of a head are in eight
-// lanes and those that rescale its sums are at hand.
+// Lane 4 g + t holds rows g and g + 8 of heads 2t and 2t + 1.
 namespace kvlab::decode {
 
 struct Args {
@@ -19,25 +17,24 @@ struct Args {
   const void* q;
   void* out;
   float* log_sum;
-  float* logits;  // [first[num_rows], group] log2 units; null: not asked for
+  float* logits;  // [first[num_rows], group] log2 units; may be null
   const std::int64_t* first;
   float* partial;        // [num_rows, max_splits, group, head_dim] sums
-  float* partial_stats;  // [num_rows, max_splits, 2, kMostGroup] largest logit in log2 units, sum of probabilities
+  float* partial_stats;  // [num_rows, max_splits, 2, kMostGroup] largest log2 logit, sum of probabilities
   std::int32_t* counters;
   std::int32_t group, chunk, max_splits;
-  std::int32_t units_shift;  // log2 of the units of tokens in a page
-  float scale;               // log2(e) times what q.k is multiplied by
+  std::int32_t units_shift;  // log2 of the units in a page
+  float scale;               // of q.k, times log2(e)
   ElementType out_type;
 };
 
-// A larger logit is taken for the softmax's base only when it exceeds the old one by this many log2 units: probabilities are at most 2^8
-// before they are divided by their sum, and sums are rarely rescaled.
+// The softmax base changes only for logits larger by this many log2 units, so sums are rarely rescaled.
 constexpr float kSlack = 8.0F;
 
-// Tokens [begin, end) of a row that a block attends to, as share `split` of `splits`.
+// A block's tokens [begin, end).
 struct Stretch {
   std::int32_t row, len, split, splits, begin, end;
-  const std::int32_t* pages;  // of the row
+  const std::int32_t* pages;
 };
 
 __device__ __forceinline__ Stretch stretch_of(const Args& a) {
@@ -45,18 +42,18 @@ __device__ __forceinline__ Stretch stretch_of(const Args& a) {
   s.row = static_cast<std::int32_t>(blockIdx.x) / a.max_splits;
   s.split = static_cast<std::int32_t>(blockIdx.x) % a.max_splits;
   s.len = a.kv.len[s.row];
-  s.pages = a.kv.page + a.kv.page_begin[s.row];  // under way together with the length
+  s.pages = a.kv.page + a.kv.page_begin[s.row];  // loaded along with the length
   s.splits = max(1, min(a.max_splits, (s.len + a.chunk - 1) / a.chunk));
   s.begin = s.split * a.chunk;
   s.end = s.split + 1 < s.splits ? s.begin + a.chunk : s.len;
   return s;
 }
 
-// The running softmax and sums of a warp. Columns of 8 heads: Tiles of them.
+// A warp's softmax and sums; a tile has 8 heads.
 template <int Tiles, int D>
 struct State {
   float top[Tiles][2];   // largest q.k so far, or nearly (kSlack)
-  float base[Tiles][2];  // the same in log2 units; 0 while there is none
+  float base[Tiles][2];  // top in log2 units; 0: none
   float sum[Tiles][2];   // of this lane's tokens
   float out[Tiles][D / 16][4];
 
@@ -92,7 +89,7 @@ __device__ __forceinline__ void raise(const float (&s)[Tiles][4], float scale, S
     }
 }
 
-// From q.k of 16 tokens to probabilities, transposed into the operand of the second product, rounded to P.
+// q.k to probabilities, transposed for the second product.
 template <class P, int Tiles, int D>
 __device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, State<Tiles, D>& state, std::uint32_t (&p)[Tiles][2]) {
   const float slack = kSlack / scale;
@@ -113,7 +110,7 @@ __device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, 
   }
 }
 
-// Tokens from `end` on take no part. `token` is the first of the 16.
+// Hides tokens from `end` on; `token` is the first of 16.
 template <int Tiles>
 __device__ __forceinline__ void mask(float (&s)[Tiles][4], std::int32_t token, std::int32_t end) {
   const std::int32_t low = token + lane_index() / 4;
@@ -144,8 +141,7 @@ __device__ __forceinline__ void keep_logits(const Args& a, const Stretch& at, co
     }
 }
 
-// q of a row as the second operand of K q^T, where a lane 4 g + t has `Vector` neighbouring channels of each chunk of 4 * Vector of them
-// (2, as ldmatrix gives them, or 8 and more), and head g of each tile. T is q's type, P that of the product.
+// Lane 4 g + t has `Vector` channels of each 4 * Vector (2: as ldmatrix), head g of each tile. T is q's type, P the product's.
 template <class T, class P, int Vector, int Tiles, int D>
 __device__ __forceinline__ void load_query(const Args& a, std::int32_t row, std::uint32_t (&q)[Tiles][D / 16][2]) {
   constexpr int kPairs = Vector / 2, kAtOnce = Vector == 2 ? 1 : 4;
@@ -178,10 +174,10 @@ __device__ __forceinline__ void load_query(const Args& a, std::int32_t row, std:
   }
 }
 
-// Physical pages of a warp's units, which are every Warps-th from `unit` on: a lane reads one, and the next 32 are read ahead.
+// Pages of every Warps-th unit from `unit` on, read 32 ahead.
 template <int Warps>
 struct PagesAhead {
-  const std::int32_t* page;  // of the row
+  const std::int32_t* page;
   std::int32_t unit, count, shift, held, next;
 
   __device__ __forceinline__ PagesAhead(const std::int32_t* row_pages, std::int32_t first_unit, std::int32_t num, std::int32_t units_shift)
@@ -190,7 +186,7 @@ struct PagesAhead {
     next = load(32 + lane_index());
   }
   __device__ __forceinline__ std::int32_t load(std::int32_t i) const { return i < count ? page[(unit + i * Warps) >> shift] : 0; }
-  // The index of the warp's unit i; i counts up from 0.
+  // i counts up from 0.
   __device__ __forceinline__ std::int32_t at(std::int32_t i) {
     if (i % 32 == 0 && i > 0) {
       held = next;
@@ -200,18 +196,17 @@ struct PagesAhead {
   }
 };
 
-// A warp's part of the block's shared memory.
 template <class Tune, class Units>
 __device__ __forceinline__ SharedPlace own_stages(const unsigned char* shared) {
   return shared_place(shared) + warp_index() * (Tune::kStages * Units::kBytes);
 }
 
-// The first `count` of two numbers of 16 bits, and zeros for the others.
+// The first `count` halves; zeros for the others.
 __device__ __forceinline__ std::uint32_t kept_halves(std::uint32_t pair, std::int32_t count) {
   return count >= 2 ? pair : count == 1 ? pair & 0xFFFFU : 0U;
 }
 
-// Runs a warp's share of units [first, last) through its `stages`: units.issue() starts a unit's copies, units.use() attends to it.
+// Runs a warp's share of units [first, last): units.issue() starts copies, units.use() attends.
 template <class Tune, class Units, class S>
 __device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, std::int32_t units_shift, std::int32_t first,
                                        std::int32_t last, SharedPlace stages, S& state) {
@@ -228,7 +223,7 @@ __device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, 
   int from = 0, to = kStages - 1;
   for (std::int32_t i = 0; i < count; ++i) {
     cp_async_wait<kStages - 2>();
-    __syncwarp();  // unit i is there for all lanes, and all have left the stage that is filled next
+    __syncwarp();  // unit i is visible, and the next stage is free
     const std::int32_t coming = i + kStages - 1;
     if (coming < count) units.issue(stages + to * Units::kBytes, unit + coming * Tune::kWarps, ahead.at(coming));
     cp_async_commit();

@@ -4,9 +4,8 @@
 
 namespace kvlab::decode {
 
-// K and V as numbers of 16 bits, [slots, D], loaded straight into the registers that products take them from: of K a lane 4 g + t has 8
-// channels of every 32 of tokens g and g + 8; of V 8 channels of every 64 of tokens 2t, 2t + 1, 2t + 8, 2t + 9. Each half is loaded for the
-// next unit as soon as it has been used, so that one of them at least is always on its way.
+// K and V as 16-bit numbers, [slots, D], loaded straight into operand registers: lane 4 g + t has 8 of every 32 channels of K of tokens g,
+// g + 8 and 8 of every 64 of V of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
 template <class T, int Tiles, int D>
 struct Direct {
   const Args& a;
@@ -85,7 +84,7 @@ template <class T, int Tiles, int D, class Tuning>
 __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 8 * Tiles)) decode_direct(Args a) {
   KVLAB_DYNAMIC_SHARED(unsigned char, shared);
   using Units = Direct<T, Tiles, D>;
-  constexpr std::int32_t kStep = 16 * Tuning::kWarps;  // tokens from one of a warp's units to the next
+  constexpr std::int32_t kStep = 16 * Tuning::kWarps;  // tokens between a warp's units
   const Stretch at = stretch_of(a);
   if (at.split >= at.splits) return;
   State<Tiles, D> state;

@@ -2,7 +2,7 @@
 
 #include "kernels/attention/attention_decode/decode_core.cuh"
 
-// The end of a decode kernel: the results of a block's warps are added up, and those of a row's blocks by the one that comes last.
+// Adds up a block's warps; a row's last block adds up its blocks.
 namespace kvlab::decode {
 
 template <int D>
@@ -21,7 +21,7 @@ __device__ __forceinline__ void put_log_sum(const Args& a, std::int32_t row, int
   a.log_sum[static_cast<std::int64_t>(row) * a.group + head] = sum == 0.0F ? -INFINITY : (top + log2f(sum)) * kLn2;
 }
 
-// Counts the block as done; true for the one that comes last of a row's, which then sees what all have left. `flag` is in shared memory.
+// True for the row's last block, which sees all results. `flag` is in shared memory.
 __device__ __forceinline__ bool comes_last(const Args& a, const Stretch& at, std::int32_t* flag) {
   __threadfence();
   __syncthreads();
@@ -35,7 +35,7 @@ __device__ __forceinline__ bool comes_last(const Args& a, const Stretch& at, std
   return true;
 }
 
-// weight [splits, kMostGroup]: what the splits' sums are multiplied with; `stats` are the row's. A warp per head.
+// weight [splits, kMostGroup]; `stats` are the row's. A warp per head.
 template <int Threads>
 __device__ __forceinline__ void weigh_splits(const Args& a, const Stretch& at, float value_scale, const float* stats, float* weight) {
   for (int head = warp_index(); head < a.group; head += Threads / 32) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void weigh_splits(const Args& a, const Stretch& at, f
   }
 }
 
-// The block that comes last of a row's adds up what all have left, in the order of the row's tokens whichever block it is.
+// Adds up splits in token order.
 template <int D, int Threads>
 __device__ __forceinline__ void combine(const Args& a, const Stretch& at, float value_scale, float* weight) {
   if (!comes_last(a, at, reinterpret_cast<std::int32_t*>(weight + kMostSplits * kMostGroup))) return;
@@ -77,20 +77,18 @@ __device__ __forceinline__ void combine(const Args& a, const Stretch& at, float 
   }
 }
 
-// The results of a block's warps in shared memory, where they are added up.
 template <class Tune, int Tiles, int D>
 struct WarpResults {
-  static constexpr int kHeads = 8 * Tiles, kRow = D + 4;  // padded: lanes of a warp write to different banks
+  static constexpr int kHeads = 8 * Tiles, kRow = D + 4;  // padded against bank conflicts
   float *tops, *sums;                                     // [warps, kHeads]; weigh() replaces tops by factors
-  float* all;                                             // [2, kHeads] of the block: largest logit, sum of probabilities
-  float* outs;                                            // [warps, kHeads, kRow] sums times the warp's factor
+  float* all;                                             // [2, kHeads] largest logit, sum of probabilities
+  float* outs;                                            // [warps, kHeads, kRow] times the warp's factor
 
   __device__ __forceinline__ explicit WarpResults(unsigned char* shared) {
     tops = reinterpret_cast<float*>(shared), sums = tops + Tune::kWarps * kHeads;
     all = sums + Tune::kWarps * kHeads, outs = all + 2 * kHeads;
   }
 
-  // The warp's tops and sums.
   __device__ __forceinline__ void put_stats(const State<Tiles, D>& state) {
     const int lane = lane_index(), warp = warp_index(), g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -107,7 +105,7 @@ struct WarpResults {
       }
   }
 
-  // The block's numbers of each head, and the warps' factors. A thread per head.
+  // Block totals and the warps' factors. A thread per head.
   __device__ __forceinline__ void weigh() {
     if (threadIdx.x >= kHeads) return;
     float top = -INFINITY, sum = 0;
@@ -120,7 +118,7 @@ struct WarpResults {
     all[threadIdx.x] = top, all[kHeads + threadIdx.x] = sum;
   }
 
-  // The warp's sums, of heads before `group`.
+  // Sums of heads before `group`.
   template <class Units>
   __device__ __forceinline__ void put_sums(const State<Tiles, D>& state, int group) {
     const int warp = warp_index(), t = lane_index() % 4;
@@ -140,7 +138,7 @@ struct WarpResults {
       }
   }
 
-  // Four channels of a head from c on, over the warps.
+  // Channels [c, c + 4) of a head.
   __device__ __forceinline__ float4 total(int head, int c) const {
     float4 total = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -152,13 +150,12 @@ struct WarpResults {
   }
 };
 
-// Adds up the block's warps and writes the row's result, or the block's share of it. Units::channel(m, half) says which channel row
-// g + 8 * half of product m is. `scale` is what q.k was multiplied by, `value_scale` what is still to be multiplied into the result.
+// Units::channel(m, half): channel of row g + 8 * half of product m. `value_scale` multiplies the result.
 template <class Units, class Tune, int Tiles, int D>
 __device__ __forceinline__ void finish(const Args& a, const Stretch& at, State<Tiles, D>& state, float value_scale, unsigned char* shared) {
   WarpResults<Tune, Tiles, D> results(shared);
   constexpr int kHeads = WarpResults<Tune, Tiles, D>::kHeads;
-  __syncthreads();  // every warp has left its stages
+  __syncthreads();  // all warps have left their stages
   results.put_stats(state);
   __syncthreads();
   results.weigh();

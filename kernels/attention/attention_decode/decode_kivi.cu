@@ -14,7 +14,6 @@ void run_as(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
     launch("decode_codes", cuda, launch_shape, decode_codes<Format, 2, D, Tuning>, a);
 }
 
-// As decode_tunings() lists them.
 void run_kivi4(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
   constexpr KvFormat kFormat = KvFormat::kKivi4;
   if (a.kv.head_dim == 64)

@@ -2,7 +2,7 @@
 
 #include "kernels/attention/attention_decode/decode_core.cuh"
 
-// The launchers of the formats, each in a file of its own: instantiations take long to compile.
+// Separate files shorten compilation.
 namespace kvlab::decode {
 
 void run_f16(const Args& a, const DecodePlan& plan, CudaContext& cuda);

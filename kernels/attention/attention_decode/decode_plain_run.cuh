@@ -24,7 +24,6 @@ void run_direct_as(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
     launch("decode_direct", cuda, launch_shape, decode_direct<T, 2, D, Tuning>, a);
 }
 
-// As decode_tunings() lists them.
 template <class T>
 void run_plain(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
   const bool first = plan.tuning == 0;

@@ -10,7 +10,7 @@ namespace {
 
 using Table = std::span<const DecodeTuning>;
 
-// The first that fits into a GPU's shared memory is chosen. Each needs a case in the format's .cu file. By head_dim 64 or 96, 128, 256.
+// The first that fits in shared memory is chosen; each has a case in the format's .cu file. By head_dim 64 or 96, 128, 256.
 constexpr DecodeTuning kPlain64[] = {{4, 4, 3}, {2, 2, 1}}, kPlain256[] = {{4, 3, 1}, {2, 2, 1}};
 constexpr DecodeTuning kPlain128[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {4, 0, 3}, {2, 2, 1}};
 constexpr DecodeTuning kBytes64[] = {{4, 4, 3}}, kBytes128[] = {{4, 4, 3}, {8, 3, 2}, {4, 2, 4}}, kBytes256[] = {{4, 3, 2}, {2, 3, 2}};
@@ -28,13 +28,12 @@ struct Cost {
   std::int32_t chunk, splits;
 };
 
-// A block's time beside its tokens: start, first copies, adding up the warps; and what a split row costs more. In tokens of 16 bits
-// that a block streams on a full H100 in the meantime, about 20 per microsecond; both are estimates.
+// Estimated overheads of a block and of a split row, in 16-bit tokens streamed by a block on a full H100 (about 20 per microsecond).
 constexpr double kStartTokens = 40, kSplitTokens = 30;
-// How much faster than its share a block streams when it has the GPU to itself: what it keeps in flight bounds it.
+// Speed-up of a block alone on the GPU.
 constexpr double kAlone = 2;
 
-// `relative`: tokens of the format per token of 16 bits, by bytes.
+// `relative`: tokens of the format per 16-bit token, by bytes.
 Cost cost_of(double rows, double tokens, std::int32_t longest, std::int32_t chunk, double resident, double relative) {
   const auto splits = static_cast<std::int32_t>(ceil_div(longest, chunk));
   const double blocks = std::clamp(tokens / chunk + (tokens < rows * longest ? rows / 2 : 0), rows, rows * splits);
@@ -81,7 +80,7 @@ DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
   const std::int64_t together =
       std::clamp<std::int64_t>((gpu.shared_bytes_per_block + 1024) / (plan.shared_bytes + 1024), 1, registers_allow);
   const auto resident = static_cast<double>(std::max<std::int64_t>(1, together * gpu.multiprocessors));
-  // A chunk is whole units for each warp, so that pages are not cut and no warp is left without.
+  // A chunk is whole units for each warp.
   const std::int32_t step = decode::unit_tokens(a.kv.format) * t.warps, longest = std::max(a.longest, 1);
   const std::int32_t most = std::min<std::int32_t>(decode::kMostSplits, ceil_div(longest, step));
   const double relative =
@@ -110,7 +109,7 @@ std::int64_t bytes(const PagedDecode& a) {
   const std::int64_t rows = a.kv.num_rows, group = a.q_heads / a.kv.kv_heads;
   if (rows == 0) return 0;
   const std::int64_t mean = a.kv_tokens / rows;
-  // The rows' lengths are the mean and the mean + 1.
+  // Row lengths are the mean and the mean + 1.
   const std::int64_t longer = a.kv_tokens - mean * rows;
   const auto pages = [&](std::int64_t len) { return ceil_div(len, a.kv.page_tokens); };
   std::int64_t sum =

@@ -4,23 +4,23 @@
 
 #include "kernels/attention/attention_decode/attention_decode_cuda.h"
 
-// Limits and sizes that the decode kernels and their launcher agree on.
+// Shared by decode kernels and launcher.
 namespace kvlab::decode {
 
 constexpr int kMostGroup = 16;
 constexpr int kMostSplits = 128;
 
-// Tokens and bytes (K and V) that a warp copies into one stage: 16 tokens, or a page of codes with few bits.
+// Per stage: 16 tokens, or a page of codes; K and V.
 constexpr std::int32_t unit_tokens(KvFormat format) { return std::max(16, fixed_page_tokens(format)); }
 // Stages begin on multiples of 128 bytes.
 constexpr std::int64_t unit_bytes(KvFormat format, std::int32_t head_dim) {
   return (2 * page_bytes(format, head_dim, unit_tokens(format)) + 127) / 128 * 128;
 }
 
-// Blocks that registers let share a multiprocessor: sums for more than 8 query heads take more.
+// By registers: more than 8 query heads leave room for fewer.
 constexpr int blocks_for(int blocks, std::int32_t group) { return group <= 8 || blocks == 1 ? blocks : blocks - 1; }
 
-// Bytes of shared memory in which a block's warps, and then the last block of a row, add up partial results.
+// To add up warps, then a row's blocks.
 constexpr std::int64_t finish_bytes(int warps, std::int32_t group, std::int32_t head_dim) {
   const std::int64_t heads = group > 8 ? 16 : 8;
   return std::max<std::int64_t>(4 * (heads * (2 * warps + 2) + warps * heads * (head_dim + 4)), 4 * (kMostSplits * kMostGroup + 4));

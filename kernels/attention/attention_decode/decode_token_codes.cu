@@ -14,7 +14,6 @@ void run_as(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
     launch("decode_codes", cuda, launch_shape, decode_codes<Format, 2, D, Tuning>, a);
 }
 
-// As decode_tunings() lists them.
 template <KvFormat Format>
 void run_format(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
   const bool first = plan.tuning == 0;

@@ -14,12 +14,11 @@ using ConstGradientMap = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;
 
 constexpr std::int64_t kQueryBlock = 64;
 
-// For one query head: gradients of the keys and values of its KV head.
 struct HeadGradient {
   HeadMatrix dk, dv;  // [new_tokens, head_dim]
 };
 
-// Probabilities of queries [first, first + count) over the keys [0, columns) in place of their logits.
+// Logits of queries [first, first + count) become probabilities.
 void softmax_rows(const AttentionGradient& a, std::int64_t first, HeadMatrix& p) {
   for (std::int64_t t = 0; t < p.rows(); ++t) {
     const std::int64_t end = a.kv_before + first + t + 1, begin = a.window == 0 ? 0 : std::max<std::int64_t>(0, end - a.window);

@@ -15,7 +15,7 @@ using Kernel = void (*)(PrefillArgs<T>);
 
 struct Compiled {
   PrefillVariant tiles;
-  int blocks;  // that registers let share a multiprocessor
+  int blocks;  // per multiprocessor, by registers
   Kernel<f16> for_f16;
   Kernel<bf16> for_bf16;
 };
@@ -28,7 +28,7 @@ constexpr Compiled compiled() {
           prefill_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
-// With two row tiles per warp every operand out of shared memory is used twice; with one, blocks are smaller.
+// Two row tiles per warp reuse shared-memory operands; one makes smaller blocks.
 std::vector<Compiled> kernels(std::int32_t head_dim) {
   if (head_dim == 64) return {compiled<64, 2, 4, 64, 2>(), compiled<64, 1, 4, 64, 3>(), compiled<64, 2, 4, 128, 2>()};
   if (head_dim == 128)
@@ -38,20 +38,19 @@ std::vector<Compiled> kernels(std::int32_t head_dim) {
   return {};
 }
 
-// Upper bound: a prompt's last tile may be short.
+// Upper bound: last tiles may be short.
 std::int64_t tiles_of(const DevicePrefill& a, const PrefillVariant& v) {
   return static_cast<std::int64_t>(a.tokens) * (a.q_heads / a.kv_heads) / v.rows() + a.prompts;
 }
 
-// On a multiprocessor; 0: a block does not fit. A multiprocessor has 1 KiB of shared memory more than a block may ask for, and each block
-// takes 1 KiB for the system.
+// 0: does not fit. 1 KiB more than a block's limit, less 1 KiB per block for the system.
 std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
   const std::int64_t block = c.tiles.shared_bytes() + 4 * kListed + static_cast<std::int64_t>(sizeof(Work));
   if (block > gpu.shared_bytes_per_block) return 0;
   return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
 }
 
-// Two row tiles per warp and as many warps as possible, or, where few blocks would leave multiprocessors idle, small blocks.
+// Two row tiles and most warps, or small blocks if few would leave multiprocessors idle.
 Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
   const std::vector<Compiled> all = kernels(a.head_dim);
   if (a.tuning >= static_cast<int>(all.size()))
@@ -69,7 +68,7 @@ Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
   return *best;
 }
 
-// How many parts the keys are split into so that there are two blocks for each multiprocessor; a part has four tiles at least.
+// Two blocks per multiprocessor, at least four key tiles per split.
 std::int32_t choose_splits(const DevicePrefill& a, const PrefillVariant& v, const GpuInfo& gpu) {
   if (a.splits > 0) return a.splits;
   const std::int64_t blocks = tiles_of(a, v) * a.kv_heads, tiles = ceil_div(a.longest_kv, v.keys);

@@ -14,7 +14,6 @@ std::int64_t block_tokens(const AttentionPrefill& a) {
   return std::clamp<std::int64_t>(prefill_cpu::kTileRows / group_of(a), 1, std::max<std::int64_t>(a.new_tokens, 1));
 }
 
-// The first key that the query at a position sees.
 std::int64_t first_key(const AttentionPrefill& a, std::int64_t position) {
   return a.window == 0 ? 0 : std::max<std::int64_t>(0, position + 1 - a.window);
 }
@@ -22,11 +21,11 @@ std::int64_t first_key(const AttentionPrefill& a, std::int64_t position) {
 std::int64_t tile_rows(const AttentionPrefill& a) { return block_tokens(a) * group_of(a); }
 std::int64_t floats_each(const AttentionPrefill& a) { return prefill_cpu::tile_floats(tile_rows(a), a.head_dim); }
 
-// Blocks of tokens times KV heads, and how many of them run at once, each with a tile of its own.
+// Blocks of tokens times KV heads; slots() run at once.
 std::int64_t num_tasks(const AttentionPrefill& a) { return ceil_div(a.new_tokens, block_tokens(a)) * a.kv_heads; }
 std::int64_t slots(const AttentionPrefill& a) { return std::min<std::int64_t>(16, num_tasks(a)); }
 
-// Row t * group + g of the tile is query head g of the group at token first + t.
+// Tile row t * group + g: query head g of the group at token first + t.
 void attend(const AttentionPrefill& a, prefill_cpu::QueryTile tile, std::int64_t first, std::int64_t tokens, std::int64_t kv_head) {
   const std::int64_t group = group_of(a), d = a.head_dim, width = group * d, kv_stride = a.kv_heads * d;
   tile.rows = tokens * group;
@@ -53,7 +52,7 @@ void run_cpu(const AttentionPrefill& a) {
   const std::int64_t step = block_tokens(a), tasks = num_tasks(a), in_flight = slots(a);
   for_each_in_parallel(in_flight, [&](std::int64_t slot) {
     const prefill_cpu::QueryTile tile = prefill_cpu::cut_tile(a.scratch + slot * floats_each(a), tile_rows(a), a.head_dim);
-    for (std::int64_t task = slot; task < tasks; task += in_flight) {  // later ones see more keys: each slot has its share of these
+    for (std::int64_t task = slot; task < tasks; task += in_flight) {  // later tasks see more keys
       const std::int64_t first = task / a.kv_heads * step;
       attend(a, tile, first, std::min(step, a.new_tokens - first), task % a.kv_heads);
     }

@@ -2,18 +2,16 @@
 
 #include "kernels/attention/attention_prefill/score_work.cuh"
 
-// The attention that keys receive from queries: the transposed product k q^T, so that each key is a row of a warp's tiles and sums over
-// queries stay in its registers. A block owns the keys of a tile and goes through the queries that see them; no two blocks write the same
-// number.
+// From k q^T, so that a key's sums stay in registers. A block owns a tile of keys; no two blocks write the same number.
 namespace kvlab::prefill {
 
 template <int RowTiles>
 struct KeySums {
-  float sum[RowTiles][2][2][2];  // [.., parity of the tile of 8 columns, column % 2]; others than kByHead use the first
+  float sum[RowTiles][2][2][2];  // [.., parity of the 8-column tile, column % 2]; only kByHead uses all
   float sum_sq[RowTiles][2], max[RowTiles][2];
 };
 
-// Reduces the group's columns, a power of two. x: a thread's two columns of a tile; the result holds for all of the group.
+// x: a thread's two columns of a tile; all of the group get the result.
 __device__ __forceinline__ void reduce_group(float (&x)[2], int columns, bool largest) {
   const auto join = [&](float a, float b) { return largest ? fmaxf(a, b) : a + b; };
   if (columns >= 2) x[0] = x[1] = join(x[0], x[1]);
@@ -21,7 +19,7 @@ __device__ __forceinline__ void reduce_group(float (&x)[2], int columns, bool la
   if (columns >= 8) x[0] = join(x[0], __shfl_xor_sync(kAllLanes, x[0], 2));
 }
 
-// Logits of keys that a column does not see become -inf.
+// Hidden logits become -inf.
 template <int RowTiles, class T>
 __device__ __forceinline__ void hide_keys(float (&s)[RowTiles][kColumns / 8][4], const ScoreArgs<T>& a, int key, const int* seen) {
   const int window = a.window > 0 ? a.window : 0x7FFFFFFF;
@@ -39,13 +37,12 @@ __device__ __forceinline__ void hide_keys(float (&s)[RowTiles][kColumns / 8][4],
   }
 }
 
-// Adds a tile's probabilities to the sums of the keys.
 template <Scores Kind, int RowTiles, class T>
 __device__ __forceinline__ void add_columns(float (&s)[RowTiles][kColumns / 8][4], const ScoreArgs<T>& a, const ScoreWork& w,
                                             const Columns& c, KeySums<RowTiles>& sums) {
   const int lane = lane_index(), key = w.key + warp_index() * 16 * RowTiles + lane / 4;
   if (a.window > 0 || c.seen[0] < w.key + 16 * RowTiles * kScoreWarps) hide_keys(s, a, key, c.seen);
-  float wide[RowTiles][2];  // of a group of 16, which fills two tiles
+  float wide[RowTiles][2];  // of a group of 16, in two tiles
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
     const int column = 8 * n + 2 * (lane % 4);
@@ -86,7 +83,7 @@ __device__ __forceinline__ void add_columns(float (&s)[RowTiles][kColumns / 8][4
 
 __device__ __forceinline__ void put(float* to, float x, bool adds) { *to = adds ? *to + x : x; }
 
-// kByHead: x[parity of the tile][column % 2] of a key, in the four lanes that share its row. `key` counts if it is valid.
+// kByHead: x[parity of the tile][column % 2] of a key, over four lanes.
 template <class T>
 __device__ __forceinline__ void write_heads(const ScoreArgs<T>& a, const ScoreWork& w, float (&x)[2][2], int key, bool valid) {
 #pragma unroll
@@ -104,11 +101,11 @@ __device__ __forceinline__ void write_heads(const ScoreArgs<T>& a, const ScoreWo
   }
 }
 
-// kSums, kGrouped: a key's sums, each of the four lanes that share its row having a part.
+// A key's sums, spread over four lanes.
 template <Scores Kind, class T>
 __device__ __forceinline__ void write_sums(const ScoreArgs<T>& a, float sum, float sum_sq, float largest, std::int64_t to, bool valid) {
   const int quad = lane_index() % 4;
-  if (Kind != Scores::kSums && 2 * quad % a.columns.by != 0) sum = sum_sq = 0.0F;  // the group's lanes hold the same: one of them counts
+  if (Kind != Scores::kSums && 2 * quad % a.columns.by != 0) sum = sum_sq = 0.0F;  // a group's lanes hold the same
 #pragma unroll
   for (int lanes = 1; lanes <= 2; lanes *= 2) {
     sum += __shfl_xor_sync(kAllLanes, sum, lanes);
@@ -141,7 +138,7 @@ __device__ __forceinline__ void write_keys(const ScoreArgs<T>& a, const ScoreWor
   }
 }
 
-// kLogSums: reduces a tile of columns over the block's keys. `shared` [2, kScoreWarps, kColumns].
+// kLogSums. `shared` [2, kScoreWarps, kColumns].
 template <int RowTiles, class T>
 __device__ __forceinline__ void write_columns(float (&s)[RowTiles][kColumns / 8][4], const ScoreArgs<T>& a, const ScoreWork& w,
                                               const int* seen, int first_column, float* shared) {
@@ -182,12 +179,11 @@ __device__ __forceinline__ void write_columns(float (&s)[RowTiles][kColumns / 8]
   a.parts[w.key / (16 * RowTiles * kScoreWarps) * a.tokens * a.kv_heads * a.group + line] = make_float2(top, sum);
 }
 
-// A warp's keys in registers, as operands of products.
+// A warp's keys as operands.
 template <class T, int D, int RowTiles>
 struct ScoreKeys {
   std::uint32_t k[RowTiles][D / 16][4];
 
-  // From a tile of the block's keys.
   __device__ __forceinline__ void load(const T* tile) {
     const SharedPlace rows = rows_operand<D>(tile + warp_index() * 16 * RowTiles * D);
 #pragma unroll
@@ -196,7 +192,7 @@ struct ScoreKeys {
       for (int step = 0; step < D / 16; ++step) ldmatrix_x4(k[m][step], at(rows, step) + 32 * D * m);
   }
 
-  // s += k q^T with the Parts tiles of columns, queries and their rests, `bytes` after `columns`.
+  // s += k q^T with Parts tiles of columns (queries, then rests), `bytes` apart.
   template <int Parts>
   __device__ __forceinline__ void multiply_columns(float (&s)[RowTiles][kColumns / 8][4], SharedPlace columns, int bytes) const {
 #pragma unroll
@@ -215,8 +211,7 @@ struct ScoreKeys {
   }
 };
 
-// Grid [key tiles * rows]: those that most queries see first. Shared memory: a stage of columns (and of their rests), and the keys, whose
-// place the second stage takes once they are in registers.
+// Grid [key tiles * rows], most seen keys first. Shared memory: a stage of columns (and rests), and the keys, later the second stage.
 template <class T, int D, int RowTiles, Scores Kind, bool Rest>
 __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind == Scores::kSums) ? 3 : 2) key_scores(ScoreArgs<T> a) {
   constexpr int kKeys = 16 * RowTiles * kScoreWarps, kStage = kColumns * D * (Rest ? 2 : 1), kUnits = kKeys / kPageUnit;
@@ -265,9 +260,8 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
   if constexpr (Kind != Scores::kLogSums) write_keys<Kind>(a, w, sums);
 }
 
-constexpr std::int64_t kScoreStaticBytes = 4096;  // of shared memory, at most, beside the dynamic part
+constexpr std::int64_t kScoreStaticBytes = 4096;  // bound of the static shared memory
 
-// Bytes of dynamic shared memory of key_scores.
 constexpr std::size_t score_bytes(int head_dim, int row_tiles, bool rest) {
   const int stage = 2 * kColumns * head_dim * (rest ? 2 : 1), keys = 2 * 16 * row_tiles * kScoreWarps * head_dim;
   return static_cast<std::size_t>(stage + (keys > stage ? keys : stage));

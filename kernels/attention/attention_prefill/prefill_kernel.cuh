@@ -2,7 +2,6 @@
 
 #include "kernels/attention/attention_prefill/prefill_tiles.cuh"
 
-// The kernel of attention_prefill.cu.
 namespace kvlab::prefill {
 
 template <class T>
@@ -18,21 +17,21 @@ struct PrefillArgs {
   float scale;  // times log2(e)
 };
 
-// The task of a block: rows [first, rows) of a prompt and KV head, keys [keys.low, keys.high), of these the tiles [begin, end).
+// Rows [first, rows) of a prompt and KV head, keys [keys.low, keys.high) in tiles [begin, end).
 struct Work {
   RowPages keys;
   std::int64_t first_token;  // of the prompt
   int head, first, rows, before, begin, end;
-  int clear_begin, clear_end;  // tiles in [clear_begin, clear_end) are seen whole by all rows
+  int clear_begin, clear_end;  // tiles visible to all rows
 };
 
-// Keys before the `seen`th are visible to the row.
+// The row sees the keys before this one.
 template <class T>
 __device__ __forceinline__ int seen(const PrefillArgs<T>& a, const Work& w, int row) {
   return a.causal ? w.before + row / a.group + 1 : w.before;
 }
 
-// False if there is nothing to do. The longest rows come first, so that short ones fill up the multiprocessors at the end.
+// False: nothing to do. Longest rows first.
 template <int Rows, int Keys, class T>
 __device__ __forceinline__ bool find_work(const PrefillArgs<T>& a, Work& w) {
   const int number = static_cast<int>(blockIdx.x) / a.kv_heads, tiles = static_cast<int>(gridDim.x) / a.kv_heads;
@@ -58,13 +57,12 @@ __device__ __forceinline__ bool find_work(const PrefillArgs<T>& a, Work& w) {
   return true;
 }
 
-// A warp's rows: 16 * RowTiles of them against D channels of V and Keys keys. With g = lane / 4 and c = 2 * (lane % 4) a lane holds of
-// each 16 x 8 tile the columns c, c + 1 of row g and, in the upper half, of row g + 8.
+// With g = lane / 4, c = 2 * (lane % 4), a lane holds columns c, c + 1 of rows g and g + 8 of each 16 x 8 tile.
 template <int D, int RowTiles, int Keys>
 struct State {
   float s[RowTiles][Keys / 8][4];  // logits, then probabilities relative to `top`
   float o[RowTiles][D / 8][4];
-  float top[RowTiles][2];  // a logit that is not far below the row's largest so far; -inf: none seen
+  float top[RowTiles][2];  // near the row's largest logit; -inf: none
   float sum[RowTiles][2];  // of the lane's probabilities
 
   __device__ __forceinline__ void clear() {
@@ -80,7 +78,6 @@ struct State {
   }
 };
 
-// s = q k^T of the warp's rows and a tile of keys.
 template <class T, int D, int RowTiles, int Keys>
 __device__ __forceinline__ void multiply_keys(float (&s)[RowTiles][Keys / 8][4], SharedPlace q, SharedPlace k) {
 #pragma unroll
@@ -104,7 +101,7 @@ __device__ __forceinline__ void multiply_keys(float (&s)[RowTiles][Keys / 8][4],
   }
 }
 
-// Logits of keys that a row does not see become -inf.
+// Hidden logits become -inf.
 template <class T, int D, int RowTiles, int Keys>
 __device__ __forceinline__ void mask(State<D, RowTiles, Keys>& x, const PrefillArgs<T>& a, const Work& w, int row, int key) {
   const int lane = lane_index();
@@ -124,8 +121,7 @@ __device__ __forceinline__ void mask(State<D, RowTiles, Keys>& x, const PrefillA
   }
 }
 
-// Takes up a tile's largest logits. The reference that exponentials are relative to moves, and what was summed shrinks, only when some
-// row's largest logit outgrows it by a factor of 2^8: any reference gives the same quotient, and sums of numbers up to 2^8 fit f16.
+// The exponentials' reference moves only for logits larger by a factor of 2^8; sums still fit f16.
 template <int D, int RowTiles, int Keys>
 __device__ __forceinline__ void move_top(State<D, RowTiles, Keys>& x, float scale) {
   constexpr float kRoom = 8.0F;
@@ -198,7 +194,7 @@ __device__ __forceinline__ void multiply_values(State<D, RowTiles, Keys>& x, Sha
   }
 }
 
-// The finished rows: through the warp's part of the tile of queries, so that 16 bytes are written at a time, or as sums of a split.
+// Through the warp's part of the query tile, or as sums of a split.
 template <class T, int D, int RowTiles, int Keys>
 __device__ __forceinline__ void finish(State<D, RowTiles, Keys>& x, const PrefillArgs<T>& a, const Work& w, T* tile, int row) {
   const int lane = lane_index(), head = w.head * a.group;
@@ -237,15 +233,14 @@ __device__ __forceinline__ void finish(State<D, RowTiles, Keys>& x, const Prefil
   }
 }
 
-// Grid [tiles of all prompts (a bound) * kv_heads, splits]. Shared memory: the queries, and two stages of Keys keys and values: while one
-// is multiplied the next one is copied.
+// Grid [tiles of all prompts (a bound) * kv_heads, splits]. Shared memory: queries and two stages of K and V.
 template <class T, int D, int RowTiles, int Warps, int Keys, int Blocks>
 __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) prefill_tile(PrefillArgs<T> a) {
   constexpr int kRows = 16 * RowTiles * Warps, kThreads = Warps * kWarpSize, kUnits = Keys / kPageUnit, kTile = Keys * D;
   KVLAB_DYNAMIC_SHARED(T, q);
   KVLAB_SHARED(std::int32_t, list, kListed);
   T* const stages = q + kRows * D;
-  KVLAB_SHARED(Work, work, 1);  // in registers it would push out what the loop needs
+  KVLAB_SHARED(Work, work, 1);  // saves registers
   {
     Work found;
     if (!find_work<kRows, Keys>(a, found)) return;

@@ -12,10 +12,10 @@ using TileMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::R
 using TileRows = Eigen::Map<TileMatrix>;
 using KeyRows = Eigen::Map<const TileMatrix, 0, Eigen::OuterStride<>>;
 
-// A tile of scores is kTileRows x kTileKeys: 128 KiB, which stays in the second-level cache with its queries, keys and values.
+// 128 KiB of scores, for the L2 cache.
 constexpr std::int64_t kTileRows = 128, kTileKeys = 256;
 
-// Queries of one KV head and their online softmax.
+// For one KV head, with online softmax.
 struct QueryTile {
   float *q, *out;    // [rows, head_dim]
   float* scores;     // [rows, kTileKeys]
@@ -35,7 +35,7 @@ inline QueryTile cut_tile(float* scratch, std::int64_t rows, std::int64_t head_d
   return t;
 }
 
-// After the queries are in place: no key seen.
+// Call once the queries are in place.
 inline void begin_rows(const QueryTile& t, float scale) {
   TileRows(t.q, t.rows, t.head_dim) *= scale;
   TileRows(t.out, t.rows, t.head_dim).setZero();
@@ -43,13 +43,11 @@ inline void begin_rows(const QueryTile& t, float scale) {
   std::fill_n(t.sum, t.rows, 0.0F);
 }
 
-// Keys [begin, end) of a tile of keys.
 struct SeenKeys {
   std::int64_t begin, end;
 };
 
-// Turns a row's scores of the seen ones among `keys` into exp(score - max) and the others into 0; a new maximum shrinks what was summed
-// before.
+// Turns visible scores into exp(score - max), others into 0; rescales for a new maximum.
 inline void soften(const QueryTile& tile, std::int64_t row, SeenKeys seen, std::int64_t keys) {
   float* const whole = tile.scores + row * keys;
   float* const s = whole + seen.begin;
@@ -76,13 +74,13 @@ inline void soften(const QueryTile& tile, std::int64_t row, SeenKeys seen, std::
   tile.sum[row] += sum.sum();
 }
 
-// At most kTileKeys keys and their values [count, head_dim], rows `stride` floats apart.
+// At most kTileKeys; [count, head_dim], rows `stride` floats apart.
 struct KeyTile {
   const float *k, *v;
   std::int64_t count, stride;
 };
 
-// All rows attend to a tile of keys; seen(row) says to which of these.
+// seen(row): the keys that the row sees.
 template <class Seen>
 void attend_tile(const QueryTile& t, const KeyTile& keys, Seen&& seen) {
   const Eigen::OuterStride<> stride(keys.stride);

@@ -2,23 +2,22 @@
 
 #include "kernels/device/cuda/launch.cuh"
 
-// Pieces of the kernels that multiply queries with paged keys on tensor cores. For .cu files.
+// Products of queries with paged keys on tensor cores. For .cu files.
 namespace kvlab::prefill {
 
 constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
-constexpr int kPageUnit = 16;  // tokens that are always in one page
-constexpr int kListed = 256;   // units of a row whose places a block holds at a time
+constexpr int kPageUnit = 16;  // tokens always in one page
+constexpr int kListed = 256;   // units of a row listed at once
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xFF800000U)); }
 
-// A tile of 16-bit numbers in shared memory has D per row. The 16-byte chunks of a row are permuted by its number, so that the eight
-// rows that ldmatrix takes from one column of chunks are in different banks.
+// D 16-bit numbers per row, 16-byte chunks permuted by row against bank conflicts of ldmatrix.
 template <int D>
 __device__ __forceinline__ int place(int row, int chunk) {
   return row * D + (chunk ^ (row & 7)) * 8;
 }
 
-// Quotients of numbers in [0, 2^27) by a number from 1 to 16.
+// Divides [0, 2^27) by 1 to 16.
 struct Divisor {
   std::int32_t by;
   std::uint32_t multiplier;  // 2^31 / by, rounded up
@@ -35,8 +34,7 @@ struct Place {
   int prompt = 0, tile = 0;
 };
 
-// Which prompt's which tile is the number'th of all; tiles_of(prompt) is how many it has. A prompt beyond the last: there are fewer. The
-// same for all lanes of the calling warp.
+// Tile `number` of all; prompt == prompts: beyond the last. The same for the whole warp.
 template <class TilesOf>
 __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& tiles_of) {
   for (int base = 0; base < prompts; base += kWarpSize) {
@@ -58,14 +56,14 @@ __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& ti
   return {prompts, 0};
 }
 
-// Keys [low, high) of a row and their pages.
+// Keys [low, high) and their pages.
 struct RowPages {
   const std::int32_t* page;  // of the row's first token
   int page_units;            // units of kPageUnit tokens per page
   int low, high;
 };
 
-// list[i] = place in the pool, in units, of the row's unit first + i; 0 for units that are not asked for.
+// list[i] = pool place, in units, of unit first + i; 0 if unneeded.
 template <int Threads, int Count = kListed>
 __device__ __forceinline__ void list_units(const RowPages& row, int first, std::int32_t* list) {
   const auto in_page = static_cast<unsigned>(row.page_units);
@@ -77,8 +75,8 @@ __device__ __forceinline__ void list_units(const RowPages& row, int first, std::
   }
 }
 
-// Starts to copy tokens [token, token + Keys) of the row from the pools into a tile of keys and one of values after it; zeros if a token is
-// outside of [low, high). list: that of the token's unit. Without Values only the tile of keys.
+// Starts to copy tokens [token, token + Keys) into a tile of keys and, with Values, one of values after it; zeros outside of [low, high).
+// list begins at the token's unit.
 template <int D, int Keys, int Threads, bool Values, class T>
 __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const std::int32_t* list, int token, const RowPages& row) {
   constexpr int kChunks = D / 8, kStep = Threads / kChunks, kUnits = Keys / kPageUnit;
@@ -107,8 +105,7 @@ __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const
   }
 }
 
-// Starts to copy the rows [first, first + Rows) of a prompt and KV head: row t * group + g is query head g of the head's group at the
-// prompt's token t. Zeros beyond the last row.
+// Starts to copy rows [first, first + Rows): row t * group + g is query head g at token t. Zeros beyond the last.
 template <int D, int Rows, int Threads, class T>
 __device__ __forceinline__ void copy_queries(T* tile, const T* q, std::int64_t q_stride, int group, int first, int rows) {
   constexpr int kChunks = D / 8;
@@ -122,25 +119,24 @@ __device__ __forceinline__ void copy_queries(T* tile, const T* q, std::int64_t q
   }
 }
 
-// A lane's first operand in tiles, for 16 channels (channels 0 to 15 of the tile's first rows); at(place, step) is that for channels [16 *
-// step, 16 * step + 16). Each 8 rows further on are D * 2 bytes per row away.
+// A lane's operand for channels [0, 16); at(place, step): for [16 * step, 16 * step + 16). 8 rows are 16 * D bytes.
 template <int D>
 __device__ __forceinline__ SharedPlace operand(const void* tile, int row, int chunk) {
   return shared_place(tile) + static_cast<SharedPlace>(row * (2 * D) + (chunk ^ (row & 7)) * 16);
 }
 __device__ __forceinline__ SharedPlace at(SharedPlace operand, int step) { return operand ^ static_cast<SharedPlace>(32 * step); }
 
-// The operand `a` of an mma: 16 rows.
+// Operand `a` of an mma: 16 rows.
 template <int D>
 __device__ __forceinline__ SharedPlace rows_operand(const void* tile) {
   return operand<D>(tile, lane_index() % 16, lane_index() / 16);
 }
-// The operands `b` of two mma: 8 keys in b[0], b[1], the next 8 in b[2], b[3].
+// `b` of two mma: 8 keys in b[0], b[1], the next 8 in b[2], b[3].
 template <int D>
 __device__ __forceinline__ SharedPlace keys_operand(const void* tile) {
   return operand<D>(tile, lane_index() % 8 + lane_index() / 16 * 8, lane_index() / 8 % 2);
 }
-// The operands `b` of two mma that sum over 16 keys, loaded transposed: 8 channels in b[0], b[1], the next 8 in b[2], b[3].
+// `b` of two mma over 16 keys, transposed: 8 channels in b[0], b[1], the next 8 in b[2], b[3].
 template <int D>
 __device__ __forceinline__ SharedPlace values_operand(const void* tile) {
   return operand<D>(tile, lane_index() % 16, lane_index() / 16);

@@ -2,51 +2,48 @@
 
 #include "kernels/attention/attention_prefill/prefill_tiles.cuh"
 
-// Arguments of key_scores(), what a block works on, and the copies of its columns.
 namespace kvlab::prefill {
 
 constexpr int kScoreWarps = 4, kScoreThreads = kScoreWarps * kWarpSize;
 constexpr int kColumns = 64;  // of a tile: query heads of queries
 
-// kLogSums: each column's largest logit and sum of exponentials over the block's keys. The others add up probabilities p: kSums weight
-// times p over all columns; kGrouped reduces the group's heads first, to a sum or maximum x, then adds up weight times x, x^2, and takes
-// the largest x; kByHead keeps query heads apart.
+// kLogSums: largest logit and sum of exponentials per column. kSums: weight times probability over all columns. kGrouped: group sum or
+// maximum x, then weight times x, x^2 and largest x. kByHead: per query head.
 enum class Scores : std::uint8_t { kLogSums, kSums, kGrouped, kByHead };
 
 template <class T>
 struct ScoreArgs {
-  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; q_rest: q minus its rounding to T, may be null
+  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; q_rest: rounding error of q, may be null
   const T* k;                       // pages
   const std::int32_t* query_first;  // [prompts + 1]
-  const std::int32_t* kv_before;    // [rows]: query t of a prompt sees kv_before + t + 1 tokens; or null, then
-  const std::int32_t* visible;      // [tokens, kv_heads] tokens that a query sees, ascending along a prompt's queries
-  const std::int32_t* len;          // [rows], or null: kv_before and the prompt's tokens
+  const std::int32_t* kv_before;    // [rows]: query t sees kv_before + t + 1 tokens; if null:
+  const std::int32_t* visible;      // [tokens, kv_heads] visible tokens, ascending along a prompt
+  const std::int32_t* len;          // [rows]; null: kv_before and the prompt's tokens
   const std::int32_t *page_begin, *page;
-  const std::int64_t* first;  // [rows] where a row's outputs begin
+  const std::int64_t* first;  // [rows] first output of a row
   const float* log_sum;       // [tokens, q_heads]
-  float2* parts;              // [key tiles, tokens, q_heads] kLogSums: largest logit times scale, sum relative to it
-  float *sum, *sum_sq, *max;  // [tokens of all rows], null: not wanted; kByHead: sum [group, len] of each row
+  float2* parts;              // [key tiles, tokens, q_heads] kLogSums: largest logit times scale, sum
+  float *sum, *sum_sq, *max;  // [tokens of all rows], may be null; kByHead: sum [group, len] per row
   std::int64_t q_stride, tokens;
   std::int32_t rows, kv_heads, group, page_units;
-  Divisor columns;      // per token: the group, or the next power of two
-  std::int32_t window;  // number of last tokens that a query sees; 0: all
-  std::int32_t last;    // number of last queries of a prompt that count; 0: all
+  Divisor columns;      // per token: group, rounded up to a power of two
+  std::int32_t window;  // last tokens visible; 0: all
+  std::int32_t last;    // last queries of a prompt that count; 0: all
   std::int32_t visible_offset;
   bool weigh_by_visible, group_max, adds;
   float scale;   // times log2(e)
   float factor;  // of probabilities
 };
 
-// The block's key tile and the queries of its prompt that count.
+// A block's key tile and its prompt's counted queries.
 struct ScoreWork {
   RowPages keys;
   std::int64_t first_token;                    // of the prompt
   int row, head, key, before, begin, columns;  // from query `begin` on
 };
 
-// The state of a column.
 struct Column {
-  float log_sum, weight;  // log_sum times log2(e); +inf: the column does not count
+  float log_sum, weight;  // log_sum times log2(e); +inf: does not count
   int seen;
 };
 
@@ -65,8 +62,7 @@ __device__ __forceinline__ Column find_column(const ScoreArgs<T>& a, const Score
   return c;
 }
 
-// The state of the columns of two tiles, the second one's after the first one's, in shared memory. Arrays of their own: those that a
-// kernel does not read take no room.
+// For two successive tiles; unread arrays take no room.
 struct Columns {
   float *log_sum, *weight;
   int* seen;
@@ -82,7 +78,7 @@ struct Columns {
   }
 };
 
-// False: the row has no such keys, or no query sees them.
+// False: no such keys, or none seen.
 template <int Keys, class T>
 __device__ __forceinline__ bool find_score_work(const ScoreArgs<T>& a, ScoreWork& w) {
   const int tile = static_cast<int>(blockIdx.x) / a.rows;
@@ -104,7 +100,7 @@ __device__ __forceinline__ bool find_score_work(const ScoreArgs<T>& a, ScoreWork
   return w.key < w.keys.high;
 }
 
-// The same, put into shared memory. All threads call it.
+// find_score_work() into shared memory. All threads call it.
 template <int Keys, class T>
 __device__ __forceinline__ bool share_score_work(const ScoreArgs<T>& a, ScoreWork* shared) {
   ScoreWork found;
@@ -114,7 +110,6 @@ __device__ __forceinline__ bool share_score_work(const ScoreArgs<T>& a, ScoreWor
   return true;
 }
 
-// Starts to copy a tile of columns.
 template <int D, class T>
 __device__ __forceinline__ void copy_columns(T* tile, const T* q, const ScoreArgs<T>& a, const ScoreWork& w, int column) {
   constexpr int kChunks = D / 8;
@@ -128,7 +123,6 @@ __device__ __forceinline__ void copy_columns(T* tile, const T* q, const ScoreArg
   }
 }
 
-// A tile of columns, and that of their rests, to its stage of the two.
 template <int D, bool Rest, class T>
 __device__ __forceinline__ void copy_stage(T* stages, const ScoreArgs<T>& a, const ScoreWork& w, int tile) {
   T* const to = stages + tile % 2 * (kColumns * D * (Rest ? 2 : 1));

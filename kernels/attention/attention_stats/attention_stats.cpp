@@ -10,7 +10,7 @@ OpCall call(const AttentionStats& a) {
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
     const std::int64_t n = a.kv.len[r], w = a.queries[a.kv.sequence(r)].count;
     if (w == 0) continue;
-    const std::int64_t hidden = w > 1 ? std::min(w, n) * (std::min(w, n) - 1) / 2 : 0;  // pairs the causal mask takes away
+    const std::int64_t hidden = w > 1 ? std::min(w, n) * (std::min(w, n) - 1) / 2 : 0;  // masked pairs
     const std::int64_t pairs = std::max<std::int64_t>(w * n - hidden, 0);
     c.tokens += n;
     c.outputs += n;

@@ -7,14 +7,13 @@
 
 namespace kvlab {
 
-// Queries [begin, begin + count) of each sequence, as far as it has them.
+// Queries [begin, begin + count) of each sequence, if any.
 struct QueryRange {
   std::int32_t begin = 0, count = 0;
 };
 
-// w_t p_t[i] of AttentionStats for each query of the range separately: lines [range.count, a.kv.total()], device memory, 0 where a query
-// does not see a token or a sequence has no such query. kv: a.kv, on the device. Any type, page and head_dim; products in fp32, a warp
-// each. Outputs of `a` are not written.
+// w_t p_t[i] of AttentionStats per query: lines [range.count, a.kv.total()], device memory, 0 if not visible. kv: a.kv on the device. Any
+// type, page and head_dim; fp32. Does not write outputs of `a`.
 void write_query_lines(const AttentionStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -16,15 +16,13 @@ namespace kvlab {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Keeps logits unchanged. Other changes are called with (logit, query head, query's position, token of the row).
+// Others take (logit, query head, query's position, token of the row).
 struct NoLogitChange {
   float operator()(float z, std::int32_t /*head*/, std::int32_t /*position*/, std::int32_t /*token*/) const { return z; }
 };
 
-// Attention of consecutive queries, with all query heads of a row's group, over the tokens that they see. Queries are side by side in
-// lanes, so the softmax over tokens needs no sum across lanes: lane g * room + t is head g of query t. Exponentials are relative to the
-// largest logit up to the end of their block of kBlock tokens, as in the online softmax (Milakov and Gimelshein 2018), and stay in the
-// second-level cache until the softmax's sum is known.
+// Consecutive queries, all heads of a row's group: lane g * room + t is head g of query t. Exponentials are relative to the largest logit
+// up to their block's end (online softmax, Milakov and Gimelshein 2018).
 class ProbabilityStrip {
  public:
   ProbabilityStrip(const KvRows& kv, std::int32_t row, const Queries& q)
@@ -35,7 +33,7 @@ class ProbabilityStrip {
     visible_.assign(static_cast<std::size_t>(room_), 0);
   }
 
-  // Loads the next queries; false if none are left.
+  // False: none left.
   template <class Change = NoLogitChange>
   bool next(Change&& change = {}) {
     first_ += count_;
@@ -55,12 +53,12 @@ class ProbabilityStrip {
   [[nodiscard]] std::int32_t count() const { return count_; }
   [[nodiscard]] std::int32_t position(std::int32_t t) const { return q_.first_position + first_ + t; }
   [[nodiscard]] std::int32_t visible(std::int32_t t) const { return visible_[static_cast<std::size_t>(t)]; }
-  [[nodiscard]] std::int32_t tokens() const { return visible(count_ - 1); }  // that the last query sees
+  [[nodiscard]] std::int32_t tokens() const { return visible(count_ - 1); }  // visible to the last query
 
-  // sums [tokens()]: over the queries, weight(t) times the mean (or sum) of the probabilities over the group.
+  // sums [tokens()]: over queries, weight(t) times the group's mean (or sum).
   template <class Weight>
   void sum_queries(bool mean, Weight&& weight, float* sums);
-  // p [count, tokens()] reduced over the group, 0 where masked.
+  // p [count, tokens()], 0 where masked.
   void write(AttentionStats::Group reduce, RowMatrix& p);
 
  private:
@@ -92,7 +90,7 @@ class ProbabilityStrip {
     }
   }
 
-  // Sets the lanes of queries that do not see the token.
+  // For queries that do not see the token.
   void hide(std::int32_t token, float* z, float value) const {
     for (std::int32_t t = 0; t < count_ && visible(t) <= token; ++t)
       for (std::int32_t g = 0; g < kv_.group; ++g) z[lane(g, t)] = value;
@@ -139,7 +137,7 @@ class ProbabilityStrip {
     }
   }
 
-  // Sets factor_ to the factors that turn the weights of the block starting at token `begin` into probabilities.
+  // Factors from the weights of the block at `begin` to probabilities.
   void fill_factors(std::int32_t begin) {
     const float* tops = tops_.data() + begin / kBlock * lanes_;
     for (std::int64_t l = 0; l < lanes_; l += kLanes) {
@@ -152,12 +150,12 @@ class ProbabilityStrip {
   const KvRows& kv_;
   std::int32_t row_;
   const Queries& q_;
-  std::int32_t room_, first_ = 0, count_ = 0, seen_ = 0;  // queries per strip, first of this one, its number; tokens seen so far
+  std::int32_t room_, first_ = 0, count_ = 0, seen_ = 0;  // queries per strip, its first, count, visible tokens
   std::int64_t lanes_ = 0;
-  std::vector<std::int32_t> visible_;  // [count] tokens each query sees, ascending
+  std::vector<std::int32_t> visible_;  // [count] ascending
   Eigen::ArrayXf queries_;             // [head_dim, lanes]
   Eigen::ArrayXf weights_;             // [tokens, lanes]
-  Eigen::ArrayXf tops_;                // [blocks, lanes] the largest logit up to the end of a block
+  Eigen::ArrayXf tops_;                // [blocks, lanes] largest logit so far
   Eigen::ArrayXf top_, sum_, factor_;  // [lanes]
 };
 

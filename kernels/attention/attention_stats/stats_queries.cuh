@@ -5,17 +5,16 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 
-// Attention statistics for any type, page and head_dim, a warp per product: what attention_stats.cu does without tensor cores.
+// Statistics without tensor cores: any type, page and head_dim, a warp per product.
 namespace kvlab {
 
-// Queries of all sequences, one after the other; in device memory.
+// Concatenated queries of all sequences, in device memory.
 struct StatsQueries {
   const std::int32_t* first = nullptr;     // [sequences + 1]
   const std::int32_t* position = nullptr;  // [sequences] of the first one
   const float* const* data = nullptr;      // [sequences]
   std::int32_t sequences = 0;
 
-  // Whose the token is.
   __device__ __forceinline__ int sequence(int token) const {
     int low = 0, high = sequences - 1;
     while (low < high) {
@@ -29,10 +28,9 @@ struct StatsQueries {
   }
 };
 
-// Tokens of the row at positions up to this one: positions ascend along a row.
 __device__ __forceinline__ int count_visible(const DeviceRows& kv, int row, int position) { return tokens_below(kv, row, position + 1); }
 
-// q.k over the warp's lanes, the same in all of them.
+// q.k, the same in all lanes.
 template <class T>
 __device__ __forceinline__ float warp_dot(const float* q, const T* k, int head_dim) {
   float sum = 0;
@@ -45,7 +43,7 @@ struct StatsLine {
   int row, group_head, visible;
 };
 
-// Line of an array [tokens, q_heads].
+// Line of [tokens, q_heads].
 __device__ __forceinline__ StatsLine stats_line(const DeviceRows& kv, const StatsQueries& q, std::int64_t line) {
   const int heads = kv.kv_heads * kv.group, token = static_cast<int>(line / heads), head = static_cast<int>(line % heads);
   const int s = q.sequence(token), t = token - q.first[s], row = s * kv.kv_heads + head / kv.group;
@@ -53,7 +51,7 @@ __device__ __forceinline__ StatsLine stats_line(const DeviceRows& kv, const Stat
           count_visible(kv, row, q.position[s] + t)};
 }
 
-// log_sum of a line per block of four warps.
+// A line per block of four warps.
 template <class T>
 __global__ void __launch_bounds__(128) plain_log_sums(DeviceRows kv, StatsQueries q, float* log_sum) {
   KVLAB_SHARED(float, tops, 4);
@@ -82,11 +80,11 @@ struct PlainStats {
   AttentionStats::Group group;
   bool weigh_by_visible;
   std::int32_t visible_offset;
-  float* lines = nullptr;  // [queries of a sequence at most, line_tokens] where not null: w_t p_t of each
+  float* lines = nullptr;  // may be null: [most queries of a sequence, line_tokens] w_t p_t
   std::int64_t line_tokens = 0;
 };
 
-// A warp per token of a row, which goes through the queries; `blocks` of four tokens for each row.
+// A warp per token; `blocks` of four per row.
 template <class T>
 __global__ void __launch_bounds__(128) plain_stats(DeviceRows kv, StatsQueries q, PlainStats a, int blocks) {
   const int row = static_cast<int>(blockIdx.x) / blocks, s = row / kv.kv_heads;

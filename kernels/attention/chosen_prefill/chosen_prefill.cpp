@@ -21,5 +21,6 @@ OpCall call(const ChosenPrefill& a) {
   c.flops = 4 * a.head_dim * chosen_pairs(a);
   return c;
 }
+KVLAB_WITHOUT_CUDA(ChosenPrefill)
 
 }  // namespace kvlab

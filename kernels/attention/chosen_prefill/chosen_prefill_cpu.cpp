@@ -22,7 +22,7 @@ std::vector<std::int32_t> chosen_positions(const ChosenPrefill& a, std::int64_t 
   return all;
 }
 
-// Query i of the chunk in query head h over the keys at these positions, the last of which is its own.
+// Query i over keys at these positions, its own last.
 void attend_chosen(const ChosenPrefill& a, std::int64_t i, std::int64_t h, const std::int32_t* keys, std::int64_t count) {
   const std::int64_t d = a.head_dim, kv_head = h / (a.q_heads / a.kv_heads);
   const float* const q = a.q + (i * a.q_heads + h) * d;

@@ -21,5 +21,6 @@ OpCall call(const DeltaRows& a) {
           .bytes = 2 * a.kv_heads * seen * a.head_dim * a.kv_bytes + (2 * rows + 2 * a.corrected()) * width * a.activation_bytes,
           .flops = 4 * dense_pairs(a) * width + a.corrected() * width};
 }
+KVLAB_WITHOUT_CUDA(DeltaRows)
 
 }  // namespace kvlab

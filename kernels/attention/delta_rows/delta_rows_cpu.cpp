@@ -12,7 +12,7 @@ namespace {
 using DeltaChannels = Eigen::Map<Eigen::ArrayXf>;
 using ConstDeltaChannels = Eigen::Map<const Eigen::ArrayXf>;
 
-// Attention of row i in query head h over all keys that it sees.
+// Attention of row i in query head h.
 Eigen::ArrayXf dense_row(const DeltaRows& a, std::int64_t i, std::int64_t h) {
   const std::int64_t d = a.head_dim, n = a.visible(i), first = a.kv_before + i + 1 - n, kv_head = h / (a.q_heads / a.kv_heads);
   const float* const q = a.q + (i * a.q_heads + h) * d;

@@ -7,10 +7,9 @@
 
 namespace kvlab {
 
-// Merges attention over parts of the tokens that were split between blocks of a launch (Flash-Decoding, Dao et al. 2023). Attention over a
-// prefix that sequences share (Hydragen, Juravsky et al. 2024) merges by the same formula, but no caller computes it once for all of them.
-// log_sum = log sum_p exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. A part that saw nothing has log_sum -inf and
-// does not count; a row without any part gets zeros and -inf. Device memory.
+// Merges attention over parts of the tokens (Flash-Decoding, Dao et al. 2023; Hydragen, Juravsky et al. 2024): log_sum = log sum_p
+// exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. Empty parts have log_sum -inf; without parts: zeros and -inf. Device
+// memory.
 struct DeviceMergePartials {
   const float* parts = nullptr;     // [num_parts, rows, head_dim]
   const float* log_sums = nullptr;  // [num_parts, rows]
@@ -22,7 +21,6 @@ struct DeviceMergePartials {
   ElementType type = ElementType::kBf16;
 };
 
-// Every part is read once, the result written.
 constexpr std::int64_t bytes(const DeviceMergePartials& a) {
   return a.rows * (a.num_parts * (a.head_dim + 1LL) * 4 + a.head_dim * element_bytes(a.type) + (a.log_sum != nullptr ? 4 : 0));
 }

@@ -17,7 +17,7 @@ struct PassChunk {
   float scale;
   PassAttention::Reduce reduce;
   PassAttention::Group group;
-  const float* factor;  // [count] null: 1
+  const float* factor;  // [count]; null: 1
   const float* norms;   // of head_norms; null: 1
   Softmax* stats;       // [kv_heads, group, count]
   float* scores;
@@ -27,7 +27,7 @@ struct PassChunk {
   }
 };
 
-// A block per KV head, query head and query.
+// A block per query and head.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) pass_stats(PassChunk a) {
   KVLAB_SHARED(float, shared, 33);
@@ -44,13 +44,13 @@ __global__ void __launch_bounds__(kRowThreads) pass_stats(PassChunk a) {
   if (threadIdx.x == 0) a.stats[blockIdx.x] = s;
 }
 
-// A warp per KV head and token of the chunk's range.
+// A warp per KV head and token of the range.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) pass_scores(PassChunk a, std::int32_t longest) {
   const std::int64_t item = warp_item();
   if (item >= std::int64_t{a.kv.kv_heads} * longest) return;
   const int kv_head = static_cast<int>(item / longest), row = a.row0 + kv_head;
-  // Sinks take no scores; where sinks reach into the range there are none, because they end with it.
+  // Sinks take no scores.
   const std::int32_t token =
       max(tokens_below(a.kv, row, a.ctx_begin), tokens_below(a.kv, row, a.sink_end)) + static_cast<std::int32_t>(item % longest);
   if (token >= tokens_below(a.kv, row, a.ctx_end)) return;

@@ -11,7 +11,7 @@ namespace {
 
 using Map = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;
 
-// Tokens of a row by place: the sinks, then the chunk's range.
+// The sinks, then the chunk's range.
 struct Visible {
   std::vector<std::int32_t> token;
   std::int32_t sinks = 0;
@@ -30,7 +30,7 @@ Visible visible_tokens(const PassAttention& a, std::int32_t row, const PassQueri
   return visible;
 }
 
-// Keys of the visible tokens, then the pass's own.
+// Visible keys, then the pass's own.
 HeadMatrix gather_keys(const PassAttention& a, std::int32_t row, const PassQueries& chunk, const Visible& visible) {
   const std::int32_t d = a.kv.head_dim, kv_head = row % a.kv.kv_heads;
   const auto held = static_cast<std::int32_t>(visible.token.size());
@@ -41,7 +41,7 @@ HeadMatrix gather_keys(const PassAttention& a, std::int32_t row, const PassQueri
   return keys;
 }
 
-// |W_o^h v_i| of every token of the row.
+// |W_o^h v_i| of all tokens.
 Eigen::ArrayXf value_norms(const PassAttention& a, std::int32_t row, std::int32_t head) {
   const std::int32_t d = a.kv.head_dim, width = a.kv.kv_heads * a.kv.group * d;
   const Map columns(a.w_o + static_cast<std::int64_t>(head) * d, a.hidden_dim, d, Eigen::OuterStride<>(width));
@@ -60,7 +60,7 @@ float query_factor(const PassAttention& a, const PassQueries& chunk, std::int32_
   return 1.0F / std::max(hidden.norm(), 1e-12F);
 }
 
-// One query head's reduction over a chunk's queries, per visible token.
+// Per visible token.
 Eigen::ArrayXf reduce_queries(const PassAttention& a, const PassQueries& chunk, const HeadMatrix& keys, std::int32_t held,
                               std::int32_t head) {
   constexpr std::int32_t kBlock = 64;

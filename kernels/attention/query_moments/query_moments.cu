@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kThreads = 256, kChunk = 512;  // queries that are summed in fp32; sums over chunks are doubles
+constexpr int kThreads = 256, kChunk = 512;  // queries per fp32 sum; doubles over chunks
 
 struct Moments {
   const Queries* queries;
@@ -64,7 +64,7 @@ struct Rotate : Moments {
   }
 };
 
-// One line of the rotation matrix: factors of the channel itself and of the other one of its pair.
+// Factors of the channel and its partner.
 struct Line {
   std::int32_t other;
   double own, mixed;
@@ -86,7 +86,7 @@ struct MeanOut : Moments {
   }
 };
 
-// A 64 x 64 tile of a head's covariance over a chunk of queries.
+// A tile of a head's covariance over a chunk.
 __global__ void __launch_bounds__(kTileThreads, 2) add_squares(Moments a) {
   KVLAB_SHARED(float4, shared, kTileFloats / 4);
   const int tiles = (a.d + kTileSide - 1) / kTileSide, i0 = blockIdx.y / tiles * kTileSide, j0 = blockIdx.y % tiles * kTileSide;

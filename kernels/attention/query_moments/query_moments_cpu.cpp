@@ -32,7 +32,7 @@ Eigen::MatrixXd mean_rotation(const QueryMoments& a, std::int32_t sequence) {
 }
 
 void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, const Eigen::MatrixXd& rotation) {
-  constexpr std::int32_t kBlock = 256;  // products in float within a block, sums over blocks in double
+  constexpr std::int32_t kBlock = 256;  // float sums within a block, double over blocks
   const Eigen::Index d = a.head_dim, stride = static_cast<Eigen::Index>(a.q_heads) * d;
   const std::int32_t n = std::max(0, a.queries[sequence].count - a.skip_tokens);
   const float* q = n == 0 ? nullptr : a.queries[sequence].data + a.skip_tokens * stride + head * d;

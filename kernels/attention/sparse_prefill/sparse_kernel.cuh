@@ -2,31 +2,31 @@
 
 #include "kernels/attention/attention_prefill/prefill_kernel.cuh"
 
-// The kernel of sparse_prefill.cu: prefill_tile() over listed keys.
+// prefill_tile() over listed keys.
 namespace kvlab::prefill {
 
 constexpr int kNoKey = 1 << 30;  // a position that no query sees
 
-// In `prefill` every query head is a group of its own: group is 1, kv_heads the query heads.
+// `prefill` has group 1 and kv_heads = query heads.
 template <class T>
 struct SparseArgs {
   PrefillArgs<T> prefill;
   const std::int64_t *block_first, *column_first;  // column_first may be null
   const std::int32_t *blocks, *columns;
-  std::int32_t sharing;  // query heads of a KV head
+  std::int32_t sharing;  // query heads per KV head
   std::int32_t block;
 };
 
-// A list has two parts: its blocks, by units of kPageUnit keys, and its columns, single keys. Both in whole tiles.
+// Blocks, in units of kPageUnit keys, then single keys (columns); both in whole tiles.
 struct SparseWork {
   Work tile;
   const std::int32_t *blocks, *columns;
   int units, singles;  // of the list
-  int block_tiles;     // tiles of the first part
+  int block_tiles;     // tiles of the blocks
   int units_per_block;
 };
 
-// Tiles of a prompt's query blocks; a tile that the chunk has no part of counts.
+// Includes tiles outside of the chunk.
 template <int Rows, class T>
 __device__ __forceinline__ int sparse_tiles(const SparseArgs<T>& a, int prompt, int tiles_per_block) {
   const int tokens = a.prefill.query_first[prompt + 1] - a.prefill.query_first[prompt];
@@ -46,7 +46,7 @@ __device__ __forceinline__ void find_list(const SparseArgs<T>& a, std::int64_t l
   w.tile.end = w.block_tiles + (w.singles + Keys - 1) / Keys;
 }
 
-// False if there is nothing to do. Later query blocks, whose lists are longer as a rule, come first.
+// False: nothing to do. Longer lists first.
 template <int Rows, int Keys, class T>
 __device__ __forceinline__ bool find_sparse_work(const SparseArgs<T>& a, SparseWork& work) {
   const PrefillArgs<T>& p = a.prefill;
@@ -68,16 +68,16 @@ __device__ __forceinline__ bool find_sparse_work(const SparseArgs<T>& a, SparseW
   w.keys.page = p.page + p.page_begin[row];
   w.keys.page_units = p.page_units;
   w.keys.low = p.window > 0 ? max(0, w.before + w.first + 1 - p.window) : 0;
-  const std::int64_t blocks_before = (last - number - at.tile) / each;  // query blocks of earlier prompts
+  const std::int64_t blocks_before = (last - number - at.tile) / each;  // of earlier prompts
   const int blocks = sparse_tiles<Rows>(a, at.prompt, each) / each;
   find_list<Keys>(a, blocks_before * p.kv_heads + static_cast<std::int64_t>(w.head) * blocks + query_block, work);
   return true;
 }
 
-// Listed entries of a part, units or single keys, that a block holds at a time.
+// Units or keys held at a time.
 struct Entries {
   std::int32_t* place;     // [kListed] in the pool, in entries
-  std::int32_t* position;  // [kListed] of the first key; kNoKey: none of its keys is seen
+  std::int32_t* position;  // [kListed] of the first key; kNoKey: none
 };
 
 // Entries [first, first + kListed) of a part.
@@ -98,8 +98,7 @@ __device__ __forceinline__ void list_entries(const SparseWork& w, bool singles, 
   }
 }
 
-// Starts to copy Keys keys, from that of entry 0 on, into a tile of keys and one of values after it; notes their positions. Zeros where
-// there is none.
+// Starts to copy Keys keys from entry 0 into a tile, values after it, and positions. Zeros for none.
 template <int D, int Keys, int Threads, class T>
 __device__ __forceinline__ void copy_entries(T* tile, std::int32_t* positions, const PrefillArgs<T>& a, const Entries& from, bool singles,
                                              int high) {
@@ -118,7 +117,7 @@ __device__ __forceinline__ void copy_entries(T* tile, std::int32_t* positions, c
   }
 }
 
-// Logits of keys that a row does not see become -inf.
+// Hidden logits become -inf.
 template <class T, int D, int RowTiles, int Keys>
 __device__ __forceinline__ void mask_listed(State<D, RowTiles, Keys>& x, const PrefillArgs<T>& a, const Work& w, int row,
                                             const std::int32_t* positions) {
@@ -156,10 +155,10 @@ __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) sparse_tile(SparseAr
   __syncthreads();
   const Work& w = work[0].tile;
   const int row = warp_index() * 16 * RowTiles;
-  // Both stages' positions are kept; entries are listed anew when a tile begins that they do not cover.
+  // Entries are listed again for a tile beyond them.
   const auto copy_tile = [&](int tile) {
     const bool singles = tile >= work[0].block_tiles;
-    const int entry = singles ? (tile - work[0].block_tiles) * Keys : tile * (Keys / kPageUnit);  // the tile's first one
+    const int entry = singles ? (tile - work[0].block_tiles) * Keys : tile * (Keys / kPageUnit);  // the tile's first
     if (entry % kListed == 0) {
       list_entries<kThreads>(work[0], singles, entry, {list, list + kListed});
       __syncthreads();

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// Keys that a query block reads, and its query-key pairs.
+// Keys read by a query block, and its pairs.
 struct ListCounts {
   std::int64_t tokens = 0, pairs = 0;
 };

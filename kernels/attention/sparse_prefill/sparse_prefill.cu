@@ -22,7 +22,7 @@ constexpr CompiledSparse compiled_sparse() {
       {D, RowTiles, Warps, Keys}, sparse_tile<f16, D, RowTiles, Warps, Keys, Blocks>, sparse_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
-// Preferred ones first. 128 rows use every operand from shared memory twice, and need query blocks of 128 tokens.
+// By preference. 128 rows need query blocks of 128 tokens.
 std::vector<CompiledSparse> sparse_kernels(std::int32_t head_dim) {
   if (head_dim == 64) return {compiled_sparse<64, 2, 4, 64, 2>(), compiled_sparse<64, 1, 4, 64, 3>()};
   if (head_dim == 128)
@@ -65,7 +65,7 @@ SparseArgs<T> sparse_args(const DeviceSparsePrefill& a) {
 
 template <class T>
 void run_sparse(const DeviceSparsePrefill& a, const CompiledSparse& c, CudaContext& cuda) {
-  // A prompt's first and last query block may be parts.
+  // First and last query blocks may be partial.
   const std::int64_t blocks = a.prefill.tokens / a.keys.block + 2LL * a.prefill.prompts;
   const std::int64_t tiles = blocks * ceil_div(a.keys.block, c.tiles.rows());
   const LaunchShape shape{dim3(static_cast<unsigned>(tiles * a.prefill.q_heads)), dim3(static_cast<unsigned>(c.tiles.warps * kWarpSize)),
@@ -76,7 +76,7 @@ void run_sparse(const DeviceSparsePrefill& a, const CompiledSparse& c, CudaConte
     launch("sparse_prefill", cuda, shape, c.for_bf16, sparse_args<T>(a));
 }
 
-// Rounds [tokens, heads, head_dim] to f16, with the tokens of each head together.
+// [tokens, heads, head_dim] to f16 [heads, tokens, head_dim].
 f16* round_heads(const float* x, std::int64_t tokens, std::int64_t heads, std::int64_t head_dim, std::int64_t room, CudaContext& cuda) {
   f16* const rounded = cuda.scratch<f16>(heads * room * head_dim);
   for (std::int64_t h = 0; h < heads; ++h)

@@ -13,22 +13,22 @@ namespace {
 using prefill_cpu::kTileKeys;
 using prefill_cpu::QueryTile;
 
-// Query heads [head, head + heads), which have the same list, at the chunk's tokens [first, first + tokens) of one query block. Row t *
-// heads + h of the tile is query head `head + h` at token first + t.
+// Heads [head, head + heads) with one list at tokens [first, first + tokens) of a query block. Tile row t * heads + h: head `head + h` at
+// token first + t.
 struct SparseQueries {
   std::int64_t head, heads, first, tokens, list;
 };
 
-// The tile of a slot, and room for its keys and values where they are apart.
+// A tile, and room for gathered keys and values.
 struct SparseScratch {
   QueryTile tile;
   float *k, *v;                         // [kTileKeys, head_dim]
-  std::vector<std::int32_t> positions;  // of listed keys that some query of the block sees, ascending
+  std::vector<std::int32_t> positions;  // of listed keys visible to the block, ascending
   std::unique_ptr<float[]> memory;      // NOLINT
 };
 
 std::int64_t group_of(const SparsePrefill& a) { return a.q_heads / a.kv_heads; }
-// Heads with equal lists share a tile of this many rows, or of one head's.
+// For heads with equal lists; at least one head's.
 std::int64_t most_rows(const SparsePrefill& a) {
   return std::max<std::int64_t>(a.keys.block, std::min(prefill_cpu::kTileRows, group_of(a) * a.keys.block));
 }
@@ -59,7 +59,7 @@ void list_positions(const SparsePrefill& a, const SparseQueries& q, std::vector<
   std::inplace_merge(positions.begin(), positions.begin() + blocks, positions.end());
 }
 
-// Keys at the given positions: where they are if these are in a row, else copied together.
+// In place if contiguous, else copied.
 prefill_cpu::KeyTile key_tile(const SparsePrefill& a, std::int64_t kv_head, std::span<const std::int32_t> positions, SparseScratch& s) {
   const std::int64_t d = a.head_dim, stride = a.kv_heads * d;
   const auto count = static_cast<std::int64_t>(positions.size());
@@ -104,7 +104,6 @@ void attend_block(const SparsePrefill& a, const SparseQueries& q, SparseScratch&
   }
 }
 
-// All query heads of a KV head at one query block.
 void attend_group(const SparsePrefill& a, std::int64_t kv_head, std::int64_t query_block, SparseScratch& s) {
   const std::int64_t block = a.keys.block, at = (a.kv_before / block + query_block) * block - a.kv_before, blocks = query_blocks(a);
   const std::int64_t first = std::max<std::int64_t>(0, at), tokens = std::min(a.new_tokens, at + block) - first;
@@ -122,7 +121,7 @@ void run_cpu(const SparsePrefill& a) {
   const std::int64_t tasks = query_blocks(a) * a.kv_heads, in_flight = std::min<std::int64_t>(16, tasks);
   for_each_in_parallel(in_flight, [&](std::int64_t slot) {
     SparseScratch scratch = make_scratch(a);
-    // Later query blocks see more keys as a rule: each slot has its share of these.
+    // Later query blocks see more keys.
     for (std::int64_t task = slot; task < tasks; task += in_flight) attend_group(a, task % a.kv_heads, task / a.kv_heads, scratch);
   });
 }

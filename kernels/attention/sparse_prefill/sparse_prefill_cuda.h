@@ -5,18 +5,17 @@
 
 namespace kvlab {
 
-// SparsePrefill of several prompts against paged keys and values, on tensor cores; all of it, lists too, in device memory. A prompt's
-// lists, [q_heads, query blocks of the prompt], come after those of the prompt before it, and its KV heads have the same kv_before:
-// positions are places in the cache. Each query head reads keys of its own lists.
+// SparsePrefill of several prompts over paged K and V on tensor cores, in device memory. Lists [q_heads, query blocks of the prompt] follow
+// prompt by prompt; a prompt's KV heads have the same kv_before.
 struct DeviceSparsePrefill {
-  DevicePrefill prefill;  // causal; tuning is an index into sparse_prefill_variants(head_dim); splits and parts are not used
-  SparseKeys keys;        // block a multiple of 16
+  DevicePrefill prefill;  // causal; tuning: index into sparse_prefill_variants(head_dim); no splits or parts
+  SparseKeys keys;        // block % 16 == 0
 };
 
-// Rows of these are queries of one query head and query block.
+// Rows are queries of one head and block.
 std::vector<PrefillVariant> sparse_prefill_variants(std::int32_t head_dim);
 
-// Throws CudaError for shapes and types that the kernels do not take.
+// Throws CudaError for unsupported shapes and types.
 void run_cuda(const DeviceSparsePrefill& a, CudaContext& cuda);
 
 }  // namespace kvlab

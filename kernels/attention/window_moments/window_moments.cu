@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Every query head as a KV head of its own, over the same pages.
+// Query heads as KV heads, over the same pages.
 struct HeadsApart {
   explicit HeadsApart(const KvRows& rows) : kv(rows) {
     first.push_back(0);
@@ -32,7 +32,7 @@ struct HeadsApart {
 };
 
 struct Window {
-  DeviceRows kv;               // heads apart
+  DeviceRows kv;               // one query head each
   const Queries* queries;      // [sequences]
   const float *sum, *squares;  // [kv.total] of the probabilities
   std::int32_t group;          // query heads per KV head
@@ -60,7 +60,7 @@ struct Score : Window {
   }
 };
 
-// spread [query heads]: sums of the variances over the earlier tokens. A block per query head.
+// spread [query heads]: variances over earlier tokens. A block per head.
 __global__ void __launch_bounds__(kThreads) add_variances(Window a, double* spread) {
   KVLAB_SHARED(double, shared, 33);
   const int row = blockIdx.x;
@@ -71,9 +71,8 @@ __global__ void __launch_bounds__(kThreads) add_variances(Window a, double* spre
   if (threadIdx.x == 0) spread[row] = sum;
 }
 
-// entropy [query heads, most]: of each query over the earlier tokens. A block per query, a token per thread; with weights relative to the
-// largest logit so far, e its sum, e_before that of earlier tokens and ez_before that of weight times relative logit:
-// sum of -p log p = (e_before log e - ez_before) / e.
+// entropy [query heads, most]: over earlier tokens; a block per query. Weights are relative to the largest logit; e: their sum, e_before:
+// of earlier tokens, ez_before: of weight times relative logit. sum of -p log p = (e_before log e - ez_before) / e.
 struct Part {
   float top = -INFINITY, e = 0, e_before = 0, ez_before = 0;
 };
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 2) measure_entropy(Window a, int mos
   if (threadIdx.x == 0) entropy[blockIdx.x] = e > 0 ? static_cast<double>((before * logf(e) - ez) / e) : 0.0;
 }
 
-// Over the query heads of a sequence, one after the other. A thread per sequence.
+// A thread per sequence.
 struct Spread {
   const Queries* queries;
   const double *variances, *entropies;  // [query heads], [query heads, most]

@@ -7,9 +7,8 @@
 
 namespace kvlab {
 
-// Spread of the attention of a window of w queries over the tokens before it (positions below the first query's), and its change from query
-// to query. p_t^h[i] = softmax over all visible tokens, per query head h, in fp32; var over the window's queries has the divisor w - 1
-// (w = 1: 0).
+// Spread of attention of w window queries over earlier tokens, fp32. p_t^h[i] = softmax over all visible tokens; var has divisor w - 1 (w =
+// 1: 0).
 //   scores[i]   = mean over the group of (mean_t p_t[i] + gamma * var_t p_t[i]), 0 for the window's own tokens
 //   entropy[s]  = sum over query heads, queries and earlier tokens of -p log p
 //   variance[s] = sum over query heads and earlier tokens of var_t p_t[i]
@@ -23,7 +22,7 @@ struct WindowMoments {
   float* entropy = nullptr;   // [kv.num_sequences()]
   float* variance = nullptr;  // [kv.num_sequences()]
 };
-// The products per query head and pair, three operations per pair for the moments and four more for entropy; K is read once.
+// Per head and pair: the products, three operations for moments, four for entropy; K is read once.
 OpCall call(const WindowMoments&);
 void run_cpu(const WindowMoments&);
 void run_cuda(const WindowMoments&, CudaContext&);

@@ -7,7 +7,7 @@ namespace {
 
 using Doubles = Eigen::ArrayXd;
 
-// Sums over the queries of one query head.
+// Over the queries of one query head.
 struct HeadSums {
   Doubles p, p_sq;
   double entropy = 0;

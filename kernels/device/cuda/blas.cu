@@ -14,7 +14,7 @@ namespace kvlab {
 
 namespace {
 
-// NVIDIA's recommendation for Hopper; enough for every architecture.
+// NVIDIA's recommendation for Hopper.
 constexpr std::int64_t kWorkspaceBytes = 32 << 20;
 constexpr std::size_t kMostPlans = 4096;
 
@@ -41,7 +41,7 @@ cudaDataType_t data_type(ElementType type) {
   return type == ElementType::kF32 ? CUDA_R_32F : type == ElementType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// Bytes that the address is a multiple of, up to 256: algorithms differ in what they ask for.
+// Largest power of two that divides it, up to 256.
 std::uint32_t alignment(const void* p) {
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   std::uint32_t bytes = 256;
@@ -62,7 +62,7 @@ void set(cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t what
   check(cublasLtMatmulPreferenceSetAttribute(d, what, &value, sizeof value), "asking for an algorithm");
 }
 
-// Column-major, as the library sees it: the rows of ours are its columns.
+// Column-major: our rows are its columns.
 Layout layout(const MatrixProduct& p, ElementType type, std::int64_t rows, std::int64_t columns, std::int64_t distance, std::int64_t step) {
   cublasLtMatrixLayout_t l = nullptr;
   check(cublasLtMatrixLayoutCreate(&l, data_type(type), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), distance),
@@ -75,7 +75,7 @@ Layout layout(const MatrixProduct& p, ElementType type, std::int64_t rows, std::
   return owner;
 }
 
-// c^T = op(b)^T a^T: row-major matrices are the library's transposed ones.
+// c^T = op(b)^T a^T, in the library's order.
 struct Plan {
   Description product;
   Layout a, b, c;
@@ -95,7 +95,7 @@ struct Plan {
     c = layout(p, p.c_is_f32 ? ElementType::kF32 : p.type, p.n, p.m, p.c_row, p.c_step);
   }
 
-  // True if another plan's algorithm can do this product in the memory there is.
+  // True if this product can use `other` in the workspace.
   [[nodiscard]] bool takes(const cublasLtMatmulAlgo_t& other, cublasLtHandle_t handle) const {
     cublasLtMatmulHeuristicResult_t found{};
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, product.get(), b.get(), a.get(), c.get(), c.get(), &other, &found);
@@ -103,7 +103,7 @@ struct Plan {
   }
 };
 
-// The heuristics' first choice, if there is one.
+// The heuristics' first choice, if any.
 std::optional<cublasLtMatmulAlgo_t> best_algorithm(const Plan& plan, const MatrixProduct& p, cublasLtHandle_t handle) {
   cublasLtMatmulPreference_t wish = nullptr;
   check(cublasLtMatmulPreferenceCreate(&wish), "asking for an algorithm");
@@ -158,7 +158,7 @@ class Blas {
     return plans_.try_emplace(key, std::move(plan)).first->second;
   }
 
-  // Matrices of several products are exactly m rows apart, so their m is not rounded.
+  // Several products' matrices are m rows apart: m is not rounded.
   cublasLtMatmulAlgo_t algorithm_for(const Plan& plan, const MatrixProduct& p) {
     MatrixProduct wide = p;
     if (p.batch == 1) wide.m = algorithm_rows(p.m);
@@ -182,7 +182,7 @@ class Blas {
   DeviceBuffer<std::uint8_t> workspace_;
   Handle handle_;
   std::map<Key, Plan> plans_;
-  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;  // of rounded rows; without a value: there is none
+  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;  // of rounded rows; nullopt: none
 };
 
 }  // namespace

@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// The lower triangle of a positive definite matrix [d, d] becomes L with A = L L^T, column by column; the upper one is unchanged. All
-// threads of one block call it; ends with a barrier.
+// A = L L^T of a positive definite [d, d]: the lower triangle becomes L. All threads of a block call it; ends with a barrier.
 __device__ __forceinline__ void block_cholesky(double* a, int d) {
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   for (int c = 0; c < d; ++c) {

@@ -4,14 +4,13 @@
 
 namespace kvlab {
 
-// Choosing the best of a short list by one block (a multiple of 32 threads, one-dimensional): those with the largest keys, of equals the
-// earlier ones. key(i) is a std::uint32_t.
+// Chooses the largest keys (std::uint32_t) of a short list, ties to the earlier, by one block (a multiple of 32 threads, one-dimensional).
 struct BlockCut {
   std::uint32_t key;   // all above are chosen
-  std::int32_t equal;  // and this number of its equals
+  std::int32_t equal;  // number of equals chosen
 };
 
-// Bit by bit, a pass over the list each. `shared` [33] is scratch; all threads call it and get the same.
+// `shared` [33] is scratch; all threads call it and get the same.
 template <class Key>
 __device__ __forceinline__ BlockCut block_cut(std::int32_t n, std::int32_t keep, const Key& key, std::int32_t* shared) {
   if (keep <= 0) return {~0U, 0};
@@ -28,10 +27,10 @@ __device__ __forceinline__ BlockCut block_cut(std::int32_t n, std::int32_t keep,
   return {cut, keep - count([&](std::uint32_t k) { return k > cut; })};
 }
 
-// f(i, chosen, chosen ones before i) for every i < n. `shared` [33] is scratch; all threads call it.
+// f(i, chosen, chosen ones before i) for i < n. `shared` [33] is scratch; all threads call it.
 template <class Key, class F>
 __device__ __forceinline__ void block_choose(std::int32_t n, BlockCut cut, const Key& key, std::uint64_t* shared, F&& f) {
-  std::uint64_t before = 0;  // above the cut; equal to it in the high half
+  std::uint64_t before = 0;  // equals in the high half
   for (std::int32_t at = 0; at < n; at += static_cast<std::int32_t>(blockDim.x)) {
     const std::int32_t i = at + static_cast<std::int32_t>(threadIdx.x);
     const std::uint32_t k = i < n ? key(i) : 0;

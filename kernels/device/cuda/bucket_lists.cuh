@@ -4,13 +4,12 @@
 
 namespace kvlab {
 
-// Items of each row in lists by the bucket they name, each list in the items' order. All arrays are device memory, with rows of items and
-// rows of buckets one after another.
+// Items of each row in lists by bucket, in item order. Device memory, row after row.
 struct BucketLists {
   const std::int64_t *item_first, *bucket_first;  // [rows + 1]
-  const std::int32_t* bucket;                     // of each item, counted in its row; -1: in no list
-  std::int32_t *counts, *begin;                   // of each bucket: items, and the start of its list, counted from item_first
-  std::int32_t* items;                            // the lists: numbers of items in their row
+  const std::int32_t* bucket;                     // of each item, within its row; -1: none
+  std::int32_t *counts, *begin;                   // of each bucket: items, list start relative to item_first
+  std::int32_t* items;                            // the lists: item numbers within the row
   std::int32_t *next, *found;                     // scratch: [buckets], [items]
   __device__ std::int64_t count(int row) const { return item_first[row + 1] - item_first[row]; }
 };
@@ -26,7 +25,7 @@ struct Count : BucketLists {
   }
 };
 
-// One block per row: sums of the counts before each bucket.
+// One block per row: prefix sums of counts.
 template <int Threads>
 __global__ void __launch_bounds__(Threads) scan(BucketLists a) {
   KVLAB_SHARED(std::int32_t, shared, 33);
@@ -49,7 +48,7 @@ struct Place : BucketLists {
   }
 };
 
-// An item's rank among those of its bucket: lists are short where buckets are many.
+// Lists are short.
 struct Sort : BucketLists {
   __device__ void operator()(int row, std::int64_t i) const {
     const std::int64_t first = item_first[row];
@@ -65,7 +64,7 @@ struct Sort : BucketLists {
 
 }  // namespace bucket_lists
 
-// Room for lists of this many items and buckets, in the current Frame.
+// Allocated in the current Frame.
 inline BucketLists make_bucket_lists(CudaContext& cuda, const std::int64_t* item_first, const std::int64_t* bucket_first,
                                      const std::int32_t* bucket, std::int64_t items, std::int64_t buckets) {
   return {item_first,

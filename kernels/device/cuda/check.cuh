@@ -10,8 +10,7 @@
 
 namespace kvlab::cuda {
 
-// Throws CudaError; GpuMemoryError where the GPU's memory is full, whatever was asked of the runtime. The runtime keeps an error until it
-// is asked for it, and the next launch would report it again: it is taken out first.
+// Throws CudaError, or GpuMemoryError if GPU memory is full. Clears the error for the next launch.
 inline void check(cudaError_t e, std::string_view what, std::source_location at = std::source_location::current()) {
   if (e == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());
@@ -21,7 +20,7 @@ inline void check(cudaError_t e, std::string_view what, std::source_location at 
   throw CudaError(text);
 }
 
-// Ignores the error of a release, and clears it so that the next launch does not report it.
+// Ignores and clears the error of a release.
 inline void drop(cudaError_t e) noexcept {
   if (e != cudaSuccess) static_cast<void>(cudaGetLastError());
 }

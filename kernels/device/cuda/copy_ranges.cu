@@ -13,7 +13,7 @@ void copy_singly(std::span<const CopyRange> ranges, CudaStream stream) {
 }
 
 #if CUDART_VERSION >= 12080
-// False where the driver has no batches.
+// False if the driver has no batches.
 bool copy_batch(std::span<const CopyRange> ranges, CudaStream stream) {
   std::vector<void*> to;
   std::vector<const void*> from;
@@ -43,7 +43,7 @@ bool copy_batch(std::span<const CopyRange> ranges, CudaStream stream) {
 void copy_ranges(std::span<const CopyRange> ranges, CudaStream stream) {
   if (ranges.empty()) return;
 #if CUDART_VERSION >= 12080
-  if (ranges.size() > 1 && stream != nullptr && copy_batch(ranges, stream)) return;  // batches are refused on the default stream
+  if (ranges.size() > 1 && stream != nullptr && copy_batch(ranges, stream)) return;  // not on the default stream
 #endif
   copy_singly(ranges, stream);
 }

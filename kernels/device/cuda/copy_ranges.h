@@ -12,8 +12,7 @@ struct CopyRange {
   std::int64_t bytes = 0;
 };
 
-// Copies between GPU memory and pinned CPU memory, or within GPU memory, by one driver call if available (CUDA 12.8), else one by one; in
-// no particular order. Asynchronous.
+// Between GPU and pinned CPU memory, or within the GPU, in no order. Asynchronous; one driver call from CUDA 12.8 on.
 void copy_ranges(std::span<const CopyRange> ranges, CudaStream stream);
 
 }  // namespace kvlab::cuda

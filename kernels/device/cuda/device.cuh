@@ -1,7 +1,6 @@
 #pragma once
 
-// The language of kernels: CUDA's own words where nvcc compiles, the emulator's where g++ does (kernels/device/emulated). Only this
-// file and launch.cuh know the difference. Include it in .cu files alone.
+// CUDA under nvcc, the emulator (kernels/device/emulated) under g++; only this file and launch.cuh differ. For .cu files only.
 
 #include <cmath>
 #include <cstdint>
@@ -50,13 +49,13 @@ __device__ __forceinline__ T warp_min(T x) {
   return x;
 }
 
-// Over the block's threads (a multiple of 32, one-dimensional), the same for all of them. `shared` [33] is scratch; all threads call it.
+// Same result in all threads of the block (a multiple of 32, one-dimensional). `shared` [33] is scratch; all threads call it.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, T neutral, T* shared, Combine combine) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
   const int warps = static_cast<int>(blockDim.x) / kWarpSize;
-  __syncthreads();  // an earlier reduction's result may still be read
+  __syncthreads();  // an earlier result may still be read
   if (lane_index() == 0) shared[warp_index()] = x;
   __syncthreads();
   if (warp_index() == 0) {
@@ -74,7 +73,7 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
   return block_reduce(x, T{0}, shared, [](T a, T b) { return a + b; });
 }
 
-// Sum over the block's threads before this one; `total` is the sum over all. `shared` [33] is scratch; all threads call it.
+// Sum over earlier threads of the block; `total`: over all. `shared` [33] is scratch; all threads call it.
 template <class T>
 __device__ __forceinline__ T block_scan_exclusive(T x, T* shared, T& total) {
   T sum = x;
@@ -103,7 +102,7 @@ __device__ __forceinline__ T block_scan_exclusive(T x, T* shared, T& total) {
   return shared[warp_index()] + sum - x;
 }
 
-// Eight f16 or bf16 numbers of 16 bytes, as floats, and back.
+// Eight f16 or bf16 numbers in 16 bytes.
 template <class T>
 __device__ __forceinline__ void unpack8(const uint4& packed, float (&x)[8]) {
   const float2 a = unpack<T>(packed.x), b = unpack<T>(packed.y), c = unpack<T>(packed.z), d = unpack<T>(packed.w);
@@ -115,7 +114,6 @@ __device__ __forceinline__ uint4 pack8(const float (&x)[8]) {
   return make_uint4(pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7]));
 }
 
-// One element of an array of the type, as a float, and back.
 template <class T>
 __device__ __forceinline__ float load_float(const T* p) {
   return to_float(*p);

@@ -18,13 +18,13 @@
 #define blockIdx (::kvlab::emulated::block_index())
 #define blockDim (::kvlab::emulated::block_shape())
 #define gridDim (::kvlab::emulated::grid_shape())
-// decltype([] {}) is another type at every place.
+// decltype([] {}) differs at every place.
 #define KVLAB_SHARED(T, name, n) T(&name)[n] = ::kvlab::emulated::static_shared<T[n], decltype([] {})>()
 #define KVLAB_DYNAMIC_SHARED(T, name) T* name = reinterpret_cast<T*>(::kvlab::emulated::dynamic_shared())
 
 using dim3 = kvlab::emulated::Dim3;
 
-// Vectors and intrinsics that CUDA has outside of any namespace.
+// CUDA's global names.
 struct alignas(8) float2 {
   float x, y;
 };
@@ -76,7 +76,7 @@ T& static_shared() {
 template <class T>
 struct Shuffle {
   T value;
-  int from;  // lane whose value is asked for
+  int from;  // source lane
 };
 
 template <class T>
@@ -141,7 +141,7 @@ unsigned __match_any_sync(unsigned mask, T x) {
   return out;
 }
 
-// One thread runs at a time, so plain reads and writes are atomic.
+// One thread runs at a time.
 template <class T>
 T atomicAdd(T* p, std::type_identity_t<T> x) {
   const T before = *p;

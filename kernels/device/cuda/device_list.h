@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// ListedTokens as kernels see them: ListedTokens::index is already in device memory, the other arrays are copied there.
+// ListedTokens for kernels, in device memory.
 struct DeviceList {
   DeviceRows rows;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
@@ -14,14 +14,14 @@ struct DeviceList {
   std::int32_t longest = 0;  // of the lists
 
   KVLAB_BOTH std::int32_t entries(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
-  // Pool slot of the token of entry i < entries(row); -1 for an empty entry.
+  // -1: empty entry
   KVLAB_BOTH std::int64_t slot(std::int32_t row, std::int32_t i) const {
     const std::int32_t token = index[first[row] + i];
     return token < 0 ? -1 : rows.slot(row, token);
   }
 };
 
-// Lives until the end of the context's current Frame.
+// Valid until the end of the current Frame.
 DeviceList on_device(const ListedTokens& tokens, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -5,8 +5,7 @@
 
 #include <type_traits>
 
-// Shared memory of a block: n of T, aligned to 16 bytes because vectors of T are read from it, and the dynamic part as an array of T. The
-// emulator fills both with NaN before each block.
+// The emulator fills shared memory with NaN before each block.
 #define KVLAB_SHARED(T, name, n) __shared__ __align__(16) T name[n]
 #define KVLAB_DYNAMIC_SHARED(T, name)                                     \
   extern __shared__ __align__(1024) unsigned char kvlab_dynamic_shared[]; \
@@ -16,7 +15,7 @@ namespace kvlab {
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
-// Two numbers of 16 bits in one register, the first in the low half.
+// The first in the low half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high);
 template <>
@@ -40,8 +39,8 @@ __device__ __forceinline__ float2 unpack<bf16>(std::uint32_t packed) {
   return make_float2(__uint_as_float(packed << 16), __uint_as_float(packed & 0xFFFF0000U));
 }
 
-// Copies 4, 8 or 16 bytes from global to shared memory, or writes zeros where `valid` is false (then `global` is not read). Asynchronous
-// from sm_80 on: commit and wait for it. 16 bytes bypass L1.
+// Copies 4, 8 or 16 bytes from global to shared memory, or zeros if not `valid` (`global` is not read). Asynchronous from sm_80 on. 16
+// bytes bypass L1.
 template <int Bytes>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
 #if __CUDA_ARCH__ >= 800
@@ -65,7 +64,7 @@ __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 #endif
 }
-// Until at most `Left` of the thread's latest groups are still under way.
+// Until at most `Left` groups are in flight.
 template <int Left>
 __device__ __forceinline__ void cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -73,11 +72,10 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
-// A place in shared memory as a number of bytes: kernels that compute many of them from one do so in one register.
+// A shared-memory address in bytes: one register.
 using SharedPlace = std::uint32_t;
 __device__ __forceinline__ SharedPlace shared_place(const void* p) { return shared_address(p); }
 
-// 16 bytes to and from a place.
 __device__ __forceinline__ void cp_async16(SharedPlace shared, const void* global, bool valid = true) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0) : "memory");
@@ -102,8 +100,8 @@ __device__ __forceinline__ std::uint32_t load_shared4(SharedPlace shared) {
   return x;
 }
 
-// Four 8 x 8 matrices of 16-bit numbers from shared memory: lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, aligned) and
-// receives of each matrix the numbers 2 * (l % 4) and the next of row l / 4; transposed: of column l / 4.
+// Four 8 x 8 matrices of 16-bit numbers: lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, aligned) and gets numbers 2 * (l
+// % 4) and the next of row l / 4 of each; transposed: of column l / 4.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], SharedPlace row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -119,7 +117,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], SharedP
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4(r, shared_place(row)); }
 __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4_trans(r, shared_place(row)); }
 
-// Transposes an 8 x 8 matrix of 16-bit numbers of which lane l holds the numbers 2 * (l % 4) and the next of row l / 4.
+// Lane l holds numbers 2 * (l % 4) and the next of row l / 4.
 __device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
@@ -128,7 +126,7 @@ __device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t x) {
 
 // d [16, 8] += a [16, 16] * b [16, 8] over a warp, sums in fp32 (PTX mma.m16n8k16). With g = lane / 4 and c = 2 * (lane % 4) a lane holds
 // a: rows g | g+8 | g | g+8, columns c, c+1 | c, c+1 | c+8, c+9 | c+8, c+9;  b: rows c, c+1 | c+8, c+9 of column g;
-// d: row g columns c, c+1, then row g+8. sm_75 has fp16 alone.
+// d: row g columns c, c+1, then row g+8. sm_75: fp16 only.
 template <class T>
 __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
 template <>
@@ -157,7 +155,7 @@ __device__ __forceinline__ void mma_16x8x16<bf16>(float (&d)[4], const std::uint
 #endif
 }
 
-// The smaller, the larger of both halves; of a number and NaN the number.
+// Per half; with one NaN, the number.
 template <class T>
 __device__ __forceinline__ std::uint32_t min2(std::uint32_t a, std::uint32_t b) {
 #if __CUDA_ARCH__ >= 800
@@ -208,7 +206,7 @@ __device__ __forceinline__ std::uint32_t fma2<bf16>(std::uint32_t a, std::uint32
 #endif
 }
 
-// Bytes 2 * Half and the next of a word as E4M3, to two f16. Before sm_89 the exponent is moved, and NaN becomes 480.
+// Bytes 2 * Half and the next, E4M3. Before sm_89 NaN becomes 480.
 template <int Half>
 __device__ __forceinline__ std::uint32_t unpack_fp8(std::uint32_t word) {
 #if __CUDA_ARCH__ >= 890
@@ -219,19 +217,19 @@ __device__ __forceinline__ std::uint32_t unpack_fp8(std::uint32_t word) {
     asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high;}\n" : "=r"(y) : "r"(word));
   return y;
 #else
-  const std::uint32_t x = __byte_perm(word, 0U, Half == 0 ? 0x1404 : 0x3424);     // each byte on top of its half
+  const std::uint32_t x = __byte_perm(word, 0U, Half == 0 ? 0x1404 : 0x3424);     // each byte at the top of its half
   return fma2<f16>((x & 0x80008000U) | (x >> 1 & 0x3F803F80U), 0x5C005C00U, 0U);  // * 256: the biases are 7 and 15
 #endif
 }
 
-// (a & b) | c as one instruction: how codes are set into a number's fraction.
+// (a & b) | c in one instruction.
 __device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t d;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
 
-// Read once: does not stay in L1.
+// Does not stay in L1.
 __device__ __forceinline__ uint4 load_streaming(const void* p) {
   uint4 x;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p));
@@ -244,7 +242,7 @@ __device__ __forceinline__ float fast_exp2(float x) {
   return y;
 }
 
-// A barrier of `count` threads (a multiple of 32) of the block; id 1 to 15.
+// For `count` threads (a multiple of 32); id 1 to 15.
 __device__ __forceinline__ void sync_named(int id, int count) { asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(count) : "memory"); }
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// PartedRows as kernels see it: the lists are already in device memory.
+// PartedRows for kernels; lists already in device memory.
 struct DeviceParts {
   DeviceRows kv;
   const std::int64_t *kept_first = nullptr, *dropped_first = nullptr;

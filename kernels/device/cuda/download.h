@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// A copy of device memory; waits for the stream.
+// Waits for the stream.
 template <class T>
 std::vector<T> download(CudaContext& cuda, const T* device, std::int64_t n) {
   std::vector<T> host(static_cast<std::size_t>(n));

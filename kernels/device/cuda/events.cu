@@ -20,7 +20,7 @@ __device__ __forceinline__ long long global_nanoseconds() {
   return static_cast<long long>(ns);
 }
 
-// Bounded by cycles too, so that it ends even if the global timer stops.
+// Bounded in cycles too, in case the global timer stops.
 __global__ void hold_kernel(long long nanoseconds, long long most_cycles, Held* held) {
   const long long begin = global_nanoseconds(), first_cycle = clock64();
   Held now{0, 0};
@@ -37,7 +37,7 @@ __global__ void nothing_kernel() {}
 
 struct CudaTimer::State {
   cudaEvent_t begin = nullptr, end = nullptr;
-  Held* held = nullptr;  // pinned: the kernel writes it, the host reads it
+  Held* held = nullptr;  // pinned: written by the kernel
 };
 
 void CudaTimer::Free::operator()(State* s) const noexcept {

@@ -7,18 +7,18 @@
 
 namespace kvlab {
 
-// Time on the GPU between two points of a stream. All throw CudaError. Emulated: time on the CPU, for tests of callers.
+// GPU time between two points of a stream. Throws CudaError. Emulated: CPU time.
 class CudaTimer {
  public:
   CudaTimer();
 
-  // Keeps the GPU busy for `seconds` (at most 0.1) with one thread, so that work queued after it does not wait for the CPU.
+  // Keeps the GPU busy for `seconds` (at most 0.1) while work is queued.
   void hold(double seconds, CudaStream stream);
   void start(CudaStream stream);
   void stop(CudaStream stream);
   // From start to stop; waits for stop.
   [[nodiscard]] double seconds() const;
-  // Rate of the multiprocessors' clock during the last hold, which must be over; 0: not known.
+  // During the last hold, which must be over; 0: unknown.
   [[nodiscard]] double clock_ghz() const;
 
  private:
@@ -31,7 +31,7 @@ class CudaTimer {
 
 namespace cuda {
 void copy_on_device(void* to, const void* from, std::int64_t bytes, CudaStream stream);
-void launch_nothing(CudaStream stream);  // a kernel of one thread that does nothing
+void launch_nothing(CudaStream stream);
 }  // namespace cuda
 
 }  // namespace kvlab

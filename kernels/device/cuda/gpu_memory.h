@@ -4,22 +4,22 @@
 
 namespace kvlab {
 
-// Thrown by cuda::allocate() if fewer than `bytes` bytes are free, and, with `bytes` 0, by any other call that finds the GPU's memory full.
+// Thrown by cuda::allocate() if fewer than `bytes` are free; with `bytes` 0, by other calls.
 class GpuMemoryError : public CudaError {
  public:
   GpuMemoryError(const std::string& what, std::int64_t bytes_) : CudaError(what), bytes(bytes_) {}
   std::int64_t bytes;
 };
 
-// Thrown by cuda::allocate_pinned() if no pinned CPU memory is left; freeing GPU memory does not help.
+// Thrown by cuda::allocate_pinned(); freeing GPU memory does not help.
 class PinnedMemoryError : public CudaError {
  public:
   using CudaError::CudaError;
 };
 
 namespace cuda {
-std::int64_t free_bytes();  // on the current GPU; other programs may use memory too
-// Called with scratch memory that is handed out, new or reused. Emulated: fills it with NaN.
+std::int64_t free_bytes();  // on the current GPU, shared with other programs
+// Called for scratch memory handed out. Emulated: fills it with NaN.
 void begin_scratch(void* p, std::int64_t bytes);
 }  // namespace cuda
 

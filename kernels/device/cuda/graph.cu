@@ -12,7 +12,7 @@ struct DestroyGraph {
 };
 using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph>;
 
-// Ends a capture that an exception left open.
+// Ends a capture after an exception.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
@@ -58,7 +58,7 @@ CudaGraph::CudaGraph(CudaContext& cuda, const std::function<void()>& work) {
   auto state = std::make_shared<State>();
   cuda::check(cudaGraphInstantiate(&state->graph, graph.get(), 0), "making a graph ready");
   cuda::check(cudaGraphUpload(state->graph, cuda.stream()),
-              "copying a graph to the GPU");  // or the first launch does, and may have no memory
+              "copying a graph to the GPU");  // else the first launch, which may lack memory
   state_ = std::move(state);
 }
 

@@ -7,10 +7,9 @@
 
 namespace kvlab {
 
-// The work that a function launches on a context's stream, recorded once and launched again as a whole (CUDA graphs). Kernels get the same
-// arguments each time, so the function must have run before (its scratch memory is allocated), must not copy from or wait for the CPU, and
-// its memory must stay allocated. Throws CudaError for work that cannot be recorded, and GpuMemoryError: a graph takes some hundred bytes
-// of GPU memory per launch. Emulated: launches are recorded with their arguments and repeated.
+// Records a function's launches once and repeats them with the same arguments (CUDA graphs). It must have run before (scratch is
+// allocated), must not copy from or wait for the CPU; its memory must stay allocated. Throws CudaError for work that cannot be recorded,
+// and GpuMemoryError.
 class CudaGraph {
  public:
   CudaGraph() = default;

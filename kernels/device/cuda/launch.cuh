@@ -14,7 +14,7 @@
 
 namespace kvlab {
 
-constexpr std::int64_t kMostGridY = 65535;  // blocks of a grid in y, and in z; in x 2^31 - 1: sizes that grow with a batch use x
+constexpr std::int64_t kMostGridY = 65535;  // in y and z; x has 2^31 - 1
 
 struct LaunchShape {
   dim3 grid, block;
@@ -23,15 +23,14 @@ struct LaunchShape {
 
 #ifdef __CUDACC__
 namespace cuda {
-// Without asking, a kernel's static and dynamic shared memory together may be 48 KiB.
-constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: kernels that have any have at most 32 KiB that are static
-// Raises the kernel's limit of dynamic shared memory to at least this.
+// The default limit, static and dynamic, is 48 KiB.
+constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: such kernels have at most 32 KiB static
 void allow_shared(const void* kernel, std::size_t bytes);
 void check_launch(const char* name);
 }  // namespace cuda
 #endif
 
-// Starts a kernel; asynchronous. A grid of zero blocks is nothing to do. Throws CudaError with the kernel's name.
+// Asynchronous; a grid of zero blocks does nothing. Throws CudaError with `name`.
 template <class... P, class... A>
 void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void (*kernel)(P...), const A&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
@@ -45,7 +44,7 @@ void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void 
 #endif
 }
 
-// Calls f with a value of the element type: for_type(type, [&](auto zero) { using T = decltype(zero); ... }).
+// for_type(type, [&](auto zero) { using T = decltype(zero); ... }).
 template <class F>
 void for_type(ElementType type, F&& f) {
   switch (type) {

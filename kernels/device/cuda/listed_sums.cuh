@@ -14,10 +14,10 @@ __device__ __forceinline__ float sum_of_squares(const float (&x)[Spans][8]) {
   return squares;
 }
 
-// partial [rows, chunks, head_dim]: sums over kTokenChunk tokens of a list. Adds in fp32 within a chunk, in one order. F:
-//   count(row)          entries of the row's list
+// partial [rows, chunks, head_dim]: sums over kTokenChunk listed tokens, in fp32 and one order. F:
+//   count(row)          entries
 //   token(row, i)       its entry i
-//   scale(squares)      what the vector is multiplied with, by the sum of its squares; kScales: whether it is anything but 1
+//   scale(squares)      factor by the sum of squares; kScales: if not always 1
 template <class T, int Lanes, int Spans, bool Wide, class F>
 __global__ void __launch_bounds__(kTokenThreads, 2) add_listed(F f, DeviceRows kv, TokenSumsShape shape, float* partial) {
   using Walk = TokenWalk<T, Lanes, Spans, Wide>;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kTokenThreads, 2) add_listed(F f, DeviceRows k
   }
 }
 
-// The partial sums, in the current Frame; `chunks` = ceil(longest / kTokenChunk), at least 1, `longest` of the lists.
+// In the current Frame; `chunks` = ceil(longest list / kTokenChunk), at least 1.
 template <class F>
 float* launch_listed_sums(const char* name, CudaContext& cuda, const DeviceRows& kv, ElementType type, bool values, int chunks,
                           const F& f) {

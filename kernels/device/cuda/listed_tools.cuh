@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Number of tokens in a row's list: entries before the first -1.
+// Entries before the first -1.
 __device__ __forceinline__ std::int32_t listed_count(const DeviceList& list, int row) {
   const std::int32_t* const index = list.index + list.first[row];
   return count_first(list.entries(row), [&](std::int32_t i) { return index[i] >= 0; });
@@ -16,7 +16,7 @@ __device__ __forceinline__ T* listed_at(const DeviceList& list, int row, std::in
   return static_cast<T*>(list.data) + list.rows.slot(row, list.index[list.first[row] + i]) * list.rows.head_dim;
 }
 
-// StoredType::kFp16, as kernels/storage/cast does it: NaN becomes 0, values out of range the largest number.
+// As kernels/storage/cast: NaN becomes 0, values are clamped.
 __device__ __forceinline__ std::uint16_t half_bits(float x) {
   return x == x ? from_float<f16>(fminf(fmaxf(x, -65504.0F), 65504.0F)).bits : std::uint16_t{0};
 }

@@ -99,7 +99,7 @@ void synchronize(CudaStream stream) { check(cudaStreamSynchronize(stream), "wait
 
 void allow_shared(const void* kernel, std::size_t bytes) {
   static std::mutex mutex;
-  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // a kernel has a limit on each GPU
+  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // per GPU
   int gpu = 0;
   check(cudaGetDevice(&gpu), "asking which GPU is in use");
   const std::lock_guard lock(mutex);

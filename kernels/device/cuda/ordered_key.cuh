@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// Unsigned numbers in the order of floats: the larger float has the larger key, -0 equals 0, NaN counts as -infinity. No float has
-// key 0 or the largest one.
+// In the order of floats; -0 equals 0, NaN is -infinity. No float has key 0 or the largest.
 __device__ __forceinline__ std::uint32_t ordered_key(float x) {
   const std::uint32_t bits = __float_as_uint(x == x ? x + 0.0F : -INFINITY);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;

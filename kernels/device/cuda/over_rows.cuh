@@ -4,10 +4,10 @@
 
 namespace kvlab {
 
-// Kernels over the elements of ragged rows: block b works on chunk b % chunks of row b / chunks, and leaves where the row is shorter.
+// Elements of ragged rows: block b has chunk b % chunks of row b / chunks.
 constexpr int kOverRowsThreads = 256, kOverRowsEach = 4, kOverRowsChunk = kOverRowsThreads * kOverRowsEach;
 
-// f.count(row) elements of each row: f(row, i) for each of them, in no order.
+// f(row, i) for i < f.count(row), in no order.
 template <class F>
 __global__ void __launch_bounds__(kOverRowsThreads) over_rows(F f, int chunks) {
   const int row = blockIdx.x / chunks;
@@ -32,7 +32,7 @@ struct CopyElements {
   __device__ void operator()(int, std::int64_t i) const { to[i] = from[i]; }
 };
 
-// From device memory to device memory.
+// Within device memory.
 template <class T>
 void copy_elements(const char* name, CudaContext& cuda, const T* from, T* to, std::int64_t n) {
   launch_over_rows(name, cuda, 1, n, CopyElements<T>{from, to, n});

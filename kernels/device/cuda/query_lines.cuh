@@ -4,11 +4,10 @@
 
 namespace kvlab {
 
-// Softmax lines taken one by one: a block finds a line's largest logit and its sum of exponentials, later kernels compute probabilities
-// from them anew, so that nothing as long as a line is kept.
+// Later kernels recompute probabilities from the largest logit and the sum of exponentials, so no line is stored.
 
-// top = largest logit(i) of i < n, sum of exp(logit(i) - top). A whole warp calls logit and gets the same value in all its lanes. `shared`
-// [33] is scratch; all threads call it. Without logits: -infinity and 0.
+// top = largest logit(i) of i < n, sum of exp(logit(i) - top); -infinity and 0 if n is 0. A whole warp calls logit. `shared` [33] is
+// scratch; all threads call it.
 struct Softmax {
   float top, sum;
 };
@@ -26,7 +25,7 @@ __device__ __forceinline__ Softmax block_softmax(std::int64_t n, float* shared, 
   return {most, block_sum(mine, shared)};
 }
 
-// A query of one head over the tokens of a row that it sees: those at positions up to its own.
+// A query head; it sees positions up to its own.
 struct QueryLine {
   const float* query;
   std::int32_t row, position;
@@ -35,7 +34,7 @@ struct LineStats {
   float top, sum;
   std::int32_t visible;
 };
-// Rows of tokens: all of a row, or those listed, ascending.
+// All tokens, or those listed, ascending.
 struct LineRows {
   DeviceRows kv;
   const std::int64_t* first;  // of the lists

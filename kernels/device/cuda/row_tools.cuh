@@ -7,15 +7,14 @@ namespace kvlab {
 
 constexpr int kRowThreads = 256;
 
-// Grid of one block per item.
 inline LaunchShape block_each(std::int64_t items) { return {dim3(static_cast<unsigned>(items)), dim3(kRowThreads)}; }
-// Grid of one warp per item: item = warp_item().
+// One warp per item: warp_item().
 inline LaunchShape warp_each(std::int64_t items) {
   return {dim3(static_cast<unsigned>(ceil_div(items, kRowThreads / kWarpSize))), dim3(kRowThreads)};
 }
 __device__ __forceinline__ std::int64_t warp_item() { return std::int64_t{blockIdx.x} * (kRowThreads / kWarpSize) + warp_index(); }
 
-// The sum of products, the same in all lanes; all lanes call it.
+// The same in all lanes, which all call it.
 template <class T, class U>
 __device__ __forceinline__ float warp_dot(const T* x, const U* y, int n) {
   float sum = 0;
@@ -32,7 +31,7 @@ __device__ __forceinline__ T* value_at(const DeviceRows& kv, int row, std::int32
   return static_cast<T*>(kv.v) + kv.slot(row, token) * kv.head_dim;
 }
 
-// Number of leading values among 0, 1, ..., n - 1 for which `holds` is true; it is true for none after the first false one.
+// Leading values in [0, n) for which the monotone `holds` is true.
 template <class Holds>
 __device__ __forceinline__ std::int32_t count_first(std::int32_t n, Holds&& holds) {
   std::int32_t low = 0, high = n;
@@ -45,7 +44,7 @@ __device__ __forceinline__ std::int32_t count_first(std::int32_t n, Holds&& hold
   }
   return low;
 }
-// Numbers below `value` among n that ascend, and whether it is one of them.
+// Numbers below `value` in an ascending array.
 __device__ __forceinline__ std::int32_t count_below(const std::int32_t* ascending, std::int32_t n, std::int32_t value) {
   return count_first(n, [&](std::int32_t i) { return ascending[i] < value; });
 }
@@ -53,7 +52,7 @@ __device__ __forceinline__ bool is_among(const std::int32_t* ascending, std::int
   const std::int32_t at = count_below(ascending, n, value);
   return at < n && ascending[at] == value;
 }
-// Tokens of the row at positions below `position`; positions ascend along a row.
+// Positions ascend along a row.
 __device__ __forceinline__ std::int32_t tokens_below(const DeviceRows& kv, int row, std::int32_t position) {
   return count_first(kv.len[row], [&](std::int32_t i) { return kv.position[kv.slot(row, i)] < position; });
 }

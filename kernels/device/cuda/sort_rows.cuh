@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Bitonic sort (Batcher 1968) of rows of `width` keys each, a power of two; descending. Rows are padded with 0.
+// Bitonic sort (Batcher 1968), descending, of rows of `width` keys, a power of two; padded with 0.
 constexpr int kSortThreads = 512, kSortBytes = 32 * 1024;
 
 template <class Key>
@@ -17,7 +17,7 @@ __device__ __forceinline__ void order_pair(Key& a, Key& b, bool descending) {
   a = b, b = c;
 }
 
-// Steps of the sort inside tiles: of the merges to runs of `run_begin` .. `run_end`, those with a distance below the tile's size.
+// Merges to runs of `run_begin` .. `run_end`, inside tiles.
 template <class Key>
 __global__ void __launch_bounds__(kSortThreads)
     sort_tiles(Key* keys, int tile, std::int64_t width, std::int64_t run_begin, std::int64_t run_end) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int i = threadIdx.x; i < tile; i += kSortThreads) mine[i] = shared[i];
 }
 
-// One step of the merge to runs of `run`, over a distance of at least a tile.
+// A merge step over at least a tile.
 template <class Key>
 __global__ void __launch_bounds__(kSortThreads)
     sort_step(Key* keys, std::int64_t pairs, std::int64_t width, std::int64_t run, std::int64_t distance) {
@@ -65,7 +65,7 @@ void sort_rows(const char* name, CudaContext& cuda, Key* keys, std::int64_t rows
   }
 }
 
-// The least power of two that is not below n, at least 2.
+// The least power of two >= max(n, 2).
 constexpr std::int64_t sort_width(std::int64_t n) {
   std::int64_t width = 2;
   while (width < n) width *= 2;

@@ -6,14 +6,14 @@ namespace kvlab {
 
 constexpr int kMostEigenDim = 512;
 
-// Pair k of round `round` of a tournament of n players, n even: every two meet once in n - 1 rounds.
+// n players (even) all meet in n - 1 rounds.
 __device__ __forceinline__ int2 tournament_pair(int n, int round, int k) {
   const auto player = [&](int seat) { return seat == 0 ? 0 : 1 + (seat - 1 + round) % (n - 1); };
   const int x = player(k), y = player(n - 1 - k);
   return {x < y ? x : y, x < y ? y : x};
 }
 
-// A block's rotations of one round: pair k by cosine[k] and sine[k]. All threads call the functions, with barriers in between.
+// Pair k by cosine[k] and sine[k]. All threads call, with barriers in between.
 struct JacobiRound {
   int d, players, round;
   double *cosine, *sine;  // [players / 2]
@@ -21,7 +21,7 @@ struct JacobiRound {
   __device__ __forceinline__ int2 pair(int k) const { return tournament_pair(players, round, k); }
   __device__ __forceinline__ double& at(double* m, int i, int j) const { return m[std::int64_t{i} * d + j]; }
 
-  // Rotations that make the pairs' elements of the matrix zero.
+  // Rotations that zero the pairs' elements.
   __device__ __forceinline__ void choose(double* matrix) const {
     for (int k = threadIdx.x; k < players / 2; k += blockDim.x) {
       const int2 p = pair(k);
@@ -56,9 +56,8 @@ struct JacobiRound {
   }
 };
 
-// Eigenvalues and eigenvectors of a symmetric matrix [d, d], d <= kMostEigenDim, by one block: cyclic Jacobi rotations (Golub and Van Loan,
-// section 8.5), d / 2 that do not meet at a time. The matrix becomes diagonal; column j of `vectors` belongs to its j-th number.
-// `shared` [2 * kMostEigenDim + 33] is scratch; all threads call it.
+// Symmetric [d, d], d <= kMostEigenDim, by one block: cyclic Jacobi rotations (Golub and Van Loan, section 8.5). The matrix becomes
+// diagonal; column j of `vectors` belongs to element j. `shared` [2 * kMostEigenDim + 33] is scratch; all threads call it.
 __device__ __forceinline__ void block_symmetric_eigen(double* matrix, double* vectors, int d, double* shared) {
   constexpr int kMostSweeps = 30;
   const int players = d + d % 2, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);

@@ -4,9 +4,8 @@
 
 namespace kvlab {
 
-// z [kTileSide, kTileSide] += A [kTileSide, depth] times the transpose of B [kTileSide, depth], in fp32 by plain multiply-adds, of a block
-// of kTileThreads. Thread t has rows t / 16 * 4 and on, columns t % 16 * 4 and on. a(row, k) and b(row, k) give elements; neighbouring
-// threads ask for neighbouring k, or with AcrossRows for neighbouring rows. `shared` [kTileFloats / 4] is scratch; all threads call it.
+// z [kTileSide, kTileSide] += A [kTileSide, depth] B^T in fp32 by kTileThreads. Thread t has rows from t / 16 * 4 and columns from t % 16
+// * 4. Neighbouring threads have neighbouring k, or rows with AcrossRows. `shared` [kTileFloats / 4] is scratch; all threads call it.
 constexpr int kTileSide = 64, kTileThreads = 256, kTileDepth = 32, kTileStride = kTileSide + 4, kTileFloats = 2 * kTileDepth * kTileStride;
 
 template <bool AcrossRows, class A, class B>
@@ -14,7 +13,7 @@ __device__ __forceinline__ void add_tile_product(float (&z)[4][4], int depth, fl
   float *const of_a = reinterpret_cast<float*>(shared), *const of_b = of_a + kTileDepth * kTileStride;
   const int row0 = static_cast<int>(threadIdx.x) / 16 * 4, column0 = static_cast<int>(threadIdx.x) % 16 * 4;
   for (int k0 = 0; k0 < depth; k0 += kTileDepth) {
-    __syncthreads();  // the tile before has been read
+    __syncthreads();  // the previous tile has been read
 #pragma unroll 4
     for (int i = threadIdx.x; i < kTileSide * kTileDepth; i += kTileThreads) {
       const int row = AcrossRows ? i % kTileSide : i / kTileDepth, k = AcrossRows ? i / kTileSide : i % kTileDepth;

@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// A lane's way through the parts of a tile's tokens, dealt out in order: `lanes` lanes (a power of two) share a part, a token has
-// `per_token` of them, so a warp takes 32 / lanes parts at a time.
+// A lane's parts of a tile's tokens: `lanes` lanes (a power of two) share a part.
 struct TileWalk {
   int token, part, token_step, part_step, per_token;
   __device__ __forceinline__ TileWalk(int lanes, int parts_per_token) : per_token(parts_per_token) {

@@ -4,16 +4,16 @@
 
 namespace kvlab {
 
-// Per channel a reduction over runs of neighbouring tokens: a warp per run. F:
+// Reduces channels over runs of neighbouring tokens, a warp per run. F:
 //   kNumbers                       per channel
 //   units(row)                     runs of the row
 //   begin(row, u), end(row, u)     tokens of run u, at least one
-//   start(x)                       neutral numbers of a channel
-//   add(x, k), join(x, y)          takes in an element; the numbers of other tokens
-//   finish(row, u, channel, x, n)  n of the eight channels from `channel` on, x[number][channel]
+//   start(x)                       neutral numbers
+//   add(x, k), join(x, y)          takes in an element; other tokens' numbers
+//   finish(row, u, channel, x, n)  n of eight channels from `channel` on, x[number][channel]
 constexpr int kFoldWarps = kTokenThreads / kWarpSize;
 
-// Joins the groups' numbers of eight channels, and turns them to out[number][channel].
+// Eight channels, transposed to out[number][channel].
 template <int Lanes, class F>
 __device__ __forceinline__ void join_groups(const F& f, float (&x)[8][F::kNumbers], float (&out)[F::kNumbers][8]) {
 #pragma unroll
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kTokenThreads, 2) token_folds(F f, DeviceRows 
   }
 }
 
-// n numbers of eight to p; 16 bytes at a time where p allows.
+// 16 bytes at a time if aligned.
 __device__ __forceinline__ void store_up_to8(float* p, const float (&x)[8], int n) {
   if (n == 8 && reinterpret_cast<std::uintptr_t>(p) % 16 == 0) {
     store8(p, x);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_up_to8(float* p, const float (&x)[8], int 
     if (i < n) p[i] = x[i];
 }
 
-// `most`: units of the row that has most.
+// `most`: largest number of units of a row.
 template <class F>
 void launch_token_folds(const char* name, CudaContext& cuda, const DeviceRows& kv, ElementType type, std::int64_t most, const F& f) {
   const auto chunks = static_cast<int>(ceil_div(most, kFoldWarps));

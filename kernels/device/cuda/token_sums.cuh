@@ -5,11 +5,11 @@
 namespace kvlab {
 
 struct TokenSumsShape {
-  bool values = false;  // of V, not K
+  bool values = false;  // V, not K
   int chunks = 0;       // per row
 };
 
-// The row's vectors at the lane's channels, zeros beyond the last one.
+// Zeros beyond the last channel.
 template <int Lanes, int Spans, int Vectors, class F>
 __device__ __forceinline__ void load_row_vectors(const F& f, int row, int d, float (&y)[Spans][8][Vectors]) {
 #pragma unroll
@@ -26,12 +26,12 @@ __device__ __forceinline__ void load_row_vectors(const F& f, int row, int d, flo
   }
 }
 
-// Sums over the channels of each token's key or value. F:
-//   kSums, kVectors              how many sums per token, how many vectors per row that they need
+// Sums over the channels of each key or value. F:
+//   kSums, kVectors              sums per token, vectors per row
 //   begin(row), end(row)         tokens
 //   vector(row, v)               [head_dim] float, or null: zeros
 //   add(sums, x, y[kVectors])    takes in one channel
-//   finish(row, token, sums)     called once per token
+//   finish(row, token, sums)     once per token
 template <class T, int Lanes, int Spans, bool Wide, class F>
 __global__ void __launch_bounds__(kTokenThreads, 2) token_sums(F f, DeviceRows kv, TokenSumsShape shape) {
   using Walk = TokenWalk<T, Lanes, Spans, Wide>;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kTokenThreads, 2) token_sums(F f, DeviceRows k
                            });
 }
 
-// `longest`: of the rows' end - begin.
+// `longest`: largest end - begin.
 template <class F>
 void launch_token_sums(const char* name, CudaContext& cuda, const DeviceRows& kv, ElementType type, bool values, std::int64_t longest,
                        const F& f) {

@@ -8,13 +8,13 @@ namespace kvlab {
 
 constexpr int kTokenThreads = 256, kTokenChunk = 256, kTokensInFlight = 4, kMostTokenDim = 512;
 
-// Eight neighbouring elements as they are in memory, so that several loads are under way before the first is used.
+// Eight elements as stored, so that several loads are in flight.
 template <class T>
 struct Raw8 {
   uint4 part[sizeof(T) / 2];
 };
 
-// n elements at p, of eight; the rest 0. Wide: p is aligned to 16 bytes and n is at least 8 or at most 0.
+// n of eight elements; the rest 0. Wide: p is aligned to 16 bytes, n >= 8 or n <= 0.
 template <class T, bool Wide>
 __device__ __forceinline__ Raw8<T> load_raw8(const T* p, int n) {
   constexpr int kParts = sizeof(T) / 2;
@@ -50,7 +50,7 @@ __device__ __forceinline__ void unpack_raw8(const Raw8<T>& raw, float (&x)[8]) {
   }
 }
 
-// Places of one row's tokens in the pool, without a division per token.
+// Pool slots without a division per token.
 struct TokenPlaces {
   const std::int32_t* page;
   std::uint32_t page_tokens, inverse;
@@ -65,11 +65,10 @@ struct TokenPlaces {
   }
 };
 
-// Reads the keys or values of a row's tokens with a warp: groups of Lanes lanes take a token each, a lane eight of its channels (Spans
-// times), and every group has kTokensInFlight tokens under way at once.
+// A warp reads K or V: Lanes lanes per token, eight channels each (Spans times), kTokensInFlight tokens per group.
 template <class T, int Lanes, int Spans, bool Wide>
 struct TokenWalk {
-  static constexpr int kStep = kWarpSize / Lanes * kTokensInFlight;  // tokens of a warp that are under way
+  static constexpr int kStep = kWarpSize / Lanes * kTokensInFlight;  // tokens in flight per warp
 
   T* data;
   int d, lane, group;  // of the token's lanes, of the warp's groups
@@ -77,7 +76,7 @@ struct TokenWalk {
       : data(static_cast<T*>(values ? kv.v : kv.k)), d(kv.head_dim), lane(lane_index() % Lanes), group(lane_index() / Lanes) {}
 
   __device__ __forceinline__ int channel(int span) const { return (span * Lanes + lane) * 8; }
-  // The group's token t of the step that begins at `at`.
+  // Token t of the step at `at`.
   __device__ __forceinline__ std::int32_t token(std::int32_t at, int t) const { return at + t * (kWarpSize / Lanes) + group; }
   // Zeros if not valid.
   __device__ __forceinline__ void load(std::int64_t slot, bool valid, Raw8<T> (&raw)[Spans]) const {
@@ -85,9 +84,8 @@ struct TokenWalk {
     for (int s = 0; s < Spans; ++s) raw[s] = load_raw8<T, Wide>(data + slot * d + channel(s), valid ? d - channel(s) : 0);
   }
 
-  // Calls take(token, x) for the warp's tokens, which are the kStep from `at` on of every `stride` before `end`; slot(token) is a token's
-  // place in the pool. Lanes whose step reaches beyond `end` call it, too, with a token that is not below `end` and zeros
-  // or, without Zeros, the last one's numbers.
+  // Calls take(token, x) for the warp's tokens: kStep from `at` on of every `stride` before `end`; slot(token) is the pool slot. Lanes
+  // beyond `end` pass a token >= end and zeros or, without Zeros, the last token's numbers.
   template <bool Zeros, class Slot, class Take>
   __device__ __forceinline__ void run(std::int32_t at, std::int32_t end, std::int32_t stride, const Slot& slot, const Take& take) const {
     for (; at < end; at += stride) {
@@ -108,7 +106,6 @@ struct TokenWalk {
   }
 };
 
-// Sum over the lanes that share a token.
 template <int Lanes>
 __device__ __forceinline__ float sum_of_lanes(float x) {
 #pragma unroll
@@ -116,7 +113,6 @@ __device__ __forceinline__ float sum_of_lanes(float x) {
   return x;
 }
 
-// Sum over the groups of lanes.
 template <int Lanes>
 __device__ __forceinline__ float sum_of_groups(float x) {
 #pragma unroll
@@ -124,7 +120,7 @@ __device__ __forceinline__ float sum_of_groups(float x) {
   return x;
 }
 
-// Calls f(lanes, spans, wide), std::integral_constants, for the rows' vectors; throws CudaError beyond kMostTokenDim.
+// f(lanes, spans, wide), std::integral_constants; throws CudaError beyond kMostTokenDim.
 template <class F>
 void for_token_lanes(const char* name, const DeviceRows& kv, F&& f) {
   const int d = kv.head_dim;

@@ -11,8 +11,8 @@
 
 namespace kvlab {
 
-// Copies several CPU arrays in one transfer, into the current Frame: auto [a, b] = upload_all(cuda, std::span(x, n), std::span(y, m)).
-// A null array stays null.
+// Copies several CPU arrays at once into the current Frame: auto [a, b] = upload_all(cuda, std::span(x, n), std::span(y, m)). Null stays
+// null.
 template <class... T>
 std::tuple<const T*...> upload_all(CudaContext& cuda, std::span<const T>... arrays) {
   constexpr std::size_t kAlign = 16;
@@ -24,7 +24,9 @@ std::tuple<const T*...> upload_all(CudaContext& cuda, std::span<const T>... arra
     if (array.data() == nullptr) return nullptr;
     const std::size_t mine = at;
     at += room(array.size_bytes());
-    if (!array.empty()) std::memcpy(host.data() + mine, array.data(), array.size_bytes());
+    without_padding(array.data(), static_cast<std::int64_t>(array.size()), [&](const U* bytes) {
+      if (!array.empty()) std::memcpy(host.data() + mine, bytes, array.size_bytes());
+    });
     return reinterpret_cast<const U*>(device + mine);
   };
   const std::tuple<const T*...> places{place(arrays)...};  // braces: in this order
@@ -32,7 +34,7 @@ std::tuple<const T*...> upload_all(CudaContext& cuda, std::span<const T>... arra
   return places;
 }
 
-// A CPU array that may be null.
+// `data` may be null.
 template <class T>
 std::span<const T> host_array(const T* data, std::int64_t n) {
   return {data, data == nullptr ? 0 : static_cast<std::size_t>(n)};

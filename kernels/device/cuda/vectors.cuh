@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Eight neighbouring elements in accesses of 16 bytes; p is aligned to 16.
+// p is aligned to 16 bytes.
 template <class T>
 __device__ __forceinline__ void load8(const T* p, float (&x)[8]) {
   if constexpr (sizeof(T) == 2) {
@@ -27,13 +27,13 @@ __device__ __forceinline__ void store8(T* p, const float (&x)[8]) {
   }
 }
 
-// As they come back from memory.
+// Rounds as a store and load would.
 template <class T>
 __device__ __forceinline__ void round8(float (&x)[8]) {
   if constexpr (sizeof(T) == 2) unpack8<T>(pack8<T>(x), x);
 }
 
-// True if the arrays (null ones aside) may be read 16 bytes at a time.
+// Null arrays are ignored.
 inline bool aligned16(std::initializer_list<const void*> arrays) {
   std::uintptr_t bits = 0;
   for (const void* p : arrays) bits |= reinterpret_cast<std::uintptr_t>(p);

@@ -23,7 +23,7 @@ namespace kvlab::emulated {
 DeviceAccess::DeviceAccess() {}
 DeviceAccess::~DeviceAccess() {}
 
-// Has the exact size, so that the address sanitizer sees a kernel's accesses outside of it.
+// Exact size, for the address sanitizer.
 void* take_device_memory(std::int64_t bytes) {
   void* p = nullptr;
   if (posix_memalign(&p, 256, static_cast<std::size_t>(bytes)) != 0) return nullptr;
@@ -31,10 +31,11 @@ void* take_device_memory(std::int64_t bytes) {
   return p;
 }
 std::int64_t give_device_memory(void* p) noexcept {
-  const auto bytes = static_cast<std::int64_t>(malloc_usable_size(p));  // the exact size under this sanitizer
+  const auto bytes = static_cast<std::int64_t>(malloc_usable_size(p));  // exact under this sanitizer
   std::free(p);
   return bytes;
 }
+std::vector<std::span<unsigned char>> device_memory_in_use() { return {}; }
 void* take_pinned_memory(std::int64_t bytes) { return take_device_memory(bytes); }
 std::int64_t give_pinned_memory(void* p) noexcept { return give_device_memory(p); }
 void expect_on_gpu(const void*, const char*) {}
@@ -45,11 +46,11 @@ void expect_no_host_pointer(const void*, std::size_t, const char*) {}
 
 namespace {
 
-// Guards around each allocation: a kernel's writes outside of it are noticed when it is freed.
+// Checked when the allocation is freed.
 constexpr std::size_t kGuard = 256;
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr std::size_t kAddresses = std::size_t{1} << 36;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;  // closing and opening a few large pages costs microseconds
+constexpr std::size_t kHugePage = std::size_t{2} << 20;  // few large pages: changing protection is fast
 
 [[noreturn]] void end(const char* text) {
   static_cast<void>(write(STDERR_FILENO, text, std::strlen(text)));
@@ -59,9 +60,9 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;  // closing and opening 
 struct Heap {
   std::mutex mutex;
   unsigned char* begin = nullptr;                   // of the addresses
-  std::size_t top = 0;                              // bytes from begin that have been in use
+  std::size_t top = 0;                              // bytes from begin ever used
   int accesses = 0;                                 // in progress
-  std::map<std::size_t, std::size_t> given, spare;  // key: offset from begin; bytes asked for; bytes between allocations
+  std::map<std::size_t, std::size_t> given, spare;  // offset from begin -> bytes requested; free bytes
 
   Heap();
   void allow(int protection) const {
@@ -98,7 +99,7 @@ Heap::Heap() {
   sigaction(SIGSEGV, &ours, &before_us);
 }
 
-// The first place that is large enough.
+// First fit.
 std::size_t Heap::find(std::size_t bytes) {
   for (auto s = spare.begin(); s != spare.end(); ++s) {
     if (s->second < bytes) continue;
@@ -145,7 +146,6 @@ bool is_pinned(std::uintptr_t at) {
   return next != pinned().given.begin() && at < std::prev(next)->first + std::prev(next)->second;
 }
 
-// True if there is memory at this address.
 bool is_mapped(std::uintptr_t at) {
   unsigned char there = 0;
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -178,9 +178,17 @@ void* take_device_memory(std::int64_t bytes) {
   const DeviceAccess access;
   unsigned char* p = h.begin + at;
   std::memset(p, kGuardByte, kGuard);
-  std::memset(p + kGuard, 0xFF, n);  // NaN: reading what was never written shows
+  std::memset(p + kGuard, 0xFF, n);  // NaN
   std::memset(p + kGuard + n, kGuardByte, whole - kGuard - n);
   return p + kGuard;
+}
+
+std::vector<std::span<unsigned char>> device_memory_in_use() {
+  Heap& h = heap();
+  const std::lock_guard lock(h.mutex);
+  std::vector<std::span<unsigned char>> all;
+  for (const auto& [at, bytes] : h.given) all.emplace_back(h.begin + at + kGuard, bytes);
+  return all;
 }
 
 std::int64_t give_device_memory(void* p) noexcept {
@@ -225,7 +233,7 @@ void expect_on_host(const void* p, const char* what) {
 }
 
 void expect_no_host_pointer(const void* argument, std::size_t bytes, const char* kernel) {
-  constexpr std::uintptr_t kLowest = std::uintptr_t{1} << 44, kHighest = std::uintptr_t{1} << 47;  // where Linux maps programs and heaps
+  constexpr std::uintptr_t kLowest = std::uintptr_t{1} << 44, kHighest = std::uintptr_t{1} << 47;  // Linux maps programs and heaps here
   for (std::size_t at = 0; at + sizeof(std::uintptr_t) <= bytes; at += sizeof(std::uintptr_t)) {
     std::uintptr_t word = 0;
     std::memcpy(&word, static_cast<const std::byte*>(argument) + at, sizeof word);

@@ -2,13 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
-// The emulated GPU's memory: separate addresses that CPU code can read and write only within a DeviceAccess. Otherwise an access ends the
-// program, as with a real GPU, and stderr says why. In a sanitized build device memory comes from the sanitizer's allocator and CPU code
-// can access it.
+// The emulated GPU's memory. CPU accesses outside of a DeviceAccess end the program with a message, except in sanitized builds.
 namespace kvlab::emulated {
 
-// Scope of work done by the GPU itself: a kernel, a copy. May be nested.
+// Scope of GPU work (kernel, copy). May be nested.
 class DeviceAccess {
  public:
   DeviceAccess();
@@ -17,19 +17,22 @@ class DeviceAccess {
   DeviceAccess& operator=(const DeviceAccess&) = delete;
 };
 
-// Allocates `bytes` bytes at a multiple of 256, filled with NaN; null if no addresses are left.
+// Aligned to 256, filled with NaN; null if out of addresses.
 void* take_device_memory(std::int64_t bytes);
-// Frees them and returns their size. Ends the program if memory right before or after them was written.
+// Returns the size. Ends the program if a guard was overwritten.
 std::int64_t give_device_memory(void* p) noexcept;
+
+// By address; readable within a DeviceAccess. Empty in sanitized builds.
+std::vector<std::span<unsigned char>> device_memory_in_use();
 
 // CPU memory that kernels may use.
 void* take_pinned_memory(std::int64_t bytes);
-std::int64_t give_pinned_memory(void* p) noexcept;  // returns their size
+std::int64_t give_pinned_memory(void* p) noexcept;  // returns the size
 
-// Throw CudaError if a kernel or a copy cannot use p there; `what` begins the message.
+// Throw CudaError if a kernel or copy cannot use p; `what` begins the message.
 void expect_on_gpu(const void* p, const char* what);   // device or pinned memory
 void expect_on_host(const void* p, const char* what);  // any but device memory
-// Throws CudaError if a word of a kernel's argument is an address of unpinned CPU memory.
+// Throws CudaError if the argument holds an address of unpinned CPU memory.
 void expect_no_host_pointer(const void* argument, std::size_t bytes, const char* kernel);
 
 }  // namespace kvlab::emulated

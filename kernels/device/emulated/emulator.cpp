@@ -26,11 +26,11 @@ namespace kvlab::emulated {
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
-constexpr std::size_t kStackStride = kStackBytes + 33 * 64;  // the same places of two stacks are in different sets of a cache
+constexpr std::size_t kStackStride = kStackBytes + 33 * 64;  // avoids cache conflicts between stacks
 constexpr unsigned kWarp = 32;
 constexpr std::size_t kSharedAlign = 1024;
 constexpr int kNamedBarriers = 16;
-constexpr std::size_t kMostShared = 232448;  // an H100's
+constexpr std::size_t kMostShared = 232448;  // H100
 constexpr unsigned kMostGridX = 0x7FFFFFFF;
 
 struct Copy {
@@ -43,7 +43,7 @@ struct Fiber {
   ucontext_t context{};
   Dim3 thread;
   bool done = false;
-  bool waiting = false;  // for a barrier or for lanes of its warp
+  bool waiting = false;  // for a barrier or lanes of its warp
   const char* what = "";
   const void* in = nullptr;
   void* out = nullptr;
@@ -78,13 +78,13 @@ struct Machine {
   std::vector<Fiber> fibers;
   std::vector<std::size_t> order;
   struct Warp {
-    unsigned arrived = 0, done = 0;  // lanes that wait at a warp-wide instruction; that have ended
+    unsigned arrived = 0, done = 0;  // lanes waiting at a warp-wide instruction; ended
   };
   std::vector<Warp> warps;
   Stacks stacks;
   ucontext_t scheduler{};
   std::size_t running = 0;
-  std::vector<std::byte> shared;  // with room to begin on a multiple of kSharedAlign
+  std::vector<std::byte> shared;  // padded for alignment to kSharedAlign
   const std::function<void()>* body = nullptr;
   int counted = 0;
   std::string failure;
@@ -104,9 +104,8 @@ thread_local unsigned most_grid_yz = kMostGridYZ;
 
 Fiber& self() { return machine.fibers[machine.running]; }
 
-// A fiber is started by swapcontext, which also saves the signal mask, two system calls; afterwards _setjmp and _longjmp switch without
-// them. The address sanitizer has to be told of every switch and takes _longjmp for the end of the frames it leaves: there swapcontext does
-// all.
+// swapcontext starts a fiber, _setjmp and _longjmp switch without system calls. The address sanitizer takes _longjmp for the end of frames:
+// there swapcontext does all.
 #if defined(KVLAB_SANITIZED)
 
 void leave_fiber(bool for_good) {
@@ -163,7 +162,7 @@ void wait_for(const char* what) {
   leave_fiber(false);
 }
 
-// Fibers that have ended can begin anew, which saves the system calls of making them. The address sanitizer's cannot.
+// Reuse saves system calls; not under the address sanitizer.
 bool can_go_on([[maybe_unused]] unsigned n) {
 #if defined(KVLAB_SANITIZED)
   return false;
@@ -204,7 +203,7 @@ void put_in_order(std::vector<std::size_t>& order, std::size_t n, std::mt19937& 
 
 void order_fibers(std::mt19937& random) { put_in_order(machine.order, machine.fibers.size(), random); }
 
-// Lets the block's barrier go if all threads that still run wait there.
+// Releases the barrier if all running threads wait there.
 void release_block() {
   int count = 0;
   for (const Fiber& f : machine.fibers) {
@@ -227,7 +226,7 @@ std::string stuck() {
   return text;
 }
 
-// Runs a fiber up to where it waits; returns whether it has ended.
+// Runs a fiber until it waits; returns whether it has ended.
 bool advance(std::size_t i) {
   enter_fiber(i);
   if (!machine.failure.empty()) throw CudaError(machine.failure);
@@ -236,7 +235,7 @@ bool advance(std::size_t i) {
   return f.done;
 }
 
-// Runs a warp until its threads have ended or wait for other warps; returns how many have ended.
+// Runs a warp until its threads have ended or wait for other warps; returns the number ended.
 std::size_t run_warp(std::size_t warp) {
   const std::size_t first = warp * kWarp, lanes = std::min<std::size_t>(kWarp, machine.fibers.size() - first);
   std::size_t done = 0;
@@ -330,7 +329,7 @@ void warp_instruction(const char* name, unsigned mask, const void* in, void* out
   Fiber& me = self();
   me.what = name, me.in = in, me.out = out, me.mask = mask;
   Machine::Warp& warp = machine.warps[machine.running / kWarp];
-  // Lanes that have left count as arrived at a barrier, which does no work.
+  // Ended lanes count as arrived at a barrier.
   const unsigned left = work == nullptr ? warp.done : 0;
   warp.arrived |= own;
   if ((mask & ~(warp.arrived | left)) != 0) return wait_for(name);

@@ -8,7 +8,7 @@
 
 namespace kvlab::emulated {
 
-// Padding has arbitrary contents, so the check needs a compiler that can clear it.
+// Needs a compiler that can clear padding.
 template <class P>
 void expect_device_argument(const char* name, P argument) {
 #if __has_builtin(__builtin_clear_padding)
@@ -19,8 +19,7 @@ void expect_device_argument(const char* name, P argument) {
 #endif
 }
 
-// Runs a kernel, or records it with these arguments while a graph is being recorded. Throws CudaError for an argument that holds an address
-// of unpinned CPU memory.
+// Runs or records a kernel. Throws CudaError for arguments with an address of unpinned CPU memory.
 template <class... P>
 void launch(const char* name, Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*kernel)(P...), std::tuple<P...> args) {
   std::apply([&](const P&... p) { (expect_device_argument(name, p), ...); }, args);

@@ -14,7 +14,7 @@ int num_gpus() { return 1; }
 std::string why_no_gpu() { return ""; }
 void use_gpu(int) {}
 
-// The shape of an H100, with few multiprocessors: grids that are sized by them stay small.
+// An H100 with few multiprocessors: small grids.
 GpuInfo gpu_info(int) { return {"emulated", "none", 4, 90, std::int64_t{1} << 34, 50 << 20, 232448, 1, 1}; }
 
 namespace emulated {

@@ -21,7 +21,7 @@ struct LateCopy {
 
 std::mutex mutex;
 std::map<CudaStream, std::vector<LateCopy>> late;
-std::uintptr_t streams = 0;  // made so far
+std::uintptr_t streams = 0;
 
 thread_local bool is_recording = false;
 thread_local std::vector<Work> recorded;
@@ -57,7 +57,7 @@ void refuse_in_graph(const char* what) {
   if (is_recording) throw CudaError(std::string(what) + " while a graph is recorded");
 }
 
-// Only told apart, never followed.
+// Compared, never dereferenced.
 CudaStream new_stream() {
   const std::lock_guard lock(mutex);
   return reinterpret_cast<CudaStream>(++streams);  // NOLINT(performance-no-int-to-ptr)

@@ -6,15 +6,15 @@
 
 #include "kernels/device/cuda/memory.h"
 
-// Streams of the emulated GPU: enqueued work runs at once, but copies to CPU memory arrive when the stream is waited for.
+// Work runs at once, but copies to CPU memory arrive when the stream is waited for.
 namespace kvlab::emulated {
 
 using Work = std::function<void()>;
 
-// Runs `work`, or records it with its current arguments if this thread records a graph.
+// Runs `work`, or records it if this thread records a graph.
 void enqueue(Work work);
 
-// While it lives, work enqueued on this thread is recorded instead of run.
+// Records work enqueued on this thread during its lifetime.
 class Recording {
  public:
   Recording();
@@ -24,12 +24,12 @@ class Recording {
   [[nodiscard]] std::vector<Work> take();
 };
 
-// Throws CudaError while a graph is being recorded: a graph cannot contain `what`.
+// Throws CudaError while a graph is recorded.
 void refuse_in_graph(const char* what);
 
 CudaStream new_stream();
 void end_stream(CudaStream stream);
-// The destination holds NaN until the copy arrives.
+// The destination is NaN until the copy arrives.
 void copy_late(void* to, const void* from, std::int64_t bytes, CudaStream stream);
 void arrive(CudaStream stream);
 void arrive_all();

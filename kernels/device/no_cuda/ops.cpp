@@ -1,4 +1,4 @@
-// Operations of a model in a program built without CUDA. Those of KV policies have the same line beside call().
+// For models; KV policies' operations use KVLAB_WITHOUT_CUDA.
 #include "kernels/ops.h"
 
 #include "kernels/attention/append_kv/append_kv_cuda.h"

@@ -20,14 +20,4 @@ OpCall call(const NearestKept&);
 void run_cpu(const NearestKept&);
 void run_cuda(const NearestKept&, CudaContext&);
 
-// The same by position: the kept token nearest in the sequence, the earlier one of two.
-struct NearestAnchor {
-  PartedRows rows;
-  std::int32_t* target = nullptr;  // out
-};
-// Positions and lists are read, targets written.
-OpCall call(const NearestAnchor&);
-void run_cpu(const NearestAnchor&);
-void run_cuda(const NearestAnchor&, CudaContext&);
-
 }  // namespace kvlab

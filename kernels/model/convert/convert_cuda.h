@@ -5,13 +5,12 @@
 
 namespace kvlab {
 
-// Rows of numbers in another type, rounded to nearest even. Device memory; `out` is not `in` unless the types are equally wide and the
-// strides the same.
+// Rounds to nearest even. Device memory; `out` may be `in` if element widths and strides are equal.
 struct DeviceConvert {
   const void* in = nullptr;  // [rows, width]
   void* out = nullptr;       // [rows, width]
   std::int64_t rows = 0, width = 0;
-  std::int64_t in_stride = 0, out_stride = 0;  // elements from row to row; 0: width
+  std::int64_t in_stride = 0, out_stride = 0;  // in elements; 0: width
   ElementType in_type = ElementType::kBf16, out_type = ElementType::kF32;
 };
 

@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kInFlight = 4;  // loads of a thread before its first store
 
-// Block (x, y) copies part x of row y (and of those gridDim.y further on): kThreads * kInFlight pieces.
+// Block (x, y): part x of rows y, y + gridDim.y ...
 template <class Piece>
 __global__ void __launch_bounds__(kThreads)
     embedding_rows(const std::int32_t* ids, const Piece* table, Piece* out, std::int64_t tokens, std::int64_t pieces) {

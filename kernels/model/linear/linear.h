@@ -4,11 +4,11 @@
 
 namespace kvlab {
 
-// out[m, n] = in[m, k] * weight[n, k]^T (+ bias): one dense layer on m tokens.
+// out[m, n] = in[m, k] * weight[n, k]^T (+ bias).
 struct LinearShape {
   std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t activation_bytes = 2;  // of one element of in and out
-  double weight_bits = 16;            // of one weight, with its share of the scales
+  std::int64_t activation_bytes = 2;  // per element of in and out
+  double weight_bits = 16;            // per weight, with its share of the scales
 };
 
 // Every operand crosses HBM once.
@@ -16,7 +16,6 @@ constexpr std::int64_t weight_bytes(const LinearShape& s) {
   return static_cast<std::int64_t>(static_cast<double>(s.n * s.k) * s.weight_bits / 8);
 }
 constexpr std::int64_t bytes(const LinearShape& s) { return s.m == 0 ? 0 : s.m * (s.k + s.n) * s.activation_bytes + weight_bytes(s); }
-// A multiply and an add per weight and token.
 constexpr std::int64_t flops(const LinearShape& s) { return 2 * s.m * s.n * s.k; }
 
 // y = x w^T (+ bias) in float32.
@@ -31,7 +30,7 @@ struct Linear {
 constexpr LinearShape shape(const Linear& a) { return {a.tokens, a.out_dim, a.in_dim, 4, 32}; }
 void run_cpu(const Linear& a);
 
-// Several layers of the same tokens, run together: parts[i].y = x parts[i].w^T (+ bias). Overlaps as for Linear.
+// Layers of the same tokens: parts[i].y = x parts[i].w^T (+ bias). Overlaps as for Linear.
 struct LinearPart {
   const float* w = nullptr;  // [out_dim, in_dim]
   float* y = nullptr;        // [tokens, out_dim]

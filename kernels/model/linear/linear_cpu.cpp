@@ -14,19 +14,17 @@ namespace {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr bool kManyRegisters = kPacket == 16;  // of AVX-512
-constexpr std::int64_t kFewTokens = 12;         // up to these, a lane has a channel
-constexpr std::int64_t kSomeTokens = 48;        // up to these, a lane has a token; above, a general matrix product
-constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // of a task, at most: of products, and rows of w
+constexpr bool kManyRegisters = kPacket == 16;                               // AVX-512
+constexpr std::int64_t kFewTokens = 12;                                      // up to these, a lane has a channel
+constexpr std::int64_t kSomeTokens = 48;                                     // up to these, a lane has a token; above, a matrix product
+constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // most per task
 
-// The weights of a task are read in several streams that begin far apart and continue for a while: a core fetches ahead of a stream that it
-// has followed for some lines, and one stream alone leaves most of the memory's bandwidth unused. Rows that are taken together are
-// therefore `stride` rows apart.
+// Weights are read in several streams, `stride` rows apart: one prefetched stream leaves most bandwidth unused.
 
 // Outputs begin, begin + stride ... of tokens [first, first + Tokens).
 template <int Rows, int Tokens>
 void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
-  constexpr bool kAsks = Tokens > 2;  // for the next row of each stream: with fewer, a core has time to fetch ahead by itself
+  constexpr bool kAsks = Tokens > 2;  // prefetches the next rows; with fewer tokens the hardware keeps up
   Packet sum[Rows * Tokens];
   for (Packet& one : sum) one = broadcast(0.0F);
   const float *const w = part.w + begin * a.in_dim, *const x = a.x + first * a.in_dim;
@@ -52,40 +50,37 @@ void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, 
   }
 }
 
-// `Tokens` tokens at a time, and the rest.
 template <int Rows, int Tokens>
 void dot_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
   for (; first + Tokens <= a.tokens; first += Tokens) dot_rows<Rows, Tokens>(a, part, begin, stride, first);
   if constexpr (Tokens > 1) dot_tokens<Rows, Tokens - 1>(a, part, begin, stride, first);
 }
 
-// Every weight comes from memory once: all tokens follow one another while a few rows of w are near.
+// Reads each weight once.
 void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end) {
-  constexpr int kTokens = 4, kTogether = kManyRegisters ? 4 : 3;  // their sums fill the machine's vector registers
+  constexpr int kTokens = 4, kTogether = kManyRegisters ? 4 : 3;  // sums fill the vector registers
   const std::int64_t stride = (end - begin) / kTogether;
   for (std::int64_t r = begin; r < begin + stride; ++r) dot_tokens<kTogether, kTokens>(a, part, r, stride, 0);
   for (std::int64_t r = begin + kTogether * stride; r < end; ++r) dot_tokens<1, kTokens>(a, part, r, 1, 0);
 }
 
-constexpr std::int64_t kPanel = dot_tiles::kWide * kPacket;              // tokens that are adjacent in memory
-constexpr std::int64_t kNearChannels = 4096 / kPanel / kLanes * kLanes;  // of a panel, that stay in the nearest cache while rows of w pass
+constexpr std::int64_t kPanel = dot_tiles::kWide * kPacket;              // tokens adjacent in memory
+constexpr std::int64_t kNearChannels = 4096 / kPanel / kLanes * kLanes;  // of a panel, for the L1 cache
 
-// Panels one after another, each [in_dim, lanes]; the lanes after the last token are 0.
+// Each [in_dim, lanes]; lanes after the last token are 0.
 struct Panels {
   explicit Panels(const LinearGroup& a) : tokens(a.tokens), in_dim(a.in_dim), x(Eigen::ArrayXf::Zero(in_dim * padded(tokens))) {
     for (std::int64_t t = 0; t < tokens; t += kPanel)
       transpose(a.x + t * in_dim, std::min(kPanel, tokens - t), in_dim, in_dim, x.data() + t * in_dim, lanes(t));
   }
   static std::int64_t padded(std::int64_t n) { return round_up(n, kPacket); }
-  // Lanes of the panel that begins with token t.
   [[nodiscard]] std::int64_t lanes(std::int64_t t) const { return std::min(kPanel, padded(tokens - t)); }
 
   std::int64_t tokens, in_dim;
-  Eigen::ArrayXf x;  // packets do not cross lines of a cache
+  Eigen::ArrayXf x;  // packets do not cross cache lines
 };
 
-// Channels [c, c + channels) of the panel that begins with token t, added to z [rows, lanes]. The first panel alone asks for the next rows
-// of w: the others find them near.
+// Adds channels [c, c + channels) to z [rows, lanes]. Only the first panel prefetches w.
 void add_panel(const Panels& p, std::int64_t t, std::int64_t c, std::int64_t channels, const float* w, std::int64_t rows, float* z) {
   using dot_tiles::kKeys;
   const std::int64_t lanes = p.lanes(t), stride = rows / kKeys;
@@ -122,11 +117,10 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
     for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] += part.bias[r];
 }
 
-// Size of each of `count` equal blocks of n, in whole vectors.
+// In whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return round_up(ceil_div(n, count), kLanes); }
 
-// Calls f(part, block of tokens, begin, end) for every block of tokens and every size_of(part) outputs of every part, in parallel. Blocks
-// of tokens are visited in order, as in all operations on activations: each core then finds in its cache what it wrote before.
+// Calls f(part, block of tokens, begin, end) in parallel for size_of(part) outputs each. Blocks go in order: a core finds its data cached.
 template <class Size, class F>
 void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;
@@ -146,8 +140,8 @@ void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size&
 void run_cpu(const LinearGroup& a) {
   if (a.tokens == 0) return;
   if (a.tokens > kSomeTokens) {
-    // An even number of equal blocks of tokens, or smaller ones of outputs where blocks of tokens would be small (each lays out the weights
-    // anew): two cores are done at the same time. The same on any machine, so that results do not depend on its cores.
+    // An even number of equal blocks of tokens, or of outputs if few tokens, so that two cores end together. Independent of the number of
+    // cores.
     const bool is_one = a.tokens <= 2 * kBlockTokens;
     const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * ceil_div(a.tokens, 2 * kBlockTokens));
     const auto outputs_of = [&](const LinearPart& p) {

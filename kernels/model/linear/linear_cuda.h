@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Linear on device memory, all arrays of `type`: y = x w^T (+ bias), sums in fp32, by cuBLASLt. f32 is computed as fp32, not tf32.
+// Linear on device memory, sums in fp32, by cuBLASLt. f32 is computed as fp32, not tf32.
 struct DeviceLinear {
   const void* x = nullptr;     // [tokens, in_dim]
   const void* w = nullptr;     // [out_dim, in_dim]
@@ -22,7 +22,7 @@ constexpr LinearShape shape(const DeviceLinear& a) {
 }
 void run_cuda(const DeviceLinear& a, CudaContext& cuda);
 
-// Projection on a low rank, one product for each row of a batch: y = x r. A step of 0 projects all rows by the same r.
+// y = x r for each row of a batch. r_step 0: the same r.
 struct DeviceProject {
   const void* x = nullptr;  // rows of [tokens, dim], row b at element b * x_step
   const void* r = nullptr;  // rows of [dim, rank], row b at element b * r_step
@@ -32,7 +32,7 @@ struct DeviceProject {
   ElementType type = ElementType::kBf16;
 };
 
-// Shape of one row's product; with r_step = 0 its bytes count r for each row, although r is read once.
+// For one row; with r_step = 0 bytes count r for each.
 constexpr LinearShape shape(const DeviceProject& a) {
   return {a.tokens, a.rank, a.dim, element_bytes(a.type), 8.0 * static_cast<double>(element_bytes(a.type))};
 }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMostThreads = 512;  // of a block that shares a row
-constexpr int kMostHeld = 4;       // vectors of 8 numbers per thread that stay in registers
+constexpr int kMostHeld = 4;       // 8-number vectors per thread in registers
 
 template <class T>
 struct RmsNormArgs {
@@ -20,12 +20,12 @@ struct RmsNormArgs {
   float epsilon;
 };
 
-// Up to Held vectors of 8 numbers of a row that one thread holds: vector h begins at column first + h * step.
+// Vector h begins at column first + h * step.
 template <class T, int Held, bool kResidual>
 struct RowPart {
   float x[Held][8];
 
-  // Reads all vectors before the first is written back, so that all loads are in flight together. Returns the sum of squares.
+  // Reads all before it writes. Returns the sum of squares.
   __device__ __forceinline__ float take(const RmsNormArgs<T>& a, std::int64_t row, std::int64_t first, std::int64_t step, bool any) {
     float r[Held][8];
 #pragma unroll
@@ -67,7 +67,7 @@ struct RowPart {
   }
 };
 
-// Lanes (a power of two up to 32) of a warp share a row: width <= Lanes * Held * 8.
+// Lanes (a power of two up to 32) share a row: width <= Lanes * Held * 8.
 template <class T, int Lanes, int Held, bool kResidual>
 __global__ void __launch_bounds__(kThreads) rmsnorm_narrow(RmsNormArgs<T> a) {
   const std::int64_t token = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / Lanes;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_narrow(RmsNormArgs<T> a) {
   part.give(a, row, first, Lanes * 8, any, rsqrtf(sum / static_cast<float>(a.width) + a.epsilon));
 }
 
-// One block per row; what does not fit into registers is read again (out of L2).
+// A block per row; numbers beyond the registers are read again.
 template <class T, int Held, bool kResidual>
 __global__ void __launch_bounds__(kMostThreads, 1) rmsnorm_wide(RmsNormArgs<T> a) {
   KVLAB_SHARED(float, shared, 33);

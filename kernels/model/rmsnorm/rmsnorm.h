@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// out[t, :] = (in[t, :] + residual[t, :]) normalised by its root mean square, times a weight; the sum is written back as
-// the next residual. in, residual, out [tokens, width].
+// (in + residual) over its root mean square, times weight; the sum is the next residual. All [tokens, width].
 struct RmsNormShape {
   std::int64_t tokens = 0, width = 0;
   std::int64_t activation_bytes = 2;
@@ -19,7 +18,7 @@ constexpr std::int64_t bytes(const RmsNormShape& s) {
 // square, sum, scale, weight; the residual adds one.
 constexpr std::int64_t flops(const RmsNormShape& s) { return (s.adds_residual ? 5 : 4) * s.tokens * s.width; }
 
-// float32; residual null: in alone is normalised, and nothing is written back.
+// float32; residual null: normalises `in`, writes nothing back.
 struct RmsNorm {
   const float* in = nullptr;      // [tokens, width]
   float* residual = nullptr;      // [tokens, width]

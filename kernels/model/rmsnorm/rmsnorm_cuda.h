@@ -6,10 +6,9 @@
 
 namespace kvlab {
 
-// RmsNorm on device memory, all arrays of `type`; sums in fp32. The residual is rounded to `type` before it is normalised, as engines
-// that keep it in that type do.
+// Device memory, sums in fp32. The residual is rounded to `type` before it is normalised.
 struct DeviceRmsNorm {
-  const void* in = nullptr;      // [tokens, width]; 16-byte accesses where arrays are so aligned and width % 8 == 0
+  const void* in = nullptr;      // [tokens, width]; vectorized if aligned to 16 bytes and width % 8 == 0
   void* residual = nullptr;      // [tokens, width]; may be null
   const void* weight = nullptr;  // [width]
   void* out = nullptr;           // [tokens, width]; may be `in`

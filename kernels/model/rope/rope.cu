@@ -7,7 +7,7 @@ namespace kvlab {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kHeads = 2;  // of one token that a thread turns with one load of cosines and sines
+constexpr int kHeads = 2;  // per thread, with the same cosines and sines
 
 template <class T>
 struct RopeArgs {
@@ -17,11 +17,10 @@ struct RopeArgs {
   const std::int32_t *position, *from_position;
   std::int64_t tokens, in_stride, out_stride;
   int heads, half;
-  float sign;            // -1: the inverse
-  int tokens_per_block;  // 1 or more
+  float sign;  // -1: the inverse
+  int tokens_per_block;
 };
 
-// The rotation of N neighbouring channels of a token.
 template <int N, class T>
 __device__ __forceinline__ void rotation(const RopeArgs<T>& a, std::int64_t token, int channel, float (&cos)[N], float (&sin)[N]) {
   const auto line = [&](const float* table, std::int64_t at, float(&x)[N]) {
@@ -48,7 +47,7 @@ __device__ __forceinline__ void rotation(const RopeArgs<T>& a, std::int64_t toke
   for (int i = 0; i < N; ++i) sin[i] *= a.sign;
 }
 
-// A thread turns N channels and their partners in kHeads heads of a token. N = 8: 16-byte accesses; 1: any head size.
+// N channels and their partners in kHeads heads. N = 8: 16-byte accesses; 1: any head size.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) rope_heads(RopeArgs<T> a) {
   const int parts = a.half / N, groups = (a.heads + kHeads - 1) / kHeads, items = groups * parts;

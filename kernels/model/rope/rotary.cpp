@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// base^(2i / head_dim) of each pair i: positions per radian.
+// base^(2i / head_dim): positions per radian.
 std::vector<float> periods(double base, std::int32_t head_dim) {
   std::vector<float> p;
   for (std::int32_t i = 0; i < head_dim; i += 2) {
@@ -27,7 +27,7 @@ std::vector<float> inverse(const std::vector<float>& p) {
   return f;
 }
 
-// NTK-aware scaling with the factor that the length asks for: the slowest pair turns as far as it did within original_tokens.
+// NTK-aware: the slowest pair turns as far as within original_tokens.
 float dynamic_base(double base, std::int32_t head_dim, const RopeScaling& s, std::int64_t tokens) {
   const float stretch =
       static_cast<float>(s.factor * static_cast<double>(tokens)) / static_cast<float>(s.original_tokens) - static_cast<float>(s.factor - 1);
@@ -49,7 +49,7 @@ void scale_llama3(const RopeScaling& s, std::vector<float>& frequencies) {
   }
 }
 
-// The pair, as a real number, that turns so often within original_tokens.
+// Real-valued.
 double pair_turning(double turns, double base, std::int32_t head_dim, const RopeScaling& s) {
   return head_dim * std::log(s.original_tokens / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
 }

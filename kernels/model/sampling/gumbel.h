@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// 32 random bits of (key, token): the mixing steps of MurmurHash3's finalizer (Appleby 2011), with half of the key before each product.
+// MurmurHash3's finalizer (Appleby 2011), with half of the key before each product.
 KVLAB_BOTH constexpr std::uint32_t sampling_bits(std::uint64_t key, std::uint32_t token) {
   std::uint32_t x = token ^ static_cast<std::uint32_t>(key);
   x ^= x >> 16;
@@ -18,8 +18,7 @@ KVLAB_BOTH constexpr std::uint32_t sampling_bits(std::uint64_t key, std::uint32_
   return x ^ x >> 16;
 }
 
-// Gumbel noise of 32 random bits: -log(-log(1 - w)) with w = (bits + 1/2) / 2^32. Large noise comes from w near 0, so the winning values
-// keep their precision. Between -2.9 and 22.9: the true noise is larger with probability 1e-10.
+// -log(-log(1 - w)), w = (bits + 1/2) / 2^32; large noise from precise w near 0. Range -2.9 to 22.9: exceeded with probability 1e-10.
 KVLAB_BOTH inline float gumbel_noise(std::uint32_t bits) {
   const float w = (static_cast<float>(bits) + 0.5F) * 0x1p-32F;
   return -logf(-log1pf(-(w < 0x1.fffffep-1F ? w : 0x1.fffffep-1F)));

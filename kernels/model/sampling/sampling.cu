@@ -12,10 +12,10 @@ namespace kvlab {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kInFlight = 2;               // vectors that a thread loads before it looks at the first
-constexpr std::int64_t kLeastPart = 8192;  // logits that are worth a block
+constexpr int kInFlight = 2;               // vectors loaded ahead
+constexpr std::int64_t kLeastPart = 8192;  // logits worth a block
 
-using Best = unsigned long long;  // a sum and its token so that the larger one is better: the sum's bits in order, then ~token
+using Best = unsigned long long;  // ordered sum, then ~token: larger is better
 
 template <class T>
 struct SamplingArgs {
@@ -23,7 +23,7 @@ struct SamplingArgs {
   const float* temperature;
   const std::uint64_t* key;
   std::int32_t* token;
-  Best* partial;  // [rows, parts] where several blocks share a row
+  Best* partial;  // [rows, parts] if several blocks share a row
   std::int64_t vocabulary, stride, part;
 };
 
@@ -35,10 +35,8 @@ struct Leader {
   }
 };
 
-// N logits from token `at` on. Noise costs two logarithms, so it is computed only if the sum can reach the block's best so far: the sum
-// exceeds it only if w < exp(z / T - best), because -log(1 - w) >= w (gumbel.h). A factor covers the rounding of w and of the noise. A
-// lower best covers the rounding of the sums, which have few fractional digits if T is small. Equal sums and NaN pass the filter, so the
-// chosen token does not depend on when other threads raise the best.
+// N logits from token `at` on. Noise (two logarithms) is computed only if the sum can reach the block's best: w < exp(z / T - best),
+// because -log(1 - w) >= w. Margins cover rounding. Ties and NaN pass, so timing does not change the result.
 template <int N>
 __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inverse, std::uint64_t key, volatile unsigned* shared_best,
                                      Leader& leader) {
@@ -68,7 +66,7 @@ __device__ __forceinline__ void load(const T* p, float (&z)[N]) {
     z[0] = to_float(p[0]);
 }
 
-// Block (r, p) looks at part p of row r. N = 8: 16-byte loads.
+// Part p of row r. N = 8: 16-byte loads.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
   KVLAB_SHARED(unsigned, shared_best, 1);
@@ -125,7 +123,7 @@ void run_cuda(const DeviceSampling& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const std::int64_t stride = a.stride != 0 ? a.stride : a.vocabulary;
   const bool vectors = a.vocabulary % 8 == 0 && stride % 8 == 0 && aligned16({a.logits});
-  // Two blocks for each multiprocessor, unless parts become small.
+  // Two blocks per multiprocessor, unless parts become small.
   const std::int64_t wanted = ceil_div(2 * cuda.gpu().multiprocessors, a.rows), most = ceil_div(a.vocabulary, kLeastPart);
   const std::int64_t part = ceil_div(ceil_div(a.vocabulary, std::min(wanted, most)), 8) * 8, parts = ceil_div(a.vocabulary, part);
   Best* const partial = parts > 1 ? cuda.scratch<Best>(a.rows * parts) : nullptr;

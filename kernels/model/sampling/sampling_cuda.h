@@ -10,7 +10,7 @@ namespace kvlab {
 struct DeviceSampling {
   const void* logits = nullptr;        // row r begins at r * stride
   const float* temperature = nullptr;  // [rows]; 0: greedy. Null: all greedy
-  const std::uint64_t* key = nullptr;  // [rows] sampling_key(...); not read where greedy
+  const std::uint64_t* key = nullptr;  // [rows] sampling_key(...); not read if greedy
   std::int32_t* token = nullptr;       // [rows] out
   std::int64_t rows = 0, vocabulary = 0;
   std::int64_t stride = 0;  // 0: vocabulary

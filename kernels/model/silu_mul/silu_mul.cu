@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kVectors = 2;  // per thread: four loads of 16 bytes are in flight
+constexpr int kVectors = 2;  // per thread: four 16-byte loads in flight
 
 template <class T>
 struct SiluMulArgs {
@@ -18,8 +18,7 @@ struct SiluMulArgs {
   std::int64_t tokens, width, in_stride;
 };
 
-// x / (1 + e^-x); e^-x may be infinite: the quotient is 0 then. The fast forms of exp and division are exact enough for results rounded to
-// 16 bits.
+// 0 if e^-x is infinite. Fast exp and division suffice for 16 bits.
 template <class T>
 __device__ __forceinline__ float silu(float x) {
   if constexpr (sizeof(T) == 2)

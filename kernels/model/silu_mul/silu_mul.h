@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// out[t, i] = act(gate[t, i]) * up[t, i]; or, without a gate, out[t, i] = act(in[t, i]). All [tokens, width].
+// out = act(gate) * up, or act(in) without a gate. All [tokens, width].
 struct SiluMulShape {
   std::int64_t tokens = 0, width = 0;
   std::int64_t activation_bytes = 2;

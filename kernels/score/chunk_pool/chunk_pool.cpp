@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -25,12 +26,21 @@ float sum_as_torch(const float* x, std::int32_t count) {
   return sum;
 }
 
+float best_unit(const float* chunk, std::int32_t count, std::int32_t unit_tokens) {
+  float best = -std::numeric_limits<float>::infinity();
+  for (const float* unit = chunk; unit < chunk + count; unit += unit_tokens)
+    best = std::max(best, std::accumulate(unit, unit + unit_tokens, 0.0F) / static_cast<float>(unit_tokens));
+  return best;
+}
+
 }  // namespace
 
-// Scores are read and written once.
+// Scores are read and written once; a sum per token, and with units a comparison each.
 OpCall call(const ChunkPool& a) {
   std::int64_t n = 0;
   for (std::int32_t r = 0; r < a.num_rows; ++r) n += a.len[r];
+  if (a.kind == ChunkPool::Kind::kBestUnit)
+    return {.op = "unit_scores", .rows = a.num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = n + n / a.unit_tokens};
   return {.op = "chunk_pool", .rows = a.num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = 2 * n};
 }
 KVLAB_WITHOUT_CUDA(ChunkPool)
@@ -47,6 +57,10 @@ void run_cpu(const ChunkPool& a) {
         std::sort(sorted.begin(), sorted.end(), std::greater<>());
         const std::int32_t half = (count + 1) / 2;
         std::fill_n(chunk, count, std::accumulate(sorted.begin(), sorted.begin() + half, 0.0F) / static_cast<float>(half));
+        continue;
+      }
+      if (a.kind == ChunkPool::Kind::kBestUnit) {
+        std::fill_n(chunk, count, best_unit(chunk, count, a.unit_tokens));
         continue;
       }
       const float sum = a.peer_sums ? sum_as_torch(chunk, count) : std::accumulate(chunk, chunk + count, 0.0F);

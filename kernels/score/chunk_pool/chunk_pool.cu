@@ -14,7 +14,7 @@ struct Chunks {
   const std::int64_t* first;
   const std::int32_t *begin, *len;
   float* scores;
-  std::int32_t chunk_tokens;
+  std::int32_t chunk_tokens, unit_tokens;
   ChunkPool::Kind kind;
   int blocks;  // per row
 };
@@ -31,6 +31,17 @@ __device__ __forceinline__ float sum_top_half(const float* chunk, int n) {
   return warp_sum(sum);
 }
 
+// A unit per lane, its scores in the CPU's order.
+__device__ __forceinline__ float best_unit(const float* chunk, int n, int unit_tokens) {
+  float best = -INFINITY;
+  for (int unit = lane_index() * unit_tokens; unit < n; unit += kWarpSize * unit_tokens) {
+    float sum = 0;
+    for (int i = unit; i < unit + unit_tokens; ++i) sum += chunk[i];
+    best = fmaxf(best, sum / static_cast<float>(unit_tokens));
+  }
+  return warp_max(best);
+}
+
 // A warp per chunk.
 __global__ void __launch_bounds__(kThreads) pool_chunks(Chunks a) {
   const int row = blockIdx.x / a.blocks;
@@ -41,6 +52,8 @@ __global__ void __launch_bounds__(kThreads) pool_chunks(Chunks a) {
   float sum = 0;
   if (a.kind == ChunkPool::Kind::kMeanOfTopHalf) {
     sum = sum_top_half(chunk, n) / static_cast<float>((n + 1) / 2);
+  } else if (a.kind == ChunkPool::Kind::kBestUnit) {
+    sum = best_unit(chunk, n, a.unit_tokens);
   } else {
     for (int i = lane_index(); i < n; i += kWarpSize) sum += chunk[i];
     sum = warp_sum(sum);
@@ -61,8 +74,8 @@ void run_cuda(const ChunkPool& a, CudaContext& cuda) {
   const auto [first, begin, len] =
       upload_all(cuda, host_array(a.first, a.num_rows + 1), host_array(a.begin, a.num_rows), host_array(a.len, a.num_rows));
   const auto blocks = static_cast<int>(ceil_div(ceil_div(longest, a.chunk_tokens), kWarps));
-  launch("chunk_pool", cuda, {dim3(static_cast<unsigned>(std::int64_t{a.num_rows} * blocks)), dim3(kThreads)}, pool_chunks,
-         Chunks{first, begin, len, a.scores, a.chunk_tokens, a.kind, blocks});
+  launch(call(a).op.data(), cuda, {dim3(static_cast<unsigned>(std::int64_t{a.num_rows} * blocks)), dim3(kThreads)}, pool_chunks,
+         Chunks{first, begin, len, a.scores, a.chunk_tokens, a.unit_tokens, a.kind, blocks});
 }
 
 }  // namespace kvlab

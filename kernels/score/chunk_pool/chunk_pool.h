@@ -4,11 +4,11 @@
 
 namespace kvlab {
 
-// Tokens [begin, begin + len) of each row in chunks of `chunk_tokens` (the last one may be shorter). Every token gets its chunk's
-// mean, or the mean of the chunk's larger half (rounded up), or its own share of the chunk's sum. Other tokens keep their
-// scores. In place.
+// Tokens [begin, begin + len) of each row in chunks of `chunk_tokens` (the last one may be shorter). Every token gets its chunk's mean, the
+// mean of the chunk's larger half (rounded up), its own share of the chunk's sum, or the largest mean of a unit of `unit_tokens` (len and
+// chunks are whole units). Other tokens keep their scores. In place.
 struct ChunkPool {
-  enum class Kind : std::uint8_t { kMean, kMeanOfTopHalf, kShare };
+  enum class Kind : std::uint8_t { kMean, kMeanOfTopHalf, kShare, kBestUnit };
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   const std::int32_t* begin = nullptr;  // [num_rows]; null: 0
@@ -16,7 +16,8 @@ struct ChunkPool {
   float* scores = nullptr;
   std::int32_t chunk_tokens = 1;
   Kind kind = Kind::kMean;
-  bool peer_sums = false;  // of kMean: sums in the order of torch on a CPU with AVX2, so that equal scores tie as there; on the CPU alone
+  bool peer_sums = false;  // of kMean: sums in the order of torch on a CPU with AVX2, so that equal scores tie as there; on the CPU only
+  std::int32_t unit_tokens = 1;
 };
 OpCall call(const ChunkPool&);
 void run_cpu(const ChunkPool&);

@@ -15,6 +15,8 @@ void run_cpu(const TokenNorms& a) {
         const float* x = data + (run.slot + i) * d;
         if (a.kind == TokenNorms::Kind::kL1) {
           out[run.begin + i] = lane_sum(x, x, d, [](const Lanes& m, const Lanes&) -> Lanes { return m.abs(); });
+        } else if (a.kind == TokenNorms::Kind::kDot) {
+          out[run.begin + i] = a.factor * lane_dot(x, a.vectors + r * d, d);
         } else {
           const float squares = lane_dot(x, x, d);
           out[run.begin + i] = a.kind == TokenNorms::Kind::kL2 ? std::sqrt(squares) : squares;

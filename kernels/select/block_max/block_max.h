@@ -6,9 +6,8 @@
 
 namespace kvlab {
 
-// The best of the small units that touch a block: out[b] = max of the row's in[j],
-// j in [b * stride - before, b * stride + span - before). LServe's logical pages in a physical one (Yang et al. 2025), InfLLM v2's kernels
-// in a block.
+// out[b] = max of in[j], j in [b * stride - before, b * stride + span - before): LServe's logical pages (Yang et al. 2025), InfLLM v2's
+// kernels.
 struct BlockMax {
   std::int32_t num_rows = 0;
   std::int32_t stride = 1, before = 0, span = 1;  // in units of `in`
@@ -17,7 +16,6 @@ struct BlockMax {
   const std::int64_t* first = nullptr;  // [num_rows + 1] blocks
   float* out = nullptr;
 };
-// Every score that is needed is read once, every block written once.
 OpCall call(const BlockMax&);
 void run_cpu(const BlockMax&);
 void run_cuda(const BlockMax&, CudaContext&);

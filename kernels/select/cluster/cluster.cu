@@ -15,7 +15,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
 struct Clusters {
   DeviceRows kv;
   const std::int64_t *token_first, *cluster_first;  // [rows + 1] tokens that take part, clusters
-  float* inverse;                                   // [tokens] of the keys' lengths, 0 of keys without one
+  float* inverse;                                   // [tokens] 1 / key length; 0 for zero keys
   float* centres;                                   // [clusters, head_dim] of length 1
   std::int32_t* cluster;                            // [tokens]
   int blocks;                                       // per row, of tokens or clusters
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) choose_centres(Clusters a) {
     a.centres[(a.cluster_first[row] + c) * a.kv.head_dim + x] = load_float(key + x) * inverse;
 }
 
-// The centre of largest product with each key, ties to the lower one. A block per 64 keys; centres 64 at a time.
+// Nearest center of each key, ties to the lower. A block per 64 keys; 64 centers at a time.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads, 2) assign_keys(Clusters a) {
   KVLAB_SHARED(float4, shared, kTileFloats / 4);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) assign_keys(Clusters a) {
   }
 }
 
-// Direction of the sum of each cluster's keys of length 1, or (`means`) the mean of its keys as they are and its size. A warp per cluster.
+// Direction of each cluster's sum of unit keys, or (`means`) mean key and size. A warp per cluster.
 struct Means {
   float* const* centroids;
   std::int32_t* const* sizes;

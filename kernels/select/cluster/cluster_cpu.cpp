@@ -32,7 +32,6 @@ void assign(const Matrix& keys, const Matrix& centres, std::int32_t* cluster_of)
   }
 }
 
-// Sums of the keys of each cluster.
 void add_up(const Matrix& keys, const std::int32_t* cluster_of, Matrix& sums, std::vector<std::int32_t>& sizes) {
   sums.setZero();
   std::fill(sizes.begin(), sizes.end(), 0);
@@ -73,7 +72,7 @@ struct Weight {
   std::int32_t size;
 };
 
-// Adds the weights of one row's clusters for one query.
+// Weights of one row's clusters for one query.
 void weigh(const ClusterThreshold& a, std::int32_t row, const float* heads, std::vector<Weight>& all) {
   const std::int64_t d = a.head_dim;
   const auto k = static_cast<std::size_t>(a.clusters[row]);
@@ -93,7 +92,7 @@ void weigh(const ClusterThreshold& a, std::int32_t row, const float* heads, std:
     if (a.sizes[row][c] > 0) all.push_back({mean[c], a.sizes[row][c]});
 }
 
-// The first weight, from the largest down, whose tokens no longer fit.
+// The first weight in descending order with tokens that no longer fit.
 float threshold_of(std::vector<Weight>& all, double keep_frac) {
   std::stable_sort(all.begin(), all.end(), [](const Weight& x, const Weight& y) { return x.weight > y.weight; });
   double tokens = 0;

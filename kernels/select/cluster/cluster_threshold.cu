@@ -14,15 +14,15 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// One row's clusters as one query weighs them.
+// A row's clusters as weighted by one query.
 struct Line {
   const float* weights;
   const std::int32_t* sizes;
-  std::int64_t at;  // among the sorted ones: sequence * width + place
+  std::int64_t at;  // in the sorted array: sequence * width + place
   std::int32_t n;
 };
 
-// Weight in the high half, place in the sequence in the low one, the earlier one larger; clusters without tokens are left out.
+// Weight in the high half; place in the low half, earlier is larger. Skips clusters without tokens.
 struct FillKeys {
   const Line* lines;
   std::int64_t width;
@@ -37,7 +37,7 @@ struct FillKeys {
   }
 };
 
-// The first weight, from the largest down, whose tokens no longer fit. One block per sequence.
+// The first weight in descending order with tokens that no longer fit. One block per sequence.
 __global__ void __launch_bounds__(kThreads) find_threshold(const std::uint64_t* keys, const std::int32_t* sizes, std::int64_t width,
                                                            const double* keep_frac, float* const* threshold) {
   KVLAB_SHARED(std::int64_t, shared, 33);
@@ -64,7 +64,6 @@ __global__ void __launch_bounds__(kThreads) find_threshold(const std::uint64_t* 
   }
 }
 
-// Clusters that the queries of a sequence weigh, all rows and queries.
 std::int64_t weighed(const ClusterThreshold& a, std::int32_t s) {
   std::int64_t n = 0;
   for (std::int32_t r = s * a.kv_heads; r < (s + 1) * a.kv_heads; ++r) n += std::int64_t{a.queries[s].count} * a.clusters[r];

@@ -6,8 +6,7 @@
 
 namespace kvlab {
 
-// Keeps the scores of kept tokens, in order: out[index_first[r] + j] = scores[first[r] + index[index_first[r] + j]]. `out` may be `scores`:
-// no score moves to a later index.
+// out[index_first[r] + j] = scores[first[r] + index[index_first[r] + j]]. `out` may be `scores`: no score moves to a later index.
 struct GatherScores {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;        // [num_rows + 1]

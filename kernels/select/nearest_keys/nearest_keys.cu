@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kHeads = 4;  // query heads that meet a key once it is loaded
+constexpr int kHeads = 4;  // query heads per loaded key
 
 struct Products {
   static constexpr int kSums = kHeads, kVectors = kHeads;

@@ -26,7 +26,7 @@ struct Bounds {
   __device__ void finish(int row, int unit, int channel, float (&x)[2][8], int n) const {
     float* const low = bounds[row] + std::int64_t{page(row, unit)} * 2 * head_dim + channel;
     float* const high = low + head_dim;
-    if (begin(row, unit) % page_tokens != 0) {  // the page had begun before
+    if (begin(row, unit) % page_tokens != 0) {  // begun before
       for (int c = 0; c < n; ++c) low[c] = fminf(low[c], x[0][c]), high[c] = fmaxf(high[c], x[1][c]);
       return;
     }

@@ -10,7 +10,7 @@ namespace {
 
 struct Means {
   static constexpr int kNumbers = 1;
-  const std::int32_t *len, *from, *first;  // first [rows]: windows before it stay
+  const std::int32_t *len, *from, *first;  // first [rows]: earlier windows are unchanged
   float* const* means;
   std::int32_t span_tokens, stride_tokens, head_dim;
 

@@ -21,7 +21,7 @@ T term(const PageScores& a, const T& q, const T& low, const T& high) {
   return padd(pmul(pset1<T>(a.max_share), y), pmul(pset1<T>(1.0F - a.max_share), x));
 }
 
-// z of unit `at` for all heads of the group, the summary read once.
+// z of unit `at` for all heads; reads the summary once.
 template <int Heads>
 void score_unit(const PageScores& a, const float* q, const float* summary, float scale, float* z, std::int64_t stride) {
   using namespace Eigen::internal;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// stats [rows, group]: the largest logit and the weighted sum of exponentials. A block per row and head; sums in one order.
+// stats [rows, group]: largest logit, weighted sum of exponentials. A block per row and head; fixed order of sums.
 __global__ void __launch_bounds__(kThreads) weigh_units(const SoftmaxRow* rows, int group, float2* stats) {
   KVLAB_SHARED(float, shared, 33);
   const SoftmaxRow row = rows[blockIdx.x / group];

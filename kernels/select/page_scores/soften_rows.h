@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// One row's logits of all its heads, and the output of their softmax: exp(z_u) / sum_w size_w exp(z_w) per head, then reduced over the
-// heads. Pointers are device memory. Heads whose logits are all -infinity give 0.
+// A row's logits, and their softmax exp(z_u) / sum_w size_w exp(z_w) per head, reduced over heads. Device pointers. Heads of -infinity give
+// 0.
 struct SoftmaxRow {
   float* z = nullptr;                   // [group, n]
   float* out = nullptr;                 // [n], or [group, n] with kEach

@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-// Products of a query's heads with summaries of units, for one row: the launch argument of PageScores and TreeSelect. Pointers are device
-// memory.
+// A row's products of query heads and unit summaries, for PageScores and TreeSelect. Device pointers.
 struct UnitRow {
   const float* query = nullptr;        // [group, head_dim]
   const float* summaries = nullptr;    // [units, 2, head_dim], or [units, head_dim]
@@ -19,7 +18,7 @@ struct UnitRow {
 
 struct UnitScores {
   enum class Kind : std::uint8_t { kBound, kBlend, kDot };
-  enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };  // kEach: head h's scores start at out + h * n
+  enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };  // kEach: head h from out + h * n on
   std::int32_t group = 1, head_dim = 0;
   Kind kind = Kind::kBound;
   Heads heads = Heads::kMax;

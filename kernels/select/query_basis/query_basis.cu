@@ -16,10 +16,10 @@ struct Gram {
   std::int32_t kv_heads, group, head_dim;
   float* const* abs_sum;
   float* const* gram;
-  int lines;  // blocks per row: line i of the Gram matrix, the last one for the sums
+  int lines;  // blocks per row: one per line of the Gram matrix and one for the sums
 };
 
-// Queries are added in the order of the CPU version.
+// In the CPU version's order.
 __global__ void __launch_bounds__(kRowThreads) add_queries(Gram a) {
   const int row = blockIdx.x / a.lines, line = blockIdx.x % a.lines, s = row / a.kv_heads, d = a.head_dim;
   if (a.fresh[s] == 2) return;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kRowThreads) leading_vectors(Basis a) {
   }
 }
 
-// A warp per token of a row.
+// A warp per token.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) project_keys(DeviceRows kv, const std::int32_t* from, std::int32_t width,
                                                             const float* const* basis, float* const* partial, int chunks) {

@@ -5,12 +5,12 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// The few directions of each KV head along which queries are large: keys reduced to them give approximate logits.
-// InfiniGen, Lee et al. 2024, section 4.2 and 4.3.
+// Directions of largest queries per KV head; keys projected on them give approximate logits. InfiniGen, Lee et al. 2024, sections 4.2 and
+// 4.3.
 namespace kvlab {
 
-// Sums over the queries of a chunk and the query heads of a row: abs_sum[c] += |q_c|, and with `wants_gram` gram += q q^T. fresh[s] = 1
-// resets the sums of sequence s to 0 first; fresh[s] = 2 adds nothing of s.
+// Over a chunk's queries and a row's query heads: abs_sum[c] += |q_c|, and with wants_gram gram += q q^T. fresh[s] = 1 resets the sums of
+// sequence s first; 2 skips s.
 struct QueryGram {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0;
   const Queries* queries = nullptr;     // [num_rows / kv_heads]
@@ -19,22 +19,21 @@ struct QueryGram {
   float* const* abs_sum = nullptr;  // [num_rows] -> [head_dim]
   float* const* gram = nullptr;     // [num_rows] -> [head_dim, head_dim]
 };
-// Queries are read at 2 bytes, sums read and written; a FLOP per channel, with the Gram matrix two per pair of channels more.
+// Queries read at 2 bytes, sums read and written; a FLOP per channel, and two per pair of channels for the Gram matrix.
 OpCall call(const QueryGram&);
 void run_cpu(const QueryGram&);
 void run_cuda(const QueryGram&, CudaContext&);
 
-// The `width` directions of largest query: channels by abs_sum (ties to the lower one, ascending), or with `skew` the leading
-// eigenvectors of the Gram matrix, which are the right singular vectors of the queries.
+// Directions of largest query: channels by abs_sum (ties to the lower, ascending), or with `skew` leading eigenvectors of the Gram matrix.
 struct ColumnBasis {
   std::int32_t num_rows = 0, kv_heads = 1, head_dim = 0, width = 0;
-  const std::int32_t* chosen = nullptr;  // [num_rows / kv_heads] 0: left alone
+  const std::int32_t* chosen = nullptr;  // [num_rows / kv_heads] 0: unchanged
   bool skew = false;
   const float* const* abs_sum = nullptr;
   const float* const* gram = nullptr;
   float* const* basis = nullptr;  // [num_rows] -> [width, head_dim] out
 };
-// With skew counted as 9 d^3 FLOPs, those of a symmetric eigensolver with vectors (Golub and Van Loan, section 8.3).
+// With skew 9 d^3 FLOPs, a symmetric eigensolver with vectors (Golub and Van Loan, section 8.3).
 OpCall call(const ColumnBasis&);
 void run_cpu(const ColumnBasis&);
 void run_cuda(const ColumnBasis&, CudaContext&);
@@ -43,12 +42,12 @@ void run_cuda(const ColumnBasis&, CudaContext&);
 struct ProjectKeys {
   KvRows kv;
   std::int32_t width = 0;
-  bool copies_channels = false;  // the basis is a choice of channels: nothing is multiplied
+  bool copies_channels = false;  // the basis is a choice of channels: no products
   const std::int32_t* from = nullptr;
   const float* const* basis = nullptr;  // [kv.num_rows] -> [width, head_dim]
   float* const* partial = nullptr;      // [kv.num_rows] -> [len, width]
 };
-// Keys are read, partial keys written at the keys' precision.
+// Keys read, partial keys written at the keys' precision.
 OpCall call(const ProjectKeys&);
 void run_cpu(const ProjectKeys&);
 void run_cuda(const ProjectKeys&, CudaContext&);

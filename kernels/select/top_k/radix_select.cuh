@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// The key of a given rank by its digits, highest first: 11, 11 and 10 bits, one histogram each. Counts are integers, so atomic additions
-// give the same result in every order.
+// The key of a given rank, by digits of 11, 11 and 10 bits from the highest, a histogram each. Integer counts make atomics deterministic.
 namespace radix {
 
 constexpr int kDigits = 3, kBins = 2048;
@@ -13,7 +12,7 @@ constexpr int kDigits = 3, kBins = 2048;
 __host__ __device__ constexpr int shift_of(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
 __host__ __device__ constexpr int bins_of(int digit) { return digit == 2 ? 1024 : 2048; }
 
-// The key sought begins with `prefix` (its digits so far, the rest 0), and `want` of those that begin so are chosen.
+// Known digits of the key, and the number to choose among keys that begin with them.
 struct Search {
   std::uint32_t prefix = 0, want = 0;
 };
@@ -26,7 +25,7 @@ __device__ __forceinline__ std::uint32_t bin_of(std::uint32_t key) {
   return key >> shift_of(Digit) & (bins_of(Digit) - 1);
 }
 
-// Adds the digit that the key of rank search.want has; all threads of the block call it. `shared` [35] is scratch.
+// Adds the digit of the key of rank search.want. Called by all threads of the block; shared [35] is scratch.
 template <int Digit, int Threads>
 __device__ __forceinline__ Search add_digit(const std::uint32_t* histogram, Search search, std::uint32_t* shared) {
   constexpr int kMine = bins_of(Digit) / Threads;
@@ -52,17 +51,17 @@ __device__ __forceinline__ Search add_digit(const std::uint32_t* histogram, Sear
   return {shared[33], shared[34]};
 }
 
-// Destination of chosen tokens: those with a key above the cut, and the first `need` of those equal to it.
+// Chosen: keys above `key`, and the first `need` equal to it.
 struct Cut {
   std::uint32_t key, need;
 };
 
-// Counts of keys above the cut (low half) and equal to it (high half); up to 65,535 each.
+// Counts above (low half) and at (high half) the cut; up to 65,535 each.
 __device__ __forceinline__ std::uint32_t tally(std::uint32_t key, std::uint32_t cut) {
   return (key > cut ? 1U : 0U) + (key == cut ? 0x10000U : 0U);
 }
 
-// Four consecutive scores as keys; places outside [0, n) get key 0, which is below all scores.
+// Four consecutive scores as keys; outside of [0, n) key 0, below all scores.
 __device__ __forceinline__ void load_keys(const float* scores, std::int64_t at, std::int64_t n, std::uint32_t* key) {
   if (at >= 0 && at + 4 <= n) {
     const float4 x = *reinterpret_cast<const float4*>(scores + at);
@@ -73,17 +72,17 @@ __device__ __forceinline__ void load_keys(const float* scores, std::int64_t at, 
   for (int i = 0; i < 4; ++i) key[i] = at + i >= 0 && at + i < n ? ordered_key(scores[at + i]) : 0U;
 }
 
-// Offset of a row's first score from a multiple of 16 bytes, in numbers.
+// Numbers between a 16-byte boundary and the row's first score.
 __device__ __forceinline__ int skew_of(const float* scores) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(scores) / 4 % 4); }
 
-// The keys of a block's stretch of a row, each warp's contiguous: vector v of lane l is at warp_base + 4 * (32 v + l).
+// Keys of a block's stretch of a row; vector v of lane l is at warp_base + 4 * (32 v + l).
 template <int PerThread>
 __device__ __forceinline__ void load_stretch(const float* scores, std::int64_t warp_base, std::int64_t n, std::uint32_t (&key)[PerThread]) {
 #pragma unroll
   for (int v = 0; v < PerThread / 4; ++v) load_keys(scores, warp_base + 4 * (v * kWarpSize + lane_index()), n, key + 4 * v);
 }
 
-// Calls put(place, token) for the chosen ones of a stretch; above and equal: how many of the row come before it.
+// Calls put(place, token) for the chosen of a stretch; above, equal: counts in the row before it.
 template <int PerThread, class Put>
 __device__ __forceinline__ void put_chosen(const std::uint32_t (&key)[PerThread], std::int64_t warp_base, Cut cut, std::uint32_t above,
                                            std::uint32_t equal, Put put) {

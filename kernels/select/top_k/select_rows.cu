@@ -35,7 +35,7 @@ __device__ __forceinline__ Search next_digit(const std::uint32_t (&key)[PerThrea
   return radix::add_digit<Digit, Threads>(histogram, search, shared);
 }
 
-// One block per row, whose keys stay in registers: each score is read once.
+// One block per row, with keys in registers.
 template <int Threads, int PerThread, class Put>
 __global__ void __launch_bounds__(Threads, 1) select_in_registers(const SelectRow* rows, Put put) {
   KVLAB_SHARED(std::uint32_t, histogram, radix::kBins);
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(Threads, 1) select_in_registers(const SelectRo
   radix::put_chosen<PerThread>(key, warp_base, cut, above, equal, [&](std::int32_t place, std::int32_t token) { put(row, place, token); });
 }
 
-// Longer rows, and groups of rows that share a budget: several blocks per row, histograms in global memory. Each kernel finds the digits
-// known so far anew, so that nothing is kept between them but counts.
+// Long rows, and rows that share a budget: several blocks per row, histograms in global memory. Each kernel recomputes the known digits, so
+// that only counts are kept.
 constexpr int kLongThreads = 512, kLongPerThread = 32, kStretch = kLongThreads * kLongPerThread;
 
 struct LongRow {
@@ -74,12 +74,12 @@ struct LongRow {
   std::int32_t n, group;
 };
 
-// In rows that have a cut, the tokens above it and the first `need` equal to it are already taken.
+// Rows with a cut: tokens above it and the first `need` equal to it are already taken.
 struct LongSearch {
   const LongRow* rows;
   const std::uint32_t* want;  // [groups] tokens to take
   const Cut* taken;           // [rows], null: none are taken
-  std::uint32_t* histogram;   // [groups][kDigits][kBins], zeros at first
+  std::uint32_t* histogram;   // [groups][kDigits][kBins], initially 0
   int stretches;              // of the longest row
 };
 
@@ -116,13 +116,13 @@ __global__ void __launch_bounds__(kLongThreads) count_digits(LongSearch a) {
   std::uint32_t* out = a.histogram + (static_cast<std::int64_t>(row.group) * radix::kDigits + Digit) * radix::kBins;
   for (int i = threadIdx.x; i < radix::bins_of(Digit); i += kLongThreads)
     if (histogram[i] != 0) atomicAdd(&out[i], histogram[i]);
-  // Equals of the cut that have been taken were counted above; sums modulo 2^32 may pass below zero on the way.
+  // Taken equals were counted above. Sums are modulo 2^32.
   if (threadIdx.x == 0 && stretch == 0 && taken.need > 0 && radix::begins_with(taken.key, Digit, search.prefix))
     atomicAdd(&out[radix::bin_of<Digit>(taken.key)], 0U - taken.need);
 }
 
-// tallies [rows, stretches]: how many of a stretch are above the group's cut (x) and equal to it (y), the taken ones above or at the
-// row's own cut included where that is not below the group's. cuts [groups]: the cut, as the first stretch's block of a row finds it.
+// tallies [rows, stretches]: numbers above (x) and equal to (y) the group's cut, with taken tokens if the row's own cut is not below it.
+// cuts [groups]: written by the block of a row's first stretch.
 __global__ void __launch_bounds__(kLongThreads) count_chosen(LongSearch a, uint2* tallies, Cut* cuts) {
   KVLAB_SHARED(std::uint32_t, shared, 35);
   const int r = blockIdx.x / a.stretches, stretch = blockIdx.x % a.stretches;
@@ -179,7 +179,6 @@ __global__ void __launch_bounds__(kLongThreads)
                                     [&](std::int32_t place, std::int32_t token) { put(row, place, token); });
 }
 
-// Fills tallies and cuts (see count_chosen).
 void search_long(LongSearch a, std::int64_t rows, std::int64_t groups, uint2* tallies, Cut* cuts, CudaContext& cuda) {
   const std::int64_t bins = groups * radix::kDigits * radix::kBins;
   a.histogram = cuda.scratch<std::uint32_t>(bins);
@@ -230,7 +229,7 @@ void select(const std::vector<SelectRow>& rows, Put put, CudaContext& cuda) {
   }
   if (longest == 0) return;
   const CudaContext::Frame frame(cuda);
-  const std::int64_t room = aligned ? longest - 3 : longest;  // aligned rows leave no gap before their first score
+  const std::int64_t room = aligned ? longest - 3 : longest;  // aligned rows have no gap before the first score
   if (select_short<128, 4>(rows, room, put, cuda) || select_short<256, 8>(rows, room, put, cuda) ||
       select_short<512, 16>(rows, room, put, cuda) || select_short<1024, 16>(rows, room, put, cuda) ||
       select_short<1024, 32>(rows, room, put, cuda))
@@ -238,9 +237,9 @@ void select(const std::vector<SelectRow>& rows, Put put, CudaContext& cuda) {
   select_long(rows, longest, put, cuda);
 }
 
-// The counts that the CPU needs to share out a pool's budget.
+// Counts for dividing a pool's budget.
 struct PoolCounts {
-  std::vector<Cut> taken, cuts;  // of rows, where they have floors; of pools
+  std::vector<Cut> taken, cuts;  // of rows with floors; of pools
   std::vector<uint2> tallies;    // [rows, stretches]
 };
 

@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-// Launch argument of operations that choose the largest scores of rows, as TopK defines it. Scores and `out` are in device memory, the list
-// of rows is in CPU memory.
+// Row of an operation that takes the largest scores, as in TopK. Scores and `out` are device memory, the row list CPU memory.
 struct SelectRow {
   const float* scores = nullptr;  // [n]
   void* out = nullptr;
@@ -17,18 +16,17 @@ struct SelectRow {
   std::int32_t base = 0;  // added to indices
 };
 
-// out [keep] int32: the chosen tokens, ascending.
+// out [keep] int32: chosen tokens, ascending.
 void select_indices(const std::vector<SelectRow>& rows, CudaContext& cuda);
-// out [n] float: `value` at the chosen tokens, the others as they are. May be the scores.
+// out [n] float: `value` at chosen tokens, others unchanged. May be the scores.
 void mark_largest(const std::vector<SelectRow>& rows, float value, CudaContext& cuda);
 
-// The largest scores of groups of rows, as TopKPooled defines it.
 struct PooledRow {
   const float* scores = nullptr;  // [n]
   std::int32_t n = 0;
-  std::int32_t floor = 0;  // best scores of the row that always count, at most n
+  std::int32_t floor = 0;  // best scores that always count, <= n
 };
-// Number of scores of each row among the `budget[p]` largest of rows [p * rows_per_pool, (p + 1) * rows_per_pool). Waits for the stream.
+// As TopKPooled: each row's number of scores among the budget[p] largest of pool p. Waits for the stream.
 std::vector<std::int32_t> count_pooled(const std::vector<PooledRow>& rows, std::int32_t rows_per_pool,
                                        const std::vector<std::int64_t>& budget, CudaContext& cuda);
 

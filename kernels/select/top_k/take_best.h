@@ -17,8 +17,7 @@ inline float rank_value(float score) { return std::isnan(score) ? -std::numeric_
 
 inline bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.at < b.at; }
 
-// Moves the k best to the front, k at most the size. Ties go to the lower index, or with `peer_ties` to those that the standard library
-// leaves in front when it compares scores alone, by the algorithm of torch.topk on a CPU.
+// Moves the k best to the front, k <= size. Ties go to the lower index; peer_ties: as torch.topk on a CPU.
 inline void take_best(std::vector<Candidate>& row, std::int32_t k, bool peer_ties) {
   const auto by_score = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
   if (!peer_ties) {
@@ -30,7 +29,7 @@ inline void take_best(std::vector<Candidate>& row, std::int32_t k, bool peer_tie
   }
 }
 
-// The same with peer_ties, in the order that torch.topk returns.
+// With peer_ties, in torch.topk's order.
 inline void take_ordered(std::vector<Candidate>& row, std::int32_t k) {
   const auto by_score = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
   take_best(row, k, true);

@@ -6,14 +6,13 @@
 
 namespace kvlab {
 
-// Per row the `keep[r]` tokens of largest score; ties go to the lower index; indices ascending. NaN counts as -infinity. With `peer_ties`
-// equal scores are ordered as std::nth_element and std::partial_sort leave them when comparing scores alone, like torch.topk on a CPU: only
-// for recipes that mirror a peer.
+// The keep[r] largest scores per row, ascending by index; ties go to the lower index, NaN is -infinity. peer_ties: ties as torch.topk on a
+// CPU, by std::nth_element and std::partial_sort.
 struct TopK {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;        // [num_rows + 1] rows in `scores`
   const float* scores = nullptr;              // [first[num_rows]]
-  const std::int32_t* keep = nullptr;         // [num_rows], 0 <= keep[r] <= row length
+  const std::int32_t* keep = nullptr;         // [num_rows] 0 <= keep[r] <= row length
   const std::int64_t* index_first = nullptr;  // [num_rows + 1] rows in `index`
   std::int32_t* index = nullptr;              // [index_first[num_rows]] out
   bool peer_ties = false;
@@ -22,24 +21,22 @@ OpCall call(const TopK&);
 void run_cpu(const TopK&);
 void run_cuda(const TopK&, CudaContext&);  // without peer_ties
 
-// The same budget over several rows at once: of all tokens of the rows of one pool (say the KV heads of a layer) the `budget[p]` largest
-// are counted per row, keep[r] of them. Every row gets at least `floor_tokens[r]` (its best ones are taken first). Ties go to the lower
-// row, then the lower index. On a GPU scores are in device memory, `row_scores` is a CPU array of device pointers, and `keep` is in CPU
-// memory and holds the result on return.
+// keep[r]: a row's share of the `budget[p]` largest scores of its pool (such as a layer's KV heads). A row's best floor_tokens[r] always
+// count, first. Ties go to the lower row, then the lower index. On a GPU `scores` and the pointers in row_scores are device memory;
+// row_scores itself and `keep` (complete on return) are CPU memory.
 struct TopKPooled {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;         // [num_pools * rows_per_pool + 1]
   const float* scores = nullptr;               // [first[...]]
-  const float* const* row_scores = nullptr;    // [num_pools * rows_per_pool] in place of `scores`, if rows are not contiguous; may be null
-  const std::int64_t* budget = nullptr;        // [num_pools] tokens over all rows of the pool
+  const float* const* row_scores = nullptr;    // [num_pools * rows_per_pool] instead of `scores`, if rows are not contiguous
+  const std::int64_t* budget = nullptr;        // [num_pools] over all rows of the pool
   const std::int32_t* floor_tokens = nullptr;  // [num_pools * rows_per_pool], null: none
   std::int32_t* keep = nullptr;                // [num_pools * rows_per_pool] out
-  // kPeerDropped, kPeerKept: ties are broken as in NVIDIA kvpress's calls of torch.topk on a CPU: each row's floor, whose tokens then have
-  // the largest score, and of the pool all but the worst, or the best `budget`. On the CPU alone.
+  // Peer ties (CPU only) follow kvpress's calls of torch.topk on a CPU: each row's floor, whose tokens then score highest, and of the pool
+  // all but the worst (kPeerDropped) or the best `budget` (kPeerKept).
   enum class Ties : std::uint8_t { kLowerIndex, kPeerDropped, kPeerKept };
   Ties ties = Ties::kLowerIndex;
-  // [first[...]] may be `scores`; null: not written. With kPeerDropped tokens that go get -infinity, with kPeerKept those of the floors
-  // +infinity.
+  // [first[...]] may be `scores`; null: not written. kPeerDropped: -infinity for dropped tokens; kPeerKept: +infinity for floors.
   float* marked = nullptr;
 };
 OpCall call(const TopKPooled&);

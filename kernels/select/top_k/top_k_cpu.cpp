@@ -28,7 +28,7 @@ namespace {
 
 constexpr float kFirst = std::numeric_limits<float>::infinity();
 
-// The pool's scores, in which the tokens of the floors are first.
+// The pool's scores, floor tokens first.
 std::vector<Candidate> with_floors(const TopKPooled& a, std::int32_t row0, std::int32_t row_end) {
   std::vector<Candidate> pool, row;
   for (std::int32_t r = row0; r < row_end; ++r) {

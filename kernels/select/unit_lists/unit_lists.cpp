@@ -78,7 +78,7 @@ void run_cpu(const KeepUnits& a) {
   for (std::int32_t r = 0; r < a.num_rows; ++r) std::copy_n(a.lists.row(r), a.lists.size(r), a.to[r]);
 }
 
-// Scores of the listed units are read, too; a sort of n counts n log2(n) comparisons.
+// Also reads scores; a sort counts n log2(n) comparisons.
 OpCall call(const RankUnits& a) {
   OpCall c{.op = "rank_units", .rows = a.num_rows};
   for (std::int32_t r = 0; r < a.num_rows; ++r) {

@@ -42,7 +42,7 @@ struct Expand {
 struct Compose {
   const UnitList* base;
   const std::int64_t* first;
-  const std::int32_t* pick;  // null: each in its order
+  const std::int32_t* pick;  // null: all in order
   std::int32_t* out;
   __device__ std::int64_t count(int row) const { return first[row + 1] - first[row]; }
   __device__ void operator()(int row, std::int64_t i) const {
@@ -57,10 +57,10 @@ struct Keep {
   __device__ void operator()(int row, std::int64_t i) const { to[row][i] = lists[row].unit[i]; }
 };
 
-// Keys that descend as units ascend; 0 for none.
+// Descending keys for ascending units; 0: none.
 __device__ __forceinline__ std::uint32_t key_of_unit(std::int32_t unit) { return ~static_cast<std::uint32_t>(unit); }
 
-// The lists [row * per_row, (row + 1) * per_row) one after another as keys.
+// Lists [row * per_row, (row + 1) * per_row) as keys.
 struct FillUnits {
   const UnitList* lists;
   std::int32_t per_row;
@@ -78,7 +78,7 @@ struct FillUnits {
   }
 };
 
-// The different units of each sorted row and their number. One block per row.
+// Distinct units of each sorted row, and their number. One block per row.
 __global__ void __launch_bounds__(kThreads)
     take_different(const std::uint32_t* keys, std::int64_t width, const std::int64_t* first, std::int32_t* unit, std::int32_t* count) {
   KVLAB_SHARED(std::int32_t, shared, 33);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) count[blockIdx.x] = taken;
 }
 
-// Score in the high half, place in the list in the low half, the earlier one larger.
+// Score in the high half; place in the low half, earlier is larger.
 struct FillRanks {
   const UnitList* lists;
   const std::int64_t* score_first;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) track_reuse(const UnitList* asked, c
     const bool is_held = held_from != nullptr && unit >= held_from[row];
     found += is_held || is_among(was, last_count[row], unit) ? 1 : 0;
   }
-  found = block_sum(found, shared);  // and all have searched
+  found = block_sum(found, shared);  // also a barrier for the search
   if (threadIdx.x == 0) hits[row] = found;
   for (std::int64_t i = threadIdx.x; i < now[row].n; i += kThreads) was[i] = now[row].unit[i];
 }

@@ -4,22 +4,21 @@
 
 #include "kernels/ops.h"
 
-// Operations on the pages, chunks, clusters or tokens ("units") that selectors chose: ascending lists of unit numbers per row.
+// Units: pages, chunks, clusters or tokens.
 namespace kvlab {
 
-// One list per row, in one array from first[r] on or each in its own array. Lists may be shorter than their space.
+// One array from first[r] on, or separate arrays. Lists may be shorter than their space.
 struct UnitLists {
   const std::int64_t* first = nullptr;        // [num_rows + 1] offset of each row's list in `unit`
   const std::int32_t* unit = nullptr;         // [first[num_rows]]
-  const std::int32_t* const* rows = nullptr;  // [num_rows] used where `first` is null
+  const std::int32_t* const* rows = nullptr;  // [num_rows] used if `first` is null
   const std::int32_t* count = nullptr;        // [num_rows] null: the whole space
 
   [[nodiscard]] std::int64_t size(std::int32_t r) const { return count != nullptr ? count[r] : first[r + 1] - first[r]; }
   [[nodiscard]] const std::int32_t* row(std::int32_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
 };
 
-// Tokens to attend to: [0, head[r]), those of the listed units, then [tail[r], len[r]). Unit u holds the unit_tokens tokens from
-// base[r] + u * unit_tokens on; units are between head and tail.
+// Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u is tokens base[r] + u * unit_tokens on, between head and tail.
 struct ExpandUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
@@ -28,19 +27,18 @@ struct ExpandUnits {
   const std::int32_t* head = nullptr;         // [num_rows], null: 0
   const std::int32_t* tail = nullptr;         // [num_rows]
   const std::int32_t* len = nullptr;          // [num_rows]
-  const std::int64_t* index_first = nullptr;  // [num_rows + 1] offsets, for exactly the tokens above
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1] exact offsets
   std::int32_t* index = nullptr;              // [index_first[num_rows]] out
 
   [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
     return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
   }
 };
-// Unit numbers are read, token numbers written, 4 bytes each.
 OpCall call(const ExpandUnits&);
 void run_cpu(const ExpandUnits&);
 void run_cuda(const ExpandUnits&, CudaContext&);
 
-// Unit numbers at places of another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where `takes_all`.
+// out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] with takes_all.
 struct ComposeUnits {
   std::int32_t num_rows = 0;
   UnitLists base;
@@ -53,7 +51,7 @@ OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);
 void run_cuda(const ComposeUnits&, CudaContext&);
 
-// The union of `lists_per_row` consecutive ascending lists: the units that a KV head loads when its query heads choose separately.
+// Union of `lists_per_row` consecutive ascending lists, one per query head.
 struct UnionUnits {
   std::int32_t num_rows = 0, lists_per_row = 1;
   UnitLists lists;                      // of num_rows * lists_per_row lists
@@ -61,12 +59,11 @@ struct UnionUnits {
   std::int32_t* unit = nullptr;         // out
   std::int32_t* count = nullptr;        // [num_rows] out
 };
-// Counted as if unions filled their space: their length depends on data, the space does not.
+// Assumes that unions fill their space.
 OpCall call(const UnionUnits&);
 void run_cpu(const UnionUnits&);
-void run_cuda(const UnionUnits&, CudaContext&);  // counts are in CPU memory: waits for the stream
+void run_cuda(const UnionUnits&, CudaContext&);  // counts in CPU memory: waits for the stream
 
-// Keeps lists for later steps.
 struct KeepUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
@@ -76,7 +73,7 @@ OpCall call(const KeepUnits&);
 void run_cpu(const KeepUnits&);
 void run_cuda(const KeepUnits&, CudaContext&);
 
-// Keeps a list by descending score (ties: lower unit first), so that the best of it can be taken later.
+// By descending score (ties: lower unit first).
 struct RankUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
@@ -92,25 +89,24 @@ void run_cuda(const RankUnits&, CudaContext&);
 struct TakeRanked {
   std::int32_t num_rows = 0;
   const std::int32_t* const* ranked = nullptr;  // [num_rows]
-  const std::int64_t* first = nullptr;          // [num_rows + 1] offsets, for exactly take[r] units
+  const std::int64_t* first = nullptr;          // [num_rows + 1] exact offsets
   std::int32_t* unit = nullptr;                 // [first[num_rows]] out
 };
 OpCall call(const TakeRanked&);
 void run_cpu(const TakeRanked&);
 void run_cuda(const TakeRanked&, CudaContext&);
 
-// Counts the units asked for that the last step already read, then stores the units that this step reads (`now`: those asked for and those
-// always read) in their place. A diagnostic, not part of any method: it costs nothing.
+// Counts asked-for units that the last step read, then stores `now` (asked for or always read) in `last`. Diagnostic, free.
 struct TrackReuse {
   std::int32_t num_rows = 0;
   UnitLists asked, now;
   std::int32_t* const* last = nullptr;       // [num_rows] with space for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
-  const std::int32_t* held_from = nullptr;   // [num_rows] CPU memory: units from here on count as read; null: none
+  const std::int32_t* held_from = nullptr;   // [num_rows] in CPU memory: units from here on count as read; null: none
   std::int32_t* hits = nullptr;              // [num_rows] out
 };
 OpCall call(const TrackReuse&);
 void run_cpu(const TrackReuse&);
-void run_cuda(const TrackReuse&, CudaContext&);  // hits are in CPU memory: waits for the stream
+void run_cuda(const TrackReuse&, CudaContext&);  // hits in CPU memory: waits for the stream
 
 }  // namespace kvlab

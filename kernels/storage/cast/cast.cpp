@@ -23,9 +23,6 @@ OpCall call(const Cast& a) {
 }
 KVLAB_WITHOUT_CUDA(Cast)
 
-OpCall call(const Uncast& a) { return call(Cast{a.tokens, a.type, nullptr}); }
-KVLAB_WITHOUT_CUDA(Uncast)
-
 namespace {
 
 // The number that each byte encodes.
@@ -35,9 +32,9 @@ std::array<float, 256> one_byte_numbers(StoredType type) {
   return number;
 }
 
-// Calls f(stored, x) for each of the listed vectors of a Cast or Uncast, on all cores.
-template <class Op, class F>
-void for_each_stored(const Op& a, F&& f) {
+// Calls f(stored, x) for each of the listed vectors, on all cores.
+template <class F>
+void for_each_stored(const Cast& a, F&& f) {
   constexpr std::int32_t kPart = 256;
   for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
     const std::int32_t tokens = a.tokens.count(r);
@@ -48,9 +45,7 @@ void for_each_stored(const Op& a, F&& f) {
   }
 }
 
-}  // namespace
-
-void run_cpu(const Cast& a) {
+void cast(const Cast& a) {
   const std::int64_t d = a.tokens.kv.head_dim, width = bytes_of(a.type);
   std::fill_n(a.stored, a.tokens.total() * d * width, std::uint8_t{0});
   const std::array<float, 256> one_byte = width == 1 ? one_byte_numbers(a.type) : std::array<float, 256>{};
@@ -63,11 +58,9 @@ void run_cpu(const Cast& a) {
   });
 }
 
-namespace {
-
 // number(bits) of each element, without a call or a branch in the loop.
 template <class Stored, class F>
-void uncast(const Uncast& a, F&& number) {
+void uncast(const Cast& a, F&& number) {
   const std::int64_t d = a.tokens.kv.head_dim;
   for_each_stored(a, [&](const std::uint8_t* from, float* x) {
     for (std::int64_t c = 0; c < d; ++c) {
@@ -85,9 +78,7 @@ float finite_half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x8000U) << 16U);
 }
 
-}  // namespace
-
-void run_cpu(const Uncast& a) {
+void uncast(const Cast& a) {
   switch (a.type) {
     case StoredType::kFp32:
       return uncast<std::uint32_t>(a, [](std::uint32_t bits) { return std::bit_cast<float>(bits); });
@@ -101,10 +92,14 @@ void run_cpu(const Uncast& a) {
   }
 }
 
-void stored_arrays(Uncast& a, StoredArrays& arrays) {
+}  // namespace
+
+void run_cpu(const Cast& a) { a.unpacks ? uncast(a) : cast(a); }
+
+void stored_arrays(Cast& a, StoredArrays& arrays) {
   arrays.rows(a.stored, [&](std::int64_t entries) { return entries * a.tokens.kv.head_dim * bytes_of(a.type); });
 }
 
-bool goes_on(const Uncast& a, const Uncast& later, std::span<const RowList>) { return later.type == a.type; }
+bool goes_on(const Cast& a, const Cast& later, std::span<const RowList>) { return later.type == a.type; }
 
 }  // namespace kvlab

@@ -160,22 +160,20 @@ struct UncastNumbers {
   }
 };
 
-}  // namespace
-
-void run_cuda(const Uncast& op, CudaContext& cuda) {
-  if (op.tokens.total() == 0 || op.tokens.kv.head_dim == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const DeviceList list = on_device(op.tokens, cuda);
+void uncast(const Cast& op, const DeviceList& list, CudaContext& cuda) {
   for_type(op.tokens.kv.type, [&](auto zero) {
     launch_over_rows("uncast_tokens", cuda, op.tokens.kv.num_rows, std::int64_t{list.longest} * op.tokens.kv.head_dim,
                      UncastNumbers<decltype(zero)>{list, op.stored, op.type});
   });
 }
 
+}  // namespace
+
 void run_cuda(const Cast& op, CudaContext& cuda) {
   if (op.tokens.total() == 0 || op.tokens.kv.head_dim == 0) return;
   const CudaContext::Frame frame(cuda);
   CastArgs a{on_device(op.tokens, cuda), op.stored, op.type, 1};
+  if (op.unpacks) return uncast(op, a.list, cuda);
   a.tiles = static_cast<std::int32_t>(ceil_div(a.list.longest, kWarps * kWarpSize));
   const bool vectors = op.tokens.kv.head_dim % 8 == 0 && aligned16({a.list.data, op.stored});
   for_type(op.tokens.kv.type, [&](auto zero) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 namespace kvlab {
@@ -37,13 +36,13 @@ void for_each_vector(const ChannelStats& a, std::int32_t row, F&& f) {
 
 OpCall call(const ChannelStats& a) {
   const std::int64_t d = a.kv.head_dim, element = a.source == ChannelStats::Source::kQueries ? 2 : a.kv.kv_bytes;
-  OpCall c{.op = "channel_stats"};
+  OpCall c{.op = a.into == ChannelStats::Into::kRaise ? "largest_queries" : "channel_stats"};
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
     if (a.line[r] < 0) continue;
     const std::int64_t n = tokens_of(a, r);
     ++c.rows, ++c.outputs;
     c.tokens += n;
-    c.bytes += n * d * element + (a.multiplies ? 8 : 4) * d;
+    c.bytes += n * d * element + (a.into == ChannelStats::Into::kWrite ? 4 : 8) * d;
     c.flops += 2 * n * d;
   }
   return c;
@@ -68,41 +67,10 @@ void run_cpu(const ChannelStats& a) {
     const double scale = a.kind == ChannelStats::Kind::kMaxAbs || count == 0 ? 1.0 : 1.0 / static_cast<double>(count);
     for (std::int64_t c = 0; c < d; ++c) {
       const auto value = static_cast<float>(sum[static_cast<std::size_t>(c)] * scale);
-      out[c] = a.multiplies ? out[c] * value : value;
+      out[c] = a.into == ChannelStats::Into::kMultiply ? out[c] * value
+               : a.into == ChannelStats::Into::kRaise  ? std::max(out[c], value)
+                                                       : value;
     }
-  }
-}
-
-OpCall call(const SmoothChannels& a) {
-  const std::int64_t rows = a.num_rows - std::count(a.line, a.line + a.num_rows, -1), elements = rows * a.head_dim;
-  return {.op = "smooth_channels", .rows = rows, .outputs = rows, .bytes = 8 * elements, .flops = elements * (a.outliers > 0 ? 12 : 10)};
-}
-KVLAB_WITHOUT_CUDA(SmoothChannels)
-
-void run_cpu(const SmoothChannels& a) {
-  const auto d = static_cast<std::size_t>(a.head_dim);
-  std::vector<float> ratio(d), sorted(d);
-  std::vector<std::size_t> order(d);
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    if (a.line[r] < 0) continue;
-    float* const m = a.lines + static_cast<std::int64_t>(a.line[r]) * a.head_dim;
-    const std::vector<float> largest(m, m + d);
-    for (std::size_t c = 0; c < d; ++c) {
-      const std::size_t half = d / 2, other = !a.pairs || (d % 2 == 1 && c == d - 1) ? c : c < half ? c + half : c - half;
-      const float top = std::max(largest[c], largest[other]);
-      m[c] = top > 0.0F ? std::pow(top, a.exponent) : 1.0F;
-      if (!(m[c] > 0.0F)) m[c] = 1.0F;  // underflow
-      ratio[c] = largest[c] / m[c];
-    }
-    if (a.outliers == 0) continue;
-    sorted = ratio;
-    std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(d / 2), sorted.end());
-    const float median = sorted[d / 2];
-    if (!(median > 0.0F)) continue;
-    std::iota(order.begin(), order.end(), 0U);
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) { return ratio[x] > ratio[y]; });
-    for (std::size_t i = 0; i < std::min(d, static_cast<std::size_t>(a.outliers)); ++i)
-      if (ratio[order[i]] > median) m[order[i]] *= ratio[order[i]] / median;
   }
 }
 

@@ -15,7 +15,8 @@ struct Stats {
   DeviceList list;
   bool lists_tokens;
   const Queries* queries;  // null: keys or values
-  bool of_values, max_abs, multiplies;
+  bool of_values, max_abs;
+  ChannelStats::Into into;
   const std::int32_t* line;
   float* out;
   int chunks;
@@ -50,43 +51,7 @@ __global__ void __launch_bounds__(kRowThreads) channel_stats(Stats a) {
   for (int w = 1; w < kWarps; ++w) x = join(a, x, shared[w * kWarpSize + lane_index()]);
   const auto value = static_cast<float>(a.max_abs || n == 0 ? x : x * (1.0 / static_cast<double>(n)));
   float& out = a.out[std::int64_t{a.line[row]} * d + c];
-  out = a.multiplies ? out * value : value;
-}
-
-// One block per row. `ratio` [num_rows, head_dim] is scratch.
-__global__ void __launch_bounds__(kRowThreads) smooth_channels(SmoothChannels a, float* ratios) {
-  KVLAB_SHARED(float, median, 1);
-  const int row = blockIdx.x, d = a.head_dim;
-  if (a.line[row] < 0) return;
-  float* const m = a.lines + std::int64_t{a.line[row]} * d;
-  float *const ratio = ratios + std::int64_t{row} * 2 * d, *const lambda = ratio + d;
-  for (int c = threadIdx.x; c < d; c += kRowThreads) {
-    const int half = d / 2, other = !a.pairs || (d % 2 == 1 && c == d - 1) ? c : c < half ? c + half : c - half;
-    const float top = fmaxf(m[c], m[other]);
-    float x = top > 0.0F ? powf(top, a.exponent) : 1.0F;
-    if (!(x > 0.0F)) x = 1.0F;  // underflow
-    lambda[c] = x, ratio[c] = m[c] / x;
-  }
-  __syncthreads();
-  if (a.outliers > 0) {
-    for (int c = threadIdx.x; c < d; c += kRowThreads) {
-      int smaller = 0;
-      for (int i = 0; i < d; ++i) smaller += ratio[i] < ratio[c] || (ratio[i] == ratio[c] && i < c) ? 1 : 0;
-      if (smaller == d / 2) *median = ratio[c];
-    }
-  } else if (threadIdx.x == 0) {
-    *median = 0;
-  }
-  __syncthreads();
-  for (int c = threadIdx.x; c < d; c += kRowThreads) {
-    float x = lambda[c];
-    if (*median > 0.0F && ratio[c] > *median) {
-      int larger = 0;
-      for (int i = 0; i < d; ++i) larger += ratio[i] > ratio[c] || (ratio[i] == ratio[c] && i < c) ? 1 : 0;
-      if (larger < a.outliers) x *= ratio[c] / *median;
-    }
-    m[c] = x;
-  }
+  out = a.into == ChannelStats::Into::kMultiply ? out * value : a.into == ChannelStats::Into::kRaise ? fmaxf(out, value) : value;
 }
 
 }  // namespace
@@ -99,19 +64,11 @@ void run_cuda(const ChannelStats& a, CudaContext& cuda) {
   if (s.lists_tokens) s.list = on_device(*a.listed, cuda);
   if (a.source == ChannelStats::Source::kQueries) s.queries = cuda.upload(a.queries, a.kv.num_sequences());
   s.of_values = a.source == ChannelStats::Source::kValues, s.max_abs = a.kind == ChannelStats::Kind::kMaxAbs;
-  s.multiplies = a.multiplies, s.line = cuda.upload(a.line, a.kv.num_rows), s.out = a.out;
+  s.into = a.into, s.line = cuda.upload(a.line, a.kv.num_rows), s.out = a.out;
   s.chunks = static_cast<int>(ceil_div(a.kv.head_dim, kWarpSize));
   for_type(a.kv.type, [&](auto zero) {
     launch("channel_stats", cuda, block_each(std::int64_t{a.kv.num_rows} * s.chunks), channel_stats<decltype(zero)>, s);
   });
-}
-
-void run_cuda(const SmoothChannels& a, CudaContext& cuda) {
-  if (a.num_rows == 0) return;
-  const CudaContext::Frame frame(cuda);
-  SmoothChannels on_gpu = a;
-  on_gpu.line = cuda.upload(a.line, a.num_rows);
-  launch("smooth_channels", cuda, block_each(a.num_rows), smooth_channels, on_gpu, cuda.scratch<float>(2LL * a.num_rows * a.head_dim));
 }
 
 }  // namespace kvlab

@@ -36,7 +36,22 @@ std::int64_t right_numbers(const LowRankFactor& a) {
   return n;
 }
 
+namespace {
+
+OpCall cost_to_unpack(const LowRankFactor& a) {
+  const std::int64_t n = a.tokens.total(), exact = a.num_exact(), d = a.tokens.kv.head_dim;
+  OpCall c{.op = "low_rank_rebuild", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n - exact};
+  c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + (n - exact) * d * a.tokens.kv.kv_bytes + a.tokens.list_bytes() + 4 * exact;
+  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) { c.flops += 2 * entries * width * a.rank; });
+  c.flops -= 2 * exact * d * a.rank;
+  if (a.is_pre_rope) c.flops += 3 * (n - exact) * d;
+  return c;
+}
+
+}  // namespace
+
 OpCall call(const LowRankFactor& a) {
+  if (a.unpacks) return cost_to_unpack(a);
   const std::int64_t n = a.tokens.total(), products = 2 * a.rounds + 2;
   OpCall c{.op = "low_rank_factor", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n};
   c.bytes = products * (a.tokens.dense_bytes() + a.tokens.list_bytes()) + 2 * (left_numbers(a) + right_numbers(a));
@@ -47,22 +62,10 @@ OpCall call(const LowRankFactor& a) {
 }
 KVLAB_WITHOUT_CUDA(LowRankFactor)
 
-OpCall call(const LowRankRebuild& b) {
-  const LowRankFactor& a = b.factor;
-  const std::int64_t n = a.tokens.total(), exact = b.num_exact(), d = a.tokens.kv.head_dim;
-  OpCall c{.op = "low_rank_rebuild", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n - exact};
-  c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + (n - exact) * d * a.tokens.kv.kv_bytes + a.tokens.list_bytes() + 4 * exact;
-  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) { c.flops += 2 * entries * width * a.rank; });
-  c.flops -= 2 * exact * d * a.rank;
-  if (a.is_pre_rope) c.flops += 3 * (n - exact) * d;
-  return c;
-}
-KVLAB_WITHOUT_CUDA(LowRankRebuild)
-
-void stored_arrays(LowRankRebuild& a, StoredArrays& arrays) {
-  const std::int64_t rank = a.factor.rank, d = a.factor.tokens.kv.head_dim;
-  arrays.rows(a.factor.left, [=](std::int64_t entries) { return entries * rank; });
-  arrays.rows(a.factor.right, [=](std::int64_t) { return d * rank; });
+void stored_arrays(LowRankFactor& a, StoredArrays& arrays) {
+  const std::int64_t rank = a.rank, d = a.tokens.kv.head_dim;
+  arrays.rows(a.left, [=](std::int64_t entries) { return entries * rank; });
+  arrays.rows(a.right, [=](std::int64_t) { return d * rank; });
 }
 
 }  // namespace kvlab

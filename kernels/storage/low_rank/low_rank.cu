@@ -207,49 +207,47 @@ LowRank low_rank(const LowRankFactor& a, const Shape& shape, CudaContext& cuda) 
   return l;
 }
 
-}  // namespace
-
-void run_cuda(const LowRankFactor& a, CudaContext& cuda) {
-  if (a.tokens.total() == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const std::int64_t width = std::int64_t{a.joint_heads ? a.tokens.kv.kv_heads : 1} * a.tokens.kv.head_dim;
-  const Shape shape = shape_of(a, width);
+void factor_all(const LowRankFactor& a, const Shape& shape, LowRank l, CudaContext& cuda) {
   const auto matrices = static_cast<std::int64_t>(shape.matrices.size());
   std::vector<float> normals;
-  for (std::int64_t i = 0; i < width * std::min<std::int64_t>(a.rank, width); ++i)
+  for (std::int64_t i = 0; i < l.width * std::min<std::int64_t>(a.rank, l.width); ++i)
     normals.push_back(static_cast<float>(Draw{a.seed, Purpose::kPolicy, static_cast<std::uint64_t>(i)}.normal()));
-  LowRank l = low_rank(a, shape, cuda);
   l.normals = cuda.upload(normals.data(), static_cast<std::int64_t>(normals.size()));
   l.x = cuda.scratch<float>(shape.x), l.q = cuda.scratch<float>(shape.q), l.r = cuda.scratch<float>(shape.r);
   float* const along = cuda.scratch<float>(matrices * a.rank);
   const char* const name = "low_rank_factor";
-  for_type(a.tokens.kv.type, [&](auto zero) { launch_over_rows(name, cuda, matrices, shape.longest * width, Gather<decltype(zero)>{l}); });
-  launch_over_rows(name, cuda, matrices, width * a.rank, Start{l});
+  for_type(a.tokens.kv.type,
+           [&](auto zero) { launch_over_rows(name, cuda, matrices, shape.longest * l.width, Gather<decltype(zero)>{l}); });
+  launch_over_rows(name, cuda, matrices, l.width * a.rank, Start{l});
   for (std::int32_t round = 0; round < a.rounds; ++round) {
     launch_over_rows(name, cuda, matrices, shape.longest * a.rank, TimesRight{l});
     launch(name, cuda, block_each(matrices), orthonormalize, l, true, along);
-    launch_over_rows(name, cuda, matrices, width * a.rank, TimesLeft{l});
+    launch_over_rows(name, cuda, matrices, l.width * a.rank, TimesLeft{l});
     launch(name, cuda, block_each(matrices), orthonormalize, l, false, along);
   }
   if (a.rounds == 0) launch(name, cuda, block_each(matrices), orthonormalize, l, false, along);
   launch_over_rows(name, cuda, matrices, shape.longest * a.rank, TimesRight{l});
   launch_over_rows(name, cuda, matrices, shape.longest * a.rank, StoreLeft{l});
-  launch_over_rows(name, cuda, matrices, width * a.rank, StoreRight{l});
+  launch_over_rows(name, cuda, matrices, l.width * a.rank, StoreRight{l});
 }
 
-void run_cuda(const LowRankRebuild& b, CudaContext& cuda) {
-  const LowRankFactor& a = b.factor;
-  if (a.tokens.total() == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const std::int64_t width = std::int64_t{a.joint_heads ? a.tokens.kv.kv_heads : 1} * a.tokens.kv.head_dim;
-  const Shape shape = shape_of(a, width);
-  const LowRank l = low_rank(a, shape, cuda);
-  const std::int64_t* const exact_first = b.num_exact() == 0 ? nullptr : cuda.upload(b.exact_first, a.tokens.kv.num_rows + 1);
+void rebuild_all(const LowRankFactor& a, const Shape& shape, const LowRank& l, CudaContext& cuda) {
+  const std::int64_t* const exact_first = a.num_exact() == 0 ? nullptr : cuda.upload(a.exact_first, a.tokens.kv.num_rows + 1);
   for_type(a.tokens.kv.type, [&](auto zero) {
-    const Rebuild<decltype(zero)> rebuild{l, exact_first, b.exact};
+    const Rebuild<decltype(zero)> rebuild{l, exact_first, a.exact};
     launch_over_rows("low_rank_rebuild", cuda, static_cast<std::int64_t>(shape.matrices.size()),
                      shape.longest * l.heads * ((a.tokens.kv.head_dim + 1) / 2), rebuild);
   });
+}
+
+}  // namespace
+
+void run_cuda(const LowRankFactor& a, CudaContext& cuda) {
+  if (a.tokens.total() == 0) return;
+  const CudaContext::Frame frame(cuda);
+  const Shape shape = shape_of(a, std::int64_t{a.joint_heads ? a.tokens.kv.kv_heads : 1} * a.tokens.kv.head_dim);
+  const LowRank l = low_rank(a, shape, cuda);
+  a.unpacks ? rebuild_all(a, shape, l, cuda) : factor_all(a, shape, l, cuda);
 }
 
 }  // namespace kvlab

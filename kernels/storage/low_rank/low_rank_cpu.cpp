@@ -113,9 +113,7 @@ void check_lists(const LowRankFactor& a) {
       throw InternalError("low_rank_factor: KV heads of a sequence list different numbers of tokens");
 }
 
-}  // namespace
-
-void run_cpu(const LowRankFactor& a) {
+void factor_all(const LowRankFactor& a) {
   check_lists(a);
   std::fill_n(a.left, left_numbers(a), std::uint16_t{0});
   std::fill_n(a.right, right_numbers(a), std::uint16_t{0});
@@ -125,13 +123,12 @@ void run_cpu(const LowRankFactor& a) {
   });
 }
 
-void run_cpu(const LowRankRebuild& b) {
+void rebuild_all(const LowRankFactor& a) {
   const auto is_exact = [&](std::int32_t row, std::int32_t i) {
-    if (b.exact_first == nullptr) return false;
-    const std::int32_t token = b.factor.tokens.index[b.factor.tokens.first[row] + i];
-    return std::binary_search(b.exact + b.exact_first[row], b.exact + b.exact_first[row + 1], token);
+    if (a.exact_first == nullptr) return false;
+    const std::int32_t token = a.tokens.index[a.tokens.first[row] + i];
+    return std::binary_search(a.exact + a.exact_first[row], a.exact + a.exact_first[row + 1], token);
   };
-  const LowRankFactor& a = b.factor;
   check_lists(a);
   const std::int32_t d = a.tokens.kv.head_dim;
   for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, const std::uint16_t* left, const std::uint16_t* right) {
@@ -148,5 +145,9 @@ void run_cpu(const LowRankRebuild& b) {
     }
   });
 }
+
+}  // namespace
+
+void run_cpu(const LowRankFactor& a) { a.unpacks ? rebuild_all(a) : factor_all(a); }
 
 }  // namespace kvlab

@@ -60,12 +60,12 @@ std::int64_t outlier_bytes(std::int64_t vectors, std::int64_t length, double sha
 
 OpCall call(const Outliers& a) {
   const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim, taken = outlier_numbers(a);
-  return {.op = "outliers",
+  return {.op = a.unpacks ? "restore_outliers" : "outliers",
           .rows = a.tokens.kv.num_rows,
           .tokens = n,
           .outputs = taken,
-          .bytes = a.tokens.dense_bytes() + a.tokens.list_bytes() + taken * (4 + a.tokens.kv.kv_bytes),
-          .flops = 3 * n * d};
+          .bytes = (a.unpacks ? 0 : a.tokens.dense_bytes()) + a.tokens.list_bytes() + taken * (4 + a.tokens.kv.kv_bytes),
+          .flops = a.unpacks ? 0 : 3 * n * d};
 }
 KVLAB_WITHOUT_CUDA(Outliers)
 
@@ -102,9 +102,7 @@ void take_out(const Outliers& a, std::int32_t r, std::int32_t v, std::int32_t n,
   }
 }
 
-}  // namespace
-
-void run_cpu(const Outliers& a) {
+void take_all_out(const Outliers& a) {
   struct Vector {
     std::int32_t row, index, tokens, half;
     std::int64_t first;  // of its outliers
@@ -127,18 +125,7 @@ void run_cpu(const Outliers& a) {
   });
 }
 
-OpCall call(const RestoreOutliers& b) {
-  const std::int64_t n = b.outliers.tokens.total(), taken = outlier_numbers(b.outliers);
-  return {.op = "restore_outliers",
-          .rows = b.outliers.tokens.kv.num_rows,
-          .tokens = n,
-          .outputs = taken,
-          .bytes = taken * (4 + b.outliers.tokens.kv.kv_bytes) + b.outliers.tokens.list_bytes()};
-}
-KVLAB_WITHOUT_CUDA(RestoreOutliers)
-
-void run_cpu(const RestoreOutliers& b) {
-  const Outliers& a = b.outliers;
+void put_back(const Outliers& a) {
   std::int64_t at = 0;
   for_each_vector(a, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t) {
     for (const std::int64_t end = at + outliers_of(a.share, entries); at < end; ++at)
@@ -146,8 +133,11 @@ void run_cpu(const RestoreOutliers& b) {
   });
 }
 
-void stored_arrays(RestoreOutliers& a, StoredArrays& arrays) {
-  Outliers& o = a.outliers;
+}  // namespace
+
+void run_cpu(const Outliers& a) { a.unpacks ? put_back(a) : take_all_out(a); }
+
+void stored_arrays(Outliers& o, StoredArrays& arrays) {
   const std::int64_t d = o.tokens.kv.head_dim;
   const auto numbers_of = [&](std::int64_t entries) {
     return o.per_channel ? d * outliers_of(o.share, entries) : entries * outliers_of(o.share, d);

@@ -154,20 +154,12 @@ void run_cuda(const Outliers& a, CudaContext& cuda) {
   const Vectors v = vectors_of(a, cuda);
   for_type(a.tokens.kv.type, [&](auto zero) {
     const std::int64_t vectors = std::int64_t{a.tokens.kv.num_rows} * v.most;
-    if (v.most_room <= kFewOutliers || !a.per_channel)
+    if (a.unpacks)
+      launch("restore_outliers", cuda, block_each(vectors), restore_outliers<decltype(zero)>, v);
+    else if (v.most_room <= kFewOutliers || !a.per_channel)
       launch("outliers", cuda, warp_each(vectors), take_one_by_one<decltype(zero)>, v, vectors);
     else
       launch("outliers", cuda, block_each(vectors), take_by_cut<decltype(zero)>, v);
-  });
-}
-
-void run_cuda(const RestoreOutliers& b, CudaContext& cuda) {
-  const Outliers& a = b.outliers;
-  if (a.tokens.total() == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const Vectors v = vectors_of(a, cuda);
-  for_type(a.tokens.kv.type, [&](auto zero) {
-    launch("restore_outliers", cuda, block_each(std::int64_t{a.tokens.kv.num_rows} * v.most), restore_outliers<decltype(zero)>, v);
   });
 }
 

@@ -27,16 +27,16 @@ struct OutlierPlaces {
   }
 };
 
-// Takes the extreme numbers out of the listed vectors: of each vector the `share` / 2 largest and the `share` / 2 smallest (each rounded
-// down but at least one, so that short vectors have outliers too; ties to the earlier), kept in fp16 with their places, and replaces them
-// by the vector's mean (GEAR, Kang et al. 2024, arXiv:2403.05527, eq. 3). A vector is one token's channels, or one channel of all entries
-// of the row.
+// Takes the `share` / 2 largest and the `share` / 2 smallest numbers (each rounded down, at least one; ties to the earlier) out of each
+// listed vector, stores them in fp16 with their places, and replaces them by the vector's mean (GEAR, Kang et al. 2024, arXiv:2403.05527,
+// eq. 3). A vector is a token's channels, or a channel of all entries of the row.
 struct Outliers {
   ListedTokens tokens;
   bool per_channel = false;  // K; else per token
   double share = 0.02;
   std::uint16_t* value = nullptr;  // [outlier_numbers()] out, fp16, vector by vector
   OutlierPlaces place;             // [outlier_numbers()] out
+  bool unpacks = false;            // puts the outliers back into their places
 };
 // Outliers of one vector of n numbers: 0 for a share of 0 or n < 2.
 std::int32_t outliers_of(double share, std::int64_t n);
@@ -48,21 +48,13 @@ bool has_wide_places(const Outliers&);
 // Stored bytes of all outliers: the number and its place.
 std::int64_t outlier_bytes(std::int64_t vectors, std::int64_t length, double share);
 
-// The vectors are read, outliers written, and their places filled; three operations per element.
+// The vectors are read, outliers written, and their places filled; three operations per element. Unpacking reads the outliers
+// and writes them.
 OpCall call(const Outliers&);
 void run_cpu(const Outliers&);
 void run_cuda(const Outliers&, CudaContext&);
 
-// Puts the outliers back into their places.
-struct RestoreOutliers {
-  Outliers outliers;
-};
-OpCall call(const RestoreOutliers&);
-void run_cpu(const RestoreOutliers&);
-void run_cuda(const RestoreOutliers&, CudaContext&);
-
 // As stored K and V (kernels/storage/stored/stored_code.h).
-inline ListedTokens& tokens_of(RestoreOutliers& a) { return a.outliers.tokens; }
-void stored_arrays(RestoreOutliers&, StoredArrays&);
+void stored_arrays(Outliers&, StoredArrays&);
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
-#include "kernels/storage/token_copy/token_copy.h"
+#include "kernels/storage/token_copy_op.h"
 
 namespace kvlab {
 

@@ -85,11 +85,18 @@ std::int64_t sparse_bytes(std::int32_t head_dim, const std::uint8_t* token) {
 OpCall call(const Sparsify& a) {
   const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim;
   const std::int64_t moved = a.tokens.dense_bytes() + a.tokens.list_bytes() + n * even_sparse_bytes(a.tokens.kv.head_dim, a.keep);
-  return {.op = "sparsify", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n, .bytes = moved, .flops = 2 * n * d};
+  return {.op = a.unpacks ? "unsparsify" : "sparsify",
+          .rows = a.tokens.kv.num_rows,
+          .tokens = n,
+          .outputs = n,
+          .bytes = moved,
+          .flops = a.unpacks ? 0 : 2 * n * d};
 }
 KVLAB_WITHOUT_CUDA(Sparsify)
 
-void run_cpu(const Sparsify& a) {
+namespace {
+
+void sparsify(const Sparsify& a) {
   const std::int32_t d = a.tokens.kv.head_dim;
   const std::int64_t token_bytes = most_sparse_bytes(d, a.keep);
   std::vector<std::int32_t> order(static_cast<std::size_t>(d));
@@ -109,15 +116,7 @@ void run_cpu(const Sparsify& a) {
   }
 }
 
-OpCall call(const Unsparsify& a) {
-  OpCall c = call(Sparsify{a.tokens, a.keep, nullptr});
-  c.op = "unsparsify";
-  c.flops = 0;
-  return c;
-}
-KVLAB_WITHOUT_CUDA(Unsparsify)
-
-void run_cpu(const Unsparsify& a) {
+void unsparsify(const Sparsify& a) {
   const std::int64_t token_bytes = most_sparse_bytes(a.tokens.kv.head_dim, a.keep);
   for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
     const std::int32_t tokens = a.tokens.count(r);
@@ -126,10 +125,14 @@ void run_cpu(const Unsparsify& a) {
   }
 }
 
-void stored_arrays(Unsparsify& a, StoredArrays& arrays) {
+}  // namespace
+
+void run_cpu(const Sparsify& a) { a.unpacks ? unsparsify(a) : sparsify(a); }
+
+void stored_arrays(Sparsify& a, StoredArrays& arrays) {
   arrays.rows(a.packed, [&](std::int64_t entries) { return entries * most_sparse_bytes(a.tokens.kv.head_dim, a.keep); });
 }
 
-bool goes_on(const Unsparsify& a, const Unsparsify& later, std::span<const RowList>) { return later.keep == a.keep; }
+bool goes_on(const Sparsify& a, const Sparsify& later, std::span<const RowList>) { return later.keep == a.keep; }
 
 }  // namespace kvlab

@@ -106,9 +106,10 @@ __global__ void __launch_bounds__(kRowThreads) unsparsify(Sparse a) {
   }
 }
 
-Sparse sparse_of(const ListedTokens& tokens, std::int32_t keep, std::uint8_t* packed, CudaContext& cuda) {
-  Sparse s{on_device(tokens, cuda), keep, 0, most_sparse_bytes(tokens.kv.head_dim, keep), packed, 0};
-  s.tiles = (tokens.kv.head_dim + kSparseTile - 1) / kSparseTile;
+Sparse sparse_of(const Sparsify& a, CudaContext& cuda) {
+  const std::int32_t d = a.tokens.kv.head_dim;
+  Sparse s{on_device(a.tokens, cuda), a.keep, 0, most_sparse_bytes(d, a.keep), a.packed, 0};
+  s.tiles = (d + kSparseTile - 1) / kSparseTile;
   s.chunks = static_cast<int>(ceil_div(s.list.longest, kWarps));
   return s;
 }
@@ -119,18 +120,12 @@ void run_cuda(const Sparsify& a, CudaContext& cuda) {
   if (a.tokens.total() == 0) return;
   if (a.tokens.kv.head_dim > 1024) throw CudaError("sparsify: heads of more than 1024 channels");
   const CudaContext::Frame frame(cuda);
-  const Sparse s = sparse_of(a.tokens, a.keep, a.packed, cuda);
+  const Sparse s = sparse_of(a, cuda);
   LaunchShape shape = block_each(std::int64_t{a.tokens.kv.num_rows} * s.chunks);
-  shape.shared_bytes = static_cast<std::size_t>(kWarps) * static_cast<std::size_t>(a.tokens.kv.head_dim) * sizeof(std::uint32_t);
-  for_type(a.tokens.kv.type, [&](auto zero) { launch("sparsify", cuda, shape, sparsify<decltype(zero)>, s); });
-}
-
-void run_cuda(const Unsparsify& a, CudaContext& cuda) {
-  if (a.tokens.total() == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const Sparse s = sparse_of(a.tokens, a.keep, const_cast<std::uint8_t*>(a.packed), cuda);
+  if (!a.unpacks)
+    shape.shared_bytes = static_cast<std::size_t>(kWarps) * static_cast<std::size_t>(a.tokens.kv.head_dim) * sizeof(std::uint32_t);
   for_type(a.tokens.kv.type, [&](auto zero) {
-    launch("unsparsify", cuda, block_each(std::int64_t{a.tokens.kv.num_rows} * s.chunks), unsparsify<decltype(zero)>, s);
+    launch(a.unpacks ? "unsparsify" : "sparsify", cuda, shape, a.unpacks ? unsparsify<decltype(zero)> : sparsify<decltype(zero)>, s);
   });
 }
 

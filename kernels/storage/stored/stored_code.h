@@ -11,15 +11,12 @@
 #include "kernels/storage/stored/row_numbers.h"
 #include "kernels/storage/stored/rows_view.h"
 
-// The one interface of stored K and V. A format calls an operation that encodes listed vectors, and passes the operation that decodes them
-// to LayerStep::decode(). From then on hosts only see a DecodeOp: its tokens, the cost of one decoding, and the codes of a sequence's rows,
-// which they hold as a StoredCode: bytes, decode, append, move. An operation Op that decodes needs, in addition to call(), run_cpu() and
-// perhaps run_cuda(),
-//   void stored_arrays(Op&, StoredArrays&)       names its arrays of codes and of parameters (StoredArrays)
-// and, where the defaults below do not fit, in its own header
-//   ListedTokens& tokens_of(Op&)                 the tokens that it decodes; default: op.tokens
+// Stored K and V. A format encodes listed vectors and passes the operation that decodes them to LayerStep::decode(). Hosts see a DecodeOp:
+// its tokens, the cost of one decoding, and the codes of a sequence's rows as a StoredCode. An operation Op that decodes has
+//   void stored_arrays(Op&, StoredArrays&)       its arrays of codes and of parameters
+// and, where the defaults below do not fit,
 //   bool goes_on(const Op&, const Op& later, std::span<const RowList>)   default: false
-//   Decoder unpacking(const Op&)                 the operation that decodes later, where Op also encodes; default: Op itself
+//   Decoder unpacking(const Op&)                 decodes later; default: Op with its flag `unpacks` set, if it has one
 //   std::unique_ptr<StoredCode> stored_code(const Op&, const EncodedRows&)   default: its arrays
 namespace kvlab {
 
@@ -128,11 +125,8 @@ class ArrayCopies {
 };
 
 template <class Op>
-auto& tokens_of(Op& op) {
-  return op.tokens;
-}
-template <class Op>
-const Op& unpacking(const Op& op) {
+Op unpacking(Op op) {
+  if constexpr (requires { op.unpacks; }) op.unpacks = true;
   return op;
 }
 // True: codes of the same parameters, whose numbers can be joined as if all tokens had been encoded together. `lists`: the rows' so far.
@@ -146,12 +140,12 @@ template <class Op>
 class ArrayCode final : public StoredCode {
  public:
   ArrayCode(const Op& op, const EncodedRows& rows)
-      : StoredCode(rows), op_(op), copies_(tokens_of(op_), rows, [this](StoredArrays& arrays) { stored_arrays(op_, arrays); }) {}
+      : StoredCode(rows), op_(op), copies_(op_.tokens, rows, [this](StoredArrays& arrays) { stored_arrays(op_, arrays); }) {}
 
   [[nodiscard]] std::int64_t bytes() const override { return copies_.bytes(); }
   void decode(const ListedTokens& listed, std::int32_t first_row) const override {
     Op op = op_;
-    tokens_of(op) = listed;
+    op.tokens = listed;
     copies_.with(
         first_row, listed.kv.num_rows, [&](StoredArrays& arrays) { stored_arrays(op, arrays); }, [&] { run_in(memory(), op); });
   }
@@ -187,12 +181,12 @@ template <class Op>
 class DecodeOpOf final : public DecodeOp {
  public:
   explicit DecodeOpOf(const Op& op) : op_(op) {}
-  [[nodiscard]] const ListedTokens& tokens() const override { return tokens_of(op_); }
+  [[nodiscard]] const ListedTokens& tokens() const override { return op_.tokens; }
   [[nodiscard]] OpCall unpack_cost() const override { return call(unpacking(op_)); }
   [[nodiscard]] std::unique_ptr<StoredCode> stored(const EncodedRows& rows) const override { return stored_code(op_, rows); }
 
  private:
-  mutable Op op_;  // tokens_of() takes operations that can change
+  Op op_;
 };
 
 }  // namespace kvlab

@@ -29,8 +29,8 @@ OpCall cost_of(const ListedTokens& tokens, const VectorCode& code, std::string_v
 }
 
 // Calls f(vector, place, its code) for each listed vector.
-template <class Op, class F>
-void for_each_code(const Op& a, F&& f) {
+template <class F>
+void for_each_code(const CodeVectors& a, F&& f) {
   const KvRows& kv = a.tokens.kv;
   const std::int64_t bytes = a.code->bytes(kv.head_dim);
   for_each_in_parallel(kv.num_rows, [&](std::int64_t i) {
@@ -46,64 +46,72 @@ void for_each_code(const Op& a, F&& f) {
   });
 }
 
-}  // namespace
-
-OpCall call(const FitVectors& a) {
+OpCall cost_to_fit(const CodeVectors& a) {
+  const KvRows& kv = a.tokens.kv;
   std::int64_t n = 0, rows = 0;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-    if (a.tables.line[r] >= 0) n += a.kv.len[r], ++rows;
+  for (std::int32_t r = 0; r < kv.num_rows; ++r)
+    if (a.tables.line[r] >= 0) n += kv.len[r], ++rows;
   return {.op = "fit_vectors",
           .rows = rows,
           .tokens = n,
           .outputs = rows,
-          .bytes = n * a.kv.head_dim * a.kv.kv_bytes + 4 * rows * a.code->num_parameters(a.kv.head_dim),
-          .flops = n * a.code->fit_flops(a.kv.head_dim)};
+          .bytes = n * kv.head_dim * kv.kv_bytes + 4 * rows * a.code->num_parameters(kv.head_dim),
+          .flops = n * a.code->fit_flops(kv.head_dim)};
 }
 
-void run_cpu(const FitVectors& a) {
-  const auto d = static_cast<std::size_t>(a.kv.head_dim);
-  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t i) {
-    const auto r = static_cast<std::int32_t>(i);
-    if (a.tables.line[r] < 0) return;
-    const auto n = static_cast<std::size_t>(a.kv.len[r]);
-    std::vector<float> x(n * d);
-    std::vector<std::int32_t> positions(n);
-    for (std::size_t t = 0; t < n; ++t) {
-      const auto token = static_cast<std::int32_t>(t);
-      std::copy_n(a.values ? a.kv.value(r, token) : a.kv.key(r, token), d, x.data() + t * d);
-      positions[t] = a.kv.position[a.kv.slot(r, token)];
+// All vectors of a row, and their positions.
+struct RowVectors {
+  std::vector<float> x;
+  std::vector<std::int32_t> positions;
+
+  void append(const KvRows& kv, bool values, std::int32_t row) {
+    const auto d = static_cast<std::size_t>(kv.head_dim);
+    for (std::int32_t token = 0; token < kv.len[row]; ++token) {
+      const float* const from = values ? kv.value(row, token) : kv.key(row, token);
+      x.insert(x.end(), from, from + d);
+      positions.push_back(kv.position[kv.slot(row, token)]);
     }
-    const std::int32_t width = a.code->num_parameters(a.kv.head_dim);
-    a.code->fit(x, a.kv.head_dim, positions, place_of(a.kv, r, width, a.tables).frequencies,
-                a.tables.parameters + std::int64_t{a.tables.line[r]} * width);
+  }
+};
+
+void fit(const CodeVectors& a) {
+  const KvRows& kv = a.tokens.kv;
+  const std::int32_t width = a.code->num_parameters(kv.head_dim), together = a.code->fits_all_heads() ? kv.kv_heads : 1;
+  for_each_in_parallel(kv.num_rows / together, [&](std::int64_t i) {
+    const auto first = static_cast<std::int32_t>(i) * together;
+    if (a.tables.line[first] < 0) return;
+    RowVectors all;
+    for (std::int32_t r = first; r < first + together; ++r) all.append(kv, a.tokens.values, r);
+    const auto parameters = [&](std::int32_t r) { return a.tables.parameters + std::int64_t{a.tables.line[r]} * width; };
+    a.code->fit(all.x, kv.head_dim, all.positions, place_of(kv, first, width, a.tables).frequencies, parameters(first));
+    for (std::int32_t r = first + 1; r < first + together; ++r) std::copy_n(parameters(first), width, parameters(r));
   });
 }
 
-OpCall call(const EncodeVectors& a) {
-  return cost_of(a.tokens, *a.code, a.code->encode_name(), a.code->encode_flops(a.tokens.kv.head_dim));
+}  // namespace
+
+OpCall call(const CodeVectors& a) {
+  const std::int32_t d = a.tokens.kv.head_dim;
+  if (a.kind == CodeVectors::Kind::kFit) return cost_to_fit(a);
+  if (a.kind == CodeVectors::Kind::kEncode) return cost_of(a.tokens, *a.code, a.code->encode_name(), a.code->encode_flops(d));
+  return cost_of(a.tokens, *a.code, a.code->decode_name(), a.code->decode_flops(d));
 }
 
-void run_cpu(const EncodeVectors& a) {
-  for_each_code(
-      a, [&](const float* x, const VectorCode::Place& place, std::uint8_t* code) { a.code->encode(x, a.tokens.kv.head_dim, place, code); });
+void run_cpu(const CodeVectors& a) {
+  const std::int32_t d = a.tokens.kv.head_dim;
+  if (a.kind == CodeVectors::Kind::kFit) return fit(a);
+  for_each_code(a, [&](float* x, const VectorCode::Place& place, std::uint8_t* code) {
+    a.kind == CodeVectors::Kind::kEncode ? a.code->encode(x, d, place, code) : a.code->decode(code, d, place, x);
+  });
 }
 
-OpCall call(const DecodeVectors& a) {
-  return cost_of(a.tokens, *a.code, a.code->decode_name(), a.code->decode_flops(a.tokens.kv.head_dim));
-}
-
-void run_cpu(const DecodeVectors& a) {
-  for_each_code(
-      a, [&](float* x, const VectorCode::Place& place, const std::uint8_t* code) { a.code->decode(code, a.tokens.kv.head_dim, place, x); });
-}
-
-void stored_arrays(DecodeVectors& a, StoredArrays& arrays) {
+void stored_arrays(CodeVectors& a, StoredArrays& arrays) {
   const std::int32_t d = a.tokens.kv.head_dim;
   arrays.rows(a.packed, [&](std::int64_t entries) { return entries * a.code->bytes(d); });
   if (a.code->num_parameters(d) > 0) arrays.lines(a.tables.parameters, a.tables.line, a.code->num_parameters(d));
   arrays.sequences(a.tables.frequencies, d / 2, false);
 }
 
-bool goes_on(const DecodeVectors& a, const DecodeVectors& later, std::span<const RowList>) { return a.code == later.code; }
+bool goes_on(const CodeVectors& a, const CodeVectors& later, std::span<const RowList>) { return a.code == later.code; }
 
 }  // namespace kvlab

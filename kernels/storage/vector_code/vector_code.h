@@ -13,7 +13,7 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// A code of K or V vector by vector, with as many bytes for each. Codes are pure: the same vector in the same place has the same bytes.
+// A code of K or V, vector by vector, of fixed size. Pure: a vector in a place has one code.
 class VectorCode {
  public:
   // Data of the vector's row and token that a code may need.
@@ -38,6 +38,8 @@ class VectorCode {
   // Numbers that are found for each row when its prompt is complete, 4 bytes each; 0: none.
   [[nodiscard]] virtual std::int32_t num_parameters(std::int32_t /*head_dim*/) const { return 0; }
   [[nodiscard]] virtual std::int64_t fit_flops(std::int32_t /*head_dim*/) const { return 0; }  // per vector
+  // True: they are found once for all KV heads of a sequence, whose vectors come head after head.
+  [[nodiscard]] virtual bool fits_all_heads() const { return false; }
   // Finds them: x [tokens, head_dim], at positions [tokens].
   virtual void fit(std::span<const float> /*x*/, std::int32_t /*head_dim*/, std::span<const std::int32_t> /*positions*/,
                    const float* /*frequencies*/, float* /*parameters*/) const {}
@@ -50,38 +52,25 @@ struct VectorTables {
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
 };
 
-// Fits the parameters of each row with line[row] >= 0 to all its vectors, which are read once; fit_flops() each. On the CPU alone.
-struct FitVectors {
-  KvRows kv;
-  bool values = false;
-  std::shared_ptr<const VectorCode> code;
-  VectorTables tables;
-};
-OpCall call(const FitVectors&);
-void run_cpu(const FitVectors&);
-
-// Encodes the listed vectors, [total(), bytes()] in list order. Read in the model's precision. On the CPU alone.
-struct EncodeVectors {
-  ListedTokens tokens;
+// Encodes the listed vectors, [total(), bytes()] in list order; decodes them; or fits the parameters of rows with line[row] >= 0 to all
+// their vectors. On the CPU only: codes are classes with virtual functions.
+struct CodeVectors {
+  enum class Kind : std::uint8_t { kEncode, kDecode, kFit };
+  ListedTokens tokens;  // of kFit only kv and values
   std::shared_ptr<const VectorCode> code;
   VectorTables tables;
   std::uint8_t* packed = nullptr;
+  Kind kind = Kind::kEncode;
 };
-OpCall call(const EncodeVectors&);
-void run_cpu(const EncodeVectors&);
-
-// Fills the listed vectors from what EncodeVectors wrote with the same list. On the CPU alone.
-struct DecodeVectors {
-  ListedTokens tokens;
-  std::shared_ptr<const VectorCode> code;
-  VectorTables tables;
-  std::uint8_t* packed = nullptr;
-};
-OpCall call(const DecodeVectors&);
-void run_cpu(const DecodeVectors&);
+OpCall call(const CodeVectors&);
+void run_cpu(const CodeVectors&);
 
 // As stored K and V (kernels/storage/stored/stored_code.h).
-void stored_arrays(DecodeVectors&, StoredArrays&);
-bool goes_on(const DecodeVectors&, const DecodeVectors& later, std::span<const RowList>);
+inline CodeVectors unpacking(CodeVectors a) {
+  a.kind = CodeVectors::Kind::kDecode;
+  return a;
+}
+void stored_arrays(CodeVectors&, StoredArrays&);
+bool goes_on(const CodeVectors&, const CodeVectors& later, std::span<const RowList>);
 
 }  // namespace kvlab

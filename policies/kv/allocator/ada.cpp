@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Heads of a layer compete: the layer's whole budget goes to the largest scores of all its heads, with a safeguard for each head.
-// AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores and so count in every head alike.
+// AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores in every head.
 class Ada final : public Allocator {
   using Ties = TopKPooled::Ties;
 
@@ -57,7 +56,6 @@ class Ada final : public Allocator {
     layers_->allocate(ops, model, seqs, layers);
     for (ScoredLayer& l : layers) compete(ops, model, seqs, l);
   }
-  // Layers may have shares; what the heads hold together counts.
   [[nodiscard]] bool has_shares() const override { return layers_->has_shares(); }
   [[nodiscard]] bool over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t target,
                                  std::int32_t n) const override {
@@ -68,14 +66,13 @@ class Ada final : public Allocator {
     }
     return held > share;
   }
-  // Heads differ; this is their mean.
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
     return layers_->expected(model, layer, head, target, n);
   }
 
  private:
-  // Tokens that the heads of sequence s share. A row that an earlier cut left shorter than its share leaves the rest to the others.
+  // Tokens that the heads of sequence s share. Rows below their share leave the rest to others.
   [[nodiscard]] std::int64_t shared(const ModelShape& model, const SeqStep& seq, const ScoredLayer& l, std::int32_t s) const {
     const std::int32_t heads = l.kv.kv_heads, row = s * heads;
     std::int64_t held = 0, total = 0;
@@ -113,12 +110,12 @@ class Ada final : public Allocator {
     ops.settle("ada", l.layer, all_counts(l));
   }
 
-  // The share of a head's mean budget; kvpress 0.5.5 takes at least one token.
+  // kvpress 0.5.5 takes at least one token.
   [[nodiscard]] std::int32_t safe_tokens(std::int64_t mean) const {
     return alpha_ > 0 && mean > 0 ? std::max(1, static_cast<std::int32_t>(static_cast<double>(mean) * alpha_)) : 0;
   }
 
-  // (1 - alpha) * count + alpha * mean, rounded so that the heads still sum to the layer's budget.
+  // (1 - alpha) * count + alpha * mean, rounded to sum to the layer's budget.
   void blend(ScoredLayer& l, std::int32_t s, std::int64_t total) const {
     const std::int32_t heads = l.kv.kv_heads, row = s * heads;
     const double mean = static_cast<double>(total) / heads;
@@ -138,7 +135,7 @@ class Ada final : public Allocator {
   bool forced_first_;
   Ties ties_;
   bool whole_;
-  double dropped_ = 0;  // of the prompt, where the budget is given so
+  double dropped_ = 0;  // share of the prompt
   std::unique_ptr<Allocator> layers_;
 };
 

@@ -1,5 +1,5 @@
-#include "kernels/allocate/count_scores/count_scores.h"
 #include "kernels/allocate/rank_means/rank_means.h"
+#include "kernels/allocate/row_numbers_op.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/scorer/step_arrays.h"
 
@@ -7,9 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// A layer keeps the smallest count whose largest entries hold the share tau of the attention that its last prompt queries pay, but not
-// less than the budget; all heads of a layer keep the same count, entries are means over the heads by rank.
-// ZipVL, He et al. 2024, arXiv:2410.08584 (there the queries are drawn from the whole prompt).
+// ZipVL, He et al. 2024, arXiv:2410.08584 (which samples queries). A layer's heads keep equal counts, by their mean at each rank, and at
+// least the budget.
 class AttentionMassShare final : public Allocator {
  public:
   explicit AttentionMassShare(Params& p)

@@ -1,15 +1,13 @@
 #include "kernels/allocate/share_out/share_out.h"
 #include "kernels/attention/window_moments/window_moments.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/layer_preference/layer_preference.h"
+#include "policies/kv/allocator/layer_preference_op.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// The model's whole budget is shared by the layers done so far, in proportion to how widely their window attends and how much that
-// changes from query to query; every new layer shrinks the earlier ones, so the sum never exceeds the budget.
 // CAKE, Qin et al. 2025, arXiv:2503.12491.
 class Cake final : public Allocator {
  public:
@@ -51,13 +49,12 @@ class Cake final : public Allocator {
       ops.settle("cake", layer.layer, all_counts(layer));
     }
   }
-  // Layers differ; this is their mean at the end of the prompt.
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
     return std::min(target, n);
   }
 
  private:
-  // The newest layer's preference, which earlier layers have from their own turn.
+  // The newest layer's preference.
   void measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, const ScoredLayer& layer) {
     const auto count = static_cast<std::int32_t>(seqs.size());
     const std::vector<Queries> window = last_queries(layer.in->window, window_, model);
@@ -67,20 +64,19 @@ class Cake final : public Allocator {
     moments.wants_spread = true;
     moments.entropy = ops.floats(count), moments.variance = ops.floats(count);
     ops(moments);
-    std::vector<float*> out;
-    for (const SeqStep& seq : seqs) {
-      const auto index = static_cast<std::size_t>(seq.index);
+    std::vector<float> out(seqs.size());
+    ops(LayerPreference{count, moments.entropy, moments.variance, tau_entropy_, tau_variance_, out.data()});
+    for (std::size_t s = 0; s < seqs.size(); ++s) {
+      const auto index = static_cast<std::size_t>(seqs[s].index);
       if (preference_.size() <= index) preference_.resize(index + 1);
       preference_[index].resize(static_cast<std::size_t>(model.num_layers));
+      preference_[index][static_cast<std::size_t>(layer.layer)] = out[s];
     }
-    for (const SeqStep& seq : seqs)
-      out.push_back(preference_[static_cast<std::size_t>(seq.index)].data() + static_cast<std::ptrdiff_t>(layer.layer));
-    ops(LayerPreference{count, moments.entropy, moments.variance, tau_entropy_, tau_variance_, out.data()});
   }
 
   std::int32_t window_;
   double tau_entropy_, tau_variance_;
-  std::vector<std::vector<float>> preference_;  // [index in the batch][layer]
+  std::vector<std::vector<float>> preference_;  // [batch index][layer]
 };
 
 KVLAB_REGISTER(Allocator, Cake, "cake",

@@ -2,25 +2,22 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/allocate/row_numbers_op.h"
 #include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/score_variance/score_variance.h"
 
 namespace kvlab {
 
 namespace {
 
-// Part `index` of `count` equal parts, which sum to the total.
+// Part `index` of `count` equal integer parts of the total.
 std::int64_t equal_part(std::int64_t total, std::int32_t count, std::int32_t index) {
   return total * (index + 1) / count - total * index / count;
 }
 
-// Layers whose scores vary less keep more: shares are the softmax of the negative variance of the layer's scores (meant: accumulated
-// attention), at most everything and at least a hundredth. D2O, Wan et al. 2024, arXiv:2406.13035. Ours: the first and last layers, dense
-// in the paper, are paid from the model's budget and take at most half of it together, or what the others have no room for; what a layer
-// has no room for goes to the others; protected tokens do not count in the variance. A sequence is shared out when its prompt is complete,
-// or in decode when it first exceeds the budget; every later step leaves its rows as long as they were. By entropy in place of variance,
-// and without dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650, in which layers with flat attention get more.
+// D2O, Wan et al. 2024, arXiv:2406.13035. Shares are the softmax of a layer's negative score variance, between a hundredth and everything.
+// Ours: dense layers take at most half of the model's budget, or more if the others have no room; protected tokens do not count. Allocates
+// at the prompt's end, or in decode once over budget. With entropy and no dense layers: Evict3R, Mahdi et al. 2025, arXiv:2509.17650.
 class D2oLayers final : public Allocator {
  public:
   explicit D2oLayers(Params& p)
@@ -33,12 +30,13 @@ class D2oLayers final : public Allocator {
         least_(p.optional<double>("least_frac", 0.01, 0, 1, "least share of a layer's tokens, where the budget has room for it")),
         least_mean_(p.optional<double>("least_mean_frac", 0, 0, 1, "least share of the mean budget")),
         temperature_(p.optional<double>("temperature", 1, 1e-6, 1e9, "of the softmax, in units of variance")) {}
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
 
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
   [[nodiscard]] bool keeps_counts() const override { return true; }
   [[nodiscard]] bool has_shares() const override { return true; }
-  // Layers act together: each step leaves all of them as long as they were.
+  // Layers act together.
   [[nodiscard]] bool over_shares(const ModelShape&, std::int32_t, std::span<const std::int32_t>, std::int32_t,
                                  std::int32_t) const override {
     return true;
@@ -54,7 +52,7 @@ class D2oLayers final : public Allocator {
       settle(ops, is_new, l);
     }
   }
-  // The mean of the layers that compete.
+  // The mean of competing layers.
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t, std::int32_t target,
                                       std::int32_t n) const override {
     const Split split = split_of(model, target, n);
@@ -64,7 +62,7 @@ class D2oLayers final : public Allocator {
   }
 
  private:
-  // Layers of both kinds, and the tokens of the model's budget that each kind has together.
+  // Layers and their total tokens.
   struct Split {
     std::int32_t num_dense = 0, num_others = 0;
     std::int64_t of_dense = 0, of_others = 0;
@@ -85,13 +83,12 @@ class D2oLayers final : public Allocator {
     return layer < dense_first_ ? layer : layer - std::max(0, model.num_layers - dense_first_ - dense_last_);
   }
 
-  // Nothing of the sequence was evicted so far.
+  // Nothing was evicted.
   static bool is_whole(const SeqStep& seq, std::size_t s, std::span<const ScoredLayer> layers) {
     return std::all_of(layers.begin(), layers.end(),
                        [&](const ScoredLayer& l) { return longest_row(l.kv, static_cast<std::int32_t>(s)) >= seq.end(); });
   }
 
-  // Shares out all sequences.
   void share_out(Ops& ops, const ModelShape& model, std::span<ScoredLayer> layers) const {
     const Ops::Frame frame(ops);
     const std::int32_t sequences = layers.front().kv.num_sequences();
@@ -113,22 +110,22 @@ class D2oLayers final : public Allocator {
   void share_by_variance(Ops& ops, std::span<ScoredLayer* const> layers, std::int32_t sequences, const std::int64_t* total) const {
     const auto members = static_cast<std::int32_t>(layers.size());
     const std::int64_t all = std::int64_t{sequences} * members;
-    std::vector<float> variance(static_cast<std::size_t>(all));  // host memory, of ScoreVariance and ShareOut
+    std::vector<float> variance(static_cast<std::size_t>(all));  // in CPU memory
     std::vector<const float*> weights;
     for (std::int32_t s = 0; s < sequences; ++s) weights.push_back(variance.data() + s * members);
     std::int32_t *floor = ops.host_ints(all), *cap = ops.host_ints(all), *counts = ops.host_ints(all);
     for (std::int32_t l = 0; l < members; ++l) {
       const ScoredLayer& layer = *layers[static_cast<std::size_t>(l)];
-      std::vector<float*> out;
+      std::vector<float> of_layer(static_cast<std::size_t>(sequences));
+      ops(ScoreVariance{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, of_layer.data(), entropy_});
       for (std::int32_t s = 0; s < sequences; ++s) {
         const std::int32_t n = longest_row(layer.kv, s), at = s * members + l;
-        out.push_back(variance.data() + at);
+        variance[static_cast<std::size_t>(at)] = of_layer[static_cast<std::size_t>(s)];
         const std::int64_t mean = total[s] / members;
         const auto least = static_cast<std::int64_t>(std::max(std::ceil(least_ * n), std::floor(least_mean_ * static_cast<double>(mean))));
         floor[at] = static_cast<std::int32_t>(std::min({least, mean, std::int64_t{n}}));
         counts[at] = cap[at] = n;
       }
-      ops(ScoreVariance{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, out.data(), entropy_});
     }
     ops(ShareOut{sequences, members, weights.data(), !entropy_, static_cast<float>(temperature_), total, floor, cap, Excess::kByWeight,
                  counts});
@@ -136,7 +133,7 @@ class D2oLayers final : public Allocator {
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(*layers[static_cast<std::size_t>(l)], s, counts[s * members + l]);
   }
 
-  // Counts of sequences that are shared out depend on data; neighbours settle together.
+  // Counts depend on data.
   static void settle(Ops& ops, const std::vector<bool>& is_new, ScoredLayer& l) {
     const auto heads = static_cast<std::size_t>(l.kv.kv_heads);
     for (std::size_t begin = 0, end = 0; begin < is_new.size(); begin = end) {

@@ -5,9 +5,7 @@ namespace kvlab {
 
 namespace {
 
-// A layer first keeps several times its budget. Every few layers the scores of all layers done so far compete for what these layers may
-// keep together, and earlier layers are trimmed; heads of a layer keep the same count.
-// DynamicKV, Zhou et al. 2024, arXiv:2412.14838, algorithm 1.
+// DynamicKV, Zhou et al. 2024, arXiv:2412.14838, algorithm 1. Heads of a layer keep equal counts.
 class DynamicLayers final : public Allocator {
  public:
   explicit DynamicLayers(Params& p)
@@ -29,7 +27,6 @@ class DynamicLayers final : public Allocator {
     compete(ops, sequences, layers);
     for (const ScoredLayer& l : layers) ops.settle("dynamic_layers", l.layer, all_counts(l));
   }
-  // Layers differ; this is their mean at the end of the prompt.
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
     return std::min(target, n);
   }
@@ -39,7 +36,7 @@ class DynamicLayers final : public Allocator {
     return std::min(target, window_) + static_cast<std::int64_t>(surplus_ * std::max(0, target - window_));
   }
 
-  // Counts per layer from the pooled scores; a layer's heads share the tokens that they won together.
+  // Counts per layer from pooled scores.
   static void compete(Ops& ops, std::int32_t sequences, std::span<ScoredLayer> layers) {
     const Ops::Frame frame(ops);
     const std::int32_t heads = layers.front().kv.kv_heads, rows_per_pool = static_cast<std::int32_t>(layers.size()) * heads;
@@ -63,7 +60,7 @@ class DynamicLayers final : public Allocator {
     for (std::int32_t s = 0; s < sequences; ++s) share(won + s * rows_per_pool, s, budget[s] / heads, layers);
   }
 
-  // Cumulative rounding of each layer's mean, so that the sum is the budget; tokens that a layer does not hold go to the others.
+  // Rounds means cumulatively to keep the sum; excess tokens go to other layers.
   static void share(const std::int32_t* won, std::int32_t s, std::int64_t total, std::span<ScoredLayer> layers) {
     const std::int32_t heads = layers.front().kv.kv_heads;
     std::vector<std::int32_t> counts, held;

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// All layers and heads of a sequence compete for one budget: the largest scores of the model stay. KVzip, Kim et al. 2025,
-// arXiv:2505.23416.
+// KVzip, Kim et al. 2025, arXiv:2505.23416.
 class Global final : public Allocator {
   enum class Rounding : std::uint8_t { kPerRow, kDropped, kKept };
 
@@ -62,7 +61,6 @@ class Global final : public Allocator {
       ops.settle("global", layers[l].layer, all_counts(layers[l]));
     }
   }
-  // Heads and layers differ; this is their mean.
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
     return std::min(target, n);
   }
@@ -74,7 +72,7 @@ class Global final : public Allocator {
 
   double safeguard_;
   Rounding rounding_;
-  double frac_ = 0, dropped_ = 0;  // of the prompt, where the budget is given so
+  double frac_ = 0, dropped_ = 0;  // shares of the prompt
 };
 
 KVLAB_REGISTER(Allocator, Global, "global", "all layers and heads compete for one budget by score",

@@ -8,14 +8,14 @@ namespace kvlab {
 
 namespace {
 
-// Each cut takes tokens of one group from a row: of its tokens the share ratio (decay + (1 - decay) (cos(pi l / L) + 1) / 2) stays, so
-// deeper layers keep fewer. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
+// PyramidInfer, Yang et al. 2024, arXiv:2405.12532. A cut keeps the share ratio (decay + (1 - decay) (cos(pi l / L) + 1) / 2) of a group.
 class GroupShare final : public Allocator {
  public:
   explicit GroupShare(Params& p)
       : group_(RecentGroups::group_of(p)),
         ratio_(p.optional<double>("ratio", 0.9, 0, 1, "share of a group that stays in layer 0")),
         decay_(p.optional<double>("decay", 0.1, 0, 1, "part of it that the deepest layers would keep")) {}
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
 
   void allocate(Ops&, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers)

@@ -6,23 +6,21 @@
 #include <vector>
 
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 
 namespace kvlab {
 
-// The tensors [layers, kv_heads] that rank KV heads.
-//   kGates      gates: the largest retrieve. DuoAttention, Xiao et al. 2024, arXiv:2410.10819
-//   kInduction  kv_induction, and for a share of them kv_echo. RazorAttention, Tang et al. 2024, arXiv:2407.15891
+// [layers, kv_heads]
+// - kGates: gates. DuoAttention, Xiao et al. 2024, arXiv:2410.10819
+// - kInduction: kv_induction and kv_echo. RazorAttention, Tang et al. 2024, arXiv:2407.15891
 enum class HeadLabel : std::uint8_t { kGates, kInduction };
 inline constexpr std::initializer_list<Named<HeadLabel>> kLabels{{"gates", HeadLabel::kGates}, {"induction", HeadLabel::kInduction}};
 
-// Retrieval heads by a file of labels.
 class HeadLabels {
  public:
   HeadLabels() = default;  // none given
-  // The share `frac` of the model's KV heads retrieves, rounded to whole heads. With kInduction these are first the heads of largest echo,
-  // echo_frac of all heads, then the heads of largest induction. The first of equal values is taken. InputError: a tensor is missing or no
-  // table.
+  // The model's top `frac` of KV heads, rounded; kInduction: first the top echo_frac by echo, then by induction. Ties: first. Throws
+  // InputError if a tensor is missing, not a table or of another shape.
   HeadLabels(std::shared_ptr<const TrainedTensors> weights, HeadLabel label, double frac, double echo_frac);
   [[nodiscard]] bool are_given() const { return weights_ != nullptr; }
   [[nodiscard]] const std::vector<TableEntry>& retrieval_heads() const { return heads_; }
@@ -35,7 +33,7 @@ class HeadLabels {
   std::vector<TableEntry> heads_;
 };
 
-// Indices of the `count` largest values, ascending; the first of equal values is taken.
+// Indices, ascending. Ties: first.
 std::vector<std::int32_t> largest(std::span<const float> values, std::size_t count);
 
 }  // namespace kvlab

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/allocate/span_mass/span_mass.h"
+#include "kernels/allocate/row_numbers_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/allocator/head_labels.h"
@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// The sequences whose heads are still to be told apart, in all layers.
+// Sequences with unknown head kinds, in all layers.
 class Picked {
  public:
   Picked(Ops& ops, std::span<const SeqStep> seqs, std::span<const ScoredLayer> all, const std::vector<std::int32_t>& which) {
@@ -46,11 +46,9 @@ class Picked {
   std::vector<std::vector<Queries>> windows_;
 };
 
-// Retrieval heads keep everything, the others what their scores say (meant: first and latest tokens). RazorAttention, Tang et al. 2024,
-// arXiv:2407.15891; DuoAttention, Xiao et al. 2024, arXiv:2410.10819. Which heads retrieve is labelled offline, by a file (`weights`) or a
-// list, or found online: the share of the model's KV heads whose last prompt queries attend least to the first and latest tokens, which is
-// our definition and depends on where the prompt's chunks end. They are found when tokens must be dropped for the first time; in later
-// steps they are the heads that lost nothing.
+// RazorAttention, Tang et al. 2024, arXiv:2407.15891; DuoAttention, Xiao et al. 2024, arXiv:2410.10819. Retrieval heads come from `weights`
+// or a list, or (ours) are found at the first cut: their last prompt queries attend least to first and latest tokens, which depends on the
+// prompt's chunks. Later, they are the heads that lost nothing.
 class HeadSplit final : public Allocator {
  public:
   explicit HeadSplit(Params& p)
@@ -63,6 +61,8 @@ class HeadSplit final : public Allocator {
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, counted in the budget of the other heads")),
         streaming_frac_(p.optional<double>("streaming_frac", 0, 0, 1,
                                            "share of the sequence that the other heads keep beside the sinks, if more than the budget")) {}
+  [[nodiscard]] bool reads_scores() const override { return false; }
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -103,7 +103,7 @@ class HeadSplit final : public Allocator {
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
     const std::int32_t streaming = std::min(n, streaming_tokens(target, n));
-    if (finds_heads()) {  // which heads is not known, how many of them is: spread evenly, so that later steps find them whole
+    if (finds_heads()) {  // only their number is known: spread evenly
       const std::int64_t row = std::int64_t{layer} * model.kv_heads + head;
       return std::lround(frac_ * static_cast<double>(row + 1)) > std::lround(frac_ * static_cast<double>(row)) ? n : streaming;
     }
@@ -112,7 +112,7 @@ class HeadSplit final : public Allocator {
 
  private:
   [[nodiscard]] bool finds_heads() const { return retrieval_.empty() && !labels_.are_given(); }
-  // Nothing of the sequence was evicted so far.
+  // Nothing was evicted.
   static bool is_whole(const SeqStep& seq, std::int32_t s, std::span<const ScoredLayer> layers) {
     return std::all_of(layers.begin(), layers.end(), [&](const ScoredLayer& l) {
       const std::int32_t* len = l.kv.len + static_cast<std::ptrdiff_t>(s) * l.kv.kv_heads;
@@ -155,7 +155,7 @@ class HeadSplit final : public Allocator {
     }
   }
 
-  // Minus the attention that each head's window pays to the tokens of a streaming head.
+  // Minus the window's attention to a streaming head's tokens.
   const float* measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, ScoredLayer& l) const {
     const std::int32_t rows = l.kv.num_rows;
     float* mass = ops.floats(rows);

@@ -8,10 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// Layers share the budget by how much their keys change when each block of a prompt is computed without the others, measured offline as
-// the mean cosine s of keys with and without: weight (1 - (s - min s) / (max s - min s))^power. Every layer has a least share of the mean;
-// what that takes comes from the other layers by weight, so that the sum is the budget (our definition). EpiCache: Kim et al. 2025,
-// arXiv:2509.17396.
+// EpiCache, Kim et al. 2025, arXiv:2509.17396. Weights are (1 - (s - min s) / (max s - min s))^power; s: offline mean cosine of keys with
+// and without other blocks. Other layers pay for least shares by weight (ours).
 class KeySimilarityLayers final : public LayerAllocator {
  public:
   explicit KeySimilarityLayers(Params& p)

@@ -8,9 +8,10 @@
 
 namespace kvlab {
 
-// An allocator that gives all KV heads of a layer the same number of tokens, which follows from lengths alone.
+// Equal counts in a layer, from lengths only.
 class LayerAllocator : public Allocator {
  public:
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
   void allocate(Ops&, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) final {
     for (ScoredLayer& l : layers)
       for (std::size_t s = 0; s < seqs.size(); ++s)
@@ -22,7 +23,7 @@ class LayerAllocator : public Allocator {
   }
 
  private:
-  // Tokens of a KV head in `layer` for a sequence of n tokens, of which a layer keeps `target` in the mean. May exceed n.
+  // Tokens per KV head of n, `target` on average. May exceed n.
   [[nodiscard]] virtual std::int32_t tokens(const ModelShape& model, std::int32_t layer, std::int32_t target, std::int32_t n) const = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "kernels/allocate/largest_entries/largest_entries.h"
+#include "kernels/allocate/largest_entries_op.h"
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Layers compete for the model's budget, and all heads of a layer keep the same count: entry j of a layer is the mean over its heads of
-// the j-th largest score, and the largest entries of all layers stay. KVCompose, Akulov et al. 2025, arXiv:2509.05165 (composite tokens).
+// KVCompose, Akulov et al. 2025, arXiv:2509.05165. Composite tokens: the means over heads of j-th largest scores.
 class LayerGlobal final : public Allocator {
  public:
   explicit LayerGlobal(Params& p)
@@ -56,7 +55,6 @@ class LayerGlobal final : public Allocator {
       ops.settle("layer_global", layer.layer, all_counts(layer));
     }
   }
-  // Layers differ; this is their mean.
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
     return std::min(target, n);
   }
@@ -67,7 +65,7 @@ class LayerGlobal final : public Allocator {
     return *std::min_element(len, len + kv.kv_heads);
   }
 
-  // Sorts the entries of one layer in descending order; their address goes to entries[s * stride].
+  // Sorts a layer's entries, descending; entries[s * stride] is their address.
   static void rank(Ops& ops, const ScoredLayer& layer, float** entries, std::int32_t stride) {
     const std::int32_t sequences = layer.kv.num_sequences();
     std::int64_t* first = ops.host_longs(sequences + 1);
@@ -81,7 +79,7 @@ class LayerGlobal final : public Allocator {
 
   double safeguard_;
   bool kvpress_;
-  double frac_ = 0;  // of the prompt, where the budget is given so
+  double frac_ = 0;  // share of the prompt
 };
 
 KVLAB_REGISTER(Allocator, LayerGlobal, "layer_global", "layers compete for the model's budget, heads of a layer keep the same count",

@@ -1,7 +1,6 @@
 #include <numeric>
 
-#include "kernels/allocate/count_scores/count_scores.h"
-#include "kernels/allocate/span_mass/span_mass.h"
+#include "kernels/allocate/row_numbers_op.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/scorer/step_arrays.h"
 
@@ -9,8 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// A layer whose last query pays more than tau to the first and latest tokens is lazy and keeps the budget (meant: those tokens); the
-// others keep everything. The attention is the mean over all heads. SimLayerKV, Zhang et al. 2024, arXiv:2410.13846.
+// SimLayerKV, Zhang et al. 2024, arXiv:2410.13846. In lazy layers the last query's attention to first and latest tokens, mean over heads,
+// exceeds tau.
 class LazyLayers final : public Allocator {
  public:
   explicit LazyLayers(Params& p)
@@ -36,13 +35,13 @@ class LazyLayers final : public Allocator {
       ops.settle("lazy_layers", l.layer, all_counts(l));
     }
   }
-  // The bound: no layer is lazy.
+  // The bound.
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
     return n;
   }
 
  private:
-  // The peer leaves prompts alone that are not longer than sinks, its recent tokens and the query.
+  // The peer skips prompts of at most sinks, recent tokens and query.
   [[nodiscard]] bool is_short(const ScoredLayer& l, std::int32_t s) const { return kvpress_ && longest_row(l.kv, s) <= l.target[s] + 2; }
 
   const std::int32_t* measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, ScoredLayer& l) const {
@@ -60,7 +59,7 @@ class LazyLayers final : public Allocator {
       tail_begin[r] = std::max(0, tail_end[r] - recent);
     }
     ops(SpanMass{sequences, l.kv.kv_heads, l.kv.first, p, head_end, tail_begin, tail_end, 1.0F, mass});
-    std::fill_n(lazy, sequences, 0);  // bound: everything stays
+    std::fill_n(lazy, sequences, 0);  // bound
     std::int64_t* each = ops.host_longs(sequences + 1);
     std::iota(each, each + sequences + 1, 0);
     ops(CountScores{sequences, each, mass, CountScores::Kind::kAbove, static_cast<float>(tau_), lazy});

@@ -7,9 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// Budgets that fall linearly from the first layer to the last, with the uniform budget as their mean. With w window tokens in every
-// layer, C = B - w and n tokens: the last layer has C / beta beside the window and the first 2 C - C / beta, at most n - w.
-// PyramidKV, Cai et al. 2024, arXiv:2406.02069. Layers l and L - 1 - l are rounded together, so that the sum is L * B.
+// PyramidKV, Cai et al. 2024, arXiv:2406.02069. With w window tokens, C = B - w and n tokens, the last layer has w + C / beta, the first w
+// + 2 C - C / beta, at most n. Layers l and L - 1 - l are rounded together, so the mean is B.
 class Pyramid final : public LayerAllocator {
  public:
   explicit Pyramid(Params& p)
@@ -41,9 +40,9 @@ class Pyramid final : public LayerAllocator {
     return window_ + (layer < mirrored ? of_upper : 2 * mean - of_upper);
   }
 
-  // Half to even, and the whole budget is meant where the paper means what is left beside the window.
+  // Rounds half to even; slopes the whole budget, window included.
   [[nodiscard]] std::int32_t as_kvpress(std::int32_t num_layers, std::int32_t layer, std::int32_t target, std::int32_t n) const {
-    const double plain = frac_ > 0 ? n * frac_ : target, mean = window_ + plain - window_;  // with the rounding of this sum
+    const double plain = frac_ > 0 ? n * frac_ : target, mean = window_ + plain - window_;  // rounded like the peer's sum
     double least = mean / beta_, most = 2 * mean - least;
     if (most >= n - window_) most = n - window_, least = 2 * mean - most;
     const bool sloped = n >= most && most >= least && least >= window_ && num_layers > 1;
@@ -54,7 +53,7 @@ class Pyramid final : public LayerAllocator {
   double beta_;
   std::int32_t window_, groups_;
   bool kvpress_;
-  double frac_ = 0;  // of the prompt, where the budget is given so
+  double frac_ = 0;  // share of the prompt
 };
 
 KVLAB_REGISTER(Allocator, Pyramid, "pyramid", "budgets that fall from the first layer to the last, the same sum",

@@ -1,22 +1,22 @@
 #include <algorithm>
 
-#include "kernels/allocate/count_scores/count_scores.h"
+#include "kernels/allocate/row_numbers_op.h"
 #include "kernels/score/protect/protect.h"
-#include "policies/kv/part.h"
+#include "policies/kv/allocator/allocator.h"
 
 namespace kvlab {
 
 namespace {
 
-// Keeps all tokens with a score from the threshold on, regardless of the budget: sizes follow from the data (CORM, Dai et al. 2024). As in
-// DMS-style eviction without its training (Lancucki et al. 2025, arXiv:2506.05345), if the scorer or trigger protects the tokens that are
-// still waiting. A threshold is meaningful for one scorer and one model only.
+// CORM, Dai et al. 2024. Ignores the budget. With waiting tokens protected, like DMS without training (Lancucki et al. 2025,
+// arXiv:2506.05345).
 class ScoreThreshold final : public Allocator {
  public:
   explicit ScoreThreshold(Params& p)
       : min_score_(static_cast<float>(
             p.optional<double>("min_score", 1.0, -1e30, 1e30, "least score of a token that stays; protected ones always do"))),
         recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "last tokens that stay whatever their score")) {}
+  [[nodiscard]] bool layers_alike() const override { return true; }
 
   void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers) {
@@ -27,7 +27,7 @@ class ScoreThreshold final : public Allocator {
         for (std::size_t s = 0; s < seqs.size(); ++s) begin[s] = 0, end[s] = seqs[s].end() - recent_;
         ops(Protect{l.kv, begin, end, l.marks});
       }
-      std::copy_n(l.kv.len, l.kv.num_rows, l.keep);  // the bound, where nothing is computed
+      std::copy_n(l.kv.len, l.kv.num_rows, l.keep);  // bound
       ops(CountScores{l.kv.num_rows, l.kv.first, l.scores, CountScores::Kind::kAtLeast, min_score_, l.keep});
       ops.settle("score_threshold", l.layer, {l.keep, static_cast<std::size_t>(l.kv.num_rows)});
     }

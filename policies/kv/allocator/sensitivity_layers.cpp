@@ -8,9 +8,8 @@ namespace kvlab {
 
 namespace {
 
-// Layers share the budget by their importance, measured offline as the relative error that compressing the layer makes in its output;
-// each has a least number of tokens and at most a few times the mean: clip(least + importance * rest, least, factor * B), what clipping
-// leaves goes to the other layers by importance. CompressKV, Lin et al. 2025, arXiv:2508.02401.
+// CompressKV, Lin et al. 2025, arXiv:2508.02401: clip(least + importance * rest, least, factor * B); importance: offline relative output
+// error. What clipping leaves goes to other layers.
 class SensitivityLayers final : public LayerAllocator {
  public:
   explicit SensitivityLayers(Params& p)

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// Tokens per layer or per head as the user lists them; what is not listed has the budget. Our definition: for budgets found offline.
+// Layers and heads without an entry get the budget.
 class Table final : public Allocator {
   enum class Unit : std::uint8_t { kTokens, kBudget, kPrompt };
 

@@ -1,15 +1,16 @@
 #include <algorithm>
 
-#include "policies/kv/part.h"
+#include "policies/kv/allocator/allocator.h"
 
 namespace kvlab {
 
 namespace {
 
-// The same number of tokens in every layer and head.
 class Uniform final : public Allocator {
  public:
   explicit Uniform(Params&) {}
+  [[nodiscard]] bool reads_scores() const override { return false; }
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
   void allocate(Ops&, const ModelShape&, std::span<const SeqStep>, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers)
       for (std::int32_t r = 0; r < l.kv.num_rows; ++r) l.keep[r] = std::min(l.kv.len[r], l.target[l.kv.sequence(r)]);

@@ -1,15 +1,13 @@
 #include <cmath>
 
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 
 namespace kvlab {
 
 namespace {
 
-// Shares per layer and KV head found offline for each of 99 compression ratios, from the utility that tokens have for future queries on
-// calibration prompts. LU-KV: Tang et al. 2026, arXiv:2602.08585. Tensor "prune_ratios" [99, layers, KV heads]: line i - 1 has the shares
-// that are dropped where i % of the prompt are.
+// LU-KV, Tang et al. 2026, arXiv:2602.08585. "prune_ratios" [99, layers, KV heads]: line i - 1 has the dropped shares at i %.
 class UtilityCurves final : public Allocator {
  public:
   explicit UtilityCurves(Params&) {}
@@ -37,7 +35,7 @@ class UtilityCurves final : public Allocator {
         l.keep[r] = std::min(l.kv.len[r], expected(model, l.layer, r % l.kv.kv_heads, l.target[s], n));
       }
   }
-  // Without the curves every head has the budget.
+  // Without curves, the budget.
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
     if (weights_ == nullptr || target >= n) return std::min(target, n);
@@ -52,14 +50,13 @@ class UtilityCurves final : public Allocator {
   static constexpr const char* kTensor = "prune_ratios";
   static constexpr std::int64_t kLines = 99;
 
-  // The line of a share of the prompt, or of a budget in tokens for a sequence of n.
   [[nodiscard]] std::int64_t line(std::int32_t target, std::int32_t n) const {
     const double dropped = budget_.frac > 0 ? budget_.dropped_frac() : 1 - static_cast<double>(target) / n;
     return std::clamp<std::int64_t>(std::llround(std::nearbyint(dropped * 100)) - 1, 0, kLines - 1);
   }
 
   Budget budget_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+  std::shared_ptr<const TrainedTensors> weights_;  // null: costs only
 };
 
 KVLAB_REGISTER(Allocator, UtilityCurves, "utility_curves", "shares per layer and head from curves found offline, one for each ratio",

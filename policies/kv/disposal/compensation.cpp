@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "policies/kv/disposal/mean_dropped/mean_dropped.h"
+#include "kernels/tensor_memory.h"
+#include "policies/kv/disposal/mean_dropped_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/selector/row_state.h"
@@ -10,25 +11,21 @@ namespace kvlab {
 
 namespace {
 
-// One token per KV head represents all that were dropped: the mean of their keys and of their values, attended to with their count as
-// weight, n exp(q k / sqrt(d)) in numerator and denominator of the softmax. Keys are averaged after RoPE, so that channels which
-// turn slowly dominate.
-class Compensation final : public Disposal {
+// Mean key (after RoPE) and value of dropped tokens, with weight n exp(q k / sqrt(d)) in the softmax.
+class Compensation final : public InPlaceDisposal {
  public:
-  explicit Compensation(Params&) {}
+  explicit Compensation(Params& p) : InPlaceDisposal(p) {}
 
-  void forget(std::int32_t index) override {
-    k_mean_.forget(index);
-    v_mean_.forget(index);
-    count_.forget(index);
-  }
-
-  // Nothing leaves a row otherwise, so lengths tell how many tokens are in the mean.
+  // Nothing else leaves a row: the count follows from lengths.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = dropped_before(step, r);
   }
 
   void dispose(LayerStep& step, const Kept& kept) override {
+    let_go(step, kept);
+    compact(step, kept);
+  }
+  void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
     std::int32_t* const before = step.ops.host_ints(step.kv.num_rows);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
@@ -36,7 +33,6 @@ class Compensation final : public Disposal {
       count_.at(step, r) = before[r] + rows.num_dropped(r);
     }
     step.ops(MeanDropped{rows, state_rows(step), before, k_mean_.lines(step, step.kv.head_dim), v_mean_.lines(step, step.kv.head_dim)});
-    compact(step, kept);
   }
 
   [[nodiscard]] bool adds_segments() const override { return true; }
@@ -56,7 +52,7 @@ class Compensation final : public Disposal {
     }
     if (first_[rows] == 0) return;
     if (step.ops.computes()) {
-      position_.settle_in(step.memory);
+      position_.settle_in(step.memory());
       position_.resize(std::max<std::int64_t>(position_.size(), most + 1), 0);  // seen by every query
     }
     Segment s;
@@ -86,9 +82,9 @@ class Compensation final : public Disposal {
     return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].end() - step.kv.len[row];
   }
 
-  RowTable k_mean_{0.0F}, v_mean_{0.0F};
-  PerRow<std::int32_t> count_;
-  // The segment of the layer that attends now.
+  RowTable k_mean_{*this, 0.0F}, v_mean_{*this, 0.0F};
+  PerRow<std::int32_t> count_{*this};
+  // The attending layer's segment.
   std::vector<std::int32_t> len_, page_begin_, page_;
   TensorArray<std::int32_t> position_;
   std::vector<std::int64_t> first_;

@@ -1,15 +1,16 @@
 #include "kernels/storage/compact/compact_rows.h"
-#include "policies/kv/part.h"
+#include "policies/kv/disposal/disposal.h"
 
 namespace kvlab {
 
 namespace {
 
-// Deletes what was not kept.
-class Drop final : public Disposal {
+class Drop final : public InPlaceDisposal {
  public:
-  explicit Drop(Params&) {}
+  explicit Drop(Params& p) : InPlaceDisposal(p) {}
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
   void dispose(LayerStep& step, const Kept& kept) override { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
+  void let_go(LayerStep&, const Kept&) override {}
   [[nodiscard]] bool only_drops() const override { return true; }
 };
 

@@ -1,32 +1,31 @@
-#include "policies/kv/disposal/kernel_state/kernel_state.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "kernels/tensor_memory.h"
+#include "policies/kv/disposal/kernel_state/row_states.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
+#include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/selector/row_state.h"
-#include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
 
 namespace {
 
-// Dropped tokens are added to a state of fixed size per KV head, which attention reads together with the rows through trained maps of
-// queries and keys. LESS, Dong et al. 2024, arXiv:2402.09398: tensors as its code names them, after layers.L. If query heads share a KV
-// head, the state and the map of keys are the KV head's and each query head has its own map; the method is published for models without
-// groups. The code's lower bound of 1e-6 on the state's weight in the softmax is left out.
-class KernelState final : public Disposal {
+// LESS, Dong et al. 2024, arXiv:2402.09398; tensors as in its code, after layers.L. With grouped heads, which the paper lacks, state and
+// key map are per KV head, query maps per query head. Omits the code's lower bound of 1e-6 on the state's weight.
+class KernelState final : public InPlaceDisposal {
  public:
   explicit KernelState(Params& p)
-      : features_(p.optional<std::int32_t>("features", 8, 1, 1024, "numbers per query and key; priced where no weights are given")),
+      : InPlaceDisposal(p),
+        features_(p.optional<std::int32_t>("features", 8, 1, 1024, "numbers per query and key; priced where no weights are given")),
         mid_dim_(p.optional<std::int32_t>("middle_dim", 512, 1, 1 << 16,
                                           "width between the two layers of a map; priced where no weights are given")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.step_queries = needs.cpu_only = true;
+    needs.step_queries = needs.cpu_only = true;  // Attend with weights per query
     needs.weights = weights_ == nullptr;
     return needs;
   }
@@ -51,19 +50,18 @@ class KernelState final : public Disposal {
     return "";
   }
 
-  void forget(std::int32_t index) override {
-    state_.forget(index);
-    count_.forget(index);
-  }
-  // Nothing leaves a row otherwise, so lengths tell how many tokens are in the state.
+  // Nothing else leaves a row: the count follows from lengths.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r);
   }
   void dispose(LayerStep& step, const Kept& kept) override {
+    let_go(step, kept);
+    compact(step, kept);
+  }
+  void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r) + rows.num_dropped(r);
-    step.ops(FoldDropped{rows, maps(step), state_rows(step), state(step)});
-    compact(step, kept);
+    step.ops(RowStates{rows, maps(step), state_rows(step), state(step)});
   }
 
   [[nodiscard]] bool adds_segments() const override { return true; }
@@ -77,7 +75,7 @@ class KernelState final : public Disposal {
       first_[at + 1] = first_[at] + len_[at];
     }
     if (first_.back() == 0) return;
-    position_.settle_in(step.memory);
+    position_.settle_in(step.memory());
     if (step.ops.computes()) position_.resize(std::max(position_.size(), std::int64_t{n} * features_), 0);  // seen by every query
     const std::int64_t numbers = std::int64_t{n} * features_ * step.kv.head_dim;
     Segment s;
@@ -91,8 +89,10 @@ class KernelState final : public Disposal {
     for (const Queries& q : step.in.step) s.weighed_queries = std::max(s.weighed_queries, q.count);
     float* const log_weight = step.ops.floats(first_.back() * s.weighed_queries * step.kv.group);
     s.token_log_weight = log_weight;
-    step.ops(ReadState{step.kv, step.in.step.data(), maps(step), state_rows(step), len_.data(), state(step), first_.data(),
-                       s.weighed_queries, log_weight, s.kv.v});
+    RowStates read{{step.kv},           maps(step),  state_rows(step), state(step), RowStates::Kind::kRead,
+                   step.in.step.data(), len_.data(), first_.data()};
+    read.most_queries = s.weighed_queries, read.log_weight = log_weight, read.values = s.kv.v;
+    step.ops(read);
     s.read_bytes = 4 * first_.back() * step.kv.head_dim;  // keys of zeros are not read
     segments.push_back(s);
   }
@@ -124,10 +124,10 @@ class KernelState final : public Disposal {
   }
 
   std::int32_t features_, mid_dim_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
-  RowTable state_{0.0F};
-  PerRow<std::int32_t> count_;  // tokens in the state
-  // The segment of the layer that attends now.
+  std::shared_ptr<const TrainedTensors> weights_;  // null: not given, only costs are known
+  RowTable state_{*this, 0.0F};
+  PerRow<std::int32_t> count_{*this};  // tokens in the state
+  // The attending layer's segment.
   std::vector<std::int32_t> len_, page_;
   std::vector<std::int64_t> first_;
   TensorArray<std::int32_t> position_;

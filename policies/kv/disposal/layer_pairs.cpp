@@ -1,18 +1,16 @@
 #include <algorithm>
 #include <map>
 
+#include "policies/kv/disposal/disposal.h"
 #include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
-#include "policies/kv/part.h"
 #include "policies/kv/selector/row_state.h"
 
 namespace kvlab {
 
 namespace {
 
-// Neighbouring layers of the model's deeper part store one direction per token and two magnitudes; the tokens whose directions differ
-// most keep both. No token is evicted. The second layer of a pair merges, when its keys and values are known: when the prompt
-// is complete all whole blocks of it together, then each block that decoding completes, and each time the share of all tokens that
-// keeps both vectors is filled up (blocks are our definition).
+// Pairs of deep layers store one direction per token and two magnitudes; tokens whose directions differ most keep both vectors. The second
+// layer merges whole blocks (our definition), and whenever the share with both vectors is full.
 class LayerPairs final : public Disposal {
  public:
   explicit LayerPairs(Params& p)
@@ -27,7 +25,6 @@ class LayerPairs final : public Disposal {
   [[nodiscard]] bool acts_alone() const override { return true; }
   [[nodiscard]] bool shrinks() const override { return false; }
   void dispose(LayerStep&, const Kept&) override {}
-  void forget(std::int32_t index) override { done_.forget(index); }
 
   void observe(LayerStep& step) override {
     const std::int32_t place = place_in_pair(step.model, step.layer);
@@ -44,8 +41,7 @@ class LayerPairs final : public Disposal {
     }
   }
 
-  // The second layer holds the directions and all its other data; the first one its own magnitudes, and its own vectors of tokens that were
-  // not merged. For tokens of which both kept their vectors, 4 bytes record it for K and for V.
+  // The second layer holds directions; the first magnitudes and unmerged vectors. 4 bytes for K and V each per token that kept both.
   [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
                                    const Format& format, const TierBytes& rows) const override {
     TierBytes all = rows;
@@ -64,18 +60,18 @@ class LayerPairs final : public Disposal {
   }
 
  private:
-  // Among a row's first tokens: how many were examined, and how many of them kept both vectors.
+  // Examined first tokens, and those that kept both vectors.
   struct Done {
     std::int32_t tokens = 0, retained = 0;
   };
 
-  // 0 or 1, -1: not in a pair.
+  // 0 or 1; -1: not in a pair.
   [[nodiscard]] std::int32_t place_in_pair(const ModelShape& model, std::int32_t layer) const {
     const std::int32_t at = layer - static_cast<std::int32_t>(begin_frac_ * model.num_layers);
     return at < 0 || (at % 2 == 0 && layer + 1 == model.num_layers) ? -1 : at % 2;
   }
 
-  // For a row of n tokens: depends on nothing else, once the prompt is complete.
+  // For a row of n tokens.
   [[nodiscard]] Done done_at(bool complete, std::int32_t n) const {
     const std::int32_t tokens = complete ? n - n % block_ : 0;
     return {tokens, share(tokens)};
@@ -103,8 +99,8 @@ class LayerPairs final : public Disposal {
   float t_;
   double retain_frac_;
   std::int32_t block_;
-  PerRow<Done> done_;
-  std::map<std::int32_t, KvRows> first_;  // the pair's first layer in this step, by the first sequence that takes part
+  PerRow<Done> done_{*this};
+  std::map<std::int32_t, KvRows> first_;  // the pair's first layer in this step, by its first sequence
 };
 
 KVLAB_REGISTER(Disposal, LayerPairs, "layer_pairs", "neighbouring layers share the directions of keys and values",

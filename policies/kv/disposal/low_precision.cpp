@@ -1,11 +1,12 @@
 #include <algorithm>
 
-#include "kernels/score/word_scores/word_scores.h"
+#include "kernels/score/word_scores_op.h"
+#include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
-#include "policies/kv/disposal/balance_channels/balance_channels.h"
-#include "policies/kv/disposal/mark_dropped/mark_dropped.h"
+#include "kernels/storage/stored/stored_code.h"
+#include "policies/kv/disposal/mark_dropped_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/selector/row_state.h"
@@ -14,8 +15,7 @@ namespace kvlab {
 
 namespace {
 
-// Nothing is deleted: tokens that are not kept stay in their rows with a few bits per number, token by token, in groups of channels.
-// There is no way back from low precision. Key channels are balanced against the queries' first.
+// Low precision is final: quantized by token in channel groups. Key channels are first balanced against the queries'.
 class LowPrecision final : public Disposal {
  public:
   explicit LowPrecision(Params& p)
@@ -30,16 +30,10 @@ class LowPrecision final : public Disposal {
     return needs;
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  // The mark is not counted: tokens in low precision are stored elsewhere.
+  // Low-precision tokens are stored elsewhere, unmarked.
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
   [[nodiscard]] bool shrinks() const override { return false; }
   [[nodiscard]] bool encodes() const override { return true; }
-
-  void forget(std::int32_t index) override {
-    divisors_.forget(index);
-    largest_q_.forget(index);
-    low_.forget(index);
-  }
 
   void observe(LayerStep& step) override {
     const auto in_prompt = [](const SeqStep& s) { return !s.decoding(); };
@@ -48,7 +42,10 @@ class LowPrecision final : public Disposal {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       if (!in_prompt(step.seqs[static_cast<std::size_t>(step.kv.sequence(r))])) line[r] = -1;
     float* const largest_q = largest_q_.lines(step, step.kv.head_dim);
-    step.ops(LargestQueries{step.kv, step.in.step.data(), line, largest_q});
+    ChannelStats queries{step.kv, ChannelStats::Source::kQueries};
+    queries.queries = step.in.step.data(), queries.line = line;
+    queries.into = ChannelStats::Into::kRaise, queries.out = largest_q;
+    step.ops(queries);
     const std::int32_t* const completed = prompt_rows(step);
     if (completed == nullptr) return;
     ChannelStats largest_k;
@@ -56,7 +53,9 @@ class LowPrecision final : public Disposal {
     largest_k.line = completed;
     largest_k.out = divisors_.lines(step, step.kv.head_dim);
     step.ops(largest_k);
-    step.ops(BalanceChannels{step.kv.num_rows, step.kv.head_dim, completed, largest_q, largest_k.out});
+    ChannelDivisors balance{step.kv.num_rows, step.kv.head_dim, completed, ChannelDivisors::Kind::kBalance, largest_k.out};
+    balance.largest_q = largest_q;
+    step.ops(balance);
   }
 
   void rank(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kMark, scores}); }
@@ -65,7 +64,7 @@ class LowPrecision final : public Disposal {
     const PartedRows rows = part_rows(step, kept);
     std::int64_t* const first = step.ops.host_longs(step.kv.num_rows + 1);
     first[0] = 0;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // marked tokens rank last, so that none of the others is kept before all are
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // marked tokens rank last: they are dropped again
       std::int32_t& low = low_.at(step, r);
       first[r + 1] = first[r] + std::max(0, rows.num_dropped(r) - low);
       low = std::max(low, rows.num_dropped(r));
@@ -79,7 +78,7 @@ class LowPrecision final : public Disposal {
     encode(step, listed.of_values(), nullptr, nullptr);
   }
 
-  // Rows are read as they are stored.
+  // Rows are read as stored.
   [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (segments.front().index_first != nullptr) return;
@@ -107,7 +106,7 @@ class LowPrecision final : public Disposal {
     codec.group = group_ > 0 ? group_ : (head_dim + 1) / 2;
     return codec;
   }
-  // K and V of a row's tokens in low precision, with the row's divisors in fp16.
+  // K and V of low-precision tokens, with the row's divisors in fp16.
   [[nodiscard]] std::int64_t low_bytes(const ModelShape& m, std::int64_t tokens) const {
     return tokens == 0 ? 0 : 2 * packed_bytes(codec_for(m.head_dim), tokens, m.head_dim) + (balances_ ? 2LL * m.head_dim : 0);
   }
@@ -122,8 +121,8 @@ class LowPrecision final : public Disposal {
   std::int32_t group_;
   bool balances_;
   GroupCodec codec_;
-  RowTable divisors_{1.0F}, largest_q_{0.0F};
-  PerRow<std::int32_t> low_;  // tokens in low precision
+  RowTable divisors_{*this, 1.0F}, largest_q_{*this, 0.0F};
+  PerRow<std::int32_t> low_{*this};  // tokens in low precision
 };
 
 KVLAB_REGISTER(Disposal, LowPrecision, "low_precision", "tokens that are not kept stay, with a few bits per number",

@@ -2,24 +2,25 @@
 
 #include "kernels/merge/merge_into/merge_into.h"
 #include "kernels/merge/nearest_kept/nearest_kept.h"
-#include "policies/kv/disposal/merge_gate/merge_gate.h"
+#include "policies/kv/disposal/merge_gate_op.h"
 #include "policies/kv/disposal/merging.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr float kNoThreshold = -2.0F;  // below any cosine: no token of the sequence was dropped yet
+constexpr float kNoThreshold = -2.0F;  // below any cosine: no token was dropped yet
 
-// Each dropped token is merged into the kept token with the most similar key, if similar enough.
-class MergeNearest final : public Merging {
+// Deletes dropped tokens without a similar enough key.
+class MergeNearest final : public InPlaceDisposal {
   using Combine = MergeInto::Combine;
   using Weight = MergeInto::Weight;
   enum class Threshold : std::uint8_t { kRunningMean, kFixed, kNone };
 
  public:
   explicit MergeNearest(Params& p)
-      : merges_keys_(p.choice("merges", {{"keys_and_values", true}, {"values", false}}, true,
+      : InPlaceDisposal(p),
+        merges_keys_(p.choice("merges", {{"keys_and_values", true}, {"values", false}}, true,
                               "what is merged; keys stay exact under RoPE where only values are")),
         combine_(p.choice("combine", {{"mean", Combine::kMean}, {"pivot", Combine::kPivot}, {"weighted_mean", Combine::kWeightedMean}},
                           Combine::kWeightedMean, "how a kept token and those that join it become one")),
@@ -37,6 +38,8 @@ class MergeNearest final : public Merging {
         share_(p.optional<float>("new_share_frac", 0.5, 0, 1, "weight of the newest mean in the running one")),
         heads_vote_(p.choice("vote", {{"head_mean", true}, {"own", false}}, true,
                              "whose similarity meets the threshold: the heads' mean, or each token's own")) {}
+  [[nodiscard]] bool merges() const override { return true; }
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
 
   void forget(std::int32_t index) override {
     for (std::vector<float>& layer : thresholds_)
@@ -50,6 +53,10 @@ class MergeNearest final : public Merging {
   }
 
   void dispose(LayerStep& step, const Kept& kept) override {
+    let_go(step, kept);
+    compact(step, kept);
+  }
+  void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
     std::int32_t* const target = step.ops.ints(rows.total_dropped());
     float* const similarity = step.ops.floats(rows.total_dropped());
@@ -65,7 +72,6 @@ class MergeNearest final : public Merging {
     merge.keys = merges_keys_;
     if (weighs_attention()) merge.mass = attention_mass::per_query(step, first_word());
     step.ops(merge);
-    compact(step, kept);
   }
 
  private:

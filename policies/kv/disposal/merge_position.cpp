@@ -1,15 +1,15 @@
 #include "kernels/merge/merge_into/merge_into.h"
-#include "kernels/merge/nearest_kept/nearest_kept.h"
+#include "kernels/merge/nearest_kept/nearest_anchor_op.h"
 #include "policies/kv/disposal/merging.h"
 
 namespace kvlab {
 
 namespace {
 
-// Every dropped token is averaged into the kept token that is nearest in the sequence.
-class MergePosition final : public Merging {
+class MergePosition final : public Disposal {
  public:
   explicit MergePosition(Params&) {}
+  [[nodiscard]] bool merges() const override { return true; }
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);

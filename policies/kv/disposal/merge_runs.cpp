@@ -1,15 +1,13 @@
 #include "kernels/merge/merge_into/merge_into.h"
-#include "policies/kv/disposal/key_pivots/key_pivots.h"
-#include "policies/kv/disposal/key_runs/key_runs.h"
+#include "policies/kv/disposal/key_links_op.h"
 #include "policies/kv/disposal/merging.h"
 
 namespace kvlab {
 
 namespace {
 
-// Runs of neighbouring tokens with similar keys become one token, the kept one among them; the weight of each is a gaussian of its
-// key's distance to that pivot. Dropped tokens in runs without a kept token are deleted.
-class MergeRuns final : public Merging {
+// Tokens of a run are weighted by a Gaussian of the distance to the kept key. Deletes dropped tokens in runs without a kept token.
+class MergeRuns final : public Disposal {
  public:
   explicit MergeRuns(Params& p)
       : min_cosine_(p.optional<float>("min_cosine", 0.75, -1, 1, "similarity of neighbouring keys that continues a run")),
@@ -18,15 +16,16 @@ class MergeRuns final : public Merging {
         runs_first_(p.choice(
             "order", {{"tokens_first", false}, {"runs_first", true}}, false,
             "the budget picks tokens, and those dropped join the nearest; or runs are formed first, and it picks among their pivots")) {}
+  [[nodiscard]] bool merges() const override { return true; }
 
   void rank(LayerStep& step, float* scores) override {
-    if (runs_first_) step.ops(KeyPivots{step.kv, min_cosine_, scores});
+    if (runs_first_) step.ops(KeyLinks{{step.kv}, KeyLinks::Kind::kPivots, min_cosine_, nullptr, scores});
   }
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
     std::int32_t* const target = step.ops.ints(rows.total_dropped());
-    step.ops(KeyRuns{rows, min_cosine_, target});
+    step.ops(KeyLinks{rows, KeyLinks::Kind::kRuns, min_cosine_, target});
     MergeInto merge{rows, target};
     merge.combine = MergeInto::Combine::kWeightedMean;
     merge.weight = MergeInto::Weight::kGaussian;

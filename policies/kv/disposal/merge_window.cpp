@@ -7,14 +7,14 @@ namespace kvlab {
 
 namespace {
 
-// Values of dropped tokens are spread over the kept tokens that follow, with a probability that grows with the attention the token
-// received in comparison with theirs. Attention is accumulated here, whatever the scorer.
-class MergeIntoWindow final : public Merging {
+// Probabilities follow from relative accumulated attention, which is tracked here.
+class MergeIntoWindow final : public Disposal {
  public:
   explicit MergeIntoWindow(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 32, 1, 1 << 20, "kept tokens that follow, over which a value is spread")),
         per_query_(p.choice("mass", {{"sum", false}, {"per_query", true}}, false,
                             "attention of a token: its sum, or its mean over the queries that saw it")) {}
+  [[nodiscard]] bool merges() const override { return true; }
 
   [[nodiscard]] Needs needs() const override { return attention_mass::needs(); }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }

@@ -1,8 +1,8 @@
 #include "policies/kv/disposal/merging.h"
 
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
-#include "kernels/select/list_dropped/list_dropped.h"
+#include "kernels/select/list_dropped_op.h"
 #include "kernels/storage/compact/compact_rows.h"
 #include "policies/kv/scorer/step_arrays.h"
 

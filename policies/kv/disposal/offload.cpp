@@ -1,4 +1,4 @@
-#include "kernels/storage/pack_dropped/pack_dropped.h"
+#include "kernels/storage/token_copy_op.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/selector/row_state.h"
 
@@ -6,21 +6,22 @@ namespace kvlab {
 
 namespace {
 
-// Dropped tokens move to host memory and are attended to no more: what FlexGen-style serving does to H2O's losers, and what lets a later
-// turn have them back. Methods that fetch tokens again within a turn hold them in their rows: selectors with tiers.
-class Offload final : public Disposal {
+// FlexGen-style H2O: a later turn may restore the tokens. Methods that fetch within a turn are selectors.
+class Offload final : public InPlaceDisposal {
  public:
-  explicit Offload(Params&) {}
+  explicit Offload(Params& p) : InPlaceDisposal(p) {}
 
-  void forget(std::int32_t index) override { count_.forget(index); }
-
-  // Tokens leave a row in no other way, so lengths tell how many are in CPU memory.
+  // Nothing else leaves a row: the count follows from lengths.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       count_.at(step, r) = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].end() - step.kv.len[r];
   }
 
   void dispose(LayerStep& step, const Kept& kept) override {
+    let_go(step, kept);
+    compact(step, kept);
+  }
+  void let_go(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
     const PackDropped packed{rows, step.ops.floats(rows.total_dropped() * 2 * step.kv.head_dim), step.ops.ints(rows.total_dropped())};
     step.ops(packed);
@@ -30,7 +31,6 @@ class Offload final : public Disposal {
       count_.at(step, r) += dropped;
       if (dropped > 0) moved_.push_back({step.layer, dropped});
     }
-    compact(step, kept);
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
@@ -54,7 +54,7 @@ class Offload final : public Disposal {
   struct Moved {
     std::int32_t layer = 0, tokens = 0;  // of one row at once
   };
-  PerRow<std::int32_t> count_;
+  PerRow<std::int32_t> count_{*this};
   std::vector<Moved> moved_;
 };
 

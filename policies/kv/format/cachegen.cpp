@@ -2,16 +2,14 @@
 
 #include "policies/kv/format/delta_code/delta_code.h"
 #include "policies/kv/format/due_tokens.h"
+#include "policies/kv/format/format.h"
 #include "policies/kv/format/measured_share.h"
-#include "policies/kv/part.h"
 
 namespace kvlab {
 
 namespace {
 
-// The prompt's K and V as they return from storage or the network: stored there as entropy-coded differences to anchor tokens, dense on the
-// GPU. Later layers, whose loss matters less, have coarser levels. The bytes moved for a row are transfer_bytes: the measured size of the
-// prompts seen, and before the first (or on shapes alone) a bound without entropy coding.
+// Later layers have coarser levels. transfer_bytes: measured, or a bound without entropy coding before the first prompt (or on shapes).
 class Cachegen final : public Format {
  public:
   explicit Cachegen(Params& p)
@@ -25,7 +23,6 @@ class Cachegen final : public Format {
     return (layer < fine_key_layers_ ? 1 : 0) + (layer < fine_value_layers_ ? 2 : 0);
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void forget(std::int32_t index) override { due_.forget(index); }
 
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
@@ -58,7 +55,7 @@ class Cachegen final : public Format {
   }
 
   std::int32_t group_tokens_, fine_levels_, coarse_levels_, fine_key_layers_, fine_value_layers_;
-  DueTokens due_{{0, 1, false, true}};
+  DueTokens due_{*this, {0, 1, false, true}};
   MeasuredShare measured_{5.0 / 16};
 };
 

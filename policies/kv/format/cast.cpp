@@ -1,13 +1,14 @@
 #include "kernels/storage/cast/cast.h"
 
+#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
-#include "policies/kv/part.h"
+#include "policies/kv/format/format.h"
 
 namespace kvlab {
 
 namespace {
 
-// Every token in another number format as soon as it is written, without scales: the kv-cache-dtype of serving engines.
+// Without scales: the kv-cache-dtype of serving engines.
 class CastFormat final : public Format {
  public:
   explicit CastFormat(Params& p)
@@ -16,10 +17,12 @@ class CastFormat final : public Format {
                         {"bf16", StoredType::kBf16},
                         {"fp8_e4m3", StoredType::kFp8E4M3},
                         {"fp8_e5m2", StoredType::kFp8E5M2}},
-                       StoredType::kFp16, "number format of K and V")) {}
+                       StoredType::kFp16, "number format of K and V")) {
+    if (p.has("scale"))
+      p.fail_at("scale", "'cast' has no scales: write 'format: {scaled_fp8: {scale: token}}', or head or tensor (docs/kv-policies.md)");
+  }
 
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void forget(std::int32_t index) override { due_.forget(index); }
 
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
@@ -37,7 +40,7 @@ class CastFormat final : public Format {
 
  private:
   StoredType type_;
-  DueTokens due_{{0, 1, true}};
+  DueTokens due_{*this, {0, 1, true}};
 };
 
 KVLAB_REGISTER(Format, CastFormat, "cast", "K and V rounded to fp16, bf16 or fp8 as they are written",

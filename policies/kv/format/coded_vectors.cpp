@@ -4,13 +4,14 @@
 #include <cmath>
 
 #include "kernels/storage/cast/cast.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/rope_turns.h"
 
 namespace kvlab {
 
 namespace {
 
-// The first tokens of the rows whose sequences complete their prompt in this step and that are encoded in it, in fp16.
+// First tokens, in fp16, of rows whose prompt this step completes and encodes.
 class ExactTokens {
  public:
   ExactTokens(LayerStep& step, const ListedTokens& tokens, const std::int32_t* completed, std::int32_t count) {
@@ -28,7 +29,7 @@ class ExactTokens {
     step.ops(Cast{tokens_, StoredType::kFp16, stored_});
   }
   void restore(LayerStep& step) const {
-    if (tokens_.total() > 0) step.decode(Uncast{tokens_, StoredType::kFp16, stored_});
+    if (tokens_.total() > 0) step.decode(Cast{tokens_, StoredType::kFp16, stored_, true});
   }
 
  private:
@@ -53,14 +54,8 @@ std::vector<float> turned_vector(const float* x, std::int32_t d, const VectorCod
 Needs CodedVectors::needs() const {
   Needs needs;
   needs.turns = keys_turn();
-  needs.cpu_only = true;  // codes of single vectors
+  needs.cpu_only = true;  // CodeVectors
   return needs;
-}
-
-void CodedVectors::forget(std::int32_t index) {
-  due_.forget(index);
-  k_parameters_.forget(index);
-  v_parameters_.forget(index);
 }
 
 void CodedVectors::encode(LayerStep& step, const ListedTokens& tokens, const float* frequencies) {
@@ -71,14 +66,14 @@ void CodedVectors::encode(LayerStep& step, const ListedTokens& tokens, const flo
   if (const std::int32_t width = code->num_parameters(step.kv.head_dim); width > 0) {
     tables.parameters = (tokens.values ? v_parameters_ : k_parameters_).lines(step, width);
     tables.line = completed;
-    if (completed != nullptr) step.ops(FitVectors{step.kv, tokens.values, code, tables});
+    if (completed != nullptr) step.ops(CodeVectors{tokens, code, tables, nullptr, CodeVectors::Kind::kFit});
     tables.line = state_rows(step);
   }
   if (tokens.total() == 0) return;
   const ExactTokens exact(step, tokens, completed, exact_sinks_);
   auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((tokens.total() * code->bytes(step.kv.head_dim) + 3) / 4));
-  step.ops(EncodeVectors{tokens, code, tables, packed});
-  step.decode(DecodeVectors{tokens, code, tables, packed});
+  step.ops(CodeVectors{tokens, code, tables, packed});
+  step.decode(CodeVectors{tokens, code, tables, packed, CodeVectors::Kind::kDecode});
   exact.restore(step);
 }
 

@@ -1,24 +1,22 @@
 #include <numeric>
 
+#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/exponent_code/exponent_code.h"
+#include "policies/kv/format/format.h"
 #include "policies/kv/format/measured_share.h"
-#include "policies/kv/part.h"
 
 namespace kvlab {
 
 namespace {
 
-// bf16 K and V with Huffman-coded exponents, without loss. The paper codes weights; a table per layer, K or V and piece, and blocks of 64
-// tokens per head are our own: the prompt is coded in whole blocks when it is complete, and each 64 tokens of decode. Newer tokens stay as
-// the model wrote them. The size depends on data: that of the pieces coded so far, and before the first (or on shapes alone) the paper's
-// 11 of 16 bits.
+// The paper codes weights. Ours: a table per layer, K or V and piece; 64-token blocks per head. Size as measured so far, or the paper's 11
+// of 16 bits before the first (or on shapes).
 class Dfloat11 final : public Format {
  public:
   explicit Dfloat11(Params&) {}
 
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void forget(std::int32_t index) override { due_.forget(index); }
 
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
@@ -44,11 +42,13 @@ class Dfloat11 final : public Format {
     auto* const lengths = reinterpret_cast<std::uint8_t*>(step.ops.ints(std::int64_t{kExponentTable} / 4 * step.kv.num_sequences()));
     std::int64_t* const begin = step.ops.host_longs(step.kv.num_rows);
     std::int64_t* const end = step.ops.host_longs(step.kv.num_rows);
-    step.ops(ExponentCode{tokens, bytes, packed, lengths, begin, end});
-    step.decode(ExponentDecode{tokens, packed, lengths, begin, end});
+    ExponentCode code{tokens, bytes, packed, lengths, begin, end};
+    step.ops(code);
+    code.unpacks = true;
+    step.decode(code);
   }
 
-  DueTokens due_{{0, kExponentBlock}};
+  DueTokens due_{*this, {0, kExponentBlock}};
   MeasuredShare measured_{11.0 / 16};
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/storage/take_due/take_due.h"
+#include "kernels/tensor_memory.h"
 
 namespace kvlab {
 
@@ -21,7 +22,7 @@ ListedTokens DueTokens::take(LayerStep& step, std::int32_t channel) {
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     const SeqStep& seq = step.seqs[static_cast<std::size_t>(kv.sequence(r))];
     Row& state = row(step.layer, kv.kv_heads, seq.index, r % kv.kv_heads);
-    if (state.end != seq.seen_tokens) {  // came from elsewhere: as earlier steps would have left it
+    if (state.end != seq.seen_tokens) {  // new here: as earlier steps would have left it
       const std::int32_t before = std::max(0, kv.len[r] - seq.new_tokens);
       const bool was_ready = rule_.inside_prompt || seq.decoding();
       state.unencoded = was_ready ? before - rule_.encoded(before) : before;
@@ -71,7 +72,7 @@ float* RowTable::lines(LayerStep& step, std::int32_t width) {
   const auto layer = static_cast<std::size_t>(step.layer);
   const std::int64_t needed = (most + 1) * sequence_numbers_;
   if (layers_.size() <= layer) layers_.resize(layer + 1);
-  layers_[layer].settle_in(step.memory);
+  layers_[layer].settle_in(step.memory());
   if (layers_[layer].size() < needed) layers_[layer].resize(needed, fill_);
   return layers_[layer].data();
 }

@@ -2,28 +2,28 @@
 #include "kernels/storage/low_rank/low_rank.h"
 #include "kernels/storage/outliers/outliers.h"
 #include "kernels/storage/quantize/quantize.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
-#include "policies/kv/part.h"
+#include "policies/kv/format/format.h"
+#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
 namespace {
 
-// X ~ quantized + low rank + sparse: outliers are taken out, the rest is quantized, and what quantization loses is approximated by a
-// product of rank r per head. New tokens wait in a buffer.
+// X ~ quantized + low rank + sparse, rank r per head. New tokens wait in a buffer.
 class Gear final : public Format {
  public:
   explicit Gear(Params& p)
-      : bits_(p.optional<std::int32_t>("bits", 4, 1, 8, "of a code")),
+      : bits_(read_side_bits(p, 4, 1, 8)),
         group_(p.optional<std::int32_t>("group", 64, 0, 4096,
                                         "tokens of one channel of K, or channels of one token of V, that share zero and scale; 0: all")),
         sparse_frac_(p.optional<double>("outliers_frac", 0.02, 0, 0.5, "share of numbers stored apart in fp16")),
         prompt_rank_(p.optional<std::int32_t>("prompt_rank", 4, 1, 256, "of the prompt's error")),
         buffer_rank_(p.optional<std::int32_t>("buffer_rank", 2, 1, 256, "of a buffer's error")),
-        due_({0, p.optional<std::int32_t>("buffer_tokens", 20, 1, 4096, "new tokens that wait to be encoded together")}) {}
+        due_(*this, {0, p.optional<std::int32_t>("buffer_tokens", 20, 1, 4096, "new tokens that wait to be encoded together")}) {}
 
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void forget(std::int32_t index) override { due_.forget(index); }
 
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
@@ -33,8 +33,7 @@ class Gear final : public Format {
     encode(step, keys.of_values(), of_prompt ? prompt_rank_ : buffer_rank_);
   }
 
-  // As if all encoded tokens had come with the prompt. Each buffer of decode brings a right factor of its own, and groups no longer
-  // than the buffer, which a row's length alone does not tell.
+  // Counts encoded tokens as the prompt's. Decode buffers have their own right factors and shorter groups, unknown from lengths.
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     const std::int64_t n = due_.rule().encoded(tokens), d = m.head_dim;
     if (n == 0) return 2LL * tokens * d * m.kv_bytes;
@@ -45,7 +44,7 @@ class Gear final : public Format {
 
  private:
   [[nodiscard]] GroupCodec codec(bool values) const {
-    return {values ? GroupCodec::Axis::kToken : GroupCodec::Axis::kChannel, bits_, group_, false};
+    return {values ? GroupCodec::Axis::kToken : GroupCodec::Axis::kChannel, values ? bits_.value : bits_.key, group_, false};
   }
 
   void encode(LayerStep& step, const ListedTokens& tokens, std::int32_t rank) {
@@ -71,12 +70,15 @@ class Gear final : public Format {
     error.left = reinterpret_cast<std::uint16_t*>(step.ops.ints((left_numbers(error) + 1) / 2));
     error.right = reinterpret_cast<std::uint16_t*>(step.ops.ints((right_numbers(error) + 1) / 2));
     step.ops(error);
-    step.decode(LowRankRebuild{error});
+    error.unpacks = true;
+    step.decode(error);
     step.decode(Dequantize{tokens, codec, nullptr, nullptr, packed, Dequantize::Mode::kAdd});
-    step.decode(RestoreOutliers{outliers});
+    outliers.unpacks = true;
+    step.decode(outliers);
   }
 
-  std::int32_t bits_, group_;
+  SideBits bits_;
+  std::int32_t group_;
   double sparse_frac_;
   std::int32_t prompt_rank_, buffer_rank_;
   DueTokens due_;

@@ -2,6 +2,7 @@
 
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
+#include "kernels/storage/stored/stored_code.h"
 
 namespace kvlab {
 

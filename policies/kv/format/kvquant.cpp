@@ -6,23 +6,24 @@
 #include "base/quantile.h"
 #include "kernels/storage/vector_code/code_bits.h"
 #include "policies/kv/format/coded_vectors.h"
+#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
 namespace {
 
 struct KvquantParameters {
-  int bits;
+  SideBits side_bits;
   double outliers_frac;
   std::int32_t sinks_tokens;
   explicit KvquantParameters(Params& p)
-      : bits(p.optional<int>("bits", 3, 1, 6, "of a code")),
+      : side_bits(read_side_bits(p, 3, 1, 6)),
         outliers_frac(p.optional<double>("outliers_frac", 0.01, 0, 0.2,
                                          "share of numbers beyond the thresholds, stored apart in fp16; a vector has room for this share")),
         sinks_tokens(p.optional<std::int32_t>("sinks_tokens", 1, 0, 64, "first tokens in fp16, left out of the calibration")) {}
 };
 
-// The points of a non-uniform code: centres of one-dimensional clusters of numbers in [-1, 1].
+// Points of a non-uniform code: centers of 1-D clusters of numbers in [-1, 1].
 class PointFit {
  public:
   void add(float z) {
@@ -30,7 +31,7 @@ class PointFit {
     Bin& bin = bins_[std::min<std::size_t>(static_cast<std::size_t>((z + 1) / 2 * kBins), kBins - 1)];
     ++bin.count, bin.sum += z;
   }
-  // Lloyd's iteration from evenly spread points; a point without numbers stays.
+  // Lloyd's iteration; empty points stay.
   void write(int bits, float* points) const {
     const std::size_t n = std::size_t{1} << bits;
     for (std::size_t i = 0; i < n; ++i) points[i] = 2 * (static_cast<float>(i) + 0.5F) / static_cast<float>(n) - 1;
@@ -57,19 +58,19 @@ class PointFit {
   std::vector<Bin> bins_ = std::vector<Bin>(kBins);
 };
 
-// The part that K and V share: outliers at the front of a code, [slots] of place and fp16, then codes of the points.
+// Code of K or V: outliers [slots] of place and fp16, then codes of the points.
 class NonUniformCode : public VectorCode {
  public:
-  explicit NonUniformCode(const KvquantParameters& p) : p_(p) {}
-  [[nodiscard]] std::int64_t encode_flops(std::int32_t d) const override { return d * (8LL + (1LL << p_.bits)); }
+  NonUniformCode(const KvquantParameters& p, std::int32_t bits) : p_(p), bits_(bits) {}
+  [[nodiscard]] std::int64_t encode_flops(std::int32_t d) const override { return d * (8LL + (1LL << bits_)); }
   [[nodiscard]] std::int64_t decode_flops(std::int32_t d) const override { return 8LL * d; }
   [[nodiscard]] std::int64_t fit_flops(std::int32_t d) const override { return 32LL * d; }
 
  protected:
   [[nodiscard]] std::int32_t slots(std::int32_t d) const { return static_cast<std::int32_t>(std::ceil(p_.outliers_frac * d - 1e-9)); }
   [[nodiscard]] std::int64_t slot_bytes(std::int32_t d) const { return slots(d) * (2 + place_bytes(d)); }
-  [[nodiscard]] std::int64_t code_bytes(std::int32_t d) const { return slot_bytes(d) + field_bytes(d, p_.bits); }
-  // The channels with the largest `size` above `least`, at most as many as a code has room for.
+  [[nodiscard]] std::int64_t code_bytes(std::int32_t d) const { return slot_bytes(d) + field_bytes(d, bits_); }
+  // Channels with the largest `size` above `least`, up to the number of slots.
   [[nodiscard]] std::vector<std::int32_t> largest(const std::vector<float>& size, float least) const {
     std::vector<std::int32_t> channels;
     for (std::size_t c = 0; c < size.size(); ++c)
@@ -92,10 +93,10 @@ class NonUniformCode : public VectorCode {
       put_field(slot + 2, 0, width, is_used ? static_cast<std::uint32_t>(apart[i]) : none(d));
     }
     for (std::int32_t c = 0; c < d; ++c)
-      put_field(code + slot_bytes(d), c, p_.bits, nearest_point({points, std::size_t{1} << p_.bits}, z[static_cast<std::size_t>(c)]));
+      put_field(code + slot_bytes(d), c, bits_, nearest_point({points, std::size_t{1} << bits_}, z[static_cast<std::size_t>(c)]));
   }
   [[nodiscard]] float point_at(const std::uint8_t* code, std::int32_t d, std::int32_t c, const float* points) const {
-    return points[field_at(code + slot_bytes(d), c, p_.bits)];
+    return points[field_at(code + slot_bytes(d), c, bits_)];
   }
   void put_back(const std::uint8_t* code, std::int32_t d, float* x) const {
     for (std::int32_t i = 0; i < slots(d); ++i) {
@@ -105,20 +106,21 @@ class NonUniformCode : public VectorCode {
     }
   }
   KvquantParameters p_;
+  std::int32_t bits_;
 
  private:
   static std::int64_t place_bytes(std::int32_t d) { return d <= 255 ? 1 : 2; }
   static std::uint32_t none(std::int32_t d) { return d <= 255 ? 0xFF : 0xFFFF; }
 };
 
-// K before RoPE, with thresholds for each channel. Parameters of a row: centre [d], half range [d], points.
+// K before RoPE, thresholds per channel. Row parameters: center [d], half range [d], points.
 class KeyCode final : public NonUniformCode {
  public:
   using NonUniformCode::NonUniformCode;
   [[nodiscard]] std::string_view encode_name() const override { return "kvquant_encode_keys"; }
   [[nodiscard]] std::string_view decode_name() const override { return "kvquant_decode_keys"; }
   [[nodiscard]] std::int64_t bytes(std::int32_t d) const override { return code_bytes(d); }
-  [[nodiscard]] std::int32_t num_parameters(std::int32_t d) const override { return 2 * d + (1 << p_.bits); }
+  [[nodiscard]] std::int32_t num_parameters(std::int32_t d) const override { return 2 * d + (1 << bits_); }
 
   void fit(std::span<const float> x, std::int32_t d, std::span<const std::int32_t> positions, const float* frequencies,
            float* parameters) const override {
@@ -138,7 +140,7 @@ class KeyCode final : public NonUniformCode {
       parameters[static_cast<std::size_t>(d) + c] = static_cast<float>((high - low) / 2);
       for (const float k : channel[c]) points.add(normal(k, parameters[c], parameters[static_cast<std::size_t>(d) + c]));
     }
-    points.write(p_.bits, parameters + 2 * d);
+    points.write(bits_, parameters + 2 * d);
   }
   void encode(const float* x, std::int32_t d, const Place& place, std::uint8_t* code) const override {
     const std::vector<float> key = turned_vector(x, d, place, -1.0F);
@@ -162,15 +164,15 @@ class KeyCode final : public NonUniformCode {
   static float normal(float x, float centre, float half) { return half > 0 ? (x - centre) / half : 0.0F; }
 };
 
-// V by token: outliers are the numbers farthest from the median, thresholds least and largest of the others, centre and half range in fp16
-// after the codes. Parameters of a row: points.
+// Outliers: farthest from the median; thresholds: the others' extremes. fp16 center and half range follow the codes. Row parameters:
+// points.
 class ValueCode final : public NonUniformCode {
  public:
   using NonUniformCode::NonUniformCode;
   [[nodiscard]] std::string_view encode_name() const override { return "kvquant_encode_values"; }
   [[nodiscard]] std::string_view decode_name() const override { return "kvquant_decode_values"; }
   [[nodiscard]] std::int64_t bytes(std::int32_t d) const override { return code_bytes(d) + 4; }
-  [[nodiscard]] std::int32_t num_parameters(std::int32_t) const override { return 1 << p_.bits; }
+  [[nodiscard]] std::int32_t num_parameters(std::int32_t) const override { return 1 << bits_; }
 
   void fit(std::span<const float> x, std::int32_t d, std::span<const std::int32_t> positions, const float*,
            float* parameters) const override {
@@ -179,7 +181,7 @@ class ValueCode final : public NonUniformCode {
       if (positions[t] < p_.sinks_tokens && positions.size() > static_cast<std::size_t>(p_.sinks_tokens)) continue;
       for (const float z : normal(x.data() + t * static_cast<std::size_t>(d), d).z) points.add(z);
     }
-    points.write(p_.bits, parameters);
+    points.write(bits_, parameters);
   }
   void encode(const float* x, std::int32_t d, const Place& place, std::uint8_t* code) const override {
     const Normal n = normal(x, d);
@@ -197,7 +199,7 @@ class ValueCode final : public NonUniformCode {
   struct Normal {
     std::vector<std::int32_t> apart;
     float centre = 0, half = 0;  // as stored
-    std::vector<float> z;        // 2 for numbers apart
+    std::vector<float> z;        // 2: outlier
   };
   [[nodiscard]] Normal normal(const float* x, std::int32_t d) const {
     std::vector<float> sorted(x, x + d), distance(x, x + d);
@@ -215,8 +217,7 @@ class ValueCode final : public NonUniformCode {
   }
 };
 
-// The paper finds thresholds and points offline, the points weighted by the loss' gradients. Here they come from the sequence's own prompt,
-// for each KV head, without weights; so the prompt is encoded when it is complete.
+// Thresholds and points come from the prompt, per KV head and unweighted; in the paper offline, weighted by loss gradients.
 class Kvquant final : public CodedVectors {
  public:
   explicit Kvquant(Params& p) : Kvquant(KvquantParameters(p)) {}
@@ -226,7 +227,8 @@ class Kvquant final : public CodedVectors {
 
  private:
   explicit Kvquant(const KvquantParameters& p)
-      : CodedVectors({std::make_shared<KeyCode>(p), std::make_shared<ValueCode>(p)}, {0, 1}, p.sinks_tokens) {}
+      : CodedVectors({std::make_shared<KeyCode>(p, p.side_bits.key), std::make_shared<ValueCode>(p, p.side_bits.value)}, {0, 1},
+                     p.sinks_tokens) {}
 };
 
 KVLAB_REGISTER(Format, Kvquant, "kvquant", "K before RoPE per channel, V per token, in non-uniform codes; outliers and first tokens apart",

@@ -6,14 +6,13 @@
 #include "base/ceil_div.h"
 #include "kernels/storage/low_rank/low_rank.h"
 #include "policies/kv/format/due_tokens.h"
-#include "policies/kv/part.h"
+#include "policies/kv/format/format.h"
 
 namespace kvlab {
 
 namespace {
 
-// K of the prompt, all KV heads of a layer side by side, as a product of two thin matrices: ShadowKV's half that stays on the GPU.
-// Keys before RoPE have far lower rank than after. V and the tokens of decode stay as they are.
+// ShadowKV's part on the GPU: K before RoPE, all KV heads together. V and decoded tokens are unchanged.
 class LowRankKeys final : public Format {
  public:
   explicit LowRankKeys(Params& p)
@@ -35,13 +34,12 @@ class LowRankKeys final : public Format {
                        width);
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void forget(std::int32_t index) override { due_.forget(index); }
 
   [[nodiscard]] bool leaves_exact() const override { return true; }
   [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
-  // Exact keys are factored with the others, as they are part of the same matrix, and stay.
+  // Exact keys are factored with the others, and also stay.
   void store(LayerStep& step) override {
     LowRankFactor factor;
     factor.tokens = due_.take(step, first_word());
@@ -56,11 +54,11 @@ class LowRankKeys final : public Format {
     factor.left = reinterpret_cast<std::uint16_t*>(step.ops.ints((left_numbers(factor) + 1) / 2));
     factor.right = reinterpret_cast<std::uint16_t*>(step.ops.ints((right_numbers(factor) + 1) / 2));
     step.ops(factor);
-    step.ops(LowRankRebuild{factor, step.exact.index_first, step.exact.index});
+    factor.unpacks = true, factor.exact_first = step.exact.index_first, factor.exact = step.exact.index;
+    step.ops(factor);
   }
 
-  // V, this head's share of the left factor (rounded up) and its columns of the right one. Tokens of decode are dense; they are
-  // counted like the prompt's, because a row's length alone does not tell them apart.
+  // V, this head's share of the left factor (rounded up) and its columns of the right one. Decoded tokens are counted like the prompt's.
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     if (tokens == 0) return 0;
@@ -77,7 +75,7 @@ class LowRankKeys final : public Format {
   double rank_frac_;
   std::int32_t rounds_;
   bool is_pre_rope_;
-  DueTokens due_{{0, 1, false, true}};
+  DueTokens due_{*this, {0, 1, false, true}};
 };
 
 KVLAB_REGISTER(Format, LowRankKeys, "low_rank_keys", "the prompt's K of a layer as a product of two thin matrices",

@@ -3,17 +3,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "policies/kv/part.h"
-
 namespace kvlab {
 
-// The share of the uncompressed bytes that a code of data-dependent size takes, per layer: measured over the prompts so far, nominal before
-// the first.
+// coded / uncompressed bytes per layer, over the prompts so far; nominal before the first.
 class MeasuredShare {
  public:
   explicit MeasuredShare(double nominal) : nominal_(nominal) {}
   void add(std::int32_t layer, std::int64_t coded_bytes, std::int64_t dense_bytes);
-  // This share of dense_bytes, rounded up.
+  // share * dense_bytes, rounded up.
   [[nodiscard]] std::int64_t of(std::int32_t layer, std::int64_t dense_bytes) const;
 
  private:

@@ -2,23 +2,23 @@
 #include <cmath>
 
 #include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
-#include "policies/kv/part.h"
+#include "policies/kv/format/format.h"
 
 namespace kvlab {
 
 namespace {
 
-// Keeps only the largest numbers of a token's K and V, in a bitmap format, once the token has left the recent window.
+// Applies after the recent window.
 class Mustafar final : public Format {
  public:
   explicit Mustafar(Params& p)
       : k_sparsity_(p.optional<double>("key_sparsity", 0.5, 0, 0.99, "share of channels of K pruned per token")),
         v_sparsity_(p.optional<double>("value_sparsity", 0.5, 0, 0.99, "share of channels of V pruned per token")),
-        due_({p.optional<std::int32_t>("recent_tokens", 32, 0, 1 << 16, "newest tokens that stay dense"), 1}) {}
+        due_(*this, {p.optional<std::int32_t>("recent_tokens", 32, 0, 1 << 16, "newest tokens that stay dense"), 1}) {}
 
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void forget(std::int32_t index) override { due_.forget(index); }
 
   void store(LayerStep& step) override {
     const ListedTokens keys = due_.take(step, first_word());
@@ -27,7 +27,7 @@ class Mustafar final : public Format {
     prune(step, keys.of_values(), kept(v_sparsity_, step.kv.head_dim));
   }
 
-  // Tiles hold different shares of a token's numbers and are padded one by one; counted as if the shares were even.
+  // Assumes that numbers spread evenly over tiles, which are padded one by one.
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return due_.rule().lengths(len); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     const std::int64_t sparse = due_.rule().encoded(tokens), dense = tokens - sparse;
@@ -44,7 +44,7 @@ class Mustafar final : public Format {
     const std::int64_t bytes = tokens.total() * most_sparse_bytes(step.kv.head_dim, keep);
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((bytes + 3) / 4));
     step.ops(Sparsify{tokens, keep, packed});
-    step.decode(Unsparsify{tokens, keep, packed});
+    step.decode(Sparsify{tokens, keep, packed, true});
   }
 
   double k_sparsity_, v_sparsity_;

@@ -1,17 +1,17 @@
-#include "policies/kv/part.h"
+#include "policies/kv/format/format.h"
 
 namespace kvlab {
 
 namespace {
 
-// K and V as the model computes them (fp16 or bf16), unchanged.
+// K and V in the model's precision, fp16 or bf16.
 class Native final : public Format {
  public:
   explicit Native(Params&) {}
   [[nodiscard]] bool is_native() const override { return true; }
   [[nodiscard]] bool encodes() const override { return false; }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
-  [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }  // nothing at all
+  [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }  // stores nothing
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     return 2LL * tokens * m.head_dim * m.kv_bytes;
   }

@@ -6,14 +6,14 @@
 #include "kernels/storage/vector_code/code_bits.h"
 #include "policies/kv/format/coded_vectors.h"
 #include "policies/kv/format/main_directions/main_directions.h"
-#include "policies/kv/trained_tensors.h"
+#include "policies/kv/recipe/trained_tensors.h"
 
 namespace kvlab {
 
 namespace {
 
-// A vector's coordinates on a basis [rank, head_dim] of its KV head, in fp16. Keys are those before RoPE. The basis comes from `bases`
-// [kv_heads, rank, head_dim], or is a parameter of the row: the main directions of the prompt's own vectors.
+// fp16 coordinates on a basis per KV head: `bases` [kv_heads, rank, head_dim], or the row's parameter, main directions of the prompt's
+// vectors.
 class LatentCode final : public VectorCode {
  public:
   LatentCode(double rank_frac, bool values, std::span<const float> bases = {})
@@ -27,7 +27,7 @@ class LatentCode final : public VectorCode {
   [[nodiscard]] std::int32_t num_parameters(std::int32_t d) const override { return bases_.empty() ? rank(d) * d : 0; }
   [[nodiscard]] std::int64_t fit_flops(std::int32_t d) const override { return 2LL * d * d; }
 
-  // Eigenvectors of the vectors' second moment, largest first: for K = W_k h this is the SVD of W_k whitened by the hidden states.
+  // Eigenvectors of the second moment, largest first: for K = W_k h the SVD of W_k whitened by the hidden states.
   void fit(std::span<const float> x, std::int32_t d, std::span<const std::int32_t> positions, const float* frequencies,
            float* parameters) const override {
     std::vector<float> sources;
@@ -70,9 +70,8 @@ class LatentCode final : public VectorCode {
   std::span<const float> bases_;
 };
 
-// K before RoPE and V as latents, of the prompt and of decode. Palu, Chang et al. 2024, arXiv:2407.21118, with each KV head decomposed by
-// itself. Tensors layers.L.k.basis and layers.L.v.basis [kv_heads, rank, head_dim], rows orthonormal, hold what the paper folds into the
-// model's weights; without them each prompt gives its own.
+// Palu, Chang et al. 2024, arXiv:2407.21118. Tensors layers.L.k.basis and layers.L.v.basis [kv_heads, rank, head_dim], orthonormal rows,
+// replace the paper's folded weights; without them each prompt gives its own.
 class Palu final : public CodedVectors {
  public:
   explicit Palu(Params& p) : Palu(p.optional<double>("rank_frac", 0.5, 0.001, 1, "latent numbers as a share of head_dim")) {}

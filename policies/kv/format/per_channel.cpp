@@ -1,20 +1,20 @@
 #include "policies/kv/format/grouped.h"
+#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
 namespace {
 
-// K and V channel by channel, in groups of consecutive tokens; an incomplete group waits in the model's precision.
+// Incomplete groups are not encoded.
 class PerChannel final : public Grouped {
  public:
-  explicit PerChannel(Params& p) : PerChannel(side(p)) {}
+  explicit PerChannel(Params& p) : PerChannel(read_side_bits(p, 4, 1, 8), side(p)) {}
 
  private:
-  explicit PerChannel(const GroupedSide& side) : Grouped(side, side) {}
+  PerChannel(const SideBits& bits, const GroupedSide& side) : Grouped(side.with_bits(bits.key), side.with_bits(bits.value)) {}
   static GroupedSide side(Params& p) {
     GroupedSide side;
     side.codec.axis = GroupCodec::Axis::kChannel;
-    side.codec.bits = p.optional<std::int32_t>("bits", 4, 1, 8, "of a code");
     side.codec.group = p.optional<std::int32_t>("group_tokens", 64, 1, 1024, "tokens that share zero and scale in each channel");
     side.rule.residual_tokens = p.optional<std::int32_t>("residual_tokens", 0, 0, 1 << 16, "newest tokens in the model's precision");
     side.rule.block_tokens = side.codec.group;

@@ -1,19 +1,18 @@
 #include "policies/kv/format/grouped.h"
+#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
 namespace {
 
-// Every token by itself, as soon as it is written: groups of channels of one token and KV head.
 class PerToken final : public Grouped {
  public:
-  explicit PerToken(Params& p) : PerToken(side(p)) {}
+  explicit PerToken(Params& p) : PerToken(read_side_bits(p, 4, 1, 8), side(p)) {}
 
  private:
-  explicit PerToken(const GroupedSide& side) : Grouped(side, side) {}
+  PerToken(const SideBits& bits, const GroupedSide& side) : Grouped(side.with_bits(bits.key), side.with_bits(bits.value)) {}
   static GroupedSide side(Params& p) {
     GroupedSide side;
-    side.codec.bits = p.optional<std::int32_t>("bits", 4, 1, 8, "of a code");
     side.codec.group = p.optional<std::int32_t>("group_channels", 0, 0, 1024, "channels that share zero and scale; 0: the whole head");
     side.rule.residual_tokens = p.optional<std::int32_t>("residual_tokens", 0, 0, 1 << 16, "newest tokens in the model's precision");
     side.rule.inside_prompt = true;

@@ -11,12 +11,12 @@ namespace {
 
 constexpr std::int32_t kRun = 8;
 
-// A part of the sequence, its prompt or the decoded tokens, and the requested tokens of it, counted from its start.
+// The prompt or the decoded tokens, and the requested range, counted from the part's start.
 struct Part {
   std::int32_t first = 0, begin = 0, end = 0;
 };
 
-// One run at a random place of every stretch.
+// One run at a random place per stretch.
 void add_random_runs(const Part& part, std::uint64_t key, std::int32_t run, double share, std::vector<Probes::Range>& found) {
   const std::int32_t stretch = std::max(run, static_cast<std::int32_t>(std::lround(run / share)));
   for (std::int32_t i = part.begin / stretch; i * stretch < part.end; ++i) {
@@ -26,7 +26,6 @@ void add_random_runs(const Part& part, std::uint64_t key, std::int32_t run, doub
   }
 }
 
-// The newest tokens of every block.
 void add_newest(const Part& part, std::int32_t block, double share, std::vector<Probes::Range>& found) {
   const auto newest = static_cast<std::int32_t>(std::ceil(share * block));
   for (std::int32_t i = part.begin / block; i * block < part.end; ++i) {
@@ -35,7 +34,7 @@ void add_newest(const Part& part, std::int32_t block, double share, std::vector<
   }
 }
 
-// Ascending and apart.
+// Sorted and merged.
 std::vector<Probes::Range> joined(std::vector<Probes::Range> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Probes::Range& a, const Probes::Range& b) { return a.begin < b.begin; });
   std::vector<Probes::Range> all;

@@ -1,22 +1,18 @@
+#include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "policies/kv/format/grouped.h"
+#include "policies/kv/format/side_bits.h"
 
 namespace kvlab {
 
 namespace {
 
-// K and V token by token, K with its channels brought to similar size first: they are divided by lambda, which is folded into q
-// (QServe's SmoothAttention) and costs nothing at run time. The papers calibrate lambda offline; here it comes from the keys of the
-// sequence's own prompt, so the prompt is encoded when it is complete.
+// K's channels are divided by lambda, folded into q for free (QServe's SmoothAttention). Calibrated on each complete prompt's keys; offline
+// in the papers.
 class Smoothed : public Grouped {
  public:
-  Smoothed(const GroupedSide& k, const GroupedSide& v, float exponent, std::int32_t outliers)
-      : Grouped(k, v), exponent_(exponent), outliers_(outliers) {}
-
-  void forget(std::int32_t index) override {
-    Grouped::forget(index);
-    table_.forget(index);
-  }
+  Smoothed(const SideBits& bits, const GroupedSide& side, float exponent, std::int32_t outliers)
+      : Grouped(side.with_bits(bits.key), side.with_bits(bits.value)), exponent_(exponent), outliers_(outliers) {}
 
  protected:
   Scales key_scales(LayerStep& step) override {
@@ -27,41 +23,40 @@ class Smoothed : public Grouped {
       largest.line = completed;
       largest.out = lines;
       step.ops(largest);
-      step.ops(SmoothChannels{step.kv.num_rows, step.kv.head_dim, completed, exponent_, true, outliers_, lines});
+      step.ops(ChannelDivisors{step.kv.num_rows, step.kv.head_dim, completed, ChannelDivisors::Kind::kSmooth, lines, exponent_, true,
+                               outliers_});
     }
     return {lines, state_rows(step)};
   }
-  // The pairs' factors disappear in the weights; those of single channels after RoPE are applied to q, one fp16 number each.
+  // Pair factors fold into weights; single-channel factors after RoPE are applied to q, in fp16.
   [[nodiscard]] std::int64_t scale_bytes(const ModelShape& m) const override { return outliers_ > 0 ? 2LL * m.head_dim : 0; }
 
  private:
   float exponent_;
   std::int32_t outliers_;
-  RowTable table_{1.0F};
+  RowTable table_{*this, 1.0F};
 };
 
-GroupedSide side_of(Params& p, bool symmetric) {
-  GroupedSide side;
-  side.codec.symmetric = symmetric;
-  side.codec.bits = p.optional<std::int32_t>("bits", 4, 2, 8, "of a code");
-  return side;
-}
+SideBits bits_of(Params& p) { return read_side_bits(p, 4, 2, 8); }
 
 class Qserve final : public Smoothed {
  public:
-  explicit Qserve(Params& p) : Qserve(side_of(p, false), p.optional<double>("exponent", 0.5, 0, 1, "of the channels' largest |K|")) {}
-
- private:
-  Qserve(const GroupedSide& side, double exponent) : Smoothed(side, side, static_cast<float>(exponent), 0) {}
+  explicit Qserve(Params& p)
+      : Smoothed(bits_of(p), {}, static_cast<float>(p.optional<double>("exponent", 0.5, 0, 1, "of the channels' largest |K|")), 0) {}
 };
 
 class Fireq final : public Smoothed {
  public:
   explicit Fireq(Params& p)
-      : Fireq(side_of(p, true), p.optional<std::int32_t>("outlier_channels", 8, 0, 1024, "channels of K scaled on their own after RoPE")) {}
+      : Smoothed(bits_of(p), symmetric(), 0.5F,
+                 p.optional<std::int32_t>("outlier_channels", 8, 0, 1024, "channels of K scaled on their own after RoPE")) {}
 
  private:
-  Fireq(const GroupedSide& side, std::int32_t outliers) : Smoothed(side, side, 0.5F, outliers) {}
+  static GroupedSide symmetric() {
+    GroupedSide side;
+    side.codec.symmetric = true;
+    return side;
+  }
 };
 
 KVLAB_REGISTER(Format, Qserve, "qserve", "K smoothed by one factor per RoPE pair, K and V asymmetric 4 bits per token",

@@ -2,7 +2,9 @@
 
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "kernels/storage/prune_channels/prune_channels.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "policies/kv/format/due_tokens.h"
+#include "policies/kv/format/format.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -20,8 +22,7 @@ struct ThinkParameters {
                        "older: all tokens but the newest window, also in decode; prompt: the whole prompt, once (kvpress)")) {}
 };
 
-// When the prompt is complete, each KV head drops the channels of K that matter least to its last queries: score of channel c =
-// mean_window(q_c^2) * mean_tokens(k_c^2) (ThinK, eq. 7 with one channel at a time). V stays.
+// ThinK, eq. 7 with one channel at a time: drops K channels of least mean_window(q_c^2) * mean_tokens(k_c^2).
 class Think final : public Format {
  public:
   explicit Think(Params& p) : Think(ThinkParameters(p)) {}
@@ -32,10 +33,6 @@ class Think final : public Format {
     return needs;
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
-  void forget(std::int32_t index) override {
-    due_.forget(index);
-    scores_.forget(index);
-  }
 
   void store(LayerStep& step) override {
     float* const scores = scores_.lines(step, step.kv.head_dim);
@@ -49,7 +46,7 @@ class Think final : public Format {
       const std::vector<Queries> window = last_queries(step.in.window, parameters_.window_tokens, step.model);
       size.source = ChannelStats::Source::kQueries;
       size.queries = window.data();
-      size.multiplies = true;
+      size.into = ChannelStats::Into::kMultiply;
       step.ops(size);
     }
     const ListedTokens keys = due_.take(step, first_word());
@@ -57,8 +54,7 @@ class Think final : public Format {
     step.decode(PruneChannels{keys, scores, state_rows(step), kept(step.kv.head_dim)});
   }
 
-  // K of kept channels in the model's precision, V, and a bit per channel. With scope prompt, tokens of decode are whole; they are
-  // counted like the prompt's, because a row's length alone does not tell them apart.
+  // Kept channels of K, V, a bit per channel. With scope prompt, whole decoded tokens are counted like the prompt's.
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return due_.rule().lengths(len); }
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     if (tokens == 0) return 0;
@@ -68,14 +64,14 @@ class Think final : public Format {
 
  private:
   explicit Think(const ThinkParameters& p)
-      : parameters_(p), due_(p.older ? DueRule{p.window_tokens, 1, false, false} : DueRule{0, 1, false, true}) {}
+      : parameters_(p), due_(*this, p.older ? DueRule{p.window_tokens, 1, false, false} : DueRule{0, 1, false, true}) {}
   [[nodiscard]] std::int32_t kept(std::int32_t head_dim) const {
     return head_dim - static_cast<std::int32_t>(std::floor(parameters_.ratio * head_dim + 1e-9));
   }
 
   ThinkParameters parameters_;
   DueTokens due_;
-  RowTable scores_{0.0F};
+  RowTable scores_{*this, 0.0F};
 };
 
 KVLAB_REGISTER(Format, Think, "think", "channels of K that the prompt's last queries use least are pruned, per KV head",

@@ -16,7 +16,7 @@ namespace {
 
 using SquareMatrix = std::vector<float>;  // [d, d], rows
 
-// Centroids of the best 2^bits level quantizer of N(0, 1), ascending (Lloyd 1982; Max 1960): each is the mean of the numbers nearest to it.
+// Centroids of the optimal 2^bits-level quantizer of N(0, 1), ascending (Lloyd 1982; Max 1960).
 std::vector<float> lloyd_max(int bits) {
   const auto density = [](double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); };
   const auto below = [](double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; };
@@ -48,7 +48,7 @@ double product(const float* a, const float* b, std::int32_t d) {
   return sum;
 }
 
-// Rows made orthonormal one after another, twice for float32: a rotation drawn uniformly, if the rows are Gaussian.
+// Gram-Schmidt, twice for float32: a uniform rotation for Gaussian rows.
 SquareMatrix orthonormal(SquareMatrix m, std::int32_t d) {
   for (std::int32_t r = 0; r < d; ++r) {
     float* const row = m.data() + std::int64_t{r} * d;
@@ -64,9 +64,9 @@ SquareMatrix orthonormal(SquareMatrix m, std::int32_t d) {
   return m;
 }
 
-// n = |x| in fp16, then for each coordinate of the rotated x / n the nearest centroid / sqrt(d), `bits` each. With `sketches`, the residual
-// r = x - decoded follows as |r| in fp16 and the signs of S r, S Gaussian: decoding adds |r| sqrt(pi / 2) / d S^T signs, so that products
-// with any query are right in the mean (section 3.2; QJL, Zandieh et al. 2024, arXiv:2406.03482, definition 3.1).
+// |x| in fp16, then `bits` per coordinate of the rotated x / |x|: the nearest centroid / sqrt(d). `sketches` adds |r| in fp16 and signs of
+// S r, r = x - decoded, S Gaussian; decoding adds |r| sqrt(pi / 2) / d S^T signs, for unbiased products (section 3.2; QJL, Zandieh et al.
+// 2024, arXiv:2406.03482, definition 3.1).
 class RotatedCode final : public VectorCode {
  public:
   RotatedCode(int bits, bool sketches, std::uint64_t seed) : bits_(bits), sketches_(sketches), seed_(seed) {}
@@ -76,7 +76,7 @@ class RotatedCode final : public VectorCode {
   [[nodiscard]] std::int64_t bytes(std::int32_t d) const override {
     return 2 + field_bytes(d, bits_) + (sketches_ ? 2 + field_bytes(d, 1) : 0);
   }
-  // Products with d x d matrices: one to encode, with the residual the decoding and one more.
+  // Products with d x d matrices: 1 to encode; with the residual, decoding and 1 more.
   [[nodiscard]] std::int64_t encode_flops(std::int32_t d) const override { return 2LL * d * d * (sketches_ ? 3 : 1); }
   [[nodiscard]] std::int64_t decode_flops(std::int32_t d) const override { return 2LL * d * d * (sketches_ ? 2 : 1); }
 
@@ -116,7 +116,7 @@ class RotatedCode final : public VectorCode {
     SquareMatrix rotation, sketch;
     std::vector<float> centroids;
   };
-  // The matrices of the model's only head_dim, drawn at the first vector. Seed and generator are stored instead of the matrices.
+  // For the model's head_dim, drawn at the first vector.
   const Tables& tables(std::int32_t d) const {
     if (is_drawn_.load(std::memory_order_acquire)) return tables_;
     const std::lock_guard lock(drawing_);
@@ -142,13 +142,13 @@ class RotatedCode final : public VectorCode {
   int bits_;
   bool sketches_;
   std::uint64_t seed_;
-  // No std::call_once: its state is thread-local in libstdc++, which the module of the Python package may not find at a fixed place.
+  // Not std::call_once: the Python module may not find libstdc++'s thread-local state.
   mutable std::mutex drawing_;
   mutable std::atomic<bool> is_drawn_{false};
   mutable Tables tables_;
 };
 
-// One rotation for all layers and heads. Keys after RoPE, every token as soon as the prompt is complete.
+// One rotation for all layers and heads. Keys after RoPE.
 class TurboQuant final : public CodedVectors {
  public:
   explicit TurboQuant(Params& p) : CodedVectors(codes(p), {0, 1}) {}

@@ -1,22 +1,25 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/storage/channel_divisors_op.h"
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
+#include "kernels/storage/stored/stored_code.h"
 #include "kernels/storage/take_due/take_due.h"
 #include "policies/kv/format/due_tokens.h"
+#include "policies/kv/format/format.h"
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/format/probe_mean/probe_mean.h"
+#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probes.h"
-#include "policies/kv/part.h"
 
 namespace kvlab {
 
 namespace {
 
-// Tokens that probe queries attend to are stored in more bits than the others. K per channel; V per token after its channels are
-// divided by the square root of their largest number (channel-separable). The prompt is encoded when it is complete, decode in blocks.
+// K per channel; V per token, channels divided by the square root of their largest number. The prompt is encoded when complete, decode in
+// blocks.
 class Zipcache final : public Format {
  public:
   explicit Zipcache(Params& p)
@@ -28,7 +31,7 @@ class Zipcache final : public Format {
             "salient are as many as hold this share of the probes' attention, in place of salient_frac (ZipVL); 0: off")),
         probes_{p.optional<double>("probe_frac", 0.05, 0.001, 1, "share of queries that are probes: of the newest, and again at random"),
                 p.optional<std::int32_t>("block_tokens", 100, 1, 1 << 16, "tokens of decode encoded together")},
-        due_({0, probes_.block_tokens}) {}
+        due_(*this, {0, probes_.block_tokens}) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -37,9 +40,13 @@ class Zipcache final : public Format {
   }
   [[nodiscard]] std::int32_t num_words() const override { return 2; }
   [[nodiscard]] std::int32_t resident_words() const override { return 1; }  // the probes' sums
-  void forget(std::int32_t index) override { due_.forget(index); }
-  // The probes among the tokens decoded so far.
+  // The probes so far in decode.
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end() - seq.prompt_tokens); }
+  // Count when a block is encoded; otherwise only if the token is a probe.
+  void whole_key(const SeqStep& seq, StepKey& key) const override {
+    if (due_.rule().encoded(seq.end()) != due_.rule().encoded(seq.seen_tokens)) return step_key(seq, key);
+    key.add(probes_.ranges(seq, seq.seen_tokens, seq.end()).empty() ? -2 : -1);
+  }
 
   void store(LayerStep& step) override {
     add_probes(step);
@@ -56,8 +63,8 @@ class Zipcache final : public Format {
     encode(step, parted.low.of_values(), v, low_bits_, scales);
   }
 
-  // As if all encoded tokens had come with the prompt; each block of decode brings zeros and scales of its own. With mass_frac the
-  // number of salient tokens depends on data: the measured share, and before the first prompt all of them.
+  // Counts encoded tokens as the prompt's; decode blocks have their own zeros and scales. mass_frac: the measured share, or all before the
+  // first prompt.
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const override {
     const std::int64_t n = due_.rule().encoded(tokens), d = m.head_dim, dense = 2 * (tokens - n) * d * m.kv_bytes;
     if (n == 0) return dense;
@@ -80,7 +87,7 @@ class Zipcache final : public Format {
 
   [[nodiscard]] std::int32_t salient_of(std::int32_t n) const { return static_cast<std::int32_t>(std::lround(salient_frac_ * n)); }
 
-  // Attention of this step's probes.
+  // This step only.
   void add_probes(LayerStep& step) {
     std::vector<std::int64_t> first{0};
     std::vector<Queries> pieces;
@@ -140,7 +147,7 @@ class Zipcache final : public Format {
     largest.line = line;
     largest.out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim);
     step.ops(largest);
-    step.ops(SmoothChannels{step.kv.num_rows, step.kv.head_dim, line, 0.5F, false, 0, largest.out});
+    step.ops(ChannelDivisors{step.kv.num_rows, step.kv.head_dim, line, ChannelDivisors::Kind::kSmooth, largest.out});
     return {largest.out, row};
   }
 

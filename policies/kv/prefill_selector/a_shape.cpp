@@ -1,12 +1,12 @@
-#include "kernels/select/local_blocks/local_blocks.h"
-#include "policies/kv/prefill_selector.h"
+#include "kernels/select/mark_blocks/mark_blocks.h"
+#include "policies/kv/prefill_selector/block_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// The first tokens and the newest before each query, rounded up to blocks. The A-shape of MInference, Jiang et al. 2024, arXiv:2407.02490;
-// StreamingLLM, Xiao et al. 2024, arXiv:2309.17453.
+// MInference, Jiang et al. 2024, arXiv:2407.02490; StreamingLLM, Xiao et al. 2024, arXiv:2309.17453. In whole blocks.
 class AShape final : public BlockSelector {
  public:
   explicit AShape(Params& p)
@@ -16,8 +16,8 @@ class AShape final : public BlockSelector {
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
-    chunk.ops(
-        LocalBlocks{prompt, for_heads(chunk.ops, prompt.q_heads, sinks_), for_heads(chunk.ops, prompt.q_heads, recent_), marks.blocks});
+    chunk.ops(MarkBlocks{prompt, MarkBlocks::Kind::kLocal, marks.blocks, nullptr, for_heads(chunk.ops, prompt.q_heads, sinks_),
+                         for_heads(chunk.ops, prompt.q_heads, recent_)});
   }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t, std::int32_t before) const override {
     const std::int32_t own = before - 1, recent = std::max(0, own - ceil_div(recent_, prompt.block));

@@ -1,15 +1,13 @@
 #include "base/error.h"
-#include "policies/kv/prefill_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Prompts are the model's own attention.
 class AllOfPrompt final : public PrefillSelector {
  public:
   explicit AllOfPrompt(Params&) {}
-  [[nodiscard]] Needs needs() const override { return {}; }
   [[nodiscard]] bool is_dense(std::int32_t) const override { return true; }
   [[nodiscard]] bool selects_all() const override { return true; }
   std::int64_t attend(const PromptChunk&) override { throw InternalError("a dense layer's prompt is the model's own attention"); }

@@ -1,11 +1,12 @@
-#include "kernels/select/pooled_blocks/pooled_blocks.h"
-#include "policies/kv/prefill_selector.h"
+#include "kernels/select/mark_blocks/mark_blocks.h"
+#include "policies/kv/prefill_selector/block_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Key blocks whose mean key has the largest product with the query block's mean query. MInference, Jiang et al. 2024, Algorithm 3.
+// MInference, Jiang et al. 2024, algorithm 3.
 class BlockTopK final : public BlockSelector {
  public:
   explicit BlockTopK(Params& p)
@@ -14,7 +15,7 @@ class BlockTopK final : public BlockSelector {
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
-    chunk.ops(PooledBlocks{prompt, for_heads(chunk.ops, prompt.q_heads, top_), marks.blocks});
+    chunk.ops(MarkBlocks{prompt, MarkBlocks::Kind::kPooled, marks.blocks, nullptr, for_heads(chunk.ops, prompt.q_heads, top_)});
   }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks&, std::int64_t, std::int32_t) const override { return top_; }
   [[nodiscard]] bool depends_on_data() const override { return false; }

@@ -1,14 +1,13 @@
 #include <cmath>
 
 #include "kernels/attention/delta_rows/delta_rows.h"
-#include "policies/kv/prefill_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Corrects another selector's attention: every stride-th query is computed densely, and its difference is added to its successors. Delta
-// Attention, Willette et al. 2025, arXiv:2505.11254.
+// Delta Attention, Willette et al. 2025, arXiv:2505.11254: adds a dense query's difference to the queries after it.
 class DeltaCorrection final : public PrefillSelector {
  public:
   explicit DeltaCorrection(Params& p)
@@ -16,11 +15,7 @@ class DeltaCorrection final : public PrefillSelector {
     auto [name, inner] = p.named("of", "a_shape", "the prefill selector that it corrects; `kvlab list prefill_selectors`");
     if (!p.is_describing()) inner_ = PrefillSelectorRegistry::make(name, inner, "prefill_selector");
   }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = inner_->needs();
-    needs.cpu_only = true;
-    return needs;
-  }
+  [[nodiscard]] Needs needs() const override { return inner_->needs(); }
   [[nodiscard]] bool is_dense(std::int32_t layer) const override { return inner_->is_dense(layer); }
   [[nodiscard]] bool selects_all() const override { return inner_->selects_all(); }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return inner_->refuses(model); }

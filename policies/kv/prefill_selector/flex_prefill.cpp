@@ -1,11 +1,12 @@
-#include "kernels/select/flex_blocks/flex_blocks.h"
-#include "policies/kv/prefill_selector.h"
+#include "kernels/select/mark_blocks/mark_blocks.h"
+#include "policies/kv/prefill_selector/block_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Per head a pattern and a number of blocks that hold a share of the attention. FlexPrefill, Lai et al. 2025, arXiv:2502.20766.
+// FlexPrefill, Lai et al. 2025, arXiv:2502.20766.
 class FlexPrefill final : public BlockSelector {
  public:
   explicit FlexPrefill(Params& p)
@@ -18,7 +19,10 @@ class FlexPrefill final : public BlockSelector {
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
-    chunk.ops(FlexBlocks{prompt, gamma_, tau_, ceil_div(min_tokens_, prompt.block), ceil_div(max_tokens_, prompt.block), marks.blocks});
+    MarkBlocks op{prompt, MarkBlocks::Kind::kFlex, marks.blocks};
+    op.share = gamma_, op.tau = tau_;
+    op.min_blocks = ceil_div(min_tokens_, prompt.block), op.max_blocks = ceil_div(max_tokens_, prompt.block);
+    chunk.ops(op);
   }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks&, std::int64_t, std::int32_t before) const override {
     return expected_.of(before);

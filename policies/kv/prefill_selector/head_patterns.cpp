@@ -8,9 +8,9 @@
 #include <optional>
 #include <sstream>
 
+#include "base/config/params.h"
 #include "base/error.h"
 #include "base/json_node.h"
-#include "base/params.h"
 #include "base/read_file.h"
 
 namespace kvlab {
@@ -29,7 +29,7 @@ std::optional<HeadPattern::Kind> pattern_kind(const std::string& name) {
   return std::nullopt;
 }
 
-// A pattern that chooses nothing is an error, not a head without attention.
+// Patterns that choose nothing are errors.
 bool chooses(const HeadPattern& p) { return p.kind == HeadPattern::Kind::kBlocks ? p.first > 0 : p.first >= 0 && p.second > 0; }
 
 std::optional<std::int32_t> whole_number(std::string_view text) {

@@ -1,19 +1,17 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/select/local_blocks/local_blocks.h"
-#include "kernels/select/pooled_blocks/pooled_blocks.h"
-#include "kernels/select/vertical_slash/vertical_slash.h"
-#include "policies/kv/prefill_selector.h"
+#include "kernels/select/mark_blocks/mark_blocks.h"
+#include "policies/kv/prefill_selector/block_selector.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Each query head by its own pattern, found offline: columns and diagonals, first and newest tokens, or blocks by their means. MInference,
-// Jiang et al. 2024, arXiv:2407.02490.
-class MInference final : public BlockSelector, public TakesPatterns {
+// MInference, Jiang et al. 2024, arXiv:2407.02490.
+class MInference final : public BlockSelector {
  public:
   explicit MInference(Params& p)
       : BlockSelector(p, 64),
@@ -31,6 +29,7 @@ class MInference final : public BlockSelector, public TakesPatterns {
     if (!file.empty()) set_patterns(p.reading("file", [&] { return read_head_patterns(p.resolve_file(file)); }));
   }
 
+  [[nodiscard]] bool takes_patterns() const override { return true; }
   void set_patterns(const PatternTable& table) override {
     patterns_.insert(table.patterns.begin(), table.patterns.end());
     tables_.push_back(table);
@@ -53,26 +52,17 @@ class MInference final : public BlockSelector, public TakesPatterns {
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
     layer_ = chunk.layer;
-    const auto of = [&](HeadPattern::Kind kind, bool second) {
-      std::int32_t* const counts = for_heads(chunk.ops, prompt.q_heads, 0);
-      for (std::int32_t h = 0; h < prompt.q_heads; ++h)
-        if (const HeadPattern& p = pattern(h); p.kind == kind) counts[h] = second ? p.second : p.first;
-      return counts;
-    };
-    const auto any = [&](HeadPattern::Kind kind) {
-      for (std::int32_t h = 0; h < prompt.q_heads; ++h)
-        if (pattern(h).kind == kind) return true;
-      return false;
-    };
     using Kind = HeadPattern::Kind;
-    if (any(Kind::kVerticalSlash)) {
-      VerticalSlash op{prompt};
-      op.columns = of(Kind::kVerticalSlash, false), op.diagonals = of(Kind::kVerticalSlash, true);
-      op.marks = marks.blocks, op.column_marks = marks.columns;
-      chunk.ops(op);
+    for (const auto& [kind, op] : {std::pair{Kind::kVerticalSlash, MarkBlocks::Kind::kVerticalSlash},
+                                   {Kind::kAShape, MarkBlocks::Kind::kLocal},
+                                   {Kind::kBlocks, MarkBlocks::Kind::kPooled}}) {
+      std::int32_t *const first = for_heads(chunk.ops, prompt.q_heads, 0), *const second = for_heads(chunk.ops, prompt.q_heads, 0);
+      bool any = false;
+      for (std::int32_t h = 0; h < prompt.q_heads; ++h)
+        if (const HeadPattern& p = pattern(h); p.kind == kind)
+          any = true, first[h] = p.first, second[h] = kind == Kind::kBlocks ? 0 : p.second;
+      if (any) chunk.ops(MarkBlocks{prompt, op, marks.blocks, marks.columns, first, second});
     }
-    if (any(Kind::kAShape)) chunk.ops(LocalBlocks{prompt, of(Kind::kAShape, false), of(Kind::kAShape, true), marks.blocks});
-    if (any(Kind::kBlocks)) chunk.ops(PooledBlocks{prompt, of(Kind::kBlocks, false), marks.blocks});
   }
   [[nodiscard]] bool has_columns() const override { return true; }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks& prompt, std::int64_t list, std::int32_t) const override {
@@ -95,8 +85,8 @@ class MInference final : public BlockSelector, public TakesPatterns {
   HeadPattern others_;
   double cost_spread_;
   HeadPatterns patterns_;
-  std::vector<PatternTable> tables_;  // that they come from
-  std::int32_t layer_ = 0;            // of the chunk that is chosen for
+  std::vector<PatternTable> tables_;  // sources of patterns_
+  std::int32_t layer_ = 0;            // of the current chunk
 };
 
 KVLAB_REGISTER(PrefillSelector, MInference, "minference", "each query head by its own pattern, found offline",

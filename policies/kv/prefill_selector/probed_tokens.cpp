@@ -3,20 +3,20 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/fill_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/format/probe_mean/probe_mean.h"
+#include "policies/kv/format/probe_mean_op.h"
 #include "policies/kv/format/probes.h"
-#include "policies/kv/prefill_selector/count_from/count_from.h"
+#include "policies/kv/prefill_selector/count_from_op.h"
 #include "policies/kv/prefill_selector/prompt_rows.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention among important tokens only, per KV head: the smallest number that holds a share of the attention of probe queries, by their
-// mean attention from the probes that see them, and the newest. The others' queries get zeros, so these tokens pass the layer by its MLP
-// and residual. ZipVL, He et al. 2024, arXiv:2410.08584, section 3.2; sets per KV head and zeros are our definition.
+// ZipVL, He et al. 2024, arXiv:2410.08584, section 3.2, and the newest tokens. Sets per KV head, and zeros for other queries, are our
+// definition.
 class ProbedTokens final : public PrefillSelector {
  public:
   explicit ProbedTokens(Params& p)
@@ -58,7 +58,7 @@ class ProbedTokens final : public PrefillSelector {
     return pieces;
   }
 
-  // For a chunk without probes, in which nothing tells tokens apart.
+  // For chunks without probes.
   static std::int64_t attend_to_all(ChosenPrefill& op, Ops& ops, std::int32_t queries) {
     std::int64_t* const first = ops.host_longs(2);
     std::int32_t* const count = ops.host_ints(1);
@@ -68,7 +68,6 @@ class ProbedTokens final : public PrefillSelector {
     return chosen_pairs(op);
   }
 
-  // The important tokens of each KV head.
   void choose(const PromptChunk& chunk, const std::vector<Queries>& pieces, ChosenPrefill& op) const {
     Ops& ops = chunk.ops;
     const std::int32_t heads = chunk.model.kv_heads, n = chunk.seq.end(), newest = std::min(recent_, chunk.seq.new_tokens);
@@ -76,7 +75,11 @@ class ProbedTokens final : public PrefillSelector {
     const float* const scores = important(chunk, kv, pieces, newest);
     std::int32_t *index = ops.ints(kv.total()), *keep = ops.host_ints(heads);
     std::fill_n(keep, heads, share_of(n));
-    for (std::int32_t h = 0; index != nullptr && h < heads; ++h) std::iota(index + kv.first[h], index + kv.first[h + 1], 0);
+    if (index != nullptr) {
+      std::vector<std::int32_t> all(static_cast<std::size_t>(kv.total()));
+      for (std::int32_t h = 0; h < heads; ++h) std::iota(all.begin() + kv.first[h], all.begin() + kv.first[h + 1], 0);
+      chunk.memory.from_host(index, all.data(), 4 * kv.total());
+    }
     ops(CoverMass{kv, 0, kv.first, index, mass_, keep});
     ops.settle("important_tokens", chunk.layer, {keep, static_cast<std::size_t>(heads)});
     std::int64_t* const first = ops.host_longs(heads + 1);
@@ -87,7 +90,7 @@ class ProbedTokens final : public PrefillSelector {
     op.first = first, op.index = chosen;
   }
 
-  // Mean attention from the probes that see a token; infinite for the newest ones.
+  // Mean attention over the probes that see a token; infinite for newest tokens.
   static const float* important(const PromptChunk& chunk, const KvRows& kv, const std::vector<Queries>& pieces, std::int32_t newest) {
     Ops& ops = chunk.ops;
     const auto count = static_cast<std::int64_t>(pieces.size());

@@ -1,10 +1,10 @@
 #include "policies/kv/prefill_selector/prompt_rows.h"
 
-#include <algorithm>
+#include <vector>
 
 namespace kvlab {
 
-// A page is one token of a head, so that the tensors need not be copied.
+// A page is one token of a head, so that nothing is copied.
 KvRows prompt_rows(const PromptChunk& chunk, std::int32_t tokens, std::int32_t words) {
   const ModelShape& m = chunk.model;
   const std::int64_t slots = std::int64_t{tokens} * m.kv_heads;
@@ -13,20 +13,23 @@ KvRows prompt_rows(const PromptChunk& chunk, std::int32_t tokens, std::int32_t w
   std::int64_t* first = ops.host_longs(m.kv_heads + 1);
   first[0] = 0;
   KvRows kv;
-  kv.position = ops.ints(slots);
+  std::vector<std::int32_t> position(static_cast<std::size_t>(slots));
   for (std::int32_t h = 0; h < m.kv_heads; ++h) {
     len[h] = tokens, page_begin[h] = h * tokens, first[h + 1] = first[h] + tokens;
     for (std::int32_t i = 0; i < tokens; ++i) {
       page[h * tokens + i] = i * m.kv_heads + h;
-      if (kv.position != nullptr) kv.position[i * m.kv_heads + h] = i;
+      position[static_cast<std::size_t>(page[h * tokens + i])] = i;
     }
   }
+  kv.position = ops.ints(slots);
+  if (kv.position != nullptr) chunk.memory.from_host(kv.position, position.data(), 4 * slots);
   kv.num_rows = kv.kv_heads = m.kv_heads, kv.group = m.group(), kv.head_dim = m.head_dim, kv.kv_bytes = m.kv_bytes;
   kv.len = len, kv.first = first, kv.page_begin = page_begin, kv.page = page, kv.page_tokens = 1, kv.pool_tokens = slots;
   kv.k = const_cast<float*>(chunk.k), kv.v = const_cast<float*>(chunk.v);  // NOLINT: operations on them only read
   kv.num_words = words;
-  kv.words = reinterpret_cast<std::uint32_t*>(ops.ints(words * slots));
-  if (kv.words != nullptr) std::fill_n(kv.words, words * slots, 0U);
+  float* const statistics = ops.floats(words * slots);
+  ops.zero(statistics, words * slots);
+  kv.words = reinterpret_cast<std::uint32_t*>(statistics);
   return kv;
 }
 

@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// A prompt in chunks: each attends to itself, the first tokens, those before it, and tokens between that all heads of the layer elect
-// together by the chunk's mean query. TokenSelect, Wu et al. 2024, arXiv:2411.02886.
+// TokenSelect, Wu et al. 2024, arXiv:2411.02886. Each chunk also attends to itself, the first and the preceding tokens.
 class TokenVotes final : public PrefillSelector {
  public:
   explicit TokenVotes(Params& p)

@@ -1,12 +1,13 @@
-#include "kernels/select/vertical_slash/vertical_slash.h"
 
-#include "policies/kv/prefill_selector.h"
+#include "kernels/select/mark_blocks/mark_blocks.h"
+#include "policies/kv/prefill_selector/block_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Columns and diagonals that the chunk's last queries attend to most. MInference, Jiang et al. 2024, arXiv:2407.02490, Algorithm 2.
+// MInference, Jiang et al. 2024, arXiv:2407.02490, algorithm 2.
 class VerticalSlashSelector final : public BlockSelector {
  public:
   explicit VerticalSlashSelector(Params& p)
@@ -22,10 +23,9 @@ class VerticalSlashSelector final : public BlockSelector {
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
-    VerticalSlash op{prompt, window_, first_columns_, near_diagonals_};
-    op.columns = for_heads(chunk.ops, prompt.q_heads, columns_);
-    op.diagonals = for_heads(chunk.ops, prompt.q_heads, diagonals_);
-    op.marks = marks.blocks, op.column_marks = marks.columns;
+    MarkBlocks op{prompt, MarkBlocks::Kind::kVerticalSlash, marks.blocks, marks.columns};
+    op.first = for_heads(chunk.ops, prompt.q_heads, columns_), op.second = for_heads(chunk.ops, prompt.q_heads, diagonals_);
+    op.window_queries = window_, op.first_columns = first_columns_, op.near_diagonals = near_diagonals_;
     chunk.ops(op);
   }
   [[nodiscard]] bool has_columns() const override { return true; }

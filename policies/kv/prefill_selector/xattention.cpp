@@ -1,11 +1,12 @@
-#include "kernels/select/antidiagonal_blocks/antidiagonal_blocks.h"
-#include "policies/kv/prefill_selector.h"
+#include "kernels/select/mark_blocks/mark_blocks.h"
+#include "policies/kv/prefill_selector/block_selector.h"
+#include "policies/kv/prefill_selector/prefill_selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Key blocks that hold a share of the attention, estimated by antidiagonal sums. XAttention, Xu et al. 2025, arXiv:2503.16428.
+// XAttention, Xu et al. 2025, arXiv:2503.16428.
 class XAttention final : public BlockSelector {
  public:
   explicit XAttention(Params& p)
@@ -19,7 +20,9 @@ class XAttention final : public BlockSelector {
 
  protected:
   void choose(const PromptChunk& chunk, const PromptBlocks& prompt, const Marks& marks) override {
-    chunk.ops(AntidiagonalBlocks{prompt, stride_, threshold_, marks.blocks});
+    MarkBlocks op{prompt, MarkBlocks::Kind::kAntidiagonal, marks.blocks};
+    op.share = threshold_, op.stride = stride_;
+    chunk.ops(op);
   }
   [[nodiscard]] std::int32_t expected_blocks(const PromptBlocks&, std::int64_t, std::int32_t before) const override {
     return expected_.of(before);

@@ -7,8 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// A few layers drop the tokens that the prompt's last token attends to least, mean over the layer's heads. The pruning of LazyLLM, Fu et
-// al. 2024, arXiv:2407.14057, without its auxiliary cache: pruned tokens never come back.
+// LazyLLM, Fu et al. 2024, arXiv:2407.14057, without its auxiliary cache. Mean over heads.
 class LastAttention final : public PromptPruner {
  public:
   explicit LastAttention(Params& p) : stages_(p, "0.3=0.7 0.6=0.5 0.9=0.3") {}

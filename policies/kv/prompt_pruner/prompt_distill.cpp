@@ -1,17 +1,16 @@
 #include <algorithm>
 
-#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/pool1d/pool1d.h"
-#include "policies/kv/prompt_pruner/head_logits/head_logits.h"
+#include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
 
 namespace kvlab {
 
 namespace {
 
-// One layer selects: the tokens whose keys have the largest product with the prompt's last query, mean over the layer's heads without a
-// softmax, smoothed over neighbours. PromptDistill, Jin et al. 2025, arXiv:2503.23274. The prompt's last token also remains; its
-// score counts as 0 for its neighbours.
+// PromptDistill, Jin et al. 2025, arXiv:2503.23274: mean over heads without a softmax, smoothed. The last token remains and counts as 0 for
+// its neighbors.
 class PromptDistill final : public PromptPruner {
  public:
   explicit PromptDistill(Params& p)

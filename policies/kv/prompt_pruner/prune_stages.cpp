@@ -6,6 +6,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "base/text.h"
+
 namespace kvlab {
 
 namespace {

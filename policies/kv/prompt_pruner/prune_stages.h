@@ -3,16 +3,16 @@
 #include <string>
 #include <vector>
 
-#include "policies/kv/prompt_pruner.h"
+#include "policies/kv/prompt_pruner/prompt_pruner.h"
 
 namespace kvlab {
 
-// The parameter `stages`: "DEPTH=TOKENS ...": layers from this share of the model's depth on compute this many of the prompt's tokens, or,
-// up to 1, this share of them. Layer 0 computes all tokens.
+// `stages`: "DEPTH=TOKENS ...": from this share of the depth on, layers compute this many prompt tokens, or, up to 1, this share. Layer 0
+// computes all.
 class PruneStages {
  public:
   PruneStages(Params& p, const std::string& fallback);
-  // Number of a prompt's tokens that remain after a stage which begins after `layer`; all of them if none begins.
+  // Tokens left by a stage that begins at layer + 1; all if none does.
   [[nodiscard]] std::int32_t after(const ModelShape& model, std::int32_t layer, std::int32_t prompt_tokens) const;
 
  private:

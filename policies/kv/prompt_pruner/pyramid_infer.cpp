@@ -2,16 +2,16 @@
 #include <cmath>
 #include <numbers>
 
-#include "policies/kv/prompt_pruner.h"
-#include "policies/kv/prompt_pruner/recent_attention/recent_attention.h"
+#include "kernels/attention/query_votes/query_votes.h"
+#include "policies/kv/prompt_pruner/prompt_pruner.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Every layer drops a few of the tokens before the recent ones: it keeps the share ratio + (1 - ratio) (cos(pi l / L) + 1) / 2 of those
-// that reached it, by the attention that the recent tokens pay to them. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
+// PyramidInfer, Yang et al. 2024, arXiv:2405.12532: layer l keeps the share ratio + (1 - ratio) (cos(pi l / L) + 1) / 2 of its older
+// tokens.
 class PyramidInfer final : public PromptPruner {
  public:
   explicit PyramidInfer(Params& p)
@@ -36,7 +36,7 @@ class PyramidInfer final : public PromptPruner {
     std::vector<Queries> recent;
     for (std::size_t s = 0; s < step.seqs.size(); ++s)
       recent.push_back(last_queries(step.in.step.subspan(s, 1), ends(step.seqs[s].end()).last, step.model).front());
-    step.ops(RecentAttention{step.kv, recent.data(), static_cast<float>(last_weight_), first, scores});
+    step.ops(QueryVotes{step.kv, recent.data(), static_cast<float>(last_weight_), first, scores});
   }
 
  private:

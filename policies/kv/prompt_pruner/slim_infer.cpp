@@ -1,16 +1,15 @@
 #include <algorithm>
 
-#include "policies/kv/prompt_pruner/head_logits/head_logits.h"
+#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "policies/kv/prompt_pruner/head_logits_op.h"
 #include "policies/kv/prompt_pruner/prune_stages.h"
-#include "policies/kv/prompt_pruner/unit_scores/unit_scores.h"
 
 namespace kvlab {
 
 namespace {
 
-// A few middle layers drop whole blocks of tokens. A block's score is the largest of its units': the product of the prompt's last query
-// with the mean key of the unit, mean over the heads. The first block and the last tokens always remain. After SlimInfer, 2025; the sizes,
-// the stages and the score are our definition.
+// After SlimInfer, 2025 (sizes, stages and score are ours): a block's score is its best unit's, mean over heads. First block and last
+// tokens remain.
 class SlimInfer final : public PromptPruner {
  public:
   explicit SlimInfer(Params& p)
@@ -22,7 +21,7 @@ class SlimInfer final : public PromptPruner {
   [[nodiscard]] Ends ends(std::int32_t prompt_tokens) const override {
     return {std::min(prompt_tokens, block()), prompt_tokens - std::min(prompt_tokens, block()) - blocks(prompt_tokens) * block()};
   }
-  // Whole blocks that fit into the stage's number of tokens, after those that always remain.
+  // Whole blocks within the stage's tokens, besides those that always remain.
   [[nodiscard]] std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                   std::int32_t prompt_tokens) const override {
     const std::int32_t left = stages_.after(model, layer, prompt_tokens);
@@ -41,12 +40,12 @@ class SlimInfer final : public PromptPruner {
       begin[s] = always.first;
       len[s] = static_cast<std::int32_t>(first[s + 1] - first[s]) - always.first - always.last;
     }
-    step.ops(UnitBlockScores{sequences, first, begin, len, unit_, units_, scores});
+    step.ops(ChunkPool{sequences, first, begin, len, scores, block(), ChunkPool::Kind::kBestUnit, false, unit_});
   }
 
  private:
   [[nodiscard]] std::int32_t block() const { return unit_ * units_; }
-  // Blocks of the prompt between its first block and its last tokens.
+  // Blocks between the first block and the last tokens.
   [[nodiscard]] std::int32_t blocks(std::int32_t prompt_tokens) const { return std::max(0, prompt_tokens - block() - recent_) / block(); }
 
   PruneStages stages_;

@@ -4,15 +4,15 @@
 #include <cmath>
 #include <sstream>
 
-#include "policies/kv/prompt_pruner/recent_attention/recent_attention.h"
+#include "kernels/attention/query_votes/query_votes.h"
 #include "policies/kv/prompt_rewriter/kept_budget.h"
 
 namespace kvlab {
 
 namespace {
 
-// One layer's keys of all tokens answer the question: those that its queries attend to most, mean over heads and queries, stay, with three
-// widths of neighbourhood. The layers before it see sinks and a window. ILRe: Liang et al. 2025, arXiv:2508.17892.
+// ILRe: Liang et al. 2025, arXiv:2508.17892. Mean attention over heads and queries, smoothed by three widths. Earlier layers see sinks and
+// a window.
 class Ilre final : public PromptRewriter {
  public:
   explicit Ilre(Params& p)
@@ -50,7 +50,7 @@ class Ilre final : public PromptRewriter {
     float* const scores = scanned.ops.floats(n);
     Queries question{scanned.vectors[1], asked, n - asked};
     if (question.data != nullptr) question.data += std::int64_t{n - asked} * scanned.model.q_heads * scanned.model.head_dim;
-    scanned.ops(RecentAttention{rows_over(scanned), &question, 1.0F, first, scores});
+    scanned.ops(QueryVotes{rows_over(scanned), &question, 1.0F, first, scores});
     return kept_.select(scanned, scores, widths_);
   }
 
@@ -58,7 +58,7 @@ class Ilre final : public PromptRewriter {
   [[nodiscard]] std::int32_t layer_of(const ModelShape& model) const {
     return std::clamp(static_cast<std::int32_t>(std::lround(depth_ * model.num_layers)), 1, model.num_layers - 1);
   }
-  // A view of the keys [n, kv_heads, head_dim] with pages of one token.
+  // Keys [n, kv_heads, head_dim] as pages of one token.
   static KvRows rows_over(const Scanned& scanned) {
     const ModelShape& model = scanned.model;
     const std::int32_t n = scanned.seq.end(), heads = model.kv_heads;

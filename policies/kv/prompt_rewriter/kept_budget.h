@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "policies/kv/prompt_rewriter.h"
-#include "policies/kv/prompt_rewriter/quota_select/quota_select.h"
+#include "policies/kv/prompt_rewriter/prompt_rewriter.h"
+#include "policies/kv/prompt_rewriter/quota_select_op.h"
 
 namespace kvlab {
 
-// The size of a rewritten prompt: the budget, with the first tokens of the text, its last ones and the question in it; more where these
-// alone are more.
+// The budget, or first and last tokens and the question if these are more.
 class KeptBudget {
  public:
   KeptBudget(Params& p, std::int32_t tokens, std::int32_t first, std::int32_t last)
@@ -23,13 +23,14 @@ class KeptBudget {
     const std::int64_t ends = std::int64_t{first_} + last_ + std::max(1, question_tokens);
     return static_cast<std::int32_t>(std::min<std::int64_t>(prompt_tokens, std::max<std::int64_t>(tokens_, ends)));
   }
-  // The kept tokens of a prompt with these scores [prompt_tokens], those between its ends smoothed by these widths.
+  // Kept tokens by scores [prompt_tokens], smoothed by these widths between the ends.
   [[nodiscard]] const std::int32_t* select(const PromptRewriter::Scanned& scanned, const float* scores,
                                            std::span<const std::int32_t> widths) const {
     const std::int32_t n = scanned.seq.end(), question = scanned.question_tokens();
     const std::int32_t stay = kept(n, question);
     std::int32_t* const index = scanned.ops.ints(stay);
-    scanned.ops(QuotaSelect{n, first_, n - last_ - std::max(1, question), stay, widths, scores, index});
+    scanned.ops(QuotaSelect{n, first_, n - last_ - std::max(1, question), stay, widths.data(), static_cast<std::int32_t>(widths.size()),
+                            scores, index});
     return index;
   }
 

@@ -10,9 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// The scan ends at the deepest layer of a few heads whose vectors, taken before RoPE, are kept of every token, while its cache is cut after
-// each chunk by the attention of the chunk's queries. Tokens whose vectors are like those of some token of the question stay, with a wide
-// neighbourhood. REFORM: Song et al. 2025, arXiv:2506.01215.
+// REFORM: Song et al. 2025, arXiv:2506.01215. Scans up to the deepest of the heads, with a cache cut by each chunk's attention. Vectors are
+// before RoPE; neighbors are kept too.
 class Reform final : public PromptRewriter {
  public:
   explicit Reform(Params& p)

@@ -1,14 +1,14 @@
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention that each token received from all queries since it entered the cache, prompt and decode: "heavy hitters" stay (H2O, Zhang
-// et al. 2023, algorithm 1). The plain sum favours early tokens, which more queries saw; dividing by the number of queries
-// undoes that (kvpress's ObservedAttention), and weighing each row by its length undoes that long rows give less to each token.
+// H2O, Zhang et al. 2023, algorithm 1. `per_query` removes the bias to early tokens (kvpress's ObservedAttention), `weigh_by_visible` that
+// against long rows.
 class AccumulatedAttention final : public Scorer {
  public:
   explicit AccumulatedAttention(Params& p)
@@ -18,6 +18,8 @@ class AccumulatedAttention final : public Scorer {
         sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens that are never evicted")),
         recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
         recent_frac_(p.optional<double>("recent_frac", 0.5, 0.0, 1.0, "share of the budget for further latest tokens")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;

@@ -1,21 +1,21 @@
 #include "kernels/attention/pass_attention/pass_attention.h"
-#include "kernels/score/reduce_heads/reduce_heads.h"
+#include "kernels/score/reduce_heads_op.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention that tokens appended after each chunk of the prompt pay to the cached ones, in one softmax with the appended tokens before
-// them. They replace a question that is not known yet: those of a chat template (StreamMem: Yang et al. 2025, arXiv:2508.15717), or
-// windows of the prompt (EpiCache: Kim et al. 2025, arXiv:2509.17396).
+// A chat template (StreamMem, Yang et al. 2025, arXiv:2508.15717) or prompt windows (EpiCache, Kim et al. 2025, arXiv:2509.17396). The
+// softmax includes earlier appended tokens.
 class AppendedAttention final : public Scorer {
  public:
   explicit AppendedAttention(Params& p)
       : pass_(p.choice("pass", {{"template", false}, {"windows", true}}, false,
                        "what is appended: the template's tokens before an answer, or windows of the prompt that are most like all of it")
-                  ? "windows"
-                  : "template"),
+                  ? passes::kWindows
+                  : passes::kTemplate),
         queries_(p.choice("queries", {{"sum", PassAttention::Reduce::kSum}, {"max", PassAttention::Reduce::kMax}},
                           PassAttention::Reduce::kSum, "how the appended tokens vote")),
         group_(p.choice("group", {{"mean", PassAttention::Group::kMean}, {"max", PassAttention::Group::kMax}}, PassAttention::Group::kMean,

@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "kernels/score/score_map/score_map.h"
-#include "policies/kv/scorer/keep_queries/keep_queries.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/key_redundancy/key_redundancy.h"
-#include "policies/kv/scorer/ring_attention/ring_attention.h"
+#include "policies/kv/scorer/query_ring_op.h"
 #include "policies/kv/scorer/score_pool.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/row_state.h"
 
@@ -12,9 +12,8 @@ namespace kvlab {
 
 namespace {
 
-// lambda * attention - (1 - lambda) * redundancy. Attention is that of the last w queries, in decode too, with the maximum over
-// neighbours; redundancy is the similarity of a key to the others. R-KV, Cai et al. 2025. The queries are kept in a ring outside the cache;
-// a sequence that returns without it has zeros there, and its attention is then uniform.
+// R-KV, Cai et al. 2025: lambda * attention - (1 - lambda) * redundancy. Queries are in a ring outside the cache; zeros there make
+// attention uniform.
 class AttentionAndRedundancy final : public Scorer {
  public:
   explicit AttentionAndRedundancy(Params& p)
@@ -25,12 +24,11 @@ class AttentionAndRedundancy final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.step_queries = needs.cpu_only = true;
+    needs.step_queries = true;
     needs.window_queries = window_;  // for a cached prefix these are computed again
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
-  void forget(std::int32_t index) override { ring_.forget(index); }
 
   void observe(LayerStep& step) override {
     const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
@@ -58,7 +56,7 @@ class AttentionAndRedundancy final : public Scorer {
   std::int32_t window_;
   ScorePool pool_;
   float share_, similar_;
-  RowMemory<float> ring_;
+  RowMemory<float> ring_{*this};
 };
 
 KVLAB_REGISTER(Scorer, AttentionAndRedundancy, "attention_and_redundancy",

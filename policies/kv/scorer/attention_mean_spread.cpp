@@ -1,20 +1,21 @@
 #include "kernels/score/mark_top/mark_top.h"
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Mean attention per query decides among tokens whose attention varies little; those of largest standard deviation stay whatever
-// their mean (RoCo, Ren and Zhu 2024). How many are kept for their spread is the recent and sink share of the budget.
+// RoCo, Ren and Zhu 2024. The recent and sink share of the budget is kept by spread.
 class AttentionMeanSpread final : public Scorer {
  public:
   explicit AttentionMeanSpread(Params& p)
       : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, counted as of largest spread")),
         newest_(p.optional<std::int32_t>("newest_tokens", 10, 0, 1 << 20, "latest tokens, counted as of largest spread")),
         spread_frac_(p.optional<double>("spread_frac", 0.3, 0.0, 1.0, "share of the budget held for its spread, beside the sinks")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -35,6 +36,7 @@ class AttentionMeanSpread final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kMean, first_word(), 0, end_positions(step), nullptr, scores});
   }
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     float* spread = step.ops.floats(step.kv.total());
     step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end_positions(step), nullptr, spread});
@@ -45,8 +47,8 @@ class AttentionMeanSpread final : public Scorer {
   }
 
  private:
-  // A row of n tokens that keeps B chooses its victims among the B - r tokens of smallest spread, r = sinks + floor(spread_frac * B): the
-  // other n - B + r are held. If fewer candidates than victims remain, r are held (at most B). None if n <= B.
+  // Tokens held for their spread in a row of n that keeps B. Victims are among the B - r tokens of smallest spread, r = sinks +
+  // floor(spread_frac * B): n - B + r are held, or min(r, B) if candidates are too few.
   [[nodiscard]] std::int32_t held_tokens(std::int32_t n, std::int32_t budget) const {
     const std::int32_t victims = n - budget;
     if (victims <= 0) return 0;

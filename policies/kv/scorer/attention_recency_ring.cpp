@@ -1,19 +1,20 @@
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// To how many of the last w queries a token was important: more attention than an even share of the whole sequence, evicted tokens
-// counted. Adjacent queries agree, so a token that none of them needs will hardly be needed next (CORM, Dai et al. 2024).
+// CORM, Dai et al. 2024. Important: more attention than an even share of the sequence, or of the held tokens.
 class AttentionRecencyRing final : public Scorer {
  public:
   explicit AttentionRecencyRing(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 256, 1, 4096, "latest queries that count; as many latest tokens stay")),
         visible_(p.choice("even_share_of", {{"sequence", false}, {"visible", true}}, false,
                           "the share is 1 / tokens of the sequence, or of those still held")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;

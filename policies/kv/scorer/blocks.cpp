@@ -2,35 +2,27 @@
 #include <vector>
 
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/scorer/token_lists/token_lists.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
+#include "policies/kv/scorer/token_lists_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// The prompt block by block: the tokens that stay so far and the next block are scored together, and the best of them stay, as if the
-// prompt had been cut after each block. Scores that compare tokens with one another depend on it. KeyDiff, Park et al. 2025, section 4, in
-// the form of kvpress's BlockPress, which cuts once after the prompt.
+// KeyDiff, Park et al. 2025, section 4, as in kvpress's BlockPress: cuts once, as if after each block.
 class Blocks final : public ScorerWrapper {
  public:
   explicit Blocks(Params& p)
-      : ScorerWrapper(p, "key_diversity"),
+      : ScorerWrapper(p, "key_diversity", passed_on()),
         block_(p.optional<std::int32_t>("block_tokens", 128, 1, 1 << 20, "tokens that join those that stay so far")),
-        peer_ties_(p.flag("peer_ties", false, "equal scores at a block's boundary fall as in torch.topk on a CPU")) {
-    if (p.is_describing()) return;
-    const Needs needs = inner().needs();
-    if (needs.window_queries > 0 || needs.step_queries || needs.pre_rope_queries || needs.pre_rope_keys || needs.hidden || needs.question ||
-        !needs.pass.empty() || inner().num_words() > 0)
-      p.fail_at("of", "'blocks' is for scorers that read keys and values alone, such as key_diversity or key_norm");
-  }
+        peer_ties_(p.flag("peer_ties", false, "equal scores at a block's boundary fall as in torch.topk on a CPU")) {}
   [[nodiscard]] Needs needs() const override {
     Needs needs = ScorerWrapper::needs();
-    needs.cpu_only = true;
+    needs.cpu_only |= peer_ties_;
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {}; }
-  // The lists are as long in all heads.
+  // Lists of all heads are equally long.
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
   void score(LayerStep& step, float* scores) override { clear_scores(step, scores); }
@@ -43,37 +35,50 @@ class Blocks final : public ScorerWrapper {
   }
 
  private:
+  static PassedOn passed_on() {
+    PassedOn passed{.wrapper = "blocks", .whole_step = false, .refines = false};
+    passed.needs.output_weights = true;
+    return passed;
+  }
+
   void choose(LayerStep& step, std::int32_t sequence, std::int32_t keep, float* scores) const {
     const Ops::Frame frame(step.ops);
     const std::int32_t heads = step.kv.kv_heads, n = step.kv.len[sequence * heads];
-    std::int32_t* listed = step.ops.ints(std::int64_t{heads} * keep);
-    step.ops(ListChosen{heads, keep, 0, nullptr, nullptr, listed, true});
-    for (std::int32_t at = keep; at < n; at += block_) take_block(step, sequence, keep, at, std::min(n, at + block_), listed);
-    step.ops(KeepListed{step.kv, sequence, keep, listed, scores});
+    TokenLists lists{step.kv, sequence, keep, keep, keep, step.ops.ints(std::int64_t{heads} * keep)};
+    step.ops(lists);
+    for (std::int32_t at = keep; at < n; at += block_) {
+      lists.begin = at, lists.end = std::min(n, at + block_);
+      take_block(step, lists);
+    }
+    lists.scores = scores, lists.kind = TokenLists::Kind::kKeep;
+    step.ops(lists);
   }
 
-  void take_block(LayerStep& step, std::int32_t sequence, std::int32_t keep, std::int32_t begin, std::int32_t end,
-                  std::int32_t* listed) const {
+  void take_block(LayerStep& step, TokenLists lists) const {
     const Ops::Frame frame(step.ops);
-    const std::int32_t heads = step.kv.kv_heads, all = keep + end - begin;
-    std::int32_t *token = step.ops.ints(std::int64_t{heads} * all), *page = step.ops.host_ints(std::int64_t{heads} * all);
+    const std::int32_t heads = step.kv.kv_heads, keep = lists.num_listed, all = keep + lists.end - lists.begin;
+    lists.token = step.ops.ints(std::int64_t{heads} * all);
+    std::int32_t* const page = lists.slot = step.ops.host_ints(std::int64_t{heads} * all);
     std::fill_n(page, std::int64_t{heads} * all, 0);
-    step.ops(ListCandidates{step.kv, sequence, keep, begin, end, listed, token, page});
+    lists.kind = TokenLists::Kind::kCandidates;
+    step.ops(lists);
     std::int32_t *len = step.ops.host_ints(heads), *page_begin = step.ops.host_ints(heads), *counts = step.ops.host_ints(heads);
     std::int64_t *first = step.ops.host_longs(heads + 1), *index_first = step.ops.host_longs(heads + 1);
     for (std::int32_t h = 0; h <= heads; ++h) {
       first[h] = std::int64_t{h} * all, index_first[h] = std::int64_t{h} * keep;
       if (h < heads) len[h] = all, page_begin[h] = h * all, counts[h] = keep;
     }
-    SeqStep seq = step.seqs[static_cast<std::size_t>(sequence)];
-    LayerStep part{step.ops, step.model, step.layer, {&seq, 1}, step.kv, {}, step.seed, step.memory, step.keeper};
+    SeqStep seq = step.seqs[static_cast<std::size_t>(lists.sequence)];
+    LayerStep part{step.ops, step.model, step.layer, {&seq, 1}, step.kv, {}, step.seed, step.tensors, step.keeper};
     part.kv.num_rows = heads, part.kv.len = len, part.kv.first = first, part.kv.page_begin = page_begin, part.kv.page = page;
     part.kv.page_tokens = 1;
+    part.in.w_o = step.in.w_o;
     float* of_part = step.ops.floats(first[heads]);
     inner().score(part, of_part);
     std::int32_t* index = step.ops.ints(index_first[heads]);
     step.ops(TopK{heads, first, of_part, counts, index_first, index, peer_ties_});
-    step.ops(ListChosen{heads, keep, all, token, index, listed, false});
+    lists.index = index, lists.kind = TokenLists::Kind::kChosen;
+    step.ops(lists);
   }
 
   std::int32_t block_;

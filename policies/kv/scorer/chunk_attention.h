@@ -2,19 +2,19 @@
 
 #include <vector>
 
+#include "base/config/param_reader.h"
 #include "kernels/score/pool1d/pool1d.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms/token_norms.h"
-#include "kernels/score/word_scores/word_scores.h"
-#include "policies/kv/part.h"
+#include "kernels/score/word_scores_op.h"
 #include "policies/kv/scorer/chunk_attention/chunk_attention.h"
 #include "policies/kv/scorer/standardize/standardize.h"
+#include "policies/kv/step.h"
 
 namespace kvlab {
 
-// Attention that prompt tokens receive inside their chunk, without a causal mask, times the norm of the value, smoothed and standardised
-// over the sequence's heads. The attention that a token received is kept with it, in one word. Decoded tokens have received nothing.
-// Compactor, Chari and Van Durme 2025.
+// Non-causal attention inside a prompt chunk (stored in one word) times the value norm, smoothed, standardised over a sequence's heads; 0
+// for decoded tokens. Compactor, Chari and Van Durme 2025.
 class ChunkAttentionScore {
  public:
   explicit ChunkAttentionScore(Params& p)
@@ -44,7 +44,7 @@ class ChunkAttentionScore {
  private:
   std::int32_t chunk_, pool_;
   bool padded_;
-  std::vector<Queries> prompt_;  // of the sequences in prefill
+  std::vector<Queries> prompt_;  // of sequences in prefill
 };
 
 }  // namespace kvlab

@@ -3,21 +3,22 @@
 
 #include "base/ceil_div.h"
 #include "kernels/score/chunk_pool/chunk_pool.h"
-#include "kernels/score/reduce_heads/reduce_heads.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/reduce_heads_op.h"
+#include "kernels/score/score_map_op.h"
+#include "kernels/tensor_memory.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 #include "policies/kv/scorer/whole_chunks/whole_chunks.h"
-#include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Neighbouring tokens stay or go together: whole chunks by the mean of another score, summed over the KV heads so that all heads keep
-// one set. ChunkKV, Liu et al. 2025, algorithm 1. With a set per head and layers that share scores: WindowKV, Zuo et al. 2025.
+// ChunkKV, Liu et al. 2025, algorithm 1, by means summed over KV heads. With own sets per head and layers that share scores: WindowKV, Zuo
+// et al. 2025.
 class Chunks final : public ScorerWrapper {
  public:
   explicit Chunks(Params& p)
-      : ScorerWrapper(p, "window_attention"),
+      : ScorerWrapper(p, "window_attention", {.wrapper = "chunks", .refines = false, .adds_scores = true}),
         chunk_(p.optional<std::int32_t>("chunk_tokens", 20, 1, 1 << 20, "tokens of a chunk")),
         shared_heads_(p.choice("heads", {{"shared", true}, {"own", false}}, true, "one set for all KV heads, or one each")),
         top_half_(p.choice("chunk_score", {{"mean", false}, {"top_half", true}}, false, "mean over the chunk, or over its better half")),
@@ -47,7 +48,7 @@ class Chunks final : public ScorerWrapper {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
     return shared_layers_ > 1 || layer_groups_ > 0 ? layer : ScorerWrapper::layer_kind(layer);
   }
-  // Whole chunks of one set are as many tokens in every head.
+  // One set makes equal counts.
   [[nodiscard]] bool splits_heads() const override { return !shared_heads_; }
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);
@@ -66,7 +67,7 @@ class Chunks final : public ScorerWrapper {
     inner().score(step, scores);
     if (above_max_) protect_ends(step, inner().protects(), scores, true);
     const Range range = chunked(step);
-    KvRows reduced = kv;  // without rows that have no chunks
+    KvRows reduced = kv;  // rows with chunks
     std::int32_t* len = step.ops.host_ints(kv.num_rows);
     for (std::int32_t r = 0; r < kv.num_rows; ++r) len[r] = cuts_alone(kv.len[r]) ? 0 : kv.len[r];
     reduced.len = len;
@@ -75,7 +76,7 @@ class Chunks final : public ScorerWrapper {
                        top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean, peer_ties_});
     if (shared > 1 && step.layer % shared == 0) {
       saved_len_.assign(kv.len, kv.len + kv.num_rows);
-      saved_.settle_in(step.memory);
+      saved_.settle_in(step.memory());
       saved_.resize(step.ops.computes() ? kv.total() : 0);
       copy(step, scores, saved_.data());
     }
@@ -102,7 +103,7 @@ class Chunks final : public ScorerWrapper {
     std::int32_t *begin, *len;  // [num_rows]
   };
 
-  // Protected tokens are taken to be held still, at both ends of a row.
+  // Assumes that protected tokens are still held, at both ends.
   [[nodiscard]] Range chunked(LayerStep& step) const {
     const Range range{step.ops.host_ints(step.kv.num_rows), step.ops.host_ints(step.kv.num_rows)};
     const Protected stay = protects();
@@ -112,7 +113,7 @@ class Chunks final : public ScorerWrapper {
     }
     return range;
   }
-  // A row of n tokens has no chunks: the other scorer's scores cut it.
+  // True: no chunks; the inner scores cut the row.
   [[nodiscard]] bool cuts_alone(std::int32_t n) const { return of_chunks_ && chunks_frac_ > 0 && n < chunk_; }
   [[nodiscard]] bool same_rows(const KvRows& kv) const {
     return saved_len_.size() == static_cast<std::size_t>(kv.num_rows) && std::equal(saved_len_.begin(), saved_len_.end(), kv.len);
@@ -127,7 +128,7 @@ class Chunks final : public ScorerWrapper {
   bool above_max_;
   double chunks_frac_;
   bool of_chunks_, peer_ties_;
-  TensorArray<float> saved_;  // the group's first layer's scores
+  TensorArray<float> saved_;  // of the group's first layer
   std::vector<std::int32_t> saved_len_;
 };
 

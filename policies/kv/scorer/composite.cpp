@@ -1,16 +1,15 @@
-#include "kernels/score/reduce_heads/reduce_heads.h"
-#include "kernels/score/score_map/score_map.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "kernels/score/reduce_heads_op.h"
+#include "kernels/score/score_map_op.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Another score plus its mean over the KV heads, which damps the noise of single heads. KVCompose, Akulov et al. 2025; its composite
-// tokens are the counts of an allocator.
+// KVCompose, Akulov et al. 2025.
 class Composite final : public ScorerWrapper {
  public:
-  explicit Composite(Params& p) : ScorerWrapper(p, "window_attention") {}
+  explicit Composite(Params& p) : ScorerWrapper(p, "window_attention", {.wrapper = "composite", .adds_scores = true}) {}
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;

@@ -1,16 +1,15 @@
 #include <limits>
 
 #include "kernels/score/chunk_pool/chunk_pool.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms/token_norms.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {
 
 namespace {
 
-// Approximate leverage of a CUR decomposition: |k|^2 |v|^2, each as its share within windows of neighbouring tokens. CurDKV,
-// Sengupta et al. 2025, section 3.
+// CurDKV, Sengupta et al. 2025, section 3. Norms are shares of a window of neighbours.
 class Cur final : public Scorer {
   enum class Leverage : std::uint8_t { kProduct, kMean, kKey, kValue };
 

@@ -1,16 +1,15 @@
 #include "policies/kv/scorer/gated_chunks/gated_chunks.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Chunks by the mean of another score, whole. If the scores of a good chunk are concentrated on few tokens, only these stay, so that the
-// budget covers more chunks. As in kvpress 0.5.5 (EntropyGatedChunkKVPress), over ChunkKV, Liu et al. 2025.
+// kvpress's EntropyGatedChunkKVPress, over ChunkKV, Liu et al. 2025.
 class EntropyChunks final : public ScorerWrapper {
  public:
   explicit EntropyChunks(Params& p)
-      : ScorerWrapper(p, "window_attention"),
+      : ScorerWrapper(p, "window_attention", {.wrapper = "entropy_chunks", .refines = false, .adds_scores = true}),
         chunk_(p.optional<std::int32_t>("chunk_tokens", 10, 2, 1 << 20, "tokens of a chunk")),
         peaked_(p.optional<std::int32_t>("peaked_tokens", 4, 1, 1 << 20, "tokens kept of a chunk whose scores are concentrated")) {
     if (peaked_ >= chunk_) p.fail_at("peaked_tokens", "'peaked_tokens' must be smaller than 'chunk_tokens'");
@@ -20,7 +19,7 @@ class EntropyChunks final : public ScorerWrapper {
     needs.cpu_only = true;
     return needs;
   }
-  // Inside the chunks, with the largest score plus 1.
+  // Protected in chunks, with the largest score + 1.
   [[nodiscard]] Protected protects() const override { return {}; }
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kFound; }
 

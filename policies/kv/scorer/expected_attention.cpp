@@ -1,17 +1,16 @@
 #include "policies/kv/scorer/expected_attention/expected_attention.h"
 
 #include "kernels/attention/query_moments/query_moments.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms/token_norms.h"
 #include "policies/kv/rope_turns.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention that future queries are expected to pay, if they are normal with the prompt's moments and have the next positions; times the
-// norm of the value. Expected Attention, Devoto et al. 2025.
+// Expected Attention, Devoto et al. 2025. Future queries are normal with the prompt's moments; the value norm is a factor.
 class ExpectedAttentionScore final : public Scorer {
  public:
   explicit ExpectedAttentionScore(Params& p)

@@ -2,20 +2,19 @@
 #include <numeric>
 #include <vector>
 
-#include "policies/kv/scorer/span_quota/span_quota.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
+#include "policies/kv/scorer/span_quota_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// Every instruction span of the prompt keeps its share of the budget, so that none vanishes first. Our definition of spans and shares:
-// spans of equal length, and the question one of its own where asked for; quotas proportional to span lengths, at least 1. Protected
-// tokens count towards the quota of their span; where they exceed it, the other spans share what they leave.
+// Ours: equal spans, optionally the question as one; quotas proportional to length, at least 1. Protected tokens count towards their span;
+// if they exceed its quota, other spans share the rest.
 class Fair final : public ScorerWrapper {
  public:
   explicit Fair(Params& p)
-      : ScorerWrapper(p, "window_attention"),
+      : ScorerWrapper(p, "window_attention", {.wrapper = "fair"}),
         span_(p.optional<std::int32_t>("span_tokens", 256, 1, 1 << 26, "tokens of a span")),
         question_(p.flag("question", false, "the question is a span of its own")),
         quota_frac_(p.optional<double>("quota_frac", 0.0, 0.0, 1.0,
@@ -27,6 +26,7 @@ class Fair final : public ScorerWrapper {
     return needs;
   }
 
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     const KvRows& kv = step.kv;
     inner().refine(step, keep, scores);
@@ -52,7 +52,7 @@ class Fair final : public ScorerWrapper {
     if (question < seq.end()) begins_.push_back(question);
   }
 
-  // One span of a sequence for one row.
+  // One span in one row.
   struct Span {
     std::int32_t tokens = 0, is_protected = 0;
     bool is_full = false;  // of protected tokens
@@ -76,10 +76,10 @@ class Fair final : public ScorerWrapper {
       quotas_.push_back(std::min(left, std::max({1, static_cast<std::int32_t>(s.tokens * quota_frac_), s.is_protected})));
       left -= quotas_.back();
     }
-    keep = len - left;  // a fixed share of each span makes the budget
+    keep = len - left;  // fixed span shares make the budget
   }
 
-  // Shares of the budget by largest remainders, so that they sum to it where it has a token for every span.
+  // Largest remainders; sums to the budget if it has a token per span.
   void share_budget(std::vector<Span> spans, std::int32_t length, std::int32_t left) {
     const auto share = [&](const Span& s) { return static_cast<double>(left) * s.tokens / std::max(1, length); };
     const auto overflows = [&](const Span& s) { return !s.is_full && s.is_protected > share(s); };

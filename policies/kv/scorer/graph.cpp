@@ -1,21 +1,21 @@
 #include <algorithm>
 
 #include "policies/kv/scorer/diversify/diversify.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Decays the scores of tokens whose keys resemble those of the best ones, so that what is kept is less redundant. GraphKV, Li et al.
-// 2025. With many sources the largest similarity decides, not the product (our definition: the product underflows).
+// GraphKV, Li et al. 2025. The most similar source decides (ours), since the product underflows.
 class Graph final : public ScorerWrapper {
  public:
   explicit Graph(Params& p)
-      : ScorerWrapper(p, "window_attention"),
+      : ScorerWrapper(p, "window_attention", {.wrapper = "graph"}),
         sources_(p.optional<double>("sources_frac", 0.5, 0.0, 1.0, "share of the budget whose tokens decay the others")),
         product_(p.choice("combine", {{"max", false}, {"product", true}}, false, "decay by the most similar source, or by all of them")) {}
 
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     inner().refine(step, keep, scores);
     std::int32_t* sources = step.ops.host_ints(step.kv.num_rows);

@@ -1,20 +1,21 @@
 #include <algorithm>
 
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention accumulated after Gumbel noise on the logits and a temperature that rises from 1 to 2 while the answer is written: noise
-// gives tokens a chance that lost their rivals to eviction (Keyformer, Adnan et al. 2024). The model's own attention has none.
+// Keyformer, Adnan et al. 2024. The temperature rises from 1 to 2 during decode.
 class GumbelAttention final : public Scorer {
  public:
   explicit GumbelAttention(Params& p)
       : max_new_(p.optional<std::int32_t>("max_new_tokens", 512, 1, 1 << 20, "decode steps until the temperature is 2 and stays")),
         recent_frac_(p.optional<double>("recent_frac", 0.5, 0.0, 1.0, "share of the budget for the latest tokens")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;

@@ -1,17 +1,16 @@
 #include <fmt/format.h>
 
-#include "kernels/score/word_scores/word_scores.h"
-#include "policies/kv/part.h"
-#include "policies/kv/scorer/gate_scores/gate_scores.h"
-#include "policies/kv/trained_tensors.h"
+#include "kernels/score/word_scores_op.h"
+#include "policies/kv/recipe/trained_tensors.h"
+#include "policies/kv/scorer/scorer.h"
+#include "policies/kv/scorer/token_models_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// A small trained gate per layer predicts a token's KVzip score for each KV head from the attention layer's input: it
-// compares a key of low rank with learned sink keys, by a query of the same token. The score is computed once, when the token is appended,
-// and stays with it. Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Tensors layers.L.NAME with the published names and shapes.
+// Fast KVzip, Kim et al. 2026, arXiv:2601.17668. Scores are computed once, when a token is appended, from low-rank keys against learned
+// sink keys. Tensors layers.L.NAME as published.
 class HiddenGate final : public Scorer {
  public:
   explicit HiddenGate(Params& p)
@@ -22,7 +21,7 @@ class HiddenGate final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.hidden = needs.cpu_only = true;
+    needs.hidden = true;
     needs.weights = weights_ == nullptr;
     return needs;
   }
@@ -57,10 +56,9 @@ class HiddenGate final : public Scorer {
   void observe(LayerStep& step) override {
     std::int32_t* news = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
     for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
-    GateScores op{step.kv, step.in.hidden.data(), news, step.model.hidden_dim, rank_, gate_sinks_};
-    op.channel = first_word();
+    GateScores op{{step.kv, news, news, first_word()}, step.in.hidden.data(), step.model.hidden_dim, rank_, gate_sinks_};
     if (weights_ != nullptr && step.ops.computes()) {
-      const auto data = [&](const char* tensor) { return weights_->floats(name(step.layer, tensor)).data(); };
+      const auto data = [&](const char* tensor) { return placed_.floats(*weights_, name(step.layer, tensor), step.memory()); };
       op.wq = data("q_proj.weight"), op.bq = data("q_proj.bias"), op.wk = data("k_proj.weight");
       op.q_norm = data("q_norm.weight"), op.k_norm = data("k_norm.weight"), op.k_base = data("k_base"), op.b = data("b");
     }
@@ -70,13 +68,14 @@ class HiddenGate final : public Scorer {
 
  private:
   static std::string name(std::int32_t layer, const std::string& tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
-  // The extent of the axis at this distance from the end; 1 if there is none, and refuses() then states the required shape.
+  // Extent of an axis, from the end; 1 if missing, which refuses() reports.
   static std::int32_t extent(const std::vector<std::int64_t>& shape, std::size_t from_end) {
     return shape.size() < from_end ? 1 : static_cast<std::int32_t>(shape[shape.size() - from_end]);
   }
 
   std::int32_t rank_, gate_sinks_, sinks_, recent_;
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+  PlacedTensors placed_;
 };
 
 KVLAB_REGISTER(Scorer, HiddenGate, "hidden_gate", "a small trained gate of the attention layer's input predicts the score",

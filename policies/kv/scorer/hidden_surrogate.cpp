@@ -1,19 +1,17 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "kernels/score/word_scores/word_scores.h"
-#include "policies/kv/part.h"
-#include "policies/kv/scorer/hidden_scores/hidden_scores.h"
-#include "policies/kv/trained_tensors.h"
+#include "kernels/score/word_scores_op.h"
+#include "policies/kv/recipe/trained_tensors.h"
+#include "policies/kv/scorer/scorer.h"
+#include "policies/kv/scorer/token_models_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// A small trained model per layer predicts a token's score for each KV head from the attention layer's input; the score is computed once,
-// when the token is appended, and stays with it. KVzap, Jegou and Jeblick 2026, arXiv:2601.07891: linear, or two layers with GELU, trained
-// on the logarithm of KVzip+ scores. Tensors as published: layers.L.weight [kv_heads, hidden_dim] and layers.L.bias, or layers.L.0 and
-// layers.L.2 with the same.
+// KVzap, Jegou and Jeblick 2026, arXiv:2601.07891. Log KVzip+ scores, computed once, when a token is appended; linear, or two layers with
+// GELU. Tensors as published: layers.L.weight [kv_heads, hidden_dim] and layers.L.bias, or layers.L.0 and layers.L.2.
 class HiddenSurrogate final : public Scorer {
  public:
   explicit HiddenSurrogate(Params& p)
@@ -21,10 +19,11 @@ class HiddenSurrogate final : public Scorer {
                                           "width between the two layers that is priced where no weights are given; 0: one layer")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens, always kept")),
         recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens, always kept")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.hidden = needs.cpu_only = true;
+    needs.hidden = true;
     needs.weights = weights_ == nullptr;
     return needs;
   }
@@ -55,11 +54,11 @@ class HiddenSurrogate final : public Scorer {
     const auto sequences = static_cast<std::int64_t>(step.seqs.size());
     std::int32_t* news = step.ops.host_ints(sequences);
     for (std::size_t s = 0; s < step.seqs.size(); ++s) news[s] = step.seqs[s].new_tokens;
-    HiddenScores op{step.kv, step.in.hidden.data(), news, step.model.hidden_dim, mid_dim_};
-    op.channel = first_word();
+    HiddenScores op{{step.kv, news, news, first_word()}, step.in.hidden.data(), step.model.hidden_dim, mid_dim_};
     if (weights_ != nullptr && step.ops.computes()) {
-      op.w1 = data(step.layer, mid_dim_ == 0 ? "weight" : "0.weight"), op.b1 = data(step.layer, mid_dim_ == 0 ? "bias" : "0.bias");
-      if (mid_dim_ > 0) op.w2 = data(step.layer, "2.weight"), op.b2 = data(step.layer, "2.bias");
+      const auto data = [&](const char* tensor) { return placed_.floats(*weights_, name(step.layer, tensor), step.memory()); };
+      op.w1 = data(mid_dim_ == 0 ? "weight" : "0.weight"), op.b1 = data(mid_dim_ == 0 ? "bias" : "0.bias");
+      if (mid_dim_ > 0) op.w2 = data("2.weight"), op.b2 = data("2.bias");
     }
     step.ops(op);
   }
@@ -67,7 +66,6 @@ class HiddenSurrogate final : public Scorer {
 
  private:
   static std::string name(std::int32_t layer, const std::string& tensor) { return fmt::format("layers.{}.{}", layer, tensor); }
-  [[nodiscard]] const float* data(std::int32_t layer, const char* tensor) const { return weights_->floats(name(layer, tensor)).data(); }
   [[nodiscard]] std::vector<std::pair<std::string, std::vector<std::int64_t>>> tensors(std::int32_t layer, std::int64_t first,
                                                                                        const ModelShape& model) const {
     const std::string at = mid_dim_ == 0 ? "" : "0.";
@@ -81,6 +79,7 @@ class HiddenSurrogate final : public Scorer {
 
   std::int32_t mid_dim_, sinks_, recent_;
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+  PlacedTensors placed_;
 };
 
 KVLAB_REGISTER(Scorer, HiddenSurrogate, "hidden_surrogate", "a small trained model of the attention layer's input predicts the score",

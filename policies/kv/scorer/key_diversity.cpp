@@ -1,14 +1,13 @@
 #include <algorithm>
 
 #include "kernels/score/anchor_cosine/anchor_cosine.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {
 
 namespace {
 
-// Keys unlike the others stay: minus the cosine with the mean of the normalised keys that are still held. KeyDiff, Park et al.
-// 2025.
+// KeyDiff, Park et al. 2025: minus the cosine with the mean of the held, normalised keys.
 class KeyDiversity final : public Scorer {
  public:
   explicit KeyDiversity(Params&) {}

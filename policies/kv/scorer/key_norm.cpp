@@ -1,20 +1,20 @@
-#include "kernels/score/reduce_heads/reduce_heads.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/reduce_heads_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms/token_norms.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {
 
 namespace {
 
-// Keys of small norm draw attention: the score is -|k|. The norm does not change under RoPE. Devoto et al. 2024, section 3;
-// one set for all heads, by the norm over their concatenated keys, is QuickVideo's (Schneider et al. 2025).
+// Devoto et al. 2024, section 3. Over all heads' concatenated keys: QuickVideo (Schneider et al. 2025).
 class KeyNorm final : public Scorer {
  public:
   explicit KeyNorm(Params& p)
       : shared_(p.choice("heads", {{"own", false}, {"shared", true}}, false, "norm of each head's key, or over all KV heads at once")),
         comparable_(p.flag("compare_heads", false, "norms of different heads may be ranked together, as kvpress does")) {}
 
+  [[nodiscard]] bool is_order_free(const FewTokens& few) const override { return few.alike || !shared_; }
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenNorms{step.kv, TokenNorms::Of::kKey, shared_ ? TokenNorms::Kind::kL2Squared : TokenNorms::Kind::kL2, scores});
     if (shared_) step.ops(ReduceHeads{step.kv, ReduceHeads::Kind::kRootOfSum, scores});

@@ -1,16 +1,15 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/score/fill_scores/fill_scores.h"
-#include "policies/kv/part.h"
-#include "policies/kv/scorer/lag_scores/lag_scores.h"
+#include "kernels/score/fill_scores_op.h"
+#include "policies/kv/scorer/lag_scores_op.h"
+#include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {
 
 namespace {
 
-// How much keys and values spread over their channels, relative to the tokens that follow: partitions of `lag` tokens are scored
-// by the next one; the last full partition and what follows it stay. LagKV, Liang et al. 2025.
+// LagKV, Liang et al. 2025. Channel spread relative to the next partition of `lag` tokens; the last full partition and the tail stay.
 class LagRelative final : public Scorer {
  public:
   explicit LagRelative(Params& p)
@@ -36,7 +35,7 @@ class LagRelative final : public Scorer {
     }
     step.ops(FillScores{kv.num_rows, kv.first, zero, begin, recent_first_ ? kSettled : kTail, 0.0F, scores});
     step.ops(FillScores{kv.num_rows, kv.first, tail, kv.len, kTail, recent_first_ ? kRecency : 0.0F, scores});
-    if (!recent_first_) {  // rows too short to score keep the sinks, then the latest
+    if (!recent_first_) {  // too short to score: sinks, then latest tokens
       for (std::int32_t r = 0; r < kv.num_rows; ++r)
         if (partitions[r] > 0) tail[r] = kv.len[r];
       step.ops(FillScores{kv.num_rows, kv.first, tail, kv.len, 0.0F, kRecency, scores});
@@ -50,7 +49,7 @@ class LagRelative final : public Scorer {
         if (const std::size_t at = static_cast<std::size_t>(sequence) * kv_heads_ + h; at < layer.size()) layer[at] = 0;
   }
 
-  // The kept part of the scored partitions is settled; the tail is scored when its successors are there.
+  // Kept scored tokens are settled; the tail is scored later.
   void refine(LayerStep& step, std::int32_t* keep, float*) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       if (keep[r] >= step.kv.len[r]) continue;
@@ -61,7 +60,7 @@ class LagRelative final : public Scorer {
   }
 
  private:
-  // Ranks and shares of a softmax are below 1: the tail comes before them, settled tokens before the tail.
+  // Scores are < 1; tail and settled tokens rank above.
   static constexpr float kTail = 1.0F, kSettled = 4.0F, kRecency = 1e-6F;
 
   std::int32_t& settled(const LayerStep& step, std::int32_t row) {
@@ -79,7 +78,7 @@ class LagRelative final : public Scorer {
   float epsilon_;
   bool recent_first_, revisits_;
   std::size_t kv_heads_ = 1;
-  std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head] leading tokens that were selected already
+  std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head] leading settled tokens
 };
 
 KVLAB_REGISTER(Scorer, LagRelative, "lag_relative", "spread of keys and values relative to the tokens that follow",

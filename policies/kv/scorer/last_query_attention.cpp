@@ -1,13 +1,12 @@
-#include "kernels/score/reduce_heads/reduce_heads.h"
+#include "kernels/score/reduce_heads_op.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention of the newest query alone, averaged over all heads of the layer after the softmax, so that all heads keep the same tokens
-// (TOVA, Oren et al. 2024); or of all queries of the step (CItruS, Bai et al. 2024, standard mode); or with a set
-// per KV head (SAGE-KV, Wang et al. 2025).
+// TOVA, Oren et al. 2024; with all the step's queries CItruS, Bai et al. 2024, standard mode; per KV head SAGE-KV, Wang et al. 2025.
 class LastQueryAttention final : public Scorer {
  public:
   explicit LastQueryAttention(Params& p)
@@ -23,6 +22,8 @@ class LastQueryAttention final : public Scorer {
     needs.step_queries = true;
     return needs;
   }
+  // Heads are averaged by place.
+  [[nodiscard]] bool is_order_free(const FewTokens& few) const override { return few.alike || !shares_heads_; }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_, false, recent_frac_}; }
 
   void score(LayerStep& step, float* scores) override {

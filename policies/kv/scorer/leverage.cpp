@@ -1,10 +1,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/chunk_attention.h"
 #include "policies/kv/scorer/key_leverage/key_leverage.h"
 #include "policies/kv/scorer/row_parts.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -20,8 +21,7 @@ std::int32_t read_sketch(Params& p) {
   return p.optional<std::int32_t>("sketch_dim", 48, 1, 1 << 12, "dimensions that keys are randomly projected to, at most the head's");
 }
 
-// Keys that are hard to write as a combination of the others: their statistical leverage, before RoPE, in a random sketch.
-// Compactor, Chari and Van Durme 2025.
+// Compactor, Chari and Van Durme 2025. Uses keys before RoPE.
 class Leverage final : public Scorer {
  public:
   explicit Leverage(Params& p) : sketch_dim_(read_sketch(p)) {}
@@ -36,10 +36,10 @@ class Leverage final : public Scorer {
   std::int32_t sketch_dim_;
 };
 
-// kvpress 0.5.5's weight of the leverage where the budget is no share of the prompt.
+// kvpress 0.5.5's weight for budgets in tokens.
 constexpr double kWeightOfCount = 0.35;
 
-// Non-causal attention inside chunks plus leverage, which weighs more the more is dropped.
+// The leverage's weight is the dropped share, unless given.
 class Compactor final : public Scorer {
  public:
   explicit Compactor(Params& p)
@@ -54,7 +54,6 @@ class Compactor final : public Scorer {
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.pre_rope_keys = needs.step_queries = true;
-    needs.cpu_only = cuts_ends_;
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
@@ -75,6 +74,7 @@ class Compactor final : public Scorer {
     attention_.score(step, first_word(), scores);
   }
 
+  [[nodiscard]] bool ranks_after_counts() const override { return !cuts_ends_; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     if (cuts_ends_) return;
     const KvRows& kv = step.kv;
@@ -87,7 +87,7 @@ class Compactor final : public Scorer {
   }
 
  private:
-  // During prefill: the tokens that are neither among the first nor among the last. Rows hold all tokens so far.
+  // In prefill: tokens that are neither first nor last. Rows hold all tokens so far.
   [[nodiscard]] std::vector<RowPart> middles(const LayerStep& step) const {
     std::vector<RowPart> middle;
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
@@ -99,7 +99,7 @@ class Compactor final : public Scorer {
     }
     return middle;
   }
-  // The step's queries among them, by position after the first tokens.
+  // Their queries; positions count from the first of them.
   [[nodiscard]] Queries middle_queries(const LayerStep& step, std::size_t s, std::int32_t end) const {
     Queries queries = queries_from(step.in.step[s], sinks_, step.model);
     queries.count = std::clamp(end - queries.first_position, 0, queries.count);

@@ -1,13 +1,13 @@
 #include "kernels/attention/pass_attention/pass_attention.h"
 #include "policies/kv/scorer/score_pool.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention of pseudo tokens, decoded ahead of the answer, to the prompt, together with that of the prompt's last queries, smoothed over
-// neighbours. The pass "lookahead" is run for it. LAQ, Wang et al. 2025, arXiv:2505.20334; without a window LAQ, with one LAQ++.
+// LAQ, Wang et al. 2025, arXiv:2505.20334, by the pass "lookahead"; LAQ++ with a window.
 class Lookahead final : public Scorer {
  public:
   explicit Lookahead(Params& p)
@@ -16,7 +16,7 @@ class Lookahead final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.pass = "lookahead";
+    needs.pass = passes::kLookahead;
     needs.window_queries = window_;
     return needs;
   }

@@ -1,18 +1,19 @@
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// How often the last queries gave a token less than an even share, 1 / (tokens visible): the fewer, the better (Scissorhands, Liu et
-// al. 2023, algorithm 2). One bit per token and query.
+// Scissorhands, Liu et al. 2023, algorithm 2. Keeps one bit per token and query.
 class LowAttentionCount final : public Scorer {
  public:
   explicit LowAttentionCount(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 400, 1, 4096, "latest queries that count")),
         recent_(p.optional<std::int32_t>("recent_tokens", 10, 0, 1 << 20, "latest tokens that are never evicted")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;

@@ -1,4 +1,5 @@
 #include "policies/kv/scorer/chunk_attention.h"
+#include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {
 

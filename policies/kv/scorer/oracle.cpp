@@ -1,10 +1,11 @@
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention that the tokens will receive from the queries still to come, as if all of them were kept: an upper bound for scorers.
+// An upper bound, as if all tokens were kept.
 class Oracle final : public Scorer {
  public:
   explicit Oracle(Params&) {}

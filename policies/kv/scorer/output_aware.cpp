@@ -1,21 +1,20 @@
 #include <algorithm>
 
-#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/projected_norms/projected_norms.h"
-#include "kernels/score/score_map/score_map.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "kernels/score/score_map_op.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Half of what is kept goes to the best scores, the rest to score times the size of what the value adds to the layer's output, which
-// bounds the output's change. CriticalKV, Feng et al. 2025, arXiv:2502.03805, algorithm 1.
+// CriticalKV, Feng et al. 2025, arXiv:2502.03805, algorithm 1.
 class OutputAware final : public ScorerWrapper {
  public:
   explicit OutputAware(Params& p)
-      : ScorerWrapper(p, "window_attention"),
+      : ScorerWrapper(p, "window_attention", {.wrapper = "output_aware"}),
         first_(p.optional<double>("first_stage_frac", 0.5, 0.0, 1.0, "share of a head's budget chosen by score alone")),
         floor_(p.optional<double>("first_stage_floor_frac", 0.0, 0.0, 1.0,
                                   "at least this share of the mean budget of the sequence's heads is chosen by score alone")),
@@ -53,6 +52,7 @@ class OutputAware final : public ScorerWrapper {
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, marked, 1.0F, 0.0F, true, scores, nullptr, scores});
   }
 
+  [[nodiscard]] bool marks_tokens() const override { return before_counts_ || ScorerWrapper::marks_tokens(); }
   [[nodiscard]] bool ranks_after_counts() const override { return !before_counts_ || inner().ranks_after_counts(); }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     inner().refine(step, keep, scores);
@@ -78,7 +78,7 @@ class OutputAware final : public ScorerWrapper {
 
  private:
   [[nodiscard]] std::int32_t share(std::int32_t keep) const { return static_cast<std::int32_t>(first_ * keep); }
-  // Tokens of the first stage in a row of n, from the budget as it was before it was rounded to tokens.
+  // First-stage tokens in a row of n, from the unrounded budget.
   [[nodiscard]] std::int32_t of_budget(std::int32_t n) const {
     const double tokens = budget_.tokens > 0 ? budget_.tokens : budget_.frac * n;
     return first_ > 0 ? std::max(1, static_cast<std::int32_t>(tokens * first_)) : 0;
@@ -91,7 +91,7 @@ class OutputAware final : public ScorerWrapper {
     step.ops(best);
   }
 
-  // (score + epsilon) * size of the value in the layer's output; infinite scores stay.
+  // Infinite scores stay.
   void weigh(LayerStep& step, float* scores) const {
     const KvRows& kv = step.kv;
     float* norms = step.ops.floats(kv.total());

@@ -1,15 +1,14 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// The most attention that one of the prompt's last queries pays to a token, mean over the group: a token that none of them attends to can
-// be dropped. MPCache, Zeng et al. 2025, arXiv:2501.06807, static half. Ours: a set per KV head in place of one per layer, and a limit on
-// the queries.
+// MPCache, Zeng et al. 2025, arXiv:2501.06807, static half; mean over the group. Ours: sets per KV head, limited queries.
 class PeakAttention final : public Scorer {
  public:
   explicit PeakAttention(Params& p)
@@ -21,7 +20,7 @@ class PeakAttention final : public Scorer {
     needs.window_queries = window_;
     return needs;
   }
-  // The newest token always stays, so that no row becomes empty.
+  // No row becomes empty.
   [[nodiscard]] Protected protects() const override { return {0, 1}; }
 
   void score(LayerStep& step, float* scores) override {

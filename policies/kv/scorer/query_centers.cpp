@@ -1,23 +1,21 @@
-#include "policies/kv/scorer/query_centers/query_centers.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "policies/kv/recipe/trained_tensors.h"
 #include "policies/kv/rope_turns.h"
-#include "policies/kv/scorer/center_scores/center_scores.h"
+#include "policies/kv/scorer/query_centers_op.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/row_state.h"
-#include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
 
 namespace {
 
-// Products of keys with the mean query before RoPE at later positions, plus a term for the spread of queries: cosines in the distance, one
-// per frequency. TriAttention, Mao et al. 2026. The statistics come from calibration data (tensors q_mean [layers, q_heads, head_dim] and
-// q_abs_mean [layers, q_heads, head_dim / 2], our names) or, without `weights`, from the prompt's own queries, which is our definition;
-// they are then kept outside the cache. Scores are ranked per layer and KV head; the code also takes the mean over layers.
+// TriAttention, Mao et al. 2026, with a term for the queries' spread. Statistics come from `weights`: q_mean [layers, q_heads, head_dim],
+// q_abs_mean [layers, q_heads, head_dim / 2] (our names), or from the prompt's queries (ours; outside the cache). Ranked per layer and KV
+// head.
 class QueryCenterScore final : public Scorer {
  public:
   explicit QueryCenterScore(Params& p)
@@ -27,7 +25,7 @@ class QueryCenterScore final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.turns = needs.cpu_only = true;
+    needs.turns = true;
     needs.pre_rope_queries = weights_ == nullptr;
     return needs;
   }
@@ -45,8 +43,6 @@ class QueryCenterScore final : public Scorer {
     return weights_->refuses(kSize, {model.num_layers, model.q_heads, model.head_dim / 2}, "layers, query heads, pairs of channels");
   }
   [[nodiscard]] Protected protects() const override { return {0, recent_, keeps_prompt_}; }
-
-  void forget(std::int32_t index) override { sum_.forget(index), size_.forget(index); }
 
   void observe(LayerStep& step) override {
     if (weights_ != nullptr) return;
@@ -84,14 +80,16 @@ class QueryCenterScore final : public Scorer {
     return size_.sequences(step, [floats](std::int32_t) { return floats; });
   }
   // The layer's part of a tensor with this number of values per query head.
-  const float* trained(const LayerStep& step, const char* tensor, std::int64_t per_head) const {
-    return step.ops.computes() ? weights_->floats(tensor).data() + step.layer * step.model.q_heads * per_head : nullptr;
+  const float* trained(const LayerStep& step, const char* tensor, std::int64_t per_head) {
+    if (!step.ops.computes()) return nullptr;
+    return placed_.floats(*weights_, tensor, step.memory()) + step.layer * step.model.q_heads * per_head;
   }
 
   std::int32_t offsets_, recent_;
   bool keeps_prompt_;
-  RowMemory<float> sum_, size_;                    // of the prompt's queries
+  RowMemory<float> sum_{*this}, size_{*this};      // of the prompt's queries
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given
+  PlacedTensors placed_;
 };
 
 KVLAB_REGISTER(Scorer, QueryCenterScore, "query_centers", "products with the mean query before RoPE at later positions",

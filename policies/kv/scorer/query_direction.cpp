@@ -1,15 +1,16 @@
-#include "policies/kv/scorer/key_dot/key_dot.h"
+#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/tensor_memory.h"
+#include "policies/kv/recipe/trained_tensors.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/scorer/top_direction/top_direction.h"
-#include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
 
 namespace {
 
-// Projection of keys on the main direction of queries, one per KV head. Q-Filters, Godey et al. 2025. The directions come from calibration
-// data (tensor q_filters [layers, kv_heads, head_dim], as published: each points away from the queries, so that the score is minus the
-// product) or, without `weights`, from the prompt's last queries, which is our definition.
+// Q-Filters, Godey et al. 2025. From `weights`: q_filters [layers, kv_heads, head_dim] as published, pointing away from queries (score:
+// minus the product), or from the prompt's last queries (ours).
 class QueryDirection final : public Scorer {
  public:
   explicit QueryDirection(Params& p)
@@ -34,35 +35,35 @@ class QueryDirection final : public Scorer {
     float* direction = step.ops.floats(static_cast<std::int64_t>(kv.num_rows) * kv.head_dim);
     if (weights_ != nullptr) {
       fill(step, direction);
-      step.ops(KeyDot{kv, direction, -1.0F, scores});
+      step.ops(TokenNorms{kv, TokenNorms::Of::kKey, TokenNorms::Kind::kDot, scores, direction, -1.0F});
       return;
     }
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     step.ops(TopDirection{window.data(), kv.num_sequences(), kv.kv_heads, kv.group, kv.head_dim, iterations_, direction});
-    step.ops(KeyDot{kv, direction, 1.0F, scores});
+    step.ops(TokenNorms{kv, TokenNorms::Of::kKey, TokenNorms::Kind::kDot, scores, direction});
   }
   [[nodiscard]] bool comparable_across_heads() const override { return false; }
 
  private:
   static constexpr const char* kFilters = "q_filters";
 
-  // The layer's directions, once per sequence.
+  // Copies the layer's directions per sequence.
   void fill(LayerStep& step, float* to) {
     if (!step.ops.computes()) return;
-    if (filters_.size() == 0 || filters_.memory().cuda() != step.memory.cuda()) {
+    if (filters_.size() == 0 || filters_.memory().cuda() != step.memory().cuda()) {
       const std::span<const float> all = weights_->floats(kFilters);
-      filters_.settle_in(step.memory);
+      filters_.settle_in(step.memory());
       filters_.resize(0);
       filters_.append_from_host(all.data(), static_cast<std::int64_t>(all.size()));
     }
     const std::int64_t floats = std::int64_t{step.kv.kv_heads} * step.kv.head_dim;
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
-      step.memory.copy(to + s * floats, filters_.data() + step.layer * floats, floats * std::int64_t{sizeof(float)});
+      step.memory().copy(to + s * floats, filters_.data() + step.layer * floats, floats * std::int64_t{sizeof(float)});
   }
 
   std::int32_t window_, iterations_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
-  TensorArray<float> filters_;                     // in the memory of the operations
+  std::shared_ptr<const TrainedTensors> weights_;  // may be null
+  TensorArray<float> filters_;                     // in the operations' memory
 };
 
 KVLAB_REGISTER(Scorer, QueryDirection, "query_direction", "projection of keys on the main direction of queries",

@@ -1,12 +1,14 @@
+#include <algorithm>
+
 #include "base/error.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention of the question's queries, at the end of the prompt, each multiplied by how many tokens it sees, which undoes that
-// later rows spread over more tokens (FINCH, Corallo and Papotti 2024). The question itself stays.
+// FINCH, Corallo and Papotti 2024. Queries are weighted by the number of tokens they see.
 class QuestionAttention final : public Scorer {
   enum class Weigh : std::uint8_t { kVisible, kVisibleMinusOne, kNone };
 

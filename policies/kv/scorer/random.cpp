@@ -1,12 +1,13 @@
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
-#include "policies/kv/scorer/torch_uniform/torch_uniform.h"
+#include "policies/kv/scorer/torch_uniform_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// A fixed draw per (sequence, layer, KV head, position): what stays is a uniform sample of all tokens seen, however often it is cut.
+// A fixed draw per (sequence, layer, KV head, position), so repeated cuts sample uniformly.
 class RandomScores final : public Scorer {
  public:
   explicit RandomScores(Params& p)
@@ -17,12 +18,7 @@ class RandomScores final : public Scorer {
                         "RandomPress with a seed")),
         torch_seed_(p.optional<std::int32_t>("torch_seed", 0, 0, 1 << 30, "of torch's generator")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.cpu_only = torch_;
-    return needs;
-  }
-
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return !torch_; }
   [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
   void score(LayerStep& step, float* scores) override {
     if (torch_) return step.ops(TorchUniform{step.kv, static_cast<std::uint32_t>(torch_seed_), scores});

@@ -1,16 +1,19 @@
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// The newest tokens stay, and the first ones, which draw attention whatever they say (StreamingLLM, Xiao et al. 2023, section 3.1).
-// The recipe sets whether their keys take positions inside the cache, as in the paper.
+// StreamingLLM, Xiao et al. 2023, section 3.1. The recipe decides whether positions are renumbered.
 class Recency final : public Scorer {
  public:
   explicit Recency(Params& p)
       : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens that are never evicted; 0: first in, first out")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
+  [[nodiscard]] bool keeps_latest() const override { return true; }
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
 
   [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
   [[nodiscard]] bool cuts_affinely() const override { return true; }

@@ -1,21 +1,20 @@
 #include "kernels/attention/pass_attention/pass_attention.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// How much any token needs each cached one when the model repeats the prompt: the largest attention, over the repeated chunk's tokens and
-// the query heads, in a softmax over the sinks, the chunk's own cached tokens and the repetition up to the query. The pass "reconstruct"
-// is run for it. KVzip, Kim et al. 2025, arXiv:2505.23416, eq. 2. With `gradient` the repetition also has a backward pass, and attention
-// counts by what it does to the model's last hidden states (KVgrad).
+// KVzip, Kim et al. 2025, arXiv:2505.23416, eq. 2. The softmax covers sinks, the chunk's cached tokens and the repetition. `gradient`
+// weighs by the effect on the last hidden states (KVgrad).
 class Reconstruction final : public Scorer {
  public:
   explicit Reconstruction(Params& p)
       : pass_(p.choice("pass", {{"reconstruct", false}, {"repeat", true}}, false,
                        "an instruction and the prompt's chunks again (KVzip), or the prompt alone in one piece (KVCompose)")
-                  ? "repeat"
-                  : "reconstruct"),
+                  ? passes::kRepeat
+                  : passes::kReconstruct),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, seen in the softmax of every chunk")),
         protects_(p.flag("protect_sinks", true, "the first tokens stay; kvpress lets the first chunk's scores take their place")),
         group_(p.choice("group", {{"max", PassAttention::Group::kMax}, {"mean", PassAttention::Group::kMean}}, PassAttention::Group::kMax,
@@ -29,9 +28,9 @@ class Reconstruction final : public Scorer {
                 "squares with respect to the querying token there; chunks of 512 tokens; with backend cpu"))
       return;
     if (norms_ != Norms::kNone) p.fail_at("gradient", "'norms' and 'gradient' exclude each other");
-    if (pass_ == "repeat") p.fail_at("gradient", "it needs 'pass: reconstruct'");
+    if (pass_ == passes::kRepeat) p.fail_at("gradient", "it needs 'pass: reconstruct'");
     norms_ = Norms::kGradient;
-    pass_ = "reconstruct_gradient";
+    pass_ = passes::kReconstructGradient;
   }
 
   [[nodiscard]] Needs needs() const override {

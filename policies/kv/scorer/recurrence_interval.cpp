@@ -1,18 +1,19 @@
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Tokens that matter again and again: a token idle for less than the longest interval after which it came back before is likely to
-// come back (LazyEviction, Zhang et al. 2025). A query needs a token when its attention reaches a fixed threshold.
+// LazyEviction, Zhang et al. 2025.
 class RecurrenceInterval final : public Scorer {
  public:
   explicit RecurrenceInterval(Params& p)
       : threshold_(static_cast<float>(p.optional<double>("attention_frac", 1e-4, 0.0, 1.0, "attention from which a query needs a token"))),
         recent_(p.optional<std::int32_t>("recent_tokens", 128, 0, 1 << 20, "latest tokens that are never evicted")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -28,7 +29,7 @@ class RecurrenceInterval final : public Scorer {
     stats.queries = step.in.step.data();
     stats.kind = TokenStats::Kind::kRecurrence;
     stats.first_word = first_word();
-    stats.group = AttentionStats::Group::kMax;  // one query head in need is enough
+    stats.group = AttentionStats::Group::kMax;  // one query head suffices
     stats.threshold = threshold_;
     step.ops(stats);
   }

@@ -2,19 +2,17 @@
 #include <limits>
 
 #include "kernels/score/anchor_cosine/anchor_cosine.h"
-#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/pool1d/pool1d.h"
 #include "kernels/score/token_norms/token_norms.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {
 
 namespace {
 
-// Half of the budget goes to keys that repeat the newest ones least (TaR), the rest to large values (VaN), smoothed more in
-// shallow layers. InfiniPot-V, Kim et al. 2025, section 3. For text a frame is one token (our mapping): the newest tokens are the
-// reference, and keys are compared with all of them.
+// TaR and VaN of InfiniPot-V, Kim et al. 2025, section 3. Values are smoothed more in shallow layers. For text a frame is one token (ours).
 class InfiniPot final : public Scorer {
  public:
   explicit InfiniPot(Params& p)
@@ -28,6 +26,7 @@ class InfiniPot final : public Scorer {
     if (width > 1) step.ops(Pool1d{step.kv.num_rows, step.kv.first, step.kv.len, scores, width, Pool1d::Kind::kAvg});
   }
 
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     const KvRows& kv = step.kv;

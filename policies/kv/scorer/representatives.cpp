@@ -1,22 +1,20 @@
-#include "policies/kv/scorer/representatives/representatives.h"
-
 #include <algorithm>
 
 #include "base/error.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/representatives_op.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Part of the budget goes to tokens that represent the others: evenly spaced along the Hamming distance of their signatures (in which heads
-// a token ranks high) to an anchor. One set for all heads. KVCrush, Jha et al. 2025.
+// KVCrush, Jha et al. 2025: tokens evenly spaced by Hamming distance of head-rank signatures to an anchor. One set for all heads.
 class RepresentativeTokens final : public ScorerWrapper {
   using Anchor = Representatives::Anchor;
 
  public:
   explicit RepresentativeTokens(Params& p)
-      : ScorerWrapper(p, "window_attention"),
+      : ScorerWrapper(p, "window_attention", {.wrapper = "representatives"}),
         share_(p.optional<double>("representatives_frac", 0.25, 0.0, 1.0, "share of the budget that goes to representatives")),
         anchor_(p.choice("anchor",
                          {{"mean", Anchor::kMajority},
@@ -28,6 +26,7 @@ class RepresentativeTokens final : public ScorerWrapper {
 
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
+  [[nodiscard]] bool ranks_after_counts() const override { return true; }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     const KvRows& kv = step.kv;
     inner().refine(step, keep, scores);

@@ -2,18 +2,17 @@
 
 #include <algorithm>
 
-#include "kernels/score/word_scores/word_scores.h"
-#include "policies/kv/part.h"
-#include "policies/kv/scorer/qkv_scores/qkv_scores.h"
-#include "policies/kv/trained_tensors.h"
+#include "kernels/score/word_scores_op.h"
+#include "policies/kv/recipe/trained_tensors.h"
+#include "policies/kv/scorer/scorer.h"
+#include "policies/kv/scorer/token_models_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// A small trained model per layer predicts from a prompt token's query, key and value, before RoPE, the largest attention logit that
-// queries of an answer will have for it, per KV head. The score is computed once and stays with the token. Locret, Huang et al. 2024,
-// arXiv:2410.01805: tensors layers.L.fc1.weight and layers.L.fc2.weight. Decoded tokens have a score of 0.
+// Locret, Huang et al. 2024, arXiv:2410.01805. Predicts a prompt token's largest future logit per KV head, before RoPE; 0 for decoded
+// tokens. Tensors layers.L.fc1.weight and layers.L.fc2.weight.
 class RetainingHeads final : public Scorer {
  public:
   explicit RetainingHeads(Params& p)
@@ -23,7 +22,7 @@ class RetainingHeads final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.pre_rope_queries = needs.pre_rope_keys = needs.cpu_only = true;
+    needs.pre_rope_queries = needs.pre_rope_keys = true;
     needs.weights = weights_ == nullptr;
     return needs;
   }
@@ -56,10 +55,11 @@ class RetainingHeads final : public Scorer {
       news[s] = std::max(0, std::min(step.seqs[s].end(), step.seqs[s].prompt_tokens) - begin[s]);
     }
     if (std::all_of(news, news + sequences, [](std::int32_t n) { return n == 0; })) return;
-    QkvScores op{step.kv, step.in.pre_rope_queries.data(), step.in.pre_rope_keys.data(), begin, news, appended, mid_dim_};
-    op.channel = first_word();
-    if (weights_ != nullptr && step.ops.computes())
-      op.w1 = weights_->floats(name(step.layer, 1)).data(), op.w2 = weights_->floats(name(step.layer, 2)).data();
+    QkvScores op{{step.kv, news, appended, first_word()}, step.in.pre_rope_queries.data(), step.in.pre_rope_keys.data(), begin, mid_dim_};
+    if (weights_ != nullptr && step.ops.computes()) {
+      const auto data = [&](std::int32_t linear) { return placed_.floats(*weights_, name(step.layer, linear), step.memory()); };
+      op.w1 = data(1), op.w2 = data(2);
+    }
     step.ops(op);
   }
   void score(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kFloat, scores}); }
@@ -69,6 +69,7 @@ class RetainingHeads final : public Scorer {
 
   std::int32_t mid_dim_, recent_;
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given, so that only costs are known
+  PlacedTensors placed_;
 };
 
 KVLAB_REGISTER(Scorer, RetainingHeads, "retaining_heads", "a small trained model of a token's query, key and value predicts the score",

@@ -4,16 +4,15 @@
 #include "policies/kv/allocator/head_labels.h"
 #include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/score_pool.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention that the prompt's last queries pay in a few retrieval heads of the layer, the same for all KV heads, smoothed over
-// neighbours. CompressKV, Lin et al. 2025, arXiv:2508.02401. Which query heads retrieve is labelled offline, by a file (`weights`:
-// tensor semantic [layers, q_heads], the largest of each layer) or a list, or found online: those whose window attends most to tokens that
-// are neither first nor last, which is our definition.
+// CompressKV, Lin et al. 2025, arXiv:2508.02401. Heads come from `weights` (semantic [layers, q_heads]) or a list, or (ours) are those
+// whose window attends most to middle tokens.
 class RetrievalHeadWindow final : public Scorer {
  public:
   explicit RetrievalHeadWindow(Params& p)
@@ -84,7 +83,7 @@ class RetrievalHeadWindow final : public Scorer {
 
   std::int32_t window_;
   std::vector<TableEntry> heads_;
-  std::shared_ptr<const TrainedTensors> weights_;  // null: none given
+  std::shared_ptr<const TrainedTensors> weights_;  // may be null
   std::int32_t num_heads_, sinks_;
   ScorePool pool_;
 };

@@ -4,23 +4,24 @@
 #include <vector>
 
 #include "base/error.h"
-#include "policies/kv/part.h"
-#include "policies/kv/scorer/local_positions/local_positions.h"
-#include "policies/kv/scorer/part_scores/part_scores.h"
+#include "kernels/score/score_map_op.h"
+#include "policies/kv/needs.h"
+#include "policies/kv/scorer/row_parts_op.h"
+#include "policies/kv/step.h"
 
 namespace kvlab {
 
-// Tokens [begin, begin + len) of all KV heads of one sequence of a step, whose rows hold every token so far.
+// Tokens [begin, begin + len) in all KV heads of a sequence whose rows hold every token so far.
 struct RowPart {
   std::int32_t sequence = 0, begin = 0, len = 0;
 };
 
-// Parts of a layer's rows as sequences of their own, so that a scorer sees each part alone. On the CPU alone: positions and pages are
-// written again. A view, valid while the step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
+// Parts of a layer's rows as sequences, so that a scorer sees each part by itself. Positions and pages are written again. A view, valid
+// while the step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
 class RowParts {
  public:
   enum class Positions : std::uint8_t { kOwn, kOfSequence };
-  // kOwn: a part's first token has position 0.
+  // kOwn: positions start at 0.
   RowParts(LayerStep& step, std::span<const RowPart> parts, Positions positions) : whole_(step), parts_(parts.begin(), parts.end()) {
     const KvRows& kv = step.kv;
     first_.push_back(0);
@@ -33,7 +34,7 @@ class RowParts {
         len_.push_back(part.len), page_begin_.push_back(static_cast<std::int32_t>(page_.size()));
         first_.push_back(first_.back() + part.len);
         to_.push_back(kv.first[r] + part.begin);
-        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i)  // shapes alone have no pages
+        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i)  // no pages on shapes
           page_.push_back(step.ops.computes() ? static_cast<std::int32_t>(kv.slot(r, i)) : 0);
       }
       observe(part, kv, positions == Positions::kOwn);
@@ -42,12 +43,21 @@ class RowParts {
     if (positions == Positions::kOwn) step.ops(LocalPositions{rows(), own_positions_});
   }
 
-  [[nodiscard]] LayerStep step() const {
-    return {whole_.ops, whole_.model, whole_.layer, seqs_, rows(), observed(), whole_.seed, whole_.memory, whole_.keeper};
+  // Tensors that parts have.
+  static Needs kept() {
+    Needs needs;
+    needs.pre_rope_queries = needs.pre_rope_keys = needs.token_ids = needs.output_weights = true;
+    return needs;
   }
-  // part [step().kv.total()] goes to the sequences' rows in scores [kv.total()]; tokens of no part keep theirs.
+
+  [[nodiscard]] LayerStep step() const {
+    return {whole_.ops, whole_.model, whole_.layer, seqs_, rows(), observed(), whole_.seed, whole_.tensors, whole_.keeper};
+  }
+  // Writes part [step().kv.total()] to scores [kv.total()]; other tokens are unchanged.
   void put_back(const float* part, float* scores) const {
-    whole_.ops(PartScores{static_cast<std::int32_t>(to_.size()), first_.data(), to_.data(), part, scores});
+    ScoreMap copy{static_cast<std::int32_t>(to_.size()), first_.data(), ScoreMap::Kind::kPart, part};
+    copy.out = scores, copy.to = to_.data();
+    whole_.ops(copy);
   }
 
  private:

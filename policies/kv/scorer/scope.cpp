@@ -1,16 +1,19 @@
+#include "policies/kv/scorer/passed_on.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// The prompt is cut by a scorer of its own; in decode the current query's attention ranks the decoded tokens (SCOPE, Wu et al. 2024). Meant
-// for the trigger of the same name, which keeps the rest of the prompt. Only the first stage of the inner scorer is used.
+// SCOPE, Wu et al. 2024, for the trigger `scope`. Only the inner scorer's first stage runs.
 class ScopeScorer final : public Scorer {
  public:
   explicit ScopeScorer(Params& p) {
     auto [name, parameters] = p.named("prompt", "window_attention", "scorer that cuts the prompt");
-    if (!p.is_describing()) prompt_ = ScorerRegistry::make(name, parameters, "scorer");
+    if (p.is_describing()) return;
+    prompt_ = ScorerRegistry::make(name, parameters, "scorer");
+    if (const std::string why = why_not_inside({.wrapper = "scope", .refines = false}, *prompt_, name); !why.empty())
+      p.fail_at("prompt", why);
   }
 
   [[nodiscard]] Needs needs() const override {
@@ -26,6 +29,7 @@ class ScopeScorer final : public Scorer {
   void forget(std::int32_t index) override { prompt_->forget(index); }
   [[nodiscard]] Protected protects() const override { return prompt_->protects(); }
 
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return prompt_->num_words() == 0; }
   void bind(std::int32_t first_word) override {
     Scorer::bind(first_word);
     prompt_->bind(first_word);
@@ -52,7 +56,7 @@ class ScopeScorer final : public Scorer {
   }
 
  private:
-  std::unique_ptr<Scorer> prompt_;  // null only while parameters are described
+  std::unique_ptr<Scorer> prompt_;  // null while parameters are described
 };
 
 KVLAB_REGISTER(Scorer, ScopeScorer, "scope", "a scorer of its own for the prompt, the current query's attention for decoded tokens",

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/config/param_reader.h"
 #include "kernels/score/pool1d/pool1d.h"
-#include "policies/kv/part.h"
+#include "policies/kv/step.h"
 
 namespace kvlab {
 
 enum class ScorePooling : std::uint8_t { kAvg, kMax, kNone };
 
-// Smooths scores over neighbouring tokens, by the parameters `pool` and `pool_tokens`.
+// Parameters `pool` and `pool_tokens`.
 class ScorePool {
  public:
   ScorePool(Params& p, ScorePooling pooling, std::int32_t tokens)
@@ -20,7 +21,7 @@ class ScorePool {
     if (tokens_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd, so that the pool is centred");
   }
 
-  // Scores of the newest_of(row) last tokens of each row stay as they are.
+  // Except each row's last newest_of(row) tokens.
   template <class NewestOf>
   void smooth(LayerStep& step, NewestOf&& newest_of, float* scores) const {
     if (pooling_ == ScorePooling::kNone) return;

@@ -1,42 +1,32 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/mark_top/mark_top.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/row_parts.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Each slice of neighbouring tokens is cut by itself, to the same share and to at least one token, so that no part of the prompt is lost
-// altogether. FINCH's chunks (Corallo and Papotti 2024) as kvpress has them have the scores of the whole prompt; kvpress's ChunkPress
-// scores each slice as if it were the prompt.
+// FINCH's chunks (Corallo and Papotti 2024) as in kvpress, by whole-prompt scores; or kvpress's ChunkPress, which scores slices as prompts.
+// At least one token per slice stays.
 class Slices final : public ScorerWrapper {
  public:
   explicit Slices(Params& p)
-      : ScorerWrapper(p, "key_norm"),
-        slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")),
-        alone_(p.choice(
-            "scored", {{"in_prompt", false}, {"alone", true}}, false,
-            "by scores of the whole prompt; or each slice as a prompt of its own, as in kvpress's ChunkPress, for scorers that read "
-            "keys, values and queries before RoPE alone")),
-        peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {
-    if (!alone_ || p.is_describing()) return;
-    const Needs needs = inner().needs();
-    if (needs.window_queries > 0 || needs.step_queries || needs.hidden || needs.question || !needs.pass.empty() || inner().num_words() > 0)
-      p.fail_at("scored", "'scored: alone' is for scorers that read keys, values and queries before RoPE: take another 'of', or in_prompt");
-  }
+      : Slices(p, p.choice("scored", {{"in_prompt", false}, {"alone", true}}, false,
+                           "by scores of the whole prompt; or each slice as a prompt of its own, as in kvpress's ChunkPress, for scorers "
+                           "that read keys, values and queries before RoPE alone")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = ScorerWrapper::needs();
-    needs.cpu_only |= peer_ties_ || alone_;
+    needs.cpu_only |= peer_ties_;
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return alone_ ? Protected{} : inner().protects(); }
-  // A slice that is scored alone has the same tokens in all heads.
+  // Separate slices have equal tokens in all heads.
   [[nodiscard]] EqualHeads equal_heads() const override {
     return alone_ ? std::max(EqualHeads::kFound, ScorerWrapper::equal_heads()) : ScorerWrapper::equal_heads();
   }
@@ -79,7 +69,19 @@ class Slices final : public ScorerWrapper {
   }
 
  private:
-  // Appends the slices of a row and the number of tokens they keep; returns the sum.
+  Slices(Params& p, bool alone)
+      : ScorerWrapper(p, "key_norm", passed_on(alone), alone ? "; or 'scored: in_prompt'" : ""),
+        slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")),
+        alone_(alone),
+        peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {}
+
+  static PassedOn passed_on(bool alone) {
+    PassedOn passed{.wrapper = "slices", .whole_step = !alone};
+    passed.needs = RowParts::kept();
+    return passed;
+  }
+
+  // Appends a row's slices and their kept tokens; returns the sum.
   std::int32_t cut_row(const KvRows& kv, std::int32_t row, std::int32_t keep, std::vector<std::int64_t>& begin,
                        std::vector<std::int32_t>& counts) const {
     const std::int32_t n = kv.len[row];
@@ -95,7 +97,7 @@ class Slices final : public ScorerWrapper {
 
   std::int32_t slice_;
   bool alone_, peer_ties_;
-  double frac_ = 0;  // of the prompt, where the budget is given so
+  double frac_ = 0;  // share of the prompt
 };
 
 KVLAB_REGISTER(Scorer, Slices, "slices", "the prompt in slices, each cut to the same share by another score",

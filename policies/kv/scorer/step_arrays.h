@@ -7,11 +7,12 @@
 
 #include "base/random.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/fill_scores_op.h"
 #include "kernels/score/protect/protect.h"
-#include "policies/kv/part.h"
+#include "policies/kv/budget.h"
+#include "policies/kv/step.h"
 
-// Arrays per sequence that scorers hand to operations; all of them are made of lengths and positions alone.
+// Arrays per sequence, from lengths and positions only.
 namespace kvlab {
 
 // One past each sequence's last token.
@@ -21,7 +22,7 @@ inline const std::int32_t* end_positions(LayerStep& step) {
   return end;
 }
 
-// Protects the first stay.sinks and the last stay.recent tokens of each sequence.
+// The first stay.sinks and last stay.recent tokens.
 inline void protect_ends(LayerStep& step, const Protected& stay, float* scores, bool above_max = false) {
   const auto sequences = static_cast<std::int64_t>(step.seqs.size());
   std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
@@ -29,7 +30,7 @@ inline void protect_ends(LayerStep& step, const Protected& stay, float* scores, 
   step.ops(Protect{step.kv, begin, end, scores, false, above_max});
 }
 
-// A seed for random numbers per sequence and layer.
+// Per sequence and layer.
 inline const std::int64_t* sequence_seeds(LayerStep& step) {
   std::int64_t* seeds = step.ops.host_longs(static_cast<std::int64_t>(step.seqs.size()));
   for (std::size_t s = 0; s < step.seqs.size(); ++s)
@@ -38,21 +39,20 @@ inline const std::int64_t* sequence_seeds(LayerStep& step) {
   return seeds;
 }
 
-// The queries at positions >= first_position.
+// Queries at positions >= first_position.
 inline Queries queries_from(const Queries& q, std::int32_t first_position, const ModelShape& model) {
   const std::int32_t skipped = std::clamp(first_position - q.first_position, 0, q.count);
   const std::int64_t values = static_cast<std::int64_t>(skipped) * model.q_heads * model.head_dim;
   return {q.data == nullptr ? nullptr : q.data + values, q.count - skipped, q.first_position + skipped};
 }
 
-// The last `count` queries of each sequence.
 inline std::vector<Queries> last_queries(std::span<const Queries> all, std::int32_t count, const ModelShape& model) {
   std::vector<Queries> last;
-  for (const Queries& q : all) last.push_back(queries_from(q, q.first_position + q.count - std::min(count, q.count), model));
+  for (const Queries& q : all) last.push_back(queries_from(q, q.first_position + q.count - (count < q.count ? count : q.count), model));
   return last;
 }
 
-// Scores of all rows, or of those of sequences in decode, become 0.
+// Sets scores to 0.
 inline void clear_scores(LayerStep& step, float* scores, bool decode_only = false) {
   const KvRows& kv = step.kv;
   std::int32_t *begin = step.ops.host_ints(kv.num_rows), *end = step.ops.host_ints(kv.num_rows);
@@ -63,7 +63,7 @@ inline void clear_scores(LayerStep& step, float* scores, bool decode_only = fals
   step.ops(FillScores{kv.num_rows, kv.first, begin, end, 0.0F, 0.0F, scores});
 }
 
-// scores = sum over the queries of the attention each token gets from them, mean over the group.
+// scores = attention summed over queries, mean over the group.
 inline void sum_attention(LayerStep& step, const Queries* queries, float* scores) {
   clear_scores(step, scores);
   AttentionStats stats;

@@ -1,27 +1,35 @@
-#include "policies/kv/scorer/lower_images/lower_images.h"
-#include "policies/kv/scorer_wrapper.h"
+#include <algorithm>
+
+#include "policies/kv/scorer/lower_images_op.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Another score, changed so that all text outranks all images: image tokens are dropped first. LOOK-M, Wan et al. 2024, section 3.2 (text
-// prior). Image tokens are those of one id, the token id that a tokenizer writes for each image; without it the other score is passed on
-// unchanged.
+// LOOK-M, Wan et al. 2024, section 3.2 (text prior). Image tokens have one id; without it scores are unchanged.
 class TextFirst final : public ScorerWrapper {
  public:
   explicit TextFirst(Params& p)
-      : ScorerWrapper(p, "accumulated_attention"),
+      : ScorerWrapper(p, "accumulated_attention", {.wrapper = "text_first"}),
         image_id_(p.optional<std::int32_t>("image_id", -1, -1, 1 << 30, "id of image tokens; -1: the prompt has none")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = ScorerWrapper::needs();
-    if (image_id_ >= 0) needs.token_ids = needs.cpu_only = true;
+    needs.token_ids |= image_id_ >= 0;
     return needs;
   }
   void score(LayerStep& step, float* scores) override {
     inner().score(step, scores);
-    if (image_id_ >= 0) step.ops(LowerImages{step.kv, step.in.ids.data(), image_id_, scores});
+    if (image_id_ < 0) return;
+    const std::int32_t sequences = step.kv.num_sequences();
+    std::int64_t* const first = step.ops.host_longs(sequences + 1);
+    first[0] = 0;
+    for (std::int32_t s = 0; s < sequences; ++s) first[s + 1] = first[s] + step.seqs[static_cast<std::size_t>(s)].end();
+    std::int32_t* const ids = step.ops.computes() ? step.ops.host_ints(first[sequences]) : nullptr;
+    for (std::int32_t s = 0; s < sequences && ids != nullptr; ++s)
+      std::copy_n(step.in.ids[static_cast<std::size_t>(s)], first[s + 1] - first[s], ids + first[s]);
+    step.ops(LowerImages{step.kv, first, ids, image_id_, scores});
   }
 
  private:

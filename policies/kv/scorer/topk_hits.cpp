@@ -1,19 +1,20 @@
-#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_scores_op.h"
 #include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// When, or how often, a token was among the most attended of a query: least recently or least frequently attended entries go first
-// (Attendre, Yang and Hua 2024). New tokens begin with the current time and one hit.
+// Attendre, Yang and Hua 2024. New tokens start with the current time and one hit.
 class TopKHits final : public Scorer {
  public:
   explicit TopKHits(Params& p)
       : counts_(p.choice("rank_by", {{"last", false}, {"count", true}}, false,
                          "position of the last query that hit the token (LRA), or number of hits (LFA)")),
         top_(p.optional<std::int32_t>("top_tokens", 32, 1, 1 << 16, "most attended tokens of a query that count as hit")) {}
+  [[nodiscard]] bool is_order_free(const FewTokens&) const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;

@@ -1,17 +1,16 @@
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms/token_norms.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Scores times the L1 norm of the value: a token with a small value changes little whatever attention it gets. VATP, Guo et al. 2024. The
-// first tokens have small values and much attention, so they are protected.
+// VATP, Guo et al. 2024. First tokens have small values, so they are protected.
 class ValueAware final : public ScorerWrapper {
  public:
   explicit ValueAware(Params& p)
-      : ScorerWrapper(p, "accumulated_attention"),
+      : ScorerWrapper(p, "accumulated_attention", {.wrapper = "value_aware"}),
         norm_(p.choice("norm", {{"l1", TokenNorms::Kind::kL1}, {"l2", TokenNorms::Kind::kL2}}, TokenNorms::Kind::kL1, "norm of the value")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 20, 0, 1 << 20, "first tokens, always kept")) {}
 
@@ -21,6 +20,7 @@ class ValueAware final : public ScorerWrapper {
     return all;
   }
 
+  [[nodiscard]] bool is_order_free(const FewTokens& few) const override { return inner().is_order_free(few); }
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
     inner().score(step, scores);

@@ -2,24 +2,25 @@
 #include <limits>
 
 #include "kernels/score/chunk_pool/chunk_pool.h"
-#include "kernels/score/fill_scores/fill_scores.h"
-#include "kernels/score/reduce_heads/reduce_heads.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/fill_scores_op.h"
+#include "kernels/score/reduce_heads_op.h"
+#include "kernels/score/score_map_op.h"
 #include "kernels/score/token_norms/token_norms.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/scorer.h"
 
 namespace kvlab {
 
 namespace {
 
-// |v| / |k|, the mean over the KV heads so that whole pages free cleanly. Prompt tokens are taken one by one, decoded ones by
-// whole pages (the page's mean); the newest page stays. PagedEviction, Chitty-Venkata et al. 2025, section 4.
+// PagedEviction, Chitty-Venkata et al. 2025, section 4. Mean over KV heads; decoded tokens by their page's mean, never the newest page.
 class ValueKeyNorm final : public Scorer {
  public:
   explicit ValueKeyNorm(Params& p)
       : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page, freed together in decode")),
         shared_(p.choice("heads", {{"shared", true}, {"own", false}}, true, "one set for all KV heads, or one each")) {}
 
+  // Whole pages leave, so whole pages stay.
+  [[nodiscard]] bool is_order_free(const FewTokens& few) const override { return few.alike && few.unit == page_; }
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
     float* keys = step.ops.floats(kv.total());

@@ -2,14 +2,13 @@
 
 #include "kernels/attention/query_moments/query_moments.h"
 #include "policies/kv/rope_turns.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Leverage of a token's value among all values, weighted by how well its key fits the mean future query: CapKV (Yang et al. 2026,
-// arXiv:2604.25975), as kvpress 0.5.4's CapPress computes it.
+// CapKV, Yang et al. 2026, arXiv:2604.25975, as in kvpress 0.5.4.
 class CapKv final : public Scorer {
  public:
   explicit CapKv(Params& p)

@@ -1,17 +1,16 @@
 #include <algorithm>
 
 #include "kernels/score/protect/protect.h"
-#include "policies/kv/scorer_wrapper.h"
+#include "policies/kv/scorer/scorer_wrapper.h"
 
 namespace kvlab {
 
 namespace {
 
-// Tokens of one span, say an instruction in the system prompt, are never evicted (a whitelist).
 class ProtectedSpan final : public ScorerWrapper {
  public:
   explicit ProtectedSpan(Params& p)
-      : ScorerWrapper(p, "window_attention"),
+      : ScorerWrapper(p, "window_attention", {.wrapper = "whitelist"}),
         begin_(p.optional<std::int32_t>("begin_tokens", 0, 0, 1 << 26, "position of the first token")),
         count_(p.required<std::int32_t>("span_tokens", 1, 1 << 26, "tokens that always stay")) {}
 

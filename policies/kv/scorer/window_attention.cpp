@@ -1,16 +1,16 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_stats/attention_stats.h"
-#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/score_map_op.h"
 #include "policies/kv/scorer/score_pool.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention that the last w queries of the prompt pay to each earlier token, smoothed over its neighbours. The softmax sees all
-// keys, the window's own are protected. SnapKV, Li et al. 2024, arXiv:2404.14469, eq. 1-3.
+// SnapKV, Li et al. 2024, arXiv:2404.14469, eq. 1-3. The softmax sees all keys; the window is protected.
 class WindowAttention final : public Scorer {
  public:
   explicit WindowAttention(Params& p)
@@ -20,6 +20,7 @@ class WindowAttention final : public Scorer {
                         AttentionStats::Group::kMean, "how query heads that share a KV head vote")),
         mean_(p.choice("queries", {{"sum", false}, {"mean", true}}, false,
                        "their attention is summed, or that is divided by window_tokens")) {}
+  [[nodiscard]] bool keeps_no_state() const override { return true; }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;

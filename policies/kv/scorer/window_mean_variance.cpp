@@ -1,13 +1,13 @@
 #include "kernels/attention/window_moments/window_moments.h"
 #include "policies/kv/scorer/score_pool.h"
+#include "policies/kv/scorer/scorer.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attention that the prompt's last queries pay to each earlier token: its mean over these queries plus its variance, weighted many times
-// higher, smoothed over neighbours. Only some queries need a token of high variance. CAKE, Qin et al. 2025, arXiv:2503.12491, eq. 9.
+// CAKE, Qin et al. 2025, arXiv:2503.12491, eq. 9: mean + gamma * variance, smoothed.
 class WindowMeanVariance final : public Scorer {
  public:
   explicit WindowMeanVariance(Params& p)

@@ -10,10 +10,9 @@ namespace kvlab {
 
 namespace {
 
-// K and V are in CPU memory; on the GPU each older key is an index into a codebook, by which every query head looks up approximate logits.
-// The codes are of keys before RoPE, and far queries are all rotated to one fixed distance, so that codes stay valid. A2ATS, He et al.
-// 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt itself.
-class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
+// A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt, of keys before RoPE; far queries
+// are rotated to one fixed distance.
+class A2ats final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit A2ats(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
@@ -30,17 +29,7 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
     needs.prompt_queries = needs.turns = true;
     return needs;
   }
-  // First and newest tokens give way where they would fill more than three quarters of it.
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    abs_sum_.forget(index), gram_.forget(index), root_.forget(index), centers_.forget(index), turned_.forget(index);
-    code_.forget(index), rows_.forget(index), progress_.forget(index), state_.forget(index), QuerySelector::forget(index);
-  }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
@@ -115,7 +104,7 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
 
  private:
   struct Row {
-    std::int32_t codes = 0, coded = 0;  // centers; tokens that have a code
+    std::int32_t codes = 0, coded = 0;  // centers; coded tokens
   };
   enum State : char { kNone, kSeen };  // of a sequence's queries in a layer
 
@@ -123,14 +112,13 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
   struct Sizes {
     std::int32_t sinks, local, top;
   };
-  // For a row of `len` tokens.
   [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t len) const {
     if (!is_given(budget_)) return {sinks_, local_, std::max(1, static_cast<std::int32_t>(top_frac_ * len))};
     const std::int32_t sinks = std::min(sinks_, budget / 4), local = std::clamp(budget / 2, 1, local_);
     return {sinks, local, std::max(1, budget - sinks - local)};
   }
   [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r), step.kv.len[r]); }
-  // Tokens without a code stay, and all of a row that is read whole.
+  // Tokens without a code stay; 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
     const std::int32_t coded = rows_.at(step, r).coded;
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
@@ -148,7 +136,7 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
     return code_.rows(step, [&](std::int32_t r) { return step.kv.len[r]; });
   }
 
-  // This step's queries, rotated as if far from keys at position 0.
+  // Rotated as if far from keys at position 0.
   std::vector<Queries> far_queries(LayerStep& step) {
     const std::int64_t width = static_cast<std::int64_t>(step.model.q_heads) * step.model.head_dim;
     const std::int32_t sequences = step.kv.num_sequences();
@@ -160,8 +148,7 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
     return far;
   }
 
-  // Queries are summed up while the prompt comes; its end makes the codebook. A sequence whose prompt was not seen learns from its
-  // first step's query.
+  // The prompt's end makes the codebook; without a prompt, the first step's query does.
   void learn(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences(), n = step.kv.num_rows;
     std::int32_t *fresh = step.ops.host_ints(sequences), *train = step.ops.host_ints(n);
@@ -200,12 +187,11 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
   std::int32_t sinks_, local_;
   double top_frac_;
   std::int32_t max_codes_, tokens_per_code_, far_, rounds_;
-  Budget budget_;
-  RowMemory<float> abs_sum_, gram_, root_, centers_, turned_;  // turned_ per sequence
-  RowMemory<std::int32_t> code_;
-  PerRow<Row> rows_;
-  RowProgress progress_;
-  PerRow<char> state_;
+  RowMemory<float> abs_sum_{*this}, gram_{*this}, root_{*this}, centers_{*this}, turned_{*this};  // turned_ per sequence
+  RowMemory<std::int32_t> code_{*this};
+  PerRow<Row> rows_{*this};
+  RowProgress progress_{*this};
+  PerRow<char> state_{*this};
 };
 
 KVLAB_REGISTER(Selector, A2ats, "a2ats", "tokens by logits looked up in a codebook of keys before RoPE; K and V on the host",

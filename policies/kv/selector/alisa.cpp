@@ -1,4 +1,4 @@
-#include "kernels/score/word_scores/word_scores.h"
+#include "kernels/score/word_scores_op.h"
 #include "policies/kv/selector/attention_ring/attention_ring.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
@@ -7,21 +7,15 @@ namespace kvlab {
 
 namespace {
 
-// Half of the budget goes to the newest tokens, half to the older ones that the last few rows of attention favoured; other tokens are in
-// CPU memory and may come back. Sparse window attention: ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV. Tokens that a row did not
-// read keep the probabilities of the last rows that did.
-class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
+// ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV: half of the budget each for newest and older tokens. Unread tokens keep older
+// probabilities.
+class Alisa final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit Alisa(Params& p)
       : budget_frac_(p.optional<double>("budget_frac", 0.2, 0.0001, 1, "share of the row attended to")),
         rows_(p.optional<std::int32_t>("row_tokens", 8, 1, 128, "last rows of attention that are summed up")) {}
 
   [[nodiscard]] std::int32_t num_words() const override { return rows_ + 1; }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
@@ -32,7 +26,7 @@ class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     const auto decodes = [](const SeqStep& seq) { return seq.decoding(); };
-    if (!std::all_of(step.seqs.begin(), step.seqs.end(), decodes)) push(step, {}, false);  // a decode step's rows follow its selection
+    if (!std::all_of(step.seqs.begin(), step.seqs.end(), decodes)) push(step, {}, false);  // in decode, after select()
   }
 
   Selection select(LayerStep& step) override {
@@ -52,7 +46,7 @@ class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
       return selection;
     }
     float* scores = step.ops.floats(step.kv.total());
-    step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kSum, scores, rows_});  // the local attention sum, section IV-A
+    step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kSum, scores, rows_});  // section IV-A
     const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
     mask_ends(step.ops, n, step.kv.first, head, tail, scores);
     const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
@@ -77,7 +71,7 @@ class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
     return std::min(len, std::max(1, attended(len, budget) / 2));
   }
 
-  // The newest tokens stay, and all of a row that is read whole.
+  // 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t len = step.kv.len[r], budget = tokens_of(budget_, step, r);
     return attended(len, budget) >= len ? 0 : len - recent(len, budget);
@@ -97,7 +91,6 @@ class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
 
   double budget_frac_;
   std::int32_t rows_;
-  Budget budget_;
 };
 
 KVLAB_REGISTER(Selector, Alisa, "alisa",

@@ -1,10 +1,9 @@
-#include "policies/kv/part.h"
+#include "policies/kv/selector/selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Attends to every token that is held.
 class All final : public Selector {
  public:
   explicit All(Params&) {}

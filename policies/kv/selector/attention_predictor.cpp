@@ -1,19 +1,18 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
-#include "policies/kv/selector/attention_history/attention_history.h"
+#include "policies/kv/recipe/trained_tensors.h"
+#include "policies/kv/selector/attention_history_op.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/trained_tensors.h"
 
 namespace kvlab {
 
 namespace {
 
-// Blocks whose attention in this step is predicted to be largest, from that of the last steps. AttentionPredictor, Yang et al. 2025,
-// arXiv:2502.04077: a small network, the same for all heads, reads the history; tensors conv1, conv2 and conv3, .weight and .bias, as
-// published. Without `weights` recent attention is summed with weights that decay, which is our definition. A step's row of the history is
-// that of the tokens it attended to; every few steps it attends to all.
-class AttentionPredictor final : public QuerySelector<UnitTraffic>, public TakesShare {
+// AttentionPredictor, Yang et al. 2025, arXiv:2502.04077. Its network is shared by all heads (tensors conv1, conv2 and conv3, .weight and
+// .bias, as published); without `weights`, a decaying sum (our definition). History rows cover attended tokens; every few steps attend to
+// all.
+class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit AttentionPredictor(Params& p)
       : block_(p.optional<std::int32_t>("block_tokens", 16, 1, 4096, "tokens of a block")),
@@ -27,11 +26,12 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
   [[nodiscard]] Needs needs() const override {
     Needs needs = QuerySelector::needs();
     needs.window_queries = rows_;
-    needs.cpu_only = true;
     return needs;
   }
   void step_key(const SeqStep& seq, StepKey& key) const override {
-    if (every_ > 0) key.add(std::max(0, seq.end() - seq.prompt_tokens) % every_);
+    if (every_ == 0) return;  // steps between dense ones differ in length only
+    const std::int32_t since = std::max(0, seq.end() - seq.prompt_tokens) % every_;
+    key.add(since > 0 ? 1 : 0, since > 0 ? every_ - since : 1);
   }
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::only(len); }
   [[nodiscard]] TakesWeights takes_weights() const override { return TakesWeights::kIfGiven; }
@@ -44,15 +44,6 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
       if (weights_ != nullptr)
         if (const std::string why = weights_->refuses(t.name, t.shape, t.of); !why.empty()) return why;
     return "";
-  }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    marks_.forget(index), history_.forget(index);
-    QuerySelector::forget(index);
   }
 
   // The history begins with the prompt's last queries.
@@ -96,13 +87,13 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
                                                    {"conv3.bias", {1}, "outputs"}};
   struct Mark {
     RowMark row;
-    std::int32_t queries = 0;  // in the history, all in all
+    std::int32_t queries = 0;  // in the history, in total
   };
 
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const {
     return parts_of(own_, budget_, tokens_of(budget_, step, r));
   }
-  // The first token after the predicted blocks; 0: all are attended to, because few are between first and newest ones.
+  // The first token after the predicted blocks; 0: attend to all.
   [[nodiscard]] std::int32_t tail_of(const LayerStep& step, std::int32_t r) const {
     const AttendedParts size = sizes(step, r);
     const std::int32_t blocks = std::min(step.kv.len[r] - size.recent, older_tokens(step, r)) / block_;
@@ -112,7 +103,7 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
     const std::int32_t all = size.sinks + size.recent + size.top;
     return std::max(1, (all - size.sinks / block_ * block_ - (len - blocks * block_)) / block_);
   }
-  // Steps are counted from the prompt's end, so that a step's work follows from lengths alone. A row without history begins one.
+  // Counted from the prompt's end, so that work depends on lengths only. A row without history is dense.
   bool is_dense(LayerStep& step, std::int32_t r) {
     const SeqStep& seq = seq_of(step, r);
     const Mark& mark = marks_.at(step, r);
@@ -131,7 +122,7 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
     predict.begin = per_row(step.ops, n, [&](std::int32_t r) { return sizes(step, r).sinks / block_; });
     predict.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : tail[r] / block_ - predict.begin[r]; });
     predict.next = per_row(step.ops, n, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
-    predict.rows = rows_;
+    predict.history_rows = rows_;
     predict.history = history(step);
     predict.has_network = weights_ != nullptr;
     predict.decay = static_cast<float>(decay_);
@@ -168,7 +159,7 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
     push.start = per_row(step.ops, n, [&](std::int32_t r) { return marks_.at(step, r).queries % rows_; });
     push.lists_tokens = chosen.index_first != nullptr;
     push.index_first = chosen.index_first, push.index = chosen.index;
-    push.block_tokens = block_, push.rows = rows_;
+    push.block_tokens = block_, push.history_rows = rows_;
     push.history = history(step);
     step.ops(push);
     for (std::int32_t r = 0; r < n; ++r)
@@ -178,12 +169,11 @@ class AttentionPredictor final : public QuerySelector<UnitTraffic>, public Takes
 
   std::int32_t block_, rows_;
   AttendedParts own_;
-  Budget budget_;
   std::int32_t every_;
   double decay_;
   std::shared_ptr<const TrainedTensors> weights_;  // null: none given
-  PerRow<Mark> marks_;
-  RowMemory<float> history_;
+  PerRow<Mark> marks_{*this};
+  RowMemory<float> history_{*this};
 };
 
 KVLAB_REGISTER(Selector, AttentionPredictor, "attention_predictor", "blocks whose attention is predicted from that of the last steps",

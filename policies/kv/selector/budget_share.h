@@ -7,31 +7,34 @@
 
 namespace kvlab {
 
-// A selector whose budget may be a share of each prompt.
-class TakesShare {
- public:
-  virtual ~TakesShare() = default;
-  // In the place of Selector::set_budget(): `share` has no tokens.
-  virtual void set_share(const Budget& share) = 0;
-};
-
 inline bool is_given(const Budget& budget) { return budget.tokens > 0 || budget.frac > 0; }
 
-// The budget of a row's sequence, in tokens.
 inline std::int32_t tokens_of(const Budget& budget, const LayerStep& step, std::int32_t row) {
   return budget.of(seq_of(step, row).prompt_tokens);
 }
 
-// Tokens of a row that are attended to: its first, its latest, and the chosen ones.
+// Tokens of a row that are attended to: first, latest and chosen.
 struct AttendedParts {
   std::int32_t sinks, recent, top;
 };
 
-// The selector's own parts where no budget is given; else at most a quarter of its tokens are first and half are latest ones.
+// `own` if no budget is given; otherwise at most 1/4 first and 1/2 latest tokens.
 inline AttendedParts parts_of(const AttendedParts& own, const Budget& given, std::int32_t tokens) {
   if (!is_given(given)) return own;
   const std::int32_t sinks = std::min(own.sinks, tokens / 4), recent = std::min(own.recent, std::max(1, tokens / 2));
   return {sinks, recent, std::max(0, tokens - sinks - recent)};
 }
+
+template <class Base>
+class Budgeted : public Base {
+ public:
+  [[nodiscard]] bool takes_budget() const final { return true; }
+  void set_budget(const Budget& budget) final { budget_ = budget, is_set_ = true; }
+
+ protected:
+  explicit Budgeted(const Budget& own = {}) : budget_(own) {}
+  Budget budget_;        // the experiment's or the selector's own; not given: other parameters apply
+  bool is_set_ = false;  // by the experiment
+};
 
 }  // namespace kvlab

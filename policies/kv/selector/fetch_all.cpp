@@ -7,14 +7,13 @@ namespace kvlab {
 
 namespace {
 
-// K and V wait in CPU memory or on disk; every step brings all of a layer's, and the GPU holds two layers: the one that computes and the
-// next one, which is on its way. Full offload as in FlexGen, Sheng et al. 2023, arXiv:2303.06865, algorithm 1.
+// FlexGen, Sheng et al. 2023, arXiv:2303.06865, algorithm 1. The GPU holds the current and the next layer.
 class FetchAll final : public Selector {
  public:
   explicit FetchAll(Params& p)
       : on_disk_(p.choice("from", {{"cpu_memory", false}, {"disk", true}}, false, "the place of K and V between steps")) {}
 
-  // Tokens that a step read leave the GPU again.
+  // Tokens leave the GPU after the step.
   Selection select(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       const std::int32_t older = older_tokens(step, r);
@@ -26,7 +25,7 @@ class FetchAll final : public Selector {
     return {};
   }
 
-  // Algorithm 1 loads the cache of the next batch or layer while this one computes.
+  // Algorithm 1 loads the next batch's or layer's cache during this one's.
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
 

@@ -3,14 +3,14 @@
 #include <span>
 #include <vector>
 
-#include "policies/kv/part.h"
+#include "policies/kv/step.h"
 
 namespace kvlab {
 
-// This step's queries as guessed from the input of the layer before (Needs::guessed_query), of sequences that decode.
+// Decoding sequences' queries, guessed from the layer before's input (Needs::guessed_query).
 class GuessedQueries {
  public:
-  // Valid until the step's scratch memory is freed, or the next call. Not for layer 0.
+  // Not for layer 0. Valid until the next call or the step's scratch is freed.
   std::span<const Queries> from_layer_before(LayerStep& step);
 
  private:

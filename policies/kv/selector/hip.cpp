@@ -7,9 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// Key blocks found by halving groups of neighbours, each judged by its middle token: a search of log n rounds that keeps no
-// summaries. HiP attention, Lee et al. 2024, arXiv:2406.09827; sinks and newest tokens are always in.
-class Hip final : public QuerySelector<UnitTraffic>, public TakesShare {
+// HiP attention, Lee et al. 2024, arXiv:2406.09827. Sinks and newest tokens are always read.
+class Hip final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Hip(Params& p)
       : top_(p.optional<std::int32_t>("top_tokens", 512, 1, 1 << 24, "tokens found by the search")),
@@ -19,12 +18,6 @@ class Hip final : public QuerySelector<UnitTraffic>, public TakesShare {
         dense_layers_(p.optional<std::int32_t>("dense_layers", 3, 0, 1024, "first layers that attend to everything")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  // Sinks and newest tokens leave at least a quarter of the budget to the search.
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
 
   Selection select(LayerStep& step) override {
     if (step.layer < dense_layers_) return {};
@@ -62,7 +55,6 @@ class Hip final : public QuerySelector<UnitTraffic>, public TakesShare {
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
   std::int32_t top_, block_, sinks_, recent_, dense_layers_;
-  Budget budget_;
 };
 
 KVLAB_REGISTER(Selector, Hip, "hip", "key blocks found by halving groups, each judged by its middle token",

@@ -8,10 +8,9 @@ namespace kvlab {
 
 namespace {
 
-// The cache is in CPU memory. Keys reduced to the directions in which queries are large stay on the GPU and predict which tokens are worth
-// fetching. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. A layer's query is guessed from the input of the layer
-// before; `previous` uses the same layer's query of the step before instead, for recordings without inputs.
-class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
+// InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. The query is guessed from the layer before's input; `previous` takes
+// the last step's, for recordings without inputs.
+class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit InfiniGen(Params& p)
       : partial_frac_(p.optional<double>("partial_frac", 0.3, 0.001, 1, "share of the key channels kept on the GPU")),
@@ -34,16 +33,6 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     needs.guessed_query = needs.cpu_only = query_ == Query::kGuessed;
     return needs;
   }
-  // Takes the place of max_frac; how many are wanted remains a matter of alpha.
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    abs_sum_.forget(index), gram_.forget(index), basis_.forget(index), partial_.forget(index);
-    progress_.forget(index), has_basis_.forget(index), last_.forget(index), QuerySelector::forget(index);
-  }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
@@ -51,7 +40,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
         step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
-  // A layer's tokens are guessed in the layer before and fetched while it computes (abstract); the step's own query comes too late.
+  // Guessed and fetched during the layer before (abstract), unless by the step's own query.
   [[nodiscard]] FetchBeside fetches_beside() const override {
     return query_ == Query::kCurrent ? FetchBeside::kNothing : FetchBeside::kLayerBefore;
   }
@@ -104,7 +93,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // Partial keys and the tokens that one step may fetch.
+  // Partial keys and the tokens that a step may fetch.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
@@ -128,7 +117,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     if (query_ != Query::kGuessed) last_.keep(step);
   }
 
-  // For a prompt as long as the row, either everything fits onto the GPU, or nothing is there yet.
+  // For a prompt as long as the row: 0 if all is on the GPU.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t len = step.kv.len[r];
     return cap_tokens(len, tokens_of(budget_, step, r)) + 1 >= len ? 0 : len;
@@ -148,8 +137,7 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
     return partial_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(width(step)) * step.kv.len[r]; });
   }
 
-  // The prompt's queries are summed up as they come; the prompt's end fixes the directions. A sequence whose prompt was not seen
-  // takes its first step's query.
+  // The prompt's end fixes the directions; without a prompt, the first step's query does.
   void choose_basis(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences();
     std::int32_t* fresh = step.ops.host_ints(sequences);
@@ -176,13 +164,12 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
 
   double partial_frac_, alpha_, max_frac_;
   std::int32_t dense_layers_;
-  Budget budget_;
   bool skew_;
   Query query_;
-  RowMemory<float> abs_sum_, gram_, basis_, partial_;
-  RowProgress progress_;
-  PerRow<char> has_basis_;
-  LastQueries last_;
+  RowMemory<float> abs_sum_{*this}, gram_{*this}, basis_{*this}, partial_{*this};
+  RowProgress progress_{*this};
+  PerRow<char> has_basis_{*this};
+  LastQueries last_{*this};
   GuessedQueries guessed_;
 };
 

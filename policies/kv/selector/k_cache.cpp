@@ -6,20 +6,15 @@ namespace kvlab {
 
 namespace {
 
-// All keys stay on the GPU, values on the host: exact logits, then only the values of the largest ones are brought, renormalised
-// over these. KCache, He and Wu 2024, arXiv:2404.18057, section 3.
-class KCache final : public QuerySelector<TierTraffic>, public TakesShare {
+// KCache, He and Wu 2024, arXiv:2404.18057, section 3. Attention is renormalized over fetched values.
+class KCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit KCache(Params& p)
-      : top_{p.optional<std::int32_t>("top_tokens", 128, 1, 1 << 24, "values brought per query head; what a KV head loads is their union")},
+      : Budgeted({p.optional<std::int32_t>("top_tokens", 128, 1, 1 << 24,
+                                           "values brought per query head; what a KV head loads is their union")}),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers whose values stay on the GPU")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  bool set_budget(std::int32_t tokens) override {
-    top_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { top_ = share; }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kValues; }
   Selection stays(LayerStep& step) override {
@@ -34,7 +29,7 @@ class KCache final : public QuerySelector<TierTraffic>, public TakesShare {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(tokens_of(top_, step, r), tail[r]); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(tokens_of(budget_, step, r), tail[r]); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
     if (step.layer < dense_layers_ || keeps_all(n, first, keep)) {
       traffic_.read_all(step);
@@ -56,23 +51,22 @@ class KCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // Keys, and the values that the last step may have brought.
+  // Keys, and the values that the last step may have fetched.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
     std::int64_t values = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
-      values += std::min<std::int64_t>(kv.len[r], 1LL + std::int64_t{top_.of(kv.len[r])} * model.group());
+      values += std::min<std::int64_t>(kv.len[r], 1LL + std::int64_t{budget_.of(kv.len[r])} * model.group());
     return keep_on_gpu(held, kv.total() + values, 2 * kv.total());
   }
 
  private:
-  // The values of a prompt as long as the row either are all brought, or none is there yet.
+  // 0 if all values of a prompt this long are read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
-    return tokens_of(top_, step, r) >= step.kv.len[r] ? 0 : step.kv.len[r];
+    return tokens_of(budget_, step, r) >= step.kv.len[r] ? 0 : step.kv.len[r];
   }
 
-  Budget top_;
   std::int32_t dense_layers_;
 };
 

@@ -11,10 +11,8 @@ namespace kvlab {
 
 namespace {
 
-// Leaves of a tree of chunks, found from the top by bounds on their logits; hot leaves on the GPU, warm ones on the host, the rest on
-// disk. After LeoAM, Sun et al. 2025, arXiv:2506.20187; the tree is our definition. Best-first search gives the same leaves
-// from wherever it starts, so it starts at the roots.
-class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
+// LeoAM, Sun et al. 2025, arXiv:2506.20187. The tree is our definition; searching from the roots gives the same leaves.
+class LeoAm final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit LeoAm(Params& p)
       : leaf_(p.optional<std::int32_t>("leaf_tokens", 8, 1, 4096, "tokens of a leaf")),
@@ -25,17 +23,7 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
     if (root_ % leaf_ != 0 || !std::has_single_bit(static_cast<std::uint32_t>(root_ / leaf_)))
       p.fail_at("root_tokens", "'root_tokens' must be 'leaf_tokens' times a power of two");
     levels_ = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(root_ / leaf_)));
-    bounds_.resize(static_cast<std::size_t>(levels_));
-  }
-
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    progress_.forget(index), QuerySelector::forget(index);
-    for (auto& level : bounds_) level.forget(index);
+    for (std::int32_t j = 0; j < levels_; ++j) bounds_.emplace_back(*this);
   }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
@@ -56,7 +44,7 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
     for (std::int32_t j = 0; j + 1 < levels_; ++j) {
       MergeBounds merge{n, step.kv.head_dim, step.kv.kv_bytes};
       merge.from = per_row(step.ops, n, [&](std::int32_t r) { return (leaves.from[r] / leaf_) >> j; });
-      merge.children = per_row(step.ops, n, [&](std::int32_t r) {  // none where nothing is new
+      merge.children = per_row(step.ops, n, [&](std::int32_t r) {  // none if nothing is new
         return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0;
       });
       merge.child = level(step, j);
@@ -128,12 +116,12 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
   [[nodiscard]] std::int32_t leaves_of(std::int32_t len, std::int32_t budget) const {
     return std::max(1, (budget > 0 ? budget : static_cast<std::int32_t>(budget_frac_ * len)) / leaf_);
   }
-  // The open leaf stays, and all of a row that is read whole.
+  // The open leaf stays; 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t leaves = step.kv.len[r] / leaf_;
     return leaves_of(step.kv.len[r], tokens_of(budget_, step, r)) >= leaves ? 0 : leaves;
   }
-  // Bytes read from disk for a leaf, on average: leaves that are brought are on disk as often as leaves of the row are.
+  // Average bytes from disk for a fetched leaf, by the row's share of leaves there.
   [[nodiscard]] std::int64_t from_disk(std::int64_t leaf_numbers) const {
     return std::llround((1 - host_frac_) * static_cast<double>(leaf_numbers * disk_bits_) / 8);
   }
@@ -153,9 +141,8 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
   std::int32_t leaf_, root_;
   double budget_frac_, host_frac_;
   std::int32_t disk_bits_, levels_ = 1;
-  Budget budget_;
-  RowProgress progress_;
-  std::vector<RowMemory<float>> bounds_;  // by level
+  RowProgress progress_{*this};
+  std::deque<RowMemory<float>> bounds_;  // by level
   std::vector<const float*> pointers_;
 };
 

@@ -2,35 +2,20 @@
 
 #include "base/error.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/index_keys/index_keys.h"
+#include "policies/kv/selector/index_keys_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// One choice of tokens per query for all heads of a layer, by an index of keys in 8 bits: sum over heads of ReLU(q . k). DeepSeek sparse
-// attention, DeepSeek-V3.2-Exp, 2025. There the index has one trained key of 128 channels per token and trained weights of its 64 heads;
-// here the heads are the layer's own, with weights of 1, and the index key has the keys of all KV heads.
-class LightningIndexer final : public QuerySelector<UnitTraffic>, public TakesShare {
+// DeepSeek sparse attention, DeepSeek-V3.2-Exp, 2025: sum over heads of ReLU(q . k). The layer's own heads with weight 1 and keys of all KV
+// heads replace the trained index (a key of 128 channels per token, 64 weighted heads).
+class LightningIndexer final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit LightningIndexer(Params& p)
-      : budget_{p.optional<std::int32_t>("top_tokens", 2048, 1, 1 << 24, "tokens attended to per query, the same for all heads")} {}
+      : Budgeted({p.optional<std::int32_t>("top_tokens", 2048, 1, 1 << 24, "tokens attended to per query, the same for all heads")}) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.cpu_only = true;
-    return needs;
-  }
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    progress_.forget(index), codes_.forget(index);
-    QuerySelector::forget(index);
-  }
 
   void update(LayerStep& step) override {
     IndexKeys keys{step.kv, progress_.advance(step), codes(step)};
@@ -64,7 +49,7 @@ class LightningIndexer final : public QuerySelector<UnitTraffic>, public TakesSh
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] * index_key_bytes(model.head_dim);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] * IndexCode{model.head_dim}.bytes();
     return bytes;
   }
 
@@ -76,12 +61,11 @@ class LightningIndexer final : public QuerySelector<UnitTraffic>, public TakesSh
             "selector 'lightning_indexer' chooses the same tokens for all heads of a layer, but heads hold different numbers of tokens");
   }
   std::uint8_t* const* codes(const LayerStep& step) {
-    return codes_.rows(step, [&](std::int32_t r) { return step.kv.len[r] * index_key_bytes(step.kv.head_dim); });
+    return codes_.rows(step, [&](std::int32_t r) { return step.kv.len[r] * IndexCode{step.kv.head_dim}.bytes(); });
   }
 
-  Budget budget_;
-  RowProgress progress_;
-  RowMemory<std::uint8_t> codes_;
+  RowProgress progress_{*this};
+  RowMemory<std::uint8_t> codes_{*this};
   std::vector<const std::int32_t*> lists_;
 };
 

@@ -9,9 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// A random sample of the prompt's keys in CPU memory, each with a probability that grows with its cosine to the query; attention weighs a
-// sampled token by the inverse of its probability, so that its sums are nearly unbiased. First tokens, the prompt's last ones and all
-// decoded tokens are attended to exactly. MagicPIG, Chen et al. 2024, arXiv:2410.16179, section 4. Each query head samples on its own.
+// MagicPIG, Chen et al. 2024, arXiv:2410.16179, section 4, per query head. First tokens, the prompt's last and decoded ones are exact.
 class LshSampling final : public QuerySelector<TierTraffic> {
  public:
   explicit LshSampling(Params& p)
@@ -34,9 +32,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   }
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return is_dense(layer) ? 0 : 1; }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
-  void forget(std::int32_t index) override {
-    centers_.forget(index), tables_.forget(index), rows_.forget(index), progress_.forget(index), QuerySelector::forget(index);
-  }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return is_dense(layer) ? Lower::kNothing : Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
@@ -44,7 +40,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
         step, [&](std::int32_t r) { return rows_.at(step, r).begin; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
-  // Tables are built once, when the prompt is complete, and again if tokens were evicted.
+  // When the prompt is complete, and again after evictions.
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
@@ -104,7 +100,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     segments.front().token_log_weight = weights_, segments.front().weighs_tokens = weighs_;
   }
 
-  // K, V and tables of the prompt's keys in CPU memory. The projections are the same for all layers and requests, and not counted.
+  // K, V and tables of prompt keys in CPU memory. Shared projections are not counted.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (is_dense(layer)) return held;
@@ -120,7 +116,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   }
 
  private:
-  // The row's tokens [begin, end) are in tables.
+  // Tokens [begin, end) are in tables.
   struct Row {
     std::int32_t begin = 0, end = 0;
     [[nodiscard]] std::int32_t keys() const { return end - begin; }
@@ -160,7 +156,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     return sample;
   }
 
-  // Standard normal numbers, drawn once; null where nothing is computed.
+  // Standard normal, drawn once; null if nothing is computed.
   const float* projections(const LayerStep& step) {
     if (!step.ops.computes()) return nullptr;
     const auto size = static_cast<std::size_t>(shape_.projections() * step.kv.head_dim);
@@ -173,10 +169,10 @@ class LshSampling final : public QuerySelector<TierTraffic> {
   LshShape shape_;
   std::int32_t dense_every_;
   std::vector<float> projections_;
-  RowMemory<float> centers_;
-  RowMemory<std::int32_t> tables_;
-  PerRow<Row> rows_;
-  RowProgress progress_;
+  RowMemory<float> centers_{*this};
+  RowMemory<std::int32_t> tables_{*this};
+  PerRow<Row> rows_{*this};
+  RowProgress progress_{*this};
   // Valid within a step.
   const float* weights_ = nullptr;
   bool weighs_ = false;

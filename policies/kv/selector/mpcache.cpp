@@ -2,17 +2,16 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
-#include "kernels/select/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/key_summaries.h"
 #include "policies/kv/selector/selection.h"
 
 namespace kvlab {
 
 namespace {
 
-// Clusters of neighbouring tokens in two sizes: large ones are sifted by a blend of their key bounds, then the small ones inside
-// the survivors; neighbouring layers share a choice. MPCache, Zeng et al. 2025, arXiv:2501.06807
-class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
+// MPCache, Zeng et al. 2025, arXiv:2501.06807. Neighboring layers share a choice.
+class MpCache final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit MpCache(Params& p)
       : large_(p.optional<std::int32_t>("large_tokens", 32, 2, 1 << 16, "tokens of a large cluster")),
@@ -25,32 +24,26 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
     if (large_ % small_ != 0) p.fail_at("small_tokens", "'large_tokens' must be a multiple of 'small_tokens'");
   }
 
-  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
+    return shared_layers_ > 1 ? layer : layer < dense_layers_ ? 0 : 1;
   }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    large_progress_.forget(index);
-    small_progress_.forget(index);
-    large_bounds_.forget(index);
-    small_bounds_.forget(index);
-    choices_.forget(index);
-    chosen_.forget(index);
-    QuerySelector::forget(index);
+  // Without a budget, choices change only when a small cluster begins or ends.
+  [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override {
+    const std::int32_t in_cluster = (len - 1) % small_;
+    if (is_given(budget_) || in_cluster == 0 || in_cluster == small_ - 1) return Lengths::only(len);
+    return {len - in_cluster + 1, len - in_cluster + small_ - 1};
   }
 
   void update(LayerStep& step) override {
     if (step.layer < dense_layers_ || leader(step.layer) != step.layer) return;
-    step.ops(PageBounds{step.kv, large_, large_progress_.advance(step), bounds(step, large_bounds_, large_)});
-    step.ops(PageBounds{step.kv, small_, small_progress_.advance(step), bounds(step, small_bounds_, small_)});
+    large_bounds_.update(step);
+    small_bounds_.update(step);
   }
 
   Selection select(LayerStep& step) override {
     if (step.layer < dense_layers_) return {};
     const std::int32_t n = step.kv.num_rows;
-    LayerStep first_layer{step.ops, step.model, leader(step.layer), step.seqs, step.kv, step.in, step.seed, step.memory};
+    LayerStep first_layer{step.ops, step.model, leader(step.layer), step.seqs, step.kv, step.in, step.seed, step.tensors};
     if (step.layer == first_layer.layer) choose(step);
     ExpandUnits tokens;
     tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choice(first_layer, r).tail; });
@@ -66,15 +59,13 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    std::int64_t clusters = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) clusters += ceil_div(kv.len[r], large_) + ceil_div(kv.len[r], small_);
     TierBytes bytes = held;  // one layer in `shared_layers` keeps bounds
-    bytes.gpu += clusters * 2 * model.head_dim * model.kv_bytes / shared_layers_;
+    bytes.gpu += (large_bounds_.bytes(model, kv) + small_bounds_.bytes(model, kv)) / shared_layers_;
     return bytes;
   }
 
  private:
-  // Small clusters between the first large cluster and the tail; tail 0: everything.
+  // Small clusters between the first large cluster and the tail; tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
@@ -82,17 +73,13 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
 
   [[nodiscard]] std::int32_t leader(std::int32_t layer) const { return layer - (layer - dense_layers_) % shared_layers_; }
 
-  // A row that another layer chose for may differ in length from it, after an eviction: it is attended to as a whole.
+  // After an eviction, a row unlike the choosing layer's is read whole.
   Choice choice(const LayerStep& step, std::int32_t row) {
     const Choice& c = choices_.at(step, row);
     return c.mark.len == step.kv.len[row] && c.mark.end == seq_of(step, row).end() ? c : Choice{};
   }
 
-  float* const* bounds(const LayerStep& step, RowMemory<float>& memory, std::int32_t tokens) {
-    return memory.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + tokens - 1LL) / tokens * 2 * step.kv.head_dim; });
-  }
-
-  // Small clusters to keep between the first and the last large one.
+  // Small clusters kept between the first and the last large one.
   [[nodiscard]] std::int32_t kept(std::int32_t len, std::int32_t tail, std::int32_t budget) const {
     const std::int32_t clusters = (tail - large_) / small_;
     if (budget > 0) return len <= budget ? clusters : std::clamp((budget - large_ - (len - tail)) / small_, 0, clusters);
@@ -113,7 +100,7 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
     const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail / large_; });
     if (all_whole(n, end)) return;
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
-    float* scores = judge(step, bounds(step, large_bounds_, large_), first, nullptr);
+    float* scores = judge(step, large_bounds_.rows(step), first, nullptr);
     mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores);
     const std::int32_t* survivors = per_row(step.ops, n, [&](std::int32_t r) {
       const std::int32_t wanted = ceil_div(choices_.at(step, r).count, ratio);
@@ -122,7 +109,7 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
     choose_small(step, best_units(step.ops, n, 1, first, scores, survivors));
   }
 
-  // Among the small clusters of the surviving large ones.
+  // Only small clusters of chosen large ones.
   void choose_small(LayerStep& step, const UnitLists& large) {
     const std::int32_t n = step.kv.num_rows;
     ExpandUnits candidates;
@@ -131,7 +118,7 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
     candidates.unit_tokens = large_ / small_;
     candidates.tail = candidates.len = per_row(step.ops, n, [](std::int32_t) { return 0; });
     const Selection small = expand(step.ops, candidates);
-    const float* scores = judge(step, bounds(step, small_bounds_, small_), small.index_first, &small);
+    const float* scores = judge(step, small_bounds_.rows(step), small.index_first, &small);
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
     const UnitLists picks = best_units(step.ops, n, 1, small.index_first, scores, keep);
     ComposeUnits compose;
@@ -165,11 +152,9 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
   std::int32_t large_, small_;
   double large_share_, share_, max_share_;
   std::int32_t dense_layers_, shared_layers_;
-  Budget budget_;
-  RowProgress large_progress_, small_progress_;
-  RowMemory<float> large_bounds_, small_bounds_;
-  PerRow<Choice> choices_;
-  RowMemory<std::int32_t> chosen_;
+  KeySummaries large_bounds_{*this, KeySummaries::Kind::kBounds, large_}, small_bounds_{*this, KeySummaries::Kind::kBounds, small_};
+  PerRow<Choice> choices_{*this};
+  RowMemory<std::int32_t> chosen_{*this};
 };
 
 KVLAB_REGISTER(Selector, MpCache, "mpcache", "clusters of neighbouring tokens sifted in two sizes by a blend of their key bounds",

@@ -1,17 +1,16 @@
 #include <algorithm>
 
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/product_codes/product_codes.h"
+#include "policies/kv/selector/product_codes_op.h"
+#include "policies/kv/selector/selector.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
 
 namespace {
 
-// First and newest tokens on the GPU, K and V of the others in CPU memory; on the GPU each of these is a few numbers of centers, with
-// which a step looks up approximate attention; the tokens of largest attention are fetched. PQCache, Zhang et al. 2024, arXiv:2407.12820.
-// The GPU keeps the tokens that the last step read; the paper has a cache of blocks.
-class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
+// PQCache, Zhang et al. 2024, arXiv:2407.12820. The GPU keeps first, newest and the last step's tokens; the paper has a cache of blocks.
+class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit PqCache(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens, on the GPU")),
@@ -21,26 +20,21 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
                                         "of a part; a sequence with fewer tokens beside the first ones is read whole")},
         rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs = QuerySelector::needs();
-    needs.cpu_only = true;
-    return needs;
-  }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override {
     if (model.head_dim % shape_.parts == 0) return "";
     return "selector 'pq_cache' cuts the " + std::to_string(model.head_dim) + " channels of a head into " + std::to_string(shape_.parts) +
            " equal parts: give 'parts' that divide them";
   }
-  // There are fewer first tokens if they would fill more than a quarter of it.
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
+  // Steady state: each step codes and scores one more token.
+  void whole_key(const SeqStep& seq, StepKey& key) const override {
+    const Sizes size = sizes(budget_.of(seq.prompt_tokens), seq.prompt_tokens);
+    const std::int32_t others = seq.end() - size.sinks - size.recent;
+    const bool is_steady = others > size.top + 1 && seq.end() - 2 - size.sinks >= shape_.centers;
+    key.add(seq.prompt_tokens, StepKey::kForEver);
+    key.add(is_steady ? -1 : seq.end(), is_steady ? StepKey::kForEver : 1);
   }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    centers_.forget(index), code_.forget(index), rows_.forget(index), progress_.forget(index), QuerySelector::forget(index);
-  }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
@@ -99,7 +93,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // Tokens that a step reads, the numbers of the others, and the centers.
+  // Tokens that a step reads, codes of the others, and centers.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -116,12 +110,11 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
 
  private:
   struct Row {
-    std::int32_t centers = 0, coded = 0;  // of a part; tokens before this one have their numbers, first ones excepted
+    std::int32_t centers = 0, coded = 0;  // per part; end of the coded tokens, first ones are not coded
   };
   struct Sizes {
     std::int32_t sinks, recent, top;
   };
-  // For a prompt of this number of tokens.
   [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t prompt) const {
     if (!is_given(budget_)) {
       const std::int32_t half = std::max(1, static_cast<std::int32_t>(read_frac_ * (prompt - sinks_) * 0.5));
@@ -133,7 +126,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
   [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
     return sizes(tokens_of(budget_, step, r), seq_of(step, r).prompt_tokens);
   }
-  // Tokens without numbers stay, and all tokens of a row that is read whole.
+  // Tokens without a code stay; 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
     const std::int32_t coded = rows_.at(step, r).coded;
     return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
@@ -148,7 +141,7 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return code_.rows(step, [&](std::int32_t r) { return std::int64_t{step.kv.len[r]} * shape_.parts; });
   }
 
-  // Once: when the prompt is complete, or later, as soon as there is a token for each center in addition to the first ones.
+  // Once: when the prompt is complete or, later, when there is a token per center besides the first ones.
   void train(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* end = step.ops.host_ints(n);
@@ -177,11 +170,10 @@ class PqCache final : public QuerySelector<TierTraffic>, public TakesShare {
   double read_frac_;
   ProductShape shape_;
   std::int32_t rounds_;
-  Budget budget_;
-  RowMemory<float> centers_;
-  RowMemory<std::int32_t> code_;
-  PerRow<Row> rows_;
-  RowProgress progress_;
+  RowMemory<float> centers_{*this};
+  RowMemory<std::int32_t> code_{*this};
+  PerRow<Row> rows_{*this};
+  RowProgress progress_{*this};
 };
 
 KVLAB_REGISTER(Selector, PqCache, "pq_cache", "tokens by attention looked up in product codes of their keys; K and V in CPU memory",

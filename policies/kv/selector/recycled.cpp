@@ -7,29 +7,21 @@ namespace kvlab {
 
 namespace {
 
-// Full attention now and then; the steps in between recycle the tokens that were largest there, the least of which make room for
-// generated ones. Recycled Attention, Xu et al. 2024, arXiv:2411.05787
-class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
+// Recycled Attention, Xu et al. 2024, arXiv:2411.05787. Generated tokens replace the least recycled ones.
+class Recycled final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Recycled(Params& p)
-      : budget_{p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of a recycled step per KV head, new ones included")},
+      : Budgeted({p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of a recycled step per KV head, new ones included")}),
         every_steps_(
             p.optional<std::int32_t>("every_steps", 10, 1, 1 << 20, "steps from one full step, or one look at the query, to the next")),
         dynamic_(p.choice("schedule", {{"dynamic", true}, {"fixed", false}}, true,
                           "full steps where the query has turned, or always when they are due")),
         min_cosine_(p.optional<double>("min_cosine", 0.8, -1, 1, "dynamic: a full step below this cosine to the last full step's query")) {}
 
-  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(std::max(0, seq.end() - seq.prompt_tokens - 1) % every_steps_); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    choices_.forget(index);
-    ranked_.forget(index);
-    references_.forget(index);
-    QuerySelector::forget(index);
+  // Steps between full ones differ in length only.
+  void step_key(const SeqStep& seq, StepKey& key) const override {
+    const std::int32_t since = std::max(0, seq.end() - seq.prompt_tokens - 1) % every_steps_;
+    key.add(since > 0 ? 1 : 0, since > 0 ? every_steps_ - since : 1);
   }
 
   Selection select(LayerStep& step) override {
@@ -58,7 +50,7 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // the ranked lists and the reference queries
+    TierBytes bytes = held;  // ranked lists and reference queries
     for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * std::min(kv.len[r], budget_.of(kv.len[r]));
     bytes.gpu += dynamic_ ? 4LL * kv.num_sequences() * model.q_heads * model.head_dim : 0;
     return bytes;
@@ -70,17 +62,16 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
     std::int32_t count = 0;
   };
 
-  // Why a sequence's step may or must be full.
   std::int32_t rule(const LayerStep& step, std::int32_t s) {
     const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
     for (std::int32_t r = s * step.kv.kv_heads; r < (s + 1) * step.kv.kv_heads; ++r)
       if (!choices_.at(step, r).mark.grew_to(seq, step.kv.len[r])) return QueryDrift::kAlways;
-    // Turns are counted from the prompt's end, so that a step's work follows from lengths alone.
+    // Counted from the prompt's end, so that work depends on lengths only.
     if (std::max(0, seq.end() - seq.prompt_tokens - 1) % every_steps_ > 0) return QueryDrift::kNever;
     return dynamic_ ? QueryDrift::kIfTurned : QueryDrift::kAlways;
   }
 
-  // 1 for the sequences that recycle in this step.
+  // 1 for sequences that recycle in this step.
   const std::int32_t* schedule(LayerStep& step) {
     const std::int32_t sequences = step.kv.num_sequences();
     QueryDrift drift;
@@ -100,7 +91,7 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
     });
   }
 
-  // A full step: the row's best tokens by its attention, in order of rank.
+  // The row's best tokens in a full step, by rank.
   void rank_all(LayerStep& step, const std::int32_t* recycles) {
     const std::int32_t n = step.kv.num_rows;
     const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, recycles);
@@ -118,13 +109,12 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
       if (recycles[step.kv.sequence(r)] == 0) choices_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, keep[r]};
   }
 
-  Budget budget_;
   std::int32_t every_steps_;
   bool dynamic_;
   double min_cosine_;
-  PerRow<Choice> choices_;
-  RowMemory<std::int32_t> ranked_;
-  RowMemory<float> references_;
+  PerRow<Choice> choices_{*this};
+  RowMemory<std::int32_t> ranked_{*this};
+  RowMemory<float> references_{*this};
 };
 
 KVLAB_REGISTER(Selector, Recycled, "recycled", "full attention now and then, its largest tokens in between",

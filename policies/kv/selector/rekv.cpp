@@ -1,20 +1,20 @@
 #include <algorithm>
 
-#include "kernels/score/reduce_heads/reduce_heads.h"
+#include "kernels/score/reduce_heads_op.h"
 #include "kernels/select/mean_query/mean_query.h"
 #include "kernels/select/page_means/page_means.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/selector.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
 
 namespace {
 
-// Frames (here: stretches of the prompt) retrieved once for a question, the same ones for all heads of a layer: by the product of
-// their mean keys with the mean of the question's queries. They serve the whole answer, with the first frame, the question and the
-// answer itself. ReKV, Di et al. 2025, arXiv:2503.00540, section 3.
-class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
+// ReKV, Di et al. 2025, arXiv:2503.00540, section 3. Frames: fixed-length parts of the prompt. The first frame, the question and the answer
+// are always read.
+class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit ReKv(Params& p)
       : frame_(p.optional<std::int32_t>("frame_tokens", 196, 1, 1 << 16, "tokens of a frame")),
@@ -29,15 +29,11 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
     return needs;
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override { choices_.forget(index), frames_.forget(index), QuerySelector::forget(index); }
+  void whole_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
-  // The newest tokens stay as long as they are that, by whole frames.
+  // Newest tokens, in whole frames.
   Selection stays(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return held_frames(step, r) * frame_; });
@@ -54,7 +50,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
       const SeqStep& seq = step.seqs[s];
       const Queries none{nullptr, 0, 0};
-      // In decode only where no prompt was seen, or the row lost tokens: then the step's query asks.
+      // In decode, the step's query asks only if no prompt was seen or the row lost tokens.
       asked.push_back(seq.completes_prompt()                                       ? question_of(window[s], step.seqs[s], step.model)
                       : seq.decoding() && lost(step, static_cast<std::int32_t>(s)) ? step.in.step[s]
                                                                                    : none);
@@ -81,7 +77,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
     return expand(step.ops, tokens);
   }
 
-  // Frames' mean keys, and K and V of tokens that are read or recent.
+  // Mean keys of frames, and K and V of tokens read or recent.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, frames = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -95,7 +91,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
  private:
-  // The tokens that a row retrieved; tail 0: everything.
+  // Retrieved frames; tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
@@ -103,7 +99,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
 
   [[nodiscard]] std::int32_t top(std::int32_t budget) const { return is_given(budget_) ? std::max(1, budget / frame_ - first_) : top_; }
   [[nodiscard]] std::int32_t local(std::int32_t budget) const { return is_given(budget_) ? std::min(local_, budget) : local_; }
-  // The frame from which on everything stays: all of a row that is read whole.
+  // The first frame from which everything stays; 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_frames(const LayerStep& step, std::int32_t r) {
     return std::min(choices_.at(step, r).tail, std::max(0, step.kv.len[r] - local(tokens_of(budget_, step, r)))) / frame_;
   }
@@ -175,10 +171,9 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
   std::int32_t frame_, first_, top_, question_, local_;
-  Budget budget_;
-  PerRow<Choice> choices_;
-  RowMemory<std::int32_t> frames_;
-  RowMemory<float> means_;
+  PerRow<Choice> choices_{*this};
+  RowMemory<std::int32_t> frames_{*this};
+  RowMemory<float> means_{*this};
 };
 
 KVLAB_REGISTER(Selector, ReKv, "rekv", "stretches of the prompt retrieved once per question, the same for all heads of a layer",

@@ -7,10 +7,9 @@ namespace kvlab {
 
 namespace {
 
-// First and newest tokens on the GPU; the others in CPU memory, where a search structure finds the keys nearest to each query head's query.
-// RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. The paper's graph follows the prompt's queries; here an exact search,
-// priced as one that reads a share of the keys, or a graph that knows only keys (HNSW) replaces it.
-class RetrievalAttention final : public QuerySelector<TierTraffic>, public TakesShare {
+// RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. An exact search, priced as reading a share of the keys, or HNSW
+// replaces the paper's graph.
+class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit RetrievalAttention(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens, on the GPU")),
@@ -28,25 +27,16 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
     needs.cpu_only = graph_;
     return needs;
   }
-  // First and newest tokens give way where they would fill more than three quarters of it.
-  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    progress_.forget(index), index_.forget(index), indexed_.forget(index), QuerySelector::forget(index);
-  }
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
-  // The exact search replaces an index in CPU memory, and reads the keys of the rows itself.
+  // The exact search reads the rows' keys.
   [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
         step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
-  // Tokens enter the graph as they leave the window of the newest.
+  // Tokens enter the graph when no longer among the newest.
   void update(LayerStep& step) override {
     traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     if (!graph_) return;
@@ -109,7 +99,7 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
     const bool decodes = seq_of(step, r).decoding();
     return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - sizes(step, r).recent));
   }
-  // The newest tokens stay, and all of a row that is read whole.
+  // 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const Sizes size = sizes(step, r);
     const std::int32_t tail = std::max(0, step.kv.len[r] - size.recent);
@@ -117,7 +107,7 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
   }
   std::unique_ptr<AnnIndex>* const* indices(const LayerStep& step) {
     pointers_.assign(static_cast<std::size_t>(step.kv.num_rows), nullptr);
-    for (std::int32_t pass = 0; pass < 2 && step.ops.computes(); ++pass)  // the first makes room, which moves what is there
+    for (std::int32_t pass = 0; pass < 2 && step.ops.computes(); ++pass)  // the first pass may resize, which moves entries
       for (std::int32_t r = 0; r < step.kv.num_rows; ++r) pointers_[static_cast<std::size_t>(r)] = &index_.at(step, r);
     return pointers_.data();
   }
@@ -161,14 +151,13 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
   }
 
   std::int32_t sinks_, recent_, top_;
-  Budget budget_;
   double visit_frac_;
   bool graph_;
   AnnIndex::Sizes sizes_;
   std::int32_t candidates_;
-  RowProgress progress_;
-  PerRow<std::int32_t> indexed_;  // tokens before this one are in the graph
-  PerRow<std::unique_ptr<AnnIndex>> index_;
+  RowProgress progress_{*this};
+  PerRow<std::int32_t> indexed_{*this};  // tokens before this one are in the graph
+  PerRow<std::unique_ptr<AnnIndex>> index_{*this};
   std::vector<std::unique_ptr<AnnIndex>*> pointers_;
 };
 

@@ -7,30 +7,18 @@ namespace kvlab {
 
 namespace {
 
-// Chunks of the prompt retrieved once, by the first decode step's query and mean keys; afterwards they and what was generated
-// since serve every step. The retrieval cache of TriForce, Sun et al. 2024, arXiv:2404.11912
-class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesShare {
+// TriForce's retrieval cache, Sun et al. 2024, arXiv:2404.11912. Generated tokens are always read.
+class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
-  explicit RetrievalChunks(Params& p)
-      : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 1 << 16, "tokens of a chunk")),
-        budget_{p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")} {}
-
-  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
-  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    choices_.forget(index);
-    summarized_.forget(index);
-    chunks_.forget(index);
-    means_.forget(index);
-    QuerySelector::forget(index);
+  explicit RetrievalChunks(Params& p) : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 1 << 16, "tokens of a chunk")) {
+    budget_ = {p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")};
   }
 
-  // Chunks of a complete prompt get their means before its keys are encoded.
+  // After the first decode step, each step reads one token more.
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
+
+  // Before the prompt's keys are encoded.
   void update(LayerStep& step) override {
     const std::int32_t* end = per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) {
       const std::int32_t chunks = step.kv.len[r] / chunk_;
@@ -56,20 +44,20 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // the lists alone: chunks are read where they are
+    TierBytes bytes = held;  // lists only: chunks are not copied
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
       bytes.gpu += kv.len[r] > budget_.of(kv.len[r]) ? 4LL * (budget_.of(kv.len[r]) / chunk_) : 0;
     return bytes;
   }
 
  private:
-  // The chunks that a row retrieved; tail 0: everything.
+  // Retrieved chunks; tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
   };
 
-  // Number of chunks that are kept, at least one; true if some chunks are left out.
+  // At least 1.
   [[nodiscard]] std::int32_t kept_chunks(std::int32_t budget) const { return std::max(1, budget / chunk_); }
   [[nodiscard]] bool chooses_of(std::int32_t chunks, std::int32_t budget) const {
     return chunks * chunk_ > budget && chunks > kept_chunks(budget);
@@ -79,7 +67,7 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
     return means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
   }
 
-  // Means of a row's first end[r] chunks, where it does not have them.
+  // Means of the first end[r] chunks, if missing.
   void summarize(LayerStep& step, const std::int32_t* end) {
     const std::int32_t n = step.kv.num_rows;
     PageMeans means;
@@ -117,7 +105,7 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
     retrieve(step, keep, end);
   }
 
-  // The first chunk is always in; the best `keep` of the others up to `end` join it.
+  // Keeps the first chunk and the best `keep` of the others before `end`.
   void retrieve(LayerStep& step, const std::int32_t* keep, const std::int32_t* end) {
     const std::int32_t n = step.kv.num_rows;
     summarize(step, end);
@@ -141,11 +129,10 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
   }
 
   std::int32_t chunk_;
-  Budget budget_;
-  PerRow<Choice> choices_;
-  PerRow<RowMark> summarized_;
-  RowMemory<std::int32_t> chunks_;
-  RowMemory<float> means_;
+  PerRow<Choice> choices_{*this};
+  PerRow<RowMark> summarized_{*this};
+  RowMemory<std::int32_t> chunks_{*this};
+  RowMemory<float> means_{*this};
 };
 
 KVLAB_REGISTER(Selector, RetrievalChunks, "retrieval_chunks", "chunks of the prompt retrieved once by the first decode query",

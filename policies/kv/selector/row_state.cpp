@@ -7,7 +7,7 @@ const std::int32_t* RowProgress::advance(const LayerStep& step) {
   for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
     const SeqStep& seq = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))];
     RowMark& mark = marks_.at(step, r);
-    // Called once or more in each step, so the mark is this step's or the last one's; anything else is another sequence's.
+    // Runs at least once a step: any other end means that another sequence took the place.
     const bool follows = seq.seen_tokens > 0 && (mark.end == seq.seen_tokens || mark.end == seq.end());
     from[r] = follows && mark.grew_to(seq, step.kv.len[r]) ? mark.len : 0;
     mark = {step.kv.len[r], seq.end()};

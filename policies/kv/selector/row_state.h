@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/tensor_memory.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {
 
-// State of a part for each layer and row (or sequence: head 0) of the batch, by the sequence's place in the batch.
+// State per layer and row (or sequence: head 0), by place in the batch.
 template <class T>
-class PerRow {
+class PerRow final : public PartState {
  public:
+  using PartState::PartState;
   T& at(const LayerStep& step, std::int32_t row) {
     const std::int32_t sequence = step.kv.sequence(row);
     return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, row % step.kv.kv_heads);
@@ -19,12 +21,12 @@ class PerRow {
   T& of_sequence(const LayerStep& step, std::int32_t sequence) {
     return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, 0);
   }
-  // The state for a KV head of the sequence at `index`; null: none.
+  // null: none
   [[nodiscard]] const T* find(std::int32_t layer, std::int32_t index, std::int32_t head) const {
     const auto l = static_cast<std::size_t>(layer), i = static_cast<std::size_t>(index), h = static_cast<std::size_t>(head);
     return l < layers_.size() && i < layers_[l].size() && h < layers_[l][i].size() ? &layers_[l][i][h] : nullptr;
   }
-  void forget(std::int32_t index) {
+  void forget(std::int32_t index) override {
     for (auto& layer : layers_)
       if (static_cast<std::size_t>(index) < layer.size()) layer[static_cast<std::size_t>(index)].clear();
   }
@@ -40,17 +42,17 @@ class PerRow {
   std::vector<std::vector<std::vector<T>>> layers_;  // [layer][index][head]
 };
 
-// Memory of its own for each row: page bounds, lists of an earlier step. Nothing is allocated where nothing is computed.
+// A buffer per row. Allocates only in steps that compute.
 template <class T>
 class RowMemory {
  public:
-  // Pointers to at least size(row) elements for each row, earlier contents kept; valid until the next call for this layer.
+  explicit RowMemory(KvPart& part) : memory_(part) {}
+  // At least size(row) elements, earlier contents kept; valid until the next call.
   template <class Size>
   T* const* rows(const LayerStep& step, Size&& size) {
     return pointers(
         step, step.kv.num_rows, [&](std::int32_t r) -> TensorArray<T>& { return memory_.at(step, r); }, size);
   }
-  // The same for each sequence.
   template <class Size>
   T* const* sequences(const LayerStep& step, Size&& size) {
     return pointers(
@@ -65,7 +67,7 @@ class RowMemory {
     if (!step.ops.computes()) return pointers_.data();
     for (std::int32_t i = 0; i < n; ++i) {
       auto& own = memory(i);
-      own.settle_in(step.memory);
+      own.settle_in(step.memory());
       if (own.size() < static_cast<std::int64_t>(size(i))) own.resize(static_cast<std::int64_t>(size(i)), T{});
       pointers_[static_cast<std::size_t>(i)] = own.data();
     }
@@ -75,7 +77,7 @@ class RowMemory {
   std::vector<T*> pointers_;
 };
 
-// A row as it was at some step. Rows only grow by appended tokens, unless something was evicted or another sequence took the place.
+// Rows grow by appended tokens, unless some were evicted or another sequence took the place.
 struct RowMark {
   std::int32_t len = -1, end = -1;  // tokens held; one past the sequence's last position
   [[nodiscard]] bool grew_to(const SeqStep& seq, std::int32_t len_now) const {
@@ -83,12 +85,11 @@ struct RowMark {
   }
 };
 
-// How far each row's summaries reach.
 class RowProgress {
  public:
-  // The first token of each row that its summaries do not cover, 0 after an eviction; they then count as covered.
+  explicit RowProgress(KvPart& part) : marks_(part) {}
+  // The first token of each row not covered by summaries, 0 after an eviction. Marks all as covered.
   const std::int32_t* advance(const LayerStep& step);
-  void forget(std::int32_t index) { marks_.forget(index); }
 
  private:
   PerRow<RowMark> marks_;

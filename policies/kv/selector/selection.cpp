@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/fill_scores_op.h"
 #include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
@@ -110,10 +110,5 @@ void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
 }
 
 Traffic UnitTraffic::take() { return std::exchange(traffic_, {}); }
-
-void UnitTraffic::forget(std::int32_t index) {
-  last_.forget(index);
-  last_count_.forget(index);
-}
 
 }  // namespace kvlab

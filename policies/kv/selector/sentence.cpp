@@ -13,13 +13,12 @@ namespace kvlab {
 
 namespace {
 
-// Ranks sentences by the product of their mean key with the mean query since the current sentence began. Prompt tokens count and can be
-// read only if the prompt's last queries attended to them; all generated tokens can. SentenceKV, Zhu et al. 2025, arXiv:2504.00970, section
-// 3.
-class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
+// SentenceKV, Zhu et al. 2025, arXiv:2504.00970, section 3. Candidates: generated tokens and prompt tokens that its last queries attended
+// to.
+class Sentence final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit Sentence(Params& p)
-      : budget_{p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")},
+      : Budgeted({p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")}),
         sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens attended to")),
         recent_(p.optional<std::int32_t>("recent_tokens", 32, 1, 1 << 20, "newest tokens attended to")),
         factor_(p.optional<std::int32_t>("candidate_factor", 5, 1, 1000, "candidates of the prompt, times the budget")),
@@ -36,22 +35,10 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     needs.token_ids = !closing_.empty();
     return needs;
   }
-  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    is_set_ = true;
-    return true;
-  }
-  void set_share(const Budget& share) override {
-    budget_ = share;
-    is_set_ = true;
-  }
-  void forget(std::int32_t index) override {
-    sentence_of_.forget(index), split_.forget(index), rows_.forget(index), candidates_.forget(index), means_.forget(index);
-    token_.forget(index), sentence_.forget(index), sums_.forget(index), knows_sum_.forget(index), QuerySelector::forget(index);
-  }
+  // A prompt matters only by its share of a budget, which the policy adds.
+  void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
-  // Mean keys are made from the rows' keys in every step.
+  // Mean keys are recomputed from keys in every step.
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
@@ -66,7 +53,7 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
       const auto at = static_cast<std::size_t>(s);
       const SeqStep& seq = step.seqs[at];
       const std::int32_t row = s * step.kv.kv_heads;
-      // In decode only where no prompt was seen, or the row lost tokens: then the step's query judges.
+      // In decode, the step's query judges only if no prompt was seen or the row lost tokens.
       const bool lost = seq.decoding() && !rows_.at(step, row).mark.grew_to(seq, step.kv.len[row]);
       judges.push_back(seq.completes_prompt() ? window[at] : lost ? step.in.step[at] : Queries{});
     }
@@ -102,7 +89,7 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection;
   }
 
-  // On the GPU: the tokens that a step reads, and a mean key per sentence of average length. All other tokens are in CPU memory.
+  // Tokens that a step reads, and a mean key per sentence of average length.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, sentences = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -115,7 +102,7 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
  private:
-  // Candidates of a row: `listed` of its first `dense` tokens, and all from there on. `counted` have gone into means.
+  // Candidates: `listed` of the first `dense` tokens, and all later ones. `counted` tokens are in means.
   struct Row {
     RowMark mark;
     std::int32_t dense = 0, listed = 0, counted = 0;
@@ -130,7 +117,6 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     return {budget, std::min(sinks_, budget / 4), std::clamp(budget / 2, 1, recent_)};
   }
 
-  // The newest tokens stay, and all of a row that is read whole.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
     return tokens_of(budget_, step, r) >= step.kv.len[r] ? 0 : rows_.at(step, r).dense;
   }
@@ -168,7 +154,7 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     step.ops(sentences);
   }
 
-  // The tokens that the judges attend to most, smoothed as SnapKV does.
+  // The tokens that the judges attend to most, smoothed as in SnapKV.
   void choose_candidates(LayerStep& step, const std::vector<Queries>& judges) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t *keep = step.ops.host_ints(n), *pooled = step.ops.host_ints(n);
@@ -248,15 +234,13 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     return best.index;
   }
 
-  Budget budget_;
-  bool is_set_ = false;  // by the experiment
   std::int32_t sinks_, recent_, factor_, window_, pool_, span_;
   std::vector<std::int32_t> closing_;
-  RowMemory<std::int32_t> sentence_of_, candidates_, token_, sentence_;  // sentence_of_ per sequence
-  RowMemory<float> means_, sums_;                                        // sums_ per sequence
-  PerRow<std::int32_t> split_;                                           // positions that have a sentence, per sequence
-  PerRow<char> knows_sum_;
-  PerRow<Row> rows_;
+  RowMemory<std::int32_t> sentence_of_{*this}, candidates_{*this}, token_{*this}, sentence_{*this};  // sentence_of_ per sequence
+  RowMemory<float> means_{*this}, sums_{*this};                                                      // sums_ per sequence
+  PerRow<std::int32_t> split_{*this};  // positions that have a sentence, per sequence
+  PerRow<char> knows_sum_{*this};
+  PerRow<Row> rows_{*this};
   std::vector<Queries> means_of_queries_;
 };
 

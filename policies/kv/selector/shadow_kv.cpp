@@ -9,45 +9,35 @@ namespace kvlab {
 
 namespace {
 
-// Chunks of the prompt by the attention to their mean key; chunks that their mean represents badly, the prompt's last chunks and decoded
-// tokens are always read. ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Values are in CPU memory; keys too, unless a
-// format keeps them on the GPU in low rank: tokens that are always read then have their exact keys there as well. As in the authors' code
-// the budget counts only chosen chunks, and the number of outliers grows with it.
-class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
+// ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Keys are in CPU memory too, unless the format has low-rank keys on the
+// GPU (with exact keys of tokens that are always read). As in the authors' code, the budget counts only chosen chunks and scales the
+// outliers.
+class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit ShadowKv(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 4096, "tokens of a chunk")),
         own_budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24,
                                              "tokens of chunks chosen by their means; what is always read comes on top")),
-        budget_{own_budget_},
         outliers_(
             p.optional<std::int32_t>("outlier_chunks", 48, 0, 1 << 20,
                                      "chunks always read, those of lowest fit to their mean; another budget changes them in proportion")),
         local_(p.optional<std::int32_t>("local_chunks", 4, 0, 1 << 20, "last chunks of the prompt, always read")),
         keys_fetched_(p.choice("keys", {{"low_rank", false}, {"fetched", true}}, false,
-                               "whether keys stay on the GPU in a low-rank format or are brought too")) {}
+                               "whether keys stay on the GPU in a low-rank format or are brought too")) {
+    budget_ = {own_budget_};
+  }
 
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens / chunk_, StepKey::kForEver); }
-  // Chunks are those of the prompt.
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    progress_.forget(index), chunks_.forget(index), means_.forget(index);
-    outlier_.forget(index), other_.forget(index), QuerySelector::forget(index);
-  }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return keys_fetched_ ? Lower::kKeysAndValues : Lower::kValues; }
-  // Tokens that are always read, or all tokens if no chunk is left out.
+  // Tokens that are always read; all if every chunk is.
   Selection stays(LayerStep& step) override { return of_prompts(step, true); }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
-    // Built once the prompt is complete, and anew where a row lost tokens.
+    // When the prompt is complete, and again after a row lost tokens.
     const std::int32_t* built = per_row(step.ops, n, [&](std::int32_t r) {
       const SeqStep& seq = seq_of(step, r);
       return seq.completes_prompt() || (seq.decoding() && covered[r] == 0) ? 1 : 0;
@@ -95,11 +85,10 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
     return expand(step.ops, tokens);
   }
 
-  // Values are brought while the chosen chunks' keys are rebuilt, on CUDA streams of their own.
+  // Values are fetched on separate streams while keys are rebuilt.
   [[nodiscard]] FetchBeside fetches_beside() const override { return keys_fetched_ ? FetchBeside::kNothing : FetchBeside::kKeyRebuild; }
 
-  // Means of all chunks, and exact K and V of tokens that are always read and of the budget's buffer. Rows do not tell how much of them was
-  // decoded; that is read too.
+  // Mean keys, and exact K and V of tokens always read and of the budget's buffer. Does not count decoded tokens, unknown here.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     const std::int64_t line = static_cast<std::int64_t>(model.head_dim) * model.kv_bytes;
@@ -123,12 +112,12 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   [[nodiscard]] std::int32_t chosen_chunks(const LayerStep& step, std::int32_t r) const {
     return std::max(1, tokens_of(budget_, step, r) / chunk_);
   }
-  // All of the row's chunks are outliers or chosen.
+  // Every chunk is an outlier or chosen.
   [[nodiscard]] bool fits(const LayerStep& step, std::int32_t r) {
     return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(step, r);
   }
 
-  // In rows whose prompt this step completes: the outliers and all tokens after the chunks; with `whole`, everything of rows that fit.
+  // Outliers and tokens after the chunks, of rows whose prompt this step completes; `whole`: all of rows that fit.
   Selection of_prompts(LayerStep& step, bool whole) {
     const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
     if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return {};
@@ -156,7 +145,7 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
     return other_.rows(step, [&](std::int32_t r) { return chunks_.at(step, r); });
   }
 
-  // The keep[r] best of the chunks that are no outliers; the softmax is over these alone.
+  // The keep[r] best chunks other than outliers, with a softmax over these.
   UnitLists choose(LayerStep& step, const std::int64_t* first, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
     ComposeUnits all;
@@ -210,13 +199,12 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
   std::int32_t chunk_, own_budget_;
-  Budget budget_;
   std::int32_t outliers_, local_;
   bool keys_fetched_;
-  RowProgress progress_;
-  PerRow<std::int32_t> chunks_;  // of the prompt, less the local ones
-  RowMemory<float> means_;
-  RowMemory<std::int32_t> outlier_, other_;
+  RowProgress progress_{*this};
+  PerRow<std::int32_t> chunks_{*this};  // of the prompt, less the local ones
+  RowMemory<float> means_{*this};
+  RowMemory<std::int32_t> outlier_{*this}, other_{*this};
   std::vector<const std::int32_t*> lists_;
 };
 

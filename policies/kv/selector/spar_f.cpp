@@ -10,10 +10,9 @@ namespace kvlab {
 
 namespace {
 
-// The cache is on flash, keys in two layouts. A few channels of the first show which tokens have the largest attention, and these are read
-// token by token from the second. The mean of all values replaces the others. SparF of InstInfer, Pan et al. 2024, arXiv:2409.04992 (known
-// from its abstract; by SparQ, Ribar et al. 2024).
-class SparF final : public Selector, public TakesShare {
+// SparF of InstInfer, Pan et al. 2024, arXiv:2409.04992 (known from its abstract), after SparQ, Ribar et al. 2024. Flash holds keys in two
+// layouts, by channel and by token.
+class SparF final : public Budgeted<Selector> {
  public:
   explicit SparF(Params& p)
       : channels_frac_(p.optional<double>("channels_frac", 0.125, 0.001, 1, "share of the key channels read of every token")),
@@ -25,12 +24,6 @@ class SparF final : public Selector, public TakesShare {
     needs.step_queries = true;
     return needs;
   }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override { progress_.forget(index), sums_.forget(index); }
 
   void update(LayerStep& step) override {
     const std::int32_t* from = progress_.advance(step);
@@ -88,9 +81,9 @@ class SparF final : public Selector, public TakesShare {
     segments.push_back(mean);
   }
 
-  // Flash pages read by the device that computes with them, none of which is kept.
+  // Flash pages read by the computing device, which keeps none.
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
-  // Everything on flash, keys twice; sums of the values on the device's own memory count as the host's.
+  // All on flash, keys twice; the device's sums of values count as CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes;
     bytes.host = held.host + 4LL * kv.num_rows * model.head_dim;
@@ -102,7 +95,7 @@ class SparF final : public Selector, public TakesShare {
   [[nodiscard]] std::int32_t channels(std::int32_t head_dim) const {
     return std::clamp(static_cast<std::int32_t>(channels_frac_ * head_dim), 1, head_dim);
   }
-  // Older tokens read of `older`; this step's own takes one of a budget.
+  // Older tokens read; this step's takes one of the budget.
   [[nodiscard]] std::int32_t tokens(std::int32_t older, std::int32_t budget) const {
     return std::max(1, budget > 0 ? budget - 1 : static_cast<std::int32_t>(tokens_frac_ * older));
   }
@@ -122,7 +115,7 @@ class SparF final : public Selector, public TakesShare {
     });
     step.ops(pages);
     step.ops.settle("flash_pages", step.layer, {pages.count, static_cast<std::size_t>(n)});
-    const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);  // more than 1 where a token fills several
+    const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);  // more than 1 if a token fills several pages
     for (std::int32_t r = 0; r < n; ++r) {
       const std::int64_t channel_pages = ceil_div(static_cast<std::int64_t>(tail[r]) * step.kv.kv_bytes, page_bytes_);
       const std::int64_t read = pages.count[r] * token_pages + channels(step.kv.head_dim) * channel_pages;
@@ -135,9 +128,8 @@ class SparF final : public Selector, public TakesShare {
 
   double channels_frac_, tokens_frac_;
   std::int32_t page_bytes_;
-  Budget budget_;
-  RowProgress progress_;
-  RowMemory<float> sums_;
+  RowProgress progress_{*this};
+  RowMemory<float> sums_{*this};
   Traffic traffic_;
   // Valid within a step.
   float* each_ = nullptr;

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/select/list_dropped/list_dropped.h"
+#include "kernels/select/list_dropped_op.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
 #include "policies/kv/selector/tiers.h"
@@ -9,11 +9,9 @@ namespace kvlab {
 
 namespace {
 
-// A copy of the cache in few bits stays on the GPU, full precision is in CPU memory. The attention of a guessed next token over
-// the copy tells which tokens to fetch in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163,
-// section 3. A recording has no guessed tokens: it uses the same layer's query of the step before, or the step's own query (a
-// right guess).
-class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
+// SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3. Recordings have no guessed tokens: the guess is the layer's query of the last
+// step, or the step's own (a right guess).
+class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
  public:
   explicit SpeCache(Params& p)
       : top_(p.optional<std::int32_t>("top_tokens", 64, 1, 1 << 24, "tokens brought in full precision per KV head and step")),
@@ -22,14 +20,6 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
               p.optional<std::int32_t>("group_tokens", 32, 1, 1024,
                                        "tokens of a channel of K, or channels of a token of V, that share a scale")},
         looks_ahead_(p.choice("guess", {{"previous", true}, {"right", false}}, true, "query that chooses; 'right' is an upper bound")) {}
-
-  // The newest tokens take at most half of it.
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override { progress_.forget(index), last_.forget(index), QuerySelector::forget(index); }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -61,31 +51,31 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return selection_;
   }
 
-  // The guess chooses for the next step, and its tokens are fetched while this step computes (abstract).
+  // Fetched during the step before (abstract).
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
 
-  // Tokens that were not brought are read from the copy.
+  // Other tokens are read from the copy.
   [[nodiscard]] bool adds_segments() const override { return true; }
   void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
     if (selection_.index_first == nullptr) return;
     const std::int32_t n = step.kv.num_rows;
     ListDropped others;
-    others.rows.kv = step.kv;
-    others.rows.kept_first = selection_.index_first, others.rows.kept = selection_.index;
-    others.rows.dropped_first = prefix_sums(
+    others.parts.kv = step.kv;
+    others.parts.kept_first = selection_.index_first, others.parts.kept = selection_.index;
+    others.parts.dropped_first = prefix_sums(
         step.ops, n, [&](std::int32_t r) { return step.kv.len[r] - (selection_.index_first[r + 1] - selection_.index_first[r]); });
-    others.dropped = step.ops.ints(others.rows.dropped_first[n]);
+    others.dropped = step.ops.ints(others.parts.dropped_first[n]);
     step.ops(others);
     Segment segment;
     segment.kv = copy_;
-    segment.index_first = others.rows.dropped_first;
+    segment.index_first = others.parts.dropped_first;
     segment.index = others.dropped;
     segment.read_bytes = 0;  // codes are read in whole groups
     for (std::int32_t r = 0; r < n; ++r) segment.read_bytes += code_.bytes(covered_[r], step.kv.head_dim);
     segments.push_back(segment);
   }
 
-  // All in full precision on the host but for the newest tokens; the copy and what a step brings on the GPU.
+  // The copy, fetched and newest tokens on the GPU; full precision of the others in CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -104,13 +94,13 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return std::max(0, len - newest) / code_.group * code_.group;
   }
 
-  // Tokens that a step fetches: the budget without the newest ones, which wait for a whole group.
+  // The budget less the newest tokens, which are not yet a whole group.
   [[nodiscard]] std::int32_t brought(std::int32_t len, std::int32_t budget) const {
     const std::int32_t copied = covered(len, budget);
     return std::min(copied, budget > 0 ? std::max(1, budget - (len - copied)) : top_);
   }
 
-  // Rows of the same lengths in scratch memory, each on a page of its own.
+  // Scratch rows of the same lengths, one page each.
   static KvRows rows_like(LayerStep& step) {
     KvRows rows = step.kv;
     const std::int32_t n = rows.num_rows;
@@ -126,7 +116,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     return rows;
   }
 
-  // The guess's attention, summed over the group; tokens that are in full precision anyway are out of the contest.
+  // Summed over the group; full-precision tokens are masked.
   float* judge(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::vector<Queries> guess(step.in.step.begin(), step.in.step.end());
@@ -149,11 +139,10 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
   }
 
   std::int32_t top_, residual_;
-  Budget budget_;
   LowBitCode code_;
   bool looks_ahead_;
-  RowProgress progress_;
-  LastQueries last_;
+  RowProgress progress_{*this};
+  LastQueries last_{*this};
   // Valid within a step, from update() on.
   KvRows copy_;
   const std::int32_t* covered_ = nullptr;

@@ -4,14 +4,14 @@
 #include "kernels/select/cluster/cluster.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/selector.h"
 
 namespace kvlab {
 
 namespace {
 
-// Prompt tokens whose cluster of keys outweighs a threshold that the prompt's last queries calibrate, and all generated ones.
-// Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688.
-class Squeezed final : public QuerySelector<UnitTraffic>, public TakesShare {
+// Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688. Generated tokens are always read.
+class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit Squeezed(Params& p)
       : clusters_frac_(p.optional<double>("clusters_frac", 0.05, 1e-4, 1, "clusters per prompt token and KV head")),
@@ -25,21 +25,10 @@ class Squeezed final : public QuerySelector<UnitTraffic>, public TakesShare {
     return needs;
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    prompts_.forget(index);
-    cluster_of_.forget(index);
-    centroids_.forget(index);
-    sizes_.forget(index);
-    threshold_.forget(index);
-    QuerySelector::forget(index);
-  }
+  void whole_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
-  // Clusters a prompt once it is complete; its threshold is kept if tokens are evicted later.
+  // Clusters a complete prompt; keeps the threshold after evictions.
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* tokens = step.ops.host_ints(n);
@@ -100,7 +89,7 @@ class Squeezed final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // centroids with their sizes, and the cluster of each token
+    TierBytes bytes = held;  // centroids with sizes, and each token's cluster
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       const auto clusters = static_cast<std::int64_t>(std::ceil(clusters_frac_ * kv.len[r]));
       bytes.gpu += clusters * (static_cast<std::int64_t>(model.head_dim) * model.kv_bytes + 4) + 4LL * kv.len[r];
@@ -154,10 +143,9 @@ class Squeezed final : public QuerySelector<UnitTraffic>, public TakesShare {
 
   double clusters_frac_, drop_frac_;
   std::int32_t window_, rounds_;
-  Budget budget_;
-  PerRow<Prompt> prompts_;
-  RowMemory<std::int32_t> cluster_of_, sizes_;
-  RowMemory<float> centroids_, threshold_;  // threshold_ per sequence
+  PerRow<Prompt> prompts_{*this};
+  RowMemory<std::int32_t> cluster_of_{*this}, sizes_{*this};
+  RowMemory<float> centroids_{*this}, threshold_{*this};  // threshold_ per sequence
 };
 
 KVLAB_REGISTER(Selector, Squeezed, "squeezed", "prompt tokens whose cluster of keys outweighs a calibrated threshold",

@@ -35,12 +35,6 @@ void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists
 
 Traffic TierTraffic::take() { return std::exchange(traffic_, {}); }
 
-void TierTraffic::forget(std::int32_t index) {
-  last_.forget(index);
-  last_count_.forget(index);
-  held_.forget(index);
-}
-
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail) {
   ExpandUnits tokens;
   tokens.num_rows = step.kv.num_rows;
@@ -87,11 +81,6 @@ void LastQueries::keep(LayerStep& step) {
   step.ops(QueryRing{step.kv.num_sequences(), width, 1, step.in.step.data(), memory_.sequences(step, [&](std::int32_t) { return width; })});
   for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
     if (step.in.step[static_cast<std::size_t>(s)].count > 0) known_.of_sequence(step, s) = 1;
-}
-
-void LastQueries::forget(std::int32_t index) {
-  memory_.forget(index);
-  known_.forget(index);
 }
 
 }  // namespace kvlab

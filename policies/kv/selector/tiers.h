@@ -5,33 +5,33 @@
 
 #include "policies/kv/selector/selection.h"
 
-// Shared by selectors with keys and values on several tiers: the GPU holds the tokens that the last step read, CPU memory the rest.
+// Keys and values on several tiers: the GPU holds the last step's tokens, CPU memory the rest.
 namespace kvlab {
 
-// Counts the units that a step reads and the last one did not: these come from a lower tier.
+// Counts units read that the last step did not read: fetched from a lower tier.
 class TierTraffic {
  public:
-  // In the step that completes a prompt: units of its rows from from(r) on stay on the GPU.
+  explicit TierTraffic(KvPart& part) : last_(part), last_count_(part), held_(part) {}
+  // When a prompt completes, units from(r) and later stay on the GPU.
   template <class From>
   void begin(const LayerStep& step, From&& from) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       if (seq_of(step, r).completes_prompt()) hold_from(step, r, from(r));
   }
-  // The step that was tracked last leaves units of the row from this one on on the GPU, listed as read or not.
+  // Units `unit` and later stay on the GPU after the last tracked step.
   void hold_from(const LayerStep& step, std::int32_t r, std::int32_t unit) { held_.at(step, r).from = unit; }
-  // A step that reads everything. Rows that do held everything before.
+  // For steps that read everything.
   void read_all(const LayerStep& step) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) hold_from(step, r, 0);
   }
-  // `asked` are units that may have to be fetched, `now` all that the step reads, this step's token among them. unit_bytes: of one
-  // unit of one row, as far as it must come (keys, values or both); disk_unit_bytes: on average read from disk for one that comes.
+  // asked: units that may need a fetch; now: all read, with this step's token. unit_bytes: transferred per unit of a row (keys, values or
+  // both); disk_unit_bytes: of these from disk, on average.
   void track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes, std::int64_t disk_unit_bytes = 0);
   Traffic take();
-  void forget(std::int32_t index);
 
  private:
   struct Held {
-    std::int32_t from = std::numeric_limits<std::int32_t>::max();  // units from here on are on the GPU before the next step
+    std::int32_t from = std::numeric_limits<std::int32_t>::max();  // first unit that stays on the GPU
   };
   RowMemory<std::int32_t> last_;
   PerRow<std::int32_t> last_count_;
@@ -39,7 +39,6 @@ class TierTraffic {
   Traffic traffic_;
 };
 
-// A selection as lists.
 inline UnitLists lists_of(const Selection& selection) {
   UnitLists lists;
   lists.first = selection.index_first;
@@ -47,13 +46,13 @@ inline UnitLists lists_of(const Selection& selection) {
   return lists;
 }
 
-// Tokens [0, head[r]), those of the ascending lists, then all from tail[r] on; head null: none.
+// [0, head[r]), the ascending lists, then [tail[r], end); head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
 
-// The count[r] tokens of a selection that follow the first head[r] of each row.
+// count[r] tokens of each row after its first head[r].
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count);
 
-// For Selector::stays(): tokens [0, head(r)) and all from tail(r) on, of rows whose prompt is complete with this step; none of other rows.
+// For Selector::stays(): [0, head(r)) and [tail(r), end) of rows whose prompt this step completes.
 template <class Head, class Tail>
 Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
@@ -68,20 +67,19 @@ Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   return tokens_and_tail(step, none, from, to);
 }
 
-// `bytes` of those held on the GPU move to CPU memory.
+// Moves `bytes` from GPU to CPU memory.
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);
 
-// Share `part` of `whole` tokens stays on the GPU, the others' bytes move to CPU memory.
+// Keeps `part` of `whole` tokens on the GPU, moves the rest to CPU memory.
 TierBytes keep_on_gpu(const TierBytes& held, std::int64_t part, std::int64_t whole);
 
-// The query of each sequence's last step, for methods that must know what to fetch before this step's query is there.
+// Each sequence's last query, for methods that fetch before this step's is known.
 class LastQueries {
  public:
-  // The kept queries, or this step's where none is kept.
+  explicit LastQueries(KvPart& part) : memory_(part), known_(part) {}
+  // Kept queries, or this step's if none.
   std::span<const Queries> before(const LayerStep& step);
-  // Keeps the newest query of this step.
   void keep(LayerStep& step);
-  void forget(std::int32_t index);
 
  private:
   RowMemory<float> memory_;

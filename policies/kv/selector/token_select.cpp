@@ -9,9 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Tokens that the heads of a layer elect together: each head's probabilities over the candidate tokens are votes. A choice is used until
-// the query differs too much from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
-class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
+// TokenSelect, Wu et al. 2024, arXiv:2411.02886.
+class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit TokenSelect(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens attended to")),
@@ -20,18 +19,6 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
         min_cosine_(p.optional<double>("min_cosine", 0.9, -1, 2, "a choice serves while query and its query are this close; 2: never")) {}
 
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
-  // Sinks and newest tokens leave at least a quarter of the budget to the elected ones.
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
-  void forget(std::int32_t index) override {
-    marks_.forget(index);
-    elected_.forget(index);
-    references_.forget(index);
-    QuerySelector::forget(index);
-  }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -61,7 +48,7 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // the reference query and the list, one per sequence
+    TierBytes bytes = held;  // per sequence: the reference query and the list
     for (std::int32_t s = 0; s < kv.num_sequences(); ++s)
       bytes.gpu += 4LL * model.q_heads * model.head_dim + 4LL * sizes(budget_.of(kv.len[s * kv.kv_heads])).top;
     return bytes;
@@ -71,7 +58,7 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
   [[nodiscard]] AttendedParts sizes(std::int32_t tokens) const { return parts_of({sinks_, recent_, top_}, budget_, tokens); }
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
-  // One choice for all heads needs rows whose places mean the same token in each.
+  // Rows must agree in length, so that an index means the same token.
   static void check_lengths(const LayerStep& step) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       if (step.kv.len[r] != step.kv.len[r / step.kv.kv_heads * step.kv.kv_heads])
@@ -79,7 +66,7 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
             "selector 'token_select' elects the same tokens for all heads of a layer, but heads hold different numbers of tokens");
   }
 
-  // 1 for the sequences whose choice is still used, after drift is known.
+  // 1 for sequences that reuse their choice.
   const std::int32_t* standing(LayerStep& step, const std::int32_t* tail) {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     QueryDrift drift;
@@ -125,11 +112,10 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
   std::int32_t sinks_, recent_, top_;
-  Budget budget_;
   double min_cosine_;
-  PerRow<RowMark> marks_;            // of the last step, per sequence
-  RowMemory<std::int32_t> elected_;  // per sequence
-  RowMemory<float> references_;      // per sequence
+  PerRow<RowMark> marks_{*this};            // of the last step, per sequence
+  RowMemory<std::int32_t> elected_{*this};  // per sequence
+  RowMemory<float> references_{*this};      // per sequence
   std::vector<std::int32_t*> row_lists_;
 };
 

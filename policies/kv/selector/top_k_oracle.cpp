@@ -7,20 +7,14 @@ namespace kvlab {
 
 namespace {
 
-// The tokens of largest attention in this very step, found by computing it in full: what selection by attention mass can reach
-// at best. Per KV head, by the mean over its query heads. H2O, Zhang et al. 2023, arXiv:2306.14048, section 3.1 measures this bound.
-class TopKOracle final : public QuerySelector<UnitTraffic>, public TakesShare {
+// H2O, Zhang et al. 2023, arXiv:2306.14048, section 3.1: upper bound of selection by attention mass, the mean over a KV head's query heads.
+class TopKOracle final : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   explicit TopKOracle(Params& p)
-      : budget_{p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, this step's included")},
+      : Budgeted({p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, this step's included")}),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -42,7 +36,6 @@ class TopKOracle final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
  private:
-  Budget budget_;
   std::int32_t dense_layers_;
 };
 

@@ -1,14 +1,13 @@
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
-#include "policies/kv/selector/top_mass/top_mass.h"
+#include "policies/kv/selector/top_mass_op.h"
 
 namespace kvlab {
 
 namespace {
 
-// Another selector's choice, pruned to the fewest tokens that hold a share of its attention, which a copy of the keys in few bits
-// estimates. Twilight, Lin et al. 2025, arXiv:2502.02770.
-class Twilight final : public QuerySelector<UnitTraffic>, public TakesShare {
+// Twilight, Lin et al. 2025, arXiv:2502.02770. Estimates attention on a low-bit copy of the keys.
+class Twilight final : public QuerySelector<UnitTraffic> {
  public:
   explicit Twilight(Params& p)
       : mass_(p.optional<double>("mass_frac", 0.85, 1e-6, 1, "share of the candidates' estimated attention that each query head keeps")),
@@ -21,7 +20,6 @@ class Twilight final : public QuerySelector<UnitTraffic>, public TakesShare {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = QuerySelector::needs();
-    needs.cpu_only = true;
     needs.add(inner_->needs());
     return needs;
   }
@@ -46,20 +44,13 @@ class Twilight final : public QuerySelector<UnitTraffic>, public TakesShare {
   [[nodiscard]] TakesWeights takes_weights() const override { return inner_->takes_weights(); }
   void set_weights(const std::shared_ptr<const TrainedTensors>& weights) override { inner_->set_weights(weights); }
   void forget(std::int32_t index) override {
-    inner_->forget(index);
-    progress_.forget(index);
-    estimates_.forget(index);
     QuerySelector::forget(index);
+    inner_->forget(index);
   }
 
-  // The candidates' number.
-  bool set_budget(std::int32_t tokens) override { return inner_->set_budget(tokens); }
-  void set_share(const Budget& share) override {
-    auto* const takes_share = dynamic_cast<TakesShare*>(inner_.get());
-    if (takes_share == nullptr)
-      throw InputError("selector '" + name_ + "' takes a budget in tokens (budget_tokens), not a share of the prompt");
-    takes_share->set_share(share);
-  }
+  // Budgets the candidates.
+  [[nodiscard]] bool takes_budget() const override { return inner_->takes_budget(); }
+  void set_budget(const Budget& budget) override { inner_->set_budget(budget); }
 
   void update(LayerStep& step) override {
     inner_->update(step);
@@ -97,7 +88,7 @@ class Twilight final : public QuerySelector<UnitTraffic>, public TakesShare {
     return tokens_and_tail(step, lists, nullptr, step.kv.len);
   }
 
-  // In addition to the candidates' own: the copy of the keys.
+  // Adds the copy of the keys.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     TierBytes bytes = inner_->resident_in_layer(layer, model, kv, held);
@@ -114,8 +105,8 @@ class Twilight final : public QuerySelector<UnitTraffic>, public TakesShare {
   std::int32_t bits_, unpruned_;
   std::string name_;
   std::unique_ptr<Selector> inner_;  // null only while parameters are described
-  RowProgress progress_;
-  RowMemory<float> estimates_;
+  RowProgress progress_{*this};
+  RowMemory<float> estimates_{*this};
 };
 
 KVLAB_REGISTER(Selector, Twilight, "twilight",

@@ -8,29 +8,23 @@ namespace kvlab {
 
 namespace {
 
-// Tokens of the prompt chosen once, when it is complete, by the attention of its last queries, as SnapKV does; they, these last tokens and
-// all decoded ones serve every step, and the cache itself stays whole. They are copied to a cache of their own. The draft's cache of
-// MagicDec, Chen et al. 2024, arXiv:2408.11049.
-class WindowChoice final : public Selector, public TakesShare {
+// MagicDec's draft cache, Chen et al. 2024, arXiv:2408.11049: a copy of tokens chosen as in SnapKV. The full cache remains.
+class WindowChoice final : public Budgeted<Selector> {
  public:
   explicit WindowChoice(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that vote; their tokens are attended to")),
-        budget_{p.optional<std::int32_t>("budget_tokens", 256, 1, 1 << 24, "prompt tokens attended to per KV head, with the window's")},
-        pool_(p, ScorePooling::kAvg, 5) {}
+        own_tokens_(p.optional<std::int32_t>("budget_tokens", 256, 1, 1 << 24, "prompt tokens attended to per KV head, with the window's")),
+        pool_(p, ScorePooling::kAvg, 5) {
+    budget_ = {own_tokens_};
+  }
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.window_queries = window_;
     return needs;
   }
-  // The window is shorter where it would fill the budget.
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
-  void forget(std::int32_t index) override { progress_.forget(index), rows_.forget(index), chosen_.forget(index); }
+  [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -39,10 +33,10 @@ class WindowChoice final : public Selector, public TakesShare {
     for (std::int32_t r = 0; r < n; ++r) {
       const SeqStep& seq = seq_of(step, r);
       Row& row = rows_.at(step, r);
-      if (covered[r] == 0) row = {};  // a new sequence, or tokens were evicted: all are attended to
+      if (covered[r] == 0) row = {};  // a new sequence or evicted tokens: attend to all
       older[r] = keep[r] = 0;
       const std::int32_t len = held_prompt_tokens(step, r), budget = tokens_of(budget_, step, r), window = std::min(window_, budget);
-      const bool follows_a_choice = !step.ops.computes() && seq.decoding() && covered[r] == 0;  // the state that a prompt leaves
+      const bool follows_a_choice = !step.ops.computes() && seq.decoding() && covered[r] == 0;  // the state after a prompt
       if ((!seq.completes_prompt() && !follows_a_choice) || len <= budget) continue;
       row = {len - window, budget - window};
       if (follows_a_choice) continue;
@@ -63,7 +57,7 @@ class WindowChoice final : public Selector, public TakesShare {
     return expand(step.ops, tokens);
   }
 
-  // The whole cache, and the copy with its decoded tokens.
+  // The whole cache, and the copy with decoded tokens.
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
@@ -72,12 +66,12 @@ class WindowChoice final : public Selector, public TakesShare {
   }
 
  private:
-  // Tokens chosen before `tail`, from which on all are attended to.
+  // `count` tokens chosen before `tail`; later ones are all read.
   struct Row {
     std::int32_t tail = 0, count = 0;
   };
 
-  // Chooses the best keep[r] of the first older[r] tokens of each row; rows of 0 are unchanged.
+  // Chooses keep[r] of each row's first older[r] tokens; 0: unchanged.
   void choose(LayerStep& step, const std::int32_t* older, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
     LayerStep some = step;
@@ -98,12 +92,11 @@ class WindowChoice final : public Selector, public TakesShare {
     step.ops(kept);
   }
 
-  std::int32_t window_;
-  Budget budget_;
+  std::int32_t window_, own_tokens_;
   ScorePool pool_;
-  RowProgress progress_;
-  PerRow<Row> rows_;
-  RowMemory<std::int32_t> chosen_;
+  RowProgress progress_{*this};
+  PerRow<Row> rows_{*this};
+  RowMemory<std::int32_t> chosen_{*this};
 };
 
 KVLAB_REGISTER(Selector, WindowChoice, "window_choice", "tokens of the prompt chosen once by its last queries, and all decoded ones",

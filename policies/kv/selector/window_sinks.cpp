@@ -6,20 +6,12 @@ namespace kvlab {
 
 namespace {
 
-// The first tokens and a window of the newest; the cache itself stays whole. The pattern of StreamingLLM, Xiao et al. 2023,
-// arXiv:2309.17453, section 3.2, as a baseline for selection.
-class WindowSinks final : public Selector, public TakesShare {
+// StreamingLLM, Xiao et al. 2023, arXiv:2309.17453, section 3.2, as a selection baseline.
+class WindowSinks final : public Budgeted<Selector> {
  public:
   explicit WindowSinks(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 4, 0, 1 << 20, "first tokens attended to")),
         recent_(p.optional<std::int32_t>("recent_tokens", 1020, 1, 1 << 24, "newest tokens attended to")) {}
-
-  // The sinks stay as they are unless they would fill the budget.
-  bool set_budget(std::int32_t tokens) override {
-    budget_ = {tokens};
-    return true;
-  }
-  void set_share(const Budget& share) override { budget_ = share; }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -44,7 +36,6 @@ class WindowSinks final : public Selector, public TakesShare {
 
  private:
   std::int32_t sinks_, recent_;
-  Budget budget_;
 };
 
 KVLAB_REGISTER(Selector, WindowSinks, "window_sinks", "the first tokens and a window of the newest ones",

@@ -1,14 +1,15 @@
 #include <algorithm>
 
+#include "kernels/storage/evict/evict_rows.h"
 #include "policies/kv/trigger/start_phase.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// Down to the budget every n decode steps, counted from the prompt's end. Without a budget of its own the allocator says how many
-// tokens stay (CORM: those some recent query found important), at every cut anew, or once: when a token leaves the window of the latest
-// ones it is deleted or stays forever (in the manner of DMS, Lancucki et al. 2025).
+// Counts from the prompt's end. Without a budget the allocator decides at every cut (CORM) or once per token, when it leaves the recent
+// window (DMS, Lancucki et al. 2025).
 class EveryN final : public Trigger {
  public:
   explicit EveryN(Params& p)
@@ -39,6 +40,7 @@ class EveryN final : public Trigger {
   }
   [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
   [[nodiscard]] bool in_decode() const override { return true; }
+  [[nodiscard]] bool cuts_few() const override { return steps_ <= EvictRows::kMost; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return steps_ - 1; }
   [[nodiscard]] bool needs_budget() const override { return has_budget_; }
   [[nodiscard]] Protected protects(const SeqStep& seq) const override {
@@ -46,7 +48,7 @@ class EveryN final : public Trigger {
   }
 
  private:
-  // Tokens of the sequence at the cut before this one; 0: this is the first.
+  // Tokens at the previous cut; 0: none.
   [[nodiscard]] std::int32_t last_cut(const SeqStep& seq) const {
     if (!seq.decoding()) return from_ == StartPhase::kEveryChunk ? seq.seen_tokens : 0;
     const std::int32_t end = seq.end() - steps_;

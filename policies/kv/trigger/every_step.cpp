@@ -1,16 +1,17 @@
 #include "policies/kv/trigger/start_phase.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// Down to the budget whenever a row is over its share of it: in decode one token out for each new one (H2O, Zhang et al. 2023, algorithm
-// 1).
+// H2O, Zhang et al. 2023, algorithm 1.
 class EveryStep final : public Trigger {
  public:
   explicit EveryStep(Params& p)
       : from_(start_phase(p)),
         of_sequence_(p.choice("share_of", {{"prompt", false}, {"sequence", true}}, false, "what a budget given as a share is taken of")) {}
+  [[nodiscard]] bool cuts_few() const override { return true; }
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     const std::int32_t tokens = budget.of(of_sequence_ ? seq.end() : seq.prompt_tokens);
     if (!in_phase(from_, seq) || !held.exceeds(tokens)) return std::nullopt;

@@ -1,16 +1,14 @@
 #include <algorithm>
 
-#include "policies/kv/part.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// The sequence after the sinks is split into partitions of `lag`; each is cut to its share once the next one is full, and not examined
-// again (LagKV, Liang et al. 2025). The last full partition and the tokens after it stay whole. A budget that is a share is the share
-// kept of a partition. A budget in tokens is the number that a row may hold when its prompt is complete, sinks and tail included, which
-// is our definition. The share kept of every partition follows from that, in decode too, and is 0 if sinks and tail alone exceed the
-// budget.
+// LagKV, Liang et al. 2025. Partitions of `lag` follow the sinks and are cut once; the last full one and later tokens stay. A budget share
+// applies per partition; a token budget (ours) to the row at the prompt's end, sinks and tail included; partitions keep 0 if these exceed
+// it.
 class Lagged final : public Trigger {
  public:
   explicit Lagged(Params& p)
@@ -34,11 +32,11 @@ class Lagged final : public Trigger {
   }
 
  private:
-  // Tokens of a row in which every partition that a full one follows is cut.
+  // Row length once every partition before a full one is cut.
   [[nodiscard]] std::int32_t left(const SeqStep& seq, const Budget& budget) const {
     return seq.end() - cut_partitions(seq.end()) * (lag_ - kept_of_partition(seq, budget));
   }
-  // Partitions that a full one follows.
+  // Partitions before a full one.
   [[nodiscard]] std::int32_t cut_partitions(std::int32_t end) const { return std::max(0, (end - sinks_) / lag_ - 1); }
   [[nodiscard]] std::int32_t kept_of_partition(const SeqStep& seq, const Budget& budget) const {
     if (budget.tokens == 0) return static_cast<std::int32_t>(std::min(1.0, budget.frac) * lag_);

@@ -1,10 +1,9 @@
-#include "policies/kv/part.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// Never acts: every token is kept.
 class Never final : public Trigger {
  public:
   explicit Never(Params&) {}

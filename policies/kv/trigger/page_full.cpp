@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "policies/kv/part.h"
+#include "kernels/storage/evict/evict_rows.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// Cuts a prompt over the budget to whole pages of it; in decode, whenever the newest page is full and rows hold more than
-// their pages, one page goes, never the newest (PagedEviction, Chitty-Venkata et al. 2025).
+// PagedEviction, Chitty-Venkata et al. 2025. Prompts are cut to whole pages; decoding rows over budget lose one page, not the newest.
 class PageFull final : public Trigger {
  public:
   explicit PageFull(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page")) {}
@@ -30,6 +30,8 @@ class PageFull final : public Trigger {
     return tokens < page_ ? fmt::format("is below a page of {} tokens", page_) : "";
   }
   [[nodiscard]] bool in_decode() const override { return true; }
+  [[nodiscard]] bool cuts_few() const override { return page_ <= EvictRows::kMost; }
+  [[nodiscard]] std::int32_t unit() const override { return page_; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return page_ - 1; }
   [[nodiscard]] Protected protects(const SeqStep& seq) const override { return {0, seq.decoding() ? page_ : 0}; }
 

@@ -1,12 +1,12 @@
 #include <algorithm>
 
-#include "policies/kv/part.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// After each prefill chunk down to the budget, so that a prompt never holds more than budget and chunk; decoded tokens are all kept.
+// Decoded tokens stay.
 class PerChunk final : public Trigger {
  public:
   explicit PerChunk(Params& p)

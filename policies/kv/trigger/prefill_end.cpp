@@ -1,10 +1,10 @@
-#include "policies/kv/part.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// Acts once, when the prompt is complete; decoded tokens are all kept (SnapKV, Li et al. 2024, section 4).
+// SnapKV, Li et al. 2024, section 4. Decoded tokens stay.
 class PrefillEnd final : public Trigger {
  public:
   explicit PrefillEnd(Params& p)

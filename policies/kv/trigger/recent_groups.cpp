@@ -1,13 +1,12 @@
 #include "policies/kv/recent_groups.h"
 
-#include "policies/kv/part.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// Decode: whenever a group of tokens was decoded, the latest group that is no longer recent is cut once; older tokens stay for ever. The
-// allocator says how many of the group stay. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
+// PyramidInfer, Yang et al. 2024, arXiv:2405.12532. The allocator decides how many of the group stay.
 class RecentGroupsTrigger final : public Trigger {
  public:
   explicit RecentGroupsTrigger(Params& p)
@@ -31,7 +30,6 @@ class RecentGroupsTrigger final : public Trigger {
   }
 
  private:
-  // Tokens before the group.
   [[nodiscard]] std::int32_t before(const SeqStep& seq) const {
     return seq.end() - groups_.recent(seq.prompt_tokens) - groups_.group_tokens;
   }

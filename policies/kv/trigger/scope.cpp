@@ -1,14 +1,14 @@
 #include <algorithm>
 
-#include "policies/kv/part.h"
+#include "kernels/storage/evict/evict_rows.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// Separate budgets for prompt and decoded tokens: the prompt is cut once, when it is complete, and the rest of it is never cut again.
-// Decoded tokens have a budget that is fixed, or grows by one every few steps, or grows and is enforced only then (SCOPE, Wu et al. 2024:
-// slide, adaptive, discontinuous). The latest ones always stay.
+// SCOPE, Wu et al. 2024. The prompt is cut once; the latest tokens stay. The decoded tokens' budget is fixed, grows by one every few steps,
+// or is also enforced only then (slide, adaptive, discontinuous).
 class Scope final : public Trigger {
   enum class Mode : std::uint8_t { kSlide, kAdaptive, kDiscontinuous };
 
@@ -37,6 +37,7 @@ class Scope final : public Trigger {
                  std::min(steps, decode_budget(steps) + waits)};
   }
   [[nodiscard]] bool in_decode() const override { return true; }
+  [[nodiscard]] bool cuts_few() const override { return mode_ != Mode::kDiscontinuous || growth_steps_ <= EvictRows::kMost; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return mode_ == Mode::kSlide ? decode_ : recent_ + growth_steps_; }
   [[nodiscard]] Protected protects(const SeqStep& seq) const override { return seq.decoding() ? Protected{0, recent_, true} : Protected{}; }
 

@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "policies/kv/part.h"
+#include "base/config/param_reader.h"
+#include "policies/kv/step.h"
 
 namespace kvlab {
 
-// The first cut of a trigger that works in decode.
 enum class StartPhase : std::uint8_t { kPromptEnd, kDecodeOnly, kEveryChunk };
 
 inline StartPhase start_phase(Params& p) {
@@ -15,7 +15,6 @@ inline StartPhase start_phase(Params& p) {
       StartPhase::kPromptEnd, "first cut: when the prompt is complete, in decode, or after each prefill chunk");
 }
 
-// True: a step of this sequence is in the phase.
 inline bool in_phase(StartPhase phase, const SeqStep& seq) {
   return seq.decoding() || phase == StartPhase::kEveryChunk || (phase == StartPhase::kPromptEnd && seq.completes_prompt());
 }

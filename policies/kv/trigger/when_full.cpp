@@ -1,11 +1,10 @@
-#include "policies/kv/part.h"
+#include "policies/kv/trigger/trigger.h"
 
 namespace kvlab {
 
 namespace {
 
-// A row that is over its share of the budget loses a share of it at once, and then fills up again (Scissorhands, Liu et al. 2023, algorithm
-// 2).
+// Scissorhands, Liu et al. 2023, algorithm 2.
 class WhenFull final : public Trigger {
  public:
   explicit WhenFull(Params& p) : drop_(p.optional<double>("drop_frac", 0.5, 0.0, 1.0, "share of the budget dropped at once")) {}

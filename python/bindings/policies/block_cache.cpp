@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// A block cache in Python. With rank(block), asked when a block is released, the block of the smallest rank is given up first, and of equal
-// ones the one that was released first. With victim() the policy keeps its own account of the candidates.
+// A block cache in Python. With rank(block), evaluated at release, the smallest rank is evicted first, the earliest released among equals.
+// With victim() the policy tracks candidates itself.
 class PythonBlockCache final : public BlockCache {
  public:
   PythonBlockCache(const PolicyPtr& policy, const PythonValues& values)
@@ -78,7 +78,6 @@ class PythonBlockCache final : public BlockCache {
     return BlockId{static_cast<std::uint32_t>(block)};
   }
 
-  // A candidate leaves.
   void take(BlockId block) {
     is_candidate_[index(block)] = false;
     --num_candidates_;

@@ -11,7 +11,6 @@ namespace kvlab {
 
 namespace {
 
-// A dispatcher whose choices Python makes.
 class PythonDispatcher final : public Dispatcher {
  public:
   PythonDispatcher(const PolicyPtr& policy, const PythonValues& values)
@@ -47,7 +46,7 @@ class PythonDispatcher final : public Dispatcher {
   PythonInstance python_;
   const PythonMethod& route_;
   const PythonMethod* on_leave_;  // null: the class has none
-  mutable RequestLender lender_;
+  mutable Lender lender_;
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// A numpy array over memory of the program, read-only and without a copy, for one call of Python. Holding the GIL.
+// Read-only numpy view of the program's memory for one Python call. Requires the GIL.
 class LentArray {
  public:
   template <class T>
@@ -17,7 +17,7 @@ class LentArray {
     array_ = nanobind::cast(view, nanobind::rv_policy::reference);
   }
   [[nodiscard]] nanobind::handle object() const { return array_; }
-  // True after the call: the policy, or a view that it made, still refers to the memory.
+  // After the call: the policy still refers to the memory.
   [[nodiscard]] bool is_kept() const { return Py_REFCNT(array_.ptr()) > 1; }
 
  private:

@@ -13,7 +13,7 @@ namespace order_places {
 constexpr std::uint8_t kRequest = 0, kNow = 1, kCount = 2;
 }  // namespace order_places
 
-// Numbers in the order of `real`.
+// Integers that sort like `real`.
 std::int64_t sortable(double real) {
   const auto bits = std::bit_cast<std::int64_t>(real + 0.0);  // -0 and 0 are equal
   return bits >= 0 ? bits : bits ^ std::numeric_limits<std::int64_t>::max();
@@ -26,8 +26,8 @@ std::vector<Fact> facts_of(const std::vector<std::string>& needs) {
   return facts;
 }
 
-// An order whose keys Python computes. key(request) is asked once, when the request arrives, so nothing can change the queue later.
-// key(request, now) is asked in each plan for every waiting request, and for running ones that are compared.
+// Keys from Python. key(request) is called once on arrival; key(request, now) in each plan for every waiting request, and for running ones
+// that are compared.
 class PythonOrder final : public KeyedOrder {
  public:
   PythonOrder(const PolicyPtr& policy, const PythonValues& values)
@@ -124,11 +124,11 @@ class PythonOrder final : public KeyedOrder {
 
   PythonInstance python_;
   const PythonMethod& key_;
-  const PythonMethod *on_arrival_, *on_admit_, *on_tokens_, *on_leave_, *on_plan_;  // null: the class has none
+  const PythonMethod *on_arrival_, *on_admit_, *on_tokens_, *on_leave_, *on_plan_;  // null: not defined
   bool is_fixed_;
   bool predicts_ = false;
   std::vector<Fact> needs_;
-  mutable RequestLender lender_;
+  mutable Lender lender_;
   mutable std::vector<Asked> asked_;  // by slot
   std::vector<RequestId> waiting_;
   std::int64_t plan_ = 0;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include "base/time.h"
+
 namespace kvlab {
 
 namespace {
@@ -102,7 +104,7 @@ void Planning::add(RequestId r, std::int32_t tokens) {
 
 namespace {
 
-// Planning as an argument of plan().
+// The argument of plan().
 class LentPlanning {
  public:
   LentPlanning(Planning& planning, LeasePtr lease) : planning_(&planning), lease_(std::move(lease)), call_(lease_->call) {}
@@ -111,7 +113,7 @@ class LentPlanning {
     return *planning_;
   }
   [[nodiscard]] ReplicaView& view() const { return get().view(); }
-  // ValueError: the request was lent by another replica, or by another policy, whose numbers are not those of this view.
+  // Raises ValueError for a request lent by another replica or policy.
   [[nodiscard]] RequestId id(const PythonRequest& r) const {
     if (!r.is_lent_by(lease_)) refuse("the request is not of this view: take it from view.waiting(), running() or each_running()");
     return r.id();
@@ -126,7 +128,7 @@ struct LentPlan : LentPlanning {
   using LentPlanning::LentPlanning;
 };
 
-// Running requests in order of admission, of which any may be preempted meanwhile: each_running() of batching.h.
+// Running requests in admission order, tolerating preemptions: each_running() of batching.h.
 class RunningWalk {
  public:
   explicit RunningWalk(const LentPlanning& planning) : planning_(planning) {}
@@ -136,7 +138,7 @@ class RunningWalk {
     if (last_ != kNoRequest) {
       at_ = std::min(at_, running.size());
       while (at_ > 0 && (at_ == running.size() || running[at_] != last_)) --at_;
-      if (running.empty() || running[at_] != last_) throw nb::stop_iteration();  // it gave way itself
+      if (running.empty() || running[at_] != last_) throw nb::stop_iteration();  // it was preempted itself
       ++at_;
     }
     if (at_ >= running.size()) throw nb::stop_iteration();

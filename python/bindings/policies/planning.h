@@ -10,10 +10,10 @@
 
 namespace kvlab {
 
-// One plan in the making by a scheduler in Python. Its calls are checked, since a mistake in Python must end in a message: ValueError.
+// One plan by a Python scheduler. Mistakes in Python raise ValueError.
 class Planning {
  public:
-  // reasons: of rejections, kept for as long as the replica, which refers to them after the plan.
+  // reasons: for rejections; outlives the plan with the replica.
   Planning(ReplicaView& view, StepPlan& plan, const LeasePtr& lease, std::set<std::string>& reasons)
       : step_{view, plan}, lease_(lease), reasons_(reasons) {}
 
@@ -21,7 +21,7 @@ class Planning {
   [[nodiscard]] const StepBuilder& step() const { return step_; }
   [[nodiscard]] PythonRequest request(RequestId id) const { return {lease_, view().info(id), id}; }
   [[nodiscard]] PythonRequest waiting(std::int64_t position) const;
-  // Tokens that r could compute in this step; of a waiting one, without those that the prefix cache holds.
+  // Tokens r can compute in this step, without cached prefix tokens if it waits.
   [[nodiscard]] std::int32_t needed_tokens(RequestId r) const;
   [[nodiscard]] Readiness readiness(RequestId r) const;
   bool try_allocate(RequestId r, std::int32_t tokens, std::int32_t ahead);
@@ -39,13 +39,13 @@ class Planning {
   StepBuilder step_;
   LeasePtr lease_;
   std::set<std::string>& reasons_;
-  std::map<RequestId, std::int32_t> room_;  // tokens that were allocated in this plan
-  std::set<RequestId> rejected_;            // in this plan: their slots are free
+  std::map<RequestId, std::int32_t> room_;  // tokens allocated in this plan
+  std::set<RequestId> rejected_;            // in this plan; their slots are free
 };
 
 void bind_planning(nb::module_& m);
 
-// The arguments of plan(): the view and the plan.
+// Arguments of plan().
 struct PlanArguments {
   nb::object view, plan;
 };

@@ -2,8 +2,8 @@
 
 namespace kvlab {
 
-// While one exists, the program runs and may use policies in Python: none can be added. The first one brings the texts of the policies up
-// to date, on which the identity of runs depends. Begins and ends with the GIL.
+// While one exists, policies in Python may run and none can be added. The first updates the policies' texts, on which run identities
+// depend. Constructed and destroyed with the GIL.
 class PolicyUse {
  public:
   PolicyUse();

@@ -9,15 +9,15 @@
 #include <limits>
 #include <set>
 
-#include "app/runs/run_kind.h"
-#include "app/runs/stop_signals.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/sweep/stop_signals.h"
 #include "base/error.h"
 
 namespace kvlab {
 
 namespace {
 
-// Never destroyed, since registries are destroyed in an unknown order.
+// Never destroyed: registries end in unknown order.
 std::set<PythonPolicy*>& all_policies() {
   static auto* const all = new std::set<PythonPolicy*>();
   return *all;
@@ -25,20 +25,20 @@ std::set<PythonPolicy*>& all_policies() {
 
 constexpr std::size_t kMostTracebacks = 100;  // a sweep may fail in every run
 
-// Those that exist now. With the GIL alone.
+// Guarded by the GIL.
 std::set<TracebackListener*>& traceback_listeners() {
   static auto* const all = new std::set<TracebackListener*>();
   return *all;
 }
 
-// A value in a message, in at most so many characters.
+// At most kMost characters.
 std::string shown(nb::handle value) {
   constexpr std::size_t kMost = 100;
   const std::string text = nb::repr(value).c_str();
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
-// As Python shows it, with the lines of the sources.
+// With source lines.
 std::string traceback_text(const nb::python_error& error) {
   const nb::object traceback = nb::borrow(error.traceback());
   const nb::object lines = nb::module_::import_("traceback")
@@ -63,7 +63,7 @@ nb::object python_of(const PythonValue& value) {
   return std::visit([](const auto& v) { return nb::cast(v); }, value);
 }
 
-// Reads one parameter as the type of its default.
+// Reads a parameter as its default's type.
 struct Reader {
   Params& p;
   const PythonParam& param;
@@ -121,7 +121,7 @@ PythonPolicy::PythonPolicy(const nb::dict& d)
   all_policies().insert(this);
 }
 
-// Replaced by another policy of its name, which is done with the GIL; or at the end of the program, after forget_policies().
+// Runs with the GIL, or at exit after forget_policies().
 PythonPolicy::~PythonPolicy() { all_policies().erase(this); }
 
 PythonValues PythonPolicy::read(Params& p) const {
@@ -136,7 +136,7 @@ std::string PythonPolicy::message(const std::string& place, const std::string& w
 
 void PythonPolicy::fail(const std::string& what) const { throw InputError(message(fmt::format("{}:{}", file_, line_), what)); }
 
-// The place is the innermost one in the policy's file.
+// The place is the innermost in the policy's file.
 void PythonPolicy::fail(const nb::python_error& error) const {
   if (error.matches(PyExc_KeyboardInterrupt)) {
     stop_requested() = true;
@@ -150,7 +150,7 @@ void PythonPolicy::fail(const nb::python_error& error) const {
   const auto type = nb::cast<std::string>(nb::handle(error.type()).attr("__name__"));
   const std::string text = nb::str(error.value()).c_str();
   const std::string failed = message(place, text.empty() ? type : type + ": " + text);
-  const std::string traceback = traceback_text(error);  // may let other threads of Python run
+  const std::string traceback = traceback_text(error);  // may run other Python threads
   for (TracebackListener* const listener : traceback_listeners()) listener->add(failed.substr(0, failed.find('\n')), traceback);
   throw InputError(failed);
 }

@@ -11,11 +11,11 @@
 #include <variant>
 #include <vector>
 
-#include "base/params.h"
-#include "base/registry.h"
+#include "base/config/params.h"
+#include "base/config/registry.h"
 
-// Policies written in Python. kvlab/policies.py inspects the function or class and hands over a declaration; here it becomes an entry of
-// the registry that YAML names it in. Simulations run without the GIL, in several threads: every call of Python takes it.
+// Policies in Python. kvlab/policies.py inspects the function or class and passes a declaration, which becomes a registry entry.
+// Simulations run without the GIL in several threads and take it for every Python call.
 namespace kvlab {
 
 namespace nb = nanobind;
@@ -23,22 +23,21 @@ namespace nb = nanobind;
 using PythonValue = std::variant<std::int64_t, double, bool, std::string>;
 using PythonValues = std::vector<std::pair<std::string, PythonValue>>;
 
-// A keyword-only parameter of the policy, which YAML sets.
+// A keyword-only parameter, set in YAML.
 struct PythonParam {
   std::string key, meaning;
-  PythonValue value;  // the default; of the parameter's type where it is required
+  PythonValue value;  // default; for a required one only its type counts
   bool is_required = false;
   double min = 0, max = 0;  // of numbers
 };
 
-// A method, or the function itself. A caller gives all arguments that methods of this name may take; it passes those that this one
-// declares.
+// A method or function. Callers give all possible arguments; it receives those that it declares.
 class PythonMethod {
  public:
   static constexpr std::size_t kMostArguments = 8;
   PythonMethod(nb::object function, std::vector<std::uint8_t> places) : function_(std::move(function)), places_(std::move(places)) {}
   [[nodiscard]] bool takes(std::uint8_t place) const;
-  // `arguments` by place; those that takes() denies may be null. Holding the GIL.
+  // `arguments` by place; null allowed where takes() is false. Requires the GIL.
   template <class... Handles>
   nb::object operator()(const Handles&... arguments) const {
     static_assert(sizeof...(arguments) <= kMostArguments);
@@ -51,13 +50,13 @@ class PythonMethod {
   std::vector<std::uint8_t> places_;
 };
 
-// The interpreter keeps its state of a thread that has called this once, and need not make one for each call of Python on it.
+// Keeps the interpreter's state of this thread between Python calls.
 void keep_thread_state();
 
-// A policy as it was declared, shared by the runs that make it.
+// A declared policy, shared by runs.
 class PythonPolicy {
  public:
-  // From a declaration by kvlab/policies.py. Holding the GIL.
+  // `declaration` is from kvlab/policies.py. Requires the GIL.
   explicit PythonPolicy(const nb::dict& declaration);
   ~PythonPolicy();
   PythonPolicy(const PythonPolicy&) = delete;
@@ -65,18 +64,18 @@ class PythonPolicy {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Card card() const { return {name_, summary_, source_}; }
-  // The name that code_version() knows the policy by.
+  // The name in code_version().
   [[nodiscard]] std::string code_name() const { return "python:" + name_; }
-  // Reads the parameters from YAML, or describes them.
+  // Reads or describes the parameters.
   [[nodiscard]] PythonValues read(Params& p) const;
-  // An option of the decorator. Holding the GIL.
+  // Decorator option. Requires the GIL.
   template <class T>
   [[nodiscard]] T option(const char* key) const {
     return nb::cast<T>(options_[key]);
   }
 
-  // Calls f() with the GIL. An exception of Python becomes an InputError with file:line of the policy and the traceback's last line; the
-  // whole traceback goes to every TracebackListener.
+  // Calls f() with the GIL. Python exceptions become InputError with file:line of the policy and the last traceback line;
+  // TracebackListeners get the whole traceback.
   template <class F>
   auto call(F&& f) const {
     keep_thread_state();
@@ -87,9 +86,9 @@ class PythonPolicy {
       fail(e);
     }
   }
-  // Stops with file:line of the policy.
+  // Throws InputError with the policy's file:line.
   [[noreturn]] void fail(const std::string& what) const;
-  // The number that a method returned. Holding the GIL.
+  // A method's result. Requires the GIL.
   [[nodiscard]] double number(const char* method, nb::handle returned) const;
   [[nodiscard]] std::int64_t integer(const char* method, nb::handle returned) const;
 
@@ -102,20 +101,20 @@ class PythonPolicy {
   std::string kind_, name_, summary_, source_, file_;
   std::int64_t line_ = 0;
   std::vector<PythonParam> params_;
-  std::map<std::string, std::vector<std::uint8_t>> methods_;  // name -> places of its arguments
+  std::map<std::string, std::vector<std::uint8_t>> methods_;  // name -> places of arguments
   nb::dict options_;
-  nb::object make_;  // called with the parameters' values
+  nb::object make_;  // called with parameter values
 };
 using PolicyPtr = std::shared_ptr<const PythonPolicy>;
 
-// The object of one run. Any thread may end it.
+// The object of one run. Any thread may destroy it.
 class PythonInstance {
  public:
   PythonInstance(PolicyPtr policy, const PythonValues& values);
   ~PythonInstance();
   PythonInstance(const PythonInstance&) = delete;
   PythonInstance& operator=(const PythonInstance&) = delete;
-  // null: the class does not have it
+  // null: not in the class
   [[nodiscard]] const PythonMethod* method(const std::string& name) const;
   [[nodiscard]] const PythonPolicy& policy() const { return *policy_; }
 
@@ -124,7 +123,7 @@ class PythonInstance {
   std::map<std::string, PythonMethod> methods_;
 };
 
-// Adds the policy to the registry of its interface, in place of a Python policy of the same name.
+// Registers the policy, replacing a Python policy of that name.
 template <class Interface, class Wrapper>
 void add_to_registry(const PolicyPtr& policy) {
   const auto make = [policy](Params& p) -> std::unique_ptr<Interface> {
@@ -134,29 +133,28 @@ void add_to_registry(const PolicyPtr& policy) {
   Registry<Interface>::add_running(policy->card(), make, policy->code_name());
 }
 
-// One function per kind (order.cpp, ...).
 void add_order(const PolicyPtr& policy);
 void add_scorer(const PolicyPtr& policy);
 void add_scheduler(const PolicyPtr& policy);
 void add_block_cache(const PolicyPtr& policy);
 void add_dispatcher(const PolicyPtr& policy);
 
-// While one exists, `found` gets the tracebacks of exceptions in policies, by the first line of their messages (PythonPolicy::call). Runs
-// of other threads add theirs too. Begins and ends with the GIL.
+// While one exists, `found` collects tracebacks of policy exceptions by the first line of their messages, from all threads. Constructed and
+// destroyed with the GIL.
 class TracebackListener {
  public:
   explicit TracebackListener(nb::dict found);
   ~TracebackListener();
   TracebackListener(const TracebackListener&) = delete;
   TracebackListener& operator=(const TracebackListener&) = delete;
-  // Keeps the first one of a line. Holding the GIL.
+  // Keeps the first per line. Requires the GIL.
   void add(const std::string& line, const std::string& traceback);
 
  private:
   nb::dict found_;
 };
 
-// The interpreter ends: policies let go of their Python objects.
+// At interpreter exit: policies release their Python objects.
 void forget_policies();
 
 }  // namespace kvlab

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// The replicas as Python sees them during one call. Holding the GIL.
+// For one Python call. Requires the GIL.
 nb::list lend_replicas(const FleetView& fleet, std::span<const ReplicaId> among, const LeasePtr& lease);
 bool is_replica(nb::handle object);
 ReplicaId replica_of(nb::handle replica);

@@ -34,13 +34,13 @@ std::int32_t PythonRequest::predicted_tokens() const {
   throw nb::attribute_error("'predicted_tokens' is known to orders with needs=[\"predicted_tokens\"]");
 }
 
-RequestLender::~RequestLender() {
+Lender::~Lender() {
   ++lease_->call;
   const nb::gil_scoped_acquire gil;
   object_.reset();
 }
 
-nb::handle RequestLender::lend(const PythonRequest& request) {
+nb::handle Lender::lend(const PythonRequest& request) {
   if (object_.is_valid() && Py_REFCNT(object_.ptr()) == 1) {
     *at_ = request;
   } else {
@@ -52,7 +52,7 @@ nb::handle RequestLender::lend(const PythonRequest& request) {
 
 namespace {
 
-// A fact of the trace; None where it gives none.
+// None if the trace does not give it.
 template <Fact fact, class Get>
 auto fact_of(Get get) {
   return [get](const PythonRequest& r) {

@@ -9,16 +9,16 @@
 
 namespace kvlab {
 
-// The objects lent to one call of Python: those of an earlier call are refused. Ending a call raises `call`.
+// Identifies the current Python call; objects lent to earlier calls are refused.
 struct Lease {
   std::uint64_t call = 1;
 };
 using LeasePtr = std::shared_ptr<Lease>;
 
-// Stops (RuntimeError of Python) an object that was lent to an earlier call.
+// Raises RuntimeError for an object of an earlier call.
 void require_lent(const LeasePtr& lease, std::uint64_t call, const char* what);
 
-// A request as Python sees it, during one call.
+// A request lent to one Python call.
 class PythonRequest {
  public:
   PythonRequest() = default;
@@ -27,7 +27,7 @@ class PythonRequest {
     request_ = &request;
     id_ = id;
   }
-  // is_arriving: attributes that change while the request is served are refused. predicted_tokens: 0 where no predictor was asked.
+  // is_arriving: refuses attributes that change while it is served. predicted_tokens: 0 without predictor.
   PythonRequest& with(std::int32_t predicted_tokens, bool is_arriving) {
     predicted_tokens_ = predicted_tokens;
     is_arriving_ = is_arriving;
@@ -38,7 +38,7 @@ class PythonRequest {
     require_lent(lease_, call_, "a request");
     return *record_;
   }
-  // AttributeError: this caller lends facts of the arrival alone.
+  // Raises AttributeError if only arrival facts are lent.
   [[nodiscard]] const Request& request(const char* attribute) const;
   [[nodiscard]] RequestId id() const {
     require_lent(lease_, call_, "a request");
@@ -52,23 +52,23 @@ class PythonRequest {
   LeasePtr lease_;
   std::uint64_t call_ = 0;
   const RequestRecord* record_ = nullptr;
-  const Request* request_ = nullptr;  // null: not a request of a replica
+  const Request* request_ = nullptr;  // null: not in a replica
   RequestId id_ = kNoRequest;
   bool is_arriving_ = false;
-  std::int32_t predicted_tokens_ = 0;  // 0: not asked for
+  std::int32_t predicted_tokens_ = 0;  // 0: none
 };
 
 // Lends one Python object to call after call, as long as no policy keeps it.
-class RequestLender {
+class Lender {
  public:
-  RequestLender() = default;
-  ~RequestLender();
-  RequestLender(const RequestLender&) = delete;
-  RequestLender& operator=(const RequestLender&) = delete;
+  Lender() = default;
+  ~Lender();
+  Lender(const Lender&) = delete;
+  Lender& operator=(const Lender&) = delete;
   [[nodiscard]] const LeasePtr& lease() const { return lease_; }
-  // Holding the GIL.
+  // Requires the GIL.
   nb::handle lend(const PythonRequest& request);
-  // The call is over.
+  // Ends the call.
   void take_back() { ++lease_->call; }
 
  private:
@@ -77,7 +77,7 @@ class RequestLender {
   PythonRequest* at_ = nullptr;  // in object_
 };
 
-// Ends a lease when it goes out of scope.
+// Ends a lease at scope exit.
 class Lending {
  public:
   explicit Lending(Lease& lease) : lease_(lease) {}

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// A scheduler whose plans Python makes. It promises nothing to fast-forward, which is always right.
+// A scheduler in Python. Promises nothing to fast-forward.
 class PythonScheduler final : public Scheduler {
  public:
   PythonScheduler(const PolicyPtr& policy, const PythonValues& values) : python_(policy, values), plan_(*python_.method("plan")) {
@@ -30,7 +30,7 @@ class PythonScheduler final : public Scheduler {
   PythonInstance python_;
   const PythonMethod& plan_;
   LeasePtr lease_ = std::make_shared<Lease>();
-  std::set<std::string> reasons_;  // of the requests that it rejected
+  std::set<std::string> reasons_;  // of rejections
   bool predicts_ = false;
 };
 

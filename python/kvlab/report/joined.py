@@ -3,6 +3,7 @@
 import frontier
 import joint
 import joint_serving
+import naming
 import setting
 import settings
 from errors import Unjoinable
@@ -24,7 +25,7 @@ def _marks(rows, x, y, label, below, above, half=None, hollow="", suffix=""):
             "legendgroup": family,
             "x": numbers(own[x]),
             "y": numbers(own[y]),
-            "text": own[label].tolist(),
+            "text": naming.named(own[label]),
             "marker": {"color": FAMILIES[family], "symbol": symbol(MARKERS[family]) + hollow, "size": 8},
             "hovertemplate": "%{text}: %{x:.4~g}, %{y:.3~g}<extra>%{fullData.name}</extra>",
         }
@@ -60,7 +61,7 @@ def _serving(quality, served):
     options = [
         option(
             _marks(points, m.column, "kept", "label", "below", "above", half=f"{m.column}_half"),
-            axis(f"{' '.join(joint_serving.x_lines(m, found.load))}, {joint_serving.told(served)}", rangemode="tozero"),
+            axis(f"{joint_serving.x_title(m, found.load)}, {joint_serving.told(served)}", rangemode="tozero"),
             y,
             m.title,
             " ".join(joint_serving.notes_of(found, quality, served)),

@@ -8,6 +8,7 @@ import fidelity
 import heat_maps
 import predictions
 from groups import at_budgets, parts_of, sentence
+from naming import named
 from spec import axis, figure, heat, heat_axes, numbers, option, symbol
 
 _BYTES, _READ = "KV bytes on the GPU (share of the full cache)", "Tokens read per step, layer and KV head"
@@ -15,15 +16,16 @@ _BYTES, _READ = "KV bytes on the GPU (share of the full cache)", "Tokens read pe
 
 def _family_curves(table, x, y, looks, scale=1):
     """A line per policy, coloured by family; hollow where a part is in CPU memory or on disk."""
-    traces = []
-    for name, rows in table.groupby("name", sort=False):
+    traces, groups = [], list(table.groupby("name", sort=False))
+    names = dict(zip((name for name, _ in groups), named(name for name, _ in groups)))
+    for name, rows in groups:
         rows = rows.sort_values(x, kind="stable")
         colour, hollow = looks[name]["color"], fidelity.is_elsewhere(rows).any()
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": str(name),
+                "name": names[name],
                 "x": numbers(rows[x]),
                 "y": numbers(scale * rows[y]),
                 "line": {"color": colour, "width": 1, "dash": "dash" if hollow else "solid"},
@@ -66,7 +68,7 @@ def _maps(results, table):
             if len(chosen):
                 cells = heat_maps.rows_of(source, chosen, columns)
                 cells = cells.sort_index(axis=1) if name == "heads" else cells
-                cell_map = heat(cells.to_numpy(), chosen["name"], [f"{a}, {b}" for a, b in cells.columns], 0, 1, "share")
+                cell_map = heat(cells.to_numpy(), named(chosen["name"]), [f"{a}, {b}" for a, b in cells.columns], 0, 1, "share")
                 options.append(option([cell_map], *heat_axes(title), suffix.strip("_").replace("_", " ") or "all", note))
         figures.append(
             figure(
@@ -103,7 +105,7 @@ def _tasks(rows, table, title):
         if len(chosen):
             cells = np.array([full.to_numpy(), *(p.reindex(full.index).to_numpy() for p in chosen["by_task"])])
             texts = [["" if np.isnan(v) else f"{100 * v:.0f}" for v in row] for row in cells]
-            cell_map = heat(100 * cells, ["full cache", *chosen["name"]], full.index, 0, 100, "%", texts)
+            cell_map = heat(100 * cells, ["full cache", *named(chosen["name"])], full.index, 0, 100, "%", texts)
             few = (
                 f"A cell has {counts.min()} to {counts.max()} answers."
                 if counts.min() < counts.max()

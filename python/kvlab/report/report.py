@@ -22,11 +22,11 @@ NAME = "report.html"
 _MOST_REQUESTS = (100_000, 25_000, 2_000, 0)  # of a page: the next where it is too large
 
 
-def write(folders, out=None):
+def write(folders, out=None, has_tries=False):
     """Writes the page and returns its path and the lines that say what was left out."""
     path = Path(out) if out else Path(folders[0]) / NAME
     for most_requests in _MOST_REQUESTS:
-        data = data_of(folders, most_requests)
+        data = data_of(folders, most_requests, has_tries)
         content = page.content_of(data)
         if len(content) <= page.MOST_BYTES:
             page.write(path, content)
@@ -43,12 +43,13 @@ def main(arguments=None):
     )
     parser.add_argument("folder", nargs="+", help="results/NAME, as written by kvlab run; at most two")
     parser.add_argument("--out", metavar="FILE.html", help=f"where to write the page; without it: {NAME} in the first folder")
+    parser.add_argument("--no-try", action="store_true", help="do not try other settings for the panel on what makes a run slow")
     try:
         options = parser.parse_args(arguments)
         if len(options.folder) > 2:
             raise ResultsError(f"{len(options.folder)} folders: a page shows one or two; write a page for each pair")
         began = time.monotonic()
-        path, left_out = write(options.folder, options.out)
+        path, left_out = write(options.folder, options.out, not options.no_try)
         for line in left_out:
             print(f"  left out: {line}", file=sys.stderr)
         print(f"kvlab: wrote {path} ({path.stat().st_size / 1e6:.1f} MB) in {time.monotonic() - began:.1f} s", file=sys.stderr)

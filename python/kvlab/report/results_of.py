@@ -10,10 +10,13 @@ import entries
 import joined
 import kv
 import lives
+import naming
 import serving
+import setting
 import spec
 import tables
 import timeline
+import why
 from groups import label_of
 from load import ResultsError, load
 
@@ -66,7 +69,8 @@ def _figures(results, kind):
         "claims": kv.published,
         "validation": serving.validations,
     }
-    return own.get(kind, serving.figures_of)(results)
+    with naming.of_results(results):
+        return own.get(kind, serving.figures_of)(results)
 
 
 def _runs_of(results):
@@ -77,9 +81,10 @@ def _runs_of(results):
     rows = results.summary
     varying = [a for a in results.axes if rows[a].nunique(dropna=False) > 1] or results.axes[:1]
     has_seeds = "seed" in rows and rows["seed"].nunique() > 1
-    runs = {}
-    for row in rows.to_dict("records"):
-        text = label_of(row, varying, False) or results.name
+    runs, records = {}, rows.to_dict("records")
+    with naming.of_results(results):
+        texts = naming.named([label_of(row, varying, False) or results.name for row in records])
+    for row, text in zip(records, texts):
         label = f"{text}, seed {row['seed']}" if has_seeds else text
         policy = spec.numbers([row.get("step_policy_frac", 0)])[0] or 0
         runs.setdefault(row["run"], {"id": row["run"], "label": label, "seed": str(row.get("seed", "")), "policy_frac": policy})
@@ -124,8 +129,9 @@ def _remarks(manifest):
     found = {}
     for run in manifest.get("runs", []):
         for key, name in (("note", "note"), ("skipped", "skipped"), ("not_served", "not served")):
-            if run.get(key):
-                found.setdefault((name, run[key]), []).append(run["run"])
+            sentences = run.get("notes") if key == "note" and run.get("notes") else [run[key]] if run.get(key) else []
+            for sentence in sentences:
+                found.setdefault((name, sentence), []).append(run["run"])
     return [{"kind": kind, "text": text, "runs": runs} for (kind, text), runs in found.items()]
 
 
@@ -204,6 +210,13 @@ def _names(everything):
     return names if len(set(names)) == len(names) else [f"{n}, {letter}" for n, letter in zip(names, "AB")]
 
 
+def _name_kept(everything, left_out):
+    for results in everything:
+        keep = (setting.resolved(results.folder).get("output") or {}).get("keep")
+        if keep == "summary":
+            left_out.append(f"requests and timelines of {results.name}: its runs have 'output: {{keep: summary}}'; without this key the page has them")
+
+
 def _count_rows(abouts, left_out):
     for about in abouts:
         for table in filter(None, (about["summary"], *about["tables"])):
@@ -218,8 +231,8 @@ def _count_lines(figures, left_out):
             left_out.append(f"{each['title']}: lines after {serving.MOST_LINES} of a figure")
 
 
-def data_of(folders, most_requests):
-    """`most_requests`: in the explorer, of all runs together. Raises ResultsError where a folder holds no results, or results of no kind
+def data_of(folders, most_requests, has_tries=False):
+    """`most_requests`: in the explorer, of all runs together; `has_tries`: other settings are tried (why.py). Raises ResultsError where a folder holds no results, or results of no kind
     that a report is made of."""
     folders, left_out = [Path(f) for f in folders], []
     everything = [entries.show_in(load(folder)) for folder in folders]
@@ -231,6 +244,9 @@ def data_of(folders, most_requests):
     figures = spec.finish([*together, *(spec.join(figures, names) if len(figures) > 1 else figures[0])])
     runs = _runs(everything, most_requests, left_out)
     abouts = [{**_about(r, k, m, i), "name": n} for i, (r, k, m, n) in enumerate(zip(everything, kinds, manifests, names))]
+    for about, results, kind in zip(abouts, everything, kinds):
+        about["why"] = why.of_folder(results.folder, len(about["runs"]), has_tries) if kind == "serving" else {"best": "", "runs": []}
+    _name_kept(everything, left_out)
     _count_rows(abouts, left_out)
     _count_lines(figures, left_out)
     return {

@@ -12,6 +12,8 @@ import serving_fidelity
 import validation
 from groups import cut_lines, combinations, lines_of, mean_and_interval, number_axis, seeds_note, views
 from load import axis_title
+from metrics import title_of
+from naming import in_unit, named
 from spec import axis, curve, figure, numbers, option, symbol
 
 MOST_LINES = 60  # of one state of a figure
@@ -19,36 +21,22 @@ _MOST_BARS = 40  # of one state of the comparison
 _POINTS = 300  # of a CDF
 _NAME = "<extra>%{fullData.name}</extra>"
 _LOG_FROM = 30  # factor between the fastest and the slowest requests
-_BAR_METRICS = (
-    ("ttft_p50_ms", "P50 TTFT (ms)"),
-    ("ttft_p99_ms", "P99 TTFT (ms)"),
-    ("tpot_p50_ms", "P50 TPOT (ms)"),
-    ("tpot_p99_ms", "P99 TPOT (ms)"),
-    ("e2e_p50_ms", "P50 end-to-end (ms)"),
-    ("e2e_p99_ms", "P99 end-to-end (ms)"),
-    ("queueing_mean_ms", "Mean queueing (ms)"),
-    ("goodput_per_s", "Goodput (requests/s)"),
-    *bars.SEARCHED,
-    ("slo_attainment_frac", "SLO attainment (share)"),
-    ("requests_per_s", "Throughput (requests/s)"),
-    ("output_tokens_per_s", "Output (tokens/s)"),
-    ("prefix_hit_frac", "Prefix hit ratio (share)"),
-    ("kv_used_mean_frac", "KV memory in use, mean (share)"),
-    ("preemptions", "Preemptions"),
-    ("energy_j_per_token", "Energy (J/token)"),
-    ("dollars_per_million_tokens", "Price ($ per million tokens)"),
-)
+_BAR_COLUMNS = (
+    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms e2e_p99_ms queueing_mean_ms goodput_per_s search_rate_per_s search_concurrency "
+    "search_replicas search_tp slo_attainment_frac requests_per_s output_tokens_per_s prefix_hit_frac kv_used_mean_frac preemptions "
+    "energy_j_per_token dollars_per_million_tokens"
+).split()
 
 
 def _named(lines, axis):
-    """Labels that are bare numbers with the name of their axis."""
-    return [(f"{axis} {text}".strip(), rows) for text, rows in lines]
+    """Lines with their names in place of their labels."""
+    return list(zip(named((text for text, _ in lines), axis), (rows for _, rows in lines)))
 
 
 def _views(results, without=None):
     found = [cut_lines(view, False, MOST_LINES) for view in views(results, "", without=without, every=True)]
     for view in found:
-        view.lines = _named(view.lines, view.axis)
+        view.lines, view.left_out = _named(view.lines, view.axis), named(view.left_out, view.axis)
     return found
 
 
@@ -74,18 +62,16 @@ def _steps(values):
 
 
 def _cdf_option(view, metric, latency, limit_ms):
-    traces, spans = [], []
-    for text, rows in view.lines:
-        values = latency.loc[latency["run"].isin(rows["run"]), metric].dropna().to_numpy()
-        if len(values):
-            x, share = _steps(values)
-            traces.append(curve(text, x, share, mode="lines", shape="hv", hovertemplate="%{x:.4~g} ms: %{y:.1%}" + _NAME))
-            spans.append(np.quantile(values, (0.01, 0.99)))
+    curves = [(text, values.to_numpy()) for text, values in cdf.curves_of(view.lines, latency, metric)]
+    title, unit = in_unit(f"{cdf.TITLES[metric]} (ms)", max((np.quantile(values, 0.9) for _, values in curves), default=0))
+    hover = f"%{{x:.4~g}} {'s' if unit > 1 else 'ms'}: %{{y:.1%}}{_NAME}"
+    traces = [curve(text, *_steps(values / unit), mode="lines", shape="hv", hovertemplate=hover) for text, values in curves]
+    spans = [np.quantile(values, (0.01, 0.99)) for _, values in curves]
     low, high = (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0, 0)
-    limits = [("x", limit_ms)] if limit_ms else []
+    limits = [("x", limit_ms / unit)] if limit_ms else []
     return option(
         traces,
-        axis(f"{cdf.TITLES[metric]} (ms)", low > 0 and high > _LOG_FROM * low),
+        axis(title, low > 0 and high > _LOG_FROM * low),
         axis("Share of requests", range=[0, 1.01]),
         view.title,
         _left_out(view),
@@ -108,30 +94,28 @@ def _load_note(view, rate):
     return " ".join(filter(None, (_seeds(part for _, rows in view.lines for _, part in combinations(rows, [rate])), _left_out(view))))
 
 
-def _load_option(view, rate, metric, name, limit_ms, note):
-    traces = []
+def _load_curves(view, rate, metric):
+    """(label, [(value of the load, mean, half of the interval)], requests/s) of each line, in ms."""
     for text, rows in view.lines:
         y, x = load_curves.points(rows, rate, metric), dict(load_curves.points(rows, rate, "requests_per_s")[:, :2])
         y = np.array([p for p in y if p[0] in x]).reshape(-1, 3)
         if len(y):
-            traces.append(
-                curve(
-                    text,
-                    [x[p] for p in y[:, 0]],
-                    y[:, 1],
-                    y[:, 2],
-                    customdata=numbers(y[:, 0]),
-                    hovertemplate=f"{axis_title(rate)} %{{customdata}}: %{{x:.4~g}} requests/s, %{{y:.4~g}} ms{_NAME}",
-                )
-            )
+            yield text, y, [x[p] for p in y[:, 0]]
+
+
+def _load_option(view, rate, metric, name, limit_ms, note):
+    curves = list(_load_curves(view, rate, metric))
+    title, unit = in_unit(f"{name} (ms)", max((y[:, 1].max() for _, y, _ in curves), default=0))
+    hover = f"{axis_title(rate)} %{{customdata}}: %{{x:.4~g}} requests/s, %{{y:.4~g}} {'s' if unit > 1 else 'ms'}{_NAME}"
+    traces = [curve(text, x, y[:, 1] / unit, y[:, 2] / unit, customdata=numbers(y[:, 0]), hovertemplate=hover) for text, y, x in curves]
     values = [v for t in traces for v in t["y"] if v]
     return option(
         traces,
         axis("Throughput (requests/s)"),
-        axis(f"{name} (ms)", bool(values) and max(values) > 10 * min(values), rangemode="tozero"),
+        axis(title, bool(values) and max(values) > 10 * min(values), rangemode="tozero"),
         ", ".join(filter(None, (name, view.title))),
         note,
-        [("y", limit_ms)] if limit_ms else [],
+        [("y", limit_ms / unit)] if limit_ms else [],
     )
 
 
@@ -175,8 +159,11 @@ def load(results):
     return figures
 
 
-def _bar_option(lines, column, title, note):
-    stats = [mean_and_interval(part[column]) for _, part in lines]
+def _bar_option(lines, column, text, title, note):
+    """`text`: what the bars are; `title`: of the figure's state."""
+    stats = np.array([mean_and_interval(part[column])[:2] for _, part in lines])
+    text, unit = in_unit(text, max((v for v in stats[:, 0] if np.isfinite(v)), default=0))
+    stats = stats / unit
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -191,9 +178,9 @@ def _bar_option(lines, column, title, note):
         del trace["error_x"]
     return option(
         [trace],
-        axis(title, bars.is_logarithmic([s[0] for s in stats])),
+        axis(text, bars.is_logarithmic([s[0] for s in stats])),
         {"autorange": "reversed", "automargin": True, "type": "category"},
-        title,
+        ", ".join(filter(None, (text, title))),
         note,
     )
 
@@ -209,16 +196,12 @@ def _bar_views(results):
 def comparison(results):
     """Bars of any metric: every line of the experiment, means over seeds."""
     shown = _bar_views(results)
-    metrics = [
-        m
-        for m in _BAR_METRICS
-        if m[0] in results.summary and pd.api.types.is_numeric_dtype(results.summary[m[0]]) and results.summary[m[0]].notna().any()
-    ]
-    first = [c for c, _ in bars.metrics_of(results.summary)]
-    metrics.sort(key=lambda m: first.index(m[0]) if m[0] in first else len(first))
+    first = dict(bars.metrics_of(results.summary))
+    usable = [c for c in _BAR_COLUMNS if c in results.summary and pd.api.types.is_numeric_dtype(results.summary[c]) and results.summary[c].notna().any()]
+    usable.sort(key=lambda c: list(first).index(c) if c in first else len(first))
     options = [
-        _bar_option(lines, column, ", ".join(filter(None, (text, title))), _seeds(part for _, part in lines))
-        for column, text in metrics
+        _bar_option(lines, column, first.get(column, title_of(column)), title, _seeds(part for _, part in lines))
+        for column in usable
         for title, lines in shown
     ]
     is_wide = any(len(lines) > 8 for _, lines in shown)
@@ -255,14 +238,14 @@ def attention_kept(results):
     if not results.measures_attention:
         return []
     points = serving_fidelity.points_of(results)
-    looks, options = fidelity.looks_of(points), []
+    looks, options, names = fidelity.looks_of(points), [], dict(zip(points["name"], named(points["name"])))
     for column, title in serving_fidelity.PANELS:
         shown = points[points[column].notna()]
         traces = [
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": p["name"],
+                "name": names[p["name"]],
                 "x": [p[column]],
                 "y": [p["attention_mass"]],
                 "marker": {"color": looks[p["name"]]["color"], "symbol": symbol(looks[p["name"]]["marker"]), "size": 8},
@@ -286,7 +269,7 @@ def hit_ratios(results):
                 own = {"line": {"color": "black", "width": 2.4}, "marker": {"color": "black", "size": 5}} if policy == "belady" else {}
                 traces.append(
                     curve(
-                        "belady (upper bound)" if own else policy,
+                        "Belady (upper bound)" if own else named([policy])[0],
                         points[:, 0],
                         100 * points[:, 1],
                         hovertemplate="%{x} blocks: %{y:.2f} %" + _NAME,

@@ -6,9 +6,9 @@ import entries
 
 MOST_ROWS = 2000  # of a table of the page
 _SERVED = (
-    "ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms requests_per_s output_tokens_per_s goodput_per_s slo_attainment_frac "
-    "search_rate_per_s "
-    "preemptions prefix_hit_frac kv_used_mean_frac attention_mass"
+    "search_rate_per_s search_concurrency search_replicas search_tp goodput_per_s slo_attainment_frac binding_limit waits_for gpus "
+    "dollars_per_million_tokens ttft_p50_ms ttft_p99_ms tpot_p50_ms tpot_p99_ms e2e_p50_ms requests_per_s output_tokens_per_s "
+    "kv_used_mean_frac preemptions prefix_hit_frac attention_mass"
 ).split()
 _REPLAYED = (
     "budget_tokens attention_mass output_rel_err topk_recall needle_kept attended_tokens resident_bytes_frac host_bytes_frac "

@@ -1,7 +1,7 @@
 #include "kernels/device/cuda/device_parts.h"
-#include "kernels/device/cuda/draw.cuh"
 #include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/vectors.cuh"
+#include "kernels/rows/draw.h"
 #include "policies/kv/disposal/merge_window/merge_window.h"
 
 namespace kvlab {

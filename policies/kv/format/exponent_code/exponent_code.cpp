@@ -84,11 +84,12 @@ void huffman_lengths(const std::int64_t* count, std::int32_t* length) {
 
 OpCall call(const ExponentCode& a) {
   const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim;
-  return {.op = "exponent_code",
+  const std::int64_t passes = a.unpacks ? 1 : 2;
+  return {.op = a.unpacks ? "exponent_decode" : "exponent_code",
           .rows = a.tokens.kv.num_rows,
           .tokens = n,
           .outputs = n,
-          .bytes = 2 * a.tokens.dense_bytes() + 2 * a.tokens.list_bytes() + (11 * n * d + 7) / 8,
+          .bytes = passes * (a.tokens.dense_bytes() + a.tokens.list_bytes()) + (11 * n * d + 7) / 8,
           .flops = 4 * n * d};
 }
 KVLAB_WITHOUT_CUDA(ExponentCode)
@@ -112,9 +113,7 @@ bool sequence_lengths(const ListedTokens& tokens, std::int32_t s, std::uint8_t* 
   return listed > 0;
 }
 
-}  // namespace
-
-void run_cpu(const ExponentCode& a) {
+void encode(const ExponentCode& a) {
   const KvRows& kv = a.tokens.kv;
   std::int64_t at = 0;
   for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
@@ -133,24 +132,17 @@ void run_cpu(const ExponentCode& a) {
   }
 }
 
+}  // namespace
+
 std::int64_t most_exponent_bytes(const ListedTokens& tokens) {
   std::int64_t blocks = 0;
   for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r) blocks += ceil_div(std::int64_t{tokens.entries(r)}, kExponentBlock);
   return 2 * tokens.total() * tokens.kv.head_dim + 5 * blocks;
 }
 
-OpCall call(const ExponentDecode& a) {
-  const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim;
-  return {.op = "exponent_decode",
-          .rows = a.tokens.kv.num_rows,
-          .tokens = n,
-          .outputs = n,
-          .bytes = a.tokens.dense_bytes() + a.tokens.list_bytes() + (11 * n * d + 7) / 8,
-          .flops = 4 * n * d};
-}
-KVLAB_WITHOUT_CUDA(ExponentDecode)
+namespace {
 
-void run_cpu(const ExponentDecode& a) {
+void decode(const ExponentCode& a) {
   const KvRows& kv = a.tokens.kv;
   const std::int32_t d = kv.head_dim;
   for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
@@ -165,8 +157,14 @@ void run_cpu(const ExponentDecode& a) {
   }
 }
 
-void stored_arrays(ExponentDecode& a, StoredArrays& arrays) {
-  arrays.sized_rows(a.packed, a.begin, a.end);
+}  // namespace
+
+void run_cpu(const ExponentCode& a) { a.unpacks ? decode(a) : encode(a); }
+
+void stored_arrays(ExponentCode& a, StoredArrays& arrays) {
+  const std::int64_t *begin = a.begin, *end = a.end;
+  arrays.sized_rows(a.packed, begin, end);
+  a.begin = const_cast<std::int64_t*>(begin), a.end = const_cast<std::int64_t*>(end);  // NOLINT: unpacking only reads
   arrays.sequences(a.lengths, kExponentTable);
 }
 

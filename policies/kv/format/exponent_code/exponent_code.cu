@@ -95,9 +95,7 @@ std::vector<std::int32_t> lay_out(const ExponentCode& a, const std::vector<std::
   return offset;
 }
 
-}  // namespace
-
-void run_cuda(const ExponentCode& a, CudaContext& cuda) {
+void encode(const ExponentCode& a, CudaContext& cuda) {
   if (a.tokens.total() == 0) return;
   const CudaContext::Frame frame(cuda);
   const KvRows& kv = a.tokens.kv;
@@ -141,7 +139,7 @@ void run_cuda(const ExponentCode& a, CudaContext& cuda) {
   cuda.synchronize();
 }
 
-void run_cuda(const ExponentDecode& a, CudaContext& cuda) {
+void decode(const ExponentCode& a, CudaContext& cuda) {
   if (a.tokens.total() == 0) return;
   const CudaContext::Frame frame(cuda);
   const KvRows& kv = a.tokens.kv;
@@ -157,5 +155,9 @@ void run_cuda(const ExponentDecode& a, CudaContext& cuda) {
            begin, a.packed);
   });
 }
+
+}  // namespace
+
+void run_cuda(const ExponentCode& a, CudaContext& cuda) { a.unpacks ? decode(a, cuda) : encode(a, cuda); }
 
 }  // namespace kvlab

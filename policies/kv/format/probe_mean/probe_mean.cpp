@@ -5,8 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/score/token_stats/token_stats.h"
-
 namespace kvlab {
 
 OpCall call(const ProbeSums& a) {
@@ -32,37 +30,7 @@ OpCall call(const ProbeSums& a) {
 KVLAB_WITHOUT_CUDA(ProbeSums)
 
 void run_cpu(const ProbeSums& a) {
-  const auto sequences = static_cast<std::size_t>(a.kv.num_sequences());
-  std::int64_t most = 0;
-  for (std::size_t s = 0; s < sequences; ++s) most = std::max(most, a.first[s + 1] - a.first[s]);
-  std::vector<Queries> queries(sequences);
-  for (std::int64_t j = 0; j < most; ++j) {
-    for (std::size_t s = 0; s < sequences; ++s) queries[s] = a.first[s] + j < a.first[s + 1] ? a.pieces[a.first[s] + j] : Queries{};
-    TokenStats stats;
-    stats.kv = a.kv;
-    stats.queries = queries.data();
-    stats.first_word = a.channel;
-    run_cpu(stats);
-  }
-}
-
-OpCall call(const ProbeMean& a) {
-  const std::int64_t n = a.kv.total();
-  return {.op = "probe_mean", .rows = a.kv.num_rows, .tokens = n, .outputs = n, .bytes = 12 * n, .flops = n};
-}
-KVLAB_WITHOUT_CUDA(ProbeMean)
-
-void run_cpu(const ProbeMean& a) {
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    const std::int32_t s = a.kv.sequence(r);
-    for (std::int32_t i = 0; i < a.kv.len[r]; ++i) {
-      const std::int32_t position = a.kv.position[a.kv.slot(r, i)];
-      std::int64_t probes = 0;
-      for (std::int64_t j = a.first[s]; j < a.first[s + 1]; ++j) probes += std::max(0, a.end[j] - std::max(a.begin[j], position));
-      const float sum = std::bit_cast<float>(a.kv.word(a.channel, r, i));
-      a.scores[a.kv.first[r] + i] = probes > 0 ? sum / static_cast<float>(probes) : 0.0F;
-    }
-  }
+  for_each_piece(a, [](const TokenStats& stats) { run_cpu(stats); });
 }
 
 OpCall call(const CoverMass& a) {

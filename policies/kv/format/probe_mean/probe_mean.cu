@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/allocate/count_scores/leading_mass.cuh"
 #include "kernels/device/cuda/device_rows.h"
+#include "kernels/device/cuda/leading_mass.cuh"
 #include "kernels/device/cuda/ordered_key.cuh"
 #include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/sort_rows.cuh"
@@ -11,24 +11,6 @@
 namespace kvlab {
 
 namespace {
-
-struct Mean {
-  DeviceRows kv;
-  std::int32_t channel;
-  const std::int64_t* first;
-  const std::int32_t *begin, *end;
-  float* scores;
-  __device__ std::int64_t count(int row) const { return kv.len[row]; }
-  __device__ void operator()(int row, std::int64_t i) const {
-    const int s = row / kv.kv_heads;
-    const std::int64_t slot = kv.slot(row, static_cast<std::int32_t>(i));
-    const std::int32_t position = kv.position[slot];
-    std::int64_t probes = 0;
-    for (std::int64_t j = first[s]; j < first[s + 1]; ++j) probes += max(0, end[j] - max(begin[j], position));
-    const float sum = __uint_as_float(kv.words[channel * kv.pool_tokens + slot]);
-    scores[kv.first[row] + i] = probes > 0 ? sum / static_cast<float>(probes) : 0.0F;
-  }
-};
 
 // Masses of the listed tokens as keys, to be sorted.
 struct FillMass {
@@ -64,14 +46,8 @@ __global__ void __launch_bounds__(kMassThreads) cover_mass(std::uint32_t* keys, 
 
 }  // namespace
 
-void run_cuda(const ProbeMean& a, CudaContext& cuda) {
-  if (a.kv.total() == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const std::int64_t sequences = a.kv.num_sequences(), pieces = a.first[sequences];
-  const auto [first, begin, end] =
-      upload_all(cuda, host_array(a.first, sequences + 1), host_array(a.begin, pieces), host_array(a.end, pieces));
-  const Mean mean{on_device(a.kv, cuda), a.channel, first, begin, end, a.scores};
-  launch_over_rows("probe_mean", cuda, a.kv.num_rows, mean.kv.longest, mean);
+void run_cuda(const ProbeSums& a, CudaContext& cuda) {
+  for_each_piece(a, [&](const TokenStats& stats) { run_cuda(stats, cuda); });
 }
 
 void run_cuda(const CoverMass& a, CudaContext& cuda) {

@@ -1,15 +1,17 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
+#include "kernels/score/token_stats/token_stats.h"
 
 namespace kvlab {
 
-// Adds the attention that each token received from probe queries to word `channel` (float32), averaged over the group's heads: softmax
-// over the tokens that a probe sees, as TokenStats sums it. The probes come in pieces of consecutive positions; one pass reads K once
-// for all of them.
+// Adds each token's attention from probe queries, averaged over the group's heads, to word `channel` (float32), as TokenStats does. A
+// sequence's probes come in pieces of consecutive positions.
 struct ProbeSums {
   KvRows kv;
   std::int32_t channel = 0;
@@ -17,27 +19,26 @@ struct ProbeSums {
   const Queries* pieces = nullptr;      // ascending by position
   const std::int32_t* end = nullptr;    // [num_sequences] one past the position of the sequence's newest token
 };
-// K, the probes and the word are read, the word is written; products and softmax of the pairs that the causal mask leaves, where the
-// newest tokens of a row are held. Sequences without probes cost nothing.
+// run(stats) for each piece.
+template <class Run>
+void for_each_piece(const ProbeSums& a, Run&& run) {
+  const auto sequences = static_cast<std::size_t>(a.kv.num_sequences());
+  std::int64_t most = 0;
+  for (std::size_t s = 0; s < sequences; ++s) most = std::max(most, a.first[s + 1] - a.first[s]);
+  std::vector<Queries> queries(sequences);
+  for (std::int64_t j = 0; j < most; ++j) {
+    for (std::size_t s = 0; s < sequences; ++s) queries[s] = a.first[s] + j < a.first[s + 1] ? a.pieces[a.first[s] + j] : Queries{};
+    TokenStats stats;
+    stats.kv = a.kv;
+    stats.queries = queries.data();
+    stats.first_word = a.channel;
+    run(stats);
+  }
+}
+// Reads K once, the probes and the word; writes the word. Products and softmax of causal pairs. Sequences without probes cost nothing.
 OpCall call(const ProbeSums&);
 void run_cpu(const ProbeSums&);
 void run_cuda(const ProbeSums&, CudaContext&);
-
-// Mean attention that each token received from the probe queries that could see it: the sum in word `channel` (float32) over the number of
-// probes at or after the token's position, 0 if there are none (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8: plain sums would favour
-// early tokens). Probes of sequence s are the positions [begin[j], end[j]), first[s] <= j < first[s + 1].
-struct ProbeMean {
-  KvRows kv;
-  std::int32_t channel = 0;
-  const std::int64_t* first = nullptr;  // [num_sequences + 1]
-  const std::int32_t* begin = nullptr;
-  const std::int32_t* end = nullptr;
-  float* scores = nullptr;  // [kv.total()] out
-};
-// Sum and position are read, the score is written; one operation per token.
-OpCall call(const ProbeMean&);
-void run_cpu(const ProbeMean&);
-void run_cuda(const ProbeMean&, CudaContext&);
 
 // Number of each row's listed tokens, largest first, that hold at least `share` of the sum of all their words (float32): the number of
 // important tokens in ZipVL (He et al. 2024, arXiv:2410.08584, eq. 4).

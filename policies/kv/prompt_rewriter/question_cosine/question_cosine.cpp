@@ -11,5 +11,6 @@ OpCall call(const QuestionCosine& a) {
           .bytes = 4 * (n * kinds * d + n),
           .flops = 2 * n * kinds * d * (asked + 1) + n * asked};
 }
+KVLAB_WITHOUT_CUDA(QuestionCosine)
 
 }  // namespace kvlab

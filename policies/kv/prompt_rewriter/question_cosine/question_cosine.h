@@ -17,5 +17,6 @@ struct QuestionCosine {
 // Products of every pair of a token and one of the question, for each kind; the vectors are read once, as float32.
 OpCall call(const QuestionCosine&);
 void run_cpu(const QuestionCosine&);
+void run_cuda(const QuestionCosine&, CudaContext&);  // `vectors` is a CPU array of device pointers
 
 }  // namespace kvlab

@@ -8,5 +8,6 @@ OpCall call(const KeyRedundancy& a) {
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) c.flops += 2 * d * a.kv.len[r] * a.kv.len[r];
   return c;
 }
+KVLAB_WITHOUT_CUDA(KeyRedundancy)
 
 }  // namespace kvlab

@@ -17,5 +17,6 @@ struct KeyRedundancy {
 // A product over the channels per pair of tokens; keys are read once.
 OpCall call(const KeyRedundancy&);
 void run_cpu(const KeyRedundancy&);
+void run_cuda(const KeyRedundancy&, CudaContext&);
 
 }  // namespace kvlab

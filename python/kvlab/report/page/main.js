@@ -13,6 +13,7 @@ function head() {
 }
 
 head();
+whySection();
 credibilitySection();
 summarySection();
 figureSection();

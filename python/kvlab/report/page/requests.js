@@ -170,6 +170,7 @@ class Explorer {
     const onRow = (row) => this.onPick && this.onPick(this.run, row), onPage = (rows) => { this.shown = rows; this.draw(); };
     this.table = new DataTable(table, [], [], { pageSize: MOST_LIVES, onRow, onPage });
     this.table.table.id = "request-table";
+    [this.table.order, this.table.down] = ["E2E", true];  // opens on the slowest
     this.reset();
   }
 

@@ -1,0 +1,9 @@
+#pragma once
+
+#include <string>
+
+namespace kvlab {
+
+std::string program_version();  // "0.1.0", with the commit where known
+
+}  // namespace kvlab

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <iosfwd>
+
+#include "app/results/results.h"
+#include "app/runs/sweep/experiment.h"
+
+namespace kvlab {
+
+// If axis 'host' has sim and engine, compares engine runs with simulations of the same choices and seed and writes validation.csv:
+// `<axes>,seed,sim_run,engine_run,metric,statistic,real,simulated,diff_frac` (ttft, tpot, e2e in ms from queued; mean, p50, p90, p99;
+// diff_frac = simulated / real - 1). Prints medians over seeds. Returns false without a pair. Throws InputError if a median exceeds
+// assert_frac > 0.
+bool compare_hosts(const Experiment& experiment, ResultsFolder& results, double assert_frac, std::ostream* out);
+
+}  // namespace kvlab

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "app/runs/accuracy/accuracy.h"
+
+namespace kvlab {
+
+// Grades of an incomplete run. Each graded sample is appended to a file.
+class PartialAnswers {
+ public:
+  // Reads earlier grades, dropping a truncated line.
+  explicit PartialAnswers(std::filesystem::path file);
+  [[nodiscard]] const std::map<std::int32_t, SampleGrades>& by_sample() const { return by_sample_; }
+  void add(const SampleGrades& sample);
+  void remove_file() const;
+
+ private:
+  std::filesystem::path file_;
+  std::map<std::int32_t, SampleGrades> by_sample_;
+  bool is_cut_off_ = false;  // the last line
+};
+
+}  // namespace kvlab

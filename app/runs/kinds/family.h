@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+#include "policies/kv/recipe/recipe.h"
+
+namespace kvlab {
+
+// Group of a recipe in tables and figures: by how tokens are chosen, else by what is done to them.
+std::string family_of(const Recipe& recipe);
+
+}  // namespace kvlab

@@ -1,0 +1,215 @@
+#include "app/runs/plan/serving_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "app/runs/accuracy/served_model.h"
+#include "app/runs/plan/policy_factory.h"
+#include "app/runs/plan/pools.h"
+#include "app/runs/plan/serving_system.h"
+#include "app/runs/plan/slo.h"
+#include "app/runs/plan/store_plan.h"
+#include "app/runs/plan/transfer_plan.h"
+#include "base/name_number.h"
+#include "base/open_error.h"
+#include "traces/image_tokens.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr double kMaxSeconds = 9e6;
+void read_limits(Params& p, SimSetup& setup) {
+  Params stop = p.optional_child("stop", "stop");
+  setup.stop.after_time = stop.seconds("after_s", 0, 0, kMaxSeconds, "end the run at this time; 0: at the trace's end");
+  setup.stop.after_requests =
+      stop.optional<std::uint64_t>("after_requests", 0, 0, std::uint64_t{1} << 40, "take this many requests of the trace; 0: all");
+  stop.reject_unread();
+  setup.warmup = p.milliseconds("warmup_ms", 0, 0, kMaxSeconds * 1e3, "requests that arrive before are simulated and not counted");
+  setup.timeline_interval =
+      p.milliseconds("timeline_interval_ms", 1000, 0, kMaxSeconds * 1e3, "time between samples of timeline.csv; 0: none");
+}
+
+Comparisons read_comparisons(Params& p) {
+  Params validate = p.optional_child("validate", "validate");
+  Comparisons asked;
+  if (p.has("validate") && !validate.has("max_diff_frac")) {
+    asked.requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
+    std::error_code error;
+    if (!std::filesystem::exists(asked.requests, error)) validate.fail_at("requests", open_error(asked.requests));
+  }
+  asked.max_diff_frac = validate.optional<double>(
+      "max_diff_frac", 0, 0, 100, "with 'host: [sim, engine]': an error when a median over the seeds differs by more; 0: never");
+  refuse_pipe(validate, "requests");
+  validate.reject_unread();
+  return asked;
+}
+
+void read_load(Params& p, ServingPlan& plan) {
+  plan.has_load_frac = p.has("load_frac");
+  plan.load_frac = p.optional<double>("load_frac", 0, 0, 1000,
+                                      "arrival rate as a share of what a simulation completes when all requests come at once; 0: the "
+                                      "trace's own");
+  if (plan.search && plan.load_frac > 0) p.fail_at("load_frac", "'load_frac' and 'search' both set the arrival rate: give one");
+}
+
+// A search sets replicas or tp, so the file must not. Starts at the largest tp, where the model fits if at all.
+void prepare_search(Params& p, const ServingSystem& system, const SearchPlan& search) {
+  if (!search.is_easier_above()) return;
+  const char* const key = search.key_text();
+  if (has_pools(p, system))
+    p.fail_at("search", fmt::format("'search' over '{}' is of runs without pools: sweep over the pools' own '{}' by a list", key, key));
+  if (search.key == SearchKey::kReplicas && p.has(key))
+    p.fail_at(key, "'search' over 'replicas' chooses their number: leave 'replicas' out at the top level");
+  if (search.key != SearchKey::kTp) return;
+  if (p.has("parallel") && p.optional_child("parallel", "parallel").has(key))
+    p.fail_at("parallel", "'search' over 'tp' chooses it: leave 'tp' out of 'parallel'");
+  if (p.told(kChosenTp, 0) == 0) p.prefer(kChosenTp, static_cast<long long>(search.high));
+}
+
+// `router` is the older name.
+std::string dispatcher_key(Params& p) {
+  p.allow({"dispatcher"});
+  if (!p.has("router")) return "dispatcher";
+  if (p.has("dispatcher")) p.fail_at("router", "'router' is the older name of 'dispatcher': give one of them");
+  return "router";
+}
+
+void read_engine_keys(Params& p, ServingPlan& plan) {
+  plan.served = read_served_model(p);
+  plan.temperature = p.optional<double>("temperature", 0, 0, 100, "of the tokens drawn, with 'host: engine'; 0: the likeliest");
+  plan.stays_awake =
+      p.choice("idle", {"awake", "asleep"}, 0,
+               "what cores do between steps, with 'host: engine' and 'backend: cpu'; awake: they wait busily and stay fast") == 0;
+}
+
+// Columns that order and predictor need.
+std::vector<Fact> facts_for(const PoolSetup& pool, bool dispatcher_predicts) {
+  const std::unique_ptr<Order> order = pool.make_order();
+  std::vector<Fact> needed = order->needs();
+  if (uses_predictor(pool) || dispatcher_predicts)
+    for (const Fact fact : pool.make_predictor()->needs()) needed.push_back(fact);
+  return needed;
+}
+
+// swap_keeps_turns needs sessions.
+void refuse_without_session(Params& p, const ServingPlan& plan, const TraceRequest& first) {
+  if (first.session >= 0) return;
+  for (std::size_t i = 0; i < plan.setup.num_pools(); ++i) {
+    if (!plan.setup.pool(i).memory.swap.keeps_turns) continue;
+    p.fail_at("trace",
+              "'memory.swap_keeps_turns' needs the column 'session', which request 0 of the trace does not have: add it to the "
+              "file, or let 'generate: {sessions: ...}' make it (docs/traces.md)");
+  }
+}
+
+// Notes optional columns, and refuses a first request without the columns that orders or predictors need.
+void read_first_facts(Params& p, ServingPlan& plan) {
+  const bool has_pools = !plan.setup.pools.empty();  // a dispatcher may ask for predictions
+  std::vector<Fact> needed;
+  for (std::size_t i = 0; i < plan.setup.num_pools(); ++i)
+    for (const Fact fact : facts_for(plan.setup.pool(i), has_pools)) needed.push_back(fact);
+  const std::unique_ptr<TraceSource> trace = plan.trace.open();
+  TraceRequest first;
+  if (!p.reading("trace", [&] { return trace->next(first); })) return;  // empty
+  plan.has_facts = first.facts != nullptr;
+  refuse_without_session(p, plan, first);
+  for (const Fact fact : needed) {
+    if (has_fact(first.facts, fact)) continue;
+    p.fail_at(has_pools ? "trace" : "order",
+              fmt::format("{} needs the column '{}', which request 0 of the trace does not have: add it to the file, or let "
+                          "'generate' make it (docs/orders.md)",
+                          has_pools ? "the order or the predictor of a pool" : "this order", column_of(fact)));
+  }
+}
+
+// Refuses clients of an order that the trace lacks. Reads the whole trace if there are any.
+void check_named_clients(Params& p, const ServingPlan& plan) {
+  std::map<std::int64_t, std::string> missing;
+  for (std::size_t i = 0; i < plan.setup.num_pools(); ++i)
+    for (const std::string& name : plan.setup.pool(i).make_order()->named_clients()) missing.emplace(number_of_name(name), name);
+  if (missing.empty()) return;
+  std::set<std::int64_t> known;
+  const std::unique_ptr<TraceSource> trace = plan.trace.open();
+  for (TraceRequest request; !missing.empty() && trace->next(request);) {
+    if (!has_fact(request.facts, Fact::kClient)) continue;
+    missing.erase(request.facts->client);
+    if (known.size() < 8) known.insert(request.facts->client);
+  }
+  if (missing.empty()) return;
+  std::string names;
+  for (const std::int64_t number : known) names += (names.empty() ? "" : ", ") + std::to_string(number);
+  p.fail_at(plan.setup.pools.empty() || p.has("order") ? "order" : "pools",
+            fmt::format("this order names the client '{}', which no request of the trace has in its column 'client'; the first "
+                        "clients of the trace, by number (of a text: its hash): {}",
+                        missing.begin()->second, names));
+}
+
+}  // namespace
+
+void set_replicas(const Params& p, ServingPlan& plan, std::uint32_t replicas) {
+  if (plan.setup.make_block_cache()->needs_future())
+    p.fail_at("block_cache", "an oracle block cache needs one replica, so their number cannot be searched: choose another block cache");
+  plan.setup.num_replicas = replicas;
+  plan.pools.front().num_replicas = replicas;
+}
+
+ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
+  ServingPlan plan;
+  SimSetup& setup = plan.setup;
+  setup.seed = seed;
+  const std::string dispatcher = dispatcher_key(p);
+  const ServingSystem system = read_system(p);
+  Params own = p;
+  for (const ServingSystem::Layer& layer : system.layers) p.fall_back_on(layer.parts, system_keys());
+  plan.system = system.name;
+  setup.make_dispatcher = policy_factory<DispatcherRegistry>(p, dispatcher, has_pools(p, system) ? "least_outstanding" : "round_robin",
+                                                             "dispatcher", "sends requests to replicas");
+  plan.images = read_images(p);
+  setup.slo = read_slo(p);
+  plan.search = read_search(p, setup.slo.has_targets());
+  if (plan.search) prepare_search(p, system, *plan.search);
+  read_pools(p, own, system, plan);
+  if (plan.search && plan.search->key == SearchKey::kReplicas) set_replicas(p, plan, static_cast<std::uint32_t>(plan.search->high));
+  read_transfer(p, plan);
+  read_store(p, plan);
+  read_limits(p, setup);
+  setup.expected_text = read_expected_text(p);
+  read_engine_keys(p, plan);
+  read_load(p, plan);
+  plan.has_samples = p.has("samples");
+  p.optional_child("samples", "samples");
+  p.optional<std::int32_t>("kv_bytes", 2, 1, 8, "bytes of a stored element of the uncompressed cache, in the replay of `samples`");
+  plan.comparisons = read_comparisons(p);
+  return plan;
+}
+
+std::int64_t num_gpus(const ServingPlan& plan) {
+  std::int64_t gpus = 0;
+  for (const PoolPlan& pool : plan.pools) gpus += std::int64_t{pool.num_replicas} * pool.cost.parallel.gpus();
+  for (const EncodePoolPlan& pool : plan.encode_pools) gpus += std::int64_t{pool.num_replicas} * pool.cost.parallel.gpus();
+  return gpus;
+}
+
+void read_requests(Params& p, ServingPlan& plan) {
+  plan.trace = read_trace(p, plan.setup.seed);
+  plan.trace.open = [open = plan.trace.open, tokens_each = plan.setup.images.tokens_each] {
+    return std::make_unique<ImageTokens>(open(), tokens_each);
+  };
+  if (!plan.trace.remark.empty()) plan.remarks.push_back(plan.trace.remark);
+  const bool searches_rate = plan.search && (plan.search->key == SearchKey::kRate || plan.search->at_rate_per_s > 0);
+  const char* const key = plan.search ? "search" : "load_frac";
+  if ((searches_rate || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
+    p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
+  read_first_facts(p, plan);
+  check_named_clients(p, plan);
+  check_slo_groups(p, plan.setup.slo, plan.trace.open);
+  p.reject_unread();
+}
+
+}  // namespace kvlab

@@ -1,0 +1,58 @@
+#include "app/runs/plan/trace_input.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/file_kind.h"
+#include "traces/make_trace.h"
+
+namespace kvlab {
+
+namespace {
+
+// The recipe of a shipped sample is next to it: azure_like.csv, azure_like.yaml.
+std::string remark_on_sample(const Params& trace) {
+  const std::filesystem::path file = trace.resolve_file(trace.inline_text("file", ""));
+  if (!trace.has("file") || file.parent_path().filename() != "samples") return "";
+  const std::string name = file.filename().string();
+  const std::filesystem::path recipe = file.parent_path() / (name.substr(0, name.find('.')) + ".yaml");
+  if (!std::filesystem::exists(recipe)) return "";
+  return fmt::format("{} is a generated sample and no recording: traces/samples/README.md", name);
+}
+
+bool read_keep(Params& output, bool wants_perfetto) {
+  const bool keeps_summary =
+      output.choice("keep", {"all", "summary"}, 0, "files of a run: all, or no table of its requests and of its timeline") == 1;
+  if (keeps_summary && wants_perfetto) output.fail_at("keep", "'keep: summary' writes no trace.json: leave out 'perfetto', or keep all");
+  return keeps_summary;
+}
+
+}  // namespace
+
+void refuse_pipe(const Params& p, const std::string& key) {
+  const std::string path = p.resolve_file(p.inline_text(key, ""));
+  if (special_file(path) == "a pipe")
+    p.fail_at(key, fmt::format("'{}' is a pipe, and a run reads it more than once: save it to a file", path));
+}
+
+TraceInput read_trace(Params& p, std::uint64_t seed) {
+  Params output = p.optional_child("output", "output"), trace = p.child("trace", "trace");
+  TraceInput input;
+  for (Params* const at : {&output, &trace})
+    if (at->flag("perfetto", false, "write trace.json for ui.perfetto.dev")) input.wants_perfetto = true;
+  input.keeps_summary = read_keep(output, input.wants_perfetto);
+  output.reject_unread();
+  refuse_pipe(trace, "file");
+  input.remark = remark_on_sample(trace);
+  input.open_with = [trace](std::uint64_t of_seed) {
+    Params own = trace;
+    return make_trace(own, of_seed);
+  };
+  input.open = [open = input.open_with, seed] { return open(seed); };
+  TraceRequest first;
+  input.open()->next(first);
+  return input;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,204 @@
+#include "app/runs/report/summary_row.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/csv.h"
+#include "base/text.h"
+#include "policies/kv/recipe/recipe.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::array kPartNames = {"linear", "attention", "head", "collective", "policy"};
+constexpr std::array kFootingNames = {"inside", "interpolated", "extrapolated"};
+
+std::string real(double value) { return fmt::format("{:.6f}", value); }
+std::string real_if(bool exists, double value) { return exists ? real(value) : ""; }
+std::string real_if(const std::optional<double>& value) { return value ? real(*value) : ""; }
+
+// Converts ns (or ns per token) to ms.
+void add_distribution(Fields& f, const std::string& name, const std::string& unit, const Distribution& d) {
+  const std::array<std::pair<const char*, double>, 6> parts = {
+      {{"mean", d.mean}, {"p50", d.p50}, {"p90", d.p90}, {"p95", d.p95}, {"p99", d.p99}, {"max", d.max}}};
+  for (const auto& [statistic, value] : parts) f.emplace_back(name + "_" + statistic + unit, real_if(d.count > 0, value * 1e-6));
+}
+
+void add_latencies(Fields& f, const MetricsCollector::Latencies& l) {
+  add_distribution(f, "ttft", "_ms", l.ttft);
+  add_distribution(f, "tpot", "_ms", l.tpot);
+  add_distribution(f, "itl", "_ms", l.itl);
+  add_distribution(f, "e2e", "_ms", l.e2e);
+  add_distribution(f, "queueing", "_ms", l.queueing);
+  add_distribution(f, "normalized_latency", "_ms_per_token", l.normalized);
+}
+
+// Low quantiles of quality are high quantiles of loss.
+void add_qoe(Fields& f, const Distribution& loss) {
+  const std::array<std::pair<const char*, double>, 5> parts = {
+      {{"qoe_mean", loss.mean}, {"qoe_p50", loss.p50}, {"qoe_p10", loss.p90}, {"qoe_p1", loss.p99}, {"qoe_min", loss.max}}};
+  for (const auto& [name, lost] : parts) f.emplace_back(name, real_if(loss.count > 0, 1 - lost * 1e-6));
+}
+
+void add_steps(Fields& f, const RunSummary& s) {
+  const bool has_steps = s.steps > 0;
+  f.emplace_back("batch_mean_requests", real_if(has_steps, s.batch_mean_requests));
+  f.emplace_back("batch_mean_tokens", real_if(has_steps, s.batch_mean_tokens));
+  f.emplace_back("kv_used_mean_frac", real_if(has_steps, s.kv_used_mean_frac));
+  f.emplace_back("kv_used_peak_frac", real(s.kv_used_peak_frac));
+}
+
+void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
+  const bool has_steps = s.steps > 0 && is_simulated;
+  f.emplace_back("steps", std::to_string(s.steps));
+  f.emplace_back("busy_frac", real(s.busy_frac));
+  for (std::size_t i = 0; i < kPartNames.size(); ++i)
+    f.emplace_back(fmt::format("step_{}_frac", kPartNames[i]), real_if(has_steps, s.part_frac[i]));
+  f.emplace_back("mfu_frac", real_if(has_steps && s.mfu_frac > 0, s.mfu_frac));
+  f.emplace_back("mbu_frac", real_if(has_steps && s.mbu_frac > 0, s.mbu_frac));
+  for (std::size_t i = 0; i < kFootingNames.size(); ++i)
+    f.emplace_back(fmt::format("{}_frac", kFootingNames[i]), real_if(has_steps, s.footing_frac[i]));
+  f.emplace_back("overload_frac", real(s.overload_frac));
+}
+
+// A setting of all pools, or if they differ one per pool: "8192/any". "": none.
+template <class Text>
+std::string by_pool(const SimSetup& setup, Text text_of) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < setup.num_pools(); ++i) texts.push_back(text_of(setup.pool(i)));
+  if (std::all_of(texts.begin(), texts.end(), [&](const std::string& text) { return text == texts.front(); })) return texts.front();
+  for (std::string& text : texts)
+    if (text.empty()) text = "any";
+  return join(texts, "/");
+}
+
+std::string blocks_source(const SimSetup& setup) {
+  return by_pool(setup, [](const PoolSetup& pool) -> std::string { return pool.memory.is_derived ? "derived" : "given"; });
+}
+
+std::string limit_of(const SimSetup& setup, std::int32_t StepBounds::*limit) {
+  return by_pool(setup, [&](const PoolSetup& pool) {
+    const StepBounds bounds = pool.make_scheduler()->step_bounds(pool.max_model_len);
+    return bounds.*limit > 0 ? std::to_string(bounds.*limit) : std::string();
+  });
+}
+
+// Miss shares per limit, rates per GPU, and the binding limit.
+void add_answer(Fields& f, const RunSummary& s, const SimSetup& setup, const Answer& answer) {
+  const MetricsCollector::Latencies& l = s.latencies;
+  const auto share = [&](std::uint64_t count) { return real_if(l.judged > 0, static_cast<double>(count) / static_cast<double>(l.judged)); };
+  for (std::size_t i = 0; i < kSloTermNames.size(); ++i)
+    f.emplace_back(fmt::format("slo_{}_miss_frac", kSloTermNames[i]), share(l.missed[i]));
+  f.emplace_back("slo_rejected_frac", share(l.judged_rejected));
+  f.emplace_back("binding_limit", answer.binding_limit);
+  f.emplace_back("waits_for", answer.waits_for);
+  f.emplace_back("gpus", std::to_string(answer.gpus));
+  const double gpu_s = to_s(s.counted_duration) * static_cast<double>(answer.gpus);
+  const auto per_gpu = [&](bool exists, auto amount) { return real_if(exists && gpu_s > 0, static_cast<double>(amount) / gpu_s); };
+  f.emplace_back("requests_per_s_per_gpu", per_gpu(true, l.completed));
+  f.emplace_back("output_tokens_per_s_per_gpu", per_gpu(true, l.output_tokens));
+  f.emplace_back("goodput_per_s_per_gpu", per_gpu(setup.slo.has_targets() || l.judged > 0, l.attained));
+}
+
+}  // namespace
+
+Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bill, const Answer& answer, bool is_simulated) {
+  const MetricsCollector::Latencies& l = s.latencies;
+  const double duration_s = to_s(s.duration);
+  const double counted_s = to_s(s.counted_duration);
+  const auto rate = [&](double amount) { return real_if(counted_s > 0, amount / counted_s); };
+  Fields f;
+  f.emplace_back("requests", std::to_string(l.counted));
+  f.emplace_back("completed", std::to_string(l.completed));
+  f.emplace_back("rejected", std::to_string(l.rejected));
+  f.emplace_back("duration_s", fmt::format("{:.9f}", duration_s));
+  f.emplace_back("requests_per_s", rate(static_cast<double>(l.completed)));
+  f.emplace_back("prompt_tokens_per_s", rate(static_cast<double>(l.prompt_tokens)));
+  f.emplace_back("output_tokens_per_s", rate(static_cast<double>(l.output_tokens)));
+  add_latencies(f, l);
+  f.emplace_back("slo_attainment_frac", real_if(l.judged > 0, l.slo_attainment_frac));
+  f.emplace_back("goodput_per_s", setup.slo.has_targets() || l.judged > 0 ? rate(static_cast<double>(l.attained)) : "");
+  f.emplace_back("preemptions", std::to_string(s.preemptions));
+  f.emplace_back("swaps", std::to_string(s.swaps));
+  f.emplace_back("recompute_fallbacks", std::to_string(s.recompute_fallbacks));
+  f.emplace_back("recomputed_tokens", std::to_string(s.recomputed_tokens));
+  f.emplace_back("prefix_hit_frac", real_if(s.lookup_tokens > 0, static_cast<double>(s.hit_tokens) / static_cast<double>(s.lookup_tokens)));
+  add_steps(f, s);
+  f.emplace_back("kv_blocks", by_pool(setup, [](const PoolSetup& pool) { return std::to_string(pool.memory.num_blocks); }));
+  f.emplace_back("kv_blocks_source", blocks_source(setup));
+  f.emplace_back("max_step_tokens", limit_of(setup, &StepBounds::tokens));
+  f.emplace_back("max_step_seqs", limit_of(setup, &StepBounds::requests));
+  add_step_time(f, s, is_simulated);
+  f.emplace_back("internal_fragmentation_frac", real(s.internal_fragmentation_frac));
+  f.emplace_back("external_fragmentation_frac", real(s.external_fragmentation_frac));
+  f.emplace_back("energy_j", real_if(bill.energy_j));
+  f.emplace_back("energy_j_per_token", real_if(bill.energy_j_per_token));
+  f.emplace_back("dollars_per_million_tokens", real_if(bill.dollars_per_million_tokens));
+  add_distribution(f, "jct", "_ms", l.jct);
+  if (setup.expected_text) add_qoe(f, l.qoe_loss);
+  add_answer(f, s, setup, answer);
+  return f;
+}
+
+std::string service_csv(const std::string& run_id, const GroupSummary& groups, bool has_qoe) {
+  std::string text = fmt::format(
+      "run,group,name,requests,completed,unfinished,slo_attainment_frac,ttft_mean_ms,ttft_p99_ms,e2e_mean_ms,service_tokens,"
+      "service_gap_tokens,ttft_p50_ms,tpot_p50_ms,tpot_p99_ms,prefix_hit_frac{}\n",
+      has_qoe ? ",qoe_mean" : "");
+  const auto line = [&](std::vector<std::string> cells, const std::string& qoe) {
+    if (has_qoe) cells.push_back(qoe);
+    text += csv_line(cells);
+  };
+  double lowest = 1;
+  bool is_judged = false;
+  const auto add = [&](const char* kind, const GroupRow& g) {
+    const bool judged = g.judged > 0, done = g.completed > 0;
+    const double attained = judged ? static_cast<double>(g.attained) / static_cast<double>(g.judged) : 0;
+    line({run_id, kind, g.name, std::to_string(g.requests), std::to_string(g.completed), std::to_string(g.unfinished),
+          real_if(judged, attained), real_if(done, g.ttft.mean * 1e-6), real_if(done, g.ttft.p99 * 1e-6), real_if(done, g.e2e.mean * 1e-6),
+          fmt::format("{:.0f}", g.service_tokens), "", real_if(done, g.ttft.p50 * 1e-6), real_if(g.tpot.count > 0, g.tpot.p50 * 1e-6),
+          real_if(g.tpot.count > 0, g.tpot.p99 * 1e-6),
+          real_if(g.prompt_tokens > 0, static_cast<double>(g.hit_tokens) / static_cast<double>(g.prompt_tokens))},
+         real_if(g.followed > 0, g.qoe_sum / static_cast<double>(g.followed)));
+    if (!judged || kind != std::string("client")) return;
+    is_judged = true;
+    lowest = std::min(lowest, attained);
+  };
+  for (const GroupRow& group : groups.classes) add("class", group);
+  for (const GroupRow& group : groups.clients) add("client", group);
+  const auto& gap = groups.service_gap_tokens;
+  if (!groups.clients.empty())
+    line({run_id, "clients", "lowest attainment, widest gap", "", "", "", real_if(is_judged, lowest), "", "", "", "",
+          gap ? fmt::format("{:.0f}", *gap) : "", "", "", "", ""},
+         "");
+  return text;
+}
+
+std::string not_served(const ServingSummary& s) {
+  const MetricsCollector::Latencies& l = s.latencies;
+  std::string text;
+  if (l.rejected > 0) text = fmt::format("{} of {} requests were rejected; the first: {}", l.rejected, l.counted, s.first_rejection);
+  if (l.unfinished > 0)
+    text += fmt::format("{}{} of {} requests were unfinished at the stop", text.empty() ? "" : "; ", l.unfinished, l.counted);
+  return text;
+}
+
+std::vector<std::string> remarks_on(const ServingSummary& s) {
+  std::vector<std::string> all{s.remark, s.trace_remark, s.timeline_remark, remark_on_budget(s.over_budget, s.requests, "requests")};
+  if (s.requests > 0 && s.latencies.counted == 0)
+    all.push_back(fmt::format("all {} requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'", s.requests));
+  std::erase(all, "");
+  return all;
+}
+
+std::string credibility_label(const RunSummary& s, const SimSetup& setup, const std::string& cost_source) {
+  return fmt::format(
+      "step time {:.1f} % measured, {:.1f} % interpolated, {:.1f} % extrapolated; KV blocks {}; overload {:.1f} % of time; {}",
+      100 * s.footing_frac[0], 100 * s.footing_frac[1], 100 * s.footing_frac[2], blocks_source(setup), 100 * s.overload_frac, cost_source);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "app/runs/sweep/experiment.h"
+
+namespace kvlab {
+
+class PreparedRun;
+
+// Number of seeds of each configuration.
+class SeedCounts {
+ public:
+  explicit SeedCounts(const Experiment& experiment);
+  [[nodiscard]] bool has_several(const RunSpec& run) const { return counts_.at(run.labels) > 1; }
+  [[nodiscard]] std::size_t num_configurations() const { return counts_.size(); }
+
+ private:
+  std::map<std::vector<std::string>, std::size_t> counts_;
+};
+
+// True if another seed may change the run.
+bool is_random(const PreparedRun& run, std::uint64_t seed);
+
+struct KeptSeeds {
+  std::vector<std::size_t> places;  // of remaining runs, ascending
+  std::string remark;               // on dropped runs, or ""
+};
+
+// Keeps only the first seed of simulations without randomness (recorded trace, no random dispatcher). Calls is_random for the first run of
+// each configuration with several seeds. Not for engine runs.
+KeptSeeds kept_seeds(const Experiment& experiment, const SeedCounts& counts, const std::function<bool(std::size_t place)>& is_random);
+
+// Reads each configuration's first run itself. Returns the remark.
+std::string drop_idle_seeds(Experiment& experiment);
+
+}  // namespace kvlab

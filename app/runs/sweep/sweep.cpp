@@ -1,0 +1,162 @@
+#include "app/runs/sweep/sweep.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <ostream>
+
+#include "app/compare/validate.h"
+#include "app/results/adopt_runs.h"
+#include "app/results/other_runs.h"
+#include "app/results/results.h"
+#include "app/results/text_file.h"
+#include "app/results/view.h"
+#include "app/runs/accuracy/host_pairs.h"
+#include "app/runs/plan/input_files.h"
+#include "app/runs/report/expectations.h"
+#include "app/runs/report/report.h"
+#include "app/runs/sweep/seeds.h"
+#include "app/runs/sweep/stop_signals.h"
+#include "app/runs/sweep/sweep_plan.h"
+#include "app/runs/sweep/sweep_work.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Refuses to replace a file that is read.
+void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
+  std::error_code error;
+  for (const auto& [file, fingerprint] : inputs.all()) {
+    const fs::path path = file;
+    if (!ResultsFolder::top_names().contains(path.filename().string())) continue;
+    if (fs::equivalent(path.has_parent_path() ? path.parent_path() : fs::path("."), folder, error))
+      throw InputError(file +
+                       ": is read by the experiment, and is in the results folder, where it would be replaced: choose another folder "
+                       "with --out");
+  }
+}
+
+View write_view(const Experiment& experiment, const SweepOptions& options, const Sweep& sweep, ResultsFolder& folder, std::ostream& out) {
+  View view = view_of(folder, experiment, complete_runs(sweep.states()));
+  if (!options.shard) {
+    const std::string remark = include_results(experiment, view);
+    if (!options.quiet) out << remark;
+  }
+  std::vector<std::string> ids;
+  for (const ViewRow& row : view.rows) ids.push_back(row.id);
+  if (sweep.has_new_runs() || !has_tables_of(folder, ids)) folder.remove_comparisons();  // their runs are replaced
+  join_runs(folder, view);
+  return view;
+}
+
+// Makes the comparisons that the experiment asks for. The front door draws figures of the named folder.
+void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, const SweepOptions& options, ResultsFolder& folder,
+             std::ostream* out) {
+  if (const std::string& log = plan.comparisons.requests; !log.empty() && sweep.status() == 0) validate_results(log, folder, out);
+  if (options.names_results) name_results(folder.path().string());
+  compare_hosts(complete_part(experiment, sweep.states()), folder, plan.comparisons.max_diff_frac, out);
+}
+
+// Drops seeds that change nothing, unless runs measure time. Returns a remark.
+std::string drop_idle(Experiment& experiment, SweepPlan& plan) {
+  const SeedCounts counts(experiment);
+  const bool measures = std::any_of(plan.kinds.begin(), plan.kinds.end(), [](const RunKind* kind) { return kind->runs_engine(); });
+  if (measures || counts.num_configurations() == experiment.runs.size()) return "";
+  KeptSeeds kept = kept_seeds(experiment, counts, [&](std::size_t i) { return bool(plan.are_random[i]); });
+  keep_runs(kept.places, experiment, plan);
+  return kept.remark;
+}
+
+void keep_shard(const Shard& shard, Experiment& experiment, SweepPlan& plan, std::vector<std::string>& ids) {
+  const std::vector<std::size_t> places = places_of_shard(ids, shard);
+  keep_runs(places, experiment, plan);
+  const std::vector<std::string> all = std::move(ids);
+  ids.clear();
+  for (const std::size_t i : places) ids.push_back(all[i]);
+}
+
+void adopt(const Experiment& experiment, const SweepPlan& plan, const SweepOptions& options, const ResultsFolder& folder) {
+  if (options.shards.empty()) return;
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < experiment.runs.size(); ++i) places.emplace(experiment.runs[i].id, i);
+  std::vector<std::string> ids;
+  for (const auto& [id, place] : places) ids.push_back(id);
+  adopt_runs(
+      ids, options.shards, folder,
+      [&](const std::string& id) { return experiment.resolved_in(folder.runs() / id, experiment.runs[places.at(id)]); },
+      [&](const std::string& id, const CodeVersion& code) { return changed_code(code, plan.codes[places.at(id)]).empty(); });
+}
+
+fs::path folder_of(const Experiment& experiment, const SweepOptions& options) {
+  const fs::path whole = results_folder(experiment, options.out);
+  return options.shard ? shard_folder(whole, *options.shard) : whole;
+}
+
+// Prints the report and compares. Returns the exit status.
+int conclude(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, const SweepOptions& options, ResultsFolder& folder,
+             std::ostream& out, std::ostream& err) {
+  const int status = sweep.status();
+  const std::vector<std::size_t> complete = complete_runs(sweep.states());
+  if (!options.quiet) print_report(*plan.kinds[complete.front()], experiment, sweep.states(), folder, out);
+  if (status != 130) {
+    if (!options.shard) compare(experiment, plan, sweep, options, folder, options.quiet ? nullptr : &out);
+    report_failures(experiment, sweep.states(), err);
+  }
+  const std::size_t unmet = status == 0 && !options.shard ? check_expectations(experiment, folder, err) : 0;
+  if (!options.quiet) out << "wrote " << folder.path().string() << "\n" << std::flush;
+  if (options.on_written) options.on_written(folder.path());
+  if (status == 130) sweep.report_stop(complete.size());
+  return unmet > 0 ? kUnmetStatus : status;
+}
+
+}  // namespace
+
+fs::path results_folder(const Experiment& experiment, const std::string& out) {
+  return out.empty() ? fs::path("results") / experiment.name : fs::path(out);
+}
+
+int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
+  const auto began = std::chrono::steady_clock::now();
+  InputFiles inputs(experiment);  // stamps them before they are read
+  RunKinds kinds;
+  if (!options.shard) require_included(experiment, folder_of(experiment, options));
+  SweepPlan plan = check_all(kinds, experiment, options, inputs, err);
+  const std::string remark = drop_idle(experiment, plan);
+  if (!options.quiet) out << remark;
+  const StopSignals signals;
+  ResultsFolder folder(folder_of(experiment, options), experiment, options.join ? ResultsFolder::Joins::kYes : ResultsFolder::Joins::kNo);
+  if (options.writes_file) replace_file(experiment.file, experiment.text);
+  std::vector<std::string> ids = run_ids(experiment, inputs);
+  refuse_own_inputs(inputs, folder.path());
+  if (options.shard) keep_shard(*options.shard, experiment, plan, ids);
+  if (ids.empty()) {
+    folder.remove_if_new();
+    out << "this shard has no runs: there are more shards than runs\n";
+    return 0;
+  }
+  folder.begin_sweep(ids, plan.tables);
+  for (std::size_t i = 0; i < ids.size(); ++i) experiment.runs[i].id = ids[i];
+  adopt(experiment, plan, options, folder);
+  Sweep sweep(kinds, experiment, options, plan, inputs, folder, out, err);
+  sweep.find_finished();
+  sweep.run_all();
+  const int status = sweep.status();
+  const std::vector<std::size_t> complete = complete_runs(sweep.states());
+  if (!options.shards.empty()) sweep.report_missing();
+  if (complete.empty()) {
+    folder.remove_if_new();
+    if (status == 130) sweep.report_stop(0);
+    return status;
+  }
+  const View view = write_view(experiment, options, sweep, folder, out);
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
+  write_manifest(experiment, sweep.states(), inputs, view, folder, wall.count());
+  return conclude(experiment, plan, sweep, options, folder, out, err);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,59 @@
+#include "app/runs/sweep/sweep_plan.h"
+
+#include "app/results/results.h"
+#include "app/results/view.h"
+#include "app/runs/report/expectations.h"
+#include "app/runs/sweep/seeds.h"
+#include "app/runs/sweep/slow_count.h"
+#include "base/usage.h"
+#include "traces/logs/real_log.h"
+
+namespace kvlab {
+
+void keep_runs(const std::vector<std::size_t>& places, Experiment& experiment, SweepPlan& plan) {
+  const auto keep = [&](auto& all) {
+    auto kept = std::move(all);
+    all.clear();
+    for (const std::size_t i : places) all.push_back(std::move(kept[i]));
+  };
+  keep(experiment.runs), keep(plan.kinds), keep(plan.codes);
+  const std::vector<bool> were_random = std::move(plan.are_random);
+  plan.are_random.clear();
+  for (const std::size_t i : places) plan.are_random.push_back(were_random[i]);
+}
+
+SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, InputFiles& inputs, std::ostream& err) {
+  SweepPlan all;
+  all.tables = {"summary.csv", "manifest.json", "resolved.yaml"};
+  if (!expectations_of(experiment).empty()) all.tables.insert(kExpectationsTable);
+  const SeedCounts seeds(experiment);
+  const Choices* last = nullptr;
+  SlowCount progress(options.quiet ? nullptr : &err, options.shows_progress, "checking", experiment.runs.size());
+  for (const RunSpec& run : experiment.runs) {
+    progress.next();
+    if (last == run.choices.get()) {
+      all.kinds.push_back(all.kinds.back());
+      all.codes.push_back(all.codes.back());
+      all.are_random.push_back(all.are_random.back());
+      continue;
+    }
+    last = run.choices.get();
+    Params p(experiment.config, run.choices, "the experiment");
+    const UsageLog usage;
+    const std::unique_ptr<PreparedRun> prepared = kinds.read(p, run.seed);
+    all.kinds.push_back(&prepared->kind());
+    all.codes.push_back(code_version(usage.sources()));
+    all.are_random.push_back(!seeds.has_several(run) || prepared->kind().runs_engine() || is_random(*prepared, run.seed));
+    if (!options.fast_forward) all.codes.back()["--fast-forward"] = "off";
+    inputs.add_spec_files(last, usage.files());
+    for (const std::string& table : prepared->tables())
+      if (is_joined(table, experiment.runs.size())) all.tables.insert(table);
+    all.comparisons = prepared->comparisons();
+    if (all.comparisons.requests.empty()) continue;
+    all.tables.insert(std::begin(kValidationFiles), std::end(kValidationFiles));
+    read_real_log(all.comparisons.requests);
+  }
+  return all;
+}
+
+}  // namespace kvlab

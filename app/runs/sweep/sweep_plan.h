@@ -1,0 +1,29 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "app/results/code_version.h"
+#include "app/runs/kinds/run_kind.h"
+#include "app/runs/plan/input_files.h"
+#include "app/runs/sweep/sweep.h"
+
+namespace kvlab {
+
+// By run, before the first starts.
+struct SweepPlan {
+  std::vector<RunKind*> kinds;
+  std::vector<CodeVersion> codes;
+  std::vector<bool> are_random;  // another seed may change the result; true if there is a single seed
+  std::set<std::string> tables;
+  Comparisons comparisons;
+};
+
+// Keeps only the runs at these ascending places.
+void keep_runs(const std::vector<std::size_t>& places, Experiment& experiment, SweepPlan& plan);
+
+// Finds all errors of all runs before the first starts. Runs that differ only in seed are checked once.
+SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, InputFiles& inputs, std::ostream& err);
+
+}  // namespace kvlab

@@ -1,0 +1,201 @@
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+struct Choices;
+struct ConfigFile;
+struct ParamDefaults;
+struct SimClock;
+
+// One parameter as `kvlab describe` prints it.
+struct ParamDoc {
+  std::string key, type, fallback, range, meaning;
+};
+
+// Types whose values have names in configs, for Params::choice.
+template <class T>
+concept NamedInConfigs = std::is_enum_v<T> || std::is_same_v<T, bool>;
+template <class T>
+struct Named {
+  const char* name;
+  T value;
+};
+template <class T>
+constexpr const char* name_of(std::initializer_list<Named<T>> all, T value) {
+  for (const Named<T>& one : all)
+    if (one.value == value) return one.name;
+  return "";
+}
+
+// Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
+// ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
+// was never read, and says where it belongs if another mapping, read before, knows it. In describing mode nothing is read: each call
+// records its documentation and returns the default.
+class Params {
+ public:
+  Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);
+  Params(const Params& other);
+  Params(Params&& other) noexcept;
+  Params& operator=(const Params& other);
+  Params& operator=(Params&& other) noexcept;
+  ~Params();
+  static Params from_text(const std::string& yaml, const std::string& owner = "test");  // for tests and tools
+  static Params empty(const std::string& owner) { return from_text("{}", owner); }
+  static Params describing(const std::string& owner, std::vector<ParamDoc>& docs);
+
+  template <class T>
+  T required(const std::string& key, T min, T max, const std::string& meaning);
+  template <class T>
+  T optional(const std::string& key, T fallback, T min, T max, const std::string& meaning);
+  bool flag(const std::string& key, bool fallback, const std::string& meaning);
+  std::string text(const std::string& key, const std::string& meaning);
+  std::string text(const std::string& key, const std::string& fallback, const std::string& meaning);
+  // The value of the name that is given.
+  template <NamedInConfigs T>
+  T choice(const std::string& key, std::initializer_list<Named<std::type_identity_t<T>>> values, T fallback, const std::string& meaning);
+  // The index of one of `names`, for names that are known when the program runs.
+  std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback, const std::string& meaning);
+  // Keys that end in _ms or _s; the value may have a fraction.
+  // Spans of simulated time (base/time.h).
+  template <class Clock = SimClock>
+  typename Clock::duration milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning) {
+    return typename Clock::duration(nanoseconds(key, optional<double>(key, fallback, min, max, meaning), 1e-3, "1e-6"));
+  }
+  template <class Clock = SimClock>
+  typename Clock::duration seconds(const std::string& key, double fallback, double min, double max, const std::string& meaning) {
+    return typename Clock::duration(nanoseconds(key, optional<double>(key, fallback, min, max, meaning), 1, "1e-9"));
+  }
+  // A default that follows from the rest of the experiment, of a whole number or (0, 1) of a flag: it takes the place of the reader's own.
+  void prefer(const std::string& key, long long value);
+  // The value that prefer() set for a key that no file has: a fact of the experiment. `absent`: it was not set.
+  [[nodiscard]] long long told(const std::string& key, long long absent) const;
+  // Those of `keys` that this mapping lacks are read from `outer` where it has them: messages then name their place there, and they count
+  // as read there. The earliest of several calls goes first.
+  void fall_back_on(const Params& outer, const std::vector<std::string>& keys);
+  template <class Keys>
+  void fall_back_on(const Params& outer, const Keys& keys) {
+    fall_back_on(outer, std::vector<std::string>(keys.begin(), keys.end()));
+  }
+  // reject_unread() lets these keys pass, read or not.
+  void allow(const std::vector<std::string>& keys);
+  template <class Keys>
+  void allow(const Keys& keys) {
+    allow(std::vector<std::string>(keys.begin(), keys.end()));
+  }
+  // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
+  std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
+
+  std::vector<std::string> words(const std::string& key, const std::string& meaning);
+
+  [[nodiscard]] bool has(const std::string& key) const;
+  // The key is in this mapping itself.
+  [[nodiscard]] bool has_own(const std::string& key) const;
+  // The value of `key` is a mapping that has `inner`.
+  [[nodiscard]] bool has_within(const std::string& key, const std::string& inner) const;
+  // A mapping below this one; an absent optional child is empty.
+  Params child(const std::string& key, const std::string& owner);
+  Params optional_child(const std::string& key, const std::string& owner);
+  // The same where `key: text` is short for `key: {name_key: text}`.
+  Params child_or_text(const std::string& key, const std::string& name_key, const std::string& owner);
+  // `key: name` or `key: {name: {parameters}}`: the way every policy is chosen.
+  std::pair<std::string, Params> named(const std::string& key, const std::string& fallback, const std::string& meaning);
+
+  // Stops with file:line:column of this mapping, or of the value of `key`.
+  [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
+  // Errors (InputError) of a file that the value of `key` names say where it is named.
+  template <class Act>
+  auto reading(const std::string& key, Act act) const {
+    try {
+      return act();
+    } catch (const InputError& e) {
+      fail_at(key, e.what());
+    }
+  }
+  void reject_unread() const;
+  // The advice of reject_unread() then also covers keys that `other`, read from a file of its own, asked for below its top level.
+  void add_asked(const Params& other);
+
+  [[nodiscard]] const std::string& owner() const;
+  [[nodiscard]] const std::string& path() const;
+  // "path = value" for every default that was used because the config does not say otherwise, here and in mappings below.
+  [[nodiscard]] const ParamDefaults& defaults() const;
+  [[nodiscard]] bool is_describing() const;
+  [[nodiscard]] std::vector<std::string> keys() const;
+  // This mapping as YAML text, with the chosen element of every list: equal texts, equal parameters.
+  [[nodiscard]] std::string text_of_all() const;
+  // The value of `key` as YAML on one line, `absent` where there is none.
+  [[nodiscard]] std::string inline_text(const std::string& key, const std::string& absent) const;
+  // The path of a file named in this config, see find_named_file.
+  [[nodiscard]] std::string resolve_file(const std::string& path) const;
+
+ private:
+  struct State;
+  template <class T>
+  struct Range {
+    T min, max;
+    std::size_t bytes;  // of the type that the caller reads
+    bool is_unsigned = false;
+  };
+  explicit Params(std::unique_ptr<State> state);
+  // The mapping of fall_back_on() that the key is read from; null: this one.
+  [[nodiscard]] Params* outer_with(const std::string& key) const;
+  // The same, and notes that the key was asked for here.
+  [[nodiscard]] Params* ask_outer(const std::string& key) const;
+  [[noreturn]] void fail_missing(const std::string& key) const;
+  void record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
+              const std::string& meaning);
+  double required_real(const std::string& key, const Range<double>& range, const std::string& meaning);
+  double optional_real(const std::string& key, double fallback, const Range<double>& range, const std::string& meaning);
+  long long required_integer(const std::string& key, const Range<long long>& range, const std::string& meaning);
+  long long optional_integer(const std::string& key, long long fallback, const Range<long long>& range, const std::string& meaning);
+  // `value` times in_s seconds, in nanoseconds. A time that is given and would become 0 is refused.
+  [[nodiscard]] long long nanoseconds(const std::string& key, double value, double in_s, const char* smallest) const;
+
+  std::unique_ptr<State> state_;
+};
+
+// ---- templates ----
+
+template <class T>
+T Params::required(const std::string& key, T min, T max, const std::string& meaning) {
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(required_real(key, {min, max, sizeof(T)}, meaning));
+  else
+    return static_cast<T>(
+        required_integer(key, {static_cast<long long>(min), static_cast<long long>(max), sizeof(T), std::is_unsigned_v<T>}, meaning));
+}
+
+template <class T>
+T Params::optional(const std::string& key, T fallback, T min, T max, const std::string& meaning) {
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(optional_real(key, fallback, {min, max, sizeof(T)}, meaning));
+  else
+    return static_cast<T>(optional_integer(key, static_cast<long long>(fallback),
+                                           {static_cast<long long>(min), static_cast<long long>(max), sizeof(T), std::is_unsigned_v<T>},
+                                           meaning));
+}
+
+template <NamedInConfigs T>
+T Params::choice(const std::string& key, std::initializer_list<Named<std::type_identity_t<T>>> values, T fallback,
+                 const std::string& meaning) {
+  std::vector<std::string> names;
+  std::size_t at = 0;
+  for (const Named<T>& one : values) {
+    if (one.value == fallback) at = names.size();
+    names.emplace_back(one.name);
+  }
+  return values.begin()[choice(key, names, at, meaning)].value;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/config/param_reader.h"
+#include "base/error.h"
+
+namespace kvlab {
+
+// The description of a policy that `kvlab list` and `kvlab describe` print, beside its parameters.
+struct Card {
+  std::string name;     // as written in YAML
+  std::string summary;  // one line: its purpose
+  std::string source;   // paper, or system and version
+};
+
+// Entries by name, ascending.
+template <class Entry>
+class NamedTable {
+ public:
+  using Item = std::pair<std::string, Entry>;
+  [[nodiscard]] auto begin() const { return items_.begin(); }
+  [[nodiscard]] auto end() const { return items_.end(); }
+  // Null: no such entry.
+  [[nodiscard]] const Entry* find(std::string_view name) const {
+    const std::size_t at = place(name);
+    return at < items_.size() && items_[at].first == name ? &items_[at].second : nullptr;
+  }
+  [[nodiscard]] bool contains(std::string_view name) const { return find(name) != nullptr; }
+  // Error (InternalError): no such entry.
+  [[nodiscard]] const Entry& at(std::string_view name) const {
+    const Entry* const found = find(name);
+    if (found == nullptr) throw InternalError("nothing is registered as '" + std::string(name) + "'");
+    return *found;
+  }
+  // Adds an entry or replaces the one of this name.
+  void set(const std::string& name, Entry entry) {
+    const std::size_t at = place(name);
+    if (contains(name))
+      items_[at].second = std::move(entry);
+    else
+      items_.insert(items_.begin() + static_cast<std::ptrdiff_t>(at), Item{name, std::move(entry)});
+  }
+
+ private:
+  [[nodiscard]] std::size_t place(std::string_view name) const {
+    std::size_t at = 0;
+    while (at < items_.size() && items_[at].first < name) ++at;
+    return at;
+  }
+  std::vector<Item> items_;
+};
+
+// Error of an unknown name at the mapping `p`, with similar names.
+[[noreturn]] void fail_unknown(const Params& p, const std::string& kind, const std::string& name, const std::vector<std::string>& known);
+// UsageLog::note_source(): a run uses this source.
+void note_registered_source(const std::string& source);
+
+// The known implementations of one interface by name. KVLAB_REGISTER adds one.
+template <class Interface>
+class Registry {
+ public:
+  // Makes an implementation from its parameters. Copies share the callable.
+  class Make {
+   public:
+    template <class Call>
+    Make(Call call) : call_(std::make_shared<CallOf<Call>>(std::move(call))) {}  // NOLINT: any callable is one
+    std::unique_ptr<Interface> operator()(Params& p) const { return call_->run(p); }
+
+   private:
+    struct AnyCall {
+      virtual ~AnyCall() = default;
+      virtual std::unique_ptr<Interface> run(Params& p) const = 0;
+    };
+    template <class Call>
+    struct CallOf final : AnyCall {
+      explicit CallOf(Call made) : call(std::move(made)) {}
+      std::unique_ptr<Interface> run(Params& p) const override { return call(p); }
+      Call call;
+    };
+    std::shared_ptr<const AnyCall> call_;
+  };
+  struct Entry {
+    Card card;
+    Make make;
+    std::string source;       // file that registered it, or the name that code_version() knows it by
+    bool is_compiled = true;  // false: added while the program runs
+  };
+
+  template <class Policy>
+  static bool add(Card card, const char* source = __builtin_FILE()) {
+    const std::string name = card.name;
+    if (table().contains(name)) throw InternalError("two implementations are registered as '" + name + "'");
+    table().set(name, Entry{std::move(card), &make_one<Policy>, source});
+    return true;
+  }
+
+  // Adds an implementation while the program runs, such as a policy written in Python, or replaces one that was added this way. Not while
+  // another thread reads the registry. InputError if a compiled implementation has the name.
+  static void add_running(Card card, Make make, std::string source) {
+    const Entry* const found = table().find(card.name);
+    if (found != nullptr && found->is_compiled) throw InputError("'" + card.name + "' is the name of a built-in policy");
+    const std::string name = card.name;
+    table().set(name, Entry{std::move(card), std::move(make), std::move(source), false});
+  }
+
+  // Builds `name` from its parameters and refuses parameters that it did not read. The error on an unknown name suggests similar
+  // names, or lists the known ones.
+  static std::unique_ptr<Interface> make(const std::string& name, Params& p, const std::string& kind) {
+    const Entry* const found = table().find(name);
+    if (found == nullptr) fail_unknown(p, kind, name, names());
+    note_registered_source(found->source);
+    std::unique_ptr<Interface> made = found->make(p);
+    p.reject_unread();
+    return made;
+  }
+
+  static std::vector<std::string> names() {
+    std::vector<std::string> all;
+    for (const auto& [name, entry] : table()) all.push_back(name);
+    return all;
+  }
+
+  static const NamedTable<Entry>& table_view() { return table(); }
+
+ private:
+  template <class Policy>
+  static std::unique_ptr<Interface> make_one(Params& p) {
+    return std::make_unique<Policy>(p);
+  }
+  static NamedTable<Entry>& table() {  // function-local, so that registration order across files does not matter
+    static NamedTable<Entry> entries;
+    return entries;
+  }
+};
+
+}  // namespace kvlab
+
+// Registers Policy, a class in the same namespace, as an implementation of Interface when the program starts; the last arguments are
+// the members of its Card. A policy's file ends in one such line:
+//   KVLAB_REGISTER(Scheduler, Sarathi, "sarathi", "stall-free chunked prefill", "Agrawal et al. 2024");
+// The variable is named after the class, so that files compiled as one (CMAKE_UNITY_BUILD) do not define the same one twice.
+#define KVLAB_REGISTER(Interface, Policy, ...) \
+  [[maybe_unused]] const bool Policy##_is_registered = ::kvlab::Registry<Interface>::add<Policy>(::kvlab::Card{__VA_ARGS__})

@@ -1,0 +1,88 @@
+#pragma once
+
+#include "kernels/device/cuda/block_choose.cuh"
+#include "kernels/device/cuda/device.cuh"
+
+namespace kvlab {
+
+// The block's threads as the team of a row operation's body (kernels/rows/team.h). Threads are a multiple of 32.
+class BlockTeam {
+ public:
+  static constexpr bool kOnDevice = true;
+  __device__ BlockTeam(float* room, double* shared) : room_(room), shared_(shared) {}
+
+  __device__ float* room() const { return room_; }
+  __device__ double* doubles() const { return reinterpret_cast<double*>(room_); }
+
+  template <class X, class Y>
+  __device__ float dot(const X& x, const Y& y, std::int64_t n) const {
+    float sum = 0.0F;
+    for (std::int64_t i = 0; i < n; ++i) sum += x[i] * y[i];
+    return sum;
+  }
+
+  template <class F>
+  __device__ void each(std::int64_t n, F&& f) const {
+    for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
+    __syncthreads();
+  }
+  template <class F>
+  __device__ void once(F&& f) const {
+    if (threadIdx.x == 0) f();
+    __syncthreads();
+  }
+  template <class T = float, class F>
+  __device__ T sum(std::int64_t n, F&& f, T total = T{}) const {
+    T own{};
+    for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x) own += f(i);
+    return total + block_sum(own, reinterpret_cast<T*>(shared_));
+  }
+  template <class T, class F>
+  __device__ T max(std::int64_t n, T least, F&& f) const {
+    T own = least;
+    for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      const T x = f(i);
+      own = own < x ? x : own;
+    }
+    return block_reduce(own, least, reinterpret_cast<T*>(shared_), [](T a, T b) { return a < b ? b : a; });
+  }
+  template <class Holds, class Put>
+  __device__ std::int64_t pack(std::int64_t n, Holds&& holds, Put&& put) const {
+    std::int32_t before = 0;
+    for (std::int64_t begin = 0; begin < n; begin += blockDim.x) {
+      const std::int64_t i = begin + threadIdx.x;
+      const std::int32_t mine = i < n && holds(i) ? 1 : 0;
+      std::int32_t total = 0;
+      const std::int32_t earlier = block_scan_exclusive(mine, reinterpret_cast<std::int32_t*>(shared_), total);
+      if (mine != 0) put(std::int64_t{before + earlier}, i);
+      before += total;
+    }
+    __syncthreads();
+    return before;
+  }
+  // Every thread counts the indices before its own: n^2 comparisons.
+  template <class Before>
+  __device__ void sort(std::int32_t n, std::int32_t* order, Before&& before) const {
+    for (std::int32_t i = threadIdx.x; i < n; i += blockDim.x) {
+      std::int32_t rank = 0;
+      for (std::int32_t j = 0; j < n; ++j) rank += before(j, i) || (j < i && !before(i, j)) ? 1 : 0;
+      order[rank] = i;
+    }
+    __syncthreads();
+  }
+  template <class F, class Put>
+  __device__ void best(std::int32_t n, std::int32_t count, F&& f, Put&& put) const {
+    const auto key = [&](std::int32_t i) { return ordered_key(f(i)); };
+    const BlockCut cut = block_cut(n, min(n, count), key, reinterpret_cast<std::int32_t*>(shared_));
+    block_choose(n, cut, key, reinterpret_cast<std::uint64_t*>(shared_), [&](std::int32_t i, bool chosen, std::int32_t) {
+      if (chosen) put(i);
+    });
+    __syncthreads();
+  }
+
+ private:
+  float* room_;
+  double* shared_;  // [33]
+};
+
+}  // namespace kvlab

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <vector>
+
+#include "base/parallel.h"
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+#include "kernels/rows/team.h"
+
+// Operations over ragged rows whose body is written once and compiled for the CPU, for CUDA and for the emulator.
+//
+//   struct Op {
+//     OpCall cost() const;                              // the entry of the log: reads shapes only
+//     std::int64_t rows() const;
+//     void shapes(auto&& visit);                        // visit(array, count) for each array in CPU memory, visit(kv) for KvRows
+//     // KVLAB_EACH_OP: body for element i of a row, elements in no order
+//     KVLAB_BOTH std::int64_t count(std::int64_t row) const;
+//     KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const;
+//     // KVLAB_ROW_OP: body for a row, by a team of threads (kernels/rows/team.h)
+//     template <class Team> KVLAB_BODY void operator()(const Team& team, std::int64_t row) const;
+//     std::int64_t room(std::int64_t row) const;        // floats of scratch memory; may be absent
+//     void results(auto&& visit);                       // visit(array, count) for each array in CPU memory that the body writes, if any
+//     static constexpr bool kInParallel = true;         // rows on all cores of the CPU; may be absent
+//   };
+//   KVLAB_ROW_OP(Op)
+//
+// The header is named NAME_op.h: the build compiles run_cpu and run_cuda from it, in two units. Headers of this kind do not include each
+// other. kernels/device/cuda/run_row_op.cuh has the launchers.
+namespace kvlab {
+
+template <class Op>
+concept HasRoom = requires(const Op& op) {
+  { op.room(std::int64_t{}) } -> std::convertible_to<std::int64_t>;
+};
+template <class Op>
+concept RunsInParallel = Op::kInParallel;
+
+// The most floats of scratch memory that a row takes, in whole 16 bytes.
+template <class Op>
+std::int64_t most_room(const Op& op) {
+  std::int64_t most = 0;
+  if constexpr (HasRoom<Op>) {
+    for (std::int64_t r = 0; r < op.rows(); ++r) most = std::max<std::int64_t>(most, op.room(r));
+  }
+  return (most + 3) / 4 * 4;
+}
+
+template <class Op>
+void run_row(const Op& op, std::int64_t row) {
+  if constexpr (HasRoom<Op>) {
+    std::vector<float> room(static_cast<std::size_t>(op.room(row)));
+    op(OneThread(room.data()), row);
+  } else {
+    op(OneThread(nullptr), row);
+  }
+}
+
+template <class Op>
+void run_rows(const Op& op) {
+  if constexpr (RunsInParallel<Op>) {
+    for_each_in_parallel(op.rows(), [&](std::int64_t row) { run_row(op, row); });
+  } else {
+    for (std::int64_t row = 0; row < op.rows(); ++row) run_row(op, row);
+  }
+}
+
+template <class Op>
+void run_each(const Op& op) {
+  for (std::int64_t row = 0; row < op.rows(); ++row) {
+    const std::int64_t n = op.count(row);
+    for (std::int64_t i = 0; i < n; ++i) op(row, i);
+  }
+}
+
+}  // namespace kvlab
+
+// The build compiles each header of operations twice more: as a unit of CPU code for vector units, and as a unit of kernels.
+#if defined(KVLAB_ROW_KERNELS)
+#define KVLAB_ROW_OP_ON(Op, on_cpu, on_device)           \
+  inline OpCall call(const Op& op) { return op.cost(); } \
+  void run_cuda(const Op& op, CudaContext& cuda) { on_device(op, cuda); }
+#elif defined(KVLAB_ROW_CPU)
+#define KVLAB_ROW_OP_ON(Op, on_cpu, on_device)           \
+  inline OpCall call(const Op& op) { return op.cost(); } \
+  void run_cpu(const Op& op) { on_cpu(op); }             \
+  KVLAB_WITHOUT_CUDA(Op)
+#else
+#define KVLAB_ROW_OP_ON(Op, on_cpu, on_device)           \
+  inline OpCall call(const Op& op) { return op.cost(); } \
+  void run_cpu(const Op& op);                            \
+  void run_cuda(const Op& op, CudaContext& cuda);
+#endif
+#define KVLAB_ROW_OP(Op) KVLAB_ROW_OP_ON(Op, run_rows, run_rows_on_device)
+#define KVLAB_EACH_OP(Op) KVLAB_ROW_OP_ON(Op, run_each, run_each_on_device)

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cmath>
+
+#include "kernels/rows/row_op.h"
+
+namespace kvlab {
+
+// One score for all KV heads of a sequence: tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the
+// sum over the heads that hold them. In place.
+struct ReduceHeads {
+  enum class Kind : std::uint8_t { kSum, kMean, kRootOfSum };
+  KvRows kv;
+  Kind kind = Kind::kMean;
+  float* scores = nullptr;  // [kv.total()]
+  bool by_position = true;  // false: by index; only the lengths of kv are read, so that rows may be of units other than tokens
+
+  // Scores, and positions if they count, are read once.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t n = kv.total();
+    return {.op = "reduce_heads", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = (by_position ? 12 : 8) * n, .flops = n};
+  }
+  [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
+  void shapes(auto&& visit) { visit(kv); }
+
+  // The first head that holds a token writes the score of all.
+  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return kv.len[row]; }
+  KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
+    const auto r = static_cast<std::int32_t>(row), token = static_cast<std::int32_t>(i);
+    const std::int32_t row0 = r / kv.kv_heads * kv.kv_heads, wanted = position(r, token);
+    for (std::int32_t other = row0; other < r; ++other)
+      if (token_at(other, wanted, token) >= 0) return;
+    float sum = 0.0F;
+    std::int32_t heads = 0;
+    for (std::int32_t other = r; other < row0 + kv.kv_heads; ++other) {
+      const std::int32_t at = token_at(other, wanted, token);
+      if (at >= 0) sum += scores[kv.first[other] + at], ++heads;
+    }
+    if (kind == Kind::kMean) sum /= static_cast<float>(heads);
+    if (kind == Kind::kRootOfSum) sum = std::sqrt(sum);
+    for (std::int32_t other = r; other < row0 + kv.kv_heads; ++other) {
+      const std::int32_t at = token_at(other, wanted, token);
+      if (at >= 0) scores[kv.first[other] + at] = sum;
+    }
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY std::int32_t position(std::int32_t row, std::int32_t i) const {
+    return by_position ? kv.position[kv.slot(row, i)] : i;
+  }
+  // The token of `row` at this position, -1: none. Positions ascend along a row; heads that lost the same tokens have it at the same place.
+  [[nodiscard]] KVLAB_BODY std::int32_t token_at(std::int32_t row, std::int32_t wanted, std::int32_t guess) const {
+    if (guess < kv.len[row] && position(row, guess) == wanted) return guess;
+    std::int32_t begin = 0, end = kv.len[row];
+    while (begin < end) {
+      const std::int32_t middle = begin + (end - begin) / 2;
+      if (position(row, middle) < wanted)
+        begin = middle + 1;
+      else
+        end = middle;
+    }
+    return begin < kv.len[row] && position(row, begin) == wanted ? begin : -1;
+  }
+};
+KVLAB_EACH_OP(ReduceHeads)
+
+}  // namespace kvlab

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+
+#include "kernels/rows/draw.h"
+#include "kernels/rows/row_op.h"
+
+namespace kvlab {
+
+// A score per cached token from its position and from the statistics that TokenStats keeps; higher stays. e = end_position[s], one
+// past the sequence's last token; age = e - position: the queries that saw the token, its own included.
+//   kPosition    position
+//   kRandom      uniform in [0, 1), a function of seeds[s], KV head and position
+//   kSum         f0                     kMean    f0 / age
+//   kSpread      sqrt(max(0, f1 / age - (f0 / age)^2))                       RoCo, Ren and Zhu 2024
+//   kRingSet     ones in the ring
+//   kRingClear   -(zeros among the min(ring_tokens, age) ring bits in use)   Scissorhands, Liu et al. 2023
+//   kRecurrence  2 s(-idle / max(gap, 1)) + (gap > 0 ? 2 s(-gap - 1) : 0), s the logistic function, gap = u1 the largest interval
+//                between hits, idle the steps since the last hit              LazyEviction, Zhang et al. 2025
+//   kLastHit     u0, at first position + 1
+//   kHits        u1 + 1
+struct TokenScores {
+  enum class Kind : std::uint8_t { kPosition, kRandom, kSum, kMean, kSpread, kRingSet, kRingClear, kRecurrence, kLastHit, kHits };
+  KvRows kv;
+  Kind kind = Kind::kPosition;
+  std::int32_t first_word = 0;
+  std::int32_t ring_tokens = 0;
+  const std::int32_t* end_position = nullptr;  // [kv.num_sequences()]
+  const std::int64_t* seeds = nullptr;         // [kv.num_sequences()] of kRandom
+  float* scores = nullptr;                     // [kv.total()] out
+
+  // Channels and positions are read, scores written; four operations per token and channel.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t n = kv.total(), words = num_words();
+    return {
+        .op = "token_scores", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = n * (8 + 4 * words), .flops = n * 4 * (1 + words)};
+  }
+  [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
+  void shapes(auto&& visit) {
+    const std::int64_t sequences = kv.num_sequences();
+    visit(kv), visit(end_position, sequences), visit(seeds, sequences);
+  }
+  [[nodiscard]] KVLAB_BOTH std::int32_t num_words() const {
+    switch (kind) {
+      case Kind::kPosition:
+      case Kind::kRandom:
+        return 0;
+      case Kind::kSum:
+      case Kind::kMean:
+        return 1;
+      case Kind::kRingSet:
+      case Kind::kRingClear:
+        return (ring_tokens + 31) / 32;
+      default:
+        return 2;
+    }
+  }
+
+  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return kv.len[row]; }
+  KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
+    const auto r = static_cast<std::int32_t>(row);
+    const std::int64_t slot = kv.slot(r, static_cast<std::int32_t>(i));
+    const std::int32_t position = kv.position[slot];
+    const Token t{words_at(slot), kv.pool_tokens, position, end_position[kv.sequence(r)] - position};
+    scores[kv.first[row] + i] = score(r, t);
+  }
+
+ private:
+  // Channel c of a token, its position and the queries that saw it.
+  struct Token {
+    const std::uint32_t* words;
+    std::int64_t stride;
+    std::int32_t position, age;
+    [[nodiscard]] KVLAB_BODY std::uint32_t u(std::int64_t c) const { return words[c * stride]; }
+    [[nodiscard]] KVLAB_BODY float f(std::int64_t c) const { return std::bit_cast<float>(u(c)); }
+    [[nodiscard]] KVLAB_BODY float queries() const { return static_cast<float>(age > 1 ? age : 1); }
+  };
+  [[nodiscard]] KVLAB_BODY const std::uint32_t* words_at(std::int64_t slot) const {
+    return kv.words == nullptr ? nullptr : kv.words + first_word * kv.pool_tokens + slot;
+  }
+
+  [[nodiscard]] KVLAB_BODY float score(std::int32_t row, const Token& t) const {
+    switch (kind) {
+      case Kind::kPosition:
+        return static_cast<float>(t.position);
+      case Kind::kRandom:
+        return static_cast<float>(uniform_draw(static_cast<std::uint64_t>(seeds[kv.sequence(row)]), Purpose::kPolicy,
+                                               static_cast<std::uint64_t>(t.position), static_cast<std::uint64_t>(row % kv.kv_heads)));
+      case Kind::kSum:
+        return t.f(0);
+      case Kind::kMean:
+        return t.f(0) / t.queries();
+      case Kind::kSpread:
+        return spread(t);
+      case Kind::kRingSet:
+        return static_cast<float>(ring_ones(t));
+      case Kind::kRingClear:
+        return static_cast<float>(ring_ones(t) - (ring_tokens < t.age ? ring_tokens : t.age));
+      case Kind::kRecurrence:
+        return recurrence(t);
+      case Kind::kLastHit:
+        return static_cast<float>(t.u(0) != 0 ? t.u(0) : static_cast<std::uint32_t>(t.position) + 1);
+      case Kind::kHits:
+        return static_cast<float>(t.u(1) + 1);
+    }
+    return 0.0F;
+  }
+  static KVLAB_BODY float logistic(float x) { return 1.0F / (1.0F + std::exp(-x)); }
+  static KVLAB_BODY float spread(const Token& t) {
+    const float mean = t.f(0) / t.queries(), variance = t.f(1) / t.queries() - mean * mean;
+    return std::sqrt(variance > 0 ? variance : 0.0F);
+  }
+  static KVLAB_BODY float recurrence(const Token& t) {
+    const std::int32_t last = t.u(0) != 0 ? static_cast<std::int32_t>(t.u(0)) - 1 : t.position;
+    const auto idle = static_cast<float>(t.position + t.age - 1 - last), gap = static_cast<float>(t.u(1));
+    return 2.0F * logistic(-idle / (gap > 1.0F ? gap : 1.0F)) + (gap > 0.0F ? 2.0F * logistic(-gap - 1.0F) : 0.0F);
+  }
+  [[nodiscard]] KVLAB_BODY std::int32_t ring_ones(const Token& t) const {
+    std::int32_t ones = 0;
+    for (std::int32_t c = 0; c < num_words(); ++c) ones += std::popcount(t.u(c));
+    return ones;
+  }
+};
+KVLAB_EACH_OP(TokenScores)
+
+}  // namespace kvlab

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "kernels/rows/elements.h"
+#include "kernels/rows/row_op.h"
+
+namespace kvlab {
+
+// Lists the tokens of each row that are not among the kept ones, ascending.
+struct ListDropped {
+  PartedRows parts;                 // its `dropped` is not read
+  std::int32_t* dropped = nullptr;  // [total_dropped()] out
+
+  // The kept list is read, the dropped one written.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t n = parts.kv.total();
+    return {.op = "list_dropped", .rows = rows(), .tokens = n, .outputs = parts.total_dropped(), .bytes = 4 * n, .flops = n};
+  }
+  [[nodiscard]] std::int64_t rows() const { return parts.kv.num_rows; }
+  void shapes(auto&& visit) { visit_parts(parts, visit); }
+
+  [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return parts.num_dropped(static_cast<std::int32_t>(row)); }
+  // The j-th dropped token is j plus the kept tokens before it; kept token k has kept[k] - k dropped ones before it.
+  KVLAB_BODY void operator()(std::int64_t row, std::int64_t j) const {
+    const std::int32_t* const kept = parts.kept + parts.kept_first[row];
+    std::int32_t begin = 0, end = parts.num_kept(static_cast<std::int32_t>(row));
+    while (begin < end) {
+      const std::int32_t middle = begin + (end - begin) / 2;
+      kept[middle] - middle <= j ? begin = middle + 1 : end = middle;
+    }
+    dropped[parts.dropped_first[row] + j] = static_cast<std::int32_t>(j) + begin;
+  }
+};
+KVLAB_EACH_OP(ListDropped)
+
+}  // namespace kvlab

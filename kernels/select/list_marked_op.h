@@ -1,0 +1,63 @@
+#pragma once
+
+#include "kernels/rows/row_op.h"
+#include "kernels/select/prompt_blocks.h"
+
+namespace kvlab {
+
+// Counts or lists the marked blocks of each list, the query block's own included whether it is marked or not, and the columns that are
+// marked for the list's head, before the query block, and in none of the list's blocks.
+struct ListMarked {
+  PromptBlocks prompt;                         // q and k are not read
+  const std::int32_t* marks = nullptr;         // [num_lists, mark_words]
+  const std::int32_t* column_marks = nullptr;  // [q_heads, column_words]
+  bool has_columns = false;
+  // Counts are written if they are not null, in CPU memory [num_lists]; else the lists, each ascending.
+  std::int32_t *num_blocks = nullptr, *num_columns = nullptr;
+  const std::int64_t *block_first = nullptr, *column_first = nullptr;  // [num_lists + 1] in CPU memory
+  std::int32_t *blocks = nullptr, *columns = nullptr;
+
+  static constexpr bool kInParallel = true;
+
+  // Marks are read; counts or lists are written.
+  [[nodiscard]] OpCall cost() const {
+    const std::int64_t lists = prompt.num_lists();
+    const std::int64_t outputs =
+        num_blocks != nullptr ? lists * (has_columns ? 2 : 1) : block_first[lists] + (has_columns ? column_first[lists] : 0);
+    return {.op = num_blocks != nullptr ? "count_marked" : "list_marked",
+            .rows = prompt.q_heads,
+            .tokens = prompt.end(),
+            .outputs = outputs,
+            .bytes = 4 * (lists * prompt.mark_words() + (has_columns ? prompt.q_heads * prompt.column_words() : 0) + outputs)};
+  }
+  [[nodiscard]] std::int64_t rows() const { return prompt.num_lists(); }
+  void shapes(auto&& visit) { visit(block_first, rows() + 1), visit(column_first, rows() + 1); }
+  void results(auto&& visit) { visit(num_blocks, rows()), visit(num_columns, rows()); }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t list) const {
+    const std::int64_t own = prompt.first_block() + list % prompt.num_query_blocks();
+    const std::int32_t* const words = marks + list * prompt.mark_words();
+    const auto is_listed = [&](std::int64_t j) { return is_marked(words, j); };
+    if (num_blocks != nullptr) {
+      const std::int64_t earlier = team.pack(own, is_listed, [](std::int64_t, std::int64_t) {});
+      team.once([&] { num_blocks[list] = static_cast<std::int32_t>(earlier + 1); });
+    } else {
+      std::int32_t* const to = blocks + block_first[list];
+      const std::int64_t earlier =
+          team.pack(own, is_listed, [&](std::int64_t at, std::int64_t j) { to[at] = static_cast<std::int32_t>(j); });
+      team.once([&] { to[earlier] = static_cast<std::int32_t>(own); });
+    }
+    if (!has_columns) return;
+    const std::int32_t* const of_head = column_marks + list / prompt.num_query_blocks() * prompt.column_words();
+    const auto is_column = [&](std::int64_t c) { return is_marked(of_head, c) && !is_marked(words, c / prompt.block); };
+    std::int32_t* const to = num_columns != nullptr ? nullptr : columns + column_first[list];
+    const std::int64_t count = team.pack(own * prompt.block, is_column, [&](std::int64_t at, std::int64_t c) {
+      if (to != nullptr) to[at] = static_cast<std::int32_t>(c);
+    });
+    if (num_columns != nullptr) team.once([&] { num_columns[list] = static_cast<std::int32_t>(count); });
+  }
+};
+KVLAB_ROW_OP(ListMarked)
+
+}  // namespace kvlab

@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "kernels/select/list_dropped_op.h"
+#include "kernels/storage/evict/evict_rows.h"
+#include "policies/kv/policy/acting.h"
+#include "policies/kv/policy/policy.h"
+
+namespace kvlab {
+
+namespace {
+
+// True: rows lose the oldest of their latest tokens.
+bool leaves_no_gaps(const Protected& stay) { return !stay.prompt && stay.before == 0; }
+
+// Place of the oldest latest token: after the sinks, the window is a ring buffer from the prompt's end, or from when it is full.
+std::int32_t place_of_oldest(const SeqStep& seq, std::int32_t sinks, std::int32_t window, std::int32_t oldest) {
+  if (window == 0) return sinks;
+  const std::int32_t begin = std::max(sinks, seq.prompt_tokens - window);
+  return sinks + std::max(0, oldest - begin) % window;
+}
+
+}  // namespace
+
+// True: few evicted tokens are found by position.
+bool KvPolicy::goes_by_position(const Acting& acting) const {
+  if (!in_place_ || !parts_.scorer->keeps_latest()) return false;
+  if (parts_.allocator->reads_scores() || !leaves_no_gaps(parts_.scorer->protects())) return false;
+  return std::all_of(acting.seqs.begin(), acting.seqs.end(),
+                     [&](const SeqStep& seq) { return seq.decoding() && leaves_no_gaps(parts_.trigger->protects(seq)); });
+}
+
+// True: the last tokens of rows replace evicted ones; at most one if the disposal depends on order across heads.
+bool KvPolicy::evicts_few(const LayerStep& view, const std::int32_t* keep) const {
+  if (!in_place_ || !std::all_of(view.seqs.begin(), view.seqs.end(), [](const SeqStep& s) { return s.decoding(); })) return false;
+  const std::int32_t most = parts_.disposal->only_drops() ? EvictRows::kMost : 1;
+  for (std::int32_t r = 0; r < view.kv.num_rows; ++r)
+    if (view.kv.len[r] - keep[r] > most) return false;
+  return true;
+}
+
+// False: a row keeps fewer tokens than its sinks.
+bool KvPolicy::evict_oldest(LayerStep& view, const std::int32_t* keep) {
+  const KvRows& kv = view.kv;
+  std::int32_t *from = view.ops.host_ints(kv.num_rows), *guess = view.ops.host_ints(kv.num_rows);
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    const SeqStep& seq = view.seqs[static_cast<std::size_t>(kv.sequence(r))];
+    const std::int32_t sinks = std::max(parts_.scorer->protects().sinks, parts_.trigger->protects(seq).sinks);
+    if (keep[r] < sinks) return false;
+    from[r] = seq.end() - (kv.len[r] - sinks);
+    guess[r] = place_of_oldest(seq, sinks, keep[r] - sinks, from[r]);
+  }
+  EvictRows op;
+  op.choice = EvictRows::Choice::kPositions;
+  op.from = from, op.guess = guess;
+  evict_in_place(view, keep, op);
+  return true;
+}
+
+void KvPolicy::evict_lowest(LayerStep& view, const std::int32_t* keep, const float* scores) {
+  EvictRows op;
+  op.scores = scores;
+  evict_in_place(view, keep, op);
+}
+
+void KvPolicy::evict_in_place(LayerStep& view, const std::int32_t* keep, EvictRows op) {
+  const KvRows& kv = view.kv;
+  std::int64_t *const first = view.ops.host_longs(kv.num_rows + 1), *const kept_first = view.ops.host_longs(kv.num_rows + 1);
+  first[0] = kept_first[0] = 0;
+  for (std::int32_t r = 0; r < kv.num_rows; ++r)
+    kept_first[r + 1] = kept_first[r] + keep[r], first[r + 1] = kv.first[r + 1] - kept_first[r + 1];
+  op.kv = kv, op.first = first, op.dropped = view.ops.ints(first[kv.num_rows]);
+  op.moves = parts_.disposal->only_drops();
+  view.ops(op);
+  if (op.moves) return;
+  std::int32_t* const index = view.ops.ints(kept_first[kv.num_rows]);
+  view.ops(ListDropped{{kv, first, op.dropped, kept_first, nullptr}, index});  // the kept ones
+  parts_.disposal->let_go(view, {kept_first, index, keep});
+  op.choice = EvictRows::Choice::kListed, op.moves = true;
+  view.ops(op);
+}
+
+}  // namespace kvlab

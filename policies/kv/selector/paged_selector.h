@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+
+#include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/key_summaries.h"
+
+namespace kvlab {
+
+// Chooses units of equal size by summaries of their keys. Derived classes set number and scores.
+class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
+ public:
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return is_dense(layer) ? 0 : 1; }
+  void update(LayerStep& step) override;
+  Selection select(LayerStep& step) override;
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override;
+
+ protected:
+  struct Sizes {
+    std::int32_t unit_tokens = 1, dense_layers = 0;  // the first layers attend to everything
+    Budget budget = {};
+    KeySummaries::Kind summary = KeySummaries::Kind::kBounds;
+    std::int32_t stride_tokens = 0, span_tokens = 0;  // of summaries
+  };
+  explicit PagedSelector(const Sizes& sizes)
+      : Budgeted(sizes.budget),
+        summaries_(*this, sizes.summary, sizes.stride_tokens, sizes.span_tokens),
+        unit_(sizes.unit_tokens),
+        dense_layers_(sizes.dense_layers) {}
+
+  // Units before the tail: `head` are always read, and `keep` others. units 0: reads the whole row.
+  struct Plan {
+    std::int32_t units = 0, keep = 0, head = 0;
+  };
+  struct RowPlans {
+    const std::int64_t* first;              // [num_rows + 1] prefix sums of units
+    const std::int32_t *keep, *head, *end;  // [num_rows]; end: units
+  };
+  [[nodiscard]] virtual Plan plan(const LayerStep& step, std::int32_t row) const = 0;
+  // Units read besides head and tail.
+  virtual UnitLists choose(LayerStep& step, const RowPlans& rows) = 0;
+
+  [[nodiscard]] bool is_dense(std::int32_t layer) const { return layer < dense_layers_; }
+  [[nodiscard]] std::int32_t unit_tokens() const { return unit_; }
+  [[nodiscard]] std::int32_t tokens(const LayerStep& step, std::int32_t row) const { return tokens_of(budget_, step, row); }
+  // Whole units filled by older steps.
+  [[nodiscard]] std::int32_t full_units(const LayerStep& step, std::int32_t row) const { return older_tokens(step, row) / unit_; }
+  // each_head: query heads choose separately and the union is read.
+  UnitLists best_by(LayerStep& step, PageScores scores, bool each_head, const RowPlans& rows);
+  // Tokens of the listed units, head[r] units (null: none) and the tail from token tail[r]. Counts traffic.
+  Selection read(LayerStep& step, const UnitLists& lists, const std::int32_t* tail, const std::int32_t* head);
+
+  KeySummaries summaries_;
+
+ private:
+  std::int32_t unit_, dense_layers_;
+};
+
+}  // namespace kvlab

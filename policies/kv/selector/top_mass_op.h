@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cmath>
+
+#include "kernels/rows/kv_vector.h"
+#include "kernels/rows/row_op.h"
+
+// Pruning by estimated attention mass: Twilight, Lin et al. 2025, arXiv:2502.02770.
+namespace kvlab {
+
+// Bytes of one token's codes, zero and scale.
+constexpr std::int64_t estimate_bytes(std::int32_t head_dim, std::int32_t bits) { return (std::int64_t{head_dim} * bits + 7) / 8 + 4; }
+
+// Keys of tokens [from[r], len[r]) in few bits: each token's channels share zero = min and scale = (max - min) / (2^bits - 1), both
+// fp16, and estimate = zero + scale * code. `estimate` holds what decoding gives.
+struct EstimateKeys {
+  KvRows kv;
+  std::int32_t bits = 4;
+  const std::int32_t* from = nullptr;  // [kv.num_rows]
+  float* const* estimate = nullptr;    // [kv.num_rows] -> [len, head_dim]
+
+  // Keys are read, codes written; 4 operations per channel.
+  [[nodiscard]] OpCall cost() const {
+    OpCall c{.op = "estimate_keys", .rows = kv.num_rows};
+    for (std::int32_t r = 0; r < kv.num_rows; ++r)
+      if (from[r] < kv.len[r]) c.tokens += kv.len[r] - from[r];
+    c.outputs = c.tokens;
+    c.bytes = c.tokens * (std::int64_t{kv.head_dim} * kv.kv_bytes + estimate_bytes(kv.head_dim, bits));
+    c.flops = 4 * c.tokens * kv.head_dim;
+    return c;
+  }
+  static constexpr bool kInParallel = true;
+  [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
+  void shapes(auto&& visit) { visit(from, kv.num_rows), visit(estimate, kv.num_rows), visit(kv); }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t d = kv.head_dim;
+    team.each(kv.len[row] - from[row],
+              [&](std::int64_t i) { write(key_of(team, kv, row, from[row] + i), estimate[row] + (from[row] + i) * d); });
+  }
+
+ private:
+  template <class Vector>
+  KVLAB_BODY void write(const Vector& key, float* out) const {
+    float low = key[0], high = key[0];
+    for (std::int32_t c = 1; c < kv.head_dim; ++c) low = key[c] < low ? key[c] : low, high = key[c] > high ? key[c] : high;
+    const auto levels = static_cast<float>((1 << bits) - 1);
+    const float zero = rounded(low), scale = rounded((high - low) / levels);
+    for (std::int32_t c = 0; c < kv.head_dim; ++c) {
+      const float code = scale > 0 ? std::nearbyint((key[c] - zero) / scale) : 0.0F;
+      out[c] = zero + scale * (code < 0.0F ? 0.0F : code > levels ? levels : code);
+    }
+  }
+  // To fp16.
+  [[nodiscard]] static KVLAB_BODY float rounded(float x) {
+    constexpr float kMost = 65504.0F;
+    return to_float(from_float<f16>(x < -kMost ? -kMost : x > kMost ? kMost : x));
+  }
+};
+KVLAB_ROW_OP(EstimateKeys)
+
+// Per query head the fewest of a row's candidates whose estimated attention, the softmax over the candidates only, sums up to at least
+// `mass`; a row gets the union over its query heads and its last candidate. The earlier of candidates with equal weights is kept first.
+struct TopMass {
+  std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, bits = 4;
+  const Queries* queries = nullptr;         // [num_rows / kv_heads], the last one of each counts
+  const float* const* estimate = nullptr;   // [num_rows] -> [tokens, head_dim]
+  const std::int64_t* first = nullptr;      // [num_rows + 1] candidates
+  bool lists_tokens = false;                // false: tokens 0, 1, ... of the row
+  const std::int32_t* candidate = nullptr;  // [first[num_rows]] their tokens, ascending
+  double mass = 0.85;
+  std::int32_t* token = nullptr;  // [first[num_rows]] out: each row's list from first[r] on, ascending
+  std::int32_t* count = nullptr;  // [num_rows] CPU memory; in: the number of candidates; out: the list's length
+
+  // Codes and candidates are read, counted as if all were written; 2 FLOPs per channel, head and candidate, and 8 per weight for the
+  // softmax and the search for the smallest weight.
+  [[nodiscard]] OpCall cost() const {
+    OpCall c{.op = "top_mass", .rows = num_rows};
+    c.tokens = c.outputs = num_rows == 0 ? 0 : first[num_rows];
+    c.bytes = c.tokens * (estimate_bytes(head_dim, bits) + (lists_tokens ? 8 : 4));
+    c.flops = c.tokens * group * (2LL * head_dim + 8);
+    return c;
+  }
+  static constexpr bool kInParallel = true;
+  [[nodiscard]] std::int64_t rows() const { return num_rows; }
+  // A weight, a place in the order and a mark of each candidate.
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return 3 * candidates(row); }
+  void shapes(auto&& visit) { visit(queries, num_rows / kv_heads), visit(estimate, num_rows), visit(first, num_rows + 1); }
+  void results(auto&& visit) { visit(count, num_rows); }
+
+  [[nodiscard]] KVLAB_BOTH std::int64_t candidates(std::int64_t row) const { return first[row + 1] - first[row]; }
+
+  template <class Team>
+  KVLAB_BODY void operator()(const Team& team, std::int64_t row) const {
+    const std::int64_t n = candidates(row), d = head_dim;
+    float* const weight = team.room();
+    auto *const order = reinterpret_cast<std::int32_t*>(weight + n), *const marked = order + n;
+    const float* const q = queries[row / kv_heads].last(row % kv_heads, kv_heads, group, head_dim);
+    const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+    team.each(n, [&](std::int64_t i) { marked[i] = i + 1 == n ? 1 : 0; });
+    for (std::int64_t h = 0; h < group && n > 0; ++h) {
+      team.each(n, [&](std::int64_t i) { weight[i] = scale * team.dot(q + h * d, estimate[row] + token_at(row, i) * d, d); });
+      const float top = team.max(n, weight[0], [&](std::int64_t i) { return weight[i]; });
+      team.each(n, [&](std::int64_t i) { weight[i] = std::exp(weight[i] - top); });
+      team.sort(static_cast<std::int32_t>(n), order, [&](std::int32_t x, std::int32_t y) { return weight[x] > weight[y]; });
+      team.once([&] { mark(weight, order, n, marked); });
+    }
+    const std::int64_t kept = team.pack(
+        n, [&](std::int64_t i) { return marked[i] != 0; },
+        [&](std::int64_t k, std::int64_t i) { token[first[row] + k] = static_cast<std::int32_t>(token_at(row, i)); });
+    team.once([&] { count[row] = static_cast<std::int32_t>(kept); });
+  }
+
+ private:
+  [[nodiscard]] KVLAB_BODY std::int64_t token_at(std::int64_t row, std::int64_t i) const {
+    return lists_tokens ? candidate[first[row] + i] : i;
+  }
+  // Marks the fewest of the weights that sum up to at least the share, the largest first.
+  KVLAB_BODY void mark(const float* weight, const std::int32_t* order, std::int64_t n, std::int32_t* marked) const {
+    double sum = 0, kept = 0;
+    for (std::int64_t k = 0; k < n; ++k) sum += static_cast<double>(weight[order[k]]);
+    for (std::int64_t k = 0; k < n && kept < mass * sum; ++k) marked[order[k]] = 1, kept += static_cast<double>(weight[order[k]]);
+  }
+};
+KVLAB_ROW_OP(TopMass)
+
+}  // namespace kvlab

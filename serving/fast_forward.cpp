@@ -1,0 +1,173 @@
+#include "serving/fast_forward.h"
+
+#include <algorithm>
+
+namespace kvlab {
+
+bool FastForward::all_uniform() {
+  for (int i = 0; i < depth(); ++i) {
+    if (!steps_[i].is_uniform || steps_[i].running_version != state_.queues().running_version()) return false;
+  }
+  return true;
+}
+
+// Steps in a pipeline are exact only while they wait for the device, not for the host.
+bool FastForward::waits_for_device(const DecodeTimes& times, std::int64_t iterations) {
+  if (depth() == 1 || times.host == Picoseconds{}) return true;
+  for (int i = 0; i < depth(); ++i) {
+    if (steps_[i].end - steps_[i].start < times.host) return false;
+  }
+  if (!times.each.empty()) return *std::min_element(times.each.begin(), times.each.begin() + iterations) >= times.host;
+  return std::min(times.base, times.base + times.slope * (iterations - 1)) >= times.host;
+}
+
+// Called with the pipeline full: sets the stretch in which plans only repeat themselves.
+void FastForward::look_ahead() {
+  stretch_.iterations = 0;
+  if (state_.copies_out().last() > steps_.oldest().end) return;  // a plan before that may take a block that is still copied
+  if (!state_.queues().input().empty() || !state_.plan_was_quiet() || !all_uniform()) return;
+  Horizon horizon = scheduler_.stable_for(state_);
+  if (horizon.plans <= 0) return;
+  horizon = horizon.within(state_.order_is_stable_for());
+  if (horizon.plans <= 0) return;
+  const std::int64_t uniform = state_.uniform().iterations(horizon, depth());
+  if (uniform < 2) return;
+  DecodeTimes times = device_.look_ahead();
+  const std::int64_t iterations = std::min(uniform, times.steps);
+  if (iterations < 2 || !waits_for_device(times, iterations)) return;
+  // Near the end of the clock every step is simulated, and the one that passes it is refused.
+  DecodeStretch ahead{iterations,
+                      times.base,
+                      times.slope,
+                      depth() == 1 ? times.host : Picoseconds{},
+                      state_.num_waiting() > 0,
+                      times.policy,
+                      std::move(times.each),
+                      std::move(times.each_policy)};
+  const Int128 longest = ahead.device_time(iterations) + Int128{times.host.count()} * iterations;
+  if (steps_.latest().end.count() + longest > Picoseconds::max().count()) return;
+  stretch_ = std::move(ahead);
+}
+
+// Time of iteration i, at which the oldest output then in flight comes out.
+Picoseconds FastForward::iteration_time(std::int64_t i) {
+  if (i <= depth()) return steps_[static_cast<int>(i - 1)].end;
+  return steps_.latest().end + stretch_.steps_time(i - depth());
+}
+
+void FastForward::carry_out_before(Picoseconds at, bool inclusive) {
+  if (!is_on()) return;
+  std::int64_t n = 0;
+  while (n < std::min<std::int64_t>(depth(), stretch_.iterations)) {
+    const Picoseconds when = steps_[static_cast<int>(n)].end;
+    if (inclusive ? when > at : when >= at) break;
+    ++n;
+  }
+  if (n == std::min<std::int64_t>(depth(), stretch_.iterations))
+    n += stretch_.steps_within(at - steps_.latest().end, stretch_.iterations - n, inclusive);
+  if (n > 0) carry_out(n);
+}
+
+void FastForward::carry_out(std::int64_t n) {
+  const Picoseconds first_at = iteration_time(1), last_at = iteration_time(n);
+  const std::int64_t rows = static_cast<std::int64_t>(state_.running().size());
+  const Int128 whole = stretch_.device_time(n);
+  done_.totals.steps += static_cast<std::uint64_t>(n);
+  done_.totals.busy += whole;
+  done_.totals.rows += static_cast<Int128>(rows) * n;
+  done_.totals.tokens += static_cast<Int128>(rows) * n;
+  if (stretch_.waits) done_.totals.overload += whole;
+  done_.totals.external_fragmentation += state_.memory().external_fragmentation_ppm() * whole;
+  if (state_.memory().looks_ahead())
+    repeat_memory(n);
+  else
+    advance_memory(n, whole);
+  done_.totals.peak_used_blocks = std::max(done_.totals.peak_used_blocks, state_.used_blocks());
+
+  const auto counted = static_cast<std::uint64_t>(state_.uniform().counted_rows());
+  if (counted > 0) add_gaps(n, counted);
+  if (state_.watches_tokens()) state_.note_uniform_tokens(first_at, stretch_gaps(n));
+  state_.emit_uniform(n, first_at, last_at, itl_);
+  if (const Picoseconds policy = policy_time(n); policy > Picoseconds{}) state_.add_policy_time(policy);
+  done_.last_output = last_at;
+  done_.outputs += static_cast<std::uint64_t>(n);
+  scheduler_.on_repeat(n);
+  move_steps(n);
+}
+
+// Blocks that are taken one at a time; each counts from its step on.
+void FastForward::advance_memory(std::int64_t n, Int128 whole) {
+  done_.totals.used_blocks += static_cast<Int128>(state_.used_blocks()) * whole;
+  done_.totals.wasted_tokens += static_cast<Int128>(state_.memory().wasted_tokens()) * whole;
+  const std::int64_t block_tokens = state_.block_tokens();
+  state_.uniform().advance(n, [&](std::int64_t iteration) {
+    const Int128 rest = whole - stretch_.device_time(iteration - 1);
+    done_.totals.used_blocks += rest;
+    done_.totals.wasted_tokens += block_tokens * rest;
+  });
+  done_.totals.wasted_tokens -= static_cast<std::int64_t>(state_.running().size()) * progression_moment(stretch_.base, stretch_.slope, n);
+}
+
+// Memory of a policy that looks ahead, step by step.
+void FastForward::repeat_memory(std::int64_t n) {
+  state_.uniform().repeat(n, depth(), [&](std::int64_t i) {
+    const Int128 time = stretch_.step_time(i).count();
+    const std::int64_t used = state_.used_blocks();
+    done_.totals.used_blocks += used * time;
+    done_.totals.wasted_tokens += state_.memory().wasted_tokens() * time;
+    done_.totals.peak_used_blocks = std::max(done_.totals.peak_used_blocks, used);
+  });
+}
+
+// Adds the gaps of the first n iterations, for `counted` requests.
+void FastForward::add_gaps(std::int64_t n, std::uint64_t counted) {
+  for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth()); ++i)
+    itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
+  const std::int64_t others = std::max<std::int64_t>(0, n - depth());
+  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) itl_.add((stretch_.step_time(i) + stretch_.gap).count(), counted);
+  if (stretch_.each.empty()) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), others, counted);
+}
+
+// The gaps between the outputs of its first n iterations.
+StretchGaps FastForward::stretch_gaps(std::int64_t n) {
+  StretchGaps gaps;
+  for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth()); ++i) gaps.single.push_back(iteration_time(i) - iteration_time(i - 1));
+  const std::int64_t others = std::max<std::int64_t>(0, n - depth());
+  for (std::int64_t i = 0; i < others && !stretch_.each.empty(); ++i) gaps.single.push_back(stretch_.step_time(i) + stretch_.gap);
+  if (!stretch_.each.empty()) return gaps;
+  gaps.first = stretch_.base + stretch_.gap;
+  gaps.step = stretch_.slope;
+  gaps.terms = others;
+  return gaps;
+}
+
+// The KV policy's part of the steps whose outputs come out in its first n iterations.
+Picoseconds FastForward::policy_time(std::int64_t n) {
+  Picoseconds sum = stretch_.policy_times(std::max<std::int64_t>(0, n - depth()));
+  for (int i = 0; i < std::min<std::int64_t>(n, depth()); ++i) sum += steps_[i].policy_time;
+  return sum;
+}
+
+// The last depth() steps planned are in flight after n iterations; they have the entries of the steps before them.
+void FastForward::move_steps(std::int64_t n) {
+  const Picoseconds tail = steps_.latest().end;
+  for (int slot = 0; slot < depth(); ++slot) {
+    InFlightStep& mine = steps_[slot];
+    const std::int64_t step = n - depth() + slot + 1;  // of the stretch; <= 0: it was in flight already
+    if (step <= 0) {
+      const InFlightStep& before = steps_[static_cast<int>(slot + n)];
+      mine.start = before.start;
+      mine.end = before.end;
+      mine.policy_time = before.policy_time;
+    } else {
+      mine.end = tail + stretch_.steps_time(step);
+      mine.start = mine.end - stretch_.step_time(step - 1);
+      mine.policy_time = stretch_.policy_time(step - 1);
+    }
+  }
+  done_.planned += static_cast<std::uint64_t>(n);
+  stretch_.drop(n);
+  device_.advance(n, steps_.latest().end);
+}
+
+}  // namespace kvlab

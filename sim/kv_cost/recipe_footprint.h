@@ -1,0 +1,137 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "policies/kv/footprint.h"
+#include "sim/kv_cost/expected_run.h"
+#include "sim/kv_cost/row_patterns.h"
+#include "sim/kv_cost/shape_run.h"
+#include "sim/kv_cost/step_ops.h"
+#include "sim/kv_cost/unpack_ops.h"
+
+namespace kvlab {
+
+struct RecipePages {
+  // GPU bytes per token over all layers and KV heads, without eviction and residual windows: packed K, V and the parts' data. A block holds
+  // block_tokens of these.
+  double token_bytes = 0;
+  std::int32_t block_tokens = 16;
+  double host_token_bytes = 0, disk_token_bytes = 0;
+};
+// Errors as ShapeRun.
+RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
+
+// Decode steps come from StepOps, prompt steps from the parts on shapes. Data-dependent allocators keep their mean; other such counts are
+// at their bounds. KvReads::kUnpacked: decode steps also unpack sequences without hashed blocks. Sequences that evict in decode count as
+// decoded from then on.
+class RecipeFootprint final : public Footprint {
+ public:
+  // Errors as ShapeRun; refuses questions and extra passes that lengths do not determine. at_rest: the profile's unpacking operation
+  // (UnpackOps), "": none. least_token_bytes: GPU bytes per block token if CPU memory or disk limits blocks; >= RecipePages::token_bytes.
+  RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads = KvReads::kStored,
+                  std::string at_rest = "", double least_token_bytes = 0);
+
+  FootprintStep step(const SeqState& seq) override;
+  void charge(std::span<SeqState> batch, PolicyWork& work) override;
+  // Unpacking sums fractions of bytes.
+  [[nodiscard]] bool looks_ahead() const override { return unpacking_ == nullptr; }
+  std::int64_t decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) override;
+  void charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
+                    DecodeAhead& ahead) override;
+  std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
+  [[nodiscard]] bool shares_prefixes() const override { return shapes_.policy().shares_prefixes(); }
+  [[nodiscard]] std::int32_t fresh_tokens() const override { return shapes_.policy().fresh_tokens(); }
+  [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const override { return shapes_.policy().exceeds_budget(prompt_tokens); }
+  [[nodiscard]] bool unnamed_rest() const override { return unpacking_ && shapes_.policy().may_rest(); }
+  [[nodiscard]] std::vector<std::int32_t> rows_of(std::int32_t pattern) const override { return patterns_.runs(pattern); }
+  std::int32_t pattern_of(const std::vector<std::int32_t>& rows) override { return patterns_.number_of(rows); }
+  [[nodiscard]] OnPreempt on_preempt() const override {
+    return recipe_.on_preempt == Recipe::OnPreempt::kSwap ? OnPreempt::kSwap : OnPreempt::kRecomputeChunked;
+  }
+
+  [[nodiscard]] ShapeRun::Seq shape_of(const SeqState& seq) const;
+
+ private:
+  [[nodiscard]] bool ends_prompt(const SeqState& seq) const;
+  FootprintStep run(const SeqState& seq);
+  FootprintStep grow(const SeqState& seq);
+  void finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done);
+  [[nodiscard]] static bool decodes(const SeqState& seq) {
+    return seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
+  }
+  // ShapeRun::kNoCut, kLayersDiffer or tokens; for decode steps.
+  [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
+  [[nodiscard]] bool only_grows(const SeqState& seq) const;
+  [[nodiscard]] StepKey key_of(const SeqState& seq) const;
+  FootprintStep decode_step(const SeqState& seq);
+  void fill_shape(const SeqState& seq, ShapeRun::Seq& shape) const;
+  void use_layers(bool all);
+  void expand(ShapeRun::Result& result) const;
+  [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const;
+  [[nodiscard]] std::int64_t side_pages(std::int32_t tokens);
+  [[nodiscard]] std::int64_t untouched_bytes(std::int32_t tokens);
+  [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
+  void charge_prompts(std::span<SeqState> batch, PolicyWork& work);
+  void add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const;
+  void charge_decodes(std::span<SeqState> batch, PolicyWork& work);
+  void unpack(const SeqState& seq, const ShapeRun::Seq& shape);
+  [[nodiscard]] std::int32_t attended(const StepOps::Read& all) const;
+  void add_decodes(const LayerCalls& calls, std::vector<PolicyOp>& ops) const;
+  void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
+  std::int64_t most_pages(SeqState seq, std::int32_t seen_tokens);
+
+  Recipe recipe_;
+  ModelShape model_;
+  std::unique_ptr<Trigger> trigger_;
+  ExpectedRun expected_;
+  ShapeRun& shapes_;  // of expected_
+  StepOps decodes_;
+  RecipePages pages_;
+  double page_bytes_ = 0;
+  KvReads reads_ = KvReads::kStored;
+  std::unique_ptr<UnpackOps> unpacking_;  // null: nothing is packed
+  KvPolicy::LayerKinds kinds_;            // of steps with prompt tokens
+  std::vector<std::int64_t> times_;       // [kinds] number of layers
+  bool uses_all_ = true;                  // shapes_ runs all layers
+  bool shares_layers_ = false;            // the allocator revisits earlier layers
+  bool merges_alone_ = false;             // the disposal acts without a trigger: tokens stay and shrink
+  bool sums_by_shape_ = false;            // uncut memory follows from length
+  bool may_cut_ = false;                  // data decides how many tokens stay
+  std::vector<std::int64_t> side_bytes_;  // [i]: maximum beyond token_bytes for up to 16 * (i + 1) tokens
+  RowPatterns patterns_;
+  std::unordered_map<StepKey, FootprintStep, StepKey::Hash> known_;  // steps with prompt tokens
+  // Decode steps whose keys differ only in tokens held.
+  static constexpr std::int32_t kChunk = 16;
+  struct Chunk {
+    std::uint32_t known = 0;  // bits
+    std::array<FootprintStep, kChunk> steps;
+  };
+  // A key from `seen` to `until` seen tokens, while the sequence gains a token per step or none.
+  struct Trail {
+    std::int32_t prompt = -1, state = 0, seen = 0, held = 0;
+    std::int64_t until = 0;
+    StepKey key;  // ends with the chunk's number
+    std::int32_t chunk_index = -1;
+    Chunk* chunk = nullptr;
+    [[nodiscard]] bool holds(const SeqState& seq, std::int32_t its_state) const {
+      return prompt == seq.prompt_tokens && state == its_state && seq.seen_tokens >= seen && seq.seen_tokens < until &&
+             (seq.held_tokens - held == seq.seen_tokens - seen || (seq.held_tokens == held && held < seen));
+    }
+  };
+  Trail& trail_of(const SeqState& seq);
+  FootprintStep step_on(Trail& trail, const SeqState& seq);
+  std::unordered_map<StepKey, std::unique_ptr<Chunk>, StepKey::Hash> chunks_;
+  static constexpr std::size_t kTrails = 512;
+  std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // hashed by prompt and tokens held or lost
+  std::vector<StepOps::Walk> walks_;
+  struct Recent {
+    std::array<std::int32_t, 6> state{-1};
+    FootprintStep done;
+  };
+  std::vector<Recent> recent_{1024};  // hashed by state
+};
+
+}  // namespace kvlab

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace kvlab {
+
+// Numbers the ways in which a sequence's rows (KV heads of layers) differ in length. runs() and number_of() carry a pattern to another
+// footprint of the model.
+class RowPatterns {
+ public:
+  static constexpr std::int32_t kAlike = 0;  // all rows are equal
+
+  // tokens: of the first row that lost some, or of all.
+  struct Rows {
+    std::int32_t tokens = 0, pattern = kAlike;
+  };
+  // held [num_layers * kv_heads]; end: tokens seen.
+  Rows note(std::span<const std::int32_t> held, std::int32_t end);
+  // One value if all rows are equal.
+  [[nodiscard]] std::vector<std::int32_t> lengths(const Rows& rows, std::int32_t seen) const;
+  // Some rows lost nothing.
+  [[nodiscard]] bool has_whole(std::int32_t pattern) const { return of(pattern).has_whole; }
+
+  // Empty: kAlike.
+  [[nodiscard]] const std::vector<std::int32_t>& runs(std::int32_t pattern) const { return of(pattern).runs; }
+  std::int32_t number_of(const std::vector<std::int32_t>& runs);
+
+ private:
+  static constexpr std::int32_t kWhole = -1 << 30;
+  // Tokens minus those of the first row that lost some; kWhole for whole rows, so that a pattern lasts as these grow.
+  struct Pattern {
+    std::vector<std::int32_t> runs;  // by runs_of(): each prompt length has its own pattern
+    bool has_whole = false;
+  };
+  [[nodiscard]] const Pattern& of(std::int32_t pattern) const { return patterns_[static_cast<std::size_t>(pattern)]; }
+
+  std::vector<Pattern> patterns_{1};
+  std::map<std::vector<std::int32_t>, std::int32_t> numbers_;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,274 @@
+#include "sim/kv_cost/shape_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+// False: a step's calls follow from its rows.
+bool keeps_state(const Recipe& recipe) {
+  if (!recipe.selects_all || recipe.selects_in_prompts() || recipe.rewrites() || !recipe.is_native) return true;
+  const RecipeParts parts(recipe);
+  return !parts.disposal->keeps_no_state() || !parts.allocator->keeps_no_state() || (parts.scorer && !parts.scorer->keeps_no_state());
+}
+
+}  // namespace
+
+ShapeRun::ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* counts)
+    : recipe_(recipe),
+      model_(model),
+      policy_(recipe, model),
+      runs_(static_cast<std::size_t>(model.num_layers), true),
+      counts_(counts),
+      ops_(Ops::Backend::kShapes) {
+  if (!recipe.runs_in("cost"))
+    throw InputError(fmt::format("recipe '{}' has no costs on shapes alone; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
+  const auto trigger = recipe.make_trigger();
+  acts_in_decode_ = trigger->in_decode();
+  slack_tokens_ = trigger->slack_tokens();
+  scope_ = recipe.make_allocator()->scope();
+  keeps_state_ = keeps_state(recipe);
+}
+
+void ShapeRun::run_only(std::span<const std::int32_t> layers) {
+  runs_.assign(runs_.size(), false);
+  for (const std::int32_t l : layers) runs_[static_cast<std::size_t>(l)] = true;
+  forget();
+}
+
+std::vector<std::int32_t> ShapeRun::held_of(const Seq& seq) const {
+  const auto rows = static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
+  if (seq.held.size() == rows) return seq.held;
+  if (seq.held.size() > 1) throw InternalError("tokens held are given for each layer and KV head, or once for all");
+  return std::vector<std::int32_t>(rows, seq.held.empty() ? 0 : seq.held.front());
+}
+
+ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) const {
+  Group group;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Seq& s = batch[i];
+    const SeqStep step = s.as_step(static_cast<std::int32_t>(i));
+    if (step.decoding() != decoding) continue;
+    if (!policy_.needs().pass.empty() && step.completes_prompt() && s.extras.pass.empty())
+      throw InputError(
+          fmt::format("recipe '{}' observes the extra pass '{}': its chunks must be given", recipe_.name, policy_.needs().pass));
+    group.place.push_back(i);
+    group.seqs.push_back(step);
+    group.extras.push_back(s.extras);
+  }
+  if (group.seqs.empty()) return group;
+  group.observer = std::make_unique<ShapeObserver>(policy_.needs(), group.seqs, group.extras);
+  group.layers.reserve(static_cast<std::size_t>(model_.num_layers));
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
+    group.layers.emplace_back(model_, runs(l) ? static_cast<std::int32_t>(group.seqs.size()) : 0, policy_.num_words(), false);
+  for (std::size_t g = 0; g < group.seqs.size(); ++g) {
+    const std::vector<std::int32_t> held = held_of(batch[group.place[g]]);
+    for (std::int32_t l = 0; l < model_.num_layers; ++l)
+      for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
+        group.layers[static_cast<std::size_t>(l)].assume(static_cast<std::int32_t>(g) * model_.kv_heads + h,
+                                                         held[static_cast<std::size_t>(l * model_.kv_heads + h)]);
+  }
+  return group;
+}
+
+void ShapeRun::run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, Result& result) {
+  const PolicyStep step{ops_, model_, group.seqs, group.layers, *group.observer, 0, keeper};
+  const bool decoding = group.seqs.front().decoding();
+  if (decoding) {
+    const Ops::Frame frame(ops_);
+    policy_.before_attention(step, layer, segments_);
+    std::vector<Queries> queries;
+    for (const SeqStep& seq : group.seqs) queries.push_back({nullptr, seq.new_tokens, seq.seen_tokens});
+    ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), queries.data()});
+    for (const Segment& s : segments_)
+      for (std::int32_t r = 0; r < s.kv.num_rows; ++r) result.attended_tokens += static_cast<double>(s.tokens(r));
+  }
+  for (std::size_t s = 0; !decoding && s < group.seqs.size() && policy_.selects_in_prompts(layer); ++s)
+    if (group.seqs[s].new_tokens > 1) policy_.attend_prompt({ops_, model_, layer, group.seqs[s]});
+  policy_.after_attention(step, layer);
+}
+
+TierBytes ShapeRun::layer_bytes(std::span<Group> groups, std::int32_t layer) const {
+  TierBytes all;
+  if (!runs(layer)) return all;
+  for (Group& g : groups)
+    if (!g.seqs.empty()) all += policy_.resident(layer, g.seqs, g.layers[static_cast<std::size_t>(layer)].rows());
+  return all;
+}
+
+namespace {
+
+TierBytes sum_of(const std::vector<TierBytes>& layers) {
+  TierBytes all;
+  for (const TierBytes& b : layers) all += b;
+  return all;
+}
+
+void raise(TierBytes& peak, const TierBytes& now) {
+  peak = {std::max(peak.gpu, now.gpu), std::max(peak.host, now.host), std::max(peak.disk, now.disk)};
+}
+
+}  // namespace
+
+ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
+  ops_.take_counts_from(nullptr);
+  put_before(batch);
+  ops_.take_counts_from(counts_);
+  if (counts_ != nullptr) counts_->begin_step(steps_);
+  ++steps_;
+  Group groups[] = {group_of(batch, true), group_of(batch, false)};
+  Result result;
+  ops_.clear_log();
+  policy_.take_traffic();
+  std::vector<TierBytes> bytes;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes.push_back(layer_bytes(groups, l));
+  result.before = result.peak = sum_of(bytes);
+  for (const TierBytes& b : bytes) result.layers.push_back({b.gpu, 0, 0});
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    result.first_call.push_back(ops_.log().size());
+    result.fetched.push_back(0);
+    result.disk.push_back(0);
+    if (!runs(l)) continue;
+    for (Group& g : groups)
+      for (std::size_t s = 0; s < g.seqs.size(); ++s)
+        g.layers[static_cast<std::size_t>(l)].append(static_cast<std::int32_t>(s), nullptr, nullptr, policy_.step_tokens(g.seqs[s], l),
+                                                     g.seqs[s].seen_tokens);
+    bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
+    result.layers[static_cast<std::size_t>(l)].appended = bytes[static_cast<std::size_t>(l)].gpu;
+    raise(result.peak, sum_of(bytes));
+    for (Group& g : groups)
+      if (!g.seqs.empty()) run_layer(g, l, keeper, result);
+    const Traffic traffic = policy_.take_traffic();
+    result.fetched.back() = traffic.fetched_bytes - traffic.in_place_bytes;
+    result.disk.back() = traffic.disk_bytes;
+    result.traffic += traffic;
+    const bool cuts_others = scope_ == Allocator::Scope::kCascade || (scope_ == Allocator::Scope::kModel && l == model_.num_layers - 1);
+    for (std::int32_t e = cuts_others ? 0 : l; e <= l; ++e) bytes[static_cast<std::size_t>(e)] = layer_bytes(groups, e);
+  }
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
+    result.layers[static_cast<std::size_t>(l)].after = bytes[static_cast<std::size_t>(l)].gpu;
+  }
+  result.after = sum_of(bytes);
+  raise(result.peak, result.after);
+  finish(groups, result);
+  return result;
+}
+
+ShapeRun::Targets ShapeRun::targets(const Seq& seq) const {
+  const SeqStep step = seq.as_step();
+  const bool alike = seq.held.size() == 1;
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
+  std::vector<std::int32_t> len(heads, seq.held.front() + seq.new_tokens);
+  Targets all;
+  for (std::int32_t l = 0; l < (alike && !policy_.has_shares() ? 1 : model_.num_layers); ++l) {
+    for (std::size_t h = 0; !alike && h < heads; ++h) len[h] = seq.held[static_cast<std::size_t>(l) * heads + h] + seq.new_tokens;
+    const std::int32_t target = policy_.target(step, l, len).value_or(kNoCut);
+    all.common = l == 0 || target == all.common ? target : kLayersDiffer;
+    all.most = std::max(all.most, target);
+  }
+  return all;
+}
+
+std::vector<std::int64_t> ShapeRun::gpu_bytes(const Seq& seq) const {
+  Group groups[] = {group_of(std::span(&seq, 1), seq.seen_tokens >= seq.prompt_tokens)};
+  std::vector<std::int64_t> bytes;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes.push_back(layer_bytes(groups, l).gpu);
+  return bytes;
+}
+
+void ShapeRun::finish(std::span<Group> groups, Result& result) {
+  result.first_call.push_back(ops_.log().size());
+  result.calls = ops_.log();
+  result.attended_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
+  const auto rows = static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
+  result.held.resize(progress_.size() * rows);
+  for (const Group& g : groups) {
+    for (std::size_t s = 0; s < g.seqs.size(); ++s) {
+      const std::vector<std::int32_t> held = lengths(g, s);
+      std::copy(held.begin(), held.end(), result.held.begin() + static_cast<std::ptrdiff_t>(g.place[s] * rows));
+      progress_[g.place[s]] = {g.seqs[s].end(), held};
+    }
+  }
+}
+
+std::vector<std::int32_t> ShapeRun::lengths(const Group& group, std::size_t s) const {
+  std::vector<std::int32_t> held;
+  for (const KvStore& store : group.layers)
+    for (std::int32_t h = 0; h < model_.kv_heads; ++h)
+      held.push_back(store.num_rows() == 0 ? 0 : store.len(static_cast<std::int32_t>(s) * model_.kv_heads + h));
+  return held;
+}
+
+// Puts sequences that do not continue into the state before this step.
+void ShapeRun::put_before(std::span<const Seq> batch) {
+  for (std::size_t i = batch.size(); i < progress_.size(); ++i) policy_.forget(static_cast<std::int32_t>(i));
+  progress_.resize(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Seq& s = batch[i];
+    const auto index = static_cast<std::int32_t>(i);
+    if (s.seen_tokens > 0 && progress_[i].end == s.seen_tokens && progress_[i].held == held_of(s)) continue;
+    policy_.forget(index);
+    if (s.seen_tokens == 0 || !keeps_state_) continue;
+    if (s.seen_tokens <= s.prompt_tokens) {
+      precede(s, index, 0, 0);
+      continue;
+    }
+    const bool is_whole = std::all_of(s.held.begin(), s.held.end(), [&](std::int32_t h) { return h == s.seen_tokens; });
+    // Whole rows only grew. Others: one token in, one out, or a trigger that used up its slack, or only grown.
+    if (acts_in_decode_ && !is_whole &&
+        (precede(s, index, s.seen_tokens - 1, 0) || (slack_tokens_ > 0 && precede(s, index, s.seen_tokens - 1, slack_tokens_))))
+      continue;
+    precede(s, index, s.seen_tokens - 1, -1);
+  }
+  policy_.take_traffic();
+}
+
+// One step from `seen` to seq.seen_tokens, from `delta` more tokens than seq.held. True if seq.held results; otherwise the parts forget it,
+// unless rows only grew.
+bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, std::int32_t delta) {
+  Seq earlier = seq;
+  earlier.seen_tokens = seen;
+  earlier.new_tokens = seq.seen_tokens - seen;
+  earlier.held = held_of(seq);
+  for (std::int32_t& h : earlier.held) h = seen == 0 ? 0 : std::max(0, h + delta);
+  if (earlier.extras.pass.empty()) earlier.extras.pass = {{1, 0, 0, earlier.prompt_tokens}};  // any size: its calls are not used
+  Group group = group_of(std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
+  group.seqs.front().index = index;
+  Result unused;
+  const std::vector<std::int32_t> held = held_of(seq);
+  bool leads_here = true;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    if (!runs(l)) continue;
+    group.layers[static_cast<std::size_t>(l)].append(0, nullptr, nullptr, policy_.step_tokens(group.seqs.front(), l), seen);
+    run_layer(group, l, nullptr, unused);
+  }
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
+    for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
+      leads_here &= group.layers[static_cast<std::size_t>(l)].len(h) == held[static_cast<std::size_t>(l * model_.kv_heads + h)];
+  ops_.clear_log();
+  if (!leads_here && delta >= 0 && seen > 0) policy_.forget(index);
+  return leads_here;
+}
+
+std::vector<SummedCall> summed(std::span<const OpCall> calls) {
+  std::vector<SummedCall> sums;
+  for (const OpCall& c : calls) {
+    auto at = std::find_if(sums.begin(), sums.end(), [&](const SummedCall& s) { return s.call.op == c.op; });
+    if (at == sums.end()) at = sums.insert(sums.end(), {{c.op}, 0});
+    at->call.rows += c.rows;
+    at->call.tokens += c.tokens;
+    at->call.outputs += c.outputs;
+    at->call.bytes += c.bytes;
+    at->call.flops += c.flops;
+    ++at->launches;
+  }
+  return sums;
+}
+
+}  // namespace kvlab

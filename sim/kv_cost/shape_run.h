@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "policies/kv/policy/policy.h"
+#include "sim/kv_cost/shape_observer.h"
+
+namespace kvlab {
+
+// Runs a recipe's parts without tensors. Data-dependent counts come from `counts`, or are at their bounds.
+class ShapeRun {
+ public:
+  // Throws InputError if the recipe does not claim the cost host or cannot run at these sizes. `counts` outlives the run.
+  ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* counts = nullptr);
+
+  // State before a step.
+  struct Seq {
+    std::int32_t seen_tokens = 0, new_tokens = 0, prompt_tokens = 0;
+    std::vector<std::int32_t> held;  // [num_layers * kv_heads] tokens, or one value for all; empty: none
+    SeqExtras extras = {};           // inputs that some recipes observe
+    [[nodiscard]] SeqStep as_step(std::int32_t index = 0) const {
+      return {index, seen_tokens, new_tokens, prompt_tokens, extras.question_begin};
+    }
+  };
+  struct Result {
+    std::vector<OpCall> calls;            // with decode attention, without prefill attention
+    std::vector<std::size_t> first_call;  // [num_layers + 1]
+    std::vector<std::int32_t> held;       // after the step, [batch, num_layers * kv_heads]
+    TierBytes before, peak, after;        // peak: while layers append and evict in turn
+    double attended_tokens = 0;           // of decoding sequences, mean per layer and KV head
+    Traffic traffic;
+    struct LayerBytes {
+      std::int64_t before = 0, appended = 0, after = 0;  // on the GPU
+    };
+    std::vector<LayerBytes> layers;
+    std::vector<std::int64_t> fetched;  // [num_layers] over the host link
+    std::vector<std::int64_t> disk;     // [num_layers]
+  };
+  // Sequences that do not continue the last step at their place get the state of the step before. Calls `keeper` for tokens encoded and
+  // read. Throws InputError if `extras` lacks a size that the recipe observes.
+  Result step(std::span<const Seq> batch, KvKeeper* keeper = nullptr);
+  // Runs only these layers; the next step continues none.
+  void run_only(std::span<const std::int32_t> layers);
+  // The trigger's targets for one sequence. common: of all layers, kNoCut or kLayersDiffer; most: the largest layer's.
+  static constexpr std::int32_t kNoCut = -1, kLayersDiffer = -2;
+  struct Targets {
+    std::int32_t common = kNoCut, most = kNoCut;
+  };
+  [[nodiscard]] Targets targets(const Seq& seq) const;
+  // Per layer with seq.held; runs nothing.
+  [[nodiscard]] std::vector<std::int64_t> gpu_bytes(const Seq& seq) const;
+  // The next step continues nothing.
+  void forget() { put_before({}); }
+
+  [[nodiscard]] const KvPolicy& policy() const { return policy_; }
+  [[nodiscard]] const ModelShape& model() const { return model_; }
+
+ private:
+  struct Group {
+    std::vector<std::size_t> place;  // in the batch
+    std::vector<SeqStep> seqs;
+    std::vector<SeqExtras> extras;
+    std::vector<KvStore> layers;
+    std::unique_ptr<ShapeObserver> observer;  // null: no sequences
+  };
+  struct Progress {
+    std::int32_t end = -1;
+    std::vector<std::int32_t> held;
+  };
+  [[nodiscard]] Group group_of(std::span<const Seq> batch, bool decoding) const;
+  void put_before(std::span<const Seq> batch);
+  bool precede(const Seq& seq, std::int32_t index, std::int32_t seen, std::int32_t delta);
+  void run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, Result& result);
+  [[nodiscard]] TierBytes layer_bytes(std::span<Group> groups, std::int32_t layer) const;
+  void finish(std::span<Group> groups, Result& result);
+  [[nodiscard]] std::vector<std::int32_t> held_of(const Seq& seq) const;
+  [[nodiscard]] std::vector<std::int32_t> lengths(const Group& group, std::size_t s) const;
+  [[nodiscard]] bool runs(std::int32_t layer) const { return runs_[static_cast<std::size_t>(layer)]; }
+
+  Recipe recipe_;
+  ModelShape model_;
+  KvPolicy policy_;
+  bool acts_in_decode_ = false, keeps_state_ = true;
+  Allocator::Scope scope_ = Allocator::Scope::kLayer;
+  std::int32_t slack_tokens_ = 0;
+  std::vector<bool> runs_;  // [num_layers]
+  CountSource* counts_;
+  Ops ops_;
+  std::vector<Progress> progress_;  // by place in the batch
+  std::vector<Segment> segments_;
+  std::int64_t steps_ = 0;
+};
+
+// One operation, summed over a step's layers.
+struct SummedCall {
+  OpCall call;  // sums
+  std::int64_t launches = 0;
+  friend bool operator==(const SummedCall&, const SummedCall&) = default;
+};
+
+std::vector<SummedCall> summed(std::span<const OpCall> calls);
+
+}  // namespace kvlab

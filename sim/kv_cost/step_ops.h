@@ -1,0 +1,181 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "policies/kv/footprint.h"
+#include "sim/kv_cost/shape_run.h"
+
+namespace kvlab {
+
+// Layers with equal calls are one class. A layer's last calls are those of add_fetches(), except with the selector `all`.
+struct LayerCalls {
+  std::vector<std::int32_t> class_of_layer;  // [num_layers]
+  std::vector<std::vector<OpCall>> calls;    // [classes], in order
+  [[nodiscard]] const std::vector<OpCall>& of_layer(std::int32_t layer) const {
+    return calls[static_cast<std::size_t>(class_of_layer[static_cast<std::size_t>(layer)])];
+  }
+  friend bool operator==(const LayerCalls&, const LayerCalls&) = default;
+};
+
+// a += times * b for equal operations. Shared bytes count once.
+void add_times(std::vector<OpCall>& a, const std::vector<OpCall>& b, std::int64_t times);
+
+inline constexpr std::string_view kFetch = "fetch", kReadDisk = "read_disk";
+// Attention over the cache, which hosts price themselves.
+inline bool is_attention(const OpCall& call) { return call.op == "attend"; }
+inline bool is_fetch(const OpCall& call) { return call.op == kFetch || call.op == kReadDisk; }
+// Transfers from lower tiers: kFetch over the host link, kReadDisk from disk.
+void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<OpCall>& calls);
+// Without attention and empty fetches. beside: of fetches.
+void add_calls(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times, FetchBeside beside = FetchBeside::kNothing);
+
+// Parts run once per kind of layer and KvPart::step_key, or at two lengths if costs between are affine. A batch is the exact sum over its
+// sequences. If these call different operations, all operations run over all rows, and a sequence counts what it adds to a batch of one per
+// kind.
+class StepOps {
+ public:
+  using Seq = ShapeRun::Seq;
+  // Errors as ShapeRun. Data-dependent counts are at their bounds.
+  StepOps(const Recipe& recipe, const ModelShape& model);
+
+  // Decode steps: before step i, rows that lost tokens have grown by grown[i], whole ones by i. Empty: one step.
+  struct Walk {
+    Seq seq;  // before step 0
+    std::vector<std::int32_t> grown = {0};
+    [[nodiscard]] std::int32_t grown_by(std::size_t step) const { return step < grown.size() ? grown[step] : 0; }
+  };
+  struct Read {
+    std::int64_t bytes = 0, flops = 0;
+    friend bool operator==(const Read&, const Read&) = default;
+  };
+  // One token per sequence and step. Adds to `reads` [steps * batch], if given.
+  std::vector<LayerCalls> decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads = {});
+  LayerCalls decode(std::span<const Seq> batch);
+  // Number of runs of the parts.
+  [[nodiscard]] std::int64_t runs() const { return runs_; }
+
+ private:
+  using Calls = std::vector<OpCall>;  // a unit's layers in turn, each begun by a call without name
+  // Calls at `begin` tokens of a growing row, and per further token.
+  struct Line {
+    std::int32_t begin = 0, kind = 0;  // kind: the operations called
+    Calls base, slope;                 // slope empty: one length
+    Read read, read_slope;
+    // In a batch: sequences, their tokens after `begin`, tokens gained per step.
+    std::int64_t count = 0, further = 0, gains = 0;
+    bool is_further = false, grows = false;
+  };
+  struct Place {
+    Line* line = nullptr;      // null: calls are no sum
+    std::int64_t further = 0;  // tokens after `begin`
+  };
+  // Rows in a unit's layers, or one number if equal.
+  struct Member {
+    const Seq* seq;
+    std::span<const std::int32_t> rows;  // tokens before the step
+  };
+  struct Standing {
+    StepKey key;
+    Lengths range;
+    std::int32_t length = 0;       // of a growing row, with this step's token
+    bool only_whole_grow = false;  // rows that lost tokens are cut back
+    bool is_first = false, is_cut = false;
+  };
+  // Places of a sequence with equal rows, from `seen` and `held` tokens on: for `lasts` steps without gain, or `on_line` with a token each.
+  struct Trail {
+    std::int32_t prompt = -1, seen = 0, held = 0;
+    std::int64_t lasts = 0, on_line = 0;
+    Place alone, joint;  // joint: in `company`; 0: none yet
+    std::int32_t company = 0;
+    [[nodiscard]] bool holds(std::int32_t prompt_tokens, std::int32_t seen_tokens, std::int32_t held_tokens) const {
+      const std::int32_t by = seen_tokens - seen, more = held_tokens - held;
+      return prompt == prompt_tokens && by >= 0 && by < lasts && (more == by ? by < on_line : more == 0 && held < seen);
+    }
+  };
+  struct Cursor {
+    const Walk* walk = nullptr;
+    std::size_t first_row = 0, num_rows = 0;  // of walk->seq.held
+    std::size_t at = 0;
+    Place alone, joint;               // joint: in `company`
+    std::size_t until = 0;            // first step at which these fail
+    std::int32_t grows = 0, cut = 0;  // tokens per step of the line's row, and of cut rows
+    std::int32_t company = 0;
+    Trail* trail = nullptr;  // null: rows differ
+    [[nodiscard]] std::int32_t seen() const { return walk->seq.seen_tokens + static_cast<std::int32_t>(at); }
+    [[nodiscard]] std::int32_t held(std::size_t row) const;  // before step `at`
+    [[nodiscard]] Seq seq() const;
+    [[nodiscard]] Member member(const Seq& seq) const { return {&seq, std::span(seq.held).subspan(first_row, num_rows)}; }
+  };
+  // Layers that run together.
+  struct Unit {
+    std::vector<std::int32_t> layers;
+    std::int64_t times = 1;  // layers represented by each, if rows are equal
+    std::map<std::vector<std::int32_t>, std::int32_t> company_ids;
+    struct Company {
+      std::vector<Seq> members;  // one of each kind
+      Calls calls;
+    };
+    std::vector<Company> companies = std::vector<Company>(1);  // 0: alone
+    std::map<std::vector<std::string_view>, std::int32_t> kinds;
+    std::vector<std::optional<Seq>> member;  // [kinds]; has only this kind
+    std::unordered_map<StepKey, Line, StepKey::Hash> lines;
+    std::vector<Trail> trails = std::vector<Trail>(kTrails);  // hashed by prompt and tokens held or lost
+    std::size_t calls_per_line = 0;                           // maximum
+    void forget() { lines.clear(), trails.assign(kTrails, {}); }
+  };
+
+  [[nodiscard]] static Read read_of(const Calls& calls);
+  [[nodiscard]] Standing standing(const Unit& unit, const Member& m);
+  [[nodiscard]] Seq seq_of(const Unit& unit, const Member& m) const;
+  [[nodiscard]] std::optional<Seq> moved(const Unit& unit, const Member& m, const Standing& at, std::int32_t length);
+  Place find(Unit& unit, const Member& m, const Standing& at, std::int32_t company);
+  Line make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Calls calls);
+  Calls run(const Unit& unit, std::span<const Seq> batch);
+  std::optional<Calls> added(const Unit& unit, const Seq& seq, std::int32_t company);
+  std::int32_t kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company);
+  std::int32_t company_of(Unit& unit, std::span<const Cursor> cursors);
+  // number: tokens lost, constant as a row grows, or held.
+  static Trail& trail_at(Unit& unit, std::int32_t prompt, std::int32_t number);
+  void look_up(Unit& unit, Cursor& c, std::size_t step);
+  bool join(Unit& unit, Cursor& c, std::int32_t company);
+  void put(Unit& unit, Cursor& c, std::size_t step);
+  void sum(const Unit& unit, std::span<const Cursor> cursors, Calls& total, Calls& slope);
+  void sum_lines(std::span<const Cursor> cursors, Calls& total, Calls& slope);
+  [[nodiscard]] Calls calls_of(const Unit& unit, const Place& at) const;
+  [[nodiscard]] Calls add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const;
+  bool join(Unit& unit, std::span<Cursor> cursors, std::size_t step);
+  void advance(Unit& unit, std::span<Cursor> cursors, std::size_t step);
+  void add_reads(const Unit& unit, std::span<const Cursor> cursors, std::int64_t times, std::span<Read> reads) const;
+  bool exchange_lines(Unit& unit, std::span<Cursor> cursors, std::size_t step, Calls& total, Calls& slope);
+  static void add_line(const Place& at, std::int32_t grows, std::int64_t sign, Calls& total, Calls& slope);
+  std::vector<Calls> decode(Unit& unit, std::span<Cursor> cursors, std::size_t steps, std::int64_t times, std::span<Read> reads);
+
+  static constexpr std::size_t kTrails = 512;
+  ModelShape model_;
+  bool fetches_, acts_in_decode_, is_joint_;
+  ShapeRun shapes_;
+  std::vector<std::int32_t> unit_of_layer_;
+  std::vector<Unit> units_;  // one of all layers, or one per kind
+  const Unit* running_ = nullptr;
+  struct Changed {
+    Cursor* cursor;
+    Place before;
+    std::int32_t grows;
+  };
+  std::vector<Changed> changed_;  // by advance()
+  std::int32_t company_ = 0;      // of the last sum
+  std::vector<Line*> summed_;     // by sum_lines()
+  std::vector<std::int32_t> kinds_;
+  std::vector<Cursor> cursors_;
+  std::int64_t runs_ = 0;
+  std::map<std::vector<std::int32_t>, std::int32_t> patterns_;
+};
+
+}  // namespace kvlab

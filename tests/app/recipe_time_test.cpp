@@ -1,0 +1,104 @@
+// The time and the memory that recipes take in serving, beside plain KV on the same requests.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/app/app_fixture.h"
+#include "tests/recipes_in.h"
+#include "tests/short_run.h"
+
+namespace kvlab {
+namespace {
+
+struct Used {
+  double cpu_s = 0, memory_mb = 0;
+};
+
+class RecipeTime : public AppTest {
+ protected:
+  // What a child process takes for a run over requests of all lengths.
+  static Used used(const std::string& kv_policy, const std::string& scheduler, int requests) {
+    write("job.yaml",
+          fmt::format("name: job\nmodel: llama-3.1-8b\nhardware: h100\nscheduler: {}\nmax_model_len: 16384\ntimeline_interval_ms: 0\n"
+                      "trace: {{generate: {{requests: {}, arrival: {{poisson: {{rate_per_s: 5}}}}, prompt_tokens: {{lognormal: {{median: "
+                      "1020, mean: 1155, max: 8000}}}}, output_tokens: {{lognormal: {{median: 129, mean: 224, max: 1000}}}}}}}}\n"
+                      "kv_policy: {}\n",
+                      scheduler, requests, kv_policy));
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(call({"run", "job.yaml", "--jobs", "1", "--quiet", "--out", "job"}).status);
+    int status = 0;
+    rusage usage{};
+    EXPECT_EQ(::wait4(child, &status, 0, &usage), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << kv_policy;
+    std::filesystem::remove_all("job");
+    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+    return {seconds(usage.ru_utime), static_cast<double>(usage.ru_maxrss) / 1024};
+  }
+};
+
+// Times the CPU time of plain KV, and the slack of machines that run other tests meanwhile; plain KV takes 10 ms.
+constexpr double kMost = 20, kSlack = 3;
+
+// Recipes that take longer, with a bound of about three times what was measured. Their layers or heads keep different numbers of tokens, so
+// that a step runs all layers (d2o, duo, lazyllm_static, mpcache_dynamic, pyramidinfer, sliminfer and the pyramids), or a step depends on
+// the prompt's length and its own in ways that are not affine (a2ats, rocketkv, zipcache).
+const std::map<std::string, double>& slow_recipes() {
+  static const std::map<std::string, double> bounds{{"{recipe: d2o, budget_frac: 0.5}", 90},
+                                                    {"a2ats", 110},
+                                                    {"d2o", 90},
+                                                    {"d2o_values", 90},
+                                                    {"duo", 110},
+                                                    {"kvpress_pyramidkv", 80},
+                                                    {"lazyllm_static", 80},
+                                                    {"mpcache_dynamic", 80},
+                                                    {"pyramidinfer", 350},
+                                                    {"rocketkv", 170},
+                                                    {"sliminfer", 80},
+                                                    {"windowkv", 80},
+                                                    {"zipcache", 80},
+                                                    {"zipvl_prefill", 80}};
+  return bounds;
+}
+
+std::vector<std::string> recipes_to_time() {
+  std::vector<std::string> chosen{"{recipe: d2o, budget_frac: 0.5}", "{recipe: quest, budget_frac: 0.5}", "pyramidinfer", "triforce_cache"};
+  const std::vector<std::string> all = recipes_in({"cost"});
+  for (std::size_t i = 0; i < all.size(); i += full_run() ? 1 : short_run() ? 80 : 20)
+    if (all[i] != "full") chosen.push_back(all[i]);
+  return chosen;
+}
+
+TEST_F(RecipeTime, StaysNearThatOfPlainKv) {
+  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
+  constexpr int kRequests = 240;
+  const Used full = used("full", "vllm_v1", kRequests), again = used("full", "vllm_v1", kRequests);
+  const double full_s = std::max(full.cpu_s, again.cpu_s);
+  for (const std::string& kv_policy : recipes_to_time()) {
+    const bool is_name = kv_policy.front() != '{';
+    const std::string scheduler = is_name && shipped_recipe(kv_policy).prunes() ? "vllm_v0" : "vllm_v1";
+    const Used one = used(kv_policy, scheduler, kRequests);
+    const auto slow = slow_recipes().find(kv_policy);
+    const double most = slow != slow_recipes().end() ? slow->second : kMost * (full_run() ? 1 : kSlack);
+    EXPECT_LE(one.cpu_s, most * full_s) << kv_policy << " takes " << one.cpu_s / full_s << " times the CPU time of 'full'";
+    if (!full_run() && (is_name || short_run())) continue;
+    const Used twice = used(kv_policy, scheduler, 2 * kRequests);
+    EXPECT_LE(twice.memory_mb, one.memory_mb + 60) << kv_policy << " grows with the number of requests";
+  }
+}
+
+// The memory of known steps is bounded, so that ten times the requests take little more memory.
+TEST_F(RecipeTime, MemoryStaysWithTenTimesTheRequests) {
+  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
+  for (const char* kv_policy : {"{recipe: d2o, budget_frac: 0.5}", "{recipe: quest, budget_frac: 0.5}"}) {
+    const Used few = used(kv_policy, "vllm_v1", 100), many = used(kv_policy, "vllm_v1", 1000);
+    EXPECT_LE(many.memory_mb, few.memory_mb + 80) << kv_policy;
+    if (short_run()) return;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

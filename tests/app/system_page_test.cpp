@@ -1,0 +1,45 @@
+// The files of docs/write-a-system.md, as they are printed there.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using testing::HasSubstr;
+
+class SystemPage : public AppTest {
+ protected:
+  // Writes every block that begins with "```yaml PATH" to that path.
+  static void write_files() {
+    const std::string page = read(KVLAB_SOURCE_DIR "/docs/write-a-system.md"), opening = "```yaml ";
+    for (std::size_t at = page.find(opening); at != std::string::npos; at = page.find(opening, at + 1)) {
+      const std::size_t path = at + opening.size(), begin = page.find('\n', path) + 1;
+      const std::filesystem::path file = page.substr(path, begin - 1 - path);
+      std::filesystem::create_directories(file.parent_path());
+      write(file, page.substr(begin, page.find("```", begin) - begin));
+    }
+  }
+};
+
+TEST_F(SystemPage, ItsExperimentRuns) {
+  write_files();
+  const Called called = call({"run", "experiments/short_prompts.yaml", "--out", "out", "--quiet"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_EQ(num_runs("out"), 2U);
+  EXPECT_THAT(read("out/summary.csv"), HasSubstr("policies/systems/short_prompts.yaml"));
+}
+
+TEST_F(SystemPage, ItsClaimIsMeasured) {
+  write_files();
+  const Called called = call({"reproduce", "claims/short_prompts_ttft.yaml", "--json", "--quiet"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const auto list = nlohmann::json::parse(called.out);
+  EXPECT_EQ(list[0]["name"], "short_prompts_ttft");
+  EXPECT_EQ(list[0]["verdict"], "reproduced");
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,342 @@
+// Operations of scorers, allocators and prompts whose sums are in the CPU's order, or nearly so.
+#include <random>
+
+#include "kernels/allocate/largest_entries_op.h"
+#include "kernels/attention/query_votes/query_votes.h"
+#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/score_map_op.h"
+#include "policies/kv/prompt_pruner/head_logits_op.h"
+#include "policies/kv/prompt_rewriter/question_cosine/question_cosine.h"
+#include "policies/kv/prompt_rewriter/quota_select_op.h"
+#include "policies/kv/scorer/key_redundancy/key_redundancy.h"
+#include "policies/kv/scorer/lower_images_op.h"
+#include "policies/kv/scorer/query_centers_op.h"
+#include "policies/kv/scorer/query_ring_op.h"
+#include "policies/kv/scorer/row_parts_op.h"
+#include "policies/kv/scorer/token_lists_op.h"
+#include "policies/kv/scorer/token_models_op.h"
+#include "policies/kv/scorer/torch_uniform_op.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+// An array in CPU memory, and a copy in device memory.
+template <class T>
+class Twice {
+ public:
+  explicit Twice(const std::vector<T>& x) : host_(x), device_(x) {}
+  explicit Twice(std::int64_t n) : Twice(std::vector<T>(static_cast<std::size_t>(n))) {}
+  T* at(bool gpu) { return gpu ? device_.data() : host_.data(); }
+  [[nodiscard]] const std::vector<T>& host() const { return host_; }
+  [[nodiscard]] std::vector<T> device(const CudaContext& cuda) const { return device_.to_host(cuda.stream()); }
+
+ private:
+  std::vector<T> host_;
+  DeviceBuffer<T> device_;
+};
+Twice<float> normals(std::int64_t n, std::uint64_t seed, float deviation = 1.0F) {
+  return Twice<float>(random_elements<float>(n, seed, deviation));
+}
+
+const Ints kScorerLen{0, 0, 1, 1, 37, 37, 300, 300};  // two KV heads
+const Ints kScorerEnd{0, 1, 37, 300};
+
+class ScorerOpsCuda : public CudaTest {
+ protected:
+  // op(gpu, out) of `n` numbers that begin as `start`.
+  template <class Op>
+  void check(const std::vector<float>& start, double tolerance, Op&& op) {
+    std::vector<float> expected = start;
+    run_cpu(op(false, expected.data()));
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<float> out(start);
+      run_cuda(op(true, out.data()), cuda());
+      return out.to_host(cuda().stream());
+    });
+    for (std::size_t i = 0; i < got.size(); ++i)
+      ASSERT_TRUE(got[i] == expected[i] || std::abs(got[i] - expected[i]) <= tolerance * (1 + std::abs(expected[i])))
+          << "element " << i << " is " << got[i] << ", expected " << expected[i];
+  }
+  // op(gpu, rows) that writes words.
+  template <class T, class Op>
+  void check_words(RowsFixture<T>& rows, double tolerance, Op&& op) {
+    rows.upload();
+    const std::vector<std::uint32_t> before = rows.words;
+    run_cpu(op(false, rows.host()));
+    run_cuda(op(true, rows.device()), cuda());
+    const std::vector<std::uint32_t> got = rows.device_words(cuda());
+    std::int64_t changed = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const float x = std::bit_cast<float>(got[i]), y = std::bit_cast<float>(rows.words[i]);
+      changed += rows.words[i] != before[i] ? 1 : 0;
+      ASSERT_TRUE(got[i] == rows.words[i] || std::abs(x - y) <= tolerance * (1 + std::abs(y))) << "word " << i << ": " << x << ", " << y;
+    }
+    EXPECT_GT(changed, 0);
+  }
+};
+
+TEST_F(ScorerOpsCuda, LargestEntries) {
+  const Longs first{0, 5, 10, 15, 18, 21, 24};
+  Twice<float> x = normals(24, 1);
+  const auto rows_at = [&](bool gpu) {
+    std::vector<float*> rows;
+    for (std::size_t r = 0; r < 6; ++r) rows.push_back(x.at(gpu) + first[r]);
+    return rows;
+  };
+  const auto host = rows_at(false), device = rows_at(true);
+  run_cpu(LargestEntries{2, 3, first.data(), host.data()});
+  run_cuda(LargestEntries{2, 3, first.data(), device.data()}, cuda());
+  EXPECT_EQ(x.device(cuda()), x.host());
+  EXPECT_EQ(x.host()[0], std::max({x.host()[0], x.host()[5], x.host()[10]}));
+}
+
+TEST_F(ScorerOpsCuda, HeadLogits) {
+  const Longs first{0, 0, 1, 38, 338};
+  const auto check_type = [&]<class T>(T, const RowsShape& shape) {
+    RowsFixture<T> rows(shape, kScorerLen, 3);
+    const QueriesFixture queries({1, 1, 3, 2}, kScorerEnd, shape.kv_heads * shape.group, shape.head_dim, 4);
+    check(std::vector<float>(338), 0, [&](bool gpu, float* out) {
+      return HeadLogits{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), first.data(), out};
+    });
+  };
+  check_type(float{}, {2, 3, 33, 8});
+  check_type(f16{}, {2, 1, 64});
+  check_type(bf16{}, {2, 4, 128, 16});
+}
+
+TEST_F(ScorerOpsCuda, QueryVotes) {
+  const Longs first{0, 0, 1, 38, 338};
+  RowsFixture<bf16> rows({2, 2, 32, 8, 1}, kScorerLen, 3, 2.0F);
+  for (std::size_t s = 0; s < 4; ++s)  // rows of a sequence hold the same tokens
+    for (std::int32_t i = 0; i < kScorerLen[2 * s]; ++i)
+      for (std::int32_t h = 0; h < 2; ++h)
+        rows.position[static_cast<std::size_t>(rows.host().slot(static_cast<std::int32_t>(2 * s) + h, i))] = i;
+  rows.upload();
+  const QueriesFixture queries({0, 1, 9, 20}, {0, 0, 36, 299}, 4, 32, 4);
+  check(std::vector<float>(338), 1e-6, [&](bool gpu, float* out) {
+    return QueryVotes{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), 1.5F, first.data(), out};
+  });
+  const Ints base{0, 0, 5, 260}, recent{4, 1, 10, 30};
+  check_words(rows, 1e-6, [&](bool gpu, const KvRows& kv) {
+    return QueryVotes{kv, gpu ? queries.device() : queries.host(), 1.5F, nullptr, nullptr, {base.data(), recent.data(), 4, 0}};
+  });
+}
+
+TEST_F(ScorerOpsCuda, QuestionCosine) {
+  Twice<float> a = normals(50 * 24, 1), b = normals(50 * 24, 2);
+  const std::vector<const float*> host{a.at(false), b.at(false)}, device{a.at(true), b.at(true)};
+  check(std::vector<float>(50), 1e-6, [&](bool gpu, float* out) { return QuestionCosine{50, 44, 24, gpu ? device : host, out}; });
+}
+
+TEST_F(ScorerOpsCuda, QuotaSelect) {
+  std::vector<float> coarse = random_elements<float>(700, 5);
+  for (float& x : coarse) x = std::round(x * 4) / 4;  // ties
+  Twice<float> scores(coarse);
+  const Ints widths{1, 5, 33};
+  for (const std::int32_t kept : {20, 130, 700}) {
+    Twice<std::int32_t> index(kept);
+    for (const bool gpu : {false, true}) {
+      const QuotaSelect op{700, 5, 690, kept, widths.data(), 3, scores.at(gpu), index.at(gpu)};
+      gpu ? run_cuda(op, cuda()) : run_cpu(op);
+    }
+    EXPECT_EQ(index.device(cuda()), index.host()) << kept;
+  }
+}
+
+// Two sequences with new tokens, one without, and one that lost some of them.
+struct TokenModels {
+  static constexpr std::int32_t kHeads = 2, kGroup = 3, kDim = 16, kHidden = 77;
+  const Ints len{3, 3, 9, 9, 5, 5, 2, 2}, news{3, 4, 0, 4};
+  RowsFixture<bf16> rows{{kHeads, kGroup, kDim, 4, 2}, len, 3};
+  RowArrays<float> hidden{{3 * kHidden, 4 * kHidden, 0, 4 * kHidden}};
+  TokenModels() {
+    for (std::size_t s = 0; s < 4; ++s) hidden.row(s) = random_elements<float>(std::ssize(hidden.row(s)), 20 + s);
+    hidden.upload();
+  }
+};
+
+TEST_F(ScorerOpsCuda, HiddenScores) {
+  TokenModels m;
+  for (const std::int32_t mid : {0, 40}) {
+    Twice<float> w1 = normals(std::max(2, mid) * 77, 1), b1 = normals(std::max(2, mid), 2), w2 = normals(2 * 40, 3), b2 = normals(2, 4);
+    check_words(m.rows, 1e-6, [&](bool gpu, const KvRows& kv) {
+      return HiddenScores{{kv, m.news.data(), m.news.data(), mid == 0 ? 0 : 1},
+                          gpu ? m.hidden.device() : m.hidden.host(),
+                          77,
+                          mid,
+                          w1.at(gpu),
+                          b1.at(gpu),
+                          w2.at(gpu),
+                          b2.at(gpu)};
+    });
+  }
+}
+
+TEST_F(ScorerOpsCuda, GateScores) {
+  TokenModels m;
+  constexpr std::int32_t kRank = 12, kSinks = 5;
+  Twice<float> wq = normals(6 * kRank * 77, 1, 0.3F), bq = normals(6 * kRank, 2), wk = normals(2 * kRank * 77, 3, 0.3F);
+  Twice<float> q_norm = normals(kRank, 4), k_norm = normals(kRank, 5), k_base = normals(2 * kSinks * kRank, 6), b = normals(6, 7);
+  check_words(m.rows, 1e-6, [&](bool gpu, const KvRows& kv) {
+    return GateScores{{kv, m.news.data(), m.news.data(), 1},
+                      gpu ? m.hidden.device() : m.hidden.host(),
+                      77,
+                      kRank,
+                      kSinks,
+                      wq.at(gpu),
+                      bq.at(gpu),
+                      wk.at(gpu),
+                      q_norm.at(gpu),
+                      k_norm.at(gpu),
+                      k_base.at(gpu),
+                      b.at(gpu)};
+  });
+}
+
+TEST_F(ScorerOpsCuda, QkvScores) {
+  TokenModels m;
+  constexpr std::int32_t kMid = 20, kWidth = 2 * (3 + 2) * 16;
+  const Ints begin{0, 5, 5, 0}, news{3, 4, 0, 1}, appended{3, 4, 0, 2};
+  const QueriesFixture queries({3, 9, 5, 2}, {2, 8, 4, 1}, 6, 16, 4);
+  RowArrays<float> keys({3 * 32, 9 * 32, 5 * 32, 2 * 32});
+  for (std::size_t s = 0; s < 4; ++s) keys.row(s) = random_elements<float>(std::ssize(keys.row(s)), 40 + s);
+  keys.upload();
+  Twice<float> w1 = normals(kMid * kWidth, 1, 0.3F), w2 = normals(2 * kMid, 2);
+  check_words(m.rows, 1e-6, [&](bool gpu, const KvRows& kv) {
+    return QkvScores{{kv, news.data(), appended.data(), 1},
+                     gpu ? queries.device() : queries.host(),
+                     gpu ? keys.device() : keys.host(),
+                     begin.data(),
+                     kMid,
+                     w1.at(gpu),
+                     w2.at(gpu)};
+  });
+}
+
+// Rings that the queries fill, and whose oldest queries they replace.
+TEST_F(ScorerOpsCuda, RingAttention) {
+  constexpr std::int32_t kRing = 8;
+  RowsFixture<f16> rows({2, 3, 48, 8}, kScorerLen, 3);
+  const QueriesFixture queries({0, 1, 8, 5}, {0, 0, 36, 299}, 6, 48, 4);
+  RowArrays<float> ring(Longs(4, kRing * 6 * 48), 0.25F);
+  run_cpu(KeepQueries{4, 6 * 48, kRing, queries.host(), ring.host()});
+  run_cuda(KeepQueries{4, 6 * 48, kRing, queries.device(), ring.device()}, cuda());
+  EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
+  check(std::vector<float>(676), 1e-6, [&](bool gpu, float* out) {
+    return RingAttention{gpu ? rows.device() : rows.host(), kRing, kScorerEnd.data(), gpu ? ring.device() : ring.host(), out};
+  });
+}
+
+TEST_F(ScorerOpsCuda, KeyRedundancy) {
+  RowsFixture<bf16> rows({2, 3, 48, 8}, {0, 1, 37, 60}, 3);
+  for (std::int32_t i = 0; i < 60; i += 7)  // keys that repeat another
+    std::copy_n(rows.host().key(3, i / 2), 48, rows.host().key(3, i));
+  rows.upload();
+  for (const float similar : {0.3F, -0.5F})
+    check(std::vector<float>(98), 1e-6, [&](bool gpu, float* out) {
+      return KeyRedundancy{gpu ? rows.device() : rows.host(), similar, out};
+    });
+}
+
+TEST_F(ScorerOpsCuda, CenterScores) {
+  RowsFixture<bf16> rows({2, 3, 48, 8}, kScorerLen, 3);
+  const QueriesFixture queries({0, 1, 37, 100}, {0, 0, 36, 299}, 6, 48, 4);
+  RowArrays<float> sum(Longs(4, 6 * 48), 0.5F), size(Longs(4, 6 * 24), 0.5F);
+  run_cpu(QueryCenters{queries.host(), 4, 6, 48, sum.host(), size.host()});
+  run_cuda(QueryCenters{queries.device(), 4, 6, 48, sum.device(), size.device()}, cuda());
+  EXPECT_TRUE(all_near(sum.device_contents(cuda()), sum.contents(), 0, 1e-6));
+  EXPECT_TRUE(all_near(size.device_contents(cuda()), size.contents(), 0, 1e-6));
+  const Ints count{1, 1, 37, 100};
+  std::vector<float> frequencies;
+  for (int i = 0; i < 4 * 24; ++i) frequencies.push_back(std::pow(0.7F, static_cast<float>(i % 24)));
+  for (const float* const f : {static_cast<const float*>(frequencies.data()), static_cast<const float*>(nullptr)})
+    check(std::vector<float>(676), 1e-5, [&](bool gpu, float* out) {
+      return CenterScores{gpu ? rows.device() : rows.host(),
+                          gpu ? sum.device() : sum.host(),
+                          gpu ? size.device() : size.host(),
+                          count.data(),
+                          f,
+                          kScorerEnd.data(),
+                          9,
+                          out};
+    });
+}
+
+TEST_F(ScorerOpsCuda, TokenLists) {
+  using Kind = TokenLists::Kind;
+  RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
+  Twice<std::int32_t> listed(12), token(2 * 16), index(Ints{15, 0, 3, 3, 7, 9, 1, 2, 3, 4, 14, 12});
+  Ints slot(32), device_slot(32);
+  const auto lists = [&](bool gpu, Kind kind, float* scores = nullptr) {
+    return TokenLists{gpu ? rows.device() : rows.host(),
+                      2,
+                      6,
+                      20,
+                      30,
+                      listed.at(gpu),
+                      token.at(gpu),
+                      (gpu ? device_slot : slot).data(),
+                      index.at(gpu),
+                      scores,
+                      kind};
+  };
+  for (const Kind kind : {Kind::kFirst, Kind::kCandidates, Kind::kChosen}) {
+    run_cpu(lists(false, kind));
+    run_cuda(lists(true, kind), cuda());
+  }
+  EXPECT_EQ(token.device(cuda()), token.host());
+  EXPECT_EQ(device_slot, slot);
+  EXPECT_EQ(slot[16 + 7], rows.host().slot(5, 21));
+  EXPECT_EQ(listed.device(cuda()), listed.host());
+  EXPECT_EQ(listed.host()[0], 29);
+  check(random_elements<float>(676, 9), 0, [&](bool gpu, float* scores) { return lists(gpu, Kind::kKeep, scores); });
+}
+
+TEST_F(ScorerOpsCuda, LowerImages) {
+  RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
+  std::vector<float> scores = random_elements<float>(676, 9);
+  scores[1] = kInf, scores[40] = -kInf;  // the first is all that its row holds
+  Ints ids(4 * 2000);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i % 3 == 0 ? 9 : static_cast<std::int32_t>(i % 50);
+  const Longs first{0, 2000, 4000, 6000, 8000};
+  check(scores, 0, [&](bool gpu, float* x) { return LowerImages{gpu ? rows.device() : rows.host(), first.data(), ids.data(), 9, x}; });
+}
+
+TEST_F(ScorerOpsCuda, TorchUniform) {
+  RowsFixture<bf16> rows({2, 1, 8, 8}, {0, 0, 700, 700, 3, 3}, 3);
+  std::vector<float> expected;
+  for (const int n : {1400, 6}) {
+    std::mt19937 draw(42);
+    for (int i = 0; i < n; ++i) expected.push_back(static_cast<float>(draw() & 0xFFFFFFU) * 0x1p-24F);
+  }
+  std::vector<float> found(expected.size());
+  run_cpu(TorchUniform{rows.host(), 42, found.data()});
+  EXPECT_EQ(found, expected);
+  check(expected, 0, [&](bool gpu, float* x) { return TorchUniform{gpu ? rows.device() : rows.host(), 42, x}; });
+}
+
+TEST_F(ScorerOpsCuda, RowParts) {
+  RowsFixture<bf16> rows({2, 1, 8, 8}, kScorerLen, 3);
+  Twice<std::int32_t> position(Ints(rows.position.size(), -1));
+  run_cpu(LocalPositions{rows.host(), position.at(false)});
+  run_cuda(LocalPositions{rows.device(), position.at(true)}, cuda());
+  EXPECT_EQ(position.device(cuda()), position.host());
+  const Longs from{0, 3, 3, 10}, to{20, 0, 5};
+  Twice<float> part = normals(10, 3);
+  check(random_elements<float>(40, 9), 0, [&](bool gpu, float* x) {
+    ScoreMap copy{3, from.data(), ScoreMap::Kind::kPart, part.at(gpu)};
+    copy.out = x, copy.to = to.data();
+    return copy;
+  });
+}
+
+TEST_F(ScorerOpsCuda, BestUnits) {
+  const Longs first{0, 70, 400};
+  const Ints begin{3, 0}, len{60, 330};
+  check(random_elements<float>(400, 9), 0,
+        [&](bool, float* x) { return ChunkPool{2, first.data(), begin.data(), len.data(), x, 15, ChunkPool::Kind::kBestUnit, false, 5}; });
+}
+
+}  // namespace
+}  // namespace kvlab
