@@ -19,6 +19,17 @@ std::size_t CsvTable::at(std::string_view column) const {
   return static_cast<std::size_t>(found - columns.begin());
 }
 
+std::int64_t CsvTable::whole(std::size_t row, std::string_view column) const {
+  long long value = 0;
+  const std::string& field = rows[row][at(column)];
+  if (!parse_integer(field, value)) throw InputError(fmt::format("{}:{}: '{}' is no whole number: '{}'", file, lines[row], column, field));
+  return value;
+}
+
+std::optional<std::int64_t> CsvTable::whole_if_any(std::size_t row, std::string_view column) const {
+  return rows[row][at(column)].empty() ? std::nullopt : std::optional(whole(row, column));
+}
+
 namespace {
 
 constexpr const char* kTextMark = "'";

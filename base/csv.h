@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,10 @@ struct CsvTable {
   [[nodiscard]] bool has(std::string_view column) const;
   // Throws InputError if there is none.
   [[nodiscard]] std::size_t at(std::string_view column) const;
+  // Throws InputError with file:line if the field is not a whole number.
+  [[nodiscard]] std::int64_t whole(std::size_t row, std::string_view column) const;
+  // nullopt for an empty field.
+  [[nodiscard]] std::optional<std::int64_t> whole_if_any(std::size_t row, std::string_view column) const;
 };
 
 // Throws InputError with file:line for a missing file, no header, a row of another length or an open quote.

@@ -33,6 +33,11 @@ std::string read_if_there(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+bool is_file(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
 void write_file(const std::filesystem::path& path, std::string_view text) {
   try {
     FreshFile file(path);

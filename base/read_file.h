@@ -11,6 +11,9 @@ std::string read_file(const std::filesystem::path& path, std::string_view expect
 // "" if it cannot be opened.
 std::string read_if_there(const std::filesystem::path& path);
 
+// A regular file. False also for a path that cannot be looked up: too long, no permission.
+bool is_file(const std::filesystem::path& path);
+
 // Throws InputError if it cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view text);
 

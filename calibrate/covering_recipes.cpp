@@ -36,7 +36,7 @@ std::size_t count_new(const Names& names, const Names& known) {
 Names operations_of_prompt(const Recipe& recipe, const ModelShape& shape, std::int32_t tokens) {
   ExpectedRun run(recipe, shape);
   ShapeRun::Seq seq{0, tokens, tokens, {}};
-  seq.extras = extras_of(run.shapes().policy().needs(), seq.as_step());
+  seq.inputs = input_sizes(run.shapes().policy().needs(), seq.as_step());
   Names names;
   for (const OpCall& call : run.step(seq).calls) names.emplace(call.op);
   return names;

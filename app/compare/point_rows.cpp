@@ -11,6 +11,7 @@
 #include "app/results/text_file.h"
 #include "base/config/spec_file.h"
 #include "base/error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -101,7 +102,7 @@ std::uint64_t PointRows::concurrency(std::size_t row) const {
 
 const PointNames::Model& PointRows::named_model(std::size_t row) const {
   const auto found = names_.models.find(text(row, "model_path"));
-  if (found == names_.models.end() || !fs::exists(models_of_profiles() + "/" + found->second.name + ".yaml"))
+  if (found == names_.models.end() || !is_file(models_of_profiles() + "/" + found->second.name + ".yaml"))
     throw PointLeftOut(fmt::format("model {} is not shipped", text(row, "model_path")));
   return found->second;
 }
@@ -183,7 +184,7 @@ std::string PointRows::lengths(std::int64_t tokens) const {
 // Line `engine: ...`, or "" if no CPU times of that engine are known.
 std::string PointRows::engine(std::size_t row) const {
   const std::string& backend = text(row, "backend");
-  if (!fs::exists(profiles_folder() + "/engines/" + backend + ".yaml")) return "";
+  if (!is_file(profiles_folder() + "/engines/" + backend + ".yaml")) return "";
   const std::string version = table_.has("backend_version") ? text(row, "backend_version") : "";
   return fmt::format("engine: {{{}: {{version: \"{}\"}}}}\n", backend, version);
 }

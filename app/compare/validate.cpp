@@ -16,6 +16,7 @@
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/quantile.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "traces/logs/real_log.h"
 
@@ -116,7 +117,7 @@ Comparison compare_steps(const Requests& real, const std::vector<SimulatedRun>& 
 
 void validate_results(const std::string& real_requests, ResultsFolder& results, std::ostream* out) {
   const fs::path& folder = results.path();
-  if (!fs::exists(folder / "requests.csv"))
+  if (!is_file(folder / "requests.csv"))
     throw InputError(folder.string() + ": holds no requests.csv; kvlab run makes one, unless 'output: {keep: summary}' leaves it out");
   const RealLog real = read_real_log(real_requests);
   SimulatedRuns runs = load_simulated_runs(folder);

@@ -17,11 +17,6 @@ namespace kvlab {
 
 namespace fs = std::filesystem;
 
-std::optional<double> ExportedRequest::tpot_ms() const {
-  if (output_tokens < 2) return std::nullopt;
-  return static_cast<double>(*last_token_ns - *first_token_ns) * 1e-6 / static_cast<double>(output_tokens - 1);
-}
-
 namespace {
 
 void flatten(const YAML::Node& node, const std::string& path, ExportedSettings& found) {
@@ -42,19 +37,6 @@ ExportedSettings settings_in(const fs::path& file) {
     throw InputError(file.string() + ": cannot be read: " + e.what());
   }
   return found;
-}
-
-std::int64_t whole_field(const CsvTable& table, std::size_t row, const char* column) {
-  long long value = 0;
-  const std::string& field = table.rows[row][table.at(column)];
-  if (!parse_integer(field, value))
-    throw InputError(fmt::format("{}:{}: '{}' is no whole number: '{}'", table.file, table.lines[row], column, field));
-  return value;
-}
-
-std::optional<std::int64_t> instant_field(const CsvTable& table, std::size_t row, const char* column) {
-  if (table.rows[row][table.at(column)].empty()) return std::nullopt;
-  return whole_field(table, row, column);
 }
 
 }  // namespace
@@ -85,27 +67,15 @@ std::string ExportedRun::setting(const std::string& path) const {
   return "";
 }
 
-std::vector<ExportedRequest> ExportedRun::requests() const {
+std::vector<RequestRow> ExportedRun::requests() const {
   const fs::path file = folder_ / "requests.csv";
   if (kind_of(file) != PathKind::kFile)
     throw InputError(file.string() +
                      ": there is none: this kind of run serves no requests, or kept its summary only ('output: {keep: summary}')");
-  const CsvTable table = read_csv(file);
   double warmup_ms = 0;
   parse_real(setting("warmup_ms"), warmup_ms);
-  const auto text_at = [&](std::size_t row, const char* column) { return table.rows[row][table.at(column)]; };
-  std::vector<ExportedRequest> requests;
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    ExportedRequest r;
-    r.request = text_at(i, "request"), r.replica = text_at(i, "replica"), r.session = text_at(i, "session"), r.state = text_at(i, "state");
-    r.arrival_ns = instant_field(table, i, "arrival_ns"), r.queued_ns = instant_field(table, i, "queued_ns");
-    r.scheduled_ns = instant_field(table, i, "scheduled_ns"), r.first_token_ns = instant_field(table, i, "first_token_ns");
-    r.last_token_ns = instant_field(table, i, "last_token_ns");
-    r.prompt_tokens = whole_field(table, i, "prompt_tokens"), r.output_tokens = whole_field(table, i, "output_tokens");
-    r.hit_tokens = whole_field(table, i, "hit_tokens"), r.preemptions = whole_field(table, i, "preemptions");
-    r.is_warm_up = r.arrival_ns && static_cast<double>(*r.arrival_ns) < warmup_ms * 1e6;
-    requests.push_back(std::move(r));
-  }
+  std::vector<RequestRow> requests = read_request_rows(file);
+  for (RequestRow& r : requests) r.is_warm_up = r.arrival_ns && static_cast<double>(*r.arrival_ns) < warmup_ms * 1e6;
   if (requests.empty()) throw InputError(file.string() + ": has no rows: this kind of run serves no requests");
   return requests;
 }
@@ -115,9 +85,8 @@ std::vector<ExportedSample> ExportedRun::samples() const {
   if (kind_of(folder_ / "timeline.csv") != PathKind::kFile) return samples;
   const CsvTable table = read_csv(folder_ / "timeline.csv");
   for (std::size_t i = 0; i < table.rows.size(); ++i)
-    samples.push_back({table.rows[i][table.at("replica")], whole_field(table, i, "time_ns"), whole_field(table, i, "running"),
-                       whole_field(table, i, "waiting"), whole_field(table, i, "used_blocks"), whole_field(table, i, "cached_blocks"),
-                       whole_field(table, i, "free_blocks")});
+    samples.push_back({table.rows[i][table.at("replica")], table.whole(i, "time_ns"), table.whole(i, "running"), table.whole(i, "waiting"),
+                       table.whole(i, "used_blocks"), table.whole(i, "cached_blocks"), table.whole(i, "free_blocks")});
   return samples;
 }
 

@@ -8,21 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "app/results/request_row.h"
+
 namespace kvlab {
-
-// A row of requests.csv; instants in ns from the simulation's start, nullopt if never reached.
-struct ExportedRequest {
-  std::string request, replica, session, state;
-  std::optional<std::int64_t> arrival_ns, queued_ns, scheduled_ns, first_token_ns, last_token_ns;
-  std::int64_t prompt_tokens = 0, output_tokens = 0, hit_tokens = 0, preemptions = 0;
-  bool is_warm_up = false;  // arrived before 'warmup_ms'
-
-  [[nodiscard]] bool is_completed() const { return state == "completed" && first_token_ns && last_token_ns && arrival_ns; }
-  [[nodiscard]] double ttft_ms() const { return static_cast<double>(*first_token_ns - *arrival_ns) * 1e-6; }
-  [[nodiscard]] double e2e_ms() const { return static_cast<double>(*last_token_ns - *arrival_ns) * 1e-6; }
-  // nullopt for one output token.
-  [[nodiscard]] std::optional<double> tpot_ms() const;
-};
 
 struct ExportedSample {
   std::string replica;
@@ -51,7 +39,7 @@ class ExportedRun {
   [[nodiscard]] std::string setting(const std::string& path) const;  // "" if absent
 
   // Throws InputError if requests.csv is missing or empty.
-  [[nodiscard]] std::vector<ExportedRequest> requests() const;
+  [[nodiscard]] std::vector<RequestRow> requests() const;
   [[nodiscard]] std::vector<ExportedSample> samples() const;  // may be empty
 
  private:

@@ -2,9 +2,9 @@
 
 namespace kvlab {
 
-LatencyValues latency_values(const std::vector<ExportedRequest>& requests) {
+LatencyValues latency_values(const std::vector<RequestRow>& requests) {
   LatencyValues values;
-  for (const ExportedRequest& r : requests) {
+  for (const RequestRow& r : requests) {
     if (r.is_warm_up) continue;
     if (!r.is_completed()) {
       ++values.failed;

@@ -13,6 +13,6 @@ struct LatencyValues {
   std::int64_t completed = 0, failed = 0;
   std::int64_t prompt_tokens = 0, output_tokens = 0;  // of completed ones
 };
-LatencyValues latency_values(const std::vector<ExportedRequest>& requests);
+LatencyValues latency_values(const std::vector<RequestRow>& requests);
 
 }  // namespace kvlab

@@ -85,20 +85,20 @@ void read_steps(const fs::path& file, TokenCounts& counts) {
   }
 }
 
-bool has_all_tokens(const std::vector<std::int64_t>& times, const ExportedRequest& r) {
+bool has_all_tokens(const std::vector<std::int64_t>& times, const RequestRow& r) {
   return !times.empty() && std::ssize(times) == r.output_tokens && times.front() == *r.first_token_ns && times.back() == *r.last_token_ns;
 }
 
 }  // namespace
 
-TokenTimes token_times(const ExportedRun& run, const std::vector<ExportedRequest>& requests) {
+TokenTimes token_times(const ExportedRun& run, const std::vector<RequestRow>& requests) {
   const fs::path file = run.folder() / "trace.json";
   if (kind_of(file) != PathKind::kFile) return {{}, "the run has no trace.json, which 'trace: {perfetto: true}' writes"};
   TokenCounts counts;
-  for (const ExportedRequest& r : requests) counts.emplace(r.request, TokenCount(r.prompt_tokens));
+  for (const RequestRow& r : requests) counts.emplace(r.request, TokenCount(r.prompt_tokens));
   read_steps(file, counts);
   TokenTimes found;
-  for (const ExportedRequest& r : requests) {
+  for (const RequestRow& r : requests) {
     if (!r.is_completed()) continue;
     const std::vector<std::int64_t>& times = counts.at(r.request).times();
     if (!has_all_tokens(times, r)) return {{}, fmt::format("the steps in trace.json do not give all tokens of request {}", r.request)};

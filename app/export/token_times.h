@@ -16,6 +16,6 @@ struct TokenTimes {
 };
 
 // From the steps in trace.json, checked against `requests`.
-TokenTimes token_times(const ExportedRun& run, const std::vector<ExportedRequest>& requests);
+TokenTimes token_times(const ExportedRun& run, const std::vector<RequestRow>& requests);
 
 }  // namespace kvlab

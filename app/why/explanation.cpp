@@ -41,9 +41,9 @@ std::map<std::string, double> limits_of(const fs::path& run, const RunSettings& 
 }
 
 // Requests that have the latency, slowest first.
-std::vector<std::pair<double, const RequestTimes*>> by_latency(const RunTimes& times, WhyFamily family) {
-  std::vector<std::pair<double, const RequestTimes*>> found;
-  for (const RequestTimes& r : times.requests)
+std::vector<std::pair<double, const RequestRow*>> by_latency(const RunTimes& times, WhyFamily family) {
+  std::vector<std::pair<double, const RequestRow*>> found;
+  for (const RequestRow& r : times.requests)
     if (const double ms = latency_ms(r, family); ms >= 0) found.emplace_back(ms, &r);
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   return found;
@@ -65,13 +65,14 @@ void add_parts(const RunTimes& times, WhyFamily family, Explanation& e) {
   e.num_slowest = std::min(std::max<std::size_t>(count, slowest.empty() ? 0 : 1), slowest.size());
   e.arrived = {std::numeric_limits<double>::max(), 0};
   for (std::size_t i = 0; i < slowest.size(); ++i) {
-    const RequestTimes& r = *slowest[i].second;
-    const auto cuts = times.cuts.find(r.number);
+    const RequestRow& r = *slowest[i].second;
+    const auto cuts = times.cuts.find(r.request);
     const TimeParts own = parts_of(r, cuts == times.cuts.end() ? std::vector<CutInterval>{} : cuts->second, family);
     for (std::size_t p = 0; p < own.size(); ++p) e.all_parts[p] += own[p], e.parts[p] += i < e.num_slowest ? own[p] : 0;
     if (i >= e.num_slowest) continue;
-    e.arrived.begin_ns = std::min(e.arrived.begin_ns, r.arrival);
-    e.arrived.end_ns = std::max(e.arrived.end_ns, r.arrival);
+    const double arrival = ns_of(r.arrival_ns);
+    e.arrived.begin_ns = std::min(e.arrived.begin_ns, arrival);
+    e.arrived.end_ns = std::max(e.arrived.end_ns, arrival);
     if (r.preemptions > 0 && !times.knows_preemptions) e.knows_preemptions = false;
   }
 }
@@ -79,9 +80,10 @@ void add_parts(const RunTimes& times, WhyFamily family, Explanation& e) {
 WhyWindow lives_of(const RunTimes& times, const Explanation& e, WhyFamily family) {
   WhyWindow window = e.arrived;
   const auto slowest = by_latency(times, family);
-  for (std::size_t i = 0; i < e.num_slowest; ++i)
-    window.end_ns =
-        std::max({window.end_ns, slowest[i].second->first_token, family == WhyFamily::kTtft ? 0 : slowest[i].second->last_token});
+  for (std::size_t i = 0; i < e.num_slowest; ++i) {
+    const RequestRow& r = *slowest[i].second;
+    window.end_ns = std::max({window.end_ns, ns_of(r.first_token_ns), family == WhyFamily::kTtft ? 0 : ns_of(r.last_token_ns)});
+  }
   return window;
 }
 
@@ -115,7 +117,7 @@ bool is_end_of_range(const RunSettings& settings, const Explanation& e) {
 
 double rate_of(const RunTimes& times) {
   double first = std::numeric_limits<double>::max(), last = 0;
-  for (const RequestTimes& r : times.requests) first = std::min(first, r.arrival), last = std::max(last, r.arrival);
+  for (const RequestRow& r : times.requests) first = std::min(first, ns_of(r.arrival_ns)), last = std::max(last, ns_of(r.arrival_ns));
   return times.requests.size() > 1 && last > first ? static_cast<double>(times.requests.size() - 1) / (last - first) * 1e9 : 0;
 }
 

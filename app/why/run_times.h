@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "app/results/request_row.h"
 #include "app/why/why_metric.h"
 
 namespace kvlab {
@@ -16,14 +17,8 @@ enum class TimePart { kQueued, kPrefill, kDecode, kPreempted, kTransfer, kPolicy
 inline constexpr std::array<const char*, 6> kTimePartNames = {"queued", "prefill", "decode", "preempted", "transfer", "policy"};
 using TimeParts = std::array<double, kTimePartNames.size()>;  // ns
 
-// A row of requests.csv; instants in ns, negative if never reached.
-struct RequestTimes {
-  std::uint64_t number = 0;
-  double arrival = -1, scheduled = -1, first_token = -1, last_token = -1;
-  double prefill_policy = 0, decode_policy = 0;
-  std::int64_t output_tokens = 0, preemptions = 0;
-  bool is_completed = false;
-};
+// -1 if never reached.
+inline double ns_of(const std::optional<std::int64_t>& instant) { return instant ? static_cast<double>(*instant) : -1; }
 
 struct CutInterval {
   TimePart part = TimePart::kPreempted;  // or kTransfer
@@ -32,9 +27,9 @@ struct CutInterval {
 
 // Requests with the intervals cut out of their phases.
 struct RunTimes {
-  std::vector<RequestTimes> requests;  // after the warm-up
-  std::map<std::uint64_t, std::vector<CutInterval>> cuts;
-  bool knows_preemptions = true;  // false: a request was preempted, and no trace.json has the instants
+  std::vector<RequestRow> requests;                      // after the warm-up
+  std::map<std::string, std::vector<CutInterval>> cuts;  // by request
+  bool knows_preemptions = true;                         // false: a request was preempted, and no trace.json has the instants
 };
 
 // From requests.csv, transfers.csv and trace.json of runs/ID, without requests before warmup_ns. Throws InputError if there is no
@@ -42,8 +37,8 @@ struct RunTimes {
 RunTimes read_run_times(const std::filesystem::path& run, double warmup_ns);
 
 // Latency in ms (TPOT and gaps: per output token); negative: none.
-double latency_ms(const RequestTimes& request, WhyFamily family);
+double latency_ms(const RequestRow& request, WhyFamily family);
 // Parts that add up to the metric's time: TTFT arrival to first token, end-to-end arrival to last token, TPOT and gaps first to last token.
-TimeParts parts_of(const RequestTimes& request, const std::vector<CutInterval>& cuts, WhyFamily family);
+TimeParts parts_of(const RequestRow& request, const std::vector<CutInterval>& cuts, WhyFamily family);
 
 }  // namespace kvlab

@@ -149,7 +149,7 @@ void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) cons
   shape.seen_tokens = seq.seen_tokens, shape.new_tokens = seq.new_tokens;
   shape.prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
   shape.held = patterns_.lengths({seq.held_tokens, seq.pattern}, seq.seen_tokens);
-  shape.extras = extras_of(shapes_.policy().needs(), shape.as_step());
+  shape.inputs = input_sizes(shapes_.policy().needs(), shape.as_step());
 }
 
 // An uncut decode step: rows determine the kept tokens.

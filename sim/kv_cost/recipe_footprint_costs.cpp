@@ -86,7 +86,7 @@ void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work
     std::int64_t held = 0;
     for (const std::int32_t h : rows.back().held) held += h;
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
-    add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
+    add_passes(rows.back().inputs.pass, s.attended_tokens + s.new_tokens, work);
     if (recipe_.prunes()) add_pruned(rows.back(), static_cast<std::size_t>(&s - batch.data()), work);
     const SeqStep step = rows.back().as_step();
     if (recipe_.rewrites() && step.completes_prompt()) add_scan(*shapes_.policy().rewriter(), model_, step, work);

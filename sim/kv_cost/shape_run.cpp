@@ -54,15 +54,15 @@ ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) co
     const Seq& s = batch[i];
     const SeqStep step = s.as_step(static_cast<std::int32_t>(i));
     if (step.decoding() != decoding) continue;
-    if (!policy_.needs().pass.empty() && step.completes_prompt() && s.extras.pass.empty())
+    if (!policy_.needs().pass.empty() && step.completes_prompt() && s.inputs.pass.empty())
       throw InputError(
           fmt::format("recipe '{}' observes the extra pass '{}': its chunks must be given", recipe_.name, policy_.needs().pass));
     group.place.push_back(i);
     group.seqs.push_back(step);
-    group.extras.push_back(s.extras);
+    group.inputs.push_back(s.inputs);
   }
   if (group.seqs.empty()) return group;
-  group.observer = std::make_unique<ShapeObserver>(policy_.needs(), group.seqs, group.extras);
+  group.observer = std::make_unique<ShapeObserver>(policy_.needs(), group.seqs, group.inputs);
   group.layers.reserve(static_cast<std::size_t>(model_.num_layers));
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
     group.layers.emplace_back(model_, runs(l) ? static_cast<std::int32_t>(group.seqs.size()) : 0, policy_.num_words(), false);
@@ -237,7 +237,7 @@ bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, st
   earlier.new_tokens = seq.seen_tokens - seen;
   earlier.held = held_of(seq);
   for (std::int32_t& h : earlier.held) h = seen == 0 ? 0 : std::max(0, h + delta);
-  if (earlier.extras.pass.empty()) earlier.extras.pass = {{1, 0, 0, earlier.prompt_tokens}};  // any size: its calls are not used
+  if (earlier.inputs.pass.empty()) earlier.inputs.pass = {{1, 0, 0, earlier.prompt_tokens}};  // any size: its calls are not used
   Group group = group_of(std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
   group.seqs.front().index = index;
   Result unused;

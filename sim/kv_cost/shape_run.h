@@ -21,9 +21,9 @@ class ShapeRun {
   struct Seq {
     std::int32_t seen_tokens = 0, new_tokens = 0, prompt_tokens = 0;
     std::vector<std::int32_t> held;  // [num_layers * kv_heads] tokens, or one value for all; empty: none
-    SeqExtras extras = {};           // inputs that some recipes observe
+    InputSizes inputs = {};          // inputs that some recipes observe
     [[nodiscard]] SeqStep as_step(std::int32_t index = 0) const {
-      return {index, seen_tokens, new_tokens, prompt_tokens, extras.question_begin};
+      return {index, seen_tokens, new_tokens, prompt_tokens, inputs.question_begin};
     }
   };
   struct Result {
@@ -41,7 +41,7 @@ class ShapeRun {
     std::vector<std::int64_t> disk;     // [num_layers]
   };
   // Sequences that do not continue the last step at their place get the state of the step before. Calls `keeper` for tokens encoded and
-  // read. Throws InputError if `extras` lacks a size that the recipe observes.
+  // read. Throws InputError if `inputs` lacks a size that the recipe observes.
   Result step(std::span<const Seq> batch, KvKeeper* keeper = nullptr);
   // Runs only these layers; the next step continues none.
   void run_only(std::span<const std::int32_t> layers);
@@ -63,7 +63,7 @@ class ShapeRun {
   struct Group {
     std::vector<std::size_t> place;  // in the batch
     std::vector<SeqStep> seqs;
-    std::vector<SeqExtras> extras;
+    std::vector<InputSizes> inputs;
     std::vector<KvStore> layers;
     std::unique_ptr<ShapeObserver> observer;  // null: no sequences
   };

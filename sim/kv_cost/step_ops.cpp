@@ -89,7 +89,7 @@ StepOps::Calls StepOps::run(const Unit& unit, std::span<const Seq> batch) {
 
 // Layers that do not run hold the tokens of those that do.
 StepOps::Seq StepOps::seq_of(const Unit& unit, const Member& m) const {
-  Seq seq{m.seq->seen_tokens, 1, m.seq->prompt_tokens, {m.rows.begin(), m.rows.end()}, m.seq->extras};
+  Seq seq{m.seq->seen_tokens, 1, m.seq->prompt_tokens, {m.rows.begin(), m.rows.end()}, m.seq->inputs};
   if (m.rows.size() == 1 || unit.layers.size() == static_cast<std::size_t>(model_.num_layers)) return seq;
   for (std::int32_t l = 1; l < model_.num_layers; ++l) seq.held.insert(seq.held.end(), m.rows.begin(), m.rows.end());
   return seq;

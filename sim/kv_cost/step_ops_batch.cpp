@@ -249,7 +249,7 @@ std::vector<LayerCalls> StepOps::decode(std::span<const Walk> batch, std::size_t
   bool alike = true;
   for (const Walk& walk : batch) {
     const Seq& seq = walk.seq;
-    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
+    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.inputs.pass.empty())
       throw InternalError("a decode step has one new token per sequence, and tokens held before it");
     Cursor& c = cursors.emplace_back();
     c.walk = &walk;

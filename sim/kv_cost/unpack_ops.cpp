@@ -111,7 +111,7 @@ UnpackOps::PerToken UnpackOps::run(std::int32_t prompt_tokens) {
 
 UnpackOps::Unpacked UnpackOps::run_codes(std::int32_t prompt_tokens) {
   ShapeRun::Seq prompt{0, prompt_tokens, prompt_tokens, {0}, {}};
-  prompt.extras = extras_of(shapes_.policy().needs(), prompt.as_step());
+  prompt.inputs = input_sizes(shapes_.policy().needs(), prompt.as_step());
   counts_.set_target(shapes_.targets(prompt).most, trigger_->full({0, 0, prompt_tokens, prompt_tokens, -1}, budget_), prompt_tokens);
   StepNotes notes(model_.num_layers);
   const ShapeRun::Result result = shapes_.step(std::span(&prompt, 1), &notes);
@@ -131,7 +131,7 @@ UnpackOps::Unpacked UnpackOps::run_codes(std::int32_t prompt_tokens) {
 // Reads as if the prompt had ended a token earlier, without tokens that a selector always keeps.
 UnpackOps::Unpacked UnpackOps::run_tiers(std::int32_t held_tokens) {
   ShapeRun::Seq seq{held_tokens, 1, held_tokens - 1, {held_tokens}, {}};
-  seq.extras = extras_of(shapes_.policy().needs(), seq.as_step());
+  seq.inputs = input_sizes(shapes_.policy().needs(), seq.as_step());
   counts_.set_target(0, 0, 0);
   StepNotes notes(model_.num_layers);
   shapes_.step(std::span(&seq, 1), &notes);

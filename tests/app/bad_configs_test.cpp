@@ -1,3 +1,5 @@
+#include <gmock/gmock.h>
+
 #include <filesystem>
 #include <map>
 
@@ -64,6 +66,19 @@ TEST(BadConfigs, ThereAreFortyAndEachMessageHasItsFile) {
 }
 
 using BadCommand = AppTest;
+
+// A name that is longer than any path may be is an input like others.
+TEST_F(BadCommand, NamesLongerThanAPath) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  const std::string name(5000, 'x');
+  for (const std::string& set :
+       {"model=" + name, "hardware=" + name, "system=" + name, "scheduler=" + name, "kv_policy=" + name, "kv_policy={" + name + ": 1}",
+        "kv_policy={recipe: kvzap, weights: " + name + "}", "trace={file: " + name + "}", "trace={file: samples/" + name + "}"}) {
+    const Called called = call({"run", "small.yaml", "--set", set});
+    EXPECT_EQ(called.status, 2) << set.substr(0, 40);
+    EXPECT_THAT(called.err, ::testing::Not(::testing::HasSubstr("filesystem error"))) << set.substr(0, 40);
+  }
+}
 
 TEST_F(BadCommand, SetMistakes) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");

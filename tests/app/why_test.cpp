@@ -15,10 +15,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Arrives at 10 ms, is taken at 14, has its first token at 20 and its sixth at 70.
-RequestTimes request() {
-  RequestTimes r;
-  r.arrival = 10e6, r.scheduled = 14e6, r.first_token = 20e6, r.last_token = 70e6;
-  r.output_tokens = 6, r.is_completed = true;
+RequestRow request() {
+  RequestRow r;
+  r.arrival_ns = 10'000'000, r.scheduled_ns = 14'000'000, r.first_token_ns = 20'000'000, r.last_token_ns = 70'000'000;
+  r.output_tokens = 6, r.state = "completed";
   return r;
 }
 
@@ -26,11 +26,11 @@ TEST(WhyParts, LatenciesByHand) {
   EXPECT_DOUBLE_EQ(latency_ms(request(), WhyFamily::kTtft), 10);
   EXPECT_DOUBLE_EQ(latency_ms(request(), WhyFamily::kTpot), 10);
   EXPECT_DOUBLE_EQ(latency_ms(request(), WhyFamily::kE2e), 60);
-  RequestTimes one = request();
+  RequestRow one = request();
   one.output_tokens = 1;
   EXPECT_LT(latency_ms(one, WhyFamily::kTpot), 0);
-  RequestTimes lost = request();
-  lost.is_completed = false;
+  RequestRow lost = request();
+  lost.state = "unfinished";
   EXPECT_LT(latency_ms(lost, WhyFamily::kE2e), 0);
   EXPECT_DOUBLE_EQ(latency_ms(lost, WhyFamily::kTtft), 10);
 }
@@ -42,8 +42,8 @@ TEST(WhyParts, PhasesAddUpToTheLatency) {
   // A transfer from 20 to 25 ms, and a preemption from 23 to 33 ms, which goes first where both are.
   const std::vector<CutInterval> cuts{{TimePart::kTransfer, 20e6, 25e6}, {TimePart::kPreempted, 23e6, 33e6}};
   EXPECT_THAT(parts_of(request(), cuts, WhyFamily::kE2e), ElementsAre(4e6, 6e6, 37e6, 10e6, 3e6, 0));
-  RequestTimes with_policy = request();
-  with_policy.prefill_policy = 2e6, with_policy.decode_policy = 5e6;
+  RequestRow with_policy = request();
+  with_policy.prefill_policy_ns = 2e6, with_policy.decode_policy_ns = 5e6;
   EXPECT_THAT(parts_of(with_policy, {}, WhyFamily::kE2e), ElementsAre(4e6, 4e6, 45e6, 0, 0, 7e6));
 }
 

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 
+#include "kernels/storage/vector_code/vector_code.h"
 #include "policies/kv/cache/kv_store.h"
 
 namespace kvlab {
@@ -118,6 +121,53 @@ TEST(StoredCode, CostIsThatOfTheDecoder) {
   const EveryArray op{.tokens = {rows.store.rows(), first, index, false}};
   EXPECT_EQ(DecodeOpOf<EveryArray>(op).unpack_cost(), call(op));
   EXPECT_EQ(DecodeOpOf<EveryArray>(op).tokens().total(), 1);
+}
+
+// One byte per channel: its distance from the smallest number of its row, plus the position.
+struct FromSmallest final : VectorCode {
+  [[nodiscard]] std::string_view encode_name() const override { return "encode_from_smallest"; }
+  [[nodiscard]] std::string_view decode_name() const override { return "decode_from_smallest"; }
+  [[nodiscard]] std::int64_t bytes(std::int32_t head_dim) const override { return head_dim; }
+  [[nodiscard]] std::int64_t encode_flops(std::int32_t head_dim) const override { return 2 * head_dim; }
+  [[nodiscard]] std::int64_t decode_flops(std::int32_t head_dim) const override { return 2 * head_dim; }
+  [[nodiscard]] std::int32_t num_parameters(std::int32_t) const override { return 1; }
+  void encode(const float* x, std::int32_t head_dim, const Place& place, std::uint8_t* code) const override {
+    for (std::int32_t c = 0; c < head_dim; ++c)
+      code[c] = static_cast<std::uint8_t>(x[c] - *place.parameters + static_cast<float>(place.position));
+  }
+  void decode(const std::uint8_t* code, std::int32_t head_dim, const Place& place, float* x) const override {
+    for (std::int32_t c = 0; c < head_dim; ++c) x[c] = static_cast<float>(code[c]) + *place.parameters - static_cast<float>(place.position);
+  }
+  void fit(std::span<const float> x, std::int32_t, std::span<const std::int32_t>, const float*, float* parameters) const override {
+    *parameters = *std::min_element(x.begin(), x.end());
+  }
+};
+
+// Rows 0 and 2 have lines of parameters, and list their tokens 0 and 2.
+TEST(CodeVectors, FitsEncodesAndDecodesTheListedTokens) {
+  KvStore store({1, 2, 2, 2, 4}, 2, 0, true);
+  std::vector<float> keys(12);
+  std::iota(keys.begin(), keys.end(), 10.0F);
+  for (std::int32_t s = 0; s < 2; ++s) store.append(s, keys.data(), keys.data(), 3, 0);
+  const std::int64_t first[] = {0, 2, 2, 4, 4};
+  const std::int32_t index[] = {0, 2, 0, 2}, line[] = {1, -1, 0, -1};
+  float parameters[] = {-1, -1, -1};
+  std::uint8_t packed[8] = {};
+  CodeVectors op{{store.rows(), first, index, false}, std::make_shared<FromSmallest>(), {parameters, line, nullptr}, packed};
+  op.kind = CodeVectors::Kind::kFit;
+  run_cpu(op);
+  EXPECT_EQ(parameters[1], store.rows().key(0, 0)[0]);
+  EXPECT_EQ(parameters[0], store.rows().key(2, 0)[0]);
+  EXPECT_EQ(parameters[2], -1);
+  op.kind = CodeVectors::Kind::kEncode;
+  run_cpu(op);
+  const std::uint8_t row[] = {0, 1, 10, 11};  // channels of token 0, then of token 2 at position 2
+  EXPECT_TRUE(std::equal(row, row + 4, packed) && std::equal(row, row + 4, packed + 4));
+  const std::vector<float> before(store.rows().key(2, 2), store.rows().key(2, 2) + 2);
+  std::fill_n(store.rows().key(2, 2), 2, 0.0F);
+  run_cpu(unpacking(op));
+  EXPECT_EQ(std::vector<float>(store.rows().key(2, 2), store.rows().key(2, 2) + 2), before);
+  EXPECT_EQ(call(op).bytes, 4 * 2 * 2 + 4 * 4 + 4 * 2 + 4 * 4);  // vectors of 2-byte elements, list, codes, parameters
 }
 
 }  // namespace

@@ -102,10 +102,10 @@ void run_drawn(const AttentionTrace& trace, const Recipe& recipe, NotedDraws& so
   for (std::size_t t = 0; t < ends.size(); begin = ends[t++]) {
     for (ShapeRun::Seq& seq : batch) {
       seq.seen_tokens = begin, seq.new_tokens = ends[t] - begin, seq.prompt_tokens = trace.prompt_tokens;
-      seq.extras = {trace.question_begin, trace.num_tokens - ends[t], {}};
+      seq.inputs = {trace.question_begin, trace.num_tokens - ends[t], {}};
       if (!pass.empty())
         for (const PassChunk& c : trace.passes.at(pass).chunks)
-          seq.extras.pass.push_back({c.end - c.begin, c.begin, c.ctx_begin, c.ctx_end});
+          seq.inputs.pass.push_back({c.end - c.begin, c.begin, c.ctx_begin, c.ctx_end});
     }
     const std::vector<std::int32_t> held = run.step(batch).held;
     const std::size_t rows = held.size() / batch.size();

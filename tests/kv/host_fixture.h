@@ -119,7 +119,7 @@ inline ShapeReplay replay_shapes(const AttentionTrace& trace, const Recipe& reci
   for (const std::int32_t end : step_ends(trace)) {
     ShapeRun::Seq seq{begin, end - begin, trace.prompt_tokens, held, {trace.question_begin, trace.num_tokens - end, {}}};
     if (const std::string& name = run.policy().needs().pass; !name.empty())
-      for (const PassChunk& c : trace.passes.at(name).chunks) seq.extras.pass.push_back({c.end - c.begin, c.begin, c.ctx_begin, c.ctx_end});
+      for (const PassChunk& c : trace.passes.at(name).chunks) seq.inputs.pass.push_back({c.end - c.begin, c.begin, c.ctx_begin, c.ctx_end});
     const ShapeRun::Result result = run.step(std::span(&seq, 1));
     all.calls.insert(all.calls.end(), result.calls.begin(), result.calls.end());
     all.resident.push_back(result.after);

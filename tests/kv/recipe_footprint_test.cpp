@@ -135,7 +135,7 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
       EXPECT_GE(blocks * page, static_cast<double>(result.after.gpu) - 1) << "step " << t;
     }
     shape.seen_tokens = seq.seen_tokens, shape.new_tokens = 1, shape.held = result.held;
-    shape.extras.pass.clear();
+    shape.inputs.pass.clear();
   }
 }
 

@@ -37,7 +37,7 @@ TEST_P(ShapeRunOf, FreshStateEqualsTheSteppedOne) {
   const Recipe cut = with_budget(GetParam(), 160);
   ShapeRun stepped(cut, kRunModel), fresh(cut, kRunModel);
   ShapeRun::Seq seq{0, 300, 300, {}, {}};
-  if (!stepped.policy().needs().pass.empty()) seq.extras.pass = {{32, 0, 0, 300}};
+  if (!stepped.policy().needs().pass.empty()) seq.inputs.pass = {{32, 0, 0, 300}};
   for (std::int32_t t = 0; t < 40; ++t) {
     const ShapeRun::Result a = stepped.step(std::span(&seq, 1));
     fresh.forget();

@@ -28,13 +28,13 @@ std::vector<ShapeRun::Seq> states(ShapeRun& run, std::uint64_t draw, std::size_t
     };
     ShapeRun::Seq seq{0, 1 + pick(0, 300), 0, {}, {}};
     seq.prompt_tokens = seq.new_tokens;
-    if (!run.policy().needs().pass.empty()) seq.extras.pass = {{8, 0, 0, seq.prompt_tokens}};
+    if (!run.policy().needs().pass.empty()) seq.inputs.pass = {{8, 0, 0, seq.prompt_tokens}};
     const std::int32_t decoded = pick(1, 40);
     for (std::int32_t t = 0; t <= decoded; ++t) {
       seq.held = run.step(std::span(&seq, 1)).held;
       seq.seen_tokens += seq.new_tokens;
       seq.new_tokens = 1;
-      seq.extras = {};
+      seq.inputs = {};
     }
     batch.push_back(seq);
   }

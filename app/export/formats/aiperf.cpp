@@ -36,10 +36,10 @@ void add_value(AiperfOut& out, const char* name, const std::optional<double>& va
 }
 
 // profile_export_aiperf.json: statistics of completed requests after the warm-up.
-AiperfOut report_of(const ExportedRun& run, const std::vector<ExportedRequest>& requests) {
+AiperfOut report_of(const ExportedRun& run, const std::vector<RequestRow>& requests) {
   const LatencyValues latencies = latency_values(requests);
   std::vector<double> inputs, outputs, rates;
-  for (const ExportedRequest& r : requests) {
+  for (const RequestRow& r : requests) {
     if (!r.is_completed() || r.is_warm_up) continue;
     inputs.push_back(static_cast<double>(r.prompt_tokens));
     outputs.push_back(static_cast<double>(r.output_tokens));
@@ -71,7 +71,7 @@ class AiperfRecords {
   AiperfRecords(const ExportedRun& run, double start_s) : run_(run), start_ns_(static_cast<std::int64_t>(std::llround(start_s * 1e9))) {}
 
   // The line of a request, or "" if it never arrived.
-  std::string line(const ExportedRequest& r) {
+  std::string line(const RequestRow& r) {
     if (!r.arrival_ns) return "";
     AiperfOut metadata = {{"session_num", number_++}, {"x_request_id", fmt::format("{}-{}", run_.id(), r.request)}};
     if (!r.session.empty()) metadata.update({{"conversation_id", r.session}, {"turn_index", turns_[r.session]++}});
@@ -86,7 +86,7 @@ class AiperfRecords {
   }
 
  private:
-  static AiperfOut metrics(const ExportedRequest& r) {
+  static AiperfOut metrics(const RequestRow& r) {
     AiperfOut m = {{"input_sequence_length", value_of(static_cast<double>(r.prompt_tokens), "tokens")}};
     if (!r.is_completed()) return m;
     m["time_to_first_token"] = value_of(r.ttft_ms(), "ms");
@@ -108,10 +108,10 @@ class AiperfExport final : public ExportFormat {
   [[nodiscard]] bool is_per_run() const override { return true; }
   void write(const ExportSource& source, const ExportOptions& options, ExportFolder& out) const override {
     const ExportedRun& run = source.runs.front();
-    const std::vector<ExportedRequest> requests = run.requests();
+    const std::vector<RequestRow> requests = run.requests();
     AiperfRecords records(run, options.start_s);
     std::string lines;
-    for (const ExportedRequest& r : requests) lines += records.line(r);
+    for (const RequestRow& r : requests) lines += records.line(r);
     out.write("profile_export_aiperf.json", report_of(run, requests).dump(2) + "\n");
     out.write("profile_export.jsonl", lines);
   }

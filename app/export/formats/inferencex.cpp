@@ -57,9 +57,9 @@ void add_interactivity(RowJson& row, const std::vector<double>& tpot_ms) {
     if (const double ms = statistic_of(tpot_ms, statistic); ms > 0) row[std::string(name) + "_intvty"] = 1e3 / ms;
 }
 
-double mean_tokens(const std::vector<ExportedRequest>& requests, std::int64_t ExportedRequest::*tokens) {
+double mean_tokens(const std::vector<RequestRow>& requests, std::int64_t RequestRow::*tokens) {
   std::vector<double> values;
-  for (const ExportedRequest& r : requests)
+  for (const RequestRow& r : requests)
     if (r.is_completed() && !r.is_warm_up) values.push_back(static_cast<double>(r.*tokens));
   return statistic_of(values, "mean");
 }
@@ -69,14 +69,14 @@ void add_text(RowJson& row, const char* key, const std::string& text) {
 }
 
 RowJson inferencex_row(const ExportedRun& run) {
-  const std::vector<ExportedRequest> requests = run.requests();
+  const std::vector<RequestRow> requests = run.requests();
   RowJson row;
   add_text(row, "hw", hardware_of(run));
   if (const auto users = users_of(run)) row["conc"] = *users;
   add_text(row, "model", run.manifest().value("model", ""));
   row["framework"] = "kvlab";
   row["disagg"] = run.manifest().contains("pools");
-  for (const auto& [key, tokens] : {std::pair{"isl", &ExportedRequest::prompt_tokens}, {"osl", &ExportedRequest::output_tokens}})
+  for (const auto& [key, tokens] : {std::pair{"isl", &RequestRow::prompt_tokens}, {"osl", &RequestRow::output_tokens}})
     if (const double mean = mean_tokens(requests, tokens); std::isfinite(mean)) row[key] = mean;
   if (!run.manifest().contains("pools")) {
     row["tp"] = searched(run, "search_tp", "search.tp.1").value_or(setting_or_one(run, "parallel.tp"));

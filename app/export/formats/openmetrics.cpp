@@ -31,7 +31,7 @@ std::string limit_text(double limit) {
   return text.find('.') == std::string::npos ? text + ".0" : text;
 }
 
-using EventOf = std::function<std::optional<MetricEvent>(const ExportedRequest&)>;
+using EventOf = std::function<std::optional<MetricEvent>(const RequestRow&)>;
 
 std::optional<MetricEvent> event_at(const std::optional<std::int64_t>& at_ns, double value) {
   return at_ns ? std::optional(MetricEvent{*at_ns, value}) : std::nullopt;
@@ -52,34 +52,33 @@ struct HistogramFamily {
 
 std::vector<CounterFamily> counters() {
   return {{"vllm:prefix_cache_queries", "tokens of prompts that were looked up, at the request's first step",
-           [](const ExportedRequest& r) { return event_at(r.scheduled_ns, static_cast<double>(r.prompt_tokens)); }},
+           [](const RequestRow& r) { return event_at(r.scheduled_ns, static_cast<double>(r.prompt_tokens)); }},
           {"vllm:prefix_cache_hits", "tokens of them that were there",
-           [](const ExportedRequest& r) { return event_at(r.scheduled_ns, static_cast<double>(r.hit_tokens)); }},
+           [](const RequestRow& r) { return event_at(r.scheduled_ns, static_cast<double>(r.hit_tokens)); }},
           {"vllm:prompt_tokens", "tokens of prompts, at the request's first token",
-           [](const ExportedRequest& r) { return event_at(r.first_token_ns, static_cast<double>(r.prompt_tokens)); }},
+           [](const RequestRow& r) { return event_at(r.first_token_ns, static_cast<double>(r.prompt_tokens)); }},
           {"vllm:request_success", "requests that completed",
-           [](const ExportedRequest& r) { return r.is_completed() ? event_at(r.last_token_ns, 1) : std::nullopt; }}};
+           [](const RequestRow& r) { return r.is_completed() ? event_at(r.last_token_ns, 1) : std::nullopt; }}};
 }
 
 std::vector<HistogramFamily> histograms() {
-  return {{"vllm:time_to_first_token_seconds", "from arrival to the first token", kTtftBuckets,
-           [](const ExportedRequest& r) {
-             return r.first_token_ns && r.arrival_ns ? event_at(r.first_token_ns, 1e-3 * r.ttft_ms()) : std::nullopt;
-           }},
-          {"vllm:request_time_per_output_token_seconds", "(last token - first token) / (output tokens - 1)", kTokenBuckets,
-           [](const ExportedRequest& r) {
-             return r.is_completed() && r.tpot_ms() ? event_at(r.last_token_ns, 1e-3 * *r.tpot_ms()) : std::nullopt;
-           }},
-          {"vllm:e2e_request_latency_seconds", "from arrival to the last token", kRequestBuckets,
-           [](const ExportedRequest& r) { return r.is_completed() ? event_at(r.last_token_ns, 1e-3 * r.e2e_ms()) : std::nullopt; }},
-          {"vllm:request_queue_time_seconds", "from the engine's queue to the first step", kRequestBuckets, [](const ExportedRequest& r) {
-             return r.scheduled_ns && r.queued_ns ? event_at(r.scheduled_ns, 1e-9 * static_cast<double>(*r.scheduled_ns - *r.queued_ns))
-                                                  : std::nullopt;
-           }}};
+  return {
+      {"vllm:time_to_first_token_seconds", "from arrival to the first token", kTtftBuckets,
+       [](const RequestRow& r) {
+         return r.first_token_ns && r.arrival_ns ? event_at(r.first_token_ns, 1e-3 * r.ttft_ms()) : std::nullopt;
+       }},
+      {"vllm:request_time_per_output_token_seconds", "(last token - first token) / (output tokens - 1)", kTokenBuckets,
+       [](const RequestRow& r) { return r.is_completed() && r.tpot_ms() ? event_at(r.last_token_ns, 1e-3 * *r.tpot_ms()) : std::nullopt; }},
+      {"vllm:e2e_request_latency_seconds", "from arrival to the last token", kRequestBuckets,
+       [](const RequestRow& r) { return r.is_completed() ? event_at(r.last_token_ns, 1e-3 * r.e2e_ms()) : std::nullopt; }},
+      {"vllm:request_queue_time_seconds", "from the engine's queue to the first step", kRequestBuckets, [](const RequestRow& r) {
+         return r.scheduled_ns && r.queued_ns ? event_at(r.scheduled_ns, 1e-9 * static_cast<double>(*r.scheduled_ns - *r.queued_ns))
+                                              : std::nullopt;
+       }}};
 }
 
 struct ReplicaRows {
-  std::vector<ExportedRequest> requests;
+  std::vector<RequestRow> requests;
   std::vector<ExportedSample> samples;
   std::vector<std::int64_t> instants;  // of samples, then of the last event if later
 };
@@ -88,7 +87,7 @@ struct ReplicaRows {
 class MetricsWriter {
  public:
   MetricsWriter(const ExportedRun& run, double start_s) : model_(run.manifest().value("model", "")), start_s_(start_s) {
-    for (ExportedRequest& r : run.requests()) {
+    for (RequestRow& r : run.requests()) {
       const std::string replica = r.replica;
       if (!replica.empty()) replicas_[replica].requests.push_back(std::move(r));  // rejected before it had one
     }
@@ -115,7 +114,7 @@ class MetricsWriter {
     std::set<std::int64_t> instants;
     std::int64_t last = 0;
     for (const ExportedSample& s : rows.samples) instants.insert(s.time_ns);
-    for (const ExportedRequest& r : rows.requests)
+    for (const RequestRow& r : rows.requests)
       last = std::max({last, r.last_token_ns.value_or(0), r.first_token_ns.value_or(0), r.scheduled_ns.value_or(0)});
     if (instants.empty() || *instants.rbegin() < last) instants.insert(last);
     return {instants.begin(), instants.end()};
@@ -146,7 +145,7 @@ class MetricsWriter {
 
   static std::vector<MetricEvent> events_of(const ReplicaRows& rows, const EventOf& event) {
     std::vector<MetricEvent> events;
-    for (const ExportedRequest& r : rows.requests)
+    for (const RequestRow& r : rows.requests)
       if (const auto e = event(r)) events.push_back(*e);
     std::stable_sort(events.begin(), events.end(), [](const MetricEvent& a, const MetricEvent& b) { return a.at_ns < b.at_ns; });
     return events;
@@ -170,7 +169,7 @@ class MetricsWriter {
     head("vllm:num_preemptions", "counter", "preemptions, of the whole run");
     for (const auto& [replica, rows] : replicas_) {
       double sum = 0;
-      for (const ExportedRequest& r : rows.requests) sum += static_cast<double>(r.preemptions);
+      for (const RequestRow& r : rows.requests) sum += static_cast<double>(r.preemptions);
       sample("vllm:num_preemptions_total", labels(replica), sum, rows.instants.back());
     }
   }

@@ -33,9 +33,9 @@ void add_gaps(OrderedJson& out, const ExportedRun& run) {
 }
 
 // Lists over requests in file order. As in vLLM, failed ones have zeros and a text in 'errors'.
-void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, double start_s) {
+void add_lists(OrderedJson& out, const std::vector<RequestRow>& requests, double start_s) {
   OrderedJson inputs = OrderedJson::array(), outputs = inputs, ttfts = inputs, latencies = inputs, starts = inputs, errors = inputs;
-  for (const ExportedRequest& r : requests) {
+  for (const RequestRow& r : requests) {
     if (r.is_warm_up || !r.arrival_ns) continue;
     const bool is_completed = r.is_completed();
     inputs.push_back(r.prompt_tokens);
@@ -54,10 +54,10 @@ void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, d
 }
 
 // Gaps between tokens in seconds, in the same order, and their deviation.
-void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, const TokenTimes& tokens) {
+void add_gap_lists(OrderedJson& out, const std::vector<RequestRow>& requests, const TokenTimes& tokens) {
   OrderedJson lists = OrderedJson::array();
   std::vector<double> all_ms;
-  for (const ExportedRequest& r : requests) {
+  for (const RequestRow& r : requests) {
     if (r.is_warm_up || !r.arrival_ns) continue;
     OrderedJson gaps = OrderedJson::array();
     if (const auto own = tokens.of_request.find(r.request); own != tokens.of_request.end()) {
@@ -80,7 +80,7 @@ class VllmBench final : public ExportFormat {
   [[nodiscard]] bool is_per_run() const override { return true; }
   void write(const ExportSource& source, const ExportOptions& options, ExportFolder& out) const override {
     const ExportedRun& run = source.runs.front();
-    const std::vector<ExportedRequest> requests = run.requests();
+    const std::vector<RequestRow> requests = run.requests();
     const LatencyValues values = latency_values(requests);
     OrderedJson json = {{"backend", "kvlab"}, {"label", run.id()}};
     if (run.manifest().contains("model")) json["model_id"] = run.manifest()["model"];

@@ -6,6 +6,7 @@
 
 #include "base/config/config_file.h"
 #include "base/config/spec_file.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -93,7 +94,7 @@ ServingSystem read_system(Params& p) {
   std::string path;
   try {
     const std::string named = p.resolve_file(name);
-    path = find_system(std::filesystem::is_regular_file(named) ? named : name);
+    path = find_system(is_file(named) ? named : name);
   } catch (const InputError& e) {
     p.fail_at("system", e.what());
   }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/file_kind.h"
+#include "base/read_file.h"
 #include "traces/make_trace.h"
 
 namespace kvlab {
@@ -17,7 +18,7 @@ std::string remark_on_sample(const Params& trace) {
   if (!trace.has("file") || file.parent_path().filename() != "samples") return "";
   const std::string name = file.filename().string();
   const std::filesystem::path recipe = file.parent_path() / (name.substr(0, name.find('.')) + ".yaml");
-  if (!std::filesystem::exists(recipe)) return "";
+  if (!is_file(recipe)) return "";
   return fmt::format("{} is a generated sample and no recording: traces/samples/README.md", name);
 }
 

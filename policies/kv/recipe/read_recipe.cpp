@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/config/spec_file.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "policies/kv/recipe/match_parts.h"
 #include "policies/kv/recipe/recipe.h"
@@ -156,7 +157,7 @@ void refuse_name_as_key(const Params& p) {
                                     text.substr(space + 1)));
   for (const std::string& key : p.keys()) {
     const bool is_word = key == "name";
-    if (!is_word && !std::filesystem::is_regular_file(std::filesystem::path(recipes_folder()) / (key + ".yaml"))) continue;
+    if (!is_word && !is_file(std::filesystem::path(recipes_folder()) / (key + ".yaml"))) continue;
     const std::string value = p.inline_text(key, "");
     std::string rest;
     if (double budget = 0; !is_word && (value.starts_with('[') || parse_real(value, budget))) rest = ", budget_tokens: " + value;
@@ -175,7 +176,7 @@ Recipe read_recipe(Params& p) {
   std::string path;
   try {
     const std::string file = p.resolve_file(name);
-    path = find_spec_file(std::filesystem::is_regular_file(file) ? file : name, recipes_folder(), "recipe");
+    path = find_spec_file(is_file(file) ? file : name, recipes_folder(), "recipe");
   } catch (const InputError& e) {
     p.fail_at("recipe", e.what());
   }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "base/read_file.h"
 #include "policies/kv/prefill_selector/head_patterns.h"
 #include "policies/kv/recipe/trained_tensors.h"
 
@@ -55,7 +56,7 @@ void read_weights(Params& experiment, Params& file, Recipe& recipe) {
   if (own.empty() && given.empty()) return;
   Params& from = given.empty() ? file : experiment;
   const std::string name = given.empty() ? own : given, path = from.resolve_file(name);
-  if (!std::filesystem::is_regular_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", name, weights_advice(recipe)));
+  if (!is_file(path)) from.fail_at("weights", fmt::format("'{}': no such file{}", name, weights_advice(recipe)));
   from.reading("weights", [&] {
     const bool is_table = std::filesystem::path(path).extension() == ".json";
     if (is_table ? !give_patterns(recipe, path) : !give_all(recipe, TrainedTensors::open(path)))
