@@ -11,13 +11,12 @@
 
 namespace kvlab {
 
-// The requests of a trace in time: roots by arrival (open loop) or as sessions end (closed loop), follow-up turns after the turn before
-// them.
+// Requests of a trace in time: roots by arrival (open loop) or as sessions end (closed loop), follow-up turns later.
 class Arrivals {
  public:
   Arrivals(TraceSource& trace, const StopRule& stop);
 
-  // kNoMore: the trace is over or, in a closed loop, until a session ends.
+  // kNoMore: none is left or, in a closed loop, until a session ends.
   [[nodiscard]] Picoseconds next_root() const { return root_at_; }
   // Its hashes stay valid until forget_hashes() or follow_up() for it, its facts until follow_up().
   TraceRequest take_root();
@@ -26,16 +25,16 @@ class Arrivals {
   // A request has left. True: its follow-up turn arrives at `arrives` under `index`.
   bool follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index);
   TraceRequest take_follow_up(std::uint32_t index);
-  // A session is over (finished or refused): a closed loop may begin another.
+  // Finished or refused: a closed loop may begin another.
   void session_ended(Picoseconds at);
 
-  // Closed loop: maximum time with no request in progress; 0: unlimited.
+  // Closed loop: maximum time without requests; 0: unlimited.
   [[nodiscard]] Picoseconds idle_cap() const { return idle_cap_; }
   // Taken and not left.
   [[nodiscard]] std::uint64_t in_progress() const { return taken_ - left_; }
-  // The next session start of a closed loop, even after the end of arrivals; kNoMore: none.
+  // For a closed loop, even after the end of arrivals; kNoMore: none.
   [[nodiscard]] Picoseconds next_start() const { return has_root_ && !starts_.empty() ? starts_.front() : kNoMore; }
-  // Moves the starts of all further sessions earlier, at most by next_start().
+  // Moves all further session starts earlier, at most by next_start().
   void advance(Picoseconds by);
 
   [[nodiscard]] std::uint64_t taken() const { return taken_; }
@@ -54,7 +53,7 @@ class Arrivals {
   std::unordered_map<std::uint64_t, std::deque<TraceRequest>> waiting_;  // by the number of the request before
   std::vector<TraceRequest> due_;
   std::vector<std::uint32_t> free_due_;
-  // By number, if the trace keeps none: of requests that were read and have not left.
+  // If the trace keeps none, by number: for requests that were read and have not left.
   std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> own_hashes_;
   std::unordered_map<std::uint64_t, RequestFacts> own_facts_;
   Picoseconds root_at_ = kNoMore;

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Of a configuration class, for absent keys.
+// For absent keys, by configuration class.
 struct Defaults {
   std::int64_t window = 0;       // 0: none
   bool has_switch = true;        // uses use_sliding_window

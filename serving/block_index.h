@@ -9,8 +9,8 @@
 
 namespace kvlab {
 
-// Maps content `key` to blocks. Several blocks may hold equal content, as vLLM v1 does not deduplicate; a lookup returns the oldest entry.
-// Constant time; only reset() and make_room() allocate.
+// Blocks by content `key`. As vLLM v1 does not deduplicate, blocks may have equal content; a lookup returns the oldest entry. Constant
+// time; only reset() and make_room() allocate.
 class BlockIndex {
  public:
   // Blocks are 0 .. num_blocks - 1.

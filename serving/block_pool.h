@@ -12,8 +12,8 @@
 
 namespace kvlab {
 
-// KV memory of one replica in blocks: reference counts, prefix index, eviction order (a BlockCache), and loose pages for cut caches. As in
-// vLLM v1, a free block keeps its hash until it is taken, and equal content stays in two blocks.
+// Blocks of one replica: references, prefix index, eviction order (a BlockCache), and loose pages for cut caches. As in vLLM v1, a free
+// block keeps its hash until it is taken, and equal content stays in two blocks.
 class BlockPool {
  public:
   // pages_per_block: layers x KV heads.
@@ -22,7 +22,7 @@ class BlockPool {
   [[nodiscard]] std::int64_t num_blocks() const { return num_blocks_; }
   // Unreferenced blocks, cached ones included, and loose pages in whole blocks.
   [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
-  // A lower bound of takes before one removes a block that lookups could find.
+  // Takes that cannot remove a block that lookups could find.
   [[nodiscard]] std::int64_t takes_before_loss() const {
     return loose_pages_ / pages_per_block_ + static_cast<std::int64_t>(blank_.size()) + num_blocks_ - num_begun_;
   }
@@ -49,11 +49,10 @@ class BlockPool {
   [[nodiscard]] std::uint32_t references(BlockId block) const { return index(block) < states_.size() ? states_[index(block)].count : 0; }
   [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key; }
 
-  // A free block with an unchanged count still holds its last owner's tokens, hashed or not; it can be acquired again if remembers_blank().
+  // A free block with an unchanged count still holds its last owner's tokens; it can be acquired if remembers_blank().
   [[nodiscard]] std::uint32_t takes(BlockId block) const { return states_[index(block)].takes; }
   [[nodiscard]] bool remembers_blank() const { return orders_blank_; }
 
-  // One more reference to a resident block.
   void acquire(BlockId block) {
     ++operations_;
     if (states_[index(block)].count++ == 0) {
@@ -62,19 +61,19 @@ class BlockPool {
       cache_->on_acquire(block);
     }
   }
-  // A block with one reference and no key: loose pages first, then blank blocks, then the cache's victim. free_blocks() must be positive.
+  // One reference, no key: loose pages first, then blank blocks, then the cache's victim. free_blocks() must be positive.
   BlockId take();
-  // Appends `count` blocks, faster than separate calls of take().
+  // Faster than separate calls of take().
   void take(std::int64_t count, std::vector<BlockId>& blocks);
   void take_one(std::vector<BlockId>& blocks) {
     if (prefers_runs_) return take(1, blocks);
     blocks.push_back(take());
   }
-  // Gives the content of a referenced block a key for lookups.
+  // A referenced block becomes visible to lookups.
   void publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s);
   // A block without references is free and keeps its key.
   void release(BlockId block);
-  // The last first, so that the deepest block of a prefix is evicted first.
+  // Evicts the deepest block of a prefix first.
   void release_reversed(const std::vector<BlockId>& blocks);
 
   // Private, unhashed pages. free_blocks() must cover blocks_for_pages(pages).
@@ -110,7 +109,7 @@ class BlockPool {
   std::vector<BlockId> split_;                           // with loose or private pages
   bool orders_blank_ = false, prefers_runs_ = false;
   std::int32_t pages_per_block_;
-  std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, if the cache does not order them
+  std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, unless the cache orders them
   std::int64_t num_free_ = 0, num_cached_ = 0;
   std::int64_t loose_pages_ = 0, private_pages_ = 0;
   std::uint64_t operations_ = 0, evictions_ = 0;

@@ -24,7 +24,7 @@ struct DecodeStretch {
 
   // n from 0.
   [[nodiscard]] Picoseconds step_time(std::int64_t n) const { return each.empty() ? base + slope * n : each[static_cast<std::size_t>(n)]; }
-  // Of the first n steps.
+  // For the first n steps.
   [[nodiscard]] Int128 device_time(std::int64_t n) const {
     if (each.empty()) return progression_sum(base, slope, n);
     Int128 sum = 0;

@@ -41,20 +41,20 @@ class Device {
   [[nodiscard]] virtual Traits traits() const { return {}; }
   // Called once, before all calls below. Both objects outlive the device.
   virtual void attach(ReplicaState& state, const Scheduler& scheduler) = 0;
-  // A request entered the replica as `r`; not called for refused requests.
+  // Not called for refused requests.
   virtual void on_receive(const TraceRequest& /*request*/, RequestId /*r*/) {}
-  // An event of a plan or output, in order, before that plan's copies and step.
+  // Before the plan's copies and step.
   virtual void on_event(const EventRecord& /*event*/) {}
 
   // Starts a copy between GPU and CPU memory at `at`; returns the time at which it counts as done.
   virtual Picoseconds copy(const SwapCopy& copy, Picoseconds at) = 0;
-  // Starts a committed step, not before `at`. True: step.start and step.end are set; false: finish() sets them. Of ranks that step
-  // together, all begin (idle ones with an empty step) before finish() is called for each.
+  // Starts a committed step, not before `at`. True: step.start and step.end are set; else finish() sets them. Ranks that step together all
+  // begin (idle ones with an empty step) before finish() is called for each.
   virtual bool begin(InFlightStep& step, Picoseconds at) = 0;
   // Waits for the oldest step for which begin() returned false, and sets its times.
   virtual void finish(InFlightStep& step);
 
-  // Uniform decode steps of the requests that run now; called between steps, with one stage.
+  // For the requests that run now; called between steps, with one stage.
   virtual DecodeTimes look_ahead() { return {}; }
   // The first n of these steps were carried out; the last ended at `end`.
   virtual void advance(std::int64_t /*n*/, Picoseconds /*end*/) {}

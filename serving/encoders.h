@@ -45,7 +45,7 @@ struct EncodeTotals {
   std::int64_t peak_held_bytes = 0;  // embeddings on one replica before a prefill replica takes them
 };
 
-// First come, first served per replica. A request is encoded with the last of its images; embeddings stay on their replicas until sent.
+// First come, first served per replica. A request is encoded with its last image; embeddings stay on their replicas until sent.
 class Encoders {
  public:
   // first_rank: number of the first encode replica, after all ranks.
@@ -64,14 +64,14 @@ class Encoders {
     std::int64_t left = 0;            // images not encoded
     Picoseconds encoded{};
     bool is_held = false;  // encoded, and held by the dispatcher
-    // After its embeddings are sent: the dispatcher's choice, its rank, and if it leaves after its first token.
+    // After its embeddings are sent: the dispatcher's choice.
     Placement placement;
     std::uint32_t rank = 0;
     bool prefill_only = false;
   };
   // share[i]: images for replica i.
   void add(const RequestRecord& record, const TraceRequest& content, std::span<const std::int32_t> share, Picoseconds at);
-  // A kEncodeEnd event. Finished jobs get a kEncoded event at this instant.
+  // Finished jobs get a kEncoded event at this instant.
   void end_pass(const Event& event);
   Job& job(std::uint32_t number) { return jobs_.at(number); }
   // Its embeddings are sent or not needed.

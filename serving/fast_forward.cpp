@@ -126,7 +126,7 @@ void FastForward::add_gaps(std::int64_t n, std::uint64_t counted) {
   if (stretch_.each.empty()) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), others, counted);
 }
 
-// Gaps between the outputs of the first n iterations.
+// Between the outputs of the first n iterations.
 StretchGaps FastForward::stretch_gaps(std::int64_t n) {
   StretchGaps gaps;
   for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth()); ++i) gaps.single.push_back(iteration_time(i) - iteration_time(i - 1));

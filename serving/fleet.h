@@ -18,14 +18,14 @@
 
 namespace kvlab {
 
-// One serving run on any host. With deterministic clock and devices, equal setup, trace and build give equal results, byte for byte, with
-// or without fast-forward.
+// One serving run. With deterministic clock and devices, equal setup, trace and build give equal results, byte for byte, with or without
+// fast-forward.
 class Fleet final {
  public:
   // All arguments outlive the object.
   Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink);
 
-  // Call once: runs to the end of the trace or the stop rule. InputError: requests wait forever, the clock ends, or a device refuses.
+  // Call once. InputError: requests wait forever, the clock ends, or a device refuses.
   ServingSummary run();
 
   // rank: over all replicas.
@@ -104,9 +104,9 @@ class Fleet final {
   std::unique_ptr<Dispatch> dispatch_;  // for several replicas, or encode replicas
   HeldRequests held_;
   TimelineSampling sampling_;
-  std::vector<std::uint64_t> outputs_seen_;  // by replica: last time when requests for its step were asked about
+  std::vector<std::uint64_t> outputs_seen_;  // by replica: outputs at the latest ask
   std::vector<std::uint64_t> stores_seen_;   // by replica: NodeStore::changes() that all replicas know
-  bool asks_pending_ = false;                // asks about held requests at this instant
+  bool asks_pending_ = false;                // held requests are asked about at this instant
   std::size_t num_clock_events_ = 0;         // queued samples and timers
   std::uint32_t idle_timers_ = 0;
   bool keeps_hashes_ = false;  // a replica has a prefix cache

@@ -11,7 +11,7 @@ namespace kvlab {
 
 struct SloTarget;
 
-// Token gaps in a stretch of decode steps, equal for all running requests: `single`, then `terms` more: first, first + step, ... None is
+// Token gaps in a stretch of decode steps, equal for all running requests: `single`, then `terms` of first, first + step, ..., none
 // negative.
 struct StretchGaps {
   std::vector<Picoseconds> single;
@@ -22,10 +22,9 @@ struct StretchGaps {
   [[nodiscard]] std::int64_t longer_than(Picoseconds limit) const;
 };
 
-// Counts late gaps of requests with a target SloTarget::tbt, and keeps RequestRecord::gaps. Free of cost until such a request arrives.
+// Counts late gaps of requests with SloTarget::tbt, and keeps RequestRecord::gaps. Free of cost until such a request arrives.
 class GapWatch {
  public:
-  // Any request is watched.
   [[nodiscard]] bool is_on() const { return !watched_.empty(); }
   // r arrives in slot `id`, with its output_limit and its own `target`.
   void begin(RequestId id, Request& r, const SloTarget& target);

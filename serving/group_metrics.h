@@ -15,7 +15,7 @@ namespace kvlab {
 struct GroupRow {
   std::string name;  // class, or client number
   std::uint64_t requests = 0, completed = 0, unfinished = 0;
-  std::uint64_t judged = 0, attained = 0;  // as in the whole run, by the request's own targets if any
+  std::uint64_t judged = 0, attained = 0;  // by the request's own targets if any
   Distribution ttft, tpot, e2e;            // ns, of completed requests; TPOT with at least two tokens
   // Prompts of scheduled requests, and their cached tokens at first admission.
   std::int64_t prompt_tokens = 0, hit_tokens = 0;
@@ -26,8 +26,8 @@ struct GroupRow {
 
 struct GroupSummary {
   std::vector<GroupRow> classes, clients;  // by name, by number; empty without the fact
-  // Largest difference of service between clients with unfinished requests at the run's end; absent with fewer than two. VTC (Sheng et al.
-  // 2024) bounds it for clients that always have waiting requests.
+  // Largest service difference of clients with unfinished requests at the run's end; absent with fewer than two. VTC (Sheng et al. 2024)
+  // bounds it for clients that always have waiting requests.
   std::optional<double> service_gap_tokens;
 };
 

@@ -27,10 +27,9 @@ class HostCopies {
   [[nodiscard]] const std::list<Copy>& all() const { return copies_; }
   void add(Copy copy);
   std::optional<Copy> take(RequestId r);
-  // Takes the copy of the session's latest turn out. `keys`: the first blocks of the new turn; copies of other content are not valid.
+  // Takes out the copy of the session's latest turn; valid are its leading blocks with the content of `keys`, from the new turn.
   std::optional<Copy> take_turn(std::int64_t session, std::span<const std::uint64_t> keys);
-  // r ends: copies of its first blocks, with content `keys`, replace those of the session's turn before. Returns the freed blocks of CPU
-  // memory.
+  // r ends: copies of its first blocks, with content `keys`, replace those of the turn before. Returns the freed blocks of CPU memory.
   std::int64_t keep_turn(RequestId r, std::int64_t session, std::span<const std::uint64_t> keys);
   // Returns the freed blocks; 0: no copy.
   std::int64_t give_up_oldest();

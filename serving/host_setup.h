@@ -78,12 +78,12 @@ struct HostSetup : PoolSetup {
   Slo slo;
   std::optional<ExpectedText> expected_text;  // none: QoE is not followed
   StopRule stop;
-  Span warmup{0};                                // requests that arrive in it are served, not counted
+  Span warmup{0};                                // earlier arrivals are not counted
   Span timeline_interval{0};                     // 0: no timeline
   std::uint64_t most_timeline_rows = 3'000'000;  // beyond: wider intervals (TimelineSampling)
   std::uint64_t seed = 1;
   bool fast_forward = true;                              // if the device looks ahead
-  std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: the lookups of an earlier pass
+  std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: lookups of an earlier pass
   std::vector<std::uint64_t>* record_lookups = nullptr;  // for such a pass
 
   [[nodiscard]] std::size_t num_pools() const { return pools.empty() ? 1 : pools.size(); }
@@ -128,10 +128,10 @@ struct ServingSummary {
   std::int64_t output_tokens = 0;  // with warm-up and unfinished requests
   std::uint64_t steps = 0, block_operations = 0, evictions = 0;
   double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time; per step
-  double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time
-  double busy_frac = 0, overload_frac = 0;                // share of replica time: a step runs; a step runs and requests wait
+  double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced share of blocks, weighted by step time
+  double busy_frac = 0, overload_frac = 0;                // a step runs; a step runs and requests wait
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
-  std::string first_rejection;             // reason of the first rejection
+  std::string first_rejection;
   std::string skipped;                     // skipped rows of the trace, with reasons
   std::string trace_remark;                // suspicious facts
   std::string timeline_remark;             // wider sampling intervals than configured

@@ -21,7 +21,7 @@
 
 namespace kvlab {
 
-// KV memory of a replica: the blocks and pages of its requests, sized by the KV policy.
+// Blocks and pages of a replica's requests, sized by the KV policy.
 class KvMemory {
  public:
   KvMemory(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint, SlotTable& table);
@@ -30,20 +30,20 @@ class KvMemory {
   [[nodiscard]] std::int64_t num_blocks() const;
   [[nodiscard]] std::int64_t free_blocks() const;
   [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const { return ceil_div(tokens, limits_.block_tokens); }
-  // For a prompt step over all known tokens, at its peak.
+  // Peak of a prompt step over all known tokens.
   [[nodiscard]] std::int64_t peak_blocks(const Request& r) const;
-  // The request's maximum. The last emitted token is never computed.
+  // Maximum; the last emitted token is never computed.
   [[nodiscard]] std::int64_t most_blocks(const Request& r) const;
-  // Internal fragmentation: allocated tokens that are not filled. Full shared blocks waste nothing.
+  // Internal fragmentation: allocated, unfilled tokens. Full shared blocks waste nothing.
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
-  // Share of the free memory outside the largest hole, in ppm; 0 for paged memory.
+  // Free memory outside the largest hole, in ppm; 0 if paged.
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
-  // CPU memory that no swapped request holds. Copies in HostCopies count as free.
+  // CPU memory without swapped requests; HostCopies count as free.
   [[nodiscard]] std::int64_t free_host_blocks() const { return limits_.host_blocks - host_used_ + copies_.blocks(); }
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
   [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }
-  // Pages and costs of coming decode steps can be computed in advance.
+  // Decode steps are predictable.
   [[nodiscard]] bool looks_ahead() const { return !is_steady_in_decode() && footprint_->looks_ahead(); }
   [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
     return !keeps_everything_ && footprint_->exceeds_budget(prompt_tokens);
@@ -54,25 +54,25 @@ class KvMemory {
   [[nodiscard]] const BlockPool& pool() const { return *pool_; }
 
   // ---- prefix cache ----
-  // Cached tokens of the prompt, in whole blocks; 0 unless it starts fresh.
+  // Cached prompt tokens in whole blocks; 0 unless it starts fresh.
   std::int32_t lookup(RequestId r);
   [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
   // Upper bound of cached_tokens().
   [[nodiscard]] std::int32_t most_cached_tokens(const TraceRequest& request) const;
   void forget_hits() { hits_valid_ = false; }
-  // The full blocks of the first `tokens` tokens get their hashes.
+  // Hashes the full blocks of the first `tokens` tokens.
   void publish_up_to(Request& r, std::int32_t tokens) {
     if (!limits_.prefix_caching) return;
     r.publishable_tokens = std::max(r.publishable_tokens, tokens);
     if (r.published < r.num_hashes && tokens >= (r.published + 1) * limits_.block_tokens) publish_blocks(r, tokens);
   }
   std::vector<std::uint64_t>* lookup_log = nullptr;  // null: not recorded
-  // Seconds to compute `tokens` after `kv_before`; set if the block cache weighs the cost of a miss.
+  // Seconds to compute `tokens` after `kv_before`, for block caches that weigh the cost of a miss.
   std::function<double(std::int32_t tokens, std::int32_t kv_before)> recompute_seconds;
 
   // ---- allocation ----
   [[nodiscard]] std::int64_t blocks_needed(RequestId r, std::int32_t m);
-  // publishes: the full blocks of the m tokens get their hashes.
+  // publishes: hashes the full blocks of the m tokens.
   bool try_allocate(RequestId id, std::int32_t m, std::int32_t ahead, bool publishes = true) {
     Request& r = table_[id];
     if (!has_room(r, r.computed_tokens + m + ahead)) return allocate_more(id, m, ahead, publishes);
@@ -84,49 +84,47 @@ class KvMemory {
   // For fast-forwarded stretches.
   void take_block(Request& r);
   void release(Request& r);
-  // For recomputation: blocks without hashes may be found again. Call before release().
+  // Recomputation may find blocks without hashes again. Call before release().
   void remember_blocks(Request& r);
 
   // ---- swap: a copy in flight holds both places ----
   bool try_swap_out(RequestId id, SwapCopy& copy);
   bool try_swap_in(Request& r, std::int32_t m);
-  // The copy that brings r back, after try_swap_in().
   [[nodiscard]] SwapCopy copy_in(RequestId id) const;
-  // The copy has ended: frees CPU memory or, for whole KV with keeps_host_copies, keeps the copies of full blocks.
+  // After the copy: frees CPU memory or, for whole KV with keeps_host_copies, keeps full blocks.
   void finish_swap_in(RequestId id);
   void end_swap(Request& r);
-  // Frees the CPU memory of a running request's copy.
   void drop_host_copy(RequestId id) {
     if (copies_.all().empty()) return;
     if (const auto copy = copies_.take(id)) host_used_ -= copy->blocks;
   }
-  // With SwapSetup::keeps_turns, when r has ended: keeps the copy for the session's next turn, as far as hashes name its content.
+  // With SwapSetup::keeps_turns, after the end of r: keeps the copy for the session's next turn, as far as hashes exist.
   void keep_turn_copy(RequestId id);
   [[nodiscard]] bool copies_beside_steps() const { return copies_beside_steps_; }
-  // Only with copies_beside_steps(): blocks that the plan took for new tokens. The caller clears it.
+  // Blocks that the plan took for new tokens, if copies_beside_steps(). The caller clears it.
   [[nodiscard]] std::vector<BlockId>& taken() { return taken_; }
   // In blocks, with copies of running requests.
   [[nodiscard]] std::int64_t host_used() const { return host_used_; }
 
   // ---- the store of prompts in CPU memory (kv_memory_store.cpp) ----
   NodeStore* store = nullptr;  // null: none
-  // Begins to write the full blocks of r's computed prompt that the store lacks; they stay here until end_write(). False: none is missing,
-  // or no room. copy.request is the number of the write.
+  // Begins to write full prompt blocks of r that the store lacks; holds them until end_write(). False: none is missing, or no room.
+  // copy.request numbers the write.
   bool begin_write(const Request& r, SwapCopy& copy);
   void end_write(RequestId write);
-  // Store blocks that current writes hold.
+  // Store blocks of current writes.
   [[nodiscard]] std::int64_t pinned_by_writes() const;
-  // Cached tokens of a waiting r's prompt. Invalidates lookups.
+  // Invalidates lookups.
   std::int32_t find_cached_tokens(const Request& r);
 
-  // The rows that r's pattern holds, to send to another rank; pattern_of() is the inverse.
+  // Rows of r's pattern, for another rank; pattern_of() is the inverse.
   [[nodiscard]] std::vector<std::int32_t> rows_of(const Request& r) const { return footprint_->rows_of(r.pattern); }
   std::int32_t pattern_of(const std::vector<std::int32_t>& rows) { return footprint_->pattern_of(rows); }
 
   // ---- KV from another rank, in a copy between try_import() and end_swap() ----
   // Until its copy comes, r counts as swapped out.
   void await_import(Request& r);
-  // Room for the computed tokens and m more. Returns the number of leading blocks that the cache has, which need no copy; -1: no room.
+  // Room for the computed tokens and m more. Returns the leading blocks that the cache has, which need no copy; -1: no room.
   std::int64_t try_import(Request& r, std::int32_t m);
   [[nodiscard]] static bool holds(const Request& r) { return !r.blocks.empty() || r.pages > 0 || r.reserved_start >= 0; }
   [[nodiscard]] std::int64_t blocks_held(const Request& r) const {
@@ -134,27 +132,25 @@ class KvMemory {
   }
 
   // ---- KV policy, in the order of a step ----
-  // Sizes of r after the committed step, for the plans that follow. `place`: of the entry in the step.
+  // Sizes after the committed step, for later plans. `place`: of the entry in the step.
   void apply_policy(Request& r, StepEntry& entry, std::size_t place);
-  // The policy's work in the step, and the tokens that attention reads.
+  // The policy's work, and the tokens that attention reads.
   void charge_policy(InFlightStep& step);
-  // After the output: returns surplus pages.
+  // After the output.
   void end_policy_step(Request& r, const StepEntry& entry);
   [[nodiscard]] Preemption preemption_of(const Request& r, Preemption wanted) const;
 
   // ---- decode steps in advance, for policies that look ahead (kv_memory_ahead.cpp) ----
-  // The number of predictable next steps of the running requests `of`, at most `most`.
+  // Predictable next steps of the running requests `of`, at most `most`.
   std::int64_t look_ahead(std::span<const RequestId> of, std::int64_t most);
-  // Computes the costs of the first `steps` of these.
   void charge_ahead(std::int64_t steps);
   [[nodiscard]] const DecodeAhead& ahead() const { return ahead_; }
-  // Private pages that these requests still need for their first `steps` steps.
+  // Private pages that these requests still need for `steps` steps.
   [[nodiscard]] std::int64_t pages_ahead(std::span<const RequestId> of, std::int64_t steps) const;
-  // Pages that a step's output returns, with no other step in flight.
+  // After an output, with no other step in flight.
   void return_surplus(Request& r);
-  // Step i (from 0) of the request at `place` in `of`: takes pages, and blocks as needed.
+  // Step i (from 0) of the request at `place` in `of`.
   void repeat_pages(Request& r, std::size_t place, std::int64_t i);
-  // Sizes after that step.
   void repeat_sizes(Request& r, std::size_t place, std::int64_t i);
   // The first n steps were carried out.
   void drop_ahead(std::int64_t n) { ahead_done_ += n; }
@@ -171,7 +167,7 @@ class KvMemory {
     std::int64_t surplus = 0;    // private pages to return
     std::int64_t free_hits = 0;  // hits that no request references
   };
-  // The blocks of r suffice for `tokens` tokens, and pages are not needed.
+  // The blocks of r suffice, and pages are not needed.
   [[nodiscard]] bool has_room(const Request& r, std::int32_t tokens) const {
     return needs_only_blocks_ && std::ssize(r.blocks) * limits_.block_tokens >= tokens;
   }
@@ -217,9 +213,9 @@ class KvMemory {
   DecodeAhead ahead_;
   std::vector<SeqState> ahead_of_;                      // before the steps
   std::vector<std::vector<FootprintStep>> runs_ahead_;  // by place in running
-  std::int64_t ahead_done_ = 0;                         // steps
-  std::vector<SeqState> charged_;                       // in commit: the policy's sequences,
-  std::vector<std::size_t> charged_places_;             // and their entries
+  std::int64_t ahead_done_ = 0;
+  std::vector<SeqState> charged_;            // in commit: the policy's sequences,
+  std::vector<std::size_t> charged_places_;  // and their entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
   HostCopies copies_;  // part of host_used_; dropped when room is needed
   std::vector<BlockId> taken_;

@@ -45,7 +45,7 @@ struct TransferRecord {
   Time ready{}, asked{}, end{};  // KV complete on `from`; `to` has room; copy done
 };
 
-// Receives the records of a run, in order of time.
+// In order of time.
 class RunSink {
  public:
   virtual ~RunSink() = default;
@@ -53,9 +53,9 @@ class RunSink {
   virtual void sample(const TimelineSample&) {}
   // When it begins.
   virtual void transfer(const TransferRecord&) {}
-  // True: steps and events are delivered, and fast-forward is off.
+  // True: delivers steps and events, without fast-forward.
   [[nodiscard]] virtual bool wants_steps() const { return false; }
-  // A timed step, just after its plan or just before its output is processed.
+  // A timed step, just after its plan or before its output.
   virtual void step(const InFlightStep&, const ReplicaState&) {}
   virtual void event(const EventRecord&) {}
 };
@@ -86,7 +86,7 @@ struct SloTarget {
   static constexpr SloTarget none() { return {true, Span::max(), Span::max(), Span::max()}; }
 };
 
-// A client's targets replace those of its class, which replace those of the run. A class or client with unset targets has none.
+// A client's targets replace its class's, which replace the run's; unset ones mean no target.
 struct Slo : SloTarget {
   std::map<ClassName, SloTarget> classes{};
   std::map<std::int64_t, SloTarget> clients{};
@@ -96,12 +96,12 @@ struct Slo : SloTarget {
 // Per output token after the first, in ns; 0 for one token.
 std::int64_t tpot_ns(const RequestRecord& record);
 
-// The run's targets, each replaced by the request's own. A request's TBT limit is of the run's quantile; without one, of every gap.
+// The run's targets, with the request's own in place. A request's TBT limit has the run's quantile, else covers every gap.
 SloTarget targets_of(const RequestRecord& record, const Slo& of_run);
-// The limits that a request missed, judged at `cut_off` if unfinished. A rejected request misses none.
+// Judged at `cut_off` if unfinished. A rejected request misses none.
 SloMisses missed_terms(const RequestRecord& record, const SloTarget& slo, Time cut_off = kNever);
 bool has_attained(const RequestRecord& record, const SloTarget& slo);
-// The request has left, or had missed a target at `cut_off`, the run's end.
+// The request has left, or had missed a target at `cut_off`.
 bool is_judged(const RequestRecord& record, const SloTarget& slo, Time cut_off);
 
 // Values of one metric: exact up to kExact of them, then in a LogHistogram (quantiles within 0.2 %).
@@ -122,30 +122,28 @@ class Values {
 };
 Distribution distribution_of(const LogHistogram& histogram, double scale = 1);
 
-// Collects requests that left or were cut off. Attainment is over requests with targets that were completed, rejected, or cut off after a
-// miss.
+// Attainment is over requests with targets that were completed, rejected, or cut off after a miss.
 class MetricsCollector {
  public:
   explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
-  // cut_off: the run's end, for an unfinished request. A request without a session counts as a turn of its program, if any.
+  // cut_off: the run's end, for unfinished requests. Without a session, a request counts as a turn of its program.
   void add(const RequestRecord& record, Time cut_off = kNever);
-  // A request of a session has left, after add(); others are ignored. has_more: a turn waits for it. Sessions with independent turns are
-  // held until finish().
+  // After add(), for requests with a session. has_more: a turn waits for it. Sessions with independent turns are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
-  // Of a completed request; below 0: not followed.
+  // A completed request; below 0: not followed.
   void add_qoe(const RequestRecord& record, double qoe);
   LogHistogram& itl() { return itl_; }
 
   struct Latencies {
     Distribution ttft, tpot, itl, e2e, queueing;  // ns; TTFT and E2E from arrival
     Distribution normalized;                      // ns per output token
-    // ns; of sessions with all turns completed: first arrival to last token. Programs count the same way for requests without a session.
+    // ns, from first arrival to last token of fully completed sessions, or of programs without sessions.
     Distribution jct;
     Distribution qoe_loss;  // ppm: 1e6 (1 - QoE)
     double slo_attainment_frac = 0;
     std::uint64_t attained = 0, counted = 0, judged = 0, completed = 0, rejected = 0, unfinished = 0;
-    std::array<std::uint64_t, kSloTermNames.size()> missed{};  // judged requests by missed limit, with overlaps
-    std::uint64_t judged_rejected = 0;                         // judged requests that were rejected
+    std::array<std::uint64_t, kSloTermNames.size()> missed{};  // judged requests by missed limit
+    std::uint64_t judged_rejected = 0;
     std::int64_t prompt_tokens = 0, output_tokens = 0;
   };
   Latencies finish();
@@ -156,8 +154,8 @@ class MetricsCollector {
   struct Job {
     Time arrival = kNever, end = kStart;
     bool has_more = false;    // a turn waits for the latest one
-    bool is_chain = false;    // its turns wait for each other
-    bool is_complete = true;  // every turn that left was completed
+    bool is_chain = false;    // turns wait for each other
+    bool is_complete = true;  // all turns that left were completed
   };
   static void add_to(Job& job, const RequestRecord& record);
   void count(const Job& job);

@@ -11,16 +11,16 @@
 
 namespace kvlab {
 
-// KV of prompts in CPU memory (Mooncake, Qin et al. 2024, arXiv:2407.00079). Each prefill replica has a NodeStore; replicas fetch prefixes
-// from each other.
+// KV of prompts in CPU memory (Mooncake, Qin et al. 2024, arXiv:2407.00079), one NodeStore per prefill replica; replicas fetch from each
+// other.
 struct StoreSetup {
   std::int32_t block_tokens = 0;                               // a multiple of every pool's block_tokens; 0: no stores
   std::function<std::unique_ptr<BlockCache>()> make_eviction;  // among blocks without a reader
   [[nodiscard]] bool is_on() const { return block_tokens > 0; }
 };
 
-// The store of one replica. A block's key is the hash of all prompt tokens up to its end. Readers and writers hold references; only blocks
-// without references are evicted.
+// A block's key is the hash of all prompt tokens up to its end. Readers and writers hold references; only blocks without references are
+// evicted.
 class NodeStore {
  public:
   NodeStore(std::int64_t num_blocks, std::int32_t block_tokens, std::unique_ptr<BlockCache> eviction);
@@ -45,7 +45,7 @@ class NodeStore {
     std::vector<Fresh> fresh;     // from GPU memory
     std::vector<BlockId> blocks;  // all, in order, with a reference each
   };
-  // Allocates room for the first `most` blocks, or for as many as fit.
+  // Room for the first `most` blocks, or as many as fit.
   Write begin_write(const TraceRequest& prompt, std::int64_t most);
   // After the copy: other requests find the blocks.
   void end_write(const Write& write);

@@ -33,11 +33,11 @@ class QoeWatch {
   void add(RequestId id, Picoseconds at);
   // After add(id, at): tokens with these further gaps. O(log terms), but O(terms) if gaps become shorter.
   void add(RequestId id, Picoseconds at, const StretchGaps& gaps);
-  // Of the tokens so far (at least one), in (0, 1].
+  // In (0, 1], over at least one token so far.
   [[nodiscard]] double qoe(RequestId id) const;
 
  private:
-  // In picoseconds; times may exceed the range of the clock.
+  // Picoseconds; may exceed the range of the clock.
   struct Reader {
     Int128 due = 0;        // time of the next token on the line
     Int128 per_token = 1;  // of the line

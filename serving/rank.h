@@ -24,8 +24,8 @@ struct FleetContext {
   Transfers& transfers;
 };
 
-// A scheduler with its queues, KV memory and device; with data parallelism, a replica has several. It starts the copies of plans and
-// outputs, and queues an event for the end of each copy without a waiter.
+// A scheduler with queues, KV memory and device; several per replica with data parallelism. It starts copies, and queues an event for the
+// end of each copy without a waiter.
 class Rank {
  public:
   // number: over all replicas.

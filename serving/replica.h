@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// A replica, or one of its ranks if these do not wait for each other. It plans steps while the pipeline has room and catches up with any
-// instant on demand. Ranks that step together plan at one instant; if one has work, all run a step with the same start and end.
+// A replica, or one of its ranks if these are independent. It plans while the pipeline has room. Ranks that step together plan at one
+// instant; if one has work, all run a step with the same start and end.
 class Replica {
  public:
   // One device per rank. first_rank: over all replicas.
@@ -17,13 +17,13 @@ class Replica {
 
   // Handles everything before phase kArrive of `at` (with_plans: through kSchedule).
   void catch_up(Picoseconds at, bool with_plans);
-  // The rank has received a request or an import. Needs catch_up(at) before.
+  // After catch_up(at): the rank has received a request or an import.
   void note_input(const Rank& rank, Picoseconds at);
-  // Memory of the rank, or a request that continues in it, has come back. Needs catch_up(at) before.
+  // After catch_up(at): memory of the rank has come back, or a request that continues in it.
   void note_return(const Rank& rank, Picoseconds at);
-  // True: no step is skipped. Needs catch_up(at) before.
+  // True: no step is skipped. Call after catch_up(at).
   void set_watched(bool is_watched);
-  // The content of stores may change at `at`: later plans are made, not repeated.
+  // Store contents may change at `at`: later plans are not repeated.
   void end_repeated_plans(Picoseconds at);
   // kOutput, kPlan, kSwapEnd, kImportEnd and kStoreEnd.
   void handle(const Event& event, Picoseconds next_arrival);
@@ -55,7 +55,7 @@ class Replica {
   RunSink& sink_;
   std::uint32_t first_rank_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  Rank& first_;  // steps that begin together have equal times: its times are read
+  Rank& first_;  // its times are those of all ranks that step together
   WorkDone done_;
   FastForward ahead_;
   bool is_piped_;        // pipeline stages

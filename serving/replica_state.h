@@ -76,38 +76,38 @@ class ReplicaState final : public ReplicaView {
   void reject(RequestId r, const char* reason) override;
 
   // ---- for hosts ----
-  // A request enters the input queue until the next plan. It is rejected to the outbox if it exceeds max_model_len or the memory. Its
-  // hashes and facts stay valid until it leaves. InputError: a fact is missing that the order or the predictor needs.
-  // prefill_only: if it has more than one token to emit, it becomes an export after the first.
+  // A request enters the input queue; if it exceeds max_model_len or the memory, it goes to the outbox as rejected. Its hashes and facts
+  // stay valid until it leaves. InputError: a fact is missing that the order or the predictor needs.
+  // prefill_only: with more than one token to emit, it becomes an export after the first.
   // stores: asked for its first tokens whenever a scheduler takes it with nothing computed.
   void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, const std::optional<PromptStores>& stores = {});
-  // Before plan(): sets the clock and moves the input queue into the waiting queue.
+  // Before plan(): moves the input queue into the waiting queue.
   void begin_plan(Time now);
-  // After plan(): advances the computed tokens of the step's entries and completes them.
+  // After plan(): advances computed tokens and completes the step's entries.
   void commit(InFlightStep& step);
-  // Delivers a step's tokens: emissions, finishes (to the outbox), publications, returned blocks.
+  // Emissions, finishes (to the outbox), publications, returned blocks.
   void process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl);
   // The copy of a parked r has ended: it is back, or (Preemption::kSwapAhead) gone.
   void finish_swap_in(RequestId r, Time at);
   std::function<Span(const StepOutline&)> estimate_step;  // empty: no estimate
-  // Time until all of these copies to the GPU, started at `now`, have ended; empty: no estimate.
+  // Time until all of these copies to the GPU, started at `now`, end; empty: no estimate.
   std::function<Span(std::span<const SwapCopy> copies, Time now)> estimate_copies_in;
   // ---- between replicas (replica_state_transit.cpp) ----
-  // A request with KV on another rank: it waits as if swapped out. False: it could never run here, and its record goes to the outbox.
+  // KV is on another rank: the request waits as if swapped out. False: it could never run here and goes to the outbox.
   bool receive_import(const Request& from, KvOffer offer, Time at);
-  // An export continues here, with its memory; it is rejected if its output does not fit.
+  // An export continues here; rejected if its output does not fit.
   void rejoin(RequestId r, Time at);
   // Frees an export's memory and slot.
   void release_export(RequestId r);
-  // An export leaves permanently, to the outbox.
+  // To the outbox.
   void refuse_export(RequestId r, Time at, const char* reason);
   [[nodiscard]] Transits& transits() { return transits_; }
   [[nodiscard]] const Transits& transits() const { return transits_; }
   std::vector<Departure>& outbox() { return outbox_; }
-  // Free slots of requests that finished or that a plan rejected.
+  // Free slots, of requests that finished or that a plan rejected.
   std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
-  // Copies of prompts to the store; each needs KvMemory::end_write().
+  // Prompt copies to the store; each needs KvMemory::end_write().
   std::vector<SwapCopy>& store_copies() { return store_copies_; }
   // Copies that run during steps; the host begins them.
   CopiesOut& copies_out() { return copies_out_; }
@@ -117,10 +117,10 @@ class ReplicaState final : public ReplicaView {
   // Adds every remaining request as unfinished.
   void drain(std::vector<RequestRecord>& unfinished) const;
 
-  // The latest plan moved no request between queues and began no copy: the next plan may repeat it.
+  // The latest plan moved no request and began no copy: the next plan may repeat it.
   [[nodiscard]] bool plan_was_quiet() const { return plan_was_quiet_; }
   [[nodiscard]] bool plan_preempted() const { return plan_preempted_; }
-  // The number of plans that the order need not see.
+  // Plans that the order need not see.
   [[nodiscard]] Horizon order_is_stable_for() const;
   [[nodiscard]] const SlotTable& table() const { return table_; }
   [[nodiscard]] const RankQueues& queues() const { return queues_; }
@@ -134,7 +134,7 @@ class ReplicaState final : public ReplicaView {
     std::uint64_t over_budget = 0;  // prompts with more always-kept tokens than the KV policy's budget
     std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0, prompt_tokens = 0, output_tokens = 0;
   };
-  // Tokens of all requests; hits and preemptions only with Request::is_counted.
+  // Hits and preemptions only with Request::is_counted.
   [[nodiscard]] const Counters& counters() const { return counters_; }
 
   // Fast-forward; emit_uniform() delivers its tokens.
@@ -160,7 +160,7 @@ class ReplicaState final : public ReplicaView {
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, HistogramRun& gaps);
-  // Watches a received request; needs its output_limit, and at most one delivered token.
+  // For a received request with its output_limit, and at most one delivered token.
   void watch(RequestId id);
   void note_token(RequestId id, Picoseconds at);
 

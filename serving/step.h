@@ -47,7 +47,7 @@ struct SwapCopy {
   bool to_host = false;
   std::int64_t calls = 0;  // one range each
   bool is_import = false;
-  bool is_stored = false;         // to or from the store, whose blocks are never encoded
+  bool is_stored = false;         // to or from the store; never encoded
   bool is_ahead = false;          // Preemption::kSwapAhead
   bool joins = false;             // a copy in that the planned step waits for
   std::vector<BlockId> beside{};  // a copy out of these free blocks that no step waits for; empty: default

@@ -31,8 +31,7 @@ struct KvFetch {
 // Runs of blocks that are adjacent on both sides; equal list lengths.
 std::int64_t adjacent_runs(std::span<const BlockId> from, std::span<const BlockId> to);
 
-// Links between replicas, one per replica and direction. A transfer occupies one on either side, at the lower bandwidth; transfers on one
-// link are serial.
+// One link per replica and direction. A transfer occupies one on either side, at the lower bandwidth; transfers on a link are serial.
 class Transfers {
  public:
   Transfers(const TransferSetup& setup, std::vector<LinkSetup> links);
@@ -41,8 +40,8 @@ class Transfers {
     std::int64_t calls = 0;
     Picoseconds end{};
   };
-  // Starts a transfer at `at`. Layer-wise, it began with the prompt if the links were free. With prompt time C and transfer time T over L
-  // layers, it ends at max(ready + T / L, begun + C / L + T).
+  // Layer-wise, a transfer began with the prompt if the links were free. With prompt time C and transfer time T over L layers, it ends at
+  // max(ready + T / L, begun + C / L + T).
   Times begin(const KvFetch& fetch, Picoseconds at);
   // Seconds from `at` to the end of such a transfer, if begun at `at`.
   [[nodiscard]] double seconds(std::uint32_t from, std::uint32_t to, std::int64_t bytes, std::int64_t calls, Picoseconds at) const;

@@ -13,7 +13,7 @@
 
 namespace kvlab {
 
-// KV on another rank for a request of this one; or, for a request that is not begun, prefix blocks in stores.
+// KV on another rank for a request of this one, or prefix blocks in stores for a request that is not begun.
 struct KvOffer {
   std::uint32_t rank = 0;                     // over all replicas
   std::uint32_t replica = 0, to_replica = 0;  // of that rank, and of this one
@@ -30,18 +30,18 @@ struct KvOffer {
   bool has_waited = false;       // that plan did not take it: no KV came while the prompt was computed
 };
 
-// Stores to ask for a prompt's first tokens when the scheduler takes its request.
+// Stores for a prompt's first tokens, asked when the scheduler takes its request.
 struct PromptStores {
   std::uint32_t replica = 0;   // of the request's rank; its store is asked first
   NodeStore* other = nullptr;  // named by the dispatcher; null: none
   std::uint32_t other_replica = 0, other_rank = 0;
-  std::int32_t expected_tokens = 0;  // from copies, as estimated at arrival
+  std::int32_t expected_tokens = 0;  // estimate at arrival
 };
 
-// A request that leaves after its first token, comes from another rank, or takes its first tokens from stores; several may hold at once.
+// Leaves after its first token, comes from another rank, or takes its first tokens from stores; several may hold at once.
 struct Transit {
   enum class Export : std::uint8_t { kNone, kHeld, kTaken };
-  std::int32_t full_limit = 0;           // above 0: leaves after its first token; its true output limit
+  std::int32_t full_limit = 0;           // above 0: true output limit of a request that leaves after its first token
   Export export_state = Export::kNone;   // kHeld: in no queue, with its memory, until another rank has it (kTaken) and the KV is copied
   std::optional<KvOffer> offer{};        // until the copy has ended or the request leaves
   std::optional<PromptStores> stores{};  // until it leaves
@@ -73,7 +73,7 @@ class Transits {
     fresh_.push_back(r);
     return std::exchange(transit.full_limit, 0);
   }
-  // Another rank has the request; only its memory is here.
+  // Only the memory is here.
   void note_taken(RequestId r) { all_.at(index(r)).export_state = Transit::Export::kTaken; }
   [[nodiscard]] bool is_taken(RequestId r) const {
     const Transit* const transit = of(r);
@@ -88,7 +88,7 @@ class Transits {
   // New exports; the caller clears the list.
   std::vector<RequestId>& fresh() { return fresh_; }
 
-  // ---- imports: requests whose KV comes in ----
+  // ---- imports ----
   void add_offer(RequestId r, KvOffer offer) {
     all_[index(r)].offer = std::move(offer);
     ++num_offers_;
@@ -97,7 +97,6 @@ class Transits {
     Transit* const transit = of(r);
     return transit != nullptr && transit->offer ? &*transit->offer : nullptr;
   }
-  // Requests with a copy that has not ended.
   [[nodiscard]] std::int64_t num_offers() const { return num_offers_; }
   // The copy has ended or is not needed.
   void settle(RequestId r) {

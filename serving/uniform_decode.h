@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// Fast-forward: `iterations` times (process the oldest output, plan one token per running request), with the same effects as single steps.
+// `iterations` times (process the oldest output, plan one token per running request), with the effects of single steps.
 class UniformDecode {
  public:
   UniformDecode(SlotTable& table, const RankQueues& queues, KvMemory& memory) : table_(table), queues_(queues), memory_(memory) {}
@@ -23,7 +23,7 @@ class UniformDecode {
   // For policies that look ahead: iteration by iteration; calls planned() after each plan.
   template <class Planned>
   void repeat(std::int64_t iterations, int depth, Planned planned);
-  // Delivers the tokens: `first_at` is the time of the first, `last_at` of the last.
+  // `first_at`: time of the first token, `last_at`: of the last.
   void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
   // Running requests with recorded token gaps.
   [[nodiscard]] std::int64_t counted_rows() const;

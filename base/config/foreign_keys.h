@@ -13,8 +13,8 @@ std::string own_key_for(const std::string& foreign);
 // Path of a mapping -> keys asked for in it.
 using AskedByPath = std::map<std::string, std::set<std::string>>;
 
-// Advice on an unknown key of the mapping at `path`: our name for another engine's key, the places where it was asked for, or the nearest
-// of the keys `seen` there.
+// Advice on an unknown key at `path`: our name for another engine's key, the places where it was asked for, or the nearest of the keys
+// `seen`.
 std::string advice_on_unknown(const std::string& key, const std::string& path, const AskedByPath& asked, const std::set<std::string>& seen);
 
 }  // namespace kvlab

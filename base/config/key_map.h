@@ -115,7 +115,7 @@ class KeyMap {
   }
   [[nodiscard]] std::size_t after(std::size_t i) const { return (i + group_) & mask_; }
 
-  static constexpr std::size_t kGroupedSize = std::size_t{1} << 15;  // in smaller maps, a place in the groups could fill up by chance
+  static constexpr std::size_t kGroupedSize = std::size_t{1} << 15;  // smaller maps could fill one place in all groups by chance
 
   Slots slots_ = Slots(2);
   std::size_t mask_ = 1;

@@ -139,9 +139,8 @@ class Registry {
 
 }  // namespace kvlab
 
-// Registers Policy, a class in the same namespace, as an implementation of Interface at program start. The last arguments are the members
-// of its Card:
+// Registers Policy, a class in the same namespace, as an implementation of Interface; the other arguments are its Card:
 //   KVLAB_REGISTER(Scheduler, Sarathi, "sarathi", "stall-free chunked prefill", "Agrawal et al. 2024");
-// The variable has the name of the class, so that files of one unity build (CMAKE_UNITY_BUILD) do not clash.
+// The variable has the name of the class, so that unity builds (CMAKE_UNITY_BUILD) do not clash.
 #define KVLAB_REGISTER(Interface, Policy, ...) \
   [[maybe_unused]] const bool Policy##_is_registered = ::kvlab::Registry<Interface>::add<Policy>(::kvlab::Card{__VA_ARGS__})

@@ -9,8 +9,8 @@
 
 namespace kvlab {
 
-// A file by path, or by name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. InputError lists near names; `kind`: its word for the
-// file.
+// A file by path, or by name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. InputError with near names; `kind`: name of the file
+// type.
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
 
 // The file that `text` names relative to its YAML, if it exists, else `text`.
