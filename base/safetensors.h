@@ -36,7 +36,7 @@ class SafetensorsFile {
   // Row-major; `shape` {}: any, extent -1: any. InputError: absent tensor, other shape or dtype, NaN, infinity, ints beyond 32 bits.
   [[nodiscard]] std::vector<float> floats(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // F16 BF16 F32 F64
   [[nodiscard]] std::vector<std::int32_t> ints(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // I32 I64
-  // Copies elements from `first` on. Errors as in floats().
+  // Elements from `first` on. Errors as in floats().
   void copy_floats(const std::string& name, std::size_t first, std::span<float> to) const;
   // As stored; may be unaligned.
   [[nodiscard]] std::span<const std::byte> raw(const std::string& name) const;

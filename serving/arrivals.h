@@ -25,12 +25,11 @@ class Arrivals {
   // A request has left. True: its follow-up turn arrives at `arrives` under `index`.
   bool follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index);
   TraceRequest take_follow_up(std::uint32_t index);
-  // Finished or refused: a closed loop may begin another.
+  // A closed loop may begin another.
   void session_ended(Picoseconds at);
 
   // Closed loop: maximum time without requests; 0: unlimited.
   [[nodiscard]] Picoseconds idle_cap() const { return idle_cap_; }
-  // Taken and not left.
   [[nodiscard]] std::uint64_t in_progress() const { return taken_ - left_; }
   // For a closed loop, even after the end of arrivals; kNoMore: none.
   [[nodiscard]] Picoseconds next_start() const { return has_root_ && !starts_.empty() ? starts_.front() : kNoMore; }

@@ -20,7 +20,7 @@ class BlockPool {
   BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache);
 
   [[nodiscard]] std::int64_t num_blocks() const { return num_blocks_; }
-  // Unreferenced blocks, cached ones included, and loose pages in whole blocks.
+  // Unreferenced blocks, also cached ones, and loose pages in whole blocks.
   [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
   // Takes that cannot remove a block that lookups could find.
   [[nodiscard]] std::int64_t takes_before_loss() const {
@@ -79,7 +79,7 @@ class BlockPool {
   // Private, unhashed pages. free_blocks() must cover blocks_for_pages(pages).
   void take_pages(std::int64_t pages);
   void return_pages(std::int64_t pages);
-  // Receives split blocks; their content is lost.
+  // Receives blocks that lose their content.
   std::vector<BlockId>* split_log = nullptr;
   // free_blocks() after taking `pages`; negative: not possible.
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const;

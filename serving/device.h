@@ -30,7 +30,7 @@ class Device {
   struct Traits {
     int num_stages = 1;         // of the pipeline, each with its own step
     bool unnamed_rest = false;  // see Footprint::unnamed_rest
-    bool wants_events = false;  // on_event() is called
+    bool wants_events = false;
   };
 
   Device() = default;
@@ -56,7 +56,7 @@ class Device {
 
   // For the requests that run now; called between steps, with one stage.
   virtual DecodeTimes look_ahead() { return {}; }
-  // The first n of these steps were carried out; the last ended at `end`.
+  // The first n were carried out; the last ended at `end`.
   virtual void advance(std::int64_t /*n*/, Picoseconds /*end*/) {}
 
   // Seconds of a step with only `tokens` prompt tokens after `kv_before`; 0: unknown.
@@ -64,14 +64,12 @@ class Device {
   // Seconds of a decode step of `rows` requests with `kv_tokens` in total; 0: unknown.
   [[nodiscard]] virtual double decode_seconds(std::int64_t /*rows*/, std::int64_t /*kv_tokens*/) { return 0; }
 
-  // For errors on implausibly long steps: the figure to check first, and its file.
+  // For errors on implausibly long steps: the first figure to check, with its file.
   [[nodiscard]] virtual std::string likely_cause() const { return "check the rates of the hardware"; }
 };
 
-// pool: its number.
 using MakeDevice = std::function<std::unique_ptr<Device>(std::size_t pool)>;
 
-// Simulated or real time of a run.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -17,7 +17,6 @@
 
 namespace kvlab {
 
-// One pass of a vision encoder.
 struct EncodeWork {
   Picoseconds time{}, at_peak{};  // at_peak: at the GPU's peak rates (sim/peak_time.h)
   std::int64_t flops = 0, bytes = 0;
@@ -56,14 +55,14 @@ class Encoders {
   // Waiting or current images by replica.
   [[nodiscard]] const std::vector<std::int64_t>& waiting() const { return waiting_; }
 
-  // A request between its arrival and a prefill replica.
+  // Between arrival and prefill replica.
   struct Job {
     RequestRecord record;
     TraceRequest content;
     std::vector<std::int32_t> share;  // images by replica
-    std::int64_t left = 0;            // images not encoded
+    std::int64_t left = 0;            // not encoded
     Picoseconds encoded{};
-    bool is_held = false;  // encoded, and held by the dispatcher
+    bool is_held = false;  // encoded; held by the dispatcher
     // After its embeddings are sent: the dispatcher's choice.
     Placement placement;
     std::uint32_t rank = 0;
@@ -74,7 +73,6 @@ class Encoders {
   // Finished jobs get a kEncoded event at this instant.
   void end_pass(const Event& event);
   Job& job(std::uint32_t number) { return jobs_.at(number); }
-  // Its embeddings are sent or not needed.
   void release_embeddings(const Job& job);
   Job take(std::uint32_t number);
 
@@ -91,7 +89,7 @@ class Encoders {
   struct Replica {
     std::uint32_t pool = 0;
     std::deque<Piece> queue;
-    std::vector<Piece> pass;  // current
+    std::vector<Piece> pass;
     std::int64_t held_images = 0;
     EncodeTotals totals;
   };

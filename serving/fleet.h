@@ -30,7 +30,7 @@ class Fleet final {
 
   // rank: over all replicas.
   [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return replicas_.state(rank); }
-  // Over all replicas; complete after run().
+  // Complete after run().
   [[nodiscard]] StepTotals totals() const;
   [[nodiscard]] StepTotals totals(std::uint32_t pool) const;
 
@@ -41,7 +41,7 @@ class Fleet final {
 
   // ---- arrivals and stages (fleet_stages.cpp) ----
   void arrive(const TraceRequest& request, Picoseconds at);
-  // `rank`: of the replica that the request is sent to.
+  // `rank`: of the replica that gets the request.
   void receive(const TraceRequest& request, Time arrival, const Placement& placement, std::uint32_t rank, Picoseconds at,
                bool prefill_only);
   void ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at);

@@ -31,7 +31,7 @@ class GapWatch {
   void add(RequestId id, Request& r, Picoseconds gap) {
     if (index(id) < watched_.size() && gap > watched_[index(id)].limit) add_late(watched_[index(id)], r, 1);
   }
-  // The gaps of a stretch: r's own first one, and the others.
+  // A stretch: r's own first gap, and the others.
   void add(RequestId id, Request& r, Picoseconds first, const StretchGaps& others);
 
  private:

@@ -11,7 +11,6 @@
 
 namespace kvlab {
 
-// Service of one class or client.
 struct GroupRow {
   std::string name;  // class, or client number
   std::uint64_t requests = 0, completed = 0, unfinished = 0;
@@ -33,7 +32,7 @@ struct GroupSummary {
 
 class GroupMetrics {
  public:
-  // judged, attained: by the request's own targets. qoe: below 0: not followed.
+  // qoe: below 0: not followed.
   void add(const RequestRecord& record, bool judged, bool attained, double qoe = -1);
   GroupSummary finish();
 

@@ -23,10 +23,10 @@
 #include "serving/swap_setup.h"
 #include "serving/transfers.h"
 
-// Input and totals of a serving run, for the simulator and the engine.
+// Input and totals of a serving run.
 namespace kvlab {
 
-// Memory of one rank, in units of the pool.
+// For one rank.
 struct MemorySetup {
   std::int64_t num_blocks = 0;  // usable blocks
   std::int32_t block_tokens = 16;
@@ -72,8 +72,8 @@ struct PoolSetup {
 struct HostSetup : PoolSetup {
   std::vector<PoolSetup> pools;                                  // with equal block_tokens, model and KV policy; each stage needs one
   std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // unused for one replica without encode pools
-  TransferSetup transfer;                                        // between replicas
-  StoreSetup store;                                              // prompts in CPU memory
+  TransferSetup transfer;
+  StoreSetup store;  // prompts in CPU memory
   ImageSetup images;
   Slo slo;
   std::optional<ExpectedText> expected_text;  // none: QoE is not followed
@@ -99,7 +99,6 @@ struct LinkUse {
   Picoseconds busy{};
 };
 
-// CPU memory of one replica for prompts.
 struct StoreUse {
   std::uint32_t replica = 0;
   std::int64_t num_blocks = 0, block_bytes = 0;
@@ -119,11 +118,11 @@ struct PoolTotals {
 struct ServingSummary {
   MetricsCollector::Latencies latencies;
   GroupSummary groups;
-  std::uint64_t requests = 0;  // taken from the trace
+  std::uint64_t requests = 0;  // from the trace
   Span duration{};             // first arrival to last event
   Span counted_duration{};     // without warm-up
   std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
-  std::uint64_t over_budget = 0;  // requests with more always-kept prompt tokens than the KV policy's budget
+  std::uint64_t over_budget = 0;  // more always-kept prompt tokens than the KV policy's budget
   std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
   std::int64_t output_tokens = 0;  // with warm-up and unfinished requests
   std::uint64_t steps = 0, block_operations = 0, evictions = 0;

@@ -8,12 +8,11 @@
 
 namespace kvlab {
 
-// At the run's end: delivers the remaining requests in trace order, and takes the latencies. InputError: requests are left without a stop
-// rule.
+// Delivers the remaining requests in trace order, and takes the latencies. InputError: requests are left without a stop rule.
 void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, MetricsCollector& metrics, RunSink& sink,
                      ServingSummary& summary);
 
-// Picoseconds from the run's start; `warmup` begins at the first arrival.
+// Picoseconds from the run's start, when the warm-up begins.
 void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, ServingSummary& summary);
 
 // For timeline.csv. `counted`: the last sample's counters, which are updated.

@@ -81,7 +81,6 @@ class KvMemory {
     return true;
   }
   bool try_reserve(Request& r, std::int32_t tokens);
-  // For fast-forwarded stretches.
   void take_block(Request& r);
   void release(Request& r);
   // Recomputation may find blocks without hashes again. Call before release().
@@ -91,7 +90,7 @@ class KvMemory {
   bool try_swap_out(RequestId id, SwapCopy& copy);
   bool try_swap_in(Request& r, std::int32_t m);
   [[nodiscard]] SwapCopy copy_in(RequestId id) const;
-  // After the copy: frees CPU memory or, for whole KV with keeps_host_copies, keeps full blocks.
+  // After the copy: frees CPU memory, or keeps full blocks (whole KV with keeps_host_copies).
   void finish_swap_in(RequestId id);
   void end_swap(Request& r);
   void drop_host_copy(RequestId id) {
@@ -134,7 +133,6 @@ class KvMemory {
   // ---- KV policy, in the order of a step ----
   // Sizes after the committed step, for later plans. `place`: of the entry in the step.
   void apply_policy(Request& r, StepEntry& entry, std::size_t place);
-  // The policy's work, and the tokens that attention reads.
   void charge_policy(InFlightStep& step);
   // After the output.
   void end_policy_step(Request& r, const StepEntry& entry);
@@ -162,10 +160,10 @@ class KvMemory {
 
  private:
   struct Need {
-    std::int64_t blocks = 0;     // to take
-    std::int64_t pages = 0;      // private pages to take
+    std::int64_t blocks = 0;
+    std::int64_t pages = 0;      // private pages
     std::int64_t surplus = 0;    // private pages to return
-    std::int64_t free_hits = 0;  // hits that no request references
+    std::int64_t free_hits = 0;  // without references
   };
   // The blocks of r suffice, and pages are not needed.
   [[nodiscard]] bool has_room(const Request& r, std::int32_t tokens) const {
@@ -214,8 +212,8 @@ class KvMemory {
   std::vector<SeqState> ahead_of_;                      // before the steps
   std::vector<std::vector<FootprintStep>> runs_ahead_;  // by place in running
   std::int64_t ahead_done_ = 0;
-  std::vector<SeqState> charged_;            // in commit: the policy's sequences,
-  std::vector<std::size_t> charged_places_;  // and their entries
+  std::vector<SeqState> charged_;            // in commit: sequences,
+  std::vector<std::size_t> charged_places_;  // and entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
   HostCopies copies_;  // part of host_used_; dropped when room is needed
   std::vector<BlockId> taken_;

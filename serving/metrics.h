@@ -36,7 +36,6 @@ struct EventRecord {
   RequestEvent event{};
 };
 
-// A copy of KV from one replica to another.
 struct TransferRecord {
   std::uint64_t request = 0;
   std::uint32_t from = 0, to = 0;  // ranks, over all replicas
@@ -128,7 +127,7 @@ class MetricsCollector {
   explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
   // cut_off: the run's end, for unfinished requests. Without a session, a request counts as a turn of its program.
   void add(const RequestRecord& record, Time cut_off = kNever);
-  // After add(), for requests with a session. has_more: a turn waits for it. Sessions with independent turns are held until finish().
+  // With the record of add(); only for sessions. has_more: a turn waits for it. Sessions with independent turns are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
   // A completed request; below 0: not followed.
   void add_qoe(const RequestRecord& record, double qoe);
@@ -155,7 +154,7 @@ class MetricsCollector {
     Time arrival = kNever, end = kStart;
     bool has_more = false;    // a turn waits for the latest one
     bool is_chain = false;    // turns wait for each other
-    bool is_complete = true;  // all turns that left were completed
+    bool is_complete = true;  // of the turns that left
   };
   static void add_to(Job& job, const RequestRecord& record);
   void count(const Job& job);

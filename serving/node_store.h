@@ -40,14 +40,14 @@ class NodeStore {
     struct Fresh {
       BlockId block{};
       std::uint64_t key = 0;
-      std::uint32_t number = 0;  // in its prompt
+      std::uint32_t number = 0;
     };
     std::vector<Fresh> fresh;     // from GPU memory
     std::vector<BlockId> blocks;  // all, in order, with a reference each
   };
   // Room for the first `most` blocks, or as many as fit.
   Write begin_write(const TraceRequest& prompt, std::int64_t most);
-  // After the copy: other requests find the blocks.
+  // Other requests find the blocks now.
   void end_write(const Write& write);
 
   struct Use {

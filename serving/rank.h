@@ -14,7 +14,6 @@
 
 namespace kvlab {
 
-// Shared by all replicas of a run.
 struct FleetContext {
   const HostSetup& setup;
   EventQueue& queue;
@@ -31,7 +30,7 @@ class Rank {
   // number: over all replicas.
   Rank(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device);
 
-  // Arguments as in ReplicaState::receive().
+  // As in ReplicaState::receive().
   void receive(const TraceRequest& request, Time arrival, bool prefill_only, const std::optional<PromptStores>& stores);
   // Plans steps.next() and starts its copies. Returns when the step may start.
   Picoseconds plan(Picoseconds at);

@@ -25,7 +25,6 @@ class Replica {
   void set_watched(bool is_watched);
   // Store contents may change at `at`: later plans are not repeated.
   void end_repeated_plans(Picoseconds at);
-  // kOutput, kPlan, kSwapEnd, kImportEnd and kStoreEnd.
   void handle(const Event& event, Picoseconds next_arrival);
 
   [[nodiscard]] const std::vector<std::unique_ptr<Rank>>& ranks() const { return ranks_; }
@@ -58,8 +57,8 @@ class Replica {
   Rank& first_;  // its times are those of all ranks that step together
   WorkDone done_;
   FastForward ahead_;
-  bool is_piped_;        // pipeline stages
-  bool may_skip_steps_;  // FastForward::look_ahead() is called
+  bool is_piped_;
+  bool may_skip_steps_;
   bool is_watched_ = false;
   bool plan_pending_ = false;          // a kPlan event is queued
   std::uint32_t generation_ = 0;       // of the queued kOutput event

@@ -97,7 +97,6 @@ class ReplicaState final : public ReplicaView {
   bool receive_import(const Request& from, KvOffer offer, Time at);
   // An export continues here; rejected if its output does not fit.
   void rejoin(RequestId r, Time at);
-  // Frees an export's memory and slot.
   void release_export(RequestId r);
   // To the outbox.
   void refuse_export(RequestId r, Time at, const char* reason);
@@ -114,7 +113,6 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] const CopiesOut& copies_out() const { return copies_out_; }
   std::vector<EventRecord>* events = nullptr;  // null: not recorded
 
-  // Adds every remaining request as unfinished.
   void drain(std::vector<RequestRecord>& unfinished) const;
 
   // The latest plan moved no request and began no copy: the next plan may repeat it.
@@ -131,7 +129,7 @@ class ReplicaState final : public ReplicaView {
 
   struct Counters {
     std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
-    std::uint64_t over_budget = 0;  // prompts with more always-kept tokens than the KV policy's budget
+    std::uint64_t over_budget = 0;  // more always-kept prompt tokens than the KV policy's budget
     std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0, prompt_tokens = 0, output_tokens = 0;
   };
   // Hits and preemptions only with Request::is_counted.
@@ -140,7 +138,6 @@ class ReplicaState final : public ReplicaView {
   // Fast-forward; emit_uniform() delivers its tokens.
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
-  // The KV policy's part of these steps.
   void add_policy_time(Picoseconds time);
   [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
   // Before emit_uniform() if watches_tokens(): the token of `first_at`, and the gaps after it.

@@ -10,21 +10,21 @@
 
 namespace kvlab {
 
-// Just after the plan of a step.
+// Just after a plan.
 struct PlanUsage {
   std::int64_t waiting = 0;  // requests
   std::int64_t used_blocks = 0, wasted_tokens = 0, external_fragmentation_ppm = 0;
 };
 
-// Planned, with output not yet processed.
+// Planned; output not processed.
 struct InFlightStep : StepPlan {
   PolicyWork policy;
   PlanUsage usage;
   std::int64_t ended_tokens = 0;  // of entries that end in it
   std::int32_t images = 0;        // encoded before its prompts
   std::uint64_t number = 0;
-  bool is_timed = false;              // start and end are known
-  bool is_counted = false;            // in the replica's totals
+  bool is_timed = false;              // start and end are set
+  bool is_counted = false;            // in the totals
   bool is_uniform = false;            // one token per running request, no policy event
   std::uint64_t running_version = 0;  // of the planned running list
   Picoseconds planned{}, start{}, end{};

@@ -27,8 +27,8 @@ struct SwapSetup {
   SwapCodec codec;
 };
 
-// True: waiting for a copy in, which ends in `end`, costs no more tokens than continuing. Continuing costs the request a token in each step
-// that begins earlier. Waiting longer than `waited` delays it and `rows` others. step: time of a step with the request; 0: unknown.
+// True: waiting for a copy in until `end` costs no more tokens than continuing, which costs the request a token per earlier step. Waiting
+// beyond `waited` delays it and `rows` others. step: time of a step with the request; 0: unknown.
 inline bool waits_for_copy_in(std::int64_t rows, Span step, Span waited, Span end) {
   if (step <= Span{0}) return false;
   const Int128 missed = ceil_div(ns(end), ns(step)) * Int128{ns(step)};

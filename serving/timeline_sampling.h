@@ -17,7 +17,7 @@ class TimelineSampling {
   [[nodiscard]] bool is_on() const { return asked_ > Picoseconds{}; }
   [[nodiscard]] Picoseconds interval() const { return interval_; }
   void note(Picoseconds at);
-  // The new interval, for a run of `duration`; "" if unchanged.
+  // States the interval that fits `duration`; "" if unchanged.
   [[nodiscard]] std::string remark(Picoseconds duration) const;
 
  private:

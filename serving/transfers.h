@@ -43,7 +43,7 @@ class Transfers {
   // Layer-wise, a transfer began with the prompt if the links were free. With prompt time C and transfer time T over L layers, it ends at
   // max(ready + T / L, begun + C / L + T).
   Times begin(const KvFetch& fetch, Picoseconds at);
-  // Seconds from `at` to the end of such a transfer, if begun at `at`.
+  // Seconds from `at` to the end of a transfer begun at `at`.
   [[nodiscard]] double seconds(std::uint32_t from, std::uint32_t to, std::int64_t bytes, std::int64_t calls, Picoseconds at) const;
 
   struct Use {

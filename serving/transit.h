@@ -13,7 +13,7 @@
 
 namespace kvlab {
 
-// KV on another rank for a request of this one, or prefix blocks in stores for a request that is not begun.
+// KV on another rank for a request of this one, or prefix blocks in stores before a request begins.
 struct KvOffer {
   std::uint32_t rank = 0;                     // over all replicas
   std::uint32_t replica = 0, to_replica = 0;  // of that rank, and of this one
@@ -21,16 +21,16 @@ struct KvOffer {
   std::int32_t tokens = 0;
   Picoseconds begun{}, ready{};    // times of the prompt there
   std::vector<BlockId> blocks;     // there, in token order
-  std::vector<std::int32_t> rows;  // differences under a KV policy (Footprint::rows_of)
+  std::vector<std::int32_t> rows;  // see Footprint::rows_of
   // ---- of a prefix ----
   bool is_prefix = false;           // `blocks` follow own_blocks and are in the store of `replica`
   std::vector<BlockId> own_blocks;  // in the store of `to_replica`
   // ---- of another rank ----
-  std::uint64_t first_plan = 0;  // number of the first plan that saw the request
+  std::uint64_t first_plan = 0;  // first plan that saw the request
   bool has_waited = false;       // that plan did not take it: no KV came while the prompt was computed
 };
 
-// Stores for a prompt's first tokens, asked when the scheduler takes its request.
+// Asked for a prompt's first tokens when the scheduler takes its request.
 struct PromptStores {
   std::uint32_t replica = 0;   // of the request's rank; its store is asked first
   NodeStore* other = nullptr;  // named by the dispatcher; null: none
@@ -41,7 +41,7 @@ struct PromptStores {
 // Leaves after its first token, comes from another rank, or takes its first tokens from stores; several may hold at once.
 struct Transit {
   enum class Export : std::uint8_t { kNone, kHeld, kTaken };
-  std::int32_t full_limit = 0;           // above 0: true output limit of a request that leaves after its first token
+  std::int32_t full_limit = 0;           // above 0: true output limit; leaves after its first token
   Export export_state = Export::kNone;   // kHeld: in no queue, with its memory, until another rank has it (kTaken) and the KV is copied
   std::optional<KvOffer> offer{};        // until the copy has ended or the request leaves
   std::optional<PromptStores> stores{};  // until it leaves
@@ -60,7 +60,7 @@ class Transits {
   [[nodiscard]] Transit* of(RequestId r) { return const_cast<Transit*>(static_cast<const Transits*>(this)->of(r)); }
   [[nodiscard]] const std::unordered_map<std::uint32_t, Transit>& all() const { return all_; }
 
-  // ---- exports: requests that leave after their first token ----
+  // ---- exports ----
   void note_prefill_only(RequestId r, std::int32_t output_limit) { all_[index(r)].full_limit = output_limit; }
   [[nodiscard]] bool is_prefill_only(RequestId r) const {
     const Transit* const transit = of(r);
@@ -115,7 +115,6 @@ class Transits {
     all_[index(r)].stores = stores;
     expected_tokens_ += stores.expected_tokens;
   }
-  // Null: none.
   [[nodiscard]] const PromptStores* stores(RequestId r) const {
     const Transit* const transit = of(r);
     return transit != nullptr && transit->stores ? &*transit->stores : nullptr;
