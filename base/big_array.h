@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Large pages if available, reused for the next array of the same size. Idle plus used memory never exceeds the peak of used memory.
+// Large pages if available, reused for arrays of the same size. Idle plus used memory never exceeds the peak of used memory.
 namespace big_memory {
 void* take(std::size_t bytes);
 void give_back(void* memory, std::size_t bytes);

@@ -34,14 +34,14 @@ namespace {
 
 constexpr const char* kTextMark = "'";
 
-// True for formulas. Text that begins with the mark gets another.
+// True for formulas, and for texts that begin with the mark.
 bool needs_mark(std::string_view text) {
   double value = 0;
   while (text.starts_with(kTextMark)) text.remove_prefix(1);
   return !text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos && !parse_real(text, value);
 }
 
-// False at the end. `line`: the record's first line, advanced past it.
+// False at the end. `line`: first line of the record, then of the next.
 bool take_record(std::string_view& text, std::vector<std::string>& fields, std::size_t& line, const std::string& name) {
   fields.clear();
   if (text.empty()) return false;

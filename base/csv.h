@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// A header line and rows of its length (RFC 4180 quoting); blank lines are skipped.
+// A header line and rows of equal length (RFC 4180 quoting); blank lines are skipped.
 struct CsvTable {
   std::string file;
   std::vector<std::string> columns;
@@ -17,7 +17,7 @@ struct CsvTable {
   std::vector<std::size_t> lines;  // first line of each row
 
   [[nodiscard]] bool has(std::string_view column) const;
-  // Throws InputError if there is none.
+  // InputError if absent.
   [[nodiscard]] std::size_t at(std::string_view column) const;
   // Throws InputError with file:line if the field is not a whole number.
   [[nodiscard]] std::int64_t whole(std::size_t row, std::string_view column) const;
@@ -25,11 +25,11 @@ struct CsvTable {
   [[nodiscard]] std::optional<std::int64_t> whole_if_any(std::size_t row, std::string_view column) const;
 };
 
-// Throws InputError with file:line for a missing file, no header, a row of another length or an open quote.
+// InputError with file:line: missing file, no header, row of another length, open quote.
 CsvTable read_csv(const std::filesystem::path& path, std::string_view expected = "a file");
 CsvTable parse_csv(std::string_view text, const std::string& name);
 
-// Quoted if needed; a formula gets a leading ', which reading removes.
+// Quoted if needed; formulas get a leading ', which reading removes.
 std::string csv_field(std::string_view text);
 std::string csv_line(const std::vector<std::string>& fields);  // with line end
 

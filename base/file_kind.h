@@ -29,7 +29,7 @@ inline std::string_view special_file(const std::string& path) {
 
 inline bool is_no_regular_file(const std::string& path) { return !special_file(path).empty(); }
 
-// `text` is the file or its beginning.
+// `text`: the file or its beginning.
 inline bool is_lfs_pointer(std::string_view text) { return text.starts_with("version https://git-lfs"); }
 inline constexpr std::size_t kLfsPointerBytes = 23;  // needed by is_lfs_pointer()
 inline constexpr const char* kLfsPointerError = "is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that";

@@ -17,16 +17,16 @@ Json read_json_object(const std::filesystem::path& path) {
   return root.is_object() ? root : Json();
 }
 
-// Nesting depth of brackets and braces outside of strings, for any text.
+// Depth of brackets and braces outside of strings, for any text.
 int json_depth(std::string_view json);
 
-// Throws InputError("WHERE: values in it are nested deeper than 64 levels"). Call before parsing: writing a value recurses.
+// InputError "WHERE: values in it are nested deeper than 64 levels". Call before parsing: writing recurses.
 void refuse_deep_json(std::string_view json, const std::string& where);
 
-// Throws InputError("WHERE: ...") for invalid or deep JSON or a number beyond a double.
+// InputError "WHERE: ...": invalid or deep JSON, or a number beyond a double.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// For error messages: ASCII, cut after `most` bytes with "...".
+// For messages: ASCII, cut after `most` bytes with "...".
 std::string short_json(const nlohmann::json& value, std::size_t most = 60);
 
 }  // namespace kvlab

@@ -31,7 +31,7 @@ enum class Purpose : std::uint32_t {
   kLabel,
 };
 
-// Counter-based: a function of (seed, purpose, request, step, layer). Distributions are our own, since standard libraries differ.
+// Counter-based: a function of (seed, purpose, request, step, layer). Own distributions, since standard libraries differ.
 struct Draw {
   std::uint64_t seed = 0;
   Purpose purpose = Purpose::kTest;

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Stored inline to keep facts trivially copyable.
+// Inline, so that facts are trivially copyable.
 class ClassName {
  public:
   static constexpr std::size_t kMaxBytes = 23;
@@ -30,13 +30,13 @@ struct RequestFacts {
   static constexpr Span kNoTarget{-1};
 
   std::int64_t client = -1;             // number, or hash of the text; -1: not given
-  std::int64_t program = -1;            // shared by the requests of an agent or chain; -1: not given
+  std::int64_t program = -1;            // of an agent or chain; -1: not given
   Span ttft_slo = kNoTarget;            // arrival to first token
   Span tpot_slo = kNoTarget;            // per output token after the first
   Span tbt_slo = kNoTarget;             // each gap between tokens
   std::int32_t priority = kNoPriority;  // smaller is more urgent, as in vLLM
-  std::int32_t predicted_output = 0;    // output tokens expected by a predictor; 0: not given
-  std::int32_t turn = -1;               // index in its program or session; -1: not given
+  std::int32_t predicted_output = 0;    // tokens, by a predictor; 0: not given
+  std::int32_t turn = -1;               // in its program or session; -1: not given
   std::int32_t images = 0;              // not counted in prompt_tokens
   ClassName request_class;
   bool operator==(const RequestFacts&) const = default;

@@ -29,9 +29,9 @@ namespace kvlab {
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // limit of the format's own library
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // limit of the format's library
 
-// For one-line messages, longer than quoted() shows.
+// For one-line messages; longer than quoted().
 std::string shown(std::string_view text) {
   constexpr std::size_t kMost = 160;
   std::string out = "'";
@@ -56,7 +56,6 @@ bool multiply(const std::vector<std::int64_t>& shape, std::uint64_t unit, std::u
   return fits || is_empty;
 }
 
-// Parses the header; check_layout() checks it against the data.
 class HeaderReader {
  public:
   HeaderReader(const std::string& file, std::map<std::string, TensorInfo>& tensors, std::map<std::string, std::string>& metadata)

@@ -14,16 +14,15 @@ namespace kvlab {
 // little-endian data without gaps.
 
 struct TensorInfo {
-  std::string dtype;                 // "F32", "BF16", "I64", ...
+  std::string dtype;                 // "F32", "BF16", ...
   std::vector<std::int64_t> shape;   // {}: scalar
   std::uint64_t begin = 0, end = 0;  // bytes in the data part
 };
 
-// A memory-mapped file, shared by copies. It must not be truncated while open.
+// Memory-mapped, shared by copies. The file must not be truncated while open.
 class SafetensorsFile {
  public:
-  // Throws InputError if the file is missing, truncated or its header invalid (repeated names, unknown dtypes, offsets with overlaps, gaps
-  // or wrong sizes).
+  // InputError: missing or truncated file, invalid header (repeated names, unknown dtypes, overlaps, gaps, wrong sizes).
   static SafetensorsFile open(const std::string& path);
   // `bytes` outlives the object.
   static SafetensorsFile from_bytes(const std::string& name, std::span<const std::byte> bytes);
@@ -34,16 +33,15 @@ class SafetensorsFile {
   [[nodiscard]] bool has(const std::string& name) const { return tensors_.contains(name); }
   [[nodiscard]] const TensorInfo& info(const std::string& name) const;  // throws if absent
 
-  // Row-major; `shape` {}: any, extent -1: any. Throws InputError for an absent tensor, another shape or dtype, NaN, infinity, or ints
-  // beyond 32 bits.
+  // Row-major; `shape` {}: any, extent -1: any. InputError: absent tensor, other shape or dtype, NaN, infinity, ints beyond 32 bits.
   [[nodiscard]] std::vector<float> floats(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // F16 BF16 F32 F64
   [[nodiscard]] std::vector<std::int32_t> ints(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // I32 I64
-  // Copies elements from `first` on. Errors as floats().
+  // Elements from `first` on. Errors as in floats().
   void copy_floats(const std::string& name, std::size_t first, std::span<float> to) const;
   // As stored; may be unaligned.
   [[nodiscard]] std::span<const std::byte> raw(const std::string& name) const;
 
-  // Throws "FILE: message".
+  // Throws InputError "FILE: message".
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
@@ -51,7 +49,7 @@ class SafetensorsFile {
   const TensorInfo& checked(const std::string& name, const std::vector<std::int64_t>& shape) const;
 
   std::string name_;
-  std::shared_ptr<const void> owner_;  // null for bytes in memory
+  std::shared_ptr<const void> owner_;  // null: bytes in memory
   std::span<const std::byte> data_;    // after the header
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
@@ -59,9 +57,8 @@ class SafetensorsFile {
 
 // 0: unknown dtype.
 std::size_t safetensors_element_bytes(const std::string& dtype);
-// "[3, 2, 64]".
 std::string shape_text(const std::vector<std::int64_t>& shape);
-// Index of a row-major element: "[5, 2, 17]".
+// "[5, 2, 17]" for a row-major element.
 std::string index_text(const std::vector<std::int64_t>& shape, std::size_t element);
 
 }  // namespace kvlab

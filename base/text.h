@@ -6,20 +6,20 @@
 
 namespace kvlab {
 
-// The closest known name in edit distance, or "". For names that programs make, such as tensors.
+// The closest name in edit distance, or "". For names made by programs, such as tensors.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 
-// Known names that a typed `name` may mean, by the first rule that finds any:
-//   equal but for case, separators and look-alikes ("vllm-v1", "h1OO");
+// Known names that a typed `name` may mean, by the first rule with a match:
+//   equal except for case, separators and look-alikes ("vllm-v1", "h1OO");
 //   without organisation and variant ("meta-llama/Llama-3.1-8B-Instruct");
-//   beginning with it, after a digit at a word's end ("a100": a100-40gb; "l4" is no l40s);
-//   a few letters away; words with a digit must be equal.
+//   a prefix, after a digit at a word's end ("a100": a100-40gb; "l4" is no l40s);
+//   a few letters different; words with a digit must be equal.
 std::vector<std::string> meant_names(std::string_view name, const std::vector<std::string>& known);
 
 // "; did you mean 'x' or 'y'?", or "".
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 
-// The same for names that are meant.
+// The same for given names.
 std::string offer_of(const std::vector<std::string>& meant);
 
 // did_you_mean, else "; known: a, b, c".
@@ -27,11 +27,11 @@ std::string suggestion(std::string_view name, const std::vector<std::string>& kn
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
-// Strict decimal numbers; no hex, octal, NaN or infinity. False otherwise.
+// Strict decimal numbers; no hex, octal, NaN or infinity.
 bool parse_integer(std::string_view text, long long& value);
 bool parse_real(std::string_view text, double& value);
 
-// The shortest text of the same double.
+// The shortest exact text.
 std::string number_text(double value);
 
 }  // namespace kvlab

@@ -8,13 +8,13 @@ namespace kvlab {
 
 namespace {
 
-// The values that a configuration class has if the file does not set them.
+// For absent keys, by configuration class.
 struct Defaults {
   std::int64_t window = 0;       // 0: none
-  bool has_switch = true;        // use_sliding_window means something to it
-  bool is_on = true;             // unless the file says otherwise
-  bool has_first_layer = false;  // max_window_layers means something to it; 28 where it is silent
-  std::int64_t full_every = 0;   // distance between layers without a window; 0: none
+  bool has_switch = true;        // uses use_sliding_window
+  bool is_on = true;             // default of use_sliding_window
+  bool has_first_layer = false;  // uses max_window_layers, default 28
+  std::int64_t full_every = 0;   // distance between full-attention layers; 0: none
 };
 
 Defaults defaults_of(const std::string& model_type) {

@@ -9,18 +9,17 @@
 
 namespace kvlab {
 
-// Which block holds the content `key`. Several blocks may hold equal content, as vLLM v1 does not deduplicate; a lookup returns the one
-// that was inserted first among those still there. All operations take constant time, and nothing is allocated but by reset() and
-// make_room().
+// Blocks by content `key`. As vLLM v1 does not deduplicate, blocks may have equal content; a lookup returns the oldest entry. Constant
+// time; only reset() and make_room() allocate.
 class BlockIndex {
  public:
-  // Empties the index; blocks are 0 .. num_blocks - 1.
+  // Blocks are 0 .. num_blocks - 1.
   void reset(std::uint32_t num_blocks) {
     map_.reset(num_blocks);
     links_.assign(num_blocks, Links{});
     num_entries_ = 0;
   }
-  // Room for the blocks 0 .. num_blocks - 1; the number never shrinks.
+  // Room for blocks 0 .. num_blocks - 1; never shrinks.
   void make_room(std::uint32_t num_blocks) {
     map_.reserve(num_blocks);
     links_.resize(num_blocks);
@@ -30,13 +29,13 @@ class BlockIndex {
   void prefetch(std::uint64_t key) const { map_.prefetch(key); }
   void prefetch_erase(std::uint64_t key) const { map_.prefetch_erase(key); }
 
-  // kNoBlock when no block holds the key.
+  // kNoBlock: absent.
   [[nodiscard]] BlockId find(std::uint64_t key) const {
     const auto* slot = map_.find(key);
     return slot ? slot->value.first : kNoBlock;
   }
 
-  // `block` is not in the index; `key` may be, under other blocks.
+  // `block` must not be in the index; `key` may be.
   void insert(std::uint64_t key, BlockId block) {
     assert(index(block) < links_.size());
     Blocks& blocks = map_.add(key).value;
@@ -50,7 +49,7 @@ class BlockIndex {
     ++num_entries_;
   }
 
-  // `block` is in the index under `key`.
+  // `block` must be in the index under `key`.
   void erase(std::uint64_t key, BlockId block) {
     auto* slot = map_.find(key);
     assert(slot && index(block) < links_.size());
@@ -65,10 +64,10 @@ class BlockIndex {
   }
 
  private:
-  struct Blocks {  // the blocks under one key, in order of insertion; an only one's links are both kNoBlock
+  struct Blocks {  // in order of insertion; a single block has no links
     BlockId first = kNoBlock;
     BlockId last = kNoBlock;
-    bool operator==(const Blocks& other) const { return first == other.first; }  // a block is under one key
+    bool operator==(const Blocks& other) const { return first == other.first; }  // a block has one key
   };
   struct Links {
     BlockId prev = kNoBlock;
@@ -84,7 +83,7 @@ class BlockIndex {
     link(block) = Links{};
   }
 
-  // 8 slots a block are 128 bytes beside a block of a megabyte, and a quarter faster than 4 (hit-ratio benchmark).
+  // 8 slots per block (128 bytes) are 25 % faster than 4 (hit-ratio benchmark).
   KeyMap<Blocks, 4> map_;
   std::vector<Links> links_;
   std::uint32_t num_entries_ = 0;

@@ -19,9 +19,8 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
   index_.reset(0);
 }
 
-// Makes room for a block that is taken.
 void BlockPool::grow_to(BlockId block) {
-  constexpr std::size_t kFirst = 16, kFactor = 4;  // the index is filled again each time
+  constexpr std::size_t kFirst = 16, kFactor = 4;  // each growth refills the index
   const std::size_t needed = std::size_t{index(block)} + 1, all = static_cast<std::size_t>(num_blocks_);
   if (needed <= states_.size()) return;
   const std::size_t next = std::max({needed, kFirst, kFactor * states_.size()});
@@ -29,7 +28,7 @@ void BlockPool::grow_to(BlockId block) {
   index_.make_room(static_cast<std::uint32_t>(states_.size()));
 }
 
-// A victim of the cache becomes a blank block: this is where a hash is lost.
+// The cache's victim becomes a blank block and loses its hash.
 BlockId BlockPool::forget(BlockId victim) {
   State& state = states_[index(victim)];
   if (state.has_key) {
@@ -41,7 +40,7 @@ BlockId BlockPool::forget(BlockId victim) {
   return victim;
 }
 
-// Takes from the free list proper, split blocks aside; the block comes without key and without references.
+// Without split blocks; the block has no key and no references.
 BlockId BlockPool::take_free() {
   BlockId block;
   if (!blank_.empty()) {
@@ -60,7 +59,7 @@ BlockId BlockPool::take_free() {
   return block;
 }
 
-// Enough loose pages make an unhashed block again.
+// Loose pages become an unhashed block.
 BlockId BlockPool::join_loose_pages() {
   const BlockId block = split_.back();
   split_.pop_back();
@@ -79,7 +78,7 @@ BlockId BlockPool::take() {
 }
 
 void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
-  constexpr std::size_t kStatesAhead = 16, kKeysAhead = 8;  // reads of far memory in flight instead of one at a time
+  constexpr std::size_t kStatesAhead = 16, kKeysAhead = 8;  // distance of prefetches
   for (; count > 0 && (loose_pages_ >= pages_per_block_ || !blank_.empty() || num_begun_ < num_blocks_); --count) blocks.push_back(take());
   if (count == 0) return;
   victims_.clear();

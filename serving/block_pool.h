@@ -12,23 +12,22 @@
 
 namespace kvlab {
 
-// KV memory of one replica in blocks: reference counts, the prefix index, the order of eviction (a BlockCache), and loose pages for
-// sequences whose policy cuts their cache. Memory grows with the blocks that were taken. As in vLLM v1, a block keeps its hash while it is
-// free and loses it when it is taken; equal content computed twice stays in two blocks.
+// Blocks of one replica: references, prefix index, eviction order (a BlockCache), and loose pages for cut caches. As in vLLM v1, a free
+// block keeps its hash until it is taken, and equal content stays in two blocks.
 class BlockPool {
  public:
-  // pages_per_block: layers x KV heads; a block split into loose pages gives that many.
+  // pages_per_block: layers x KV heads.
   BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache);
 
   [[nodiscard]] std::int64_t num_blocks() const { return num_blocks_; }
-  // Unreferenced blocks, cached ones included, and whole blocks' worth of loose pages.
+  // Unreferenced blocks, also cached ones, and loose pages in whole blocks.
   [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
-  // Blocks that can surely be taken before one that a lookup could still find.
+  // Takes that cannot remove a block that lookups could find.
   [[nodiscard]] std::int64_t takes_before_loss() const {
     return loose_pages_ / pages_per_block_ + static_cast<std::int64_t>(blank_.size()) + num_blocks_ - num_begun_;
   }
   [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
-  [[nodiscard]] std::int64_t cached_blocks() const { return num_cached_; }  // unreferenced blocks with a hash
+  [[nodiscard]] std::int64_t cached_blocks() const { return num_cached_; }  // unreferenced, with a hash
   [[nodiscard]] std::int64_t loose_pages() const { return loose_pages_; }
   [[nodiscard]] std::int64_t private_pages() const { return private_pages_; }
   [[nodiscard]] std::int32_t pages_per_block() const { return pages_per_block_; }
@@ -50,12 +49,10 @@ class BlockPool {
   [[nodiscard]] std::uint32_t references(BlockId block) const { return index(block) < states_.size() ? states_[index(block)].count : 0; }
   [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key; }
 
-  // How often `block` was taken. A free block whose count has not moved still holds its last owner's tokens, hashed or not, and can be
-  // acquired again if remembers_blank().
+  // A free block with an unchanged count still holds its last owner's tokens; it can be acquired if remembers_blank().
   [[nodiscard]] std::uint32_t takes(BlockId block) const { return states_[index(block)].takes; }
   [[nodiscard]] bool remembers_blank() const { return orders_blank_; }
 
-  // One more reference to a resident block.
   void acquire(BlockId block) {
     ++operations_;
     if (states_[index(block)].count++ == 0) {
@@ -64,38 +61,36 @@ class BlockPool {
       cache_->on_acquire(block);
     }
   }
-  // A block with one reference and no key: loose pages first, then blank blocks, then the cache's victim, which loses its
-  // key now. free_blocks() must be positive.
+  // One reference, no key: loose pages first, then blank blocks, then the cache's victim. free_blocks() must be positive.
   BlockId take();
-  // Appends `count` of them to `blocks`, which their owner holds, faster than `count` calls of take().
+  // Faster than separate calls of take().
   void take(std::int64_t count, std::vector<BlockId>& blocks);
-  // The same for one.
   void take_one(std::vector<BlockId>& blocks) {
     if (prefers_runs_) return take(1, blocks);
     blocks.push_back(take());
   }
-  // Gives the content of a referenced block a key, so that later lookups find it.
+  // A referenced block becomes visible to lookups.
   void publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s);
-  // One reference less; without any the block is free and keeps its key.
+  // A block without references is free and keeps its key.
   void release(BlockId block);
-  // All of them, the last first: the deepest block of a prefix is evicted first.
+  // Evicts the deepest block of a prefix first.
   void release_reversed(const std::vector<BlockId>& blocks);
 
-  // Pages of private, unhashed memory. free_blocks() must cover blocks_for_pages(pages).
+  // Private, unhashed pages. free_blocks() must cover blocks_for_pages(pages).
   void take_pages(std::int64_t pages);
   void return_pages(std::int64_t pages);
-  // Receives the blocks that are split: their content is lost.
+  // Receives blocks that lose their content.
   std::vector<BlockId>* split_log = nullptr;
-  // The value of free_blocks() after taking `pages`; negative: they cannot be taken.
+  // free_blocks() after taking `pages`; negative: not possible.
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const;
 
-  // Conservation: every block is free, referenced or split, counts agree. Throws InternalError. O(blocks).
+  // Conservation: every block is free, referenced or split. Throws InternalError. O(blocks).
   void check() const;
 
  private:
-  struct State {                   // 16 bytes: a block's line is touched once per operation
-    std::uint64_t key = 0;         // of its content, while has_key
-    std::uint32_t takes = 0;       // how often it was handed out: tells whether its content is still the same
+  struct State {                   // 16 bytes, for one cache line per operation
+    std::uint64_t key = 0;         // valid if has_key
+    std::uint32_t takes = 0;       // detects changed content
     std::uint32_t count : 30 = 0;  // references
     std::uint32_t has_key : 1 = 0;
     std::uint32_t is_split : 1 = 0;
@@ -108,13 +103,13 @@ class BlockPool {
 
   std::unique_ptr<BlockCache> cache_;
   BlockIndex index_;
-  std::vector<State, HugePageAllocator<State>> states_;  // of blocks up to the highest that was taken
-  std::vector<BlockId> blank_;    // free blocks without a key that were taken before, where the cache does not order them
-  std::vector<BlockId> victims_;  // of the take() under way
-  std::vector<BlockId> split_;    // blocks whose pages are loose or private
+  std::vector<State, HugePageAllocator<State>> states_;  // up to the highest block taken
+  std::vector<BlockId> blank_;                           // free, without a key, taken before; unused if the cache orders them
+  std::vector<BlockId> victims_;                         // of the current take()
+  std::vector<BlockId> split_;                           // with loose or private pages
   bool orders_blank_ = false, prefers_runs_ = false;
   std::int32_t pages_per_block_;
-  std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, where the cache does not order them
+  std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, unless the cache orders them
   std::int64_t num_free_ = 0, num_cached_ = 0;
   std::int64_t loose_pages_ = 0, private_pages_ = 0;
   std::uint64_t operations_ = 0, evictions_ = 0;

@@ -5,13 +5,13 @@
 
 namespace kvlab {
 
-// Contiguous reservations, one range per request, over an address space counted in tokens. First fit or best fit; whole ranges only.
+// One contiguous range per request in an address space of tokens; first fit or best fit.
 class ContiguousAllocator {
  public:
   enum class Fit : std::uint8_t { kFirst, kBest };
   ContiguousAllocator(std::int64_t capacity_tokens, Fit fit);
 
-  // Start of the reserved range, or -1 when no hole is large enough. length > 0.
+  // Start of the range; -1: no hole is large enough. length > 0.
   std::int64_t reserve(std::int64_t length);
   void release(std::int64_t start, std::int64_t length);
 

@@ -10,30 +10,29 @@
 
 namespace kvlab {
 
-// Copies to CPU memory that run during steps (SwapSetup::Overlap). The pool has taken their blocks back already, so a later step may be
-// given one; that step waits until the block's copy has ended.
+// Copies to CPU memory that run during steps (SwapSetup::Overlap). Their blocks are already free in the pool; a step that gets one waits
+// for its copy.
 class CopiesOut {
  public:
   // A copy of these blocks of r ends at `end`.
   void begin(RequestId r, std::span<const BlockId> blocks, Picoseconds end) {
     at(of_request_, index(r)) = end;
-    for (const BlockId block : blocks) at(of_block_, index(block)) = end;  // copies go one after another: the latest ends last
+    for (const BlockId block : blocks) at(of_block_, index(block)) = end;  // copies are serial: the latest ends last
     last_ = std::max(last_, end);
   }
-  // r was copied out in a way that others wait for.
+  // r was copied out without overlap.
   void forget(RequestId r) {
     if (index(r) < of_request_.size()) of_request_[index(r)] = {};
   }
-  // When the latest copy of r has ended: it cannot come back before. Zero: none ran during steps.
+  // The end of r's latest copy, before which it cannot come back. Zero: no overlapped copy.
   [[nodiscard]] Picoseconds end_of(RequestId r) const { return index(r) < of_request_.size() ? of_request_[index(r)] : Picoseconds{}; }
-  // When all of these blocks may be written to.
+  // When all of these blocks are writable.
   [[nodiscard]] Picoseconds free_at(std::span<const BlockId> blocks) const {
     Picoseconds free;
     for (const BlockId block : blocks)
       if (index(block) < of_block_.size()) free = std::max(free, of_block_[index(block)]);
     return free;
   }
-  // When the last of all copies ends.
   [[nodiscard]] Picoseconds last() const { return last_; }
 
  private:

@@ -8,9 +8,9 @@
 
 namespace kvlab {
 
-// Copy calls between GPU and CPU memory for `blocks`, in the order of their tokens: one for each run of rising neighbouring block ids, of
-// at most `most_blocks` blocks. CPU memory holds the blocks of a request in order, so such a run is one range on both sides.
-// most_blocks = 1: one call per block. FastSwitch (Shen et al. 2024, arXiv:2411.18424) calls a run a block group.
+// Copy calls between GPU and CPU memory for `blocks` in token order: one per run of adjacent rising ids, of at most `most_blocks`. CPU
+// memory holds blocks in order, so a run is one range on both sides. FastSwitch (Shen et al. 2024, arXiv:2411.18424) calls it a block
+// group.
 [[nodiscard]] inline std::int64_t copy_calls(std::span<const BlockId> blocks, std::int32_t most_blocks) {
   std::int64_t calls = 0;
   std::int32_t run = most_blocks;  // blocks of the call so far

@@ -11,27 +11,27 @@
 
 namespace kvlab {
 
-// A stretch of uniform decode steps that were priced and not yet carried out. Iteration i (from 1) processes the oldest
-// output in flight and plans one more step, whose device time is base + (i - 1) * slope.
+// Uniform decode steps that are priced but not carried out. Iteration i (from 1) processes the oldest output in flight and plans a step
+// with device time base + (i - 1) * slope.
 struct DecodeStretch {
   std::int64_t iterations = 0;  // 0: none
   Picoseconds base{}, slope{};
   Picoseconds gap{};                          // host time between device steps, at depth 1
-  bool waits = false;                         // requests wait while it runs
-  Picoseconds policy{};                       // of a step's device time, the KV policy's work
-  std::vector<Picoseconds> each = {};         // if not empty: device times of its steps in the place of base and slope,
-  std::vector<Picoseconds> each_policy = {};  // and these in the place of policy
+  bool waits = false;                         // requests wait during it
+  Picoseconds policy{};                       // the KV policy's part of a step's device time
+  std::vector<Picoseconds> each = {};         // if not empty: replaces base and slope,
+  std::vector<Picoseconds> each_policy = {};  // and policy
 
-  // Device time of step n, from 0.
+  // n from 0.
   [[nodiscard]] Picoseconds step_time(std::int64_t n) const { return each.empty() ? base + slope * n : each[static_cast<std::size_t>(n)]; }
-  // Device time of its first n steps.
+  // For the first n steps.
   [[nodiscard]] Int128 device_time(std::int64_t n) const {
     if (each.empty()) return progression_sum(base, slope, n);
     Int128 sum = 0;
     for (std::int64_t i = 0; i < n; ++i) sum += step_time(i).count();
     return sum;
   }
-  // The KV policy's part of step n, from 0, and of its first n steps.
+  // The KV policy's part of step n (from 0), and of the first n steps.
   [[nodiscard]] Picoseconds policy_time(std::int64_t n) const {
     return each_policy.empty() ? policy : each_policy[static_cast<std::size_t>(n)];
   }
@@ -42,7 +42,7 @@ struct DecodeStretch {
     return Picoseconds(static_cast<std::int64_t>(device_time(n))) + gap * n;
   }
 
-  // Largest n <= most with steps_time(n) < limit (<= limit if inclusive).
+  // The largest n <= most with steps_time(n) < limit (<= limit if inclusive).
   [[nodiscard]] std::int64_t steps_within(Picoseconds limit, std::int64_t most, bool inclusive) const {
     const auto fits = [&](std::int64_t n) { return inclusive ? steps_time(n) <= limit : steps_time(n) < limit; };
     if (most <= 0 || !fits(0)) return 0;
@@ -52,7 +52,7 @@ struct DecodeStretch {
       while (fits(n + 1)) ++n;
       return n;
     }
-    // slope n^2 / 2 + first n = limit, then the exact neighbour
+    // Root of slope n^2 / 2 + first n = limit, then its exact neighbour.
     const double half = slope.real() / 2;
     const double first = (base + gap).real() - half;
     const double bound = limit.real();
@@ -64,7 +64,7 @@ struct DecodeStretch {
     return n;
   }
 
-  // Removes its first n iterations, which were carried out.
+  // The first n iterations were carried out.
   void drop(std::int64_t n) {
     iterations -= n;
     base += n * slope;

@@ -51,7 +51,7 @@ Placement Dispatch::ask(const Question& question, Time now) {
   question_ = &question;
   settle_roles();
   const std::vector<ReplicaId>& candidates = among(question.stage);
-  if (candidates.empty()) return Placement::hold();  // all of them change their roles
+  if (candidates.empty()) return Placement::hold();  // all change their roles
   const Placement placement = dispatcher_->place({question.stage, question.record, candidates, question.from}, *this);
   const bool needs_replica = placement.kind == Placement::Kind::kSend;
   if (placement.fetch_from != kNoReplica && index(placement.fetch_from) >= num_replicas())
@@ -83,7 +83,7 @@ void Dispatch::change_roles(ReplicaId replica, Roles roles) {
   list_replicas();
 }
 
-// Replicas that were drained take their new roles.
+// After draining.
 void Dispatch::settle_roles() {
   if (num_coming_ == 0) return;
   for (std::uint32_t i = 0; i < num_replicas(); ++i) {

@@ -13,7 +13,7 @@
 
 namespace kvlab {
 
-// The dispatcher of a run with what it may see and change: roles of replicas, loads, and the request that is asked for.
+// The dispatcher with its view of the run: roles, loads and the current request.
 class Dispatch final : public FleetView, public FleetControl {
  public:
   // All arguments outlive the object.
@@ -22,18 +22,16 @@ class Dispatch final : public FleetView, public FleetControl {
   [[nodiscard]] bool reads_load() const { return dispatcher_->reads_load(); }
   [[nodiscard]] Span period() const { return dispatcher_->period(); }
 
-  // A question to the dispatcher.
   struct Question {
     Stage stage{};
     RequestRecord record;
-    TraceRequest content;  // its lengths and hashes
+    TraceRequest content;  // lengths and hashes
     ReplicaId from = kNoReplica;
-    std::uint64_t key = 0;  // num_asked() of it, the first time and each time after
+    std::uint64_t key = 0;  // num_asked() at its first ask, kept for repeats
   };
-  // The next key of a stage.
   std::uint64_t next_key(Stage stage) { return num_asked_[static_cast<std::size_t>(stage)]++; }
   Placement ask(const Question& question, Time now);
-  // Images of each encode replica, of those of a request; valid until the next call.
+  // A request's images by encode replica; valid until the next call.
   const std::vector<std::int32_t>& share_images(const ImageAsk& ask);
   void on_timer(Time now);
   void on_leave(const RequestRecord& record);
@@ -73,7 +71,7 @@ class Dispatch final : public FleetView, public FleetControl {
   std::unique_ptr<Predictor> predictor_;
   std::vector<Fact> needed_facts_;            // by the predictor
   std::vector<Roles> roles_;                  // by replica
-  std::vector<std::optional<Roles>> coming_;  // of replicas that are drained
+  std::vector<std::optional<Roles>> coming_;  // of draining replicas
   std::uint32_t num_coming_ = 0;
   std::array<std::vector<ReplicaId>, 2> among_;
   std::array<std::uint64_t, 2> num_asked_{};

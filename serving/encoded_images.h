@@ -9,15 +9,15 @@
 
 namespace kvlab {
 
-// Images of the requests of one replica that encodes them itself. The tokens of images are the last of a prompt.
+// Images that a replica encodes itself. Their tokens are the last of a prompt.
 class EncodedImages {
  public:
-  // image_tokens: of an image; 0: none is encoded here.
+  // image_tokens: per image; 0: none is encoded here.
   explicit EncodedImages(std::int32_t image_tokens) : image_tokens_(image_tokens) {}
   [[nodiscard]] bool is_on() const { return image_tokens_ > 0; }
 
-  // Images to encode before `tokens` more of r are computed: those whose first token is among them, and one that the prefix cache has a
-  // part of. They count as encoded from now on.
+  // Marks as encoded, and counts, the images to encode before `tokens` more of r: those that begin there, and one partly in the prefix
+  // cache.
   std::int32_t take(RequestId id, const Request& r, std::int32_t tokens) {
     const std::int64_t images = r.facts == nullptr ? 0 : r.facts->images;
     if (images == 0) return 0;

@@ -17,71 +17,66 @@
 
 namespace kvlab {
 
-// One pass of a vision encoder.
 struct EncodeWork {
-  Picoseconds time{}, at_peak{};  // at_peak: at the card's peak rates (sim/peak_time.h)
+  Picoseconds time{}, at_peak{};  // at_peak: at the GPU's peak rates (sim/peak_time.h)
   std::int64_t flops = 0, bytes = 0;
 };
 
-// Replicas that encode images and have neither weights nor KV of the language model (EPD, Singh et al. 2025, arXiv:2501.05460).
+// Replicas that only encode images, without weights or KV of the language model (EPD, Singh et al. 2025, arXiv:2501.05460).
 struct EncodePoolSetup {
   std::string name;
   std::uint32_t num_replicas = 1;
-  std::int32_t batch_images = 1;  // most images in one pass
+  std::int32_t batch_images = 1;  // maximum in one pass
   LinkSetup link;                 // to other replicas, one direction
   std::function<EncodeWork(std::int64_t images)> work;
 };
 
-// How a run treats images in prompts.
 struct ImageSetup {
-  std::int32_t tokens_each = 0;        // prompt tokens per image, after those of the text; 0: images are ignored
+  std::int32_t tokens_each = 0;        // prompt tokens per image, after the text; 0: images are ignored
   std::int64_t bytes_each = 0;         // embeddings of one image
-  std::vector<EncodePoolSetup> pools;  // empty: a prefill replica encodes an image in the step that computes its first token
+  std::vector<EncodePoolSetup> pools;  // empty: prefill replicas encode, in the step of the first token
 };
 
-// Totals of the replicas of one encode pool.
 struct EncodeTotals {
-  Int128 busy = 0, at_peak = 0;  // ps, of replicas
+  Int128 busy = 0, at_peak = 0;  // replica-picoseconds
   std::uint64_t passes = 0;
   std::int64_t images = 0, flops = 0, bytes = 0;
-  std::int64_t peak_held_bytes = 0;  // embeddings on one replica that no prefill replica had taken yet
+  std::int64_t peak_held_bytes = 0;  // embeddings on one replica before a prefill replica takes them
 };
 
-// Encode replicas: each has a queue, first come, first served, and runs passes of up to batch_images. A request is encoded when the last of
-// its images is; its embeddings stay on their replicas until they are sent.
+// First come, first served per replica. A request is encoded with its last image; embeddings stay on their replicas until sent.
 class Encoders {
  public:
-  // first_rank: the number of the first encode replica, after all ranks.
+  // first_rank: number of the first encode replica, after all ranks.
   Encoders(const ImageSetup& setup, EventQueue& queue, std::uint32_t first_rank);
 
   [[nodiscard]] bool is_empty() const { return replicas_.empty(); }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(replicas_.size()); }
-  // Images of each replica that wait or are encoded now.
+  // Waiting or current images by replica.
   [[nodiscard]] const std::vector<std::int64_t>& waiting() const { return waiting_; }
 
-  // A request on its way from its arrival to a prefill replica.
+  // Between arrival and prefill replica.
   struct Job {
     RequestRecord record;
     TraceRequest content;
-    std::vector<std::int32_t> share;  // images of each replica
-    std::int64_t left = 0;            // images not encoded
+    std::vector<std::int32_t> share;  // images by replica
+    std::int64_t left = 0;            // not encoded
     Picoseconds encoded{};
-    bool is_held = false;  // encoded, and the dispatcher holds it
-    // Once its embeddings are sent: the dispatcher's choice, the rank of that replica, and if it leaves after its first token.
+    bool is_held = false;  // encoded; held by the dispatcher
+    // After its embeddings are sent: the dispatcher's choice.
     Placement placement;
     std::uint32_t rank = 0;
     bool prefill_only = false;
   };
-  // Images of a request come in: share[i] for replica i.
+  // share[i]: images for replica i.
   void add(const RequestRecord& record, const TraceRequest& content, std::span<const std::int32_t> share, Picoseconds at);
-  // A kEncodeEnd event. Jobs that are encoded now get a kEncoded event at this instant.
+  // Finished jobs get a kEncoded event at this instant.
   void end_pass(const Event& event);
   Job& job(std::uint32_t number) { return jobs_.at(number); }
-  // Its embeddings are sent, or not needed any more.
   void release_embeddings(const Job& job);
   Job take(std::uint32_t number);
 
-  // Lists requests that no dispatcher holds.
+  // Adds requests that no dispatcher holds.
   void drain(std::vector<RequestRecord>& unfinished) const;
   // By pool.
   [[nodiscard]] std::vector<EncodeTotals> totals() const;
@@ -94,7 +89,7 @@ class Encoders {
   struct Replica {
     std::uint32_t pool = 0;
     std::deque<Piece> queue;
-    std::vector<Piece> pass;  // under way
+    std::vector<Piece> pass;
     std::int64_t held_images = 0;
     EncodeTotals totals;
   };

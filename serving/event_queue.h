@@ -11,8 +11,7 @@
 
 namespace kvlab {
 
-// Order inside one instant: outputs are processed before requests are sent on to their next stage, then arrivals are seen, all of them by
-// the plan of that instant, and a sample sees all of it.
+// Order inside one instant: outputs before dispatch to the next stage, then all arrivals, then plans, then samples.
 enum class Phase : std::uint8_t { kComplete, kDispatch, kArrive, kSchedule, kSample };
 
 enum class EventKind : std::uint8_t {
@@ -32,9 +31,9 @@ enum class EventKind : std::uint8_t {
 
 struct Event {
   Picoseconds at{};
-  std::uint64_t seq = 0;      // push order: ties of one replica run first in, first out
-  std::uint32_t replica = 0;  // a rank, counted over all replicas
-  std::uint32_t subject = 0;  // a request slot or an index; a replica's generation for kOutput and kPlan
+  std::uint64_t seq = 0;      // push order, for ties of one replica
+  std::uint32_t replica = 0;  // a rank, over all replicas
+  std::uint32_t subject = 0;  // a request slot or index; for kOutput and kPlan a generation
   Phase phase{};
   EventKind kind{};
 
@@ -47,7 +46,7 @@ struct Event {
   bool operator==(const Event& other) const { return std::is_eq(*this <=> other); }
 };
 
-// A binary heap of events. Nothing is removed but the first: an event that no longer applies carries an old generation.
+// A binary heap. Only the first event is removed; stale events have an old generation.
 class EventQueue {
  public:
   void push(Picoseconds at, Phase phase, EventKind kind, std::uint32_t replica, std::uint32_t subject) {
@@ -63,14 +62,14 @@ class EventQueue {
     heap_.pop_back();
     return first;
   }
-  // The time of the first event of `kind`; Picoseconds::max() where there is none. Reads the whole queue.
+  // Picoseconds::max() if none. O(size).
   [[nodiscard]] Picoseconds first_of(EventKind kind) const {
     Picoseconds first = Picoseconds::max();
     for (const Event& event : heap_)
       if (event.kind == kind) first = std::min(first, event.at);
     return first;
   }
-  // All events of `kind` come earlier by this.
+  // All events of `kind` move earlier.
   void advance(EventKind kind, Picoseconds by) {
     for (Event& event : heap_)
       if (event.kind == kind) event.at = event.at - by;

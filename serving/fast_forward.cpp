@@ -11,7 +11,7 @@ bool FastForward::all_uniform() {
   return true;
 }
 
-// Steps in a pipeline are exact only while they wait for the device, not for the host.
+// Pipelined steps are exact only while they wait for the device, not for the host.
 bool FastForward::waits_for_device(const DecodeTimes& times, std::int64_t iterations) {
   if (depth() == 1 || times.host == Picoseconds{}) return true;
   for (int i = 0; i < depth(); ++i) {
@@ -21,10 +21,9 @@ bool FastForward::waits_for_device(const DecodeTimes& times, std::int64_t iterat
   return std::min(times.base, times.base + times.slope * (iterations - 1)) >= times.host;
 }
 
-// Called with the pipeline full: sets the stretch in which plans only repeat themselves.
 void FastForward::look_ahead() {
   stretch_.iterations = 0;
-  if (state_.copies_out().last() > steps_.oldest().end) return;  // a plan before that may take a block that is still copied
+  if (state_.copies_out().last() > steps_.oldest().end) return;  // an earlier plan may take a block that is still copied
   if (!state_.queues().input().empty() || !state_.plan_was_quiet() || !all_uniform()) return;
   Horizon horizon = scheduler_.stable_for(state_);
   if (horizon.plans <= 0) return;
@@ -35,7 +34,7 @@ void FastForward::look_ahead() {
   DecodeTimes times = device_.look_ahead();
   const std::int64_t iterations = std::min(uniform, times.steps);
   if (iterations < 2 || !waits_for_device(times, iterations)) return;
-  // Near the end of the clock every step is simulated, and the one that passes it is refused.
+  // Near the clock's end, single steps are simulated until one is refused.
   DecodeStretch ahead{iterations,
                       times.base,
                       times.slope,
@@ -49,7 +48,7 @@ void FastForward::look_ahead() {
   stretch_ = std::move(ahead);
 }
 
-// Time of iteration i, at which the oldest output then in flight comes out.
+// Time of iteration i, when the oldest output in flight comes out.
 Picoseconds FastForward::iteration_time(std::int64_t i) {
   if (i <= depth()) return steps_[static_cast<int>(i - 1)].end;
   return steps_.latest().end + stretch_.steps_time(i - depth());
@@ -95,7 +94,7 @@ void FastForward::carry_out(std::int64_t n) {
   move_steps(n);
 }
 
-// Blocks that are taken one at a time; each counts from its step on.
+// Each block counts from its step on.
 void FastForward::advance_memory(std::int64_t n, Int128 whole) {
   done_.totals.used_blocks += static_cast<Int128>(state_.used_blocks()) * whole;
   done_.totals.wasted_tokens += static_cast<Int128>(state_.memory().wasted_tokens()) * whole;
@@ -108,7 +107,6 @@ void FastForward::advance_memory(std::int64_t n, Int128 whole) {
   done_.totals.wasted_tokens -= static_cast<std::int64_t>(state_.running().size()) * progression_moment(stretch_.base, stretch_.slope, n);
 }
 
-// Memory of a policy that looks ahead, step by step.
 void FastForward::repeat_memory(std::int64_t n) {
   state_.uniform().repeat(n, depth(), [&](std::int64_t i) {
     const Int128 time = stretch_.step_time(i).count();
@@ -119,7 +117,7 @@ void FastForward::repeat_memory(std::int64_t n) {
   });
 }
 
-// Adds the gaps of the first n iterations, for `counted` requests.
+// Gaps of the first n iterations, for `counted` requests.
 void FastForward::add_gaps(std::int64_t n, std::uint64_t counted) {
   for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth()); ++i)
     itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
@@ -128,7 +126,7 @@ void FastForward::add_gaps(std::int64_t n, std::uint64_t counted) {
   if (stretch_.each.empty()) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), others, counted);
 }
 
-// The gaps between the outputs of its first n iterations.
+// Between the outputs of the first n iterations.
 StretchGaps FastForward::stretch_gaps(std::int64_t n) {
   StretchGaps gaps;
   for (std::int64_t i = 2; i <= std::min<std::int64_t>(n, depth()); ++i) gaps.single.push_back(iteration_time(i) - iteration_time(i - 1));
@@ -141,19 +139,19 @@ StretchGaps FastForward::stretch_gaps(std::int64_t n) {
   return gaps;
 }
 
-// The KV policy's part of the steps whose outputs come out in its first n iterations.
+// For the steps with outputs in the first n iterations.
 Picoseconds FastForward::policy_time(std::int64_t n) {
   Picoseconds sum = stretch_.policy_times(std::max<std::int64_t>(0, n - depth()));
   for (int i = 0; i < std::min<std::int64_t>(n, depth()); ++i) sum += steps_[i].policy_time;
   return sum;
 }
 
-// The last depth() steps planned are in flight after n iterations; they have the entries of the steps before them.
+// After n iterations, the last depth() steps are in flight, with the entries of the steps before.
 void FastForward::move_steps(std::int64_t n) {
   const Picoseconds tail = steps_.latest().end;
   for (int slot = 0; slot < depth(); ++slot) {
     InFlightStep& mine = steps_[slot];
-    const std::int64_t step = n - depth() + slot + 1;  // of the stretch; <= 0: it was in flight already
+    const std::int64_t step = n - depth() + slot + 1;  // of the stretch; <= 0: already in flight
     if (step <= 0) {
       const InFlightStep& before = steps_[static_cast<int>(slot + n)];
       mine.start = before.start;

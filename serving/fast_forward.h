@@ -10,32 +10,30 @@
 
 namespace kvlab {
 
-// Work that a replica has done.
 struct WorkDone {
-  StepTotals totals;                       // summed over its ranks
+  StepTotals totals;                       // summed over ranks
   std::uint64_t planned = 0, outputs = 0;  // steps
   Picoseconds last_output;
 };
 
-// Fast-forward of a rank that steps alone: stretches of uniform decode steps are priced once and carried out in one go, with the same
-// result to the last digit as step by step. Any event that reads or changes the rank cuts a stretch short.
+// Fast-forward of a rank that does not step with others: a stretch of uniform decode steps is priced and carried out at once, with results
+// equal to the last digit. Any event that reads or changes the rank cuts a stretch short.
 class FastForward {
  public:
   FastForward(ReplicaState& state, Scheduler& scheduler, Device& device, StepRing& steps, WorkDone& done, LogHistogram& itl)
       : state_(state), scheduler_(scheduler), device_(device), steps_(steps), done_(done), itl_(itl) {}
 
-  // With all steps in flight: begins the stretch in which plans only repeat themselves, if there is one.
+  // With all steps in flight: begins a stretch, if plans only repeat.
   void look_ahead();
-  // A stretch has begun and its iterations are not all carried out.
   [[nodiscard]] bool is_on() const { return stretch_.iterations > 0; }
-  // The time of the first output after it.
+  // Time of the first output after the stretch.
   [[nodiscard]] Picoseconds end() { return iteration_time(stretch_.iterations + 1); }
-  // Carries out the iterations that come before `at` (inclusive: those at `at` too), or all.
+  // Carries out the iterations before `at` (inclusive: at `at` too).
   void carry_out_before(Picoseconds at, bool inclusive);
   void carry_out_all() {
     if (is_on()) carry_out(stretch_.iterations);
   }
-  // The rest of the stretch is given up: the next step is planned. False: there was none.
+  // Drops the rest of the stretch. False: there was none.
   bool stop() { return std::exchange(stretch_.iterations, 0) > 0; }
 
  private:

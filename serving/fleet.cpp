@@ -14,7 +14,7 @@ namespace {
 
 constexpr Picoseconds kNoLimit = Picoseconds::max();
 
-// No replica has a prefix cache: its hits are none of any tokens, not 0 of them.
+// Without a prefix cache, hits are absent, not 0.
 void groups_have_no_cache(GroupSummary& groups) {
   for (auto* const rows : {&groups.classes, &groups.clients})
     for (GroupRow& row : *rows) row.prompt_tokens = 0;
@@ -60,7 +60,7 @@ ServingSummary Fleet::run() {
   first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? Picoseconds{} : arrivals_.next_root();
   run_to_end(stop);
   if (stop != kNoLimit && (!queue_.is_empty() || arrivals_.next_root() != Arrivals::kNoMore)) {
-    for (const auto& replica : replicas_.units()) replica->catch_up(stop, true);  // up to the very moment, whatever was skipped ahead
+    for (const auto& replica : replicas_.units()) replica->catch_up(stop, true);  // including skipped steps
   }
   return finish();
 }
@@ -79,7 +79,7 @@ void Fleet::run_to_end(Picoseconds stop) {
   }
 }
 
-// The next event; false when nothing is left.
+// False when nothing is left.
 bool Fleet::step(Picoseconds stop) {
   const Picoseconds root = arrivals_.next_root();
   const bool has_event = !queue_.is_empty();
@@ -87,7 +87,7 @@ bool Fleet::step(Picoseconds stop) {
   const bool is_root = !has_event || root < queue_.top().at || (root == queue_.top().at && queue_.top().phase >= Phase::kArrive);
   const Picoseconds at = is_root ? root : queue_.top().at;
   if (at > stop) return false;
-  // Nothing changes between the event before a sample and the sample: it need not be waited for.
+  // A sample does not wait: nothing changes before it.
   if (is_root || queue_.top().kind != EventKind::kSample) clock_.reach(at);
   now_ = at;
   ++events_;
@@ -123,7 +123,7 @@ void Fleet::handle(const Event& event, Picoseconds next_root) {
   }
 }
 
-// Takes finished requests out of a replica, and those that continue elsewhere.
+// Finished requests, and those that continue elsewhere.
 void Fleet::collect(Replica& replica, Picoseconds at) {
   if (setup_.store.is_on()) note_store(replica, at);
   for (const auto& rank : replica.ranks()) {
@@ -143,7 +143,7 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
   }
 }
 
-// A request is over; the turns that wait for it become arrivals.
+// Turns that wait for the request become arrivals.
 void Fleet::leave(const Departure& record, Picoseconds at) {
   metrics_.add(record);
   if (dispatch_ != nullptr) dispatch_->on_leave(record);
@@ -163,8 +163,8 @@ void Fleet::leave(const Departure& record, Picoseconds at) {
   if (arrivals_.idle_cap().count() > 0 && arrivals_.in_progress() == 0) cut_idle_time(at);
 }
 
-// The last request has left: arrivals to come keep their distances and move earlier together where the first is later than the cap allows
-// (AIPerf's --system-idle-gap-cap-seconds, src/aiperf/timing/strategies/agentic_replay.py of ai-dynamo/aiperf).
+// After the last request has left: all coming arrivals move earlier if the first is later than the cap (AIPerf's
+// --system-idle-gap-cap-seconds, src/aiperf/timing/strategies/agentic_replay.py of ai-dynamo/aiperf).
 void Fleet::cut_idle_time(Picoseconds at) {
   const Picoseconds next = std::min(arrivals_.next_start(), queue_.first_of(EventKind::kFollowUp));
   if (next == Arrivals::kNoMore || next - at <= arrivals_.idle_cap()) return;
@@ -183,7 +183,7 @@ std::string Fleet::skipped() const {
   return all;
 }
 
-// Ranks whose KV was fetched, or is not needed, take its memory back.
+// Frees memory of KV that was fetched or is not needed.
 void Fleet::settle_offers(ReplicaState& state, Picoseconds at) {
   std::vector<KvOffer> settled;
   std::swap(settled, state.transits().settled());
@@ -274,7 +274,7 @@ ServingSummary Fleet::finish() {
 
 void Fleet::add_totals(ServingSummary& summary, Picoseconds duration) const {
   const StepTotals all = totals();
-  Int128 unfinished = 0;  // steps cut short by the stop are in the totals with all of their time
+  Int128 unfinished = 0;  // totals contain steps cut by the stop with their whole time
   for (const auto& replica : replicas_.units()) {
     unfinished += replica->busy_after(first_arrival_ + duration).count();
     for (const auto& rank : replica->ranks()) add_counters(rank->state, summary);

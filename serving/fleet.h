@@ -18,23 +18,20 @@
 
 namespace kvlab {
 
-// One run of serving, whatever its host: sends arrivals to replicas and from stage to stage, orders their events in time and gathers
-// records. Deterministic where the clock and the devices are: same setup, trace and build give the same result, byte for byte, with
-// fast-forward on or off.
+// One serving run. With deterministic clock and devices, equal setup, trace and build give equal results, byte for byte, with or without
+// fast-forward.
 class Fleet final {
  public:
   // All arguments outlive the object.
   Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink);
 
-  // Runs the trace to its end or to the stop rule; once. InputError: requests that wait forever, a clock that ends, and what devices
-  // refuse.
+  // Call once. InputError: requests wait forever, the clock ends, or a device refuses.
   ServingSummary run();
 
-  // rank: its number, counted over all replicas.
+  // rank: over all replicas.
   [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return replicas_.state(rank); }
-  // Over all replicas, for figures of the devices' own; complete after run().
+  // Complete after run().
   [[nodiscard]] StepTotals totals() const;
-  // Totals of the replicas of one pool.
   [[nodiscard]] StepTotals totals(std::uint32_t pool) const;
 
  private:
@@ -44,7 +41,7 @@ class Fleet final {
 
   // ---- arrivals and stages (fleet_stages.cpp) ----
   void arrive(const TraceRequest& request, Picoseconds at);
-  // At `rank`, which is of the replica that the request is sent to.
+  // `rank`: of the replica that gets the request.
   void receive(const TraceRequest& request, Time arrival, const Placement& placement, std::uint32_t rank, Picoseconds at,
                bool prefill_only);
   void ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at);
@@ -59,7 +56,7 @@ class Fleet final {
   void catch_up(ReplicaId replica, Picoseconds at);
   void catch_up_all(Picoseconds at);
   void on_timer(Picoseconds at);
-  // Something is to come other than samples and timers.
+  // Events other than samples and timers are left.
   [[nodiscard]] bool has_more() const { return arrivals_.next_root() != Arrivals::kNoMore || queue_.size() > num_clock_events_; }
   void queue_clock_event(Picoseconds at, Phase phase, EventKind kind);
   void note_outputs(ReplicaId replica);
@@ -104,12 +101,12 @@ class Fleet final {
   FleetContext context_;
   Replicas replicas_;
   Encoders encoders_;
-  std::unique_ptr<Dispatch> dispatch_;  // if there are several replicas, or encode replicas
+  std::unique_ptr<Dispatch> dispatch_;  // for several replicas, or encode replicas
   HeldRequests held_;
   TimelineSampling sampling_;
-  std::vector<std::uint64_t> outputs_seen_;  // by replica: when those that wait for its step were last asked about
-  std::vector<std::uint64_t> stores_seen_;   // by replica: NodeStore::changes() that all replicas know of
-  bool asks_pending_ = false;                // held requests will be asked about at this instant
+  std::vector<std::uint64_t> outputs_seen_;  // by replica: outputs at the latest ask
+  std::vector<std::uint64_t> stores_seen_;   // by replica: NodeStore::changes() that all replicas know
+  bool asks_pending_ = false;                // held requests are asked about at this instant
   std::size_t num_clock_events_ = 0;         // queued samples and timers
   std::uint32_t idle_timers_ = 0;
   bool keeps_hashes_ = false;  // a replica has a prefix cache

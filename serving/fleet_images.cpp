@@ -1,4 +1,4 @@
-// Requests with images, where there are encode replicas: from their arrival to a replica that prefills.
+// Requests with images, between arrival and prefill replica.
 #include <algorithm>
 
 #include "base/checked_time.h"
@@ -12,7 +12,6 @@ void Fleet::encode(const TraceRequest& request, Picoseconds at) {
   encoders_.add(record, request, dispatch_->share_images({record, images_of(request), encoders_.waiting()}), at);
 }
 
-// All images of a request are encoded.
 void Fleet::ask_for_prefill(std::uint32_t number, Picoseconds at) {
   if (dispatch_->reads_load()) catch_up_all(at);
   Encoders::Job& job = encoders_.job(number);
@@ -22,7 +21,7 @@ void Fleet::ask_for_prefill(std::uint32_t number, Picoseconds at) {
   if (const auto held_for = place(asked, at)) hold(asked, *held_for, at);
 }
 
-// Sends the embeddings of each encode replica that has some, in one call. The request is received when the last of them have arrived.
+// One call per encode replica. The request is received with its last embeddings.
 void Fleet::send_embeddings(std::uint32_t number, const Placement& placement, bool prefill_only, Picoseconds at) {
   Encoders::Job& job = encoders_.job(number);
   job.is_held = false;

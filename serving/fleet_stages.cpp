@@ -1,4 +1,4 @@
-// Requests from stage to stage: arrivals and requests that have emitted their first token are sent to a replica, held back or refused.
+// Requests between stages: they are sent to a replica, held or refused.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Requests that are held with nothing else under way may still be released by a timer; after this many they wait forever.
+// With nothing else under way, only a timer can release held requests; after this many, they wait forever.
 constexpr std::uint32_t kMostIdleTimers = 1000;
 
 }  // namespace
@@ -39,7 +39,7 @@ void Fleet::receive(const TraceRequest& request, Time arrival, const Placement& 
   collect(replica, at);
 }
 
-// A request has emitted its first token on a rank that does not continue with it.
+// The request has its first token and does not continue on its rank.
 void Fleet::ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at) {
   if (dispatch_->reads_load()) catch_up_all(at);
   const Request& r = state(rank).table()[slot];
@@ -50,7 +50,7 @@ void Fleet::ask_for_decode(std::uint32_t rank, RequestId slot, Picoseconds at) {
   if (const auto held_for = place(asked, at)) hold(asked, *held_for, at);
 }
 
-// Asks the dispatcher. Returns the replica that the request is held for, if it is.
+// Returns the replica that the request is held for, if any.
 std::optional<ReplicaId> Fleet::place(const HeldRequests::Held& request, Picoseconds at) {
   const Placement placement = dispatch_->ask(request.question, to_time(at));
   if (placement.kind == Placement::Kind::kHold) return placement.replica;
@@ -69,7 +69,6 @@ void Fleet::send(const HeldRequests::Held& request, const Placement& placement, 
   receive(request.question.content, request.question.record.arrival, placement, rank, at, !is_whole);
 }
 
-// To its decode stage.
 void Fleet::send_on(const HeldRequests::Held& request, ReplicaId to, Picoseconds at) {
   Replica& source = replicas_.unit(request.rank);
   source.catch_up(at, false);
@@ -118,11 +117,11 @@ void Fleet::refuse(const HeldRequests::Held& request, const char* reason, Picose
   leave(record, at);
 }
 
-// ---- requests that are held ----
+// ---- held requests ----
 
 void Fleet::hold(const HeldRequests::Held& request, ReplicaId replica, Picoseconds at) {
   catch_up_all(at);
-  // Steps from now on count; those that others wait for already are not forgotten.
+  // Counts steps from now on; counts that others wait for stay.
   for (std::uint32_t i = 0; held_.of(kNoReplica).empty() && i < replicas_.num_replicas(); ++i)
     if ((replica == kNoReplica || replica == ReplicaId{i}) && held_.of(ReplicaId{i}).empty()) note_outputs(ReplicaId{i});
   held_.add(replica, request);
@@ -137,7 +136,7 @@ std::uint64_t Fleet::num_outputs(ReplicaId replica) {
 
 void Fleet::note_outputs(ReplicaId replica) { outputs_seen_[index(replica)] = num_outputs(replica); }
 
-// Every step of a replica that is waited for is an event.
+// Every step of an awaited replica is an event.
 void Fleet::watch_all() {
   const bool any = !held_.of(kNoReplica).empty();
   for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i) {
@@ -146,7 +145,7 @@ void Fleet::watch_all() {
   }
 }
 
-// About those whose replica has made a step.
+// Those that wait for a replica with a new step.
 void Fleet::ask_again(Picoseconds at) {
   catch_up_all(at);
   bool any_stepped = false;
@@ -161,7 +160,7 @@ void Fleet::ask_again(Picoseconds at) {
   asks_pending_ = false;
 }
 
-// About those that wait for a step of `replica`, until one of them is still held.
+// Those that wait for `replica`, until one is still held.
 void Fleet::ask_again(ReplicaId replica, Picoseconds at) {
   while (!held_.of(replica).empty()) {
     HeldRequests::Held first = held_.take_first(replica);
@@ -174,7 +173,7 @@ void Fleet::ask_again(ReplicaId replica, Picoseconds at) {
 
 void Fleet::on_timer(Picoseconds at) {
   --num_clock_events_;
-  asks_pending_ = true;  // all are asked about here
+  asks_pending_ = true;  // all are asked here
   catch_up_all(at);
   dispatch_->on_timer(to_time(at));
   for (std::uint32_t i = 0; i < replicas_.num_replicas(); ++i) ask_again(ReplicaId{i}, at);

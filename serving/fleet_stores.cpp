@@ -1,4 +1,4 @@
-// Prompts in the stores of replicas, and the requests that take them.
+// Prompts in stores, and the requests that take them.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// The stores that the request will ask: its replica's own, and the one of placement.fetch_from. What they hold now, beyond the rank's block
-// cache, is an expectation: nothing is kept for the request before it is taken.
+// The request's own store, and that of placement.fetch_from. Contents beyond the rank's block cache are an estimate: nothing is reserved.
 std::optional<PromptStores> Fleet::stores_of(const TraceRequest& prompt, const Placement& placement, std::uint32_t rank, Picoseconds at) {
   const NodeStore* const own = replicas_.store(placement.replica);
   if (own == nullptr) return std::nullopt;
@@ -30,7 +29,7 @@ std::optional<PromptStores> Fleet::stores_of(const TraceRequest& prompt, const P
   return stores;
 }
 
-// The replica has written to its store, or evicted from it: requests that wait elsewhere for their turn may find other blocks there.
+// The store has changed: waiting requests elsewhere may find other blocks.
 void Fleet::note_store(const Replica& replica, Picoseconds at) {
   const ReplicaId its = replicas_.replica_of(replica.first_rank());
   const NodeStore* const store = replicas_.store(its);
@@ -54,7 +53,7 @@ void Fleet::add_stores(ServingSummary& summary) const {
   }
 }
 
-// Every reference to a block of a store is that of a request on its way or of a write.
+// Conservation: references to store blocks are of requests in transit or writes.
 void Fleet::check_stores() const {
   if (!setup_.store.is_on()) return;
   std::vector<std::int64_t> pinned(replicas_.num_replicas(), 0);

@@ -10,7 +10,7 @@ namespace {
 
 GapState state_of(std::int64_t spare) { return spare < 0 ? GapState::kMissed : spare == 0 ? GapState::kLastChance : GapState::kWithin; }
 
-// Number of terms of first, first + step, ... above the limit.
+// Terms of first, first + step, ... above the limit.
 std::int64_t terms_above(std::int64_t limit, std::int64_t first, std::int64_t step, std::int64_t terms) {
   if (step == 0) return first > limit ? terms : 0;
   if (step > 0) return first > limit ? terms : std::max<std::int64_t>(0, terms - 1 - (limit - first) / step);
@@ -25,7 +25,7 @@ std::int64_t StretchGaps::longer_than(Picoseconds limit) const {
 }
 
 void GapWatch::begin(RequestId id, Request& r, const SloTarget& target) {
-  constexpr Span kLongest = to_span(Picoseconds::max());  // no run lasts longer
+  constexpr Span kLongest = to_span(Picoseconds::max());  // no run is longer
   const bool has_target = target.is_set && target.tbt < kLongest;
   if (!has_target && !is_on()) return;
   if (watched_.size() <= index(id)) watched_.resize(index(id) + 1);
@@ -36,7 +36,7 @@ void GapWatch::begin(RequestId id, Request& r, const SloTarget& target) {
 }
 
 void GapWatch::add(RequestId id, Request& r, Picoseconds first, const StretchGaps& others) {
-  if (index(id) >= watched_.size()) return;  // it arrived before the first target
+  if (index(id) >= watched_.size()) return;  // arrived before the first target
   Watched& watched = watched_[index(id)];
   if (watched.limit == Picoseconds::max()) return;
   const std::int64_t late = (first > watched.limit ? 1 : 0) + others.longer_than(watched.limit);

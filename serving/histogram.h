@@ -8,9 +8,8 @@
 
 namespace kvlab {
 
-// Counts of non-negative integers in bins whose width is 1/256 of the octave's first value, so 0.2 to 0.4 % of the value (values below 512:
-// exact). A value is taken for the middle of its bin, and so a quantile is off by at most 1/512 = 0.2 % of itself. Adding a whole
-// arithmetic progression costs one operation per bin it crosses and gives the very counts that adding its members one by one would.
+// Counts of non-negative integers in bins of 1/256 octave; values below 512 are exact. A value counts as the middle of its bin, so a
+// quantile is off by at most 1/512 = 0.2 %. An arithmetic progression costs one operation per bin, with the same counts as its members.
 class LogHistogram {
  public:
   void add(std::int64_t value) {
@@ -54,8 +53,7 @@ class LogHistogram {
   [[nodiscard]] std::int64_t max() const { return max_; }
   [[nodiscard]] double mean() const { return total_ == 0 ? 0 : static_cast<double>(sum_) / static_cast<double>(total_); }
 
-  // Linear between the two order statistics about rank frac (n - 1), as of a sorted list; each is the middle of its bin, the last one
-  // exact.
+  // Linear between the order statistics around rank frac (n - 1); each is the middle of its bin, the last one exact.
   [[nodiscard]] double quantile(double frac) const {
     if (total_ == 0) return 0;
     const double rank = frac * static_cast<double>(total_ - 1);
@@ -98,7 +96,7 @@ class LogHistogram {
   std::int64_t max_ = 0;
 };
 
-// Adds values to a histogram; equal neighbours are added in one call.
+// Merges equal neighbours into one call.
 class HistogramRun {
  public:
   explicit HistogramRun(LogHistogram& to) : to_(to) {}

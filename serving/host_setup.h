@@ -23,40 +23,40 @@
 #include "serving/swap_setup.h"
 #include "serving/transfers.h"
 
-// Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
+// Input and totals of a serving run.
 namespace kvlab {
 
-// Memory of one rank, in the units of the pool.
+// For one rank.
 struct MemorySetup {
   std::int64_t num_blocks = 0;  // usable blocks
   std::int32_t block_tokens = 16;
-  std::int64_t block_bytes = 0;        // of one block on one rank's replica group, all layers and heads
+  std::int64_t block_bytes = 0;        // on one rank's replica group, all layers and heads
   std::int32_t pages_per_block = 1;    // layers x KV heads
-  std::int64_t host_blocks = 0;        // room for swapped blocks in CPU memory
-  std::int32_t swap_group_blocks = 1;  // ReplicaLimits
+  std::int64_t host_blocks = 0;        // in CPU memory, for swapped blocks
+  std::int32_t swap_group_blocks = 1;  // see ReplicaLimits
   bool keeps_host_copies = false;
   SwapSetup swap;
   bool prefix_caching = true;
-  bool is_derived = false;  // from memory size and reserve, not given: the result says so
+  bool is_derived = false;  // from memory size and reserve
 
-  // Bytes of a block on the link to CPU memory, and in that memory.
+  // On the link to CPU memory, and in that memory.
   [[nodiscard]] std::int64_t copy_bytes() const { return swap.codec.is_on() ? swap.codec.block_bytes : block_bytes; }
 };
 
-// How long a run continues. 0: no such limit.
+// 0: no limit.
 struct StopRule {
   Span after_time{0};
   std::uint64_t after_requests = 0;  // requests taken from the trace
 };
 
-// Replicas that are alike. Policies are made anew for each rank.
+// Equal replicas. Each rank has its own policies.
 struct PoolSetup {
   std::string name;  // "" for the only pool
   Roles roles;
   std::uint32_t num_replicas = 1;
-  std::uint32_t ranks = 1;  // of each replica: data parallelism
+  std::uint32_t ranks = 1;  // data parallelism in each replica
   LoadBalance load_balance = LoadBalance::kVllm;
-  bool steps_together = true;  // ranks of a replica meet in every step; false: they share its arrivals alone
+  bool steps_together = true;  // false: ranks only share the replica's arrivals
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
   std::function<std::unique_ptr<Order>()> make_order;          // empty: first come, first served
   std::function<std::unique_ptr<Predictor>()> make_predictor;  // empty: true lengths
@@ -64,33 +64,33 @@ struct PoolSetup {
   std::function<std::unique_ptr<Footprint>()> make_footprint;
   MemorySetup memory;
   LinkSetup link;                 // to other replicas, of a whole replica, one direction
-  std::int64_t store_blocks = 0;  // of each replica's part of the store; 0: it has none
+  std::int64_t store_blocks = 0;  // per replica; 0: no store
   std::int32_t max_model_len = 1 << 20;
 };
 
-// A run of either host. Its own pool is the only one where `pools` is empty.
+// Without `pools`, the setup is itself the only pool.
 struct HostSetup : PoolSetup {
-  std::vector<PoolSetup> pools;  // with the same block_tokens, model and KV policy; one at least takes each stage
-  std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // not called for one replica without encode pools
-  TransferSetup transfer;                                        // between replicas
-  StoreSetup store;                                              // of prompts, in CPU memory
+  std::vector<PoolSetup> pools;                                  // with equal block_tokens, model and KV policy; each stage needs one
+  std::function<std::unique_ptr<Dispatcher>()> make_dispatcher;  // unused for one replica without encode pools
+  TransferSetup transfer;
+  StoreSetup store;  // prompts in CPU memory
   ImageSetup images;
   Slo slo;
-  std::optional<ExpectedText> expected_text;  // of the quality of experience; none: it is not followed
+  std::optional<ExpectedText> expected_text;  // none: QoE is not followed
   StopRule stop;
-  Span warmup{0};                                // requests that arrive before it are served and not counted
+  Span warmup{0};                                // earlier arrivals are not counted
   Span timeline_interval{0};                     // 0: no timeline
-  std::uint64_t most_timeline_rows = 3'000'000;  // from there on samples come further apart (TimelineSampling)
+  std::uint64_t most_timeline_rows = 3'000'000;  // beyond: wider intervals (TimelineSampling)
   std::uint64_t seed = 1;
   bool fast_forward = true;                              // if the device looks ahead
-  std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: the lookups of an earlier pass
-  std::vector<std::uint64_t>* record_lookups = nullptr;  // block lookups in order, recorded for such a pass
+  std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: lookups of an earlier pass
+  std::vector<std::uint64_t>* record_lookups = nullptr;  // for such a pass
 
   [[nodiscard]] std::size_t num_pools() const { return pools.empty() ? 1 : pools.size(); }
   [[nodiscard]] const PoolSetup& pool(std::size_t i) const { return pools.empty() ? *this : pools[i]; }
 };
 
-// Use of one direction of the links of one replica.
+// One direction of one replica's links.
 struct LinkUse {
   std::uint32_t replica = 0;
   bool is_egress = false;
@@ -99,7 +99,6 @@ struct LinkUse {
   Picoseconds busy{};
 };
 
-// The CPU memory of one replica that keeps prompts.
 struct StoreUse {
   std::uint32_t replica = 0;
   std::int64_t num_blocks = 0, block_bytes = 0;
@@ -108,41 +107,40 @@ struct StoreUse {
   std::int64_t evicted_blocks = 0;
 };
 
-// Totals of the ranks of one pool.
 struct PoolTotals {
-  Int128 busy = 0;  // ps, of ranks
+  Int128 busy = 0;  // rank-picoseconds
   std::uint64_t steps = 0;
   std::int64_t output_tokens = 0, images = 0;
   double kv_used_mean_frac = 0, kv_used_peak_frac = 0;
 };
 
-// Totals of a run, over all replicas.
+// Over all replicas.
 struct ServingSummary {
   MetricsCollector::Latencies latencies;
   GroupSummary groups;
-  std::uint64_t requests = 0;  // taken from the trace
-  Span duration{};             // from the first arrival to the last event
-  Span counted_duration{};     // the same without the warm-up
+  std::uint64_t requests = 0;  // from the trace
+  Span duration{};             // first arrival to last event
+  Span counted_duration{};     // without warm-up
   std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
-  std::uint64_t over_budget = 0;  // requests whose prompts have more always-kept tokens than the KV policy's budget
+  std::uint64_t over_budget = 0;  // more always-kept prompt tokens than the KV policy's budget
   std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
-  std::int64_t output_tokens = 0;  // of all requests, those of the warm-up and of unfinished ones among them
+  std::int64_t output_tokens = 0;  // with warm-up and unfinished requests
   std::uint64_t steps = 0, block_operations = 0, evictions = 0;
-  double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time, by step
-  double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time
-  double busy_frac = 0, overload_frac = 0;                // of replica time: a step runs; a step runs and requests wait
+  double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time; per step
+  double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced share of blocks, weighted by step time
+  double busy_frac = 0, overload_frac = 0;                // a step runs; a step runs and requests wait
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
-  std::string first_rejection;             // why the first rejected request was, if any
-  std::string skipped;                     // rows the trace passed over, and why
-  std::string trace_remark;                // suspicious facts of the trace, if any
-  std::string timeline_remark;             // samples that are further apart than asked for, if any
-  std::string remark;                      // limitations of the host in this run, if any
+  std::string first_rejection;
+  std::string skipped;                     // skipped rows of the trace, with reasons
+  std::string trace_remark;                // suspicious facts
+  std::string timeline_remark;             // wider sampling intervals than configured
+  std::string remark;                      // limitations of the host
   std::vector<PoolTotals> pools;           // as in the setup
-  std::vector<LinkUse> links;              // of replicas that took part in a transfer; encode replicas are counted after all others
-  std::vector<StoreUse> stores;            // of replicas that have one
+  std::vector<LinkUse> links;              // used ones; encode replicas are numbered last
+  std::vector<StoreUse> stores;            // of replicas with a store
   std::vector<EncodeTotals> encode_pools;  // as in the setup
   std::uint64_t peak_held_requests = 0;
-  std::uint64_t events = 0;  // arrivals, plans, outputs, ends of copies and samples that the run handled one by one
+  std::uint64_t events = 0;  // handled one by one
 };
 
 }  // namespace kvlab

@@ -36,7 +36,7 @@ std::int64_t KvMemory::free_blocks() const {
 }
 
 SeqState KvMemory::seq_of(const Request& r, std::int32_t computed, std::int32_t new_tokens) const {
-  const bool is_named = r.num_hashes > 0;  // 0 without prefix caching
+  const bool is_named = r.num_hashes > 0;  // false without prefix caching
   if (!r.left_hashed) return {computed, r.prompt_tokens, computed, 0, false, false, is_named, new_tokens};
   return {computed, r.prompt_tokens, r.row_tokens, r.pattern, true, computed < r.most_computed, is_named, new_tokens};
 }
@@ -62,8 +62,7 @@ std::int64_t KvMemory::most_blocks(const Request& r) const {
   return at_end.leaves_hashed ? blocks_for(at_end.held_tokens + 1) + blocks_of_pages(at_end.peak_pages) : blocks_for(last) + end_blocks;
 }
 
-// The last known token is always computed, since its logits are needed, and so are the prompt's last tokens that the policy
-// observes.
+// Always computed: the last known token, for its logits, and the prompt's last tokens that the policy observes.
 std::int32_t KvMemory::most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const {
   const std::int32_t most = fresh_tokens_ <= 1 ? known_tokens - 1 : std::min(known_tokens - 1, prompt_tokens - fresh_tokens_);
   return std::max(0, most) / limits_.block_tokens;
@@ -125,7 +124,7 @@ KvMemory::Need KvMemory::need(RequestId id, std::int32_t m, std::int32_t ahead) 
     const FootprintStep step = footprint_->step(seq_of(r, computed, m));
     all.pages = std::max<std::int64_t>(0, step.peak_pages - r.pages);
     if (returns_pages_) all.surplus = std::max<std::int64_t>(0, r.pages - step.peak_pages);
-    // A sequence that is rewritten in place is kept in its blocks until the output is processed.
+    // A sequence rewritten in place keeps its blocks until the output is processed.
     const bool in_blocks = r.left_hashed && !r.blocks.empty() && r.kept_pages > r.pages;
     if (in_blocks) all.pages = std::max<std::int64_t>(0, all.pages - owned * pool_->pages_per_block());
     if (r.left_hashed) return all;
@@ -181,18 +180,17 @@ void KvMemory::take_block(Request& r) {
   allocated_tokens_ += limits_.block_tokens;
 }
 
-// Every block that the request will find or publish, once, however often it is preempted: so a run with another cache has the same uses
-// of each key.
+// Every block that the request will find or publish, once, regardless of preemptions: runs with other caches log the same uses.
 void KvMemory::log_uses(const Request& r) {
   const std::int32_t full = (r.prompt_tokens + r.output_limit - 1) / limits_.block_tokens;
   BlockHashes keys = keys_from(r, 0);
   for (std::int32_t i = 0; i < std::min(r.num_hashes, full); ++i) lookup_log->push_back(keys.next());
 }
 
-// Full blocks are published when they are allocated, up to tokens that have values.
+// At allocation, up to tokens that have values.
 void KvMemory::publish_blocks(Request& r, std::int32_t tokens) {
   const std::int32_t full = std::min(tokens / limits_.block_tokens, r.num_hashes);
-  std::array<std::uint64_t, 32> keys;  // their slots are asked for together
+  std::array<std::uint64_t, 32> keys;  // to prefetch together
   BlockHashes all = keys_from(r, r.published);
   while (r.published < full) {
     const std::int32_t first = r.published, end = std::min(full, first + static_cast<std::int32_t>(keys.size()));
@@ -221,7 +219,7 @@ bool KvMemory::try_reserve(Request& r, std::int32_t tokens) {
 }
 
 void KvMemory::release_blocks(Request& r) {
-  pool_->release_reversed(r.blocks);  // the deepest block first, so that it is evicted first
+  pool_->release_reversed(r.blocks);  // evicts the deepest first
   r.blocks.clear();
   r.published = r.publishable_tokens = 0;
 }
@@ -280,13 +278,13 @@ void KvMemory::charge_policy(InFlightStep& step) {
 
 void KvMemory::end_policy_step(Request& r, const StepEntry& entry) {
   const std::int64_t before = allocated(r);
-  const bool gives_blocks = entry.leaves_hashed && r.left_hashed && !r.blocks.empty();  // false if it was preempted meanwhile
+  const bool gives_blocks = entry.leaves_hashed && r.left_hashed && !r.blocks.empty();  // false after a preemption
   if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
   const std::int64_t surplus = r.pages - r.kept_pages;
   if (r.left_hashed && r.in_flight_steps == 0 && surplus > 0) {
     pool_->return_pages(surplus);
     r.pages -= surplus;
-  } else if (gives_blocks && surplus < 0) {  // rewritten in place, it takes less than the blocks had
+  } else if (gives_blocks && surplus < 0) {  // rewritten in place, it needs less than the blocks
     pool_->take_pages(-surplus);
     r.pages = r.kept_pages;
   }

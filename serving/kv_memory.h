@@ -21,8 +21,7 @@
 
 namespace kvlab {
 
-// KV memory of a replica: finds, allocates and gives back the blocks and pages of its requests, and applies the KV policy's sizes.
-// Queues, clock and counters are ReplicaState's.
+// Blocks and pages of a replica's requests, sized by the KV policy.
 class KvMemory {
  public:
   KvMemory(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint, SlotTable& table);
@@ -31,20 +30,20 @@ class KvMemory {
   [[nodiscard]] std::int64_t num_blocks() const;
   [[nodiscard]] std::int64_t free_blocks() const;
   [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const { return ceil_div(tokens, limits_.block_tokens); }
-  // At the peak of a prompt step that computes all known tokens.
+  // Peak of a prompt step over all known tokens.
   [[nodiscard]] std::int64_t peak_blocks(const Request& r) const;
-  // At the request's largest; the last emitted token is never computed.
+  // Maximum; the last emitted token is never computed.
   [[nodiscard]] std::int64_t most_blocks(const Request& r) const;
-  // Room for tokens that requests hold and have not filled: internal fragmentation. Full shared blocks waste nothing.
+  // Internal fragmentation: allocated, unfilled tokens. Full shared blocks waste nothing.
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
-  // Share of the free memory outside the largest hole, in parts per million; paged memory has none.
+  // Free memory outside the largest hole, in ppm; 0 if paged.
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
-  // CPU memory that no swapped request holds. Copies of requests that came back, and of turns that ended, count as free.
+  // CPU memory without swapped requests; HostCopies count as free.
   [[nodiscard]] std::int64_t free_host_blocks() const { return limits_.host_blocks - host_used_ + copies_.blocks(); }
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
   [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }
-  // True: decode steps change pages and costs in ways that can be known ahead.
+  // Decode steps are predictable.
   [[nodiscard]] bool looks_ahead() const { return !is_steady_in_decode() && footprint_->looks_ahead(); }
   [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
     return !keeps_everything_ && footprint_->exceeds_budget(prompt_tokens);
@@ -55,26 +54,25 @@ class KvMemory {
   [[nodiscard]] const BlockPool& pool() const { return *pool_; }
 
   // ---- prefix cache ----
-  // Tokens of the request's prompt that are cached, in whole blocks; 0 unless it starts anew.
+  // Cached prompt tokens in whole blocks; 0 unless it starts fresh.
   std::int32_t lookup(RequestId r);
   [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
-  // The most tokens of the prompt that a cache can provide here; 0 without prefix caching.
+  // Upper bound of cached_tokens().
   [[nodiscard]] std::int32_t most_cached_tokens(const TraceRequest& request) const;
-  // The hits of the latest lookup may have changed.
   void forget_hits() { hits_valid_ = false; }
-  // Full blocks of the first `tokens` tokens get their hashes.
+  // Hashes the full blocks of the first `tokens` tokens.
   void publish_up_to(Request& r, std::int32_t tokens) {
     if (!limits_.prefix_caching) return;
     r.publishable_tokens = std::max(r.publishable_tokens, tokens);
     if (r.published < r.num_hashes && tokens >= (r.published + 1) * limits_.block_tokens) publish_blocks(r, tokens);
   }
-  std::vector<std::uint64_t>* lookup_log = nullptr;  // null: not recorded; for oracle passes
-  // Seconds to compute `tokens` on top of `kv_before`, if the block cache weighs the cost of a miss.
+  std::vector<std::uint64_t>* lookup_log = nullptr;  // null: not recorded
+  // Seconds to compute `tokens` after `kv_before`, for block caches that weigh the cost of a miss.
   std::function<double(std::int32_t tokens, std::int32_t kv_before)> recompute_seconds;
 
   // ---- allocation ----
   [[nodiscard]] std::int64_t blocks_needed(RequestId r, std::int32_t m);
-  // publishes: the m tokens' full blocks get their hashes.
+  // publishes: hashes the full blocks of the m tokens.
   bool try_allocate(RequestId id, std::int32_t m, std::int32_t ahead, bool publishes = true) {
     Request& r = table_[id];
     if (!has_room(r, r.computed_tokens + m + ahead)) return allocate_more(id, m, ahead, publishes);
@@ -83,55 +81,49 @@ class KvMemory {
     return true;
   }
   bool try_reserve(Request& r, std::int32_t tokens);
-  // One block more, inside a fast-forwarded stretch.
   void take_block(Request& r);
   void release(Request& r);
-  // A preempted request will be recomputed: its blocks without hashes may be found again. Call before release().
+  // Recomputation may find blocks without hashes again. Call before release().
   void remember_blocks(Request& r);
 
-  // ---- swap: out and in are followed by SwapCopy records; in-flight copies hold both places ----
+  // ---- swap: a copy in flight holds both places ----
   bool try_swap_out(RequestId id, SwapCopy& copy);
   bool try_swap_in(Request& r, std::int32_t m);
-  // The copy that brings r back, once try_swap_in() has made room.
   [[nodiscard]] SwapCopy copy_in(RequestId id) const;
-  // It has ended: CPU memory goes back, or is kept for the next time with the copies of full blocks, which do not change any more.
+  // After the copy: frees CPU memory, or keeps full blocks (whole KV with keeps_host_copies).
   void finish_swap_in(RequestId id);
-  // CPU memory goes back.
   void end_swap(Request& r);
-  // Gives back the CPU memory that a running request's copy takes.
   void drop_host_copy(RequestId id) {
     if (copies_.all().empty()) return;
     if (const auto copy = copies_.take(id)) host_used_ -= copy->blocks;
   }
-  // With SwapSetup::keeps_turns, r has ended: its copy stays for the session's next turn, as far as the trace names its content.
+  // With SwapSetup::keeps_turns, after the end of r: keeps the copy for the session's next turn, as far as hashes exist.
   void keep_turn_copy(RequestId id);
-  // Copies out run during steps.
   [[nodiscard]] bool copies_beside_steps() const { return copies_beside_steps_; }
-  // With them: the blocks that the plan took for tokens to compute. The host clears it.
+  // Blocks that the plan took for new tokens, if copies_beside_steps(). The caller clears it.
   [[nodiscard]] std::vector<BlockId>& taken() { return taken_; }
-  // Blocks' worth of CPU memory in use, copies of running requests included.
+  // In blocks, with copies of running requests.
   [[nodiscard]] std::int64_t host_used() const { return host_used_; }
 
   // ---- the store of prompts in CPU memory (kv_memory_store.cpp) ----
-  NodeStore* store = nullptr;  // of the replica; null: it has none
-  // r's prompt is computed: begins to write its full blocks that the store lacks. Their KV stays here until end_write(). False: none is
-  // missing, or the store has no room. copy.request is the number of the write.
+  NodeStore* store = nullptr;  // null: none
+  // Begins to write full prompt blocks of r that the store lacks; holds them until end_write(). False: none is missing, or no room.
+  // copy.request numbers the write.
   bool begin_write(const Request& r, SwapCopy& copy);
   void end_write(RequestId write);
-  // Blocks of the store that writes under way hold.
+  // Store blocks of current writes.
   [[nodiscard]] std::int64_t pinned_by_writes() const;
-  // Tokens of the prompt of a waiting r that the block cache holds now; any lookup is forgotten.
+  // Invalidates lookups.
   std::int32_t find_cached_tokens(const Request& r);
 
-  // A KV policy's pattern of the rows that r holds, for another rank, and the number of such a pattern here.
+  // Rows of r's pattern, for another rank; pattern_of() is the inverse.
   [[nodiscard]] std::vector<std::int32_t> rows_of(const Request& r) const { return footprint_->rows_of(r.pattern); }
   std::int32_t pattern_of(const std::vector<std::int32_t>& rows) { return footprint_->pattern_of(rows); }
 
-  // ---- KV from another rank: r's computed tokens come in a copy. Between try_import() and end_swap() the copy is under way ----
-  // r waits for a copy, and counts as swapped out meanwhile.
+  // ---- KV from another rank, in a copy between try_import() and end_swap() ----
+  // Until its copy comes, r counts as swapped out.
   void await_import(Request& r);
-  // Room for its computed tokens and m more, less those that are cached here. Returns the number of blocks that the cache has, the first
-  // ones, which need no copy; -1: no room.
+  // Room for the computed tokens and m more. Returns the leading blocks that the cache has, which need no copy; -1: no room.
   std::int64_t try_import(Request& r, std::int32_t m);
   [[nodiscard]] static bool holds(const Request& r) { return !r.blocks.empty() || r.pages > 0 || r.reserved_start >= 0; }
   [[nodiscard]] std::int64_t blocks_held(const Request& r) const {
@@ -139,45 +131,41 @@ class KvMemory {
   }
 
   // ---- KV policy, in the order of a step ----
-  // Sizes of r after the step being committed; they hold for the plans that follow. `place`: of the entry in the step.
+  // Sizes after the committed step, for later plans. `place`: of the entry in the step.
   void apply_policy(Request& r, StepEntry& entry, std::size_t place);
-  // The policy's work in the step, and the tokens that attention reads.
   void charge_policy(InFlightStep& step);
-  // The output was processed: pages beyond those that are kept go back.
+  // After the output.
   void end_policy_step(Request& r, const StepEntry& entry);
   [[nodiscard]] Preemption preemption_of(const Request& r, Preemption wanted) const;
 
-  // ---- decode steps ahead, of policies that look ahead (kv_memory_ahead.cpp) ----
-  // The number of next steps, `most` at most, of the running requests `of`, that are known.
+  // ---- decode steps in advance, for policies that look ahead (kv_memory_ahead.cpp) ----
+  // Predictable next steps of the running requests `of`, at most `most`.
   std::int64_t look_ahead(std::span<const RequestId> of, std::int64_t most);
-  // Finds the costs of the first `steps` of these.
   void charge_ahead(std::int64_t steps);
   [[nodiscard]] const DecodeAhead& ahead() const { return ahead_; }
-  // Private pages that they take in their first `steps` steps, as far as they do not hold them.
+  // Private pages that these requests still need for `steps` steps.
   [[nodiscard]] std::int64_t pages_ahead(std::span<const RequestId> of, std::int64_t steps) const;
-  // Pages that the output of a step gives back, with no other one in flight.
+  // After an output, with no other step in flight.
   void return_surplus(Request& r);
-  // Step i of them, from 0, of the request at `place` in `of`: pages, and blocks as far as it takes one and publishes.
+  // Step i (from 0) of the request at `place` in `of`.
   void repeat_pages(Request& r, std::size_t place, std::int64_t i);
-  // Its sizes after that step.
   void repeat_sizes(Request& r, std::size_t place, std::int64_t i);
-  // The first n of these steps were carried out.
+  // The first n steps were carried out.
   void drop_ahead(std::int64_t n) { ahead_done_ += n; }
 
-  // r's held tokens changed by `tokens`.
   void add_live(std::int64_t tokens) { live_tokens_ += tokens; }
 
-  // Conservation laws; throws InternalError. O(requests + blocks).
+  // Conservation laws. Throws InternalError. O(requests + blocks).
   void check() const;
 
  private:
   struct Need {
-    std::int64_t blocks = 0;     // to take
-    std::int64_t pages = 0;      // private pages to take
-    std::int64_t surplus = 0;    // private pages to give back
-    std::int64_t free_hits = 0;  // hits that no request references
+    std::int64_t blocks = 0;
+    std::int64_t pages = 0;      // private pages
+    std::int64_t surplus = 0;    // private pages to return
+    std::int64_t free_hits = 0;  // without references
   };
-  // The blocks that r has hold `tokens` tokens, and nothing but blocks is needed.
+  // The blocks of r suffice, and pages are not needed.
   [[nodiscard]] bool has_room(const Request& r, std::int32_t tokens) const {
     return needs_only_blocks_ && std::ssize(r.blocks) * limits_.block_tokens >= tokens;
   }
@@ -191,14 +179,13 @@ class KvMemory {
   void release_blocks(Request& r);
   struct StoreWrite {
     NodeStore::Write write;
-    std::vector<BlockId> from;  // blocks of GPU memory, with a reference each
+    std::vector<BlockId> from;  // in GPU memory, with a reference each
   };
   bool make_host_room(std::int64_t blocks);
   [[nodiscard]] std::int64_t valid_copy(RequestId id);
   [[nodiscard]] std::vector<std::uint64_t> content_of(const Request& r) const;
   [[nodiscard]] std::int64_t calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const;
   [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed, std::int32_t new_tokens) const;
-  // Keys of r's blocks from `first` on.
   [[nodiscard]] BlockHashes keys_from(const Request& r, std::int32_t first) const;
   [[nodiscard]] std::int64_t blocks_of_pages(std::int64_t pages) const { return ceil_div(pages, pool_->pages_per_block()); }
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const {
@@ -215,22 +202,22 @@ class KvMemory {
   SlotTable& table_;
   bool keeps_everything_, returns_pages_;
   const bool copies_beside_steps_;
-  std::int32_t fresh_tokens_;  // Footprint::fresh_tokens
+  std::int32_t fresh_tokens_;
   std::optional<ContiguousAllocator> contiguous_;
   bool needs_only_blocks_;     // whole KV in paged memory
-  std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_
+  std::vector<BlockId> hits_;  // of hits_for_, if hits_valid_
   RequestId hits_for_ = kNoRequest;
   bool hits_valid_ = false;
   DecodeAhead ahead_;
-  std::vector<SeqState> ahead_of_;                      // before these steps
+  std::vector<SeqState> ahead_of_;                      // before the steps
   std::vector<std::vector<FootprintStep>> runs_ahead_;  // by place in running
-  std::int64_t ahead_done_ = 0;                         // of their steps
-  std::vector<SeqState> charged_;                       // while a step is committed: the policy's sequences,
-  std::vector<std::size_t> charged_places_;             // and their entries
+  std::int64_t ahead_done_ = 0;
+  std::vector<SeqState> charged_;            // in commit: sequences,
+  std::vector<std::size_t> charged_places_;  // and entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
-  HostCopies copies_;  // their blocks are part of host_used_ and are dropped when the room is needed
+  HostCopies copies_;  // part of host_used_; dropped when room is needed
   std::vector<BlockId> taken_;
-  std::vector<StoreWrite> writes_;  // under way, by number; the others are empty
+  std::vector<StoreWrite> writes_;  // by number; others are empty
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Memory of decode steps that are carried out many at once, of policies that look ahead at them.
+// Memory of fast-forwarded decode steps, for policies that look ahead.
 #include <algorithm>
 
 #include "serving/kv_memory.h"

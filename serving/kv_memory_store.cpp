@@ -1,4 +1,4 @@
-// Prompts on their way between GPU memory and the store in CPU memory.
+// Prompt writes to the store in CPU memory.
 #include <algorithm>
 #include <cstdint>
 #include <utility>

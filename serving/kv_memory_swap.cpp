@@ -1,4 +1,4 @@
-// KV that leaves GPU memory and comes back: to and from CPU memory, and from other replicas.
+// KV copies between GPU memory, CPU memory and other replicas.
 #include <algorithm>
 #include <cstdint>
 
@@ -22,7 +22,7 @@ bool KvMemory::try_swap_out(RequestId id, SwapCopy& copy) {
   return true;
 }
 
-// Takes the request's copy out, or that of its session's latest turn: the first blocks that it holds and that need no copy.
+// Takes out the copy of the request, or of its session's latest turn. Returns the leading blocks that need no copy.
 std::int64_t KvMemory::valid_copy(RequestId id) {
   const Request& r = table_[id];
   std::optional<HostCopies::Copy> copy = copies_.take(id);
@@ -32,7 +32,7 @@ std::int64_t KvMemory::valid_copy(RequestId id) {
   return std::min<std::int64_t>(copy->full, r.computed_tokens / limits_.block_tokens);
 }
 
-// Names of its first blocks, as far as the trace has them; with or without a prefix cache.
+// Keys of leading blocks, with or without prefix cache.
 std::vector<std::uint64_t> KvMemory::content_of(const Request& r) const {
   std::vector<std::uint64_t> keys(num_block_hashes(trace_request_of(r), limits_.block_tokens));
   BlockHashes all = keys_from(r, 0);
@@ -40,7 +40,7 @@ std::vector<std::uint64_t> KvMemory::content_of(const Request& r) const {
   return keys;
 }
 
-// Gives up copies that no swapped request holds.
+// Drops HostCopies as needed.
 bool KvMemory::make_host_room(std::int64_t blocks) {
   while (host_used_ + blocks > limits_.host_blocks) {
     const std::int64_t freed = copies_.give_up_oldest();
@@ -50,7 +50,7 @@ bool KvMemory::make_host_room(std::int64_t blocks) {
   return true;
 }
 
-// Copy calls for `blocks` blocks' worth from `first` on; private pages are copied one by one.
+// Copy calls for `blocks` blocks from `first` on; private pages are single copies.
 std::int64_t KvMemory::calls_of(const Request& r, std::int64_t first, std::int64_t blocks) const {
   if (limits_.swap_group_blocks <= 1) return blocks;
   const std::int64_t in_blocks = std::clamp<std::int64_t>(std::ssize(r.blocks) - first, 0, blocks);
@@ -67,7 +67,7 @@ bool KvMemory::try_swap_in(Request& r, std::int32_t m) {
   r.pages = pages;
   if (!r.left_hashed) {
     pool_->take(blocks, r.blocks);
-    r.published = static_cast<std::int32_t>(blocks);  // copies come back without hashes
+    r.published = static_cast<std::int32_t>(blocks);  // copies lose hashes
   }
   live_tokens_ += r.held_tokens();
   allocated_tokens_ += allocated(r);

@@ -7,31 +7,31 @@
 
 namespace kvlab {
 
-// One direction of a link.
+// One direction.
 struct LinkSetup {
   double bytes_per_s = 25e9;
   Span call_time{10'000};
 };
 
-// Time of a transfer alone on a link: calls * call_time + bytes / bandwidth. cause: the keys to check where it is too long for the clock.
+// calls * call_time + bytes / bandwidth. cause: keys to check on overflow of the clock.
 inline Picoseconds transfer_time(const LinkSetup& link, std::int64_t bytes, std::int64_t calls, const char* cause) {
   const Picoseconds wire = round_time(static_cast<double>(bytes) / link.bytes_per_s * 1e12, cause);
   return add_time(multiply_time(to_ps(link.call_time), calls, cause), wire, cause);
 }
 
-// A FIFO server between GPU and CPU memory: transfers go one after another.
+// A FIFO server between GPU and CPU memory.
 class Link {
  public:
   explicit Link(const LinkSetup& setup) : setup_(setup) {}
 
-  // When a transfer asked for at `at` ends.
+  // The end of a transfer requested at `at`.
   Picoseconds transfer(Picoseconds at, std::int64_t bytes, std::int64_t calls) {
     const Picoseconds time = transfer_time(setup_, bytes, calls, kLong);
     free_at_ = add_time(std::max(free_at_, at), time, kLong);
     busy_ += time;
     return free_at_;
   }
-  // When it would end.
+  // The end of such a transfer, without starting it.
   [[nodiscard]] Picoseconds end_of(Picoseconds at, std::int64_t bytes, std::int64_t calls) const {
     return add_time(std::max(free_at_, at), transfer_time(setup_, bytes, calls, kLong), kLong);
   }

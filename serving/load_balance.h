@@ -4,12 +4,12 @@
 
 namespace kvlab {
 
-// Which rank of a replica with data parallelism takes its next request; of equal ranks the first.
+// The rank for a replica's next request; ties: the first rank.
 enum class LoadBalance : std::uint8_t {
-  kVllm,           // the least 4 x waiting + running: vLLM 0.19, vllm/v1/engine/core_client.py, DPLBAsyncMPClient
+  kVllm,           // least 4 x waiting + running: vLLM 0.19, vllm/v1/engine/core_client.py, DPLBAsyncMPClient
   kRoundRobin,     // ranks in turn
-  kTotalRequests,  // the least waiting + running
-  kTotalTokens,    // the fewest tokens in KV blocks and of queued prompts; of equal ranks the one with fewer requests
+  kTotalRequests,  // least waiting + running
+  kTotalTokens,    // fewest tokens in KV blocks and queued prompts, then fewest requests
 };
 
 }  // namespace kvlab

@@ -56,8 +56,7 @@ std::int64_t tpot_ns(const RequestRecord& r) { return r.output_tokens > 1 ? ns(r
 
 namespace {
 
-// Misses of an unfinished request: the first token or the whole answer is late, or the tokens so far came more slowly than allowed, the
-// wait for the next one included.
+// Misses of an unfinished request: first token or end too late, or tokens so far too slow, with the current wait.
 SloMisses missed_so_far(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
   const bool has_first = r.first_token != kNever;
   const Time first = has_first ? r.first_token : cut_off;
@@ -169,7 +168,7 @@ MetricsCollector::Latencies MetricsCollector::finish() {
   all.normalized = normalized_.finish();
   all.jct = jct_.finish();
   all.qoe_loss = qoe_loss_.finish();
-  all.itl = distribution_of(itl_, 1e-3);  // gaps are in picoseconds
+  all.itl = distribution_of(itl_, 1e-3);  // from picoseconds
   all.slo_attainment_frac = judged_ > 0 ? static_cast<double>(attained_) / static_cast<double>(judged_) : 0;
   all.attained = attained_;
   all.counted = counted_;

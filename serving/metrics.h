@@ -19,7 +19,7 @@ const char* outcome_name(Outcome outcome);
 class ReplicaState;
 struct InFlightStep;
 
-// State of one replica at an instant; tokens are counted since the sample before.
+// State of one replica. Tokens are counted since the sample before.
 struct TimelineSample {
   Time at{};
   std::uint32_t replica = 0;
@@ -36,26 +36,25 @@ struct EventRecord {
   RequestEvent event{};
 };
 
-// A copy of KV from one replica to another.
 struct TransferRecord {
   std::uint64_t request = 0;
-  std::uint32_t from = 0, to = 0;  // ranks, counted over all replicas
-  std::int32_t tokens = 0;         // whose KV is on `to` when it ends
+  std::uint32_t from = 0, to = 0;  // ranks, over all replicas
+  std::int32_t tokens = 0;         // with KV on `to` at `end`
   std::int64_t bytes = 0, calls = 0;
-  Time ready{}, asked{}, end{};  // its KV is complete on `from`; `to` has room; it is there
+  Time ready{}, asked{}, end{};  // KV complete on `from`; `to` has room; copy done
 };
 
-// Receives the records of a run, in order of time.
+// In order of time.
 class RunSink {
  public:
   virtual ~RunSink() = default;
   virtual void request(const RequestRecord&) {}
   virtual void sample(const TimelineSample&) {}
-  // As it begins.
+  // When it begins.
   virtual void transfer(const TransferRecord&) {}
-  // True: steps and events are delivered, for golden logs and Perfetto tracks; there is no fast-forward then.
+  // True: delivers steps and events, without fast-forward.
   [[nodiscard]] virtual bool wants_steps() const { return false; }
-  // A step whose times are known, and the replica just after it was planned or just before its output is processed.
+  // A timed step, just after its plan or before its output.
   virtual void step(const InFlightStep&, const ReplicaState&) {}
   virtual void event(const EventRecord&) {}
 };
@@ -64,52 +63,47 @@ struct Distribution {
   std::uint64_t count = 0;
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
 };
-// Sorts in place; percentiles interpolate linearly between order statistics (numpy's default).
+// Sorts in place. Percentiles interpolate linearly between order statistics (numpy's default).
 Distribution distribution_of(std::vector<std::int64_t>& values);
 
-// The limits that an SLO may have, in the order of summary.csv.
+// In the order of summary.csv.
 enum class SloTerm : std::uint8_t { kTtft, kTpot, kTbt, kE2e };
 inline constexpr std::array<const char*, 4> kSloTermNames = {"ttft", "tpot", "tbt", "e2e"};
 using SloMisses = std::array<bool, kSloTermNames.size()>;  // by SloTerm
 
 struct SloTarget {
   bool is_set = false;
-  // A request attains if each is at most this; tpot: (last - first) / (out - 1), 0 for one token. e2e: from arrival to last token.
+  // Upper bounds. tpot: (last - first) / (out - 1), 0 for one token. e2e: from arrival to last token.
   Span ttft{}, tpot{}, e2e = Span::max();
-  // tbt: of the tbt_ppm-quantile of the request's own gaps between tokens, by nearest rank: the smallest gap that at least
-  // tbt_ppm / 1e6 of them do not exceed.
+  // Bound of the tbt_ppm-quantile of the request's gaps between tokens, by nearest rank.
   Span tbt = Span::max();
   std::int32_t tbt_ppm = kEveryGap;
   static constexpr std::int32_t kEveryGap = 1'000'000;
 
-  // Number of gaps, out of `gaps`, that may be longer than tbt.
+  // The number of gaps that may exceed tbt.
   [[nodiscard]] std::int64_t late_gaps_allowed(std::int64_t gaps) const { return gaps * (kEveryGap - tbt_ppm) / kEveryGap; }
   static constexpr SloTarget none() { return {true, Span::max(), Span::max(), Span::max()}; }
 };
 
-// The targets of a run: those of all requests, and in their place those of a class, and in place of both those of a client. A class or
-// client whose targets are not set has none.
+// A client's targets replace its class's, which replace the run's; unset ones mean no target.
 struct Slo : SloTarget {
   std::map<ClassName, SloTarget> classes{};
   std::map<std::int64_t, SloTarget> clients{};
   [[nodiscard]] bool has_targets() const { return is_set || !classes.empty() || !clients.empty(); }
 };
 
-// Time per output token after the first, ns; 0 for one token.
+// Per output token after the first, in ns; 0 for one token.
 std::int64_t tpot_ns(const RequestRecord& record);
 
-// The targets of a request: those of the run, each replaced by the request's own where the trace gives it. Its own limit of gaps is of the
-// same quantile as the run's; without one it is a limit of every gap.
+// The run's targets, with the request's own in place. A request's TBT limit has the run's quantile, else covers every gap.
 SloTarget targets_of(const RequestRecord& record, const Slo& of_run);
-// The limits that a request has missed: of a completed one by its answer, of an unfinished one by `cut_off`. A rejected one misses none.
+// Judged at `cut_off` if unfinished. A rejected request misses none.
 SloMisses missed_terms(const RequestRecord& record, const SloTarget& slo, Time cut_off = kNever);
-// It attained its targets.
 bool has_attained(const RequestRecord& record, const SloTarget& slo);
-// It is known whether it attains: it has left, or had missed a target at `cut_off`, when the run ended.
+// The request has left, or had missed a target at `cut_off`.
 bool is_judged(const RequestRecord& record, const SloTarget& slo, Time cut_off);
 
-// Values of one metric: exact up to kExact of them, from then on counted in a LogHistogram (quantiles within 0.2 %), so that
-// the length of a trace does not matter for memory.
+// Values of one metric: exact up to kExact of them, then in a LogHistogram (quantiles within 0.2 %).
 class Values {
  public:
   static constexpr std::size_t kExact = 1'000'000;
@@ -127,31 +121,28 @@ class Values {
 };
 Distribution distribution_of(const LogHistogram& histogram, double scale = 1);
 
-// Collects requests that have left or were cut off. Attainment is over requests that have targets and of which it is known: completed,
-// rejected, or cut off after they had missed a limit.
+// Attainment is over requests with targets that were completed, rejected, or cut off after a miss.
 class MetricsCollector {
  public:
   explicit MetricsCollector(const Slo& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
-  // cut_off: when the run ended, for a request that was unfinished then. One without a session is a turn of its program, if it has one.
+  // cut_off: the run's end, for unfinished requests. Without a session, a request counts as a turn of its program.
   void add(const RequestRecord& record, Time cut_off = kNever);
-  // A request of a session has left, as passed to add(); has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
-  // wait for each other are held until finish().
+  // With the record of add(); only for sessions. has_more: a turn waits for it. Sessions with independent turns are held until finish().
   void add_turn(const RequestRecord& record, bool has_more);
-  // The quality of experience of a completed request; below 0: not followed.
+  // A completed request; below 0: not followed.
   void add_qoe(const RequestRecord& record, double qoe);
   LogHistogram& itl() { return itl_; }
 
   struct Latencies {
     Distribution ttft, tpot, itl, e2e, queueing;  // ns; TTFT and E2E from arrival
     Distribution normalized;                      // ns per output token
-    // ns; of sessions all of whose turns were completed: from the first turn's arrival to the last token. So of programs, whose requests
-    // have no session.
+    // ns, from first arrival to last token of fully completed sessions, or of programs without sessions.
     Distribution jct;
-    Distribution qoe_loss;  // parts per million: 1e6 (1 - quality of experience)
+    Distribution qoe_loss;  // ppm: 1e6 (1 - QoE)
     double slo_attainment_frac = 0;
     std::uint64_t attained = 0, counted = 0, judged = 0, completed = 0, rejected = 0, unfinished = 0;
-    std::array<std::uint64_t, kSloTermNames.size()> missed{};  // judged requests that missed each limit; one request may miss several
-    std::uint64_t judged_rejected = 0;                         // judged requests that were turned away
+    std::array<std::uint64_t, kSloTermNames.size()> missed{};  // judged requests by missed limit
+    std::uint64_t judged_rejected = 0;
     std::int64_t prompt_tokens = 0, output_tokens = 0;
   };
   Latencies finish();
@@ -159,12 +150,11 @@ class MetricsCollector {
   [[nodiscard]] const Slo& slo() const { return slo_; }
 
  private:
-  // A session so far.
   struct Job {
     Time arrival = kNever, end = kStart;
     bool has_more = false;    // a turn waits for the latest one
-    bool is_chain = false;    // its turns wait for each other
-    bool is_complete = true;  // every turn that left was completed
+    bool is_chain = false;    // turns wait for each other
+    bool is_complete = true;  // of the turns that left
   };
   static void add_to(Job& job, const RequestRecord& record);
   void count(const Job& job);
@@ -175,7 +165,7 @@ class MetricsCollector {
   LogHistogram itl_;
   Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_, qoe_loss_;
   std::unordered_map<std::int64_t, Job> jobs_;      // by session
-  std::unordered_map<std::int64_t, Job> programs_;  // by program, of requests without a session
+  std::unordered_map<std::int64_t, Job> programs_;  // of requests without a session
   std::array<std::uint64_t, kSloTermNames.size()> missed_{};
   std::uint64_t judged_rejected_ = 0;
   std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;

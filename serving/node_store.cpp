@@ -69,7 +69,7 @@ NodeStore::Write NodeStore::begin_write(const TraceRequest& prompt, std::int64_t
 
 void NodeStore::end_write(const Write& write) {
   for (const Write::Fresh& fresh : write.fresh) {
-    if (pool_.peek(fresh.key) != kNoBlock) continue;  // another write of the same content was faster
+    if (pool_.peek(fresh.key) != kNoBlock) continue;  // written meanwhile
     pool_.publish(fresh.block, fresh.key, fresh.number, 0);
     ++changes_;
     ++use_.written_blocks;

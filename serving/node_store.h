@@ -11,57 +11,57 @@
 
 namespace kvlab {
 
-// Keeping the KV of prompts in CPU memory (Mooncake, Qin et al. 2024, arXiv:2407.00079). Each prefill replica has a NodeStore, and
-// replicas fetch prefixes from each other's.
+// KV of prompts in CPU memory (Mooncake, Qin et al. 2024, arXiv:2407.00079), one NodeStore per prefill replica; replicas fetch from each
+// other.
 struct StoreSetup {
-  std::int32_t block_tokens = 0;                               // of a stored block, a multiple of every pool's block_tokens; 0: no stores
-  std::function<std::unique_ptr<BlockCache>()> make_eviction;  // chooses the block to evict, among those without a reader
+  std::int32_t block_tokens = 0;                               // a multiple of every pool's block_tokens; 0: no stores
+  std::function<std::unique_ptr<BlockCache>()> make_eviction;  // among blocks without a reader
   [[nodiscard]] bool is_on() const { return block_tokens > 0; }
 };
 
-// The part of a store in the CPU memory of one replica. The key of a block is the hash of all tokens of the prompt up to the block's end.
-// Readers and writers hold a reference to a block; only blocks without references are evicted.
+// A block's key is the hash of all prompt tokens up to its end. Readers and writers hold references; only blocks without references are
+// evicted.
 class NodeStore {
  public:
   NodeStore(std::int64_t num_blocks, std::int32_t block_tokens, std::unique_ptr<BlockCache> eviction);
 
   [[nodiscard]] std::int32_t block_tokens() const { return block_tokens_; }
-  // Full blocks of the prompt whose content its hashes name. InputError: the trace's hashes do not fit the block size.
+  // Full blocks of the prompt with hashes. InputError: the trace's hashes do not fit the block size.
   [[nodiscard]] std::int64_t blocks_of(const TraceRequest& prompt) const;
-  // The number of leading blocks of the prompt that are here. O(that number).
+  // Leading blocks of the prompt that are here. O(result).
   [[nodiscard]] std::int64_t leading_blocks(const TraceRequest& prompt) const;
 
-  // References to the prompt's blocks [first, end), which are here; unpin() gives them back.
+  // References to the prompt's blocks [first, end), which must be here; unpin() releases them.
   std::vector<BlockId> pin(const TraceRequest& prompt, std::int64_t first, std::int64_t end);
   void unpin(const std::vector<BlockId>& blocks);
 
-  // The prompt's blocks on their way here. Those that are here already are referenced, which makes them the last to be evicted.
+  // A prompt's blocks that are being written. Blocks already here get a reference, and are evicted last.
   struct Write {
     struct Fresh {
       BlockId block{};
       std::uint64_t key = 0;
-      std::uint32_t number = 0;  // in its prompt
+      std::uint32_t number = 0;
     };
-    std::vector<Fresh> fresh;     // that come from GPU memory
-    std::vector<BlockId> blocks;  // these and the others, in order, with a reference each
+    std::vector<Fresh> fresh;     // from GPU memory
+    std::vector<BlockId> blocks;  // all, in order, with a reference each
   };
-  // Allocates room for the first `most` blocks, or for the number of them that fits.
+  // Room for the first `most` blocks, or as many as fit.
   Write begin_write(const TraceRequest& prompt, std::int64_t most);
-  // The copy has ended: other requests find the blocks.
+  // Other requests find the blocks now.
   void end_write(const Write& write);
 
   struct Use {
-    std::int64_t written_blocks = 0;  // that came from GPU memory, each content once
+    std::int64_t written_blocks = 0;  // from GPU memory, each content once
     std::int64_t loaded_bytes = 0;    // to GPU memory of this replica
-    std::int64_t no_room_blocks = 0;  // that found only blocks with references
+    std::int64_t no_room_blocks = 0;  // all resident blocks had references
   };
   [[nodiscard]] Use& use() { return use_; }
   [[nodiscard]] const Use& use() const { return use_; }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
-  // Rises whenever prompts may find other blocks than before.
+  // Rises when lookups may give other results.
   [[nodiscard]] std::uint64_t changes() const { return changes_; }
 
-  // Conservation: all references are those of `pinned` blocks that readers and writes hold. Throws InternalError. O(blocks).
+  // Conservation: readers and writes hold `pinned` references. Throws InternalError. O(blocks).
   void check(std::int64_t pinned) const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// Operations of a step summed by name, in order of first appearance; launches count calls. Transfers that run beside computation stay apart
-// where their calls have other bytes, because each layer waits for its own.
+// Sums operations by name, in order of first appearance; launches count calls. Overlapped transfers stay separate if their calls differ in
+// bytes, because each layer waits for its own.
 void add_op(std::vector<PolicyOp>& ops, const PolicyOp& more);
 
 }  // namespace kvlab

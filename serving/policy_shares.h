@@ -13,12 +13,11 @@
 
 namespace kvlab {
 
-// The time of the KV policy's work that a request waits for in its steps. Steps of one request overlap only as chunks of its prompt in a
-// pipeline. An instant that two of them share counts for the earlier one.
+// The KV policy's time that a request waits for. Steps of one request overlap only as prompt chunks in a pipeline; shared time counts for
+// the earlier step.
 class PolicyShares {
  public:
-  // The part of step.policy_time that counts for a request of the step: the share of the step after the end of the step before it that
-  // counted for this request. Called in order of the outputs.
+  // The part of step.policy_time after the request's step before. Call in order of outputs.
   Picoseconds take(RequestId id, const InFlightStep& step) {
     if (index(id) >= ends_.size()) ends_.resize(std::size_t{index(id)} + 1);
     const Picoseconds before = std::exchange(ends_[index(id)], step.end);
@@ -28,7 +27,7 @@ class PolicyShares {
   }
 
  private:
-  std::vector<Picoseconds> ends_;  // by slot. The next request of a slot starts its first step after this.
+  std::vector<Picoseconds> ends_;  // by slot; a slot's next request starts later
 };
 
 }  // namespace kvlab

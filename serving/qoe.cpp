@@ -31,14 +31,13 @@ void QoeWatch::add(RequestId id, Picoseconds at, const StretchGaps& gaps) {
   if (gaps.terms > 0) add_growing(reader, at.count() - reader.due + reader.per_token, gaps);
 }
 
-// Gaps that grow. Token k (from 0) is delivered x_k = x + (k + 1) a + s k (k + 1) / 2 after its place on the line: x = `ahead`, that of the
-// token before, a = first gap - per_token, s = step. It is convex in k and begins at or below the lag, so that it exceeds the lag from some
-// k on, and from then on is the lag.
+// Growing gaps. Token k (from 0) is delivered x_k = x + (k + 1) a + s k (k + 1) / 2 after its place on the line: x = `ahead` of the token
+// before, a = first gap - per_token, s = step. x_k is convex and begins at or below the lag, so from some k on it is the lag.
 void QoeWatch::add_growing(Reader& reader, Int128 ahead, const StretchGaps& gaps) {
   const Int128 a = gaps.first.count() - reader.per_token, s = gaps.step.count(), lag = reader.lag;
   const auto x = [&](Int128 k) { return ahead + (k + 1) * a + s * (k * (k + 1) / 2); };
   const auto sum_below = [&](Int128 k) { return k * ahead + a * (k * (k + 1) / 2) + s * ((k - 1) * k * (k + 1) / 6); };
-  std::int64_t low = 0, high = gaps.terms;  // tokens below `low` do not exceed the lag, those from `high` on do
+  std::int64_t low = 0, high = gaps.terms;  // tokens from `high` on exceed the lag, those below `low` do not
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;
     if (x(middle) > lag)

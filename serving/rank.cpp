@@ -44,7 +44,7 @@ std::unique_ptr<Predictor> make_predictor(const HostSetup& setup, const PoolSetu
   return predictor;
 }
 
-// Pipeline stages have a step each.
+// One step per pipeline stage.
 int depth_of(const Scheduler& scheduler, const Device& device) {
   const int stages = device.traits().num_stages;
   return stages > 1 ? stages : scheduler.pipeline_depth();

@@ -14,7 +14,6 @@
 
 namespace kvlab {
 
-// Objects that all replicas of a run share.
 struct FleetContext {
   const HostSetup& setup;
   EventQueue& queue;
@@ -24,22 +23,22 @@ struct FleetContext {
   Transfers& transfers;
 };
 
-// A scheduler with the queues, the KV memory and the device that it plans for. A replica has one, or with data parallelism several. It
-// starts the copies that its plans and outputs ask for, and queues an event for the end of each that nothing waits for.
+// A scheduler with queues, KV memory and device; several per replica with data parallelism. It starts copies, and queues an event for the
+// end of each copy without a waiter.
 class Rank {
  public:
-  // number: among the ranks of all replicas.
+  // number: over all replicas.
   Rank(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t number, std::unique_ptr<Device> its_device);
 
-  // A request arrives; arguments as of ReplicaState::receive().
+  // As in ReplicaState::receive().
   void receive(const TraceRequest& request, Time arrival, bool prefill_only, const std::optional<PromptStores>& stores);
-  // Plans steps.next() and starts the plan's copies. Returns when these allow the step to start.
+  // Plans steps.next() and starts its copies. Returns when the step may start.
   Picoseconds plan(Picoseconds at);
-  // Starts steps.next(), empty or not; steps.push() follows.
+  // Starts steps.next(), which may be empty; steps.push() follows.
   void begin(std::uint64_t number, Picoseconds planned, Picoseconds ready);
-  // Processes the output of steps.oldest(); steps.pop() follows.
+  // Processes steps.oldest(); steps.pop() follows.
   void process_output(Picoseconds at);
-  // A copy of the request or, of a write to the store, of that number has ended.
+  // A copy of a request, or a numbered write to the store, has ended.
   void end_copy(const Event& event);
 
   std::unique_ptr<Scheduler> scheduler;
@@ -61,7 +60,7 @@ class Rank {
   LogHistogram& itl_;
   Transfers& transfers_;
   std::int64_t block_bytes_;
-  std::vector<EventRecord> events_;  // since the latest plan or output, where they are delivered
+  std::vector<EventRecord> events_;  // since the latest plan or output, if delivered
 };
 
 }  // namespace kvlab

@@ -1,4 +1,4 @@
-// Copies of KV between a rank's GPU memory and CPU memory, the stores of prompts, and other ranks.
+// KV copies between a rank's GPU memory and CPU memory, stores, and other ranks.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -8,8 +8,7 @@
 
 namespace kvlab {
 
-// Starts the plan's copies; returns when the last one ends that the step waits for: out of GPU memory, of blocks that it writes to, or of
-// requests that come back and take part in it.
+// Returns the end of the copies that the step waits for: copies out, of blocks that it writes, or of requests that come back into it.
 Picoseconds Rank::start_copies(Picoseconds at) {
   Picoseconds out_end;
   CopiesOut& beside = state.copies_out();
@@ -38,7 +37,7 @@ Picoseconds Rank::start_copies(Picoseconds at) {
   return out_end;
 }
 
-// Returns when the request's KV is here.
+// Returns when the KV is here.
 Picoseconds Rank::start_import(const SwapCopy& copy, Picoseconds at) {
   const KvOffer& offer = *state.transits().offer(copy.request);
   const Request& r = state.table()[copy.request];
@@ -59,8 +58,8 @@ Picoseconds Rank::start_import(const SwapCopy& copy, Picoseconds at) {
   return times.end;
 }
 
-// The blocks that the request takes from stores: the first ones from its own, the others from another replica's. Both copies go at once.
-// Returns when all are here. A block of a store is copied in one call.
+// Leading blocks from the own store, then from another replica's, both copied at once. Returns when all are here. One call per stored
+// block.
 Picoseconds Rank::start_prefix(const SwapCopy& copy, const KvOffer& offer, Picoseconds at) {
   const Request& r = state.table()[copy.request];
   KvMemory& memory = state.memory();
@@ -84,7 +83,7 @@ Picoseconds Rank::start_prefix(const SwapCopy& copy, const KvOffer& offer, Picos
   return std::max(end, times.end);
 }
 
-// Prompts that the latest output completed go to the store.
+// Prompts that the latest output completed.
 void Rank::start_writes(Picoseconds at) {
   for (const SwapCopy& copy : state.store_copies()) queue_end(device->copy(copy, at), Phase::kComplete, EventKind::kStoreEnd, copy.request);
   state.store_copies().clear();

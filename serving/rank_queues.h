@@ -11,10 +11,9 @@
 
 namespace kvlab {
 
-// The queues of a replica. A request is in one of them until it leaves: input since it arrived, waiting since the next plan began (and
-// again after a preemption), running since it was admitted. The order holds those that wait, but for those that come back from CPU memory
-// or from another replica: they hold blocks already, and a better request that waits for these blocks would wait forever, so they go before
-// all others.
+// A request is in one queue: input from arrival, waiting from the next plan (or a preemption), running from admission. Requests that come
+// back from CPU memory or another replica wait before all others, outside the order: they hold blocks, and a better request would wait for
+// these blocks forever.
 class RankQueues {
  public:
   // The order outlives the queues.
@@ -27,9 +26,8 @@ class RankQueues {
     return position < first ? returning_[position] : order_->at(position - first);
   }
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
-  // Changes whenever the running list does.
+  // Changes with the running list.
   [[nodiscard]] std::uint64_t running_version() const { return running_version_; }
-  // Requests that arrived and do not run.
   [[nodiscard]] std::int64_t num_queued() const { return std::int64_t{num_waiting()} + static_cast<std::int64_t>(input_.size()); }
 
   void add_input(RequestId r) { input_.push_back(r); }
@@ -62,7 +60,7 @@ class RankQueues {
     order_->erase(r);
     returning_.push_back(r);
   }
-  // A request that holds blocks waits, though it did not run. The order was told that it left.
+  // A request with blocks waits without having run. The order was told that it left.
   void add_returning(RequestId r) {
     order_->insert(r, Order::Entry::kArrival);
     note_import(r);

@@ -32,11 +32,11 @@ Replica::Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t
       may_skip_steps_(fleet.setup.fast_forward && ranks_.size() == 1 && !is_piped_ && !sink_.wants_steps()) {}
 
 void Replica::note_input(const Rank& rank, Picoseconds at) {
-  end_stretch();  // the next plan sees it
+  end_stretch();
   if (is_idle() && !rank.state.queues().input().empty()) queue_plan(clock_.now(at));
 }
 
-// Running requests may wait for memory too: a part of a prompt that found no room.
+// Running requests may wait for memory too, for a chunk of a prompt.
 void Replica::note_return(const Rank& rank, Picoseconds at) {
   end_stretch();
   const bool has_work = rank.state.queues().num_queued() > 0 || !rank.state.queues().running().empty();
@@ -58,7 +58,6 @@ void Replica::end_stretch() {
   if (ahead_.stop()) schedule_next();
 }
 
-// kSwapEnd, kImportEnd or kStoreEnd.
 void Replica::end_copy(const Event& event) {
   catch_up(event.at, false);
   Rank& its = rank(event.replica);
@@ -84,7 +83,7 @@ void Replica::handle(const Event& event, Picoseconds next_arrival) {
   ahead_.carry_out_all();
   process_oldest(event.at);
   if (plan_pending_) return;
-  // If nothing else happens at this instant before its plan, the plan need not be queued. A request that has left may be followed at once.
+  // A plan that is next at this instant need not be queued. A request that has left may be followed at once.
   const Picoseconds now = clock_.now(event.at);
   const bool is_alone =
       !is_watched_ && now == event.at && next_arrival > now && (queue_.is_empty() || queue_.top().at > now) && !has_output();
@@ -98,14 +97,14 @@ void Replica::catch_up(Picoseconds at, bool with_plans) {
   ahead_.carry_out_before(at, with_plans);
   if (first_.steps.is_empty() || plan_pending_ || first_.steps.oldest().end > at) return;
   if (first_.steps.oldest().end < at) throw InternalError("a step of a replica ended before the clock's time");
-  if (with_plans) return;  // its own event at this instant comes before any sample
+  if (with_plans) return;  // its own event comes before any sample
   ahead_.stop();
   ++generation_;
   process_oldest(at);
   queue_plan(clock_.now(at));
 }
 
-// A request has left, or continues elsewhere, and is still here.
+// A request has left or continues elsewhere, and is not collected.
 bool Replica::has_output() const {
   return std::any_of(ranks_.begin(), ranks_.end(),
                      [](const auto& rank) { return !rank->state.outbox().empty() || !rank->state.transits().is_quiet(); });
@@ -144,8 +143,7 @@ bool Replica::plan_one(Picoseconds at) {
     begin(at, std::max(at, std::exchange(copies_end_, Picoseconds{})));
     return true;
   }
-  // With nothing in flight no event would ask again, though others can run in the blocks that were released. It comes to an end: each
-  // such plan leaves fewer running requests.
+  // With nothing in flight, no other event plans again. This ends: each such plan leaves fewer running requests.
   if (first_.steps.is_empty() && has_preempted)
     queue_plan(std::max(clock_.now(at), copies_end_));
   else
@@ -153,7 +151,7 @@ bool Replica::plan_one(Picoseconds at) {
   return false;
 }
 
-// Starts the step that was planned; a rank without work takes part in it with an empty one.
+// Ranks without work start an empty step.
 void Replica::begin(Picoseconds planned, Picoseconds ready) {
   const int i = first_.steps.size();
   for (const auto& rank : ranks_) rank->begin(done_.planned, planned, ready);
@@ -170,18 +168,18 @@ void Replica::begin(Picoseconds planned, Picoseconds ready) {
   if (steps[i].is_timed) count_steps(i, i > 0 ? steps[i - 1].end : steps[i].start);
 }
 
-// A scheduler that waits for time to pass (a batching window) says so; with nothing in flight no other event would ask it again.
+// For batching windows: with nothing in flight, no other event plans again.
 void Replica::wake_at(Picoseconds at) {
   if (!is_idle()) return;
   Time wake = kNever;
   for (const auto& rank : ranks_) wake = std::min(wake, rank->scheduler->wants_plan_at());
   if (wake == kNever) return;
-  // Not plan_pending_: an arrival before it is planned at once.
+  // Not plan_pending_: an earlier arrival is planned at once.
   const Picoseconds due = checked_ps(wake, "the scheduler's batching window ends later than that");
   queue_.push(std::max(at + to_ps(Span(1)), due), Phase::kSchedule, EventKind::kPlan, first_rank_, ++wake_generation_);
 }
 
-// Steps of a pipeline overlap. Time that several share counts once, for the earliest of them. `before`: when the step before it ends.
+// Pipeline steps overlap; shared time counts for the earliest step. `before`: end of the step before.
 void Replica::count_steps(int i, Picoseconds before) {
   for (const auto& rank : ranks_) {
     InFlightStep& step = rank->steps[i];

@@ -8,25 +8,23 @@
 
 namespace kvlab {
 
-// One replica, or one of its ranks where these do not wait for each other. It plans steps while there is room in the pipeline and tells the
-// event queue when its next output or plan is due; its ranks do the work. It catches up with any instant on demand. Ranks that step
-// together plan at one instant; if one of them has work, all of them run a step, with the same start and end.
+// A replica, or one of its ranks if these are independent. It plans while the pipeline has room. Ranks that step together plan at one
+// instant; if one has work, all run a step with the same start and end.
 class Replica {
  public:
-  // devices: one for each rank; first_rank: the number of the first among the ranks of all replicas.
+  // One device per rank. first_rank: over all replicas.
   Replica(const FleetContext& fleet, const PoolSetup& pool, std::uint32_t first_rank, std::vector<std::unique_ptr<Device>> devices);
 
-  // Carries out whatever happens before the phase kArrive of `at` (with_plans: up to and including kSchedule).
+  // Handles everything before phase kArrive of `at` (with_plans: through kSchedule).
   void catch_up(Picoseconds at, bool with_plans);
-  // The rank has received a request, by Rank::receive() or as an import; catch_up(at) came before.
+  // After catch_up(at): the rank has received a request or an import.
   void note_input(const Rank& rank, Picoseconds at);
-  // Memory of the rank has come back, or a request that continues in it; catch_up(at) came before.
+  // After catch_up(at): memory of the rank has come back, or a request that continues in it.
   void note_return(const Rank& rank, Picoseconds at);
-  // True: no step is skipped, so that each of them is an event; catch_up(at) came before.
+  // True: no step is skipped. Call after catch_up(at).
   void set_watched(bool is_watched);
-  // Waiting requests may find other blocks in stores from `at` on: the plans after it are made, not repeated.
+  // Store contents may change at `at`: later plans are not repeated.
   void end_repeated_plans(Picoseconds at);
-  // kOutput, kPlan, kSwapEnd, kImportEnd and kStoreEnd events of this replica.
   void handle(const Event& event, Picoseconds next_arrival);
 
   [[nodiscard]] const std::vector<std::unique_ptr<Rank>>& ranks() const { return ranks_; }
@@ -34,7 +32,7 @@ class Replica {
   [[nodiscard]] std::uint32_t first_rank() const { return first_rank_; }
   [[nodiscard]] Rank& rank(std::uint32_t number) const { return *ranks_[number - first_rank_]; }
   [[nodiscard]] const WorkDone& done() const { return done_; }
-  // Time that counted steps still in flight occupy after `end`, summed over the ranks.
+  // Time of counted steps in flight after `end`, summed over the ranks.
   [[nodiscard]] Picoseconds busy_after(Picoseconds end);
 
  private:
@@ -56,16 +54,16 @@ class Replica {
   RunSink& sink_;
   std::uint32_t first_rank_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  Rank& first_;  // steps that begin together have equal times: those of the first rank are read
+  Rank& first_;  // its times are those of all ranks that step together
   WorkDone done_;
   FastForward ahead_;
-  bool is_piped_;        // in stages, whose steps overlap
-  bool may_skip_steps_;  // FastForward::look_ahead() is called
+  bool is_piped_;
+  bool may_skip_steps_;
   bool is_watched_ = false;
   bool plan_pending_ = false;          // a kPlan event is queued
   std::uint32_t generation_ = 0;       // of the queued kOutput event
-  std::uint32_t wake_generation_ = 0;  // of the latest kPlan event that a scheduler asked for
-  Picoseconds copies_end_;             // of the copies since the latest step was planned that the next one waits for
+  std::uint32_t wake_generation_ = 0;  // of the latest kPlan event from a scheduler
+  Picoseconds copies_end_;             // of copies since the latest plan that the next step waits for
 };
 
 }  // namespace kvlab

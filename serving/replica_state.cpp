@@ -56,7 +56,7 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
-// InputError: it lacks a fact that this replica needs, or its hashes do not fit the blocks.
+// InputError: a needed fact is missing, or hashes do not fit the blocks.
 void ReplicaState::check_content(const TraceRequest& request) const {
   const ReplicaLimits& limits = memory_.limits();
   if (!needed_facts_.empty()) require_facts(request.number, request.facts, needed_facts_, "its order or predictor");
@@ -122,7 +122,7 @@ void ReplicaState::admit(RequestId id) {
   r.is_running = true;
   r.is_paused = false;
   transits_.end_expectation(id);
-  if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
+  if (r.was_admitted) return;  // may find its own blocks
   r.was_admitted = true;
   r.scheduled = now_;
   r.hit_tokens = r.computed_tokens;
@@ -143,7 +143,7 @@ void ReplicaState::reject(RequestId id, const char* reason) {
 
 namespace {
 
-// One token through all layers after those of the prompt, none of them computed before.
+// One token through the layers after the prompt's, none computed before.
 bool is_next_token(const Request& r, const StepEntry& entry) {
   const std::int32_t computed = r.computed_tokens;
   return entry.tokens == 1 && entry.passes_all_layers() && computed >= r.prompt_tokens && computed + 1 == r.known_tokens() &&
@@ -152,7 +152,7 @@ bool is_next_token(const Request& r, const StepEntry& entry) {
 
 }  // namespace
 
-// Returns true for a decode step of one token.
+// True: a decode step of one token.
 inline bool ReplicaState::commit_entry(InFlightStep& step, std::size_t place) {
   StepEntry& entry = step.entries[place];
   Request& r = table_[entry.request];
@@ -166,7 +166,7 @@ inline bool ReplicaState::commit_entry(InFlightStep& step, std::size_t place) {
     memory_.add_live(1);
     return entry.padded_tokens == 0;
   }
-  if (!entry.ends()) return false;  // its tokens continue through later layers in later steps
+  if (!entry.ends()) return false;  // continues through later layers in later steps
   step.ended_tokens += entry.tokens;
   const std::int32_t known = r.known_tokens();
   const std::int32_t after = r.computed_tokens + entry.tokens;
@@ -249,14 +249,13 @@ void ReplicaState::add_policy_time(Picoseconds time) {
   for (const RequestId id : queues_.running()) table_[id].decode_policy += time;
 }
 
-// make_way() lets a waiting request that overtakes another one wait for its turn if it finds room. The running ones may have taken that
-// room since; the next plan preempts then.
+// make_way() defers an overtaking request that finds room. Running requests may have taken that room since; the next plan preempts.
 Horizon ReplicaState::order_is_stable_for() const {
   if (!order_->overtaking() || queues_.running().empty()) return order_->stable_for();
   const RequestId worst = order_->victim(queues_.running().back());
   for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) {
     const Request& r = table_[queues_.waiting(i)];
-    if (r.is_parked || (r.computed_tokens > 0 && !r.is_swapped && !r.is_paused)) continue;  // it has its blocks
+    if (r.is_parked || (r.computed_tokens > 0 && !r.is_swapped && !r.is_paused)) continue;  // has its blocks
     if (order_->overtakes(queues_.waiting(i), worst)) return Horizon::none();
     break;
   }
@@ -299,7 +298,7 @@ void ReplicaState::note(RequestEvent event, const Request& r, Time at) {
   if (events != nullptr) events->push_back({memory_.limits().replica, r.number, at, event});
 }
 
-// The request is in no queue any more; its memory goes back and its record out.
+// The request is already in no queue.
 void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* reason) {
   Request& r = table_[id];
   if (outcome == Outcome::kRejected && r.is_swapped) memory_.end_swap(r);

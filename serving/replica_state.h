@@ -25,19 +25,16 @@
 
 namespace kvlab {
 
-// A request that has left.
 struct Departure : RequestRecord {
-  double qoe = -1;  // quality of experience of a completed one; below 0: not followed
+  double qoe = -1;  // of a completed request; below 0: not followed
 };
 
-// The record of a request that arrives.
 RequestRecord arrival_record(const TraceRequest& request, Time arrival);
 
-// Requests, queues and memory of one replica: the scheduler's view of it, and the calls of a host around each step. It has no clock:
-// hosts pass the time.
+// Requests, queues and memory of one rank. It has no clock: hosts pass the time.
 class ReplicaState final : public ReplicaView {
  public:
-  // Without an order: first come, first served. Without a predictor: true lengths.
+  // Default order: first come, first served. Default predictor: true lengths.
   ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint,
                std::unique_ptr<Order> order = nullptr, std::unique_ptr<Predictor> predictor = nullptr);
 
@@ -79,55 +76,49 @@ class ReplicaState final : public ReplicaView {
   void reject(RequestId r, const char* reason) override;
 
   // ---- for hosts ----
-  // A request reaches the replica; it waits in the input queue until the next plan. It is refused (a record goes to the outbox)
-  // if it could never run: longer than max_model_len or than the whole memory. Its hashes and facts stay valid until it leaves. InputError:
-  // it lacks a fact that the order or the predictor needs.
-  // prefill_only: it leaves after its first token, if it has more to emit, and becomes an export.
-  // stores: those that it asks for its first tokens whenever a scheduler takes it with nothing computed.
+  // A request enters the input queue; if it exceeds max_model_len or the memory, it goes to the outbox as rejected. Its hashes and facts
+  // stay valid until it leaves. InputError: a fact is missing that the order or the predictor needs.
+  // prefill_only: with more than one token to emit, it becomes an export after the first.
+  // stores: asked for its first tokens whenever a scheduler takes it with nothing computed.
   void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, const std::optional<PromptStores>& stores = {});
-  // Before plan(): sets the clock and moves the input queue into the waiting queue.
+  // Before plan(): moves the input queue into the waiting queue.
   void begin_plan(Time now);
-  // After plan(): advances computed tokens by the step's entries and completes them.
+  // After plan(): advances computed tokens and completes the step's entries.
   void commit(InFlightStep& step);
-  // Delivers a step's tokens: emissions, finishes (to the outbox), publications, blocks returned.
+  // Emissions, finishes (to the outbox), publications, returned blocks.
   void process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl);
   // The copy of a parked r has ended: it is back, or (Preemption::kSwapAhead) gone.
   void finish_swap_in(RequestId r, Time at);
-  std::function<Span(const StepOutline&)> estimate_step;  // ReplicaView::step_time(), where the device has an estimate
-  // Time until all of these copies to the GPU have ended, asked for at `now`; empty: the device has no estimate.
+  std::function<Span(const StepOutline&)> estimate_step;  // empty: no estimate
+  // Time until all of these copies to the GPU, started at `now`, end; empty: no estimate.
   std::function<Span(std::span<const SwapCopy> copies, Time now)> estimate_copies_in;
   // ---- between replicas (replica_state_transit.cpp) ----
-  // A request that another rank offers the KV of: it waits as if swapped out there, and schedulers bring it in like any other. Returns
-  // false if it could never run here; its record goes to the outbox.
+  // KV is on another rank: the request waits as if swapped out. False: it could never run here and goes to the outbox.
   bool receive_import(const Request& from, KvOffer offer, Time at);
-  // An export continues here, with its memory; it is rejected if its output does not fit.
+  // An export continues here; rejected if its output does not fit.
   void rejoin(RequestId r, Time at);
-  // An export's memory goes back, and its slot.
   void release_export(RequestId r);
-  // An export leaves permanently; its record goes to the outbox.
+  // To the outbox.
   void refuse_export(RequestId r, Time at, const char* reason);
   [[nodiscard]] Transits& transits() { return transits_; }
   [[nodiscard]] const Transits& transits() const { return transits_; }
-  // Requests that left.
   std::vector<Departure>& outbox() { return outbox_; }
-  // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
+  // Free slots, of requests that finished or that a plan rejected.
   std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
-  // Copies of prompts to the store that outputs asked for; KvMemory::end_write() follows.
+  // Prompt copies to the store; each needs KvMemory::end_write().
   std::vector<SwapCopy>& store_copies() { return store_copies_; }
   // Copies that run during steps; the host begins them.
   CopiesOut& copies_out() { return copies_out_; }
   [[nodiscard]] const CopiesOut& copies_out() const { return copies_out_; }
   std::vector<EventRecord>* events = nullptr;  // null: not recorded
 
-  // Lists every request still here as unfinished.
   void drain(std::vector<RequestRecord>& unfinished) const;
 
-  // The latest plan left every request in its queue and began no copy, so that the next one may repeat it.
+  // The latest plan moved no request and began no copy: the next plan may repeat it.
   [[nodiscard]] bool plan_was_quiet() const { return plan_was_quiet_; }
-  // The latest plan preempted a request.
   [[nodiscard]] bool plan_preempted() const { return plan_preempted_; }
-  // The number of plans that the order lets pass unlooked at.
+  // Plans that the order need not see.
   [[nodiscard]] Horizon order_is_stable_for() const;
   [[nodiscard]] const SlotTable& table() const { return table_; }
   [[nodiscard]] const RankQueues& queues() const { return queues_; }
@@ -138,23 +129,21 @@ class ReplicaState final : public ReplicaView {
 
   struct Counters {
     std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
-    std::uint64_t over_budget = 0;  // received prompts of which the KV policy always keeps more than its budget
+    std::uint64_t over_budget = 0;  // more always-kept prompt tokens than the KV policy's budget
     std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0, prompt_tokens = 0, output_tokens = 0;
   };
-  // Tokens of all requests; hits and preemptions only of requests that are counted (Request::is_counted).
+  // Hits and preemptions only with Request::is_counted.
   [[nodiscard]] const Counters& counters() const { return counters_; }
 
-  // Fast-forward. Its tokens are delivered by emit_uniform().
+  // Fast-forward; emit_uniform() delivers its tokens.
   [[nodiscard]] UniformDecode& uniform() { return uniform_; }
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
-  // The KV policy's part of the steps whose tokens these are.
   void add_policy_time(Picoseconds time);
-  // Tokens are followed one by one.
   [[nodiscard]] bool watches_tokens() const { return watches_tokens_; }
-  // Call it before emit_uniform() if watches_tokens(): the token of `first_at`, and the gaps after it.
+  // Before emit_uniform() if watches_tokens(): the token of `first_at`, and the gaps after it.
   void note_uniform_tokens(Picoseconds first_at, const StretchGaps& gaps);
 
-  // Conservation laws; throws InternalError. O(requests + blocks).
+  // Conservation laws. Throws InternalError. O(requests + blocks).
   void check() const;
 
  private:
@@ -168,7 +157,7 @@ class ReplicaState final : public ReplicaView {
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, HistogramRun& gaps);
-  // Follows the tokens of a request that is received, with its output_limit and at most one token delivered.
+  // For a received request with its output_limit, and at most one delivered token.
   void watch(RequestId id);
   void note_token(RequestId id, Picoseconds at);
 
@@ -193,14 +182,14 @@ class ReplicaState final : public ReplicaView {
   QoeWatch qoe_;
   EncodedImages images_;
   PolicyShares policy_shares_;
-  bool watches_tokens_ = false;  // one of the two is on
+  bool watches_tokens_ = false;  // gaps_ or qoe_ is on
   bool plans_over_unknown_;
   std::vector<Departure> outbox_;
   std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_, store_copies_;
   CopiesOut copies_out_;
-  Span waited_{};                                         // for copies in that the plan's step waits for
-  std::int64_t encoded_blocks_ = 0, decoded_blocks_ = 0;  // by swaps since the latest step
+  Span waited_{};                                         // for copies in, by the plan's step
+  std::int64_t encoded_blocks_ = 0, decoded_blocks_ = 0;  // since the latest step
   Time now_{};
   std::uint64_t num_plans_ = 0;
   std::int64_t leaving_blocks_ = 0;  // of requests with is_leaving

@@ -1,4 +1,4 @@
-// Preemption, and KV that leaves the GPU for CPU memory and comes back.
+// Preemption and swaps.
 #include <algorithm>
 #include <utility>
 
@@ -29,7 +29,6 @@ void ReplicaState::put_away(RequestId id, Preemption mode) {
   vacate(id, mode);
 }
 
-// A preempted request gives up its memory.
 void ReplicaState::vacate(RequestId id, Preemption mode) {
   Request& r = table_[id];
   note(RequestEvent::kPreempted, r, now_);
@@ -56,7 +55,7 @@ void ReplicaState::vacate(RequestId id, Preemption mode) {
   if (!swapped) forget_computed(id);
 }
 
-// Its blocks stay while they are copied: no output under way may end it, or change its content.
+// Blocks stay during the copy: no output in flight may end it or change its content.
 bool ReplicaState::can_leave_later(RequestId id) const {
   return needed_tokens(id) > 0 && (memory_.keeps_everything() || table_[id].in_flight_steps == 0);
 }
@@ -85,7 +84,7 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m, bool joins) {
   return true;
 }
 
-// The step being planned waits for this copy in, so that its request takes part.
+// The planned step waits for this copy in.
 bool ReplicaState::waits_for(const SwapCopy& copy) {
   if (memory_.limits().swap.overlap != SwapSetup::Overlap::kAdaptive || !memory_.keeps_everything()) return false;
   if (!estimate_step || !estimate_copies_in) return false;
@@ -102,7 +101,7 @@ bool ReplicaState::waits_for(const SwapCopy& copy) {
   return true;
 }
 
-// Its copy has ended, or the step waits for it: it is back. CPU memory goes back with it.
+// The copy has ended, or the step waits for it. Frees CPU memory.
 void ReplicaState::bring_in(RequestId id, Time at) {
   decoded_blocks_ += table_[id].swapped_blocks;
   memory_.finish_swap_in(id);
@@ -125,7 +124,7 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
   if (!r.left_hashed) memory_.publish_up_to(r, r.computed_tokens);
 }
 
-// With a codec: the work of swaps since the step before. Returns true if there was any.
+// With a codec: work of swaps since the step before. False: none.
 bool ReplicaState::charge_copies(InFlightStep& step) {
   const SwapCodec& codec = memory_.limits().swap.codec;
   if (step.is_empty() || encoded_blocks_ + decoded_blocks_ == 0) return false;

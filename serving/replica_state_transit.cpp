@@ -1,4 +1,4 @@
-// Requests in transit: exports of one rank and imports of another, and prompts whose first tokens come from stores.
+// Exports, imports, and prompts with first tokens from stores.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -42,7 +42,7 @@ bool ReplicaState::receive_import(const Request& from, KvOffer offer, Time at) {
   if (r.computed_tokens > 0)
     memory_.await_import(r);
   else
-    transits_.settle(id);  // it is computed again here
+    transits_.settle(id);  // computed again here
   queues_.add_input(id);
   return true;
 }
@@ -51,7 +51,7 @@ bool ReplicaState::try_import(RequestId id, std::int32_t m, KvOffer& offer) {
   Request& r = table_[id];
   offer.has_waited = offer.has_waited || num_plans_ > offer.first_plan;
   const std::int32_t offered = r.computed_tokens;
-  const std::int32_t more = offer.is_prefix ? std::max(0, memory_.find_cached_tokens(r) - offered) : 0;  // others had them computed
+  const std::int32_t more = offer.is_prefix ? std::max(0, memory_.find_cached_tokens(r) - offered) : 0;  // computed by others
   if (more > 0) table_.set_computed(r, offered + more);
   const std::int64_t cached = memory_.try_import(r, m - more);
   if (cached < 0) {
@@ -76,7 +76,7 @@ void ReplicaState::hand_over(RequestId id) {
   r.output_limit = transits_.begin_export(id);
   transits_.forget_stores(id);
   r.is_running = r.is_paused = false;
-  if (!memory_.holds(r)) forget_computed(id);  // preempted while its last step was under way
+  if (!memory_.holds(r)) forget_computed(id);  // preempted during its last step
   order_->on_leave(id);
   left_.push_back(id);
   note(RequestEvent::kExported, r, now_);
@@ -104,8 +104,8 @@ void ReplicaState::release_export(RequestId id) {
   table_.remove(id);
 }
 
-// Asks the stores of a waiting r with nothing computed. Where they have more of its prompt than the block cache, r takes room for all of
-// its known tokens and is parked until they are here. False: no room. True otherwise, also where there is nothing to bring.
+// For a waiting r with nothing computed: if stores have more of its prompt than the block cache, r takes room for all known tokens and is
+// parked until the copies end. False: no room.
 bool ReplicaState::take_stored(RequestId id, std::int32_t m) {
   Request& r = table_[id];
   const PromptStores* const stores = transits_.stores(id);
@@ -117,7 +117,7 @@ bool ReplicaState::take_stored(RequestId id, std::int32_t m) {
   const std::int64_t tokens = std::min<std::int64_t>(found * own.block_tokens(), memory_.most_cached_tokens(prompt));
   if (tokens == 0) return true;
   if (tokens <= memory_.lookup(id)) {
-    plan_was_quiet_ = false;  // the next plan may find more in the stores than in the block cache
+    plan_was_quiet_ = false;  // stores may have more at the next plan
     return true;
   }
   KvOffer offer;

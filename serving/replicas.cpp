@@ -7,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// As SGLang counts num_tokens of a rank (python/sglang/srt/managers/scheduler.py, get_load): tokens of KV in use, and prompts that wait. A
-// prompt that is computed in chunks counts as far as it is computed.
+// As SGLang's num_tokens (python/sglang/srt/managers/scheduler.py, get_load): KV tokens in use and waiting prompts. A chunked prompt counts
+// for its computed part.
 std::int64_t tokens_of(const ReplicaState& rank) {
   std::int64_t queued = rank.table().outstanding_prompt_tokens();
   for (const RequestId r : rank.running()) {
@@ -18,9 +18,9 @@ std::int64_t tokens_of(const ReplicaState& rank) {
   return rank.used_blocks() * rank.block_tokens() + queued;
 }
 
-// Lower is better; the second decides between equal firsts.
+// Lower is better; the second breaks ties.
 std::pair<std::int64_t, std::int64_t> load_of(const ReplicaState& rank, LoadBalance balance) {
-  constexpr std::int64_t kWaitingWeight = 4;  // of vLLM
+  constexpr std::int64_t kWaitingWeight = 4;  // vLLM
   const std::int64_t queued = rank.queues().num_queued(), running = static_cast<std::int64_t>(rank.running().size());
   if (balance == LoadBalance::kTotalTokens) return {tokens_of(rank), queued + running};
   return {(balance == LoadBalance::kVllm ? kWaitingWeight : 1) * queued + running, 0};
@@ -46,7 +46,7 @@ Replicas::Replicas(const FleetContext& fleet, const MakeDevice& make_device) {
   }
 }
 
-// The store of the latest replica, if its pool has one and prompts are shared there.
+// For the latest replica, if its pool has a store.
 void Replicas::add_store(const StoreSetup& setup, const PoolSetup& pool) {
   const Place& its = places_.back();
   const bool has_one = setup.is_on() && pool.store_blocks > 0 && state(its.first_rank).memory().limits().prefix_caching;
@@ -82,7 +82,7 @@ std::int64_t Replicas::total_tokens(ReplicaId replica) const {
   return tokens;
 }
 
-// A request that has just been sent to a rank counts as waiting there.
+// A request just sent to a rank counts as waiting.
 std::uint32_t Replicas::choose_rank(ReplicaId replica) const {
   const Place& its = place(replica);
   if (its.ranks == 1) return its.first_rank;

@@ -9,12 +9,11 @@
 
 namespace kvlab {
 
-// All replicas of a run, pool by pool, and how they are numbered: replicas through all pools, ranks through all replicas.
+// All replicas, pool by pool. Replicas are numbered over all pools, ranks over all replicas.
 class Replicas {
  public:
   Replicas(const FleetContext& fleet, const MakeDevice& make_device);
 
-  // A replica.
   struct Place {
     std::uint32_t pool = 0;
     std::uint32_t first_rank = 0, ranks = 1;
@@ -32,20 +31,18 @@ class Replicas {
   [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return unit(rank).rank(rank).state; }
   [[nodiscard]] ReplicaState& state(std::uint32_t rank) { return unit(rank).rank(rank).state; }
 
-  // The replica's part of the store; null: it has none.
+  // Null: no store.
   [[nodiscard]] NodeStore* store(ReplicaId replica) { return stores_[index(replica)].get(); }
   [[nodiscard]] const NodeStore* store(ReplicaId replica) const { return stores_[index(replica)].get(); }
 
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const;
-  // It holds no request.
   [[nodiscard]] bool is_empty(ReplicaId replica) const;
-  // The rank of a replica that takes its next request, by the pool's load balance.
+  // The next request's rank by the pool's load balance.
   [[nodiscard]] std::uint32_t choose_rank(ReplicaId replica) const;
-  // The same for a request that is sent now: round robin goes on to the next rank.
+  // The same for a request sent now: advances round robin.
   std::uint32_t take_rank(ReplicaId replica);
-  // Tokens in KV blocks that requests hold, and tokens of queued prompts that are not computed. O(running requests).
+  // Tokens in KV blocks held by requests, and uncomputed tokens of queued prompts. O(running requests).
   [[nodiscard]] std::int64_t total_tokens(ReplicaId replica) const;
-  // Calls visit(unit) for the units of a replica.
   template <class Visit>
   void each_unit(ReplicaId replica, Visit&& visit) {
     const Place& its = place(replica);

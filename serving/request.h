@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// The request as the trace gave it, without its times.
+// Without times.
 inline TraceRequest trace_request_of(const Request& r) {
   TraceRequest content;
   content.number = r.number;
@@ -24,7 +24,7 @@ inline TraceRequest trace_request_of(const Request& r) {
   return content;
 }
 
-// Requests by slot; slots and the memory of their block lists are reused.
+// By slot; slots and their block lists are reused.
 class SlotTable {
  public:
   RequestId add(std::int32_t prompt_tokens) {
@@ -55,7 +55,7 @@ class SlotTable {
     r.computed_tokens = tokens;
     outstanding_ += left_of_prompt(r);
   }
-  // Prompt tokens that are not computed yet, over all requests.
+  // Uncomputed prompt tokens, over all requests.
   [[nodiscard]] std::int64_t outstanding_prompt_tokens() const { return outstanding_; }
 
   Request& operator[](RequestId r) { return slots_[index(r)]; }

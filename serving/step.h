@@ -10,25 +10,25 @@
 
 namespace kvlab {
 
-// Queue and memory of a replica just after the plan of a step.
+// Just after a plan.
 struct PlanUsage {
   std::int64_t waiting = 0;  // requests
   std::int64_t used_blocks = 0, wasted_tokens = 0, external_fragmentation_ppm = 0;
 };
 
-// A step that was planned and whose output is not processed yet.
+// Planned; output not processed.
 struct InFlightStep : StepPlan {
   PolicyWork policy;
   PlanUsage usage;
   std::int64_t ended_tokens = 0;  // of entries that end in it
-  std::int32_t images = 0;        // that are encoded before its prompts are computed
+  std::int32_t images = 0;        // encoded before its prompts
   std::uint64_t number = 0;
-  bool is_timed = false;              // start and end are known
-  bool is_counted = false;            // it is part of the replica's totals
-  bool is_uniform = false;            // every running request decodes one token, no policy event
-  std::uint64_t running_version = 0;  // of the running list it was planned over
+  bool is_timed = false;              // start and end are set
+  bool is_counted = false;            // in the totals
+  bool is_uniform = false;            // one token per running request, no policy event
+  std::uint64_t running_version = 0;  // of the planned running list
   Picoseconds planned{}, start{}, end{};
-  Picoseconds policy_time{};  // of the KV policy's work between start and end; 0 where the device does not know it
+  Picoseconds policy_time{};  // the KV policy's part of [start, end]; 0: unknown
 
   void clear() {
     StepPlan::clear();
@@ -40,17 +40,17 @@ struct InFlightStep : StepPlan {
   }
 };
 
-// Copies of KV that a plan asked for, in its order: between GPU and CPU memory, or from another replica.
+// A copy of KV between GPU and CPU memory or from another replica, in plan order.
 struct SwapCopy {
   RequestId request{};
   std::int64_t blocks = 0;
   bool to_host = false;
-  std::int64_t calls = 0;  // copies of one range each
+  std::int64_t calls = 0;  // one range each
   bool is_import = false;
-  bool is_stored = false;         // to or from the store of prompts, whose blocks are as on the GPU, also with a SwapCodec
+  bool is_stored = false;         // to or from the store; never encoded
   bool is_ahead = false;          // Preemption::kSwapAhead
-  bool joins = false;             // a copy in that the step being planned waits for, since its request takes part in it
-  std::vector<BlockId> beside{};  // a copy out of these blocks that no step waits for, though they are free; empty: as usual
+  bool joins = false;             // a copy in that the planned step waits for
+  std::vector<BlockId> beside{};  // a copy out of these free blocks that no step waits for; empty: default
 };
 
 }  // namespace kvlab

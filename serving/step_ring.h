@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Steps of a rank in flight, the oldest first, and room for the one that is planned next.
+// Steps of a rank in flight, oldest first, with room for the next.
 class StepRing {
  public:
   explicit StepRing(int depth) : steps_(static_cast<std::size_t>(depth)) {}
@@ -18,7 +18,7 @@ class StepRing {
   InFlightStep& operator[](int i) { return steps_[static_cast<std::size_t>((first_ + i) % depth())]; }
   InFlightStep& oldest() { return (*this)[0]; }
   InFlightStep& latest() { return (*this)[size_ - 1]; }
-  // The step that is being planned; the ring is not full. push(): it is in flight.
+  // The step to plan, then push(); the ring must not be full.
   InFlightStep& next() { return (*this)[size_]; }
   void push() { ++size_; }
   void pop() {

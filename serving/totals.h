@@ -8,23 +8,23 @@
 
 namespace kvlab {
 
-// Sums over the steps of one replica. Integers throughout, so that a sum over a fast-forwarded stretch equals the sum over its steps. An
-// empty step, with which an idle rank takes part in a step of others, adds its time alone.
+// Sums over the steps of one replica, in integers: exact also for fast-forwarded stretches. An empty step of an idle rank only adds its
+// time.
 struct StepTotals {
   std::uint64_t steps = 0;
   Int128 rows = 0, tokens = 0;                // by step
-  Int128 busy = 0, overload = 0;              // ps with a step under way; overload: and requests waiting
+  Int128 busy = 0, overload = 0;              // ps with a step in flight; overload: and requests waiting
   Int128 used_blocks = 0, wasted_tokens = 0;  // times ps
-  Int128 external_fragmentation = 0;          // parts per million times ps
+  Int128 external_fragmentation = 0;          // ppm times ps
   std::int64_t peak_used_blocks = 0;
-  std::int64_t images = 0;  // encoded before steps
+  std::int64_t images = 0;
 
-  // occupied: the part of the step's time in which no step before it is under way.
+  // occupied: the part of the step's time without an earlier step in flight.
   void add(const InFlightStep& step, Picoseconds occupied);
   void merge(const StepTotals& other);
 };
 
-// part / whole; 0 if the whole is not above 0.
+// 0 if the whole is not positive.
 constexpr double ratio(Int128 part, Int128 whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0; }
 
 // 1 + 2 + ... + (n - 1)

@@ -10,31 +10,28 @@
 
 namespace kvlab {
 
-// How KV goes from one replica to another.
 struct TransferSetup {
   std::int32_t layers = 1;
-  // Number of places that hold a block's KV: one per layer, for keys and values apart; 1: the block comes first in the layout (FlowKV, Li
-  // et al. 2025).
+  // Memory ranges of a block: one per layer for keys and one for values; 1: block-major layout (FlowKV, Li et al. 2025).
   std::int32_t places_per_block = 1;
-  // One call copies a run of blocks that are adjacent on both sides; false: one block.
+  // One call copies a run of blocks adjacent on both sides; false: one block.
   bool merges_blocks = true;
-  // The KV of a layer is sent when the prompt has passed it; false: after the last layer.
+  // Each layer's KV is sent once the prompt has passed it; false: after the last layer.
   bool is_layerwise = false;
 };
 
-// Blocks of KV that a replica fetches; or embeddings of images, as one block in one call.
+// KV blocks that a replica fetches; or image embeddings, as one block in one call.
 struct KvFetch {
   std::uint32_t from = 0, to = 0;  // replicas
   std::int64_t blocks = 0, bytes = 0, runs = 0;
-  Picoseconds begun{}, ready{};  // when the prompt was begun, and done, on `from`
-  std::int64_t calls = 0;        // 0: by blocks or runs, as set in the setup
+  Picoseconds begun{}, ready{};  // times of the prompt on `from`
+  std::int64_t calls = 0;        // 0: by blocks or runs
 };
 
-// The number of runs of blocks that are adjacent on both sides. Both lists have the same length.
+// Runs of blocks that are adjacent on both sides; equal list lengths.
 std::int64_t adjacent_runs(std::span<const BlockId> from, std::span<const BlockId> to);
 
-// The links between replicas. Each replica has one for each direction, and a transfer occupies one on either side, at the lower bandwidth;
-// transfers that share a link go one after another.
+// One link per replica and direction. A transfer occupies one on either side, at the lower bandwidth; transfers on a link are serial.
 class Transfers {
  public:
   Transfers(const TransferSetup& setup, std::vector<LinkSetup> links);
@@ -43,10 +40,10 @@ class Transfers {
     std::int64_t calls = 0;
     Picoseconds end{};
   };
-  // Starts a transfer at `at`. Layer-wise it began with the prompt, if the links were free: with C the time of the prompt and T that of the
-  // transfer over L layers, its last layer leaves after the prompt's, so that it ends at the later of ready + T / L and begun + C / L + T.
+  // Layer-wise, a transfer began with the prompt if the links were free. With prompt time C and transfer time T over L layers, it ends at
+  // max(ready + T / L, begun + C / L + T).
   Times begin(const KvFetch& fetch, Picoseconds at);
-  // Seconds from `at` to the end of a transfer in that number of calls that would begin then.
+  // Seconds from `at` to the end of a transfer begun at `at`.
   [[nodiscard]] double seconds(std::uint32_t from, std::uint32_t to, std::int64_t bytes, std::int64_t calls, Picoseconds at) const;
 
   struct Use {

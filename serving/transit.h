@@ -13,46 +13,45 @@
 
 namespace kvlab {
 
-// KV that another rank holds for a request of this one; or, for a request that is not begun, the first tokens of its prompt in stores.
+// KV on another rank for a request of this one, or prefix blocks in stores before a request begins.
 struct KvOffer {
-  std::uint32_t rank = 0;                     // counted over all replicas
+  std::uint32_t rank = 0;                     // over all replicas
   std::uint32_t replica = 0, to_replica = 0;  // of that rank, and of this one
-  RequestId slot = kNoRequest;                // of the request there, which holds its memory until the offer is settled
+  RequestId slot = kNoRequest;                // of the request there; holds its memory until the offer is settled
   std::int32_t tokens = 0;
-  Picoseconds begun{}, ready{};    // when the prompt was begun and done there
-  std::vector<BlockId> blocks;     // of the tokens there, in order
-  std::vector<std::int32_t> rows;  // of a KV policy: how they differ (Footprint::rows_of)
-  // ---- of a prompt's first tokens ----
-  bool is_prefix = false;           // `blocks` are of the store of `replica`, after the first ones that are in the own store
-  std::vector<BlockId> own_blocks;  // of the store of `to_replica`
+  Picoseconds begun{}, ready{};    // times of the prompt there
+  std::vector<BlockId> blocks;     // there, in token order
+  std::vector<std::int32_t> rows;  // see Footprint::rows_of
+  // ---- of a prefix ----
+  bool is_prefix = false;           // `blocks` follow own_blocks and are in the store of `replica`
+  std::vector<BlockId> own_blocks;  // in the store of `to_replica`
   // ---- of another rank ----
-  std::uint64_t first_plan = 0;  // number of the plan that saw the request first
-  bool has_waited = false;       // that plan did not take it: nothing of it came while the prompt was computed
+  std::uint64_t first_plan = 0;  // first plan that saw the request
+  bool has_waited = false;       // that plan did not take it: no KV came while the prompt was computed
 };
 
-// Stores that are asked for the first tokens of a prompt when the scheduler takes its request.
+// Asked for a prompt's first tokens when the scheduler takes its request.
 struct PromptStores {
-  std::uint32_t replica = 0;                        // of the rank that has the request; its store is asked first
-  NodeStore* other = nullptr;                       // of the replica that the dispatcher named; null: none
-  std::uint32_t other_replica = 0, other_rank = 0;  // of `other`
-  std::int32_t expected_tokens = 0;                 // that copies would have brought at arrival, as dispatchers count the load
+  std::uint32_t replica = 0;   // of the request's rank; its store is asked first
+  NodeStore* other = nullptr;  // named by the dispatcher; null: none
+  std::uint32_t other_replica = 0, other_rank = 0;
+  std::int32_t expected_tokens = 0;  // estimate at arrival
 };
 
-// A request in transit: it leaves a rank after its first token, comes in from another one, or takes its first tokens from stores. Several
-// may hold at once: a prefill stage that takes a prefix from stores.
+// Leaves after its first token, comes from another rank, or takes its first tokens from stores; several may hold at once.
 struct Transit {
   enum class Export : std::uint8_t { kNone, kHeld, kTaken };
-  std::int32_t full_limit = 0;           // above 0: it leaves after its first token; its true output limit
+  std::int32_t full_limit = 0;           // above 0: true output limit; leaves after its first token
   Export export_state = Export::kNone;   // kHeld: in no queue, with its memory, until another rank has it (kTaken) and the KV is copied
-  std::optional<KvOffer> offer{};        // of its KV, until the copy has ended or the request leaves
-  std::optional<PromptStores> stores{};  // that it asks for its first tokens, until it leaves
+  std::optional<KvOffer> offer{};        // until the copy has ended or the request leaves
+  std::optional<PromptStores> stores{};  // until it leaves
   [[nodiscard]] bool is_over() const { return full_limit == 0 && export_state == Export::kNone && !offer && !stores; }
 };
 
-// The requests in transit of a rank, by slot.
+// By slot.
 class Transits {
  public:
-  // Null: the request is not in transit.
+  // Null: not in transit.
   [[nodiscard]] const Transit* of(RequestId r) const {
     if (all_.empty()) return nullptr;
     const auto found = all_.find(index(r));
@@ -61,20 +60,20 @@ class Transits {
   [[nodiscard]] Transit* of(RequestId r) { return const_cast<Transit*>(static_cast<const Transits*>(this)->of(r)); }
   [[nodiscard]] const std::unordered_map<std::uint32_t, Transit>& all() const { return all_; }
 
-  // ---- exports: requests that leave after their first token ----
+  // ---- exports ----
   void note_prefill_only(RequestId r, std::int32_t output_limit) { all_[index(r)].full_limit = output_limit; }
   [[nodiscard]] bool is_prefill_only(RequestId r) const {
     const Transit* const transit = of(r);
     return transit != nullptr && transit->full_limit > 0;
   }
-  // Returns its true output limit. It becomes an export.
+  // Returns the true output limit.
   std::int32_t begin_export(RequestId r) {
     Transit& transit = all_.at(index(r));
     transit.export_state = Transit::Export::kHeld;
     fresh_.push_back(r);
     return std::exchange(transit.full_limit, 0);
   }
-  // Another rank has the request; this one only holds its memory.
+  // Only the memory is here.
   void note_taken(RequestId r) { all_.at(index(r)).export_state = Transit::Export::kTaken; }
   [[nodiscard]] bool is_taken(RequestId r) const {
     const Transit* const transit = of(r);
@@ -86,10 +85,10 @@ class Transits {
     transit->export_state = Transit::Export::kNone;
     end_if_over(r, *transit);
   }
-  // New exports; the caller takes them and clears the list.
+  // New exports; the caller clears the list.
   std::vector<RequestId>& fresh() { return fresh_; }
 
-  // ---- imports: requests whose KV comes in ----
+  // ---- imports ----
   void add_offer(RequestId r, KvOffer offer) {
     all_[index(r)].offer = std::move(offer);
     ++num_offers_;
@@ -98,9 +97,8 @@ class Transits {
     Transit* const transit = of(r);
     return transit != nullptr && transit->offer ? &*transit->offer : nullptr;
   }
-  // Requests whose copy has not ended.
   [[nodiscard]] std::int64_t num_offers() const { return num_offers_; }
-  // The copy has ended, or is not needed any more.
+  // The copy has ended or is not needed.
   void settle(RequestId r) {
     Transit* const transit = of(r);
     if (transit == nullptr || !transit->offer) return;
@@ -109,7 +107,7 @@ class Transits {
     --num_offers_;
     end_if_over(r, *transit);
   }
-  // Offers whose memory may go back; the caller clears it.
+  // Offers with memory to free; the caller clears the list.
   std::vector<KvOffer>& settled() { return settled_; }
 
   // ---- stores ----
@@ -117,12 +115,11 @@ class Transits {
     all_[index(r)].stores = stores;
     expected_tokens_ += stores.expected_tokens;
   }
-  // Null: the request has no store.
   [[nodiscard]] const PromptStores* stores(RequestId r) const {
     const Transit* const transit = of(r);
     return transit != nullptr && transit->stores ? &*transit->stores : nullptr;
   }
-  // The request has been taken: its computed tokens are known.
+  // The request was taken: its computed tokens are known.
   void end_expectation(RequestId r) {
     if (Transit* const transit = of(r); transit != nullptr && transit->stores)
       expected_tokens_ -= std::exchange(transit->stores->expected_tokens, 0);
@@ -134,16 +131,15 @@ class Transits {
       end_if_over(r, *transit);
     }
   }
-  // Expected from stores, over all requests that have not been taken.
+  // Tokens from stores, over all requests that were not taken.
   [[nodiscard]] std::int64_t expected_tokens() const { return expected_tokens_; }
 
-  // The request leaves. An offer of its KV is settled.
+  // The request leaves. Its offer is settled.
   void end(RequestId r) {
     settle(r);
     forget_stores(r);
     if (!all_.empty()) all_.erase(index(r));
   }
-  // Nothing waits to be seen by the fleet.
   [[nodiscard]] bool is_quiet() const { return fresh_.empty() && settled_.empty(); }
 
  private:

@@ -5,12 +5,12 @@
 
 namespace kvlab {
 
-// The iteration, from 1, whose plan needs another block: the one that computes token number blocks * block_tokens.
+// Iteration, from 1, with a plan that needs another block: it computes token number blocks * block_tokens.
 std::int64_t UniformDecode::first_allocation(const Request& r) const {
   return static_cast<std::int64_t>(r.blocks.size()) * block_tokens() - r.computed_tokens + 1;
 }
 
-// The iteration whose plan publishes r's next block: the first with that many tokens both allocated and valued.
+// Iteration with a plan that publishes r's next block: its tokens are allocated and have values.
 std::int64_t UniformDecode::first_publication(const Request& r) const {
   return (std::int64_t{r.published} + 1) * block_tokens() - std::min(r.computed_tokens, r.known_values());
 }
@@ -47,12 +47,12 @@ std::int64_t UniformDecode::iterations(const Horizon& horizon, int depth) {
   return low;
 }
 
-// The policy's steps ahead. Steps that an event cuts short are looked at in vain: their number follows the stretches before.
+// Look-ahead of steps that an event cuts is wasted, so their number follows earlier stretches.
 std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth, bool ends_with_hits) {
   const std::vector<RequestId>& running = queues_.running();
   ahead_ = std::clamp<std::int64_t>(left_ == 0 ? 2 * ahead_ : ahead_ / 2, 4, 256);
   left_ = 0;
-  // Blocks that an output gives back are free when the next plan looks at waiting requests.
+  // Blocks that an output returns are free for the next plan's waiting requests.
   const auto gives_back = [&](RequestId id) { return table_[id].left_hashed && table_[id].pages > table_[id].kept_pages; };
   if (queues_.num_waiting() > 0 && depth == 1 && !memory_.is_contiguous() && std::any_of(running.begin(), running.end(), gives_back))
     return 0;
@@ -65,7 +65,7 @@ std::int64_t UniformDecode::iterations_ahead(std::int64_t iterations, int depth,
     const std::int64_t splits = pages > 0 ? ceil_div<std::int64_t>(pages, pool.pages_per_block()) + 1 : 0;
     return allocations_in(n) + splits <= pool.takes_before_loss();
   };
-  std::int64_t low = 0;  // fits(low), and not the one after steps
+  std::int64_t low = 0;  // fits(low), not fits(low + 1)
   while (low < steps) {
     const std::int64_t middle = low + (steps - low + 1) / 2;
     if (fits(middle))
@@ -102,7 +102,7 @@ void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseco
   for (const RequestId id : queues_.running()) {
     Request& r = table_[id];
     if (r.is_counted) gaps.add((first_at - r.last_emitted).count());
-    if (!memory_.looks_ahead()) memory_.add_live(tokens);  // repeat() did
+    if (!memory_.looks_ahead()) memory_.add_live(tokens);  // repeat() did it
     table_.set_computed(r, r.computed_tokens + tokens);
     r.output_tokens += tokens;
     if (!r.left_hashed) r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));

@@ -10,30 +10,27 @@
 
 namespace kvlab {
 
-// Fast-forward of a replica's requests: `iterations` times (process the oldest output, plan one token for every running request), with
-// the same effects as one by one.
+// `iterations` times (process the oldest output, plan one token per running request), with the effects of single steps.
 class UniformDecode {
  public:
   UniformDecode(SlotTable& table, const RankQueues& queues, KvMemory& memory) : table_(table), queues_(queues), memory_(memory) {}
 
-  // The number of iterations within the horizon without a finish or a failing allocation, for the running requests as they are now.
-  // `depth`: steps in flight.
+  // Iterations within the horizon without a finish or a failed allocation. `depth`: steps in flight.
   [[nodiscard]] std::int64_t iterations(const Horizon& horizon, int depth);
-  // Replays the allocations and publications of that many iterations in order; calls taken(i) for each block that iteration i (from 1)
-  // takes.
+  // Replays allocations and publications in order; calls taken(i) for each block of iteration i (from 1).
   template <class Taken>
   void advance(std::int64_t iterations, Taken taken);
-  // The same for a policy that looks ahead, iteration by iteration; calls planned() after each plan.
+  // For policies that look ahead: iteration by iteration; calls planned() after each plan.
   template <class Planned>
   void repeat(std::int64_t iterations, int depth, Planned planned);
-  // Delivers the tokens of those iterations: `first_at` when the first comes out, `last_at` the last.
+  // `first_at`: time of the first token, `last_at`: of the last.
   void emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
-  // Running requests whose gaps between tokens are recorded.
+  // Running requests with recorded token gaps.
   [[nodiscard]] std::int64_t counted_rows() const;
 
  private:
   struct Replay {             // an allocation or publication of one request
-    std::int64_t first = 0;   // iteration of the first one, from 1; they repeat every block_tokens
+    std::int64_t first = 0;   // first iteration, from 1; repeats every block_tokens
     std::int64_t phase = 0;   // (first - 1) % block_tokens
     std::uint32_t order = 0;  // position in running
     bool publishes = false;
@@ -49,7 +46,7 @@ class UniformDecode {
   const RankQueues& queues_;
   KvMemory& memory_;
   std::vector<Replay> replays_;
-  std::int64_t ahead_ = 4, left_ = 0;  // steps of a policy that are looked ahead at: more where they are all carried out
+  std::int64_t ahead_ = 4, left_ = 0;  // steps to look ahead: grows if all are carried out
 };
 
 template <class Taken>

@@ -5,16 +5,16 @@
 
 namespace kvlab {
 
-// Keys that readers asked one config for on this thread while the object exists, whether the config has them or not: what a format knows.
-// The newest object of a thread gets the notes.
+// Keys that readers asked one config for on this thread during the object's life, present or not. The newest object of a thread gets the
+// notes.
 class AskedKeys {
  public:
   struct Asked {
     std::string path;                                 // "memory.num_blocks"
-    std::string type, fallback, range, meaning = {};  // as ParamDoc has them; type "": a mapping, or only looked for
+    std::string type, fallback, range, meaning = {};  // as in ParamDoc; type "": a mapping, or only looked for
   };
 
-  // file: the name of the config; a name with a place after it counts too.
+  // file: name of the config, also with a place after it.
   explicit AskedKeys(std::string file);
   ~AskedKeys();
   AskedKeys(const AskedKeys&) = delete;

@@ -21,13 +21,12 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxRepeated = 10'000;
-constexpr std::size_t kMaxKeyBytes = 1000;  // YAML itself takes up to 1,024 where a key is not marked as one
+constexpr std::size_t kMaxKeyBytes = 1000;  // YAML accepts up to 1,024 for implicit keys
 
-// Rejects two things that yaml-cpp accepts: of two equal keys it keeps both and returns the first, and aliases of aliases make a tree that
-// grows tenfold with every line.
+// Rejects what yaml-cpp accepts: equal keys (it returns the first), and nested aliases that grow exponentially.
 class TreeCheck {
  public:
-  // A text has fewer values than bytes, but for those that aliases repeat.
+  // Without aliases, a text has fewer values than bytes.
   TreeCheck(const std::string& file, std::size_t text_bytes) : file_(file), left_(text_bytes + kMaxRepeated) {}
 
   void check(const YAML::Node& node, int depth = 0) {
@@ -73,14 +72,14 @@ YAML::Node empty_map_like(const YAML::Node& original) {
   return map;
 }
 
-// One value that the command line sets: "a.b=value".
+// "a.b=value" from the command line.
 class Override {
  public:
   Override(std::string origin, const std::string& file, std::vector<std::string> keys, const YAML::Node& value)
       : origin_(std::move(origin)), file_(file), keys_(std::move(keys)), value_(value) {}
 
-  // `node` with the value in it. Nodes are copied on the way and never written to, since aliases (*name) share them. A scalar on the way
-  // ("scheduler: sarathi") becomes {sarathi: {}}.
+  // `node` with the value. Copies nodes, since aliases (*name) share them. A scalar on the way ("scheduler: sarathi") becomes {sarathi:
+  // {}}.
   [[nodiscard]] YAML::Node in(const YAML::Node& node, std::size_t depth = 0) const {
     if (depth == keys_.size()) return value_;
     if (node.IsDefined() && node.IsSequence())
@@ -129,7 +128,6 @@ void apply_override(ConfigFile& config, const std::string& text) {
   config.set_by[path] = origin;
 }
 
-// Ignores everything that it receives.
 class NoEvents final : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark&) override {}
@@ -143,7 +141,7 @@ class NoEvents final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// Not by YAML::LoadAll, which never ends on some texts that are no YAML ("," in yaml-cpp 0.7).
+// YAML::LoadAll never ends on some invalid texts ("," in yaml-cpp 0.7).
 bool has_second_document(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
@@ -163,7 +161,7 @@ std::string find_named_file(const ConfigFile& config, const std::string& path) {
 }
 
 std::string place_of(const ConfigFile& config, const YAML::Node& node, const std::string& path) {
-  for (std::string at = path; !at.empty();) {  // a value from the command line has no line in the file
+  for (std::string at = path; !at.empty();) {  // command-line values have no line in the file
     while (at.ends_with("[]")) at.resize(at.size() - 2);
     const auto set = config.set_by.find(at);
     if (set != config.set_by.end()) return set->second;

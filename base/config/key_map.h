@@ -12,13 +12,12 @@
 
 namespace kvlab {
 
-// A map from 64-bit keys to small values, for the innermost loops: open addressing with linear probing, deletion by shifting
-// back (no tombstones, so its speed does not decay). Only reset(), reserve() and grow_towards() allocate. Value{} marks an empty slot and
-// is never stored as a value. slots_per_key: at least that many, rounded up to a power of two in all; more of them cost memory and save
-// mispredicted probes, which is what a random operation mostly consists of.
+// A map from 64-bit keys to small values for inner loops: open addressing, linear probing, deletion by shifting back (no tombstones). Only
+// reset(), reserve() and grow_towards() allocate. Value{} marks an empty slot and is never stored. slots_per_key: a minimum; the total is a
+// power of two.
 //
-// In a large map, keys that differ only in their last five bits are adjacent, in one group of 32 slots: the parts of a hashed chunk are
-// looked up together. Probing goes from group to group, so that such runs do not collide with each other.
+// In a large map, keys that differ only in their last five bits are in one group of 32 slots. Probing goes from group to group, so that
+// such runs do not collide.
 template <class Value, std::size_t slots_per_key = 2>
 class KeyMap {
   static_assert(slots_per_key >= 2, "a search ends at an empty slot");
@@ -29,13 +28,13 @@ class KeyMap {
     Value value{};
   };
 
-  // Empties the map and makes room for max_keys keys at a time.
+  // Empties the map. Room for max_keys keys at a time.
   void reset(std::size_t max_keys) {
     slots_.clear();
     size_ = 0;
     reserve(max_keys);
   }
-  // Makes room for max_keys keys at a time, max_keys >= size(). Slots move.
+  // Room for max_keys keys at a time, max_keys >= size(). Slots move.
   void reserve(std::size_t max_keys) {
     assert(max_keys >= size_);
     Slots old(std::bit_ceil(std::max<std::size_t>(slots_per_key * max_keys, 2)));
@@ -51,23 +50,22 @@ class KeyMap {
       if (!is_empty(slot)) add(slot.key).value = slot.value;
     }
   }
-  // Room for a key more, at most for `most`: grows by a factor, so that a map that stays small takes little memory.
+  // Room for one more key, at most `most`. Grows by a factor.
   void grow_towards(std::size_t most) {
     if (size_ == max_keys_ && size_ < most) reserve(std::min(most, 4 * max_keys_));
   }
   [[nodiscard]] std::size_t max_keys() const { return max_keys_; }
   [[nodiscard]] std::size_t size() const { return size_; }
 
-  // Asks the memory system for the key's slot, some operations before it is needed.
   void prefetch(std::uint64_t key) const { __builtin_prefetch(&slots_[home(key)]); }
-  // The same before an erase(), which also looks at where the search would continue.
+  // Also prefetches the next slot of the search.
   void prefetch_erase(std::uint64_t key) const {
     const std::size_t at = home(key);
     __builtin_prefetch(&slots_[at]);
     __builtin_prefetch(&slots_[after(at)]);
   }
 
-  // nullptr when absent. Slots stay where they are until the next add() or erase().
+  // nullptr if absent. Slots are valid until the next add() or erase().
   [[nodiscard]] const Slot* find(std::uint64_t key) const {
     for (std::size_t i = home(key);; i = after(i)) {
       if (is_empty(slots_[i])) return nullptr;
@@ -76,7 +74,7 @@ class KeyMap {
   }
   [[nodiscard]] Slot* find(std::uint64_t key) { return const_cast<Slot*>(static_cast<const KeyMap*>(this)->find(key)); }
 
-  // The key's slot; a new one holds Value{}, and the caller stores something else there before the next call.
+  // A new slot holds Value{}; the caller stores another value before the next call.
   Slot& add(std::uint64_t key) {
     std::size_t i = home(key);
     std::size_t probes = 0;
@@ -85,14 +83,14 @@ class KeyMap {
       ++probes;
     }
     assert(size_ < max_keys_);
-    // A search ends at an empty slot. Only keys made to collide could fill all of one place in the groups.
+    // A search ends at an empty slot. Only keys made to collide can fill one place in all groups.
     if (probes + 1 >= most_probes_ && after(i) == home(key)) throw std::length_error("too many keys collide");
     ++size_;
     slots_[i].key = key;
     return slots_[i];
   }
 
-  // slot: as found by find() or add().
+  // slot: from find() or add().
   void erase(Slot& slot) {
     auto hole = static_cast<std::size_t>(&slot - slots_.data());
     for (std::size_t i = after(hole); !is_empty(slots_[i]); i = after(i)) {
@@ -109,7 +107,7 @@ class KeyMap {
   using Slots = std::vector<Slot, HugePageAllocator<Slot>>;
 
   static bool is_empty(const Slot& slot) { return slot.value == Value{}; }
-  // Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4) chooses the group; the place in it is the key's last bits, turned by others.
+  // Group by Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4); place by the key's last bits, mixed with others.
   [[nodiscard]] std::size_t home(std::uint64_t key) const {
     const std::uint64_t product = (key >> group_bits_) * 0x9e3779b97f4a7c15ULL;
     const std::uint64_t group = product >> shift_, place = key ^ (product >> 7);
@@ -117,7 +115,7 @@ class KeyMap {
   }
   [[nodiscard]] std::size_t after(std::size_t i) const { return (i + group_) & mask_; }
 
-  static constexpr std::size_t kGroupedSize = std::size_t{1} << 15;  // below, a place in the groups could fill up by chance
+  static constexpr std::size_t kGroupedSize = std::size_t{1} << 15;  // smaller maps could fill one place in all groups by chance
 
   Slots slots_ = Slots(2);
   std::size_t mask_ = 1;

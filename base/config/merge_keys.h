@@ -6,9 +6,8 @@
 
 namespace kvlab {
 
-// Puts in the place of every merge key (`<<: *base`, or a list of such) below `root` the keys of what it names, but for those that the
-// mapping has itself; of two that are named the first counts. yaml-cpp knows no merge keys. InputError with a place of `file` where a merge
-// key names something else than mappings.
+// Resolves merge keys (`<<: *base`, or a list of such) below `root`, unknown to yaml-cpp. A mapping's own keys win, then the first named
+// mapping. InputError with a place in `file`: a merge key names no mapping.
 void resolve_merge_keys(YAML::Node& root, const std::string& file);
 
 }  // namespace kvlab

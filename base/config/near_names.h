@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// The known names at most so many letters away: inserted, left out, wrong, or exchanged with the next one.
+// Known names at most `letters` edits away: insertion, deletion, replacement, exchange of neighbours.
 std::vector<std::string> names_within(std::string_view name, const std::vector<std::string>& known, std::size_t letters);
 
 }  // namespace kvlab

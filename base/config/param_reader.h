@@ -17,12 +17,12 @@ struct ConfigFile;
 struct ParamDefaults;
 struct SimClock;
 
-// One parameter as `kvlab describe` prints it.
+// As `kvlab describe` prints it.
 struct ParamDoc {
   std::string key, type, fallback, range, meaning;
 };
 
-// Types whose values have names in configs, for Params::choice.
+// For Params::choice.
 template <class T>
 concept NamedInConfigs = std::is_enum_v<T> || std::is_same_v<T, bool>;
 template <class T>
@@ -37,10 +37,9 @@ constexpr const char* name_of(std::initializer_list<Named<T>> all, T value) {
   return "";
 }
 
-// Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
-// ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
-// was never read, and says where it belongs if another mapping, read before, knows it. In describing mode nothing is read: each call
-// records its documentation and returns the default.
+// Reads one mapping of a config key by key. Ranges include both ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last
+// read, reject_unread() refuses keys that were never read, with advice. In describing mode, calls record their documentation and return the
+// default.
 class Params {
  public:
   Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);
@@ -60,13 +59,11 @@ class Params {
   bool flag(const std::string& key, bool fallback, const std::string& meaning);
   std::string text(const std::string& key, const std::string& meaning);
   std::string text(const std::string& key, const std::string& fallback, const std::string& meaning);
-  // The value of the name that is given.
   template <NamedInConfigs T>
   T choice(const std::string& key, std::initializer_list<Named<std::type_identity_t<T>>> values, T fallback, const std::string& meaning);
-  // The index of one of `names`, for names that are known when the program runs.
+  // The index in `names`.
   std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback, const std::string& meaning);
-  // Keys that end in _ms or _s; the value may have a fraction.
-  // Spans of simulated time (base/time.h).
+  // Keys end in _ms or _s; fractions are allowed.
   template <class Clock = SimClock>
   typename Clock::duration milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning) {
     return typename Clock::duration(nanoseconds(key, optional<double>(key, fallback, min, max, meaning), 1e-3, "1e-6"));
@@ -75,45 +72,44 @@ class Params {
   typename Clock::duration seconds(const std::string& key, double fallback, double min, double max, const std::string& meaning) {
     return typename Clock::duration(nanoseconds(key, optional<double>(key, fallback, min, max, meaning), 1, "1e-9"));
   }
-  // A default that follows from the rest of the experiment, of a whole number or (0, 1) of a flag: it takes the place of the reader's own.
+  // A default from the rest of the experiment, instead of the reader's own: an integer, or 0 or 1 for a flag.
   void prefer(const std::string& key, long long value);
-  // The value that prefer() set for a key that no file has: a fact of the experiment. `absent`: it was not set.
+  // The value of prefer() for a key that no file has; `absent`: not set.
   [[nodiscard]] long long told(const std::string& key, long long absent) const;
-  // Those of `keys` that this mapping lacks are read from `outer` where it has them: messages then name their place there, and they count
-  // as read there. The earliest of several calls goes first.
+  // Missing `keys` are read from `outer`: messages name their place there, and they count as read there. Earlier calls have priority.
   void fall_back_on(const Params& outer, const std::vector<std::string>& keys);
   template <class Keys>
   void fall_back_on(const Params& outer, const Keys& keys) {
     fall_back_on(outer, std::vector<std::string>(keys.begin(), keys.end()));
   }
-  // reject_unread() lets these keys pass, read or not.
+  // Keys that reject_unread() accepts unread.
   void allow(const std::vector<std::string>& keys);
   template <class Keys>
   void allow(const Keys& keys) {
     allow(std::vector<std::string>(keys.begin(), keys.end()));
   }
-  // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
+  // A list as data, not a sweep axis; needs an entry in kDataLists.
   std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
 
   std::vector<std::string> words(const std::string& key, const std::string& meaning);
 
   [[nodiscard]] bool has(const std::string& key) const;
-  // The key is in this mapping itself.
+  // In this mapping itself.
   [[nodiscard]] bool has_own(const std::string& key) const;
-  // The value of `key` is a mapping that has `inner`.
+  // The value of `key` is a mapping with `inner`.
   [[nodiscard]] bool has_within(const std::string& key, const std::string& inner) const;
-  // A mapping below this one; an absent optional child is empty.
+  // A mapping below this one; absent optional children are empty.
   Params child(const std::string& key, const std::string& owner);
   Params optional_child(const std::string& key, const std::string& owner);
-  // The same where `key: text` is short for `key: {name_key: text}`.
+  // Also accepts `key: text`, short for `key: {name_key: text}`.
   Params child_or_text(const std::string& key, const std::string& name_key, const std::string& owner);
-  // `key: name` or `key: {name: {parameters}}`: the way every policy is chosen.
+  // For policies: `key: name` or `key: {name: {parameters}}`.
   std::pair<std::string, Params> named(const std::string& key, const std::string& fallback, const std::string& meaning);
 
-  // Stops with file:line:column of this mapping, or of the value of `key`.
+  // InputError with file:line:column of this mapping, or of the value of `key`.
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
-  // Errors (InputError) of a file that the value of `key` names say where it is named.
+  // InputErrors of a file named by `key` get the place of that name.
   template <class Act>
   auto reading(const std::string& key, Act act) const {
     try {
@@ -123,20 +119,20 @@ class Params {
     }
   }
   void reject_unread() const;
-  // The advice of reject_unread() then also covers keys that `other`, read from a file of its own, asked for below its top level.
+  // reject_unread() then also advises on keys that `other`, from another file, asked for below its top level.
   void add_asked(const Params& other);
 
   [[nodiscard]] const std::string& owner() const;
   [[nodiscard]] const std::string& path() const;
-  // "path = value" for every default that was used because the config does not say otherwise, here and in mappings below.
+  // "path = value" for every default used, here and in mappings below.
   [[nodiscard]] const ParamDefaults& defaults() const;
   [[nodiscard]] bool is_describing() const;
   [[nodiscard]] std::vector<std::string> keys() const;
-  // This mapping as YAML text, with the chosen element of every list: equal texts, equal parameters.
+  // YAML with the chosen element of every list: equal texts, equal parameters.
   [[nodiscard]] std::string text_of_all() const;
-  // The value of `key` as YAML on one line, `absent` where there is none.
+  // One line of YAML; `absent` if missing.
   [[nodiscard]] std::string inline_text(const std::string& key, const std::string& absent) const;
-  // The path of a file named in this config, see find_named_file.
+  // See find_named_file.
   [[nodiscard]] std::string resolve_file(const std::string& path) const;
 
  private:
@@ -144,13 +140,13 @@ class Params {
   template <class T>
   struct Range {
     T min, max;
-    std::size_t bytes;  // of the type that the caller reads
+    std::size_t bytes;  // of the caller's type
     bool is_unsigned = false;
   };
   explicit Params(std::unique_ptr<State> state);
-  // The mapping of fall_back_on() that the key is read from; null: this one.
+  // The mapping of fall_back_on() with the key; null: this one.
   [[nodiscard]] Params* outer_with(const std::string& key) const;
-  // The same, and notes that the key was asked for here.
+  // The same; notes that the key was asked for here.
   [[nodiscard]] Params* ask_outer(const std::string& key) const;
   [[noreturn]] void fail_missing(const std::string& key) const;
   void record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
@@ -159,7 +155,7 @@ class Params {
   double optional_real(const std::string& key, double fallback, const Range<double>& range, const std::string& meaning);
   long long required_integer(const std::string& key, const Range<long long>& range, const std::string& meaning);
   long long optional_integer(const std::string& key, long long fallback, const Range<long long>& range, const std::string& meaning);
-  // `value` times in_s seconds, in nanoseconds. A time that is given and would become 0 is refused.
+  // `value` times in_s seconds. Refuses a given time that rounds to 0.
   [[nodiscard]] long long nanoseconds(const std::string& key, double value, double in_s, const char* smallest) const;
 
   std::unique_ptr<State> state_;

@@ -18,7 +18,7 @@ namespace kvlab {
 
 namespace {
 
-// A value where a mapping belongs, as 8 in `poisson: 8`.
+// A value in place of a mapping, such as 8 in `poisson: 8`.
 bool is_bare_value(const YAML::Node& node) { return node.IsDefined() && (node.IsScalar() || node.IsSequence()); }
 
 std::string bare_value_text(const std::string& path, const YAML::Node& node) {
@@ -33,25 +33,25 @@ struct Params::State {
   YAML::Node node;
   std::string path, owner;
   std::shared_ptr<std::set<std::string>> seen = std::make_shared<std::set<std::string>>();
-  // Path of a mapping -> keys asked for in it so far; of all mappings of the file.
+  // Path of a mapping -> keys asked for, for the whole file.
   std::shared_ptr<AskedByPath> asked = std::make_shared<AskedByPath>();
   std::shared_ptr<ParamDefaults> defaults = std::make_shared<ParamDefaults>();
-  std::map<std::string, long long> preferred = {};  // of prefer()
+  std::map<std::string, long long> preferred = {};  // prefer()
   struct Outer {
     std::shared_ptr<Params> params;
     std::set<std::string> keys;
   };
-  std::vector<Outer> outer = {};  // of fall_back_on()
+  std::vector<Outer> outer = {};  // fall_back_on()
   std::vector<ParamDoc>* docs = nullptr;
 
   [[nodiscard]] std::string path_of(const std::string& key) const { return path.empty() ? key : path + "." + key; }
-  [[nodiscard]] YAML::Node find(const std::string& key) const;  // the chosen element where the value is a list
+  [[nodiscard]] YAML::Node find(const std::string& key) const;  // or the chosen element of a list
   [[nodiscard]] bool has_own(const std::string& key) const { return docs == nullptr && node.IsMap() && node[key].IsDefined(); }
   [[noreturn]] void fail_node(const YAML::Node& at, const std::string& at_path, const std::string& message) const;
   [[nodiscard]] long long integer_at(const std::string& key, const YAML::Node& at, long long min, long long max) const;
   [[nodiscard]] double real_at(const std::string& key, const YAML::Node& at, double min, double max) const;
   [[nodiscard]] std::string text_at(const std::string& key, const YAML::Node& at) const;
-  // A mapping of the same file below this one.
+  // A mapping below this one.
   [[nodiscard]] std::unique_ptr<State> below(const YAML::Node& at, const std::string& at_path, const std::string& of) const;
 };
 
@@ -349,7 +349,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
     Params none(state_->below(YAML::Node(YAML::NodeType::Map), state_->path_of(key) + "." + name, key + " '" + name + "'"));
     none.state_->docs = state_->docs;
     none.state_->preferred = state_->preferred;
-    if (node.IsDefined()) {  // an empty mapping has no place of its own: messages name that of the word
+    if (node.IsDefined()) {  // an empty mapping has no place: use the word's
       auto at_word = std::make_shared<ConfigFile>(*state_->file);
       at_word->name = place(state_->file->name, node.Mark());
       none.state_->file = std::move(at_word);

@@ -11,10 +11,10 @@
 
 namespace kvlab {
 
-// The description of a policy that `kvlab list` and `kvlab describe` print, beside its parameters.
+// A policy as `kvlab list` and `kvlab describe` print it.
 struct Card {
   std::string name;     // as written in YAML
-  std::string summary;  // one line: its purpose
+  std::string summary;  // one line
   std::string source;   // paper, or system and version
 };
 
@@ -25,19 +25,19 @@ class NamedTable {
   using Item = std::pair<std::string, Entry>;
   [[nodiscard]] auto begin() const { return items_.begin(); }
   [[nodiscard]] auto end() const { return items_.end(); }
-  // Null: no such entry.
+  // Null: absent.
   [[nodiscard]] const Entry* find(std::string_view name) const {
     const std::size_t at = place(name);
     return at < items_.size() && items_[at].first == name ? &items_[at].second : nullptr;
   }
   [[nodiscard]] bool contains(std::string_view name) const { return find(name) != nullptr; }
-  // Error (InternalError): no such entry.
+  // Throws InternalError if absent.
   [[nodiscard]] const Entry& at(std::string_view name) const {
     const Entry* const found = find(name);
     if (found == nullptr) throw InternalError("nothing is registered as '" + std::string(name) + "'");
     return *found;
   }
-  // Adds an entry or replaces the one of this name.
+  // Adds or replaces.
   void set(const std::string& name, Entry entry) {
     const std::size_t at = place(name);
     if (contains(name))
@@ -55,16 +55,16 @@ class NamedTable {
   std::vector<Item> items_;
 };
 
-// Error of an unknown name at the mapping `p`, with similar names.
+// Error at the mapping `p`, with similar names.
 [[noreturn]] void fail_unknown(const Params& p, const std::string& kind, const std::string& name, const std::vector<std::string>& known);
-// UsageLog::note_source(): a run uses this source.
+// UsageLog::note_source().
 void note_registered_source(const std::string& source);
 
-// The known implementations of one interface by name. KVLAB_REGISTER adds one.
+// Implementations of one interface by name, from KVLAB_REGISTER.
 template <class Interface>
 class Registry {
  public:
-  // Makes an implementation from its parameters. Copies share the callable.
+  // Copies share the callable.
   class Make {
    public:
     template <class Call>
@@ -87,8 +87,8 @@ class Registry {
   struct Entry {
     Card card;
     Make make;
-    std::string source;       // file that registered it, or the name that code_version() knows it by
-    bool is_compiled = true;  // false: added while the program runs
+    std::string source;       // registering file, or its name in code_version()
+    bool is_compiled = true;  // false: added at run time
   };
 
   template <class Policy>
@@ -99,8 +99,8 @@ class Registry {
     return true;
   }
 
-  // Adds an implementation while the program runs, such as a policy written in Python, or replaces one that was added this way. Not while
-  // another thread reads the registry. InputError if a compiled implementation has the name.
+  // Adds an implementation at run time, such as a Python policy, or replaces one. Not while another thread reads the registry. InputError:
+  // the name is of a compiled implementation.
   static void add_running(Card card, Make make, std::string source) {
     const Entry* const found = table().find(card.name);
     if (found != nullptr && found->is_compiled) throw InputError("'" + card.name + "' is the name of a built-in policy");
@@ -108,8 +108,7 @@ class Registry {
     table().set(name, Entry{std::move(card), std::move(make), std::move(source), false});
   }
 
-  // Builds `name` from its parameters and refuses parameters that it did not read. The error on an unknown name suggests similar
-  // names, or lists the known ones.
+  // Builds `name`; refuses unread parameters and unknown names, with suggestions.
   static std::unique_ptr<Interface> make(const std::string& name, Params& p, const std::string& kind) {
     const Entry* const found = table().find(name);
     if (found == nullptr) fail_unknown(p, kind, name, names());
@@ -132,7 +131,7 @@ class Registry {
   static std::unique_ptr<Interface> make_one(Params& p) {
     return std::make_unique<Policy>(p);
   }
-  static NamedTable<Entry>& table() {  // function-local, so that registration order across files does not matter
+  static NamedTable<Entry>& table() {  // function-local: independent of registration order across files
     static NamedTable<Entry> entries;
     return entries;
   }
@@ -140,9 +139,8 @@ class Registry {
 
 }  // namespace kvlab
 
-// Registers Policy, a class in the same namespace, as an implementation of Interface when the program starts; the last arguments are
-// the members of its Card. A policy's file ends in one such line:
+// Registers Policy, a class in the same namespace, as an implementation of Interface; the other arguments are its Card:
 //   KVLAB_REGISTER(Scheduler, Sarathi, "sarathi", "stall-free chunked prefill", "Agrawal et al. 2024");
-// The variable is named after the class, so that files compiled as one (CMAKE_UNITY_BUILD) do not define the same one twice.
+// The variable has the name of the class, so that unity builds (CMAKE_UNITY_BUILD) do not clash.
 #define KVLAB_REGISTER(Interface, Policy, ...) \
   [[maybe_unused]] const bool Policy##_is_registered = ::kvlab::Registry<Interface>::add<Policy>(::kvlab::Card{__VA_ARGS__})

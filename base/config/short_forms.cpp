@@ -13,9 +13,9 @@ namespace kvlab {
 
 namespace {
 
-// Words of a form that the value takes the place of: NUMBER where it is one above 0, SHARE where it is at most 1, FILE where it is a text.
+// Replaced by the value: NUMBER if above 0, SHARE if at most 1, FILE for a text.
 struct Placeholder {
-  const char *word, *absent;  // absent: written where the value is of another kind
+  const char *word, *absent;  // absent: for values of other kinds
 };
 constexpr Placeholder kNumber{"NUMBER", "N"}, kShare{"SHARE", "0.9"}, kFile{"FILE", "PATH"};
 
@@ -51,7 +51,7 @@ std::string filled(std::string form, const Placeholder& placeholder, const std::
   return form;
 }
 
-// The key of a mapping that holds the policy's name: `name` and its like, or the one key without a value; "" where there is none.
+// The key with the policy's name: `name` or similar, or the one key without a value; "" if none.
 std::string naming_key(const YAML::Node& found) {
   for (const char* const key : {"name", "type", "policy"})
     if (const YAML::Node value = std::as_const(found)[key]; value.IsDefined() && value.IsScalar()) return key;
@@ -64,7 +64,7 @@ std::string naming_key(const YAML::Node& found) {
   return bare;
 }
 
-// Several policies in one mapping, each with its parameters.
+// Several policies in one mapping.
 std::string advice_on_several(const std::string& key, const YAML::Node& found) {
   std::string list;
   for (const auto& item : found) {

@@ -6,19 +6,19 @@
 
 namespace kvlab {
 
-// Advice for messages on values that are shorter than the grammar has them; each begins with "; write", or is "" where none is known.
+// Advice for messages on too short values; each begins with "; write", or is "" if unknown.
 
-// `parallel: 4`: "; write 'parallel: {tp: 4}'". path: of the value; found: the value, which is no mapping.
+// `parallel: 4`: "; write 'parallel: {tp: 4}'". found: the value at `path`, not a mapping.
 std::string advice_on_mapping(const std::string& path, const YAML::Node& found);
 
-// `scheduler: {name: sarathi, budget_tokens: 512}`: "; write 'scheduler: {sarathi: {budget_tokens: 512}}'". found: a mapping that is not
-// one {name: {parameters}}.
+// `scheduler: {name: sarathi, budget_tokens: 512}`: "; write 'scheduler: {sarathi: {budget_tokens: 512}}'". found: a mapping other than
+// {name: {parameters}}.
 std::string advice_on_named(const std::string& key, const YAML::Node& found);
 
-// True for a mapping such as {name: sarathi}, with the name as the value of a key.
+// True for a mapping such as {name: sarathi}.
 bool names_by_key(const YAML::Node& found);
 
-// `poisson: 8`: "write 'poisson: {rate_per_s: 8}'" where the key has no default, else "for example 'NAME: {KEY: DEFAULT}'".
+// `poisson: 8`: "write 'poisson: {rate_per_s: 8}'" if the key has no default, else "for example 'NAME: {KEY: DEFAULT}'".
 std::string advice_on_parameters(const std::string& path, const YAML::Node& found, const std::string& key, const std::string& fallback);
 
 }  // namespace kvlab

@@ -19,7 +19,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How to use a file that is not shipped.
 std::string way_to_own(const std::string& kind) {
   if (kind == "hardware")
     return "; for a card of your own write 'hardware: FILE.yaml' (profiles/README.md), or measure it with './kvlab calibrate --gpu 0'";
@@ -31,7 +30,7 @@ std::string way_to_own(const std::string& kind) {
 
 namespace {
 
-// "org/Llama-3.1-9B-Instruct", an id of the Hugging Face hub: "Llama-3.1-9B", to find names that are near.
+// "org/Llama-3.1-9B-Instruct" -> "Llama-3.1-9B", for near names.
 std::string without_organisation(const std::string& text) {
   if (!is_hub_id(text)) return text;
   std::string name = text.substr(text.find('/') + 1);
@@ -64,7 +63,7 @@ std::string file_or_name(const Params& p, const std::string& text) {
 
 namespace {
 
-// Nodes stay where they are in the file, for messages; only mappings with a null in or below them are made anew.
+// Only mappings with a null are copied: other nodes keep their place for messages.
 bool has_null(const YAML::Node& node) {
   if (!node.IsMap()) return node.IsNull();
   return std::any_of(node.begin(), node.end(), [](const auto& item) { return has_null(item.second); });

@@ -9,30 +9,30 @@
 
 namespace kvlab {
 
-// A file by path or by name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. Throws InputError with near names; `kind`: its word
-// for the file.
+// A file by path, or by name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. InputError with near names; `kind`: name of the file
+// type.
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
 
-// The existing file that `text` names relative to its YAML, else `text`.
+// The file that `text` names relative to its YAML, if it exists, else `text`.
 std::string file_or_name(const Params& p, const std::string& text);
 
-// A copy without keys that are null (not set, in Hugging Face files).
+// Removes null keys (unset in Hugging Face files).
 std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config);
 
-// The .yaml files of a folder, sorted; none without a folder.
+// Sorted; empty without a folder.
 std::vector<std::filesystem::path> yaml_files(const std::filesystem::path& folder);
-// Names without the extension.
+// Without the extension.
 std::vector<std::string> yaml_names(const std::filesystem::path& folder);
-// FOLDER here, else the one next to profiles_folder().
+// FOLDER here, else next to profiles_folder().
 std::vector<std::filesystem::path> shipped_yaml_files(const std::string& folder);
 
-// Measured tables, models and hardware: $KVLAB_PROFILES, else ./profiles, else profiles/ in data_root() (base/data_root.h).
+// Measured tables, models, hardware: $KVLAB_PROFILES, else ./profiles, else profiles/ in data_root() (base/data_root.h).
 std::string profiles_folder();
-// `name` below profiles_folder() if it is there, else below the profiles/ of the program's own data.
+// `name` in profiles_folder() if present, else in the program's own profiles/.
 std::string shipped_profiles(const std::string& name);
-// Names of the .yaml files of `folder` in both, sorted.
+// Names of .yaml files in `folder` of both, sorted.
 std::vector<std::string> shipped_profile_names(const std::string& folder);
-// KV-policy recipes: $KVLAB_RECIPES, else policies/kv/recipes here or in data_root().
+// Recipes of KV policies: $KVLAB_RECIPES, else policies/kv/recipes here or in data_root().
 std::string recipes_folder();
 // Serving systems: $KVLAB_SYSTEMS, else policies/systems here or in data_root().
 std::string systems_folder();

@@ -20,7 +20,7 @@ bool is_list_of_stages(const YAML::Node& list) {
          std::all_of(list.begin(), list.end(), [](const YAML::Node& item) { return item.IsMap(); });
 }
 
-// The stage without its name, which goes to `name` where it has one.
+// Removes the stage's name, into `name`.
 YAML::Node take_name(const YAML::Node& stage, std::string& name) {
   const YAML::Node own = stage["name"];
   if (!own.IsDefined() || !own.IsScalar()) return stage;
@@ -35,7 +35,7 @@ void name_stages_of(YAML::Node arrival, const std::string& file) {
   if (!arrival.IsMap()) return;
   const YAML::Node list = std::as_const(arrival)[kStages];
   if (!is_list_of_stages(list)) return;
-  const std::size_t digits = std::to_string(list.size()).size();  // so that names are in the order of the stages
+  const std::size_t digits = std::to_string(list.size()).size();  // sorts names by stage
   YAML::Node named(YAML::NodeType::Map);
   std::set<std::string> names;
   for (std::size_t i = 0; i < list.size(); ++i) {

@@ -6,9 +6,8 @@
 
 namespace kvlab {
 
-// A list of stages is data, not an axis of a sweep: in every `arrival` below `root`, `stages: [{...}, {...}]` becomes
-// `stages: {stage 1: {...}, stage 2: {...}}`, with the `name` of an element as its key where it has one. InputError, with a place in
-// `file`: two stages of one name.
+// Stages are data, not a sweep axis: in every `arrival` below `root`, `stages: [{...}, {...}]` becomes `stages: {stage 1: {...}, stage 2:
+// {...}}`, with an element's `name` as its key. InputError with a place in `file`: equal names.
 void name_stages(YAML::Node root, const std::string& file);
 
 }  // namespace kvlab

@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// Optimal string alignment: insertions, deletions, replacements and exchanges of two neighbours count one each.
+// Optimal string alignment: insertion, deletion, replacement and exchange of neighbours cost 1.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, last, row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -36,7 +36,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// The runs of letters and digits, in lower case.
+// Runs of letters and digits, in lower case.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
   bool is_inside = false;
@@ -57,7 +57,7 @@ std::string without_look_alikes(std::string_view text) {
   return out;
 }
 
-// "instruct", "v0.3", "2507": what published checkpoints add to the name of an architecture.
+// "instruct", "v0.3", "2507": additions in checkpoint names.
 bool is_variant(const std::string& part) {
   constexpr std::array kVariants = {"instruct", "chat", "hf", "it", "base", "thinking"};
   if (std::find(kVariants.begin(), kVariants.end(), part) != kVariants.end()) return true;
@@ -96,7 +96,7 @@ std::vector<std::string> words_with_digits(std::string_view name) {
   return words;
 }
 
-// In a word of two letters the second may be wrong. In longer words one letter may be, and beyond six letters a third of them.
+// Two letters: the second may differ. Longer: one letter, or a third of more than six.
 bool is_near(std::string_view typed, std::string_view known, std::size_t distance) {
   if (typed.size() < 2) return false;
   if (typed.size() == 2) return distance <= 1 && typed[0] == known[0];
@@ -124,13 +124,13 @@ std::string digits_of(std::string_view text) {
   return digits;
 }
 
-// "h100x4" and "H100-SXM" begin with "h100", and "a100x" does not begin with "a10".
+// "h100x4" and "H100-SXM" begin with "h100"; "a100x" does not begin with "a10".
 bool is_begun_by(const std::string& typed, const std::string& candidate) {
   return candidate.size() >= 3 && !digits_of(candidate).empty() && typed.size() > candidate.size() && typed.starts_with(candidate) &&
          !is_digit(typed[candidate.size()]);
 }
 
-// A letter after the first is wrong or missing, and every digit is right: "vllm1" for "vllm_v1", and not "gh200" for "h200".
+// Wrong or missing letters after the first, equal digits: "vllm1" for "vllm_v1", not "gh200" for "h200".
 bool has_same_digits(const std::string& typed, const std::string& candidate) {
   return typed.size() >= 5 && !candidate.empty() && typed[0] == candidate[0] && !digits_of(typed).empty() &&
          digits_of(typed) == digits_of(candidate) && edit_distance(typed, candidate) <= 1;
@@ -171,7 +171,7 @@ std::vector<std::string> meant_names(std::string_view name, const std::vector<st
   }
   const std::vector<std::string> typed = words_of(name);
   std::vector<std::string> longer = those_where([&](const std::string& candidate) { return begins_with(words_of(candidate), typed); });
-  constexpr std::size_t kMost = 8;  // of more names that begin alike none is meant in particular
+  constexpr std::size_t kMost = 8;  // more names with one beginning are ambiguous
   if (!longer.empty() && longer.size() <= kMost) return longer;
   const std::vector<std::string> near = misspelled(name, known);
   if (!near.empty()) return near;

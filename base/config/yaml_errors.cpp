@@ -21,7 +21,7 @@ std::size_t indentation(const std::string& line) { return std::min(line.find_fir
 bool is_indented_by_tab(const std::string& line) { return line.substr(0, indentation(line)).find('\t') != std::string::npos; }
 bool has_content(const std::string& line) { return indentation(line) < line.size() && line[indentation(line)] != '#'; }
 
-// The line before `at` that holds something; `at` where there is none.
+// The last non-empty line before `at`, else `at`.
 std::size_t line_before(const std::vector<std::string>& lines, std::size_t at) {
   for (std::size_t i = at; i > 0; --i)
     if (has_content(lines[i - 1])) return i - 1;
