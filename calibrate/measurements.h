@@ -16,8 +16,8 @@ struct Measured {
 };
 enum class Role : std::uint8_t { kFit, kHeldOut };  // held-out points are never fitted
 
-// All measurements, in memory and appended at once to FOLDER/measurements.csv, from which an interrupted calibration continues.
-// FOLDER/calibration.yaml identifies device, model and seed, which must match.
+// Appended at once to FOLDER/measurements.csv, from which an interrupted calibration continues. FOLDER/calibration.yaml identifies device,
+// model and seed, which must match.
 class Measurements {
  public:
   struct Entry {
@@ -27,12 +27,11 @@ class Measurements {
     std::vector<double> medians;  // of each measurement
 
     [[nodiscard]] int times() const { return static_cast<int>(medians.size()); }
-    // Mean of the medians within a factor of four of their median (of two, the smaller): outliers are stalls.
+    // Of the medians within a factor of four of their median (of two, the smaller): outliers are stalls.
     [[nodiscard]] double mean_seconds() const;
     // Relative standard deviation of these medians; 0 for one.
     [[nodiscard]] double deviation_frac() const;
   };
-  // Common to all measurements of a folder.
   using Identity = std::map<std::string, std::string>;
 
   // Creates or reads the folder. Throws InputError if it is something else or not writable.
@@ -43,11 +42,11 @@ class Measurements {
   [[nodiscard]] const std::vector<Entry>& of(const std::string& table) const;
   [[nodiscard]] std::vector<std::string> tables() const;
   [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
-  // Ratio of the samples' mean to their median: the table's median ratio times stall_frac().
+  // Samples' mean to their median: the table's median ratio times stall_frac().
   [[nodiscard]] double mean_frac(const std::string& table) const { return own_mean_frac(table) * stall_frac(); }
-  // Mean ratio over all measurements, relative to their tables': spreads rare stalls evenly over all tables.
+  // Mean ratio over all measurements, relative to their tables': spreads rare stalls over all tables.
   [[nodiscard]] double stall_frac() const;
-  // Relative deviation between measurements of one point: the larger of the table's mean and all tables'; 0 if none was repeated.
+  // Relative, between measurements of one point: the larger of the table's mean and all tables'; 0 if none was repeated.
   [[nodiscard]] double noise_frac(const std::string& table) const;
   [[nodiscard]] std::size_t size() const { return size_; }  // with repetitions
   [[nodiscard]] const std::string& folder() const { return folder_; }
