@@ -54,7 +54,7 @@ void read_transfers(const fs::path& file, RunTimes& times) {
     times.cuts[static_cast<std::uint64_t>(request(row))].push_back({TimePart::kTransfer, ready(row), end(row)});
 }
 
-// Steps, preemptions and swaps by request, from a Perfetto trace; ns.
+// By request, from a Perfetto trace; ns.
 struct TracedSteps {
   std::map<std::uint64_t, std::vector<std::pair<double, double>>> steps;  // planned, begin
   std::vector<std::pair<std::uint64_t, double>> lost;
@@ -98,7 +98,7 @@ std::pair<double, double> interval_of(const RequestTimes& r, WhyFamily family) {
   return {r.arrival, r.last_token};
 }
 
-// Moves the KV policy's time out of a phase.
+// The KV policy's time is no part of a phase.
 void take_policy(TimeParts& parts, TimePart phase, double policy) {
   double& whole = parts[static_cast<std::size_t>(phase)];
   const double own = std::clamp(policy, 0.0, whole);

@@ -23,7 +23,7 @@ void add_statistics(OrderedJson& out, const std::string& metric, const std::vect
   for (const char* const p : {"p90", "p95", "p99"}) out[p + ("_" + metric) + "_ms"] = statistic_of(values, p);
 }
 
-// From summary.csv, which has no deviation.
+// summary.csv has no deviation.
 void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "mean_itl_ms", run.number("itl_mean_ms"));
   add_number(out, "median_itl_ms", run.number("itl_p50_ms"));
@@ -32,7 +32,7 @@ void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "p99_itl_ms", run.number("itl_p99_ms"));
 }
 
-// Lists over requests in file order. As in vLLM, failed ones have zeros and a text in 'errors'.
+// In file order. As in vLLM, failed requests have zeros and a text in 'errors'.
 void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, double start_s) {
   OrderedJson inputs = OrderedJson::array(), outputs = inputs, ttfts = inputs, latencies = inputs, starts = inputs, errors = inputs;
   for (const ExportedRequest& r : requests) {
@@ -53,7 +53,7 @@ void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, d
               {"errors", errors}});
 }
 
-// Gaps between tokens in seconds, in the same order, and their deviation.
+// In seconds.
 void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, const TokenTimes& tokens) {
   OrderedJson lists = OrderedJson::array();
   std::vector<double> all_ms;
@@ -73,7 +73,7 @@ void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& request
   out["itls"] = std::move(lists);
 }
 
-// `vllm bench serve --save-result --save-detailed`. 'itls' needs a run with trace.json; 'e2els' is always there.
+// `vllm bench serve --save-result --save-detailed`. 'itls' needs trace.json.
 class VllmBench final : public ExportFormat {
  public:
   explicit VllmBench(Params& /*none*/) {}
