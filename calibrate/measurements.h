@@ -27,7 +27,7 @@ class Measurements {
     std::vector<double> medians;  // of each measurement
 
     [[nodiscard]] int times() const { return static_cast<int>(medians.size()); }
-    // Of the medians within a factor of four of their median (of two, the smaller): outliers are stalls.
+    // Mean of the medians within a factor of four of their median (of two, the smaller): outliers are stalls.
     [[nodiscard]] double mean_seconds() const;
     // Relative standard deviation of these medians; 0 for one.
     [[nodiscard]] double deviation_frac() const;

@@ -21,7 +21,7 @@ struct Node {
 
 double log_of(std::int64_t x) { return std::log(static_cast<double>(x) + 1); }
 
-// Of b between a and c, in `x` or its logarithm.
+// For b between a and c, in `x` or its logarithm.
 double leave_out(const Node& a, const Node& b, const Node& c, bool over_logarithms) {
   const auto part = static_cast<double>(b.x - a.x) / static_cast<double>(c.x - a.x);
   double error = std::abs(a.seconds + (c.seconds - a.seconds) * part - b.seconds) / b.seconds;

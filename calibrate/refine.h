@@ -8,12 +8,12 @@
 
 namespace kvlab {
 
-// Of the coarse grid and of begun lines between its lines, in measuring order. In two-axis tables a line shares the first count and has the
+// From the coarse grid and begun lines between its lines, in measuring order. In two-axis tables a line shares the first count and has the
 // coarse grid's second counts.
 std::vector<CalibrationPoint> unmeasured_points(const CalibrationTable& table, const Measurements& measurements);
 std::size_t coarse_size(const CalibrationTable& table);
 
-// Never fitted: a quarter of the coarse grid's number, at least four, drawn evenly over the logarithms of the counts, off the coarse grid.
+// Never fitted: a quarter of the coarse grid's number, at least four, evenly over the counts' logarithms, off the coarse grid.
 std::vector<CalibrationPoint> held_out_points(const CalibrationTable& table, std::uint64_t seed);
 
 // The (geometric) middle of the neighbours between which interpolation errs most. Estimate: a neighbour's relative leave-one-out error,

@@ -15,7 +15,6 @@ namespace kvlab {
 // One or two counts; unused ones are 0.
 using CalibrationPoint = std::array<std::int64_t, 2>;
 
-// A table of the profile and the operation timed for it.
 struct CalibrationTable {
   enum class Kind : std::uint8_t {
     kOp,       // tokens or sequences
@@ -50,10 +49,10 @@ struct CalibrationTable {
 inline constexpr std::int64_t kLayoutTokens = 4096;
 inline constexpr std::int64_t kContextTokens = 512;  // of a sequence, if a point has no length
 
-// Of all operand copies, approximate.
+// For all operand copies, approximate.
 std::int64_t copied_bytes(const CalibrationTable& table, const CalibrationPoint& at);
 
-// Of all activation copies, approximate: those of a forward pass over the point's tokens. 0 for policy operations and copies.
+// For all activation copies, approximate: a forward pass over the point's tokens. 0 for policy operations and copies.
 std::int64_t activation_bytes(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
 
 // Weights and KV rotate over a step's bytes, at most all weights or three times the cache, and an eighth of memory; others and activations

@@ -15,7 +15,6 @@ struct ClaimRun {
   std::string name, place;  // "ours"; its place in the claim's file
   std::vector<std::string> overrides;
 
-  // Prefixes `place` to messages that only name an override.
   [[nodiscard]] std::string placed(const std::string& message) const;
 };
 
@@ -35,10 +34,10 @@ struct Claim {
   [[nodiscard]] Experiment experiment(const ClaimRun& run) const;
 };
 
-// Of ./claims, or the shipped ones, by name.
+// In ./claims, or the shipped ones, by name.
 std::vector<std::filesystem::path> claim_files();
 
-// name: of `kvlab list claims`, or a file. Throws InputError, except for errors that only the runs show.
+// name: claim or file. Throws InputError, except for errors that only the runs show.
 Claim load_claim(const std::string& name);
 Claim parse_claim(const std::string& text, const std::string& file);
 

@@ -9,7 +9,6 @@ namespace kvlab {
 
 std::string claim_as_text(const ClaimResult& result);
 
-// Ends with the number of each verdict.
 std::string claims_as_table(const std::vector<ClaimResult>& results);
 
 // {name, system, published, ours, verdict} per measured claim. A published range gives its low end.

@@ -24,7 +24,7 @@ struct ClaimOptions {
   bool force = false;                     // repeat runs with unchanged inputs
 };
 
-// As `kvlab run`. Progress goes to `err`.
+// Progress goes to `err`.
 std::vector<ClaimResult> run_claims(const std::vector<Claim>& claims, const ClaimOptions& options, std::ostream& err);
 
 }  // namespace kvlab

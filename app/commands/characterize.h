@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// `kvlab characterize`: the smallest batch whose step takes the GPU longer than the CPU needs for launches (transition batch of TKLQT,
+// `kvlab characterize`: from which batch on a step takes the GPU longer than the CPU needs for launches (transition batch of TKLQT,
 // arXiv:2504.11750). Not for CUDA graphs, which are one launch.
 struct CharacterizeCommand : MachineOptions {
   std::int32_t max_batch = 256;
@@ -25,7 +25,7 @@ struct LaunchPoint {
   [[nodiscard]] bool is_host_bound() const { return gpu_us < host_us; }
 };
 
-// For batches 1, 2, 4, ... and the largest.
+// Batches 1, 2, 4, ... and the largest.
 std::vector<LaunchPoint> launch_points(const CostSetup& setup, const CharacterizeCommand& command);
 int print_characterization(const CharacterizeCommand& command, std::ostream& out);
 

@@ -13,8 +13,7 @@ struct CleanCommand {
   bool can_ask = false;  // input and output are terminals
 };
 
-// Lists runs and files that the newest sweep does not use, and removes them after confirmation. Only removes files named by kvlab's
-// manifests.
+// Removes runs and files that the newest sweep does not use, after confirmation; only those named by kvlab's manifests.
 int clean_results(const CleanCommand& command, std::istream& in, std::ostream& out);
 
 void add_clean_command(CLI::App& app, CleanCommand& command, const std::function<void()>& choose);

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Candidates for the last of `words`, a command line without the program's name. Shells filter them.
+// Candidates for the last of `words`, without the program's name. Shells filter them.
 Completion completion_of(CLI::App& app, const std::vector<std::string>& words);
 
 // Lines "word<tab>description", then ":files", ":folders" or ":yaml" if a shell is to add paths.

@@ -23,7 +23,7 @@ std::string kinds_as_json();
 // By name, without parameters. Throws InputError for an unknown kind.
 std::vector<Item> list_items(const std::string& kind);
 
-// Of any kind or a model's path, with parameters. Throws InputError for an unknown name.
+// All kinds, or a model's path, with parameters. Throws InputError for an unknown name.
 std::vector<Item> describe_items(const std::string& name);
 
 // By the key's suffix: "ms", "tokens", ..., or "".

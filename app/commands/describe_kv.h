@@ -9,7 +9,7 @@
 namespace kvlab {
 
 const std::set<std::string>& kv_kinds();
-// Recipes and parts (recipe, scorer, allocator, trigger, disposal, format, selector), read once, then parts added at run time.
+// Recipes and parts (recipe, scorer, allocator, trigger, disposal, format, selector), then parts added at run time.
 std::vector<Item> kv_items();
 // A recipe's needs and costs.
 void add_kv_details(Item& item);

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// `kvlab label heads`, `q_filters` and `prefill`: runs a model on generated prompts and writes a recipe's `weights:`.
+// `kvlab label heads`, `q_filters` and `prefill`: writes a recipe's `weights:`.
 struct LabelCommand {
   std::string model, output, text_file;
   LabelOptions options;

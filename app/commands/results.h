@@ -8,7 +8,6 @@
 
 namespace kvlab {
 
-// Lists results folders, or the runs of one; `results join` and `results clean`.
 struct ResultsCommand {
   std::vector<std::string> words;
   bool yes = false;

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// A sweep as a Slurm job array, a task per shard, and a job that merges them.
+// A Slurm job array, a task per shard, and a job that merges them.
 struct SubmitCommand {
   std::string file, out;
   std::vector<std::string> set, options;  // options: of sbatch, "--partition=long"

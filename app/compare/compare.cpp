@@ -27,7 +27,7 @@ const std::vector<std::string> kMainMetrics = {"requests_per_s",    "output_toke
                                                "token_hit_frac",    "exact_match_frac",    "kl_to_full",        "bits_per_byte",
                                                "attention_mass",    "output_rel_err",      "topk_recall",       "resident_bytes_frac"};
 
-// Of graded answers.
+// Rows of graded answers.
 const std::vector<std::string> kRowNames = {"task", "length"};
 
 // A pair of rows (A, B) per seed.

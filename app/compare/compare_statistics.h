@@ -5,8 +5,7 @@
 
 namespace kvlab {
 
-// For a log without rows. With histograms, columns real_lo and real_hi have the bucket of each quantile. Omits and names statistics that
-// results do not have.
+// For a log without rows. With histograms, columns real_lo and real_hi have the bucket. Omits and names statistics that results lack.
 Comparison compare_statistics(const RealLog& log, const SimulatedRuns& runs);
 
 }  // namespace kvlab

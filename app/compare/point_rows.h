@@ -20,7 +20,7 @@ class PointLeftOut : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A closed loop of `concurrency` identical requests.
+// A closed loop of identical requests.
 struct PointExperiment {
   std::string id;
   std::string group;  // GPU, parallelism, engine and model
@@ -59,7 +59,7 @@ class PointRows {
   [[nodiscard]] std::uint64_t concurrency(std::size_t row) const;
   const PointNames::Model& named_model(std::size_t row) const;
   const ModelSpec& model(const std::string& name);
-  // A model's name, or the file of a variant.
+  // Name, or the file of a variant.
   std::string model_file(std::size_t row, const PointNames::Model& named, const ModelSpec& spec);
   [[nodiscard]] std::string parallel(std::size_t row, const ModelSpec& spec, const PointNames::System& system) const;
   [[nodiscard]] std::string group(std::size_t row) const;

@@ -11,8 +11,7 @@ struct RunPlace {
   std::string id;
 };
 
-// On differences in model, hardware, profile or trace (a file's content, a generator's settings), from manifest.json and resolved.yaml.
-// Empty if equal or unknown.
+// Differences in model, hardware, profile or trace, from manifest.json and resolved.yaml. Empty if equal or unknown.
 std::vector<std::string> remarks_on_settings(const RunPlace& a, const RunPlace& b);
 
 // If the simulated model differs, or may differ; "" if equal or unnamed.

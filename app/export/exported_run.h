@@ -29,7 +29,7 @@ struct ExportedSample {
   std::int64_t time_ns = 0, running = 0, waiting = 0, used_blocks = 0, cached_blocks = 0, free_blocks = 0;
 };
 
-// Of resolved.yaml: path ("memory.num_blocks") and text.
+// From resolved.yaml: path ("memory.num_blocks") and text.
 using ExportedSettings = std::vector<std::pair<std::string, std::string>>;
 
 // Tables are read on demand.
@@ -42,7 +42,7 @@ class ExportedRun {
   [[nodiscard]] const std::string& id() const { return id_; }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& axes() const { return axes_; }
   [[nodiscard]] const nlohmann::ordered_json& manifest() const { return manifest_; }
-  // Columns of summary.csv with the first row's fields.
+  // The first row of summary.csv.
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& summary() const { return summary_; }
   // nullopt if absent, empty or not a number.
   [[nodiscard]] std::optional<double> number(const std::string& column) const;

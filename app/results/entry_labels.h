@@ -13,7 +13,7 @@
 
 namespace kvlab {
 
-// List entries of one policy are labelled by place ("sarathi#1"). Tables and figures show differing parameters: "sarathi {budget_tokens:
+// Labels by place ("sarathi#1") for list entries of one policy. Tables and figures show differing parameters: "sarathi {budget_tokens:
 // 512}". `entries` of the top manifest.json: column -> label -> parameter -> value; {}: shown as it is; null: ambiguous.
 class EntryLabels {
  public:
@@ -29,7 +29,7 @@ class EntryLabels {
   [[nodiscard]] nlohmann::ordered_json json() const;
   // Falls back on the label.
   [[nodiscard]] std::string shown(const std::string& column, const std::string& label) const;
-  // True if folders use the label for different settings.
+  // Folders use the label for different settings.
   [[nodiscard]] bool is_ambiguous(const std::string& column, const std::string& label) const {
     return ambiguous_.contains({column, label});
   }
@@ -41,7 +41,7 @@ class EntryLabels {
   std::set<std::pair<std::string, std::string>> ambiguous_;
 };
 
-// Adds `entries` if there are such labels.
+// If there are such labels.
 void add_entries(const View& view, nlohmann::ordered_json& manifest);
 
 }  // namespace kvlab

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// True while a kvlab process writes to the folder.
+// A kvlab process writes to the folder.
 bool is_locked(const std::filesystem::path& folder);
 
 // Top-level files of a killed kvlab. Safe to remove.

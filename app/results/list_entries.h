@@ -13,7 +13,7 @@ namespace kvlab {
 // "sarathi" of "sarathi#2"; "" without a place.
 std::string entry_base(const std::string& label);
 
-// A list entry's settings in a run.
+// In a run.
 struct EntryForm {
   std::vector<std::pair<std::string, std::string>> set;  // path in the entry -> value, in order
   std::map<std::string, std::string> defaults;
@@ -23,7 +23,7 @@ struct EntryForm {
   [[nodiscard]] std::string value_of(const std::string& key) const;
 };
 
-// A list entry over its label's runs. Defaults may depend on another axis; joined folders may reuse a label.
+// Over its label's runs. Defaults may depend on another axis; joined folders may reuse a label.
 struct ListEntry {
   std::string label;
   std::vector<EntryForm> forms;  // distinct, in row order

@@ -25,7 +25,7 @@ class ResultsFolder {
   // Opens or creates. Throws InputError if another kvlab is writing, or the folder is another experiment's and not joined, or not kvlab's
   // and not empty.
   ResultsFolder(std::filesystem::path folder, const Experiment& experiment, Joins joins);
-  // Opens any experiment's folder. Throws InputError if not kvlab's.
+  // Any experiment's folder. Throws InputError if not kvlab's.
   explicit ResultsFolder(std::filesystem::path folder);
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
   [[nodiscard]] std::filesystem::path runs() const { return folder_ / "runs"; }
@@ -35,7 +35,7 @@ class ResultsFolder {
   [[nodiscard]] const std::set<std::string>& sweep() const { return sweep_; }
   static const std::set<std::string>& top_names();
 
-  // Moves complete files (name -> file) over kvlab's. Throws InputError if one is not kvlab's.
+  // Moves complete files (name -> file) over kvlab's; throws InputError for others.
   void replace(const std::map<std::string, std::filesystem::path>& fresh);
   void replace_texts(const std::map<std::string, std::string>& texts);
   // Path for writing a file before replace().
@@ -44,7 +44,7 @@ class ResultsFolder {
   void remove(const std::string& name);
   void remove_comparisons();
 
-  // Of interrupted runs; may be absent.
+  // From interrupted runs; may be absent.
   [[nodiscard]] std::filesystem::path partial() const { return folder_ / "partial"; }
   [[nodiscard]] std::filesystem::path partial_of(const std::string& key) const { return partial() / (key + ".txt"); }
   // Removes a folder made by this object if it has no results.

@@ -36,8 +36,7 @@ class RunFiles final : public RunSink {
   // Writes at once.
   void add_file(const std::string& name, const std::string& text);
   void copy_file(const std::string& name, const std::filesystem::path& from);
-  // Writes the manifest with sizes and fingerprints, syncs the files, and replaces an earlier folder, keeping its foreign files. Does not
-  // sync `runs`.
+  // Writes the manifest, syncs the files, and replaces an earlier folder, keeping its foreign files. Does not sync `runs`.
   void commit(nlohmann::ordered_json manifest);
 
  private:
@@ -54,7 +53,7 @@ class RunFiles final : public RunSink {
 // Precedes the defaults in resolved.yaml.
 inline constexpr const char* kDefaultsTitle = "\n# defaults in force:\n";
 
-// Removes remains of interrupted runs. Returns their number.
+// Remains of interrupted runs. Returns their number.
 std::size_t remove_leftovers(const std::filesystem::path& runs);
 // By name and by an unfinished manifest or an empty folder.
 bool is_leftover(const std::filesystem::path& folder);

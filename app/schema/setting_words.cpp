@@ -81,7 +81,7 @@ SettingWords key_words(const SchemaJson& root, const Forms& forms, const std::st
   return {words.begin(), words.end()};
 }
 
-// Of a closed set, with descriptions of parameters of the same name.
+// Closed sets, with descriptions of parameters of the same name.
 SettingWords value_words(const Forms& forms, const std::string& before) {
   std::map<std::string, std::string> words;
   for (const SchemaJson* form : forms.all()) {

@@ -117,7 +117,7 @@ class ChangeList {
       add("dispatcher least_outstanding", {fmt::format("{}=least_outstanding", s_.has("router") ? "router" : "dispatcher")});
   }
 
-  // Of a file's `arrival` or a generator's; 0: open loop.
+  // From a file's `arrival` or a generator's; 0: open loop.
   [[nodiscard]] double users() const {
     for (const char* path : {"trace.arrival.closed_loop.concurrency", "trace.generate.arrival.closed_loop.concurrency"})
       if (const double users = s_.number(path, 0); users > 0) return users;

@@ -43,10 +43,10 @@ struct Explanation {
   [[nodiscard]] bool attains() const { return attainment >= wanted; }
 };
 
-// Of the SLO limit missed most, else P99 TTFT; of a search, its result.
+// For the SLO limit missed most, else P99 TTFT; for a search, its result.
 WhyMetric usual_metric(const std::filesystem::path& run);
 
-// Of the search or named SLO, else 0.9.
+// From the search or named SLO, else 0.9.
 double wanted_share_of(const std::filesystem::path& run);
 
 // again: repeats the run if its files lack requests or instants of preemptions. Throws InputError for a run without requests.csv or the
@@ -54,7 +54,7 @@ double wanted_share_of(const std::filesystem::path& run);
 Explanation explain(const std::filesystem::path& run, const std::string& title, const WhyMetric& metric, bool again);
 void add_tries(const std::filesystem::path& run, double within_s, Explanation& e);
 
-// What happened, when and where, what helps. The last is absent if nothing was tried.
+// Events, when and where, and helpful changes. The last is absent if nothing was tried.
 std::vector<std::string> lines_of(const Explanation& e);
 nlohmann::ordered_json json_of(const Explanation& e);
 

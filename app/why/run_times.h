@@ -16,7 +16,7 @@ enum class TimePart { kQueued, kPrefill, kDecode, kPreempted, kTransfer, kPolicy
 inline constexpr std::array<const char*, 6> kTimePartNames = {"queued", "prefill", "decode", "preempted", "transfer", "policy"};
 using TimeParts = std::array<double, kTimePartNames.size()>;  // ns
 
-// Of requests.csv; instants in ns, negative if never reached.
+// A row of requests.csv; instants in ns, negative if never reached.
 struct RequestTimes {
   std::uint64_t number = 0;
   double arrival = -1, scheduled = -1, first_token = -1, last_token = -1;
@@ -30,7 +30,6 @@ struct CutInterval {
   double begin = 0, end = 0;             // ns
 };
 
-// Cuts: intervals not in a request's phases.
 struct RunTimes {
   std::vector<RequestTimes> requests;  // after the warm-up
   std::map<std::uint64_t, std::vector<CutInterval>> cuts;

@@ -30,7 +30,7 @@ struct Configuration {
   bool attains = true;  // in every seed
 
   [[nodiscard]] double mean() const { return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size()); }
-  // Of the 95 % t-interval; 0 for one seed.
+  // Half the 95 % t-interval; 0 for one seed.
   [[nodiscard]] double half_width() const {
     if (values.size() < 2) return 0;
     double squares = 0;

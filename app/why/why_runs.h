@@ -13,10 +13,10 @@ struct WhyRun {
   std::filesystem::path folder;
 };
 
-// Of the newest sweep in grid order, without repetition. Throws InputError without results or a finished run.
+// Newest sweep in grid order, without repetition. Throws InputError without results or a finished run.
 std::vector<WhyRun> runs_to_explain(const std::filesystem::path& folder);
 
-// Of the first run, or the result of the first successful search.
+// For the first run, or the result of the first successful search.
 WhyMetric usual_metric_of(const std::vector<WhyRun>& runs);
 
 // The best configuration's first run, or if that attains its SLO, the best run that does not. best: "Best of 5: scheduler=sarathi, P99 TTFT

@@ -25,8 +25,8 @@ class DevicePool {
   std::int64_t left_ = 0;
 };
 
-// Normal numbers shared by cases. Each case reads on where the previous one stopped, so the cache is as in a step; separate copies would
-// leave it full of data just written.
+// Shared by cases. Each case reads on where the previous one stopped, so the cache is as in a step; separate copies would leave it full of
+// data just written.
 class SharedNumbers {
  public:
   explicit SharedNumbers(TimedDevice& device) : device_(device) {}
@@ -46,7 +46,7 @@ class SharedNumbers {
   std::int64_t next_read_ = 0;
 };
 
-// One copy's operands: random, the same in every run, different between copies.
+// Random, the same in every run, different between copies.
 class Buffers {
  public:
   // `shared` supplies the numbers; null: the copy's own.

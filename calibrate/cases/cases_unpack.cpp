@@ -36,7 +36,7 @@ void add_unpack_family(OpId id, std::function<Op(Buffers&, const Shape&)> build,
                           ElementType::kBf16, families);
 }
 
-// Of sampled rows: expected(row, token, channel).
+// In sampled rows, keys are expected(row, token, channel).
 template <class F>
 bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expected) {
   run();

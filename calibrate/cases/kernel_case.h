@@ -17,7 +17,7 @@ class SharedNumbers;
 
 using Shape = std::map<std::string, std::int64_t>;
 
-// Calls rotate through copies of a case's operands, so that later calls evict what one reads.
+// Calls rotate through copies of the operands, so that later calls evict what one reads.
 struct Rotation {
   std::int64_t bytes = 0;  // of all copies, approximate; 0: one copy
   std::int64_t most_copies = 1 << 13;
@@ -36,10 +36,10 @@ class PreparedCase {
   [[nodiscard]] virtual std::int64_t copies() const = 0;
   // Against a float64 reference, at sampled places if large. False: do not time it.
   virtual bool matches() = 0;
-  // Of one call, by the operation's formulas.
+  // For one call, by the operation's formulas.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
   [[nodiscard]] virtual std::int64_t flops() const = 0;
-  // Of a policy's operation, as kernels/ops.h logs them.
+  // As kernels/ops.h logs them for a policy's operation.
   struct Counts {
     std::int64_t rows = 0, tokens = 0, outputs = 0;
     std::string_view op = {};  // as in OpCall

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Sequences of one length with pages in random order.
+// One length, pages in random order.
 struct RowsSpec {
   std::int64_t batch = 1, kv_heads = 1, group = 1, len = 0, head_dim = 0;
   std::int64_t page_tokens = 16;

@@ -25,7 +25,7 @@ inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::in
   return keys;
 }
 
-// Of head `head` at the chunk's token t.
+// For head `head` at the chunk's token t.
 inline std::vector<std::int64_t> seen_positions(const SparseKeys& keys, std::int64_t query_blocks, std::int64_t kv_before,
                                                 std::int64_t head, std::int64_t t) {
   std::vector<std::int64_t> seen;

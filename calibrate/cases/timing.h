@@ -17,7 +17,7 @@ struct TimingPlan {
   double warm_up_seconds = 0;
 };
 
-// Of a call.
+// Per call.
 struct Timing {
   double seconds = 0;
   double spread_frac = 0;  // of samples / median

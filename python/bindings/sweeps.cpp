@@ -31,7 +31,7 @@ struct PythonSweep {
   SweepOptions options;
 };
 
-// Of `kvlab run --quiet`; err: with remarks on seeds.
+// From `kvlab run --quiet`; err: with remarks on seeds.
 struct PythonOutcome {
   int status = 0;
   std::string folder, err;

@@ -26,7 +26,7 @@ namespace {
 constexpr std::int32_t kProbeBos = 256;
 constexpr const char* kFileMeaning = "attention trace (safetensors); with 'record' or 'synthetic' the file that keeps it";
 
-// Of an evaluation file (engine/probe/README.md), for byte-level models.
+// For byte-level models (engine/probe/README.md).
 struct EvalPrompt {
   std::vector<std::int32_t> ids, answer;
   std::vector<std::pair<std::int32_t, std::int32_t>> needles;

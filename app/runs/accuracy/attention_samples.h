@@ -17,8 +17,8 @@ struct AttentionSample {
   AttentionReference reference;
 };
 
-// Reads `samples: {NAME: {file: ...} | {record: {...}} | {synthetic: {...}}, ...}`. `file` of a recording stores it and must not hold
-// another sample. Shared with previous and concurrent runs. Only synthetic samples depend on the seed. Throws InputError.
+// Reads `samples: {NAME: {file: ...} | {record: {...}} | {synthetic: {...}}, ...}`. A recording's `file` must not hold another sample.
+// Shared with previous and concurrent runs. Only synthetic samples depend on the seed. Throws InputError.
 std::vector<std::shared_ptr<const AttentionSample>> read_attention_samples(Params& samples, std::uint64_t seed);
 
 // `described`: by Params::describing(); reads no file.

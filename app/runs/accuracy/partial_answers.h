@@ -8,7 +8,6 @@
 
 namespace kvlab {
 
-// Grades of an incomplete run, appended to a file.
 class PartialAnswers {
  public:
   // Drops a truncated line.

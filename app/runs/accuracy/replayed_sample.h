@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// Prompt and generated tokens, run with the full cache on the CPU.
+// With the full cache on the CPU.
 struct ReplayedSample {
   using Spans = std::vector<std::pair<std::int32_t, std::int32_t>>;  // [begin, end)
   AttentionSample sample;

@@ -26,7 +26,7 @@ constexpr const char* kPromptsFile = "prompts.csv";
 
 std::string share(double x) { return fmt::format("{:.6f}", x); }
 
-// Of serving runs.
+// In summary.csv of serving runs.
 constexpr std::string_view kServingColumns = " recipe budget_tokens attention_mass output_rel_err topk_recall resident_bytes_frac family ";
 constexpr const char* kFidelityColumns = "attention_mass,output_rel_err,topk_recall,kl_nats,needle_kept,attended_tokens";
 

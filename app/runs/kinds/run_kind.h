@@ -82,7 +82,7 @@ class PreparedRun {
   virtual Findings run(RunFiles& files, const RunOptions& options) = 0;
   // Message on bad_alloc, with the keys that determine memory.
   [[nodiscard]] virtual std::string out_of_memory() const { return "out of memory"; }
-  // The requests of a seed if nothing else depends on it, else null.
+  // A seed's requests if nothing else depends on it, else null.
   [[nodiscard]] virtual std::unique_ptr<TraceSource> only_draws(std::uint64_t /*seed*/) const { return nullptr; }
   [[nodiscard]] virtual Comparisons comparisons() const { return {}; }
 
@@ -98,7 +98,7 @@ struct RunBatch {
   const std::atomic<bool>& stop;
   std::ostream* log;  // null: quiet
   std::function<RunOrigin(std::size_t place)> origin_of;
-  // Call once per place with the run's error, if any, and its own seconds.
+  // Call once per place; wall_s: the run's own.
   std::function<void(std::size_t place, const std::exception_ptr& error, double wall_s)> finish;
   std::vector<std::size_t> places = {};  // in Experiment::runs
 };
@@ -109,8 +109,7 @@ class RunKind {
   explicit RunKind(Params& /*none*/) {}
   virtual ~RunKind() = default;
 
-  // Reads the keys left by read_kind() and refuses unknown ones. Makes policies, cost models and traces once to find errors. Throws
-  // InputError.
+  // Reads the keys left by read_kind() and refuses unknown ones. Finds errors of policies, cost models and traces. Throws InputError.
   virtual std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) = 0;
   // Besides summary.csv, manifest.json and resolved.yaml. CSV files are joined.
   [[nodiscard]] virtual std::set<std::string> tables() const = 0;
@@ -144,10 +143,9 @@ class RunKinds {
   std::map<std::string, std::unique_ptr<RunKind>> made_;
 };
 
-// Reads the common keys: name, seed, seeds, kind, host. Returns the name in the registry.
+// Reads the common keys (name, seed, seeds, kind, host). Returns the name in the registry.
 std::string read_kind(Params& p);
 
-// Fails at the key if the policy is unknown.
 template <class Registry>
 void require_known(const Params& p, const std::string& key, const std::string& name, const std::string& kind) {
   if (!Registry::table_view().contains(name)) p.fail_at(key, "unknown " + kind + " '" + name + "'" + suggestion(name, Registry::names()));

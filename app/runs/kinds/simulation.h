@@ -17,7 +17,7 @@
 
 namespace kvlab {
 
-// Counts forwarded records, and throws Interrupted on request.
+// Counts records, and throws Interrupted on request.
 class WatchedSink final : public ForwardingSink {
  public:
   WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
@@ -54,7 +54,7 @@ class SimulationRun : public PreparedRun {
 
  protected:
   virtual Findings serve(RunFiles& files, const RunOptions& options);
-  // Sets the rate to load_frac of the throughput with all requests present at the start. Returns its fields.
+  // Sets load_frac of the throughput with all requests present at the start. Returns its fields.
   Fields apply_load(const RunOptions& options);
   void describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const;
   ServingPlan plan_;
@@ -86,7 +86,7 @@ class Simulation : public RunKind {
     return {"requests.csv", "timeline.csv",  "search.csv", "service.csv", "request_groups.csv",
             "trace.json",   "transfers.csv", "links.csv",  "pools.csv",   "stores.csv"};
   }
-  // Adds schedulers' limits and the credibility of step times.
+  // Adds schedulers' limits and credibility.
   void report(const SweepReport& report, std::ostream& out) const final;
 
  private:

@@ -18,9 +18,8 @@ struct EngineCommandLine {
   std::vector<std::string> environment;  // "CUDA_VISIBLE_DEVICES=0"
 };
 
-// Parses options ("--max-num-seqs 128 -tp=2 --kv_cache_dtype fp8") or a shell line with assignments, `vllm serve MODEL`, `python -m
-// sglang.launch_server` or a container's image. Drops pipes and redirections. `--NAME.KEY VALUE` is an option NAME. Throws InputError on an
-// unclosed quote.
+// Parses options ("--max-num-seqs 128 -tp=2") or a shell line with assignments, `vllm serve MODEL`, `python -m sglang.launch_server` or a
+// container's image. Drops pipes and redirections. `--NAME.KEY VALUE` is an option NAME. Throws InputError on an unclosed quote.
 EngineCommandLine parse_engine_line(const std::string& text);
 
 }  // namespace kvlab

@@ -320,7 +320,7 @@ class FlagReader {
     return value;
   }
 
-  // Of a list, on elements that name the engine's scheduler.
+  // In a list: on elements that name the engine's scheduler.
   void add_scheduler() {
     if (scheduler_.empty()) return;
     const YAML::Node node = node_at("scheduler");

@@ -22,8 +22,8 @@ struct PoolPlan : PoolSetup, SimCosts {
   std::string link_name;              // network, nvlink, pcie, given (by 'bytes_per_s'); "": its KV stays
 };
 
-// Makes policies and cost model once to find errors. p: the experiment, or a pool that falls back on it. is_only: no dispatcher between
-// pools can ask for predictions. encoder_bytes: a vision encoder's weights per GPU. Throws InputError.
+// Makes policies and cost model once to find errors. p: may fall back on the experiment. is_only: no dispatcher between pools can ask for
+// predictions. encoder_bytes: a vision encoder's weights per GPU. Throws InputError.
 PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std::string>& remarks, std::int64_t encoder_bytes = 0);
 
 // Order or scheduler asks for output lengths.

@@ -13,7 +13,7 @@ namespace kvlab {
 // pool.
 void read_pools(Params& p, Params& own, const ServingSystem& system, ServingPlan& plan);
 
-// Own pools, or those of the system.
+// Given, or the system's.
 bool has_pools(const Params& p, const ServingSystem& system);
 
 std::uint64_t num_replicas(const HostSetup& setup);

@@ -12,7 +12,7 @@ void use_recipe(Params& p, const KvLayout& layout, PoolPlan& pool);
 
 // Throws InputError without `kv_policy`, naming `purpose` ("grade").
 Recipe read_named_recipe(Params& p, const std::string& purpose);
-// Throws InputError if the recipe does not run in the engine.
+// Throws InputError if the engine cannot run the recipe.
 void require_engine(const Params& p, const Recipe& recipe);
 
 }  // namespace kvlab

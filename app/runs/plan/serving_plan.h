@@ -37,7 +37,7 @@ struct ServingPlan {
   bool stays_awake = true;
 };
 
-// Reads all but `trace` (docs/experiments.md). Makes policies and cost model once to find errors. Throws InputError.
+// Reads all but `trace` (docs/experiments.md). Throws InputError.
 ServingPlan read_serving_plan(Params& p, std::uint64_t seed);
 // For a plan without pools. Throws InputError with an oracle block cache and several replicas.
 void set_replicas(const Params& p, ServingPlan& plan, std::uint32_t replicas);

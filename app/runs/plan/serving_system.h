@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// policies/systems/NAME.yaml: dispatcher, KV transfer, and policies by role of pool, for keys that an experiment lacks.
+// policies/systems/NAME.yaml: parts for keys that an experiment lacks.
 struct ServingSystem {
   std::string name;  // "": none
   // By priority: `system: {NAME: {...}}` of the experiment, then the file.
@@ -29,7 +29,6 @@ const std::set<std::string>& system_encode_pool_keys();
 // Throws InputError for an unknown system or key.
 ServingSystem read_system(Params& p);
 
-// For `kvlab list systems` and `kvlab describe NAME`.
 struct SystemCard {
   std::string name, summary, paper, confidence, notes;
   std::vector<std::pair<std::string, std::string>> parts;  // "dispatcher", "prefill scheduler", ...; value as YAML on one line

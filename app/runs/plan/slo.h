@@ -20,7 +20,7 @@ Params read_slo_file(const std::string& file);
 // Reads `slo` (docs/experiments.md). Throws InputError.
 Slo read_slo(Params& p);
 
-// "ttft", "tpot" and "e2e" of the preset that `slo` names; empty without one.
+// "ttft", "tpot" and "e2e" of the named preset; empty without one.
 std::vector<std::pair<std::string, double>> preset_limits_ms(Params p);
 
 // The preset's, else 0.9.

@@ -22,7 +22,7 @@ struct MissingFigure {
 };
 std::vector<MissingFigure> missing_figures(const HardwareSpec& hardware);
 
-// Of a simulated run with warm-up; tokens are those emitted. nullopt: unknown, or no token.
+// With warm-up; tokens are those emitted. nullopt: unknown, or no token.
 struct Bill {
   std::optional<double> energy_j, energy_j_per_token, dollars_per_million_tokens;
   std::string remark;  // missing keys, or why there is no price; else ""

@@ -48,7 +48,7 @@ struct SweepReport {
 void print_table(const SweepReport& report, const std::vector<std::string>& metrics, std::ostream& out);
 // "run ID", "3 runs from ID", "all 9 runs".
 std::string runs_text(const std::vector<std::string>& runs, std::size_t num_runs);
-// Prints each remark once. Sentences with few differing words are joined.
+// Each remark once. Sentences with few differing words are joined.
 void print_remarks(const SweepReport& report, std::ostream& out);
 
 // Empty if missing.

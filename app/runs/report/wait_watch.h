@@ -10,7 +10,6 @@
 
 namespace kvlab {
 
-// Counts over timeline samples what waiting requests lack.
 class WaitWatch final : public ForwardingSink {
  public:
   // next: null drops records.

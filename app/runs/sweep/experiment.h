@@ -61,7 +61,7 @@ inline constexpr const char* kIncludeResults = "include_results";
 // Relative if they share more than the root, so both can move together; else absolute.
 std::string seen_from(const std::filesystem::path& base, const std::filesystem::path& path);
 
-// Of ./experiments, or the shipped ones.
+// In ./experiments, or the shipped ones.
 std::vector<std::filesystem::path> experiment_files();
 
 // "quickstart" or "quickstart.yaml" in experiments/; other texts stay. Throws InputError if only a similar name exists.

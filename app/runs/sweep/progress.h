@@ -47,7 +47,7 @@ class Progress {
   std::thread thread_;
 };
 
-// On an engine run: expected time, and progress at quarters of its requests, at least ten seconds apart.
+// On an engine run: expected time, and quarters of its requests, at least ten seconds apart.
 class ServingProgress {
  public:
   using Clock = std::chrono::steady_clock;

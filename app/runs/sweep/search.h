@@ -57,14 +57,14 @@ struct SearchResult {
   std::optional<double> best;  // the hardest that attains; nullopt: none
   std::string note;            // range too low or high, attainment not monotonic
 
-  // The easiest failed probe harder than the best; if none attained, the easiest. Null if none.
+  // The easiest failed probe harder than the best; if none attained, the easiest. May be null.
   [[nodiscard]] const Probe* next_failure(const SearchPlan& plan) const;
 };
 
-// If attainment was too low, most_missed_limit(), then each latency limit not met, joined by "+". Rejected requests count as "rejected".
-// "": all met.
+// most_missed_limit() if attainment was too low, then latency limits not met, joined by "+". Rejected requests count as "rejected". "": all
+// met.
 std::string binding_limit(const SearchPlan& plan, const MetricsCollector::Latencies& latencies);
-// The SLO limit missed by most judged requests. "": none missed.
+// Among judged requests. "": none missed.
 std::string most_missed_limit(const MetricsCollector::Latencies& latencies);
 
 // Bisects between the plan's ends, tried first; for tp tries every power of two. Checks monotonicity.

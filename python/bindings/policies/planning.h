@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// One plan by a Python scheduler. Mistakes in Python raise ValueError.
+// Mistakes in Python raise ValueError.
 class Planning {
  public:
   // reasons: for rejections; must outlive the plan.
@@ -45,7 +45,7 @@ class Planning {
 
 void bind_planning(nb::module_& m);
 
-// Of plan().
+// For plan().
 struct PlanArguments {
   nb::object view, plan;
 };

@@ -107,7 +107,7 @@ class PythonPolicy {
 };
 using PolicyPtr = std::shared_ptr<const PythonPolicy>;
 
-// Of one run. Any thread may destroy it.
+// Per run. Any thread may destroy it.
 class PythonInstance {
  public:
   PythonInstance(PolicyPtr policy, const PythonValues& values);
