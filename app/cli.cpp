@@ -118,7 +118,7 @@ void require_strict_numbers(CLI::App& app) {
   for (CLI::App* const command : app.get_subcommands([](CLI::App*) { return true; })) require_strict_numbers(*command);
 }
 
-// "--jobs was given twice" instead of CLI11's "At Most 1 required but received 2".
+// Instead of CLI11's "At Most 1 required but received 2".
 std::string plain_words(const std::string& message) {
   const std::size_t at = message.find(": At Most 1 required but received ");
   if (at == std::string::npos) return message;

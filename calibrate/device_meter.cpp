@@ -46,7 +46,7 @@ double thread_round_trip() {
   return upper_median(seconds);
 }
 
-// PlainDecoder::step without kernels: inputs go to the GPU, a graph is launched, tokens come back.
+// PlainDecoder::step without kernels.
 double gpu_round_trip(CudaStream stream) {
   constexpr std::int64_t kInputs = 5, kBytes = 256;
   const DeviceBuffer<std::uint8_t> memory(kBytes);

@@ -12,7 +12,7 @@ namespace kvlab {
 struct Measured {
   double seconds = 0, spread_frac = 0;
   std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;  // of the call; rows, tokens and outputs only for policy operations
-  double mean_frac = 1;                                                  // mean of samples / their median, `seconds`
+  double mean_frac = 1;                                                  // mean of samples / `seconds`
 };
 enum class Role : std::uint8_t { kFit, kHeldOut };  // held-out points are never fitted
 

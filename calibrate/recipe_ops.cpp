@@ -156,7 +156,7 @@ std::vector<RecipeCalls> points_of(const std::string& op, std::vector<TimedCall>
   return all;
 }
 
-// The budget must leave what the recipe always keeps. Throws if there is none.
+// The budget must leave what the recipe always keeps. Throws if no length does.
 std::vector<std::int32_t> lengths_for(const KvPolicy& policy, const std::vector<std::int32_t>& prompt_tokens) {
   std::vector<std::int32_t> lengths;
   for (const std::int32_t n : prompt_tokens) {

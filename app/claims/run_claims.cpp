@@ -78,7 +78,6 @@ std::optional<double> percent_of(const CsvTable& table, const char* column) {
   return 100 * sum / static_cast<double>(table.rows.size());
 }
 
-// Source of step times, and a KV policy's share if at least a tenth.
 void add_costs(const Task& task, const CsvTable& table, std::vector<std::string>& remarks) {
   if (const auto share = percent_of(table, "extrapolated_frac"))
     add_once(remarks, fmt::format("step times: {:.0f} % by the roofline or extrapolated", *share));

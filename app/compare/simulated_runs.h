@@ -23,7 +23,6 @@ struct SimulatedRuns {
   void count_from_arrival();
 };
 
-// By run.
 std::map<std::string, std::vector<ServedRequest>> read_completed(const std::filesystem::path& file);
 
 // Throws InputError if an axis other than jitter varies, or there are no runs.

@@ -80,7 +80,7 @@ bool is_at_end(double step_s, double middle_s) {
   return step_s <= candidate(middle_s, 0) * kStep || step_s >= candidate(middle_s, kCandidates - 1) / kStep;
 }
 
-// Longer gaps have no use: 1 % of the duration is an eighth of a step.
+// Longer gaps are useless: 1 % of the duration is an eighth of a step.
 constexpr double kShortSteps = 12.5;
 
 // Squared distance to a whole number of steps.

@@ -13,7 +13,6 @@ namespace kvlab {
 
 // Resolved.yaml for a run's new place: without defaults, with relative paths.
 using ResolvedText = std::function<std::string(const std::string& id)>;
-// True: the run need not be repeated.
 using IsCurrent = std::function<bool(const std::string& id, const CodeVersion& code)>;
 
 // Copies complete runs from the first of `others` with a current one, else, if `into` lacks the run, from the first with any. Locks them.

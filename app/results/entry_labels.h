@@ -17,7 +17,7 @@ namespace kvlab {
 // 512}". `entries` of the top manifest.json: column -> label -> parameter -> value; {}: shown as it is; null: ambiguous.
 class EntryLabels {
  public:
-  using Parameters = std::vector<std::pair<std::string, std::string>>;  // key -> value
+  using Parameters = std::vector<std::pair<std::string, std::string>>;
 
   EntryLabels() = default;
   // Shows a default if another entry sets the key, unless it differs among the label's runs.

@@ -26,10 +26,10 @@ struct EntryForm {
 // Over its label's runs. Defaults may depend on another axis; joined folders may reuse a label.
 struct ListEntry {
   std::string label;
-  std::vector<EntryForm> forms;  // distinct, in row order
+  std::vector<EntryForm> forms;  // in row order
   std::set<std::string> axes;    // paths in the entry that are lists
 
-  [[nodiscard]] bool is_known() const;  // every run's file was read
+  [[nodiscard]] bool is_known() const;
   // Includes mappings around the key.
   [[nodiscard]] bool is_axis(const std::string& key) const;
   [[nodiscard]] bool varies(const std::string& key) const;

@@ -9,7 +9,6 @@
 
 namespace kvlab {
 
-// In a run with images.
 struct PoolMemory {
   std::int64_t weights_bytes = 0;  // one GPU, with vision encoder
   std::int64_t kv_bytes = 0;       // one replica

@@ -25,7 +25,6 @@ struct ResultsInfo {
 // Marked by kvlab, or written by an earlier version.
 bool is_results_folder(const std::filesystem::path& folder);
 
-// Throws InputError if not a results folder.
 ResultsInfo read_results_info(const std::filesystem::path& folder);
 
 // `named` if it is a results folder, else results/`named`. Throws InputError if neither exists.
@@ -38,7 +37,6 @@ struct ResultsFound {
 };
 ResultsFound results_in(const std::filesystem::path& folder);
 
-// "12.3 MiB".
 std::string size_text(std::uintmax_t bytes);
 
 }  // namespace kvlab

@@ -30,7 +30,6 @@ RunManifest read_run_manifest(const std::filesystem::path& folder);
 // First mismatch, "requests.csv is missing", or "".
 std::string damage_of(const std::filesystem::path& folder, const RunManifest& manifest);
 
-// Includes the manifest.
 const std::set<std::string>& run_file_names();
 
 }  // namespace kvlab

@@ -17,7 +17,6 @@ bool is_joined(const std::string& table, std::size_t num_runs);
 // True if the top-level tables are of these runs, in this order.
 bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids);
 
-// A run with its value on each axis.
 struct ViewRow {
   std::string id;
   std::filesystem::path run;

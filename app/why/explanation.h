@@ -34,7 +34,7 @@ struct Explanation {
   bool knows_preemptions = true;
   WhyWindow arrived;  // first to last of them, ns
   std::vector<std::string> full, load;
-  std::vector<LimitUse> limits;  // nearest first
+  std::vector<LimitUse> limits;
   double rate_per_s = 0;
   std::vector<std::string> remarks;
   std::vector<Tried> tried;

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// As in docs/report.md.
+// docs/report.md.
 enum class TimePart { kQueued, kPrefill, kDecode, kPreempted, kTransfer, kPolicy };
 inline constexpr std::array<const char*, 6> kTimePartNames = {"queued", "prefill", "decode", "preempted", "transfer", "policy"};
 using TimeParts = std::array<double, kTimePartNames.size()>;  // ns

@@ -13,9 +13,9 @@
 namespace kvlab {
 
 struct Change {
-  std::string label;             // "2 replicas", "fp8 KV"
-  std::vector<std::string> set;  // --set
-  bool finds_load = false;       // searches for another load and reports its tries
+  std::string label;  // "2 replicas", "fp8 KV"
+  std::vector<std::string> set;
+  bool finds_load = false;  // searches for another load and reports its tries
 };
 
 struct CurrentLoad {
@@ -35,10 +35,9 @@ struct Tried {
   bool attains = false;
   std::int64_t gpus = 0;         // 0: unknown
   bool is_highest_load = false;  // that attains
-  std::string error;             // why it failed, or ""
+  std::string error;
 };
 
-// A temporary folder.
 class ScratchRuns {
  public:
   ScratchRuns();

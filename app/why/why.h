@@ -6,7 +6,6 @@
 
 namespace kvlab {
 
-// `kvlab why`.
 struct WhyCommand {
   std::string folder;
   std::string metric, run, out;  // "": the usual metric; the best run; standard output

@@ -15,7 +15,6 @@ struct WhyMetric {
   [[nodiscard]] bool is_latency() const { return family < WhyFamily::kGoodput; }
   // More is better: goodput, attainment, rates and users found by a search.
   [[nodiscard]] bool rises() const;
-  // "P99 TTFT".
   [[nodiscard]] std::string title() const;
   // "13.6 s", "45.3 ms", "12.3/s", "57.1 %", "4 replicas".
   [[nodiscard]] std::string text_of(double value) const;

@@ -28,7 +28,7 @@ Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count);
 // Keys or values of a row, [len, head_dim].
 std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values);
 
-// Prefix sums of equal rows, in CPU memory.
+// In CPU memory.
 std::int64_t* equal_rows(Buffers& buffers, std::int64_t rows, std::int64_t each);
 std::int32_t* equal_counts(Buffers& buffers, std::int64_t rows, std::int64_t count);
 

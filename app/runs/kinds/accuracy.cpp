@@ -135,7 +135,7 @@ Findings GradedRun::run(RunFiles& files, const RunOptions& /*options*/) {
   return findings;
 }
 
-// Runs that share model, samples and full-cache prefills. Grades are stored in partial/, so interrupted runs can continue.
+// They share model, samples and full-cache prefills. Grades are stored in partial/, so interrupted runs can continue.
 class GradedSet {
  public:
   GradedSet(const RunBatch& batch, std::unique_ptr<GradedRun> first) : batch_(batch), samples_(first->samples) { add(std::move(first)); }

@@ -34,7 +34,7 @@ struct Interrupted {};
 struct RunOptions {
   bool fast_forward = true;
   const std::atomic<bool>* stop = nullptr;              // set: the run throws Interrupted
-  std::atomic<std::uint64_t>* requests_done = nullptr;  // finished, for progress
+  std::atomic<std::uint64_t>* requests_done = nullptr;  // finished
   std::function<void(const std::string&)> say = {};     // on long runs; empty: silent
   bool says_progress = false;
 
@@ -46,13 +46,13 @@ struct RunOptions {
 struct RunOrigin {
   std::string input_key;  // of all inputs and code
   CodeVersion code;
-  std::map<std::string, std::string> inputs;  // "key: path as written" -> fingerprint
+  std::map<std::string, std::string> inputs;  // "key: path" -> fingerprint
 };
 
 struct Findings {
   std::vector<Fields> rows;                                            // of summary.csv
   nlohmann::ordered_json manifest = nlohmann::ordered_json::object();  // entries of this kind
-  std::vector<std::string> notes;                                      // sentences
+  std::vector<std::string> notes;
   std::string skipped, not_served;
   std::optional<double> wall_s;  // of a run with shared work; nullopt: measured around run()
 
@@ -67,7 +67,7 @@ struct Comparisons {
   double max_diff_frac = 0;  // limit of medians over seeds, simulation against engine; 0: none
 };
 
-// Settings are checked; only input files may be wrong.
+// Only input files may still be wrong.
 class PreparedRun {
  public:
   explicit PreparedRun(RunKind& kind) : kind_(kind) {}
@@ -117,7 +117,6 @@ class RunKind {
   [[nodiscard]] virtual bool runs_engine() const { return false; }
   // For runs that share work. False: the sweep executes each.
   virtual bool run_together(const RunBatch& /*batch*/) { return false; }
-  // A table of metrics(), and remarks.
   virtual void report(const SweepReport& report, std::ostream& out) const;
 
  private:
@@ -134,7 +133,6 @@ void refuse_orders(const Params& p);
 
 class RunKinds {
  public:
-  // Reads the common keys.
   RunKind& choose(Params& p);
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) { return choose(p).read(p, seed); }
 

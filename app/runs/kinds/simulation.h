@@ -43,7 +43,7 @@ RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& 
 // `host: sim`. Base of serving by the engine.
 class SimulationRun : public PreparedRun {
  public:
-  // check: called before the trace is read.
+  // check: called before reading the trace.
   SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const std::function<void(Params&, ServingPlan&)>& check = {});
   // Replays the KV policy if there are samples.
   Findings run(RunFiles& files, const RunOptions& options) final;
@@ -54,7 +54,7 @@ class SimulationRun : public PreparedRun {
 
  protected:
   virtual Findings serve(RunFiles& files, const RunOptions& options);
-  // Sets load_frac of the throughput with all requests present at the start. Returns its fields.
+  // Sets the rate to load_frac of the throughput with all requests present at the start. Returns its fields.
   Fields apply_load(const RunOptions& options);
   void describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const;
   ServingPlan plan_;
@@ -65,7 +65,7 @@ class SimulationRun : public PreparedRun {
   void add_cost_remarks(const RunSummary& summary, Findings& findings) const;
   [[nodiscard]] nlohmann::ordered_json pools_of(const RunSummary& summary) const;
   void add_pool_tables(const RunSummary& summary, RunFiles& files) const;
-  // Keeps the best plan and returns its run.
+  // Returns the best plan's run.
   RunSummary search(RunFiles& files, const RunOptions& options, Findings& findings);
   // With another searched value. Throws InputError if the model does not fit at a tp.
   [[nodiscard]] ServingPlan plan_at(double value) const;
@@ -75,7 +75,7 @@ class SimulationRun : public PreparedRun {
 
   Params p_;
   double native_per_s_ = 0;  // the trace's, if a search sets another
-  bool has_found_ = false;   // some value attains
+  bool has_found_ = false;
 };
 
 class Simulation : public RunKind {

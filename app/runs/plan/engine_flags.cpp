@@ -221,7 +221,7 @@ class FlagReader {
     return rule;
   }
 
-  // A path after an option's values is the model: `vllm serve --max-num-seqs 8 org/model`.
+  // `vllm serve --max-num-seqs 8 org/model`: a path after an option's values.
   void take_model(const FlagRule& rule, GivenOption& option) {
     const std::size_t takes = rule.switched.empty() ? 1 : 0;
     const bool is_list = !rule.ignored.empty() || !rule.refused.empty();

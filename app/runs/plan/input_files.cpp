@@ -112,7 +112,7 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList
   }
 }
 
-// Any scalar naming an existing file or folder is an input. Names of hardware, recipes and models mean their file, or a model's folder.
+// Scalars naming an existing file or folder. Names of hardware, recipes and models mean their file, or a model's folder.
 void InputFiles::add_named(const std::string& key, const std::string& text, InputList& found) const {
   std::error_code error;
   fs::path path = find_named_file(*experiment_.config, text);

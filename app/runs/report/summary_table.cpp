@@ -114,7 +114,7 @@ class PrintedTable {
   PrintedTable(const CsvTable& summary, std::size_t num_axes, std::vector<std::size_t> shown)
       : summary_(summary), num_axes_(num_axes), shown_(std::move(shown)) {}
 
-  // Drops metrics from the end; columns on the binding limit stay. Returns the dropped names.
+  // From the end; columns on the binding limit stay. Returns the dropped names.
   std::vector<std::string> narrow_to(std::size_t most) {
     std::vector<std::string> left_out;
     while (width() > most) {

@@ -26,7 +26,7 @@ struct RunSpec {
 
 // Folder with runs that are also in tables and figures.
 struct IncludedResults {
-  std::string folder;  // as written
+  std::string folder;
   std::filesystem::path path;
   std::string place;
 };
@@ -44,10 +44,9 @@ struct Experiment {
   // With axes and --set filled in.
   [[nodiscard]] std::string resolved(const RunSpec& run) const;
   [[nodiscard]] YAML::Node resolved_tree(const RunSpec& run) const;
-  [[nodiscard]] YAML::Node expanded_tree(const RunSpec& run) const;  // with environment variables
+  [[nodiscard]] YAML::Node expanded_tree(const RunSpec& run) const;
   // Runs from `folder`: 'paths_from' has the folders for files, so paths, labels and fingerprints stay.
   [[nodiscard]] std::string resolved_in(const std::filesystem::path& folder, const RunSpec& run) const;
-  // With axes as lists.
   [[nodiscard]] std::string resolved_in(const std::filesystem::path& folder) const;
   [[nodiscard]] std::vector<std::uint64_t> seeds() const;  // distinct, ascending
 };

@@ -14,7 +14,7 @@ namespace kvlab {
 
 struct SweepProgress {
   std::uint64_t runs_done = 0, num_runs = 0;  // of runs to execute
-  std::uint64_t requests = 0;                 // simulated over all runs
+  std::uint64_t requests = 0;                 // over all runs
   double passed_s = 0;
 };
 using ProgressListener = std::function<void(const SweepProgress&)>;

@@ -19,7 +19,6 @@ struct RunTask {
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 };
 
-// Writes runs/ID/.
 void execute_run(RunKinds& kinds, const RunTask& task, const RunOptions& options);
 
 // p: source of the defaults in resolved.yaml; null: none.

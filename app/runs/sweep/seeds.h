@@ -13,7 +13,6 @@ namespace kvlab {
 
 class PreparedRun;
 
-// Per configuration.
 class SeedCounts {
  public:
   explicit SeedCounts(const Experiment& experiment);
@@ -36,7 +35,6 @@ struct KeptSeeds {
 // Not for engine runs.
 KeptSeeds kept_seeds(const Experiment& experiment, const SeedCounts& counts, const std::function<bool(std::size_t place)>& is_random);
 
-// Returns the remark.
 std::string drop_idle_seeds(Experiment& experiment);
 
 }  // namespace kvlab

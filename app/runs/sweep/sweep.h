@@ -20,12 +20,12 @@ struct SweepOptions {
   std::optional<Shard> shard;                 // only these runs, into shard_folder()
   std::vector<std::filesystem::path> shards;  // copy their complete runs and execute none
   bool fast_forward = true;
-  bool quiet = false;            // only errors
-  bool force = false;            // repeat runs with unchanged inputs
-  bool names_results = true;     // for the front door's figures
-  bool writes_file = false;      // write the text to `file`, which does not exist, once the folder is locked
-  bool shows_progress = false;   // for terminals
-  ProgressListener on_progress;  // called from its own thread
+  bool quiet = false;
+  bool force = false;         // repeat runs with unchanged inputs
+  bool names_results = true;  // for the front door's figures
+  bool writes_file = false;   // write the text to `file`, which does not exist, once the folder is locked
+  bool shows_progress = false;
+  ProgressListener on_progress;                                  // called from its own thread
   std::function<void(const std::filesystem::path&)> on_written;  // with the complete, still locked folder
 };
 

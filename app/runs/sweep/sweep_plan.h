@@ -11,7 +11,6 @@
 
 namespace kvlab {
 
-// Per run.
 struct SweepPlan {
   std::vector<RunKind*> kinds;
   std::vector<CodeVersion> codes;

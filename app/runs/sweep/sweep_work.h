@@ -19,7 +19,7 @@
 
 namespace kvlab {
 
-// Executes in parallel the runs that the results folder lacks.
+// In parallel.
 class Sweep {
  public:
   Sweep(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, const SweepPlan& plan, const InputFiles& inputs,

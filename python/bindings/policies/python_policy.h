@@ -28,7 +28,7 @@ struct PythonParam {
   std::string key, meaning;
   PythonValue value;  // default; only its type counts if required
   bool is_required = false;
-  double min = 0, max = 0;  // of numbers
+  double min = 0, max = 0;
 };
 
 // Receives those of all possible arguments that it declares.
@@ -50,10 +50,8 @@ class PythonMethod {
   std::vector<std::uint8_t> places_;
 };
 
-// Keeps the interpreter's state of this thread between Python calls.
 void keep_thread_state();
 
-// Shared by runs.
 class PythonPolicy {
  public:
   // From kvlab/policies.py. Requires the GIL.
