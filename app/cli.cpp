@@ -73,7 +73,7 @@ void require_written(std::ostream& out) {
 
 bool is_engine_option(const std::string& word) { return word == "--vllm-args" || word == "--sglang-args"; }
 
-// Joins values of --vllm-args and --sglang-args, which begin with dashes, to their option.
+// Values of --vllm-args and --sglang-args begin with dashes.
 std::vector<std::string> joined(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
   bool takes_value = false, took_option = false, is_rest = false;
@@ -100,7 +100,7 @@ std::vector<std::string> joined(const std::vector<std::string>& arguments) {
   return words;
 }
 
-// Refuses numbers that CLI11 would misread: hexadecimal, octal, separators, nan, more than 63 bits. type: INT, UINT or FLOAT.
+// CLI11 would misread hexadecimal, octal, separators, nan, more than 63 bits. type: INT, UINT or FLOAT.
 std::string strict_number(const std::string& text, const std::string& type) {
   long long whole = 0;
   double value = 0;
@@ -118,7 +118,7 @@ void require_strict_numbers(CLI::App& app) {
   for (CLI::App* const command : app.get_subcommands([](CLI::App*) { return true; })) require_strict_numbers(*command);
 }
 
-// "--jobs was given twice" instead of CLI11's "At Most 1 required but received 2".
+// Instead of CLI11's "At Most 1 required but received 2".
 std::string plain_words(const std::string& message) {
   const std::size_t at = message.find(": At Most 1 required but received ");
   if (at == std::string::npos) return message;

@@ -20,7 +20,7 @@ namespace {
 
 using Choose = std::function<void(std::function<int(std::ostream&)>)>;
 
-// Columns of the terminal on standard output, or 0.
+// 0 if standard output is no terminal.
 std::size_t terminal_columns() {
   winsize size{};
   return ::isatty(STDOUT_FILENO) == 1 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;

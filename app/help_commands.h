@@ -14,7 +14,7 @@ struct HelpArguments {
   bool json = false;
 };
 
-// Adds list, describe, schema, completion, complete and cite. `choose` gets the chosen action, which returns the exit status.
+// `choose` gets the chosen action, which returns the exit status.
 void add_help_commands(CLI::App& app, HelpArguments& arguments, const std::function<void(std::function<int(std::ostream&)>)>& choose);
 
 }  // namespace kvlab

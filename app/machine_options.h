@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Adds the command. Its options write into `command`, which must outlive `app`.
+// Options write into `command`, which must outlive `app`.
 CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& command);
 CLI::App* add_characterize_command(CLI::App& app, CharacterizeCommand& command);
 

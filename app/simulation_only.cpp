@@ -31,7 +31,7 @@ bool compare_hosts(const Experiment&, ResultsFolder&, double, std::ostream*) { r
 
 Fields fidelity_fields(Params&, const Recipe&, std::uint64_t) { refuse(); }
 
-// Recipe full, with what the whole program notes of it.
+// With the whole program's notes of it.
 Recipe read_recipe(Params& p) {
   Recipe recipe;
   recipe.name = p.text("recipe", "full", "name of the recipe");

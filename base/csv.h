@@ -17,7 +17,7 @@ struct CsvTable {
   std::vector<std::size_t> lines;  // first line of each row
 
   [[nodiscard]] bool has(std::string_view column) const;
-  // InputError if absent.
+  // Throws InputError if absent.
   [[nodiscard]] std::size_t at(std::string_view column) const;
   // Throws InputError with file:line if the field is not a whole number.
   [[nodiscard]] std::int64_t whole(std::size_t row, std::string_view column) const;

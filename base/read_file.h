@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// InputError: cannot be opened, special file (refuse_special_file), Git LFS pointer. expected: "a YAML file".
+// Throws InputError for a file that cannot be opened, a special file (refuse_special_file), Git LFS pointer. expected: "a YAML file".
 std::string read_file(const std::filesystem::path& path, std::string_view expected = "a file");
 // "" if it cannot be opened.
 std::string read_if_there(const std::filesystem::path& path);
@@ -14,7 +14,7 @@ std::string read_if_there(const std::filesystem::path& path);
 // A regular file. False also for a path that cannot be looked up: too long, no permission.
 bool is_file(const std::filesystem::path& path);
 
-// InputError if it cannot be written.
+// Throws InputError if it cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
 // InputError for directories, devices and named pipes, except the shell's (/dev/stdin, /dev/fd/N).

@@ -22,7 +22,7 @@ struct TensorInfo {
 // Memory-mapped, shared by copies. The file must not be truncated while open.
 class SafetensorsFile {
  public:
-  // InputError: missing or truncated file, invalid header (repeated names, unknown dtypes, overlaps, gaps, wrong sizes).
+  // Throws InputError for missing or truncated file, invalid header (repeated names, unknown dtypes, overlaps, gaps, wrong sizes).
   static SafetensorsFile open(const std::string& path);
   // `bytes` outlives the object.
   static SafetensorsFile from_bytes(const std::string& name, std::span<const std::byte> bytes);
@@ -33,7 +33,8 @@ class SafetensorsFile {
   [[nodiscard]] bool has(const std::string& name) const { return tensors_.contains(name); }
   [[nodiscard]] const TensorInfo& info(const std::string& name) const;  // throws if absent
 
-  // Row-major; `shape` {}: any, extent -1: any. InputError: absent tensor, other shape or dtype, NaN, infinity, ints beyond 32 bits.
+  // Row-major; `shape` {}: any, extent -1: any. Throws InputError for an absent tensor,
+  // another shape or dtype, NaN, infinity, or integers beyond 32 bits.
   [[nodiscard]] std::vector<float> floats(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // F16 BF16 F32 F64
   [[nodiscard]] std::vector<std::int32_t> ints(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // I32 I64
   // Elements from `first` on. Errors as in floats().

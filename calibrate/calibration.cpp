@@ -72,15 +72,14 @@ class Calibrator {
     log_ << fmt::format("calibrate: {} measurements, {:.0f} s left\n", measurements_.size(), std::max(0.0, left()));
   }
 
-  // A quarter of the time samples coarse grid and held-out points; preparing operands takes as long.
+  // A quarter of the time, for coarse grid and held-out points; preparing operands takes as long.
   [[nodiscard]] double seconds_each() const {
     std::size_t points = 0;
     for (const CalibrationTable& t : tables_) points += coarse_size(t) + held_out_points(t, plan_.seed).size();
     return std::clamp(0.25 * plan_.seconds / static_cast<double>(std::max<std::size_t>(points, 1)), 0.002, 0.25);
   }
 
-  // True if five samples would take over 1/50 of the time (and a second), judged by the largest point below on the line. Such points are
-  // skipped.
+  // Five samples would take over 1/50 of the time (and a second), judged by the largest point below on the line.
   [[nodiscard]] bool takes_too_long(const CalibrationTable& table, const CalibrationPoint& at) const {
     const double most = std::max(1.0, plan_.seconds / 50);
     double expected = 0;
@@ -123,7 +122,7 @@ class Calibrator {
     return true;
   }
 
-  // Measures one point of each table twice, so that refinement does not follow noise.
+  // Twice, so that refinement does not follow noise.
   void meet_noise() {
     const double seconds = seconds_each();
     for (const CalibrationTable& table : tables_) {
@@ -157,7 +156,7 @@ class Calibrator {
     }
   }
 
-  // A point measured least often.
+  // Measured least often.
   [[nodiscard]] Measurements::Entry next_again(const CalibrationTable& table, std::mt19937_64& random) const {
     const auto& entries = measurements_.of(table.name);
     const int least =
@@ -167,7 +166,7 @@ class Calibrator {
     return next[random() % next.size()];
   }
 
-  // Repeats points, so that means average over slow phases of the device. Tables take turns; those outside of every step in every fourth.
+  // Averages over slow phases of the device. Tables take turns; those outside of every step in every fourth.
   void measure_again() {
     const double seconds = seconds_each();
     std::mt19937_64 random(plan_.seed);

@@ -14,14 +14,14 @@
 namespace kvlab {
 
 struct CalibrationPlan {
-  double seconds = 600;    // measuring time of this call; coarse grid and held-out points are always measured
+  double seconds = 600;    // of this call; coarse grid and held-out points are always measured
   std::uint64_t seed = 1;  // of the held-out points
   std::string out;         // the profile's folder
-  std::string hardware;    // name in profiles/hardware; "": written with the profile
+  std::string hardware;    // in profiles/hardware; "": written with the profile
   std::string source;      // program and version
   std::string measured;    // date
   CalibrationLimits limits;
-  std::vector<Recipe> recipes;  // their operations are timed in the engine if no table has them
+  std::vector<Recipe> recipes;  // operations without a table are timed in the engine
 };
 
 struct CalibrationResult {
@@ -32,10 +32,9 @@ struct CalibrationResult {
   std::vector<std::string> missing;  // tables without a kernel here; priced by the roofline
 };
 
-// Measures every table's coarse grid and held-out points, then, while time is left, where interpolation is estimated to err most
-// (refine.h), tables counting equally, then all again in rounds. Measurements are saved at once; a later call continues. Writes the
-// profile, heldout.csv and, without a datasheet, the hardware; refuses entries that the lint finds impossible. `stop` ends it after the
-// current measurement.
+// Measures coarse grids and held-out points, then, while time is left, the gaps of refine.h, tables counting equally, then all again in
+// rounds. A later call continues. Writes the profile, heldout.csv and, without a datasheet, the hardware; refuses entries that the lint
+// finds impossible. `stop` ends it after the current measurement.
 CalibrationResult calibrate(const ModelSpec& model, Meter& meter, const CalibrationPlan& plan, const std::atomic<bool>& stop,
                             std::ostream& log);
 

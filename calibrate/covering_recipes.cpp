@@ -32,7 +32,7 @@ std::size_t count_new(const Names& names, const Names& known) {
   return static_cast<std::size_t>(std::count_if(names.begin(), names.end(), [&](const std::string& n) { return !known.contains(n); }));
 }
 
-// With the counts that are expected where data decides; a footprint charges their bounds, at which some recipes drop nothing.
+// With expected counts where data decides; a footprint charges their bounds, at which some recipes drop nothing.
 Names operations_of_prompt(const Recipe& recipe, const ModelShape& shape, std::int32_t tokens) {
   ExpectedRun run(recipe, shape);
   ShapeRun::Seq seq{0, tokens, tokens, {}};

@@ -10,14 +10,13 @@
 
 namespace kvlab {
 
-// A recipe as calibration runs it: with a budget of 256 tokens where it takes one and has none.
+// With a budget of 256 tokens if it takes one and has none.
 Recipe timed_recipe(const Recipe& recipe);
 
-// Operations that a recipe calls in a prompt and in decode, on shapes. Errors (InputError) as RecipeFootprint's.
+// In a prompt and in decode, on shapes. Throws InputError as RecipeFootprint.
 std::set<std::string> operations_of(const Recipe& recipe, const ModelConfig& model);
 
-// A few recipes that together call every operation that any recipe of the backend ("cpu", "cuda") calls: the next is always the one with
-// most operations that no earlier one has.
+// Greedy cover of all operations that recipes of the backend ("cpu", "cuda") call.
 std::vector<std::string> covering_recipes(std::string_view backend, const ModelConfig& model);
 
 }  // namespace kvlab

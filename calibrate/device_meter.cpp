@@ -19,7 +19,7 @@ namespace kvlab {
 
 namespace {
 
-// A job on another thread and the wait for it, as the planning thread does per step.
+// A job on another thread, as the planning thread's per step.
 double thread_round_trip() {
   std::mutex mutex;
   std::condition_variable changed;
@@ -46,7 +46,7 @@ double thread_round_trip() {
   return upper_median(seconds);
 }
 
-// PlainDecoder::step without kernels: inputs of a batch go to the GPU, a graph is launched, tokens come back.
+// PlainDecoder::step without kernels.
 double gpu_round_trip(CudaStream stream) {
   constexpr std::int64_t kInputs = 5, kBytes = 256;
   const DeviceBuffer<std::uint8_t> memory(kBytes);

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// The engine's config for a simulated model. Throws InputError if the engine does not support it.
+// Throws InputError if the engine does not support the model.
 ModelConfig engine_shape(const ModelSpec& spec);
 
 }  // namespace kvlab

@@ -45,7 +45,7 @@ void add_op(const CalibrationTable& table, const std::vector<Measurements::Entry
   if (!samples.empty()) profile.ops.push_back({table.name, table.covers, table.axis, table.per_layer, SampleGrid(1, std::move(samples))});
 }
 
-// Mean relative leave-one-out error of the inner points.
+// Mean relative error of the inner points.
 double left_out_error(const std::vector<PolicySample>& samples, const std::string& op, PolicyTimes::Scale scale) {
   double sum = 0;
   for (std::size_t i = 1; i + 1 < samples.size(); ++i) {

@@ -8,12 +8,10 @@
 
 namespace kvlab {
 
-// Fills the tables of `profile` from fitted points times Measurements::mean_frac(): step times are sums, so entries are means. In two-axis
-// tables a line needs all its coarse points. Leave-one-out errors decide if a policy operation's curve is linear in bytes or in their
-// logarithm.
+// From fitted points times Measurements::mean_frac(): step times are sums, so entries are means. In two-axis tables a line needs all its
+// coarse points. Leave-one-out errors decide if a policy operation's curve is linear in bytes or in their logarithm.
 void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements& measurements, Profile& profile);
 
-// A held-out point with its prediction.
 struct HeldOut {
   std::string table;
   CalibrationPoint at{};
@@ -24,7 +22,7 @@ struct HeldOut {
 std::vector<HeldOut> predict_held_out(const std::vector<CalibrationTable>& tables, const Measurements& measurements,
                                       const Profile& profile);
 
-// Errors over one table, or over all.
+// Over one table, or over all.
 struct HeldOutError {
   std::string table;
   std::size_t points = 0;
@@ -38,7 +36,7 @@ struct CalibrationGoals {
   double spread_frac = 0.50;  // of nine in ten measurements
 };
 
-// "" if the profile meets its goals, else the misses: "held-out error 20.4 % in the median (goal 3 %)".
+// The misses, "held-out error 20.4 % in the median (goal 3 %)", or "".
 std::string calibration_failure(const std::vector<HeldOutError>& errors, const Measurements& measurements,
                                 const CalibrationGoals& goals = {});
 

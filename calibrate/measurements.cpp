@@ -38,7 +38,7 @@ void check_identity(const std::string& folder, const Measurements::Identity& ide
   }
 }
 
-// Sums over the medians that are not outliers.
+// Over the medians that are not outliers.
 struct Steady {
   double count = 0, seconds = 0, squares = 0;
   explicit Steady(const std::vector<double>& medians) {
@@ -80,7 +80,7 @@ Measurements::Measurements(const std::string& folder, const Identity& identity) 
   if (!stream_) throw InputError(file + ": cannot be written: " + std::strerror(errno));
 }
 
-// Drops a partial last line, from the file too.
+// Drops a partial last line, also from the file.
 void Measurements::read() {
   const std::string file = folder_ + "/measurements.csv";
   const std::string text = read_if_there(file);

@@ -12,12 +12,12 @@ namespace kvlab {
 struct Measured {
   double seconds = 0, spread_frac = 0;
   std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;  // of the call; rows, tokens and outputs only for policy operations
-  double mean_frac = 1;                                                  // mean of samples / their median, `seconds`
+  double mean_frac = 1;                                                  // mean of samples / `seconds`
 };
 enum class Role : std::uint8_t { kFit, kHeldOut };  // held-out points are never fitted
 
-// All measurements, in memory and appended at once to FOLDER/measurements.csv, from which an interrupted calibration continues.
-// FOLDER/calibration.yaml identifies device, model and seed, which must match.
+// Appended at once to FOLDER/measurements.csv, from which an interrupted calibration continues. FOLDER/calibration.yaml identifies device,
+// model and seed, which must match.
 class Measurements {
  public:
   struct Entry {
@@ -32,7 +32,6 @@ class Measurements {
     // Relative standard deviation of these medians; 0 for one.
     [[nodiscard]] double deviation_frac() const;
   };
-  // Common to all measurements of a folder.
   using Identity = std::map<std::string, std::string>;
 
   // Creates or reads the folder. Throws InputError if it is something else or not writable.
@@ -43,11 +42,11 @@ class Measurements {
   [[nodiscard]] const std::vector<Entry>& of(const std::string& table) const;
   [[nodiscard]] std::vector<std::string> tables() const;
   [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
-  // Ratio of the samples' mean to their median: the table's median ratio times stall_frac().
+  // Samples' mean to their median: the table's median ratio times stall_frac().
   [[nodiscard]] double mean_frac(const std::string& table) const { return own_mean_frac(table) * stall_frac(); }
-  // Mean ratio over all measurements, relative to their tables': spreads rare stalls evenly over all tables.
+  // Mean ratio over all measurements, relative to their tables': spreads rare stalls over all tables.
   [[nodiscard]] double stall_frac() const;
-  // Relative deviation between measurements of one point: the larger of the table's mean and all tables'; 0 if none was repeated.
+  // Relative, between measurements of one point: the larger of the table's mean and all tables'; 0 if none was repeated.
   [[nodiscard]] double noise_frac(const std::string& table) const;
   [[nodiscard]] std::size_t size() const { return size_; }  // with repetitions
   [[nodiscard]] const std::string& folder() const { return folder_; }

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Device properties outside of the tables.
+// Outside of the tables.
 struct DeviceFacts {
   std::string name;
   DeviceKind kind = DeviceKind::kCpu;
@@ -20,20 +20,19 @@ struct DeviceFacts {
   double round_trip_seconds = 0;
 };
 
-// Takes a calibration's measurements.
 class Meter {
  public:
   virtual ~Meter() = default;
   [[nodiscard]] virtual DeviceFacts facts() = 0;
-  // True if there is a kernel for the table.
+  // True if there is a kernel.
   [[nodiscard]] virtual bool can_measure(const CalibrationTable& table) const = 0;
-  // Samples for about `seconds`. First checks the table's kernel once; throws InputError if its result is wrong.
+  // For about `seconds`. First checks the table's kernel once; throws InputError if its result is wrong.
   virtual Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) = 0;
-  // Times a recipe's operations in the engine. Errors as time_recipe.
+  // In the engine. Throws as time_recipe.
   virtual std::vector<RecipeCalls> measure_recipe(const Recipe& recipe, const RecipeSteps& steps, const std::atomic<bool>& stop) = 0;
 };
 
-// Uses the registry's kernels; operands rotate by rotation_at.
+// Operands rotate by rotation_at.
 std::unique_ptr<Meter> make_device_meter(TimedDevice& device, const ModelSpec& model);
 
 }  // namespace kvlab

@@ -35,7 +35,7 @@ std::string as_float32(const ModelSpec& model) {
   return "# " + model.name + " as it was measured on a CPU: in float32.\n" + YAML::Dump(root) + "\n";
 }
 
-// Rates of the fastest measurements, in place of a datasheet.
+// From the fastest measurements.
 struct PeakRates {
   double bytes_per_s = 0, flops_per_s = 0;
 };

@@ -14,11 +14,10 @@ struct CalibratedFolder {
 };
 
 // Writes the profile (docs/cost-model.md), heldout.csv, models/NAME.yaml if measured in other types than the model's file has, and
-// hardware/NAME.yaml without a datasheet; replaces earlier results. Throws InputError, without writing a profile, if the lint finds an
-// entry impossible.
+// hardware/NAME.yaml without a datasheet. Throws InputError, without writing a profile, if the lint finds an entry impossible.
 void write_profile_folder(const CalibratedFolder& folder, Profile profile);
 
-// The file in profiles/hardware for this GPU by driver name and memory; "" if none.
+// In profiles/hardware, by driver name and memory; "" if none.
 std::string known_hardware(const std::string& device, std::int64_t memory_bytes);
 
 }  // namespace kvlab

@@ -24,7 +24,7 @@ struct TimedCall {
   double seconds = 0;
 };
 
-// GPU calls are timed between events, queued during a pause.
+// On a GPU between events, queued during a pause.
 class CallTimes final : public OpClock {
  public:
   explicit CallTimes(CudaContext* cuda) : cuda_(cuda), timer_(cuda != nullptr ? std::make_unique<CudaTimer>() : nullptr) {}
@@ -134,7 +134,7 @@ RecipeCalls summary_of(const std::string& op, std::span<const TimedCall> calls) 
   return sum;
 }
 
-// Merges calls whose bytes and FLOPs are within a tenth of the smallest's.
+// Merges calls with bytes and FLOPs within a tenth of the smallest's.
 std::vector<RecipeCalls> points_of(const std::string& op, std::vector<TimedCall> calls) {
   constexpr double kAlike = 1.1;
   const auto is_near = [](std::int64_t a, std::int64_t b) {
@@ -156,7 +156,7 @@ std::vector<RecipeCalls> points_of(const std::string& op, std::vector<TimedCall>
   return all;
 }
 
-// Lengths whose budget leaves what the recipe always keeps. Throws if there is none.
+// The budget must leave what the recipe always keeps. Throws if no length does.
 std::vector<std::int32_t> lengths_for(const KvPolicy& policy, const std::vector<std::int32_t>& prompt_tokens) {
   std::vector<std::int32_t> lengths;
   for (const std::int32_t n : prompt_tokens) {

@@ -11,13 +11,13 @@
 
 namespace kvlab {
 
-// Calls of one operation of similar size.
+// Calls of similar size.
 struct RecipeCalls {
   std::string op;     // folder in kernels/
   Measured measured;  // median time and mean counts of a call
 };
 
-// Timed steps: for each length and number of sequences, prompts one at a time, then decode steps of all.
+// For each length and number of sequences: prompts one at a time, then decode steps of all.
 struct RecipeSteps {
   std::vector<std::int32_t> prompt_tokens, sequences;
   std::int32_t decode_steps = 4;
@@ -27,8 +27,8 @@ struct RecipeSteps {
 // Throws InputError if the recipe's steps do not run on the backend ("cpu", "cuda") or no simulation supports it.
 void require_timed(std::string_view backend, const Recipe& recipe, const ModelConfig& model);
 
-// Times the recipe's operations in steps of the model; prompts that are too short for the recipe are skipped. Throws InputError as
-// PolicyCache if all are. Returns the calls timed so far if `stop` becomes true.
+// Skips prompts that are too short for the recipe; throws InputError as PolicyCache if all are. Returns the calls timed so far if `stop`
+// becomes true.
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
                                      const std::atomic<bool>& stop);
 

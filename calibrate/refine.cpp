@@ -21,7 +21,7 @@ struct Node {
 
 double log_of(std::int64_t x) { return std::log(static_cast<double>(x) + 1); }
 
-// Leave-one-out error of b between a and c, in `x` or optionally its logarithm.
+// For b between a and c, in `x` or its logarithm.
 double leave_out(const Node& a, const Node& b, const Node& c, bool over_logarithms) {
   const auto part = static_cast<double>(b.x - a.x) / static_cast<double>(c.x - a.x);
   double error = std::abs(a.seconds + (c.seconds - a.seconds) * part - b.seconds) / b.seconds;
@@ -39,7 +39,7 @@ double share_of(const Node& a, const Node& b, const Node& from, const Node& to) 
   return share * share;
 }
 
-// An unmeasured middle of a and b, a multiple of a tile if possible.
+// Unmeasured, a multiple of a tile if possible.
 std::optional<std::int64_t> middle(std::int64_t a, std::int64_t b, int tile_rows, const std::function<bool(std::int64_t)>& is_taken) {
   if (b - a <= std::max(1, tile_rows == 1 ? 1 : tile_rows)) return std::nullopt;
   auto x = std::clamp<std::int64_t>(std::llround(std::exp((log_of(a) + log_of(b)) / 2)) - 1, a + 1, b - 1);
@@ -86,7 +86,7 @@ std::vector<Node> nodes(const std::map<std::int64_t, Node>& line) {
   return all;
 }
 
-// Leaves a line out at each second count shared with both neighbours.
+// At each second count shared with both neighbours.
 std::optional<Gap> gap_between_lines(const CalibrationTable& table, const Lines& lines, const Measurements& measurements) {
   std::vector<std::int64_t> at;
   for (const auto& [x, line] : lines) at.push_back(x);

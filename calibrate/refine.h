@@ -8,23 +8,22 @@
 
 namespace kvlab {
 
-// Unmeasured points of the coarse grid and of lines begun between its lines, in measuring order. In two-axis tables a line shares the first
-// count and has the coarse grid's second counts.
+// From the coarse grid and begun lines between its lines, in measuring order. In two-axis tables a line shares the first count and has the
+// coarse grid's second counts.
 std::vector<CalibrationPoint> unmeasured_points(const CalibrationTable& table, const Measurements& measurements);
 std::size_t coarse_size(const CalibrationTable& table);
 
-// Measured but never fitted: a quarter of the coarse grid's number, at least four, drawn by `seed` evenly over the logarithms of the
-// counts, off the coarse grid.
+// Never fitted: a quarter of the coarse grid's number, at least four, evenly over the counts' logarithms, off the coarse grid.
 std::vector<CalibrationPoint> held_out_points(const CalibrationTable& table, std::uint64_t seed);
 
-// The neighbours between which interpolation errs most, and their (geometric) middle. Estimate: a neighbour's relative leave-one-out error,
+// The (geometric) middle of the neighbours between which interpolation errs most. Estimate: a neighbour's relative leave-one-out error,
 // times the square of the gap's share of that distance, since linear interpolation errs quadratically.
 struct Gap {
   CalibrationPoint at{};
   double error = 0;
 };
-// None if no gap errs by more than 1 %, half of the spread and three times the effect of noise (Measurements::noise_frac). tile_rows: token
-// gaps up to this width are closed (Profile::tile_rows).
+// None if no gap errs by more than 1 %, half of the spread and three times noise_frac(). tile_rows: token gaps up to this width are closed
+// (Profile::tile_rows).
 std::optional<Gap> widest_gap(const CalibrationTable& table, const Measurements& measurements, int tile_rows);
 
 }  // namespace kvlab

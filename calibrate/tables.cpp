@@ -51,7 +51,7 @@ struct TableMaker {
     tables.push_back(t);
     return tables.back();
   }
-  // Weights and KV recur after all of the model's weights and the step's KV passed through the cache.
+  // They recur after all of the model's weights and the step's KV.
   void stream(CalibrationTable& t) const {
     const std::int64_t element = kind == DeviceKind::kGpu ? 2 : 4;
     const std::int64_t heads = (2 * m.q_heads + 2 * m.kv_heads) * m.head_dim;
@@ -60,7 +60,7 @@ struct TableMaker {
     t.streamed_bytes = element * (m.layers * m.hidden * (heads + 3 * m.intermediate) + m.vocabulary * m.hidden);
     t.most_copies = 1 << 13;
   }
-  // Tokens of K and V, over all rows of a layer, within the memory limit.
+  // K and V over all rows of a layer.
   [[nodiscard]] std::int64_t most_tokens() const {
     const std::int64_t each = 2 * m.kv_heads * m.head_dim * (kind == DeviceKind::kGpu ? 2 : 4);
     return std::max<std::int64_t>(1024, limits.kv_bytes / each);
@@ -77,8 +77,8 @@ std::vector<std::int64_t> decode_lengths(std::int64_t most, DeviceKind kind) {
   return lengths;
 }
 
-// Operations as the engine launches them. On a GPU: RoPE and head norms twice, float32 logits, K and V appended from the QKV output; a
-// table is named for what is timed if an older profile has another.
+// As the engine launches them. On a GPU: RoPE and head norms twice, float32 logits, K and V appended from the QKV output; a table is named
+// for what is timed if an older profile has another.
 void add_operation(const Operation& o, TableMaker& make) {
   if (o.op == OpId::kQkNorm && !make.m.qk_norm) return;
   CalibrationTable& t = make.add(o, TableKind::kOp);
@@ -160,7 +160,6 @@ std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind 
 
 namespace {
 
-// Channels of a product.
 struct Channels {
   std::int64_t out, in;
 };
@@ -180,7 +179,7 @@ Channels channels_of(OpId op, const ModelSpec& m) {
   }
 }
 
-// The i-th product: queries, keys and values, or gate and up.
+// i-th product: queries, keys and values, or gate and up.
 std::int64_t channels_of_part(OpId op, const ModelSpec& m, int i) {
   if (op == OpId::kQkvProj) return (i == 0 ? m.q_heads : m.kv_heads) * m.head_dim;
   return i < 2 ? m.intermediate : 0;
@@ -203,7 +202,7 @@ std::int64_t norm_width(OpId op, const ModelSpec& m) {
 
 using AxisValues = std::map<std::string, std::int64_t, std::less<>>;
 
-// Axes of the model's operations. CPU head norms take heads for tokens.
+// CPU head norms take heads for tokens.
 AxisValues op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
   const Channels channels = channels_of(*t.op, m);
   const bool by_head = t.op == OpId::kQkNorm && t.device == DeviceKind::kCpu;
@@ -236,7 +235,6 @@ AxisValues policy_values(const ModelSpec& m, const CalibrationPoint& at) {
           {"group", std::min<std::int64_t>(32, m.head_dim)}};
 }
 
-// A value for every axis of the table's kind.
 AxisValues values_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
   switch (t.kind) {
     case TableKind::kOp:
@@ -272,7 +270,7 @@ std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, con
 
 Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at, const TimedDevice& device) {
   const std::int64_t cold = cold_rotation(device).bytes;
-  // Caches do not drop the oldest first: part of three times their size survives rotation. So rotate over all weights.
+  // Caches do not drop the oldest first: part of three times their size survives rotation.
   const std::int64_t streamed = std::min(std::max(3 * device.cache_bytes(), t.streamed_bytes), device.memory_bytes() / 8);
   return {std::min(t.is_streamed() ? streamed : cold, copied_bytes(t, at)), t.most_copies, std::min(cold, activation_bytes(t, m, at))};
 }

@@ -15,7 +15,6 @@ namespace kvlab {
 // One or two counts; unused ones are 0.
 using CalibrationPoint = std::array<std::int64_t, 2>;
 
-// A table of the profile and the operation timed for it.
 struct CalibrationTable {
   enum class Kind : std::uint8_t {
     kOp,       // tokens or sequences
@@ -23,7 +22,7 @@ struct CalibrationTable {
     kDecode,   // rows, their length
     kPolicy,   // cached tokens per KV head; length of a sequence, 0: at most kLayoutTokens
     kCopy,     // bytes over the host link
-    kRecipe,   // bytes and FLOPs of a recipe's operation, at the sizes of the engine's calls
+    kRecipe,   // bytes and FLOPs of a recipe's operation, in the engine
   };
   std::string name;  // of the file; of policy operations as in OpCall
   Kind kind = Kind::kOp;
@@ -34,7 +33,7 @@ struct CalibrationTable {
   DeviceKind device = DeviceKind::kCpu;
   std::string family, format;                       // of the registry
   std::array<std::vector<std::int64_t>, 2> coarse;  // measured first; second empty with one axis
-  std::int64_t most_product = 0;                    // limit on the product of a point's counts, for memory; 0: none
+  std::int64_t most_product = 0;                    // of a point's counts, for memory; 0: no limit
   std::int64_t most_copies = 1;                     // of the operands; a layer's recur after all other layers
   std::int64_t streamed_bytes = 0;                  // bytes through the cache before an operand recurs: a model's weights, and
   std::int64_t streamed_bytes_per_token = 0;        // this per KV token of a step; 0: enough to evict the cache
@@ -50,11 +49,10 @@ struct CalibrationTable {
 inline constexpr std::int64_t kLayoutTokens = 4096;
 inline constexpr std::int64_t kContextTokens = 512;  // of a sequence, if a point has no length
 
-// Approximate, of all operand copies.
+// For all operand copies, approximate.
 std::int64_t copied_bytes(const CalibrationTable& table, const CalibrationPoint& at);
 
-// Approximate, of all activation copies: those of a forward pass over the point's tokens, after which they recur. 0 for policy operations
-// and copies.
+// For all activation copies, approximate: a forward pass over the point's tokens. 0 for policy operations and copies.
 std::int64_t activation_bytes(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
 
 // Weights and KV rotate over a step's bytes, at most all weights or three times the cache, and an eighth of memory; others and activations
@@ -68,10 +66,10 @@ struct CalibrationLimits {
 };
 CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::int64_t memory_bytes);
 
-// In measuring order. Throws InputError for unsupported models: experts, learned positions, MLPs without gate.
+// In measuring order. Throws InputError for experts, learned positions, MLPs without gate.
 std::vector<CalibrationTable> calibration_tables(const ModelSpec& model, DeviceKind kind, const CalibrationLimits& limits);
 
-// A value for each axis of the table's family. Throws InternalError for an unknown axis.
+// A value for each axis of the family. Throws InternalError for an unknown axis.
 Shape shape_at(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
 
 }  // namespace kvlab

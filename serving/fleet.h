@@ -25,7 +25,7 @@ class Fleet final {
   // All arguments outlive the object.
   Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink);
 
-  // Call once. InputError: requests wait forever, the clock ends, or a device refuses.
+  // Call once. Throws InputError if requests wait forever, the clock ends, or a device refuses.
   ServingSummary run();
 
   // rank: over all replicas.

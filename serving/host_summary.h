@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Delivers the remaining requests in trace order, and takes the latencies. InputError: requests are left without a stop rule.
+// Delivers the remaining requests in trace order, and takes the latencies. Throws InputError if requests are left without a stop rule.
 void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, MetricsCollector& metrics, RunSink& sink,
                      ServingSummary& summary);
 

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// InputError: a needed fact is missing. number: position in the trace. policies: those that need it.
+// Throws InputError if a needed fact is missing. number: position in the trace. policies: those that need it.
 inline void require_facts(std::uint64_t number, const RequestFacts* facts, std::span<const Fact> needed, const std::string& policies) {
   for (const Fact fact : needed) {
     if (has_fact(facts, fact)) continue;
@@ -19,7 +19,7 @@ inline void require_facts(std::uint64_t number, const RequestFacts* facts, std::
   }
 }
 
-// InputError: no session, by which copies of the turn before are found.
+// Throws InputError without a session, by which copies of the turn before are found.
 inline void require_session(const TraceRequest& request) {
   if (request.session >= 0) return;
   throw InputError(

@@ -26,7 +26,7 @@ class NodeStore {
   NodeStore(std::int64_t num_blocks, std::int32_t block_tokens, std::unique_ptr<BlockCache> eviction);
 
   [[nodiscard]] std::int32_t block_tokens() const { return block_tokens_; }
-  // Full blocks of the prompt with hashes. InputError: the trace's hashes do not fit the block size.
+  // Full blocks of the prompt with hashes. Throws InputError if the trace's hashes do not fit the block size.
   [[nodiscard]] std::int64_t blocks_of(const TraceRequest& prompt) const;
   // Leading blocks of the prompt that are here. O(result).
   [[nodiscard]] std::int64_t leading_blocks(const TraceRequest& prompt) const;

@@ -56,7 +56,7 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
-// InputError: a needed fact is missing, or hashes do not fit the blocks.
+// Throws InputError if a needed fact is missing, or hashes do not fit the blocks.
 void ReplicaState::check_content(const TraceRequest& request) const {
   const ReplicaLimits& limits = memory_.limits();
   if (!needed_facts_.empty()) require_facts(request.number, request.facts, needed_facts_, "its order or predictor");

@@ -77,7 +77,7 @@ class ReplicaState final : public ReplicaView {
 
   // ---- for hosts ----
   // A request enters the input queue; if it exceeds max_model_len or the memory, it goes to the outbox as rejected. Its hashes and facts
-  // stay valid until it leaves. InputError: a fact is missing that the order or the predictor needs.
+  // stay valid until it leaves. Throws InputError if a fact is missing that the order or the predictor needs.
   // prefill_only: with more than one token to emit, it becomes an export after the first.
   // stores: asked for its first tokens whenever a scheduler takes it with nothing computed.
   void receive(const TraceRequest& request, Time arrival, bool prefill_only = false, const std::optional<PromptStores>& stores = {});

@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kMost = 1e12;
 
-// The lines of a top-level key's value; other lines are blank, to keep positions.
+// Other lines are blank, to keep positions.
 std::string text_of_value(const std::string& text, const YAML::Node& root, const std::string& key) {
   int begin = 0, end = std::numeric_limits<int>::max();
   std::size_t column = std::string::npos;  // of the value, if on the key's line
@@ -143,7 +143,7 @@ class Reader {
     claim_.measure = Measure::parse(text, place_of(*config_, std::as_const(config_->root)["measure"], ""), names);
   }
 
-  // Marks a key that is read elsewhere for reject_unread().
+  // A key that is read elsewhere.
   void seen(const std::string& key) { p_.child_or_text(key, "file", ""); }
 
   const std::string& text_;

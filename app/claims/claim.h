@@ -10,35 +10,34 @@
 
 namespace kvlab {
 
-// A claim's experiment with some values set.
+// The claim's experiment with other values.
 struct ClaimRun {
   std::string name, place;  // "ours"; its place in the claim's file
   std::vector<std::string> overrides;
 
-  // Prefixes the message with `place` if it only names an override.
   [[nodiscard]] std::string placed(const std::string& message) const;
 };
 
 // Keys: docs/claims.md.
 struct Claim {
-  std::string name, file;  // the stem of `file`, which is as given
+  std::string name, file;  // as given
   std::string system, paper, baseline, setting, note;
   std::vector<std::string> recalled, assumed;
   Published published;
   Criterion counts = Criterion::kDirection;
-  // A file, or text whose lines and columns are those of the claim's file.
+  // A file, or text with the lines and columns of the claim's file.
   std::string experiment_file, experiment_text;
   std::vector<ClaimRun> runs;
   Measure measure;
 
-  // Throws InputError with the place in the claim's or the experiment's file.
+  // Throws InputError.
   [[nodiscard]] Experiment experiment(const ClaimRun& run) const;
 };
 
-// Claims in ./claims, or the shipped ones, by name.
+// In ./claims, or the shipped ones, by name.
 std::vector<std::filesystem::path> claim_files();
 
-// name: of `kvlab list claims`, or a file. Throws InputError with file:line:column, except for errors that only the runs show.
+// name: claim or file. Throws InputError, except for errors that only the runs show.
 Claim load_claim(const std::string& name);
 Claim parse_claim(const std::string& text, const std::string& file);
 

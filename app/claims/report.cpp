@@ -40,7 +40,7 @@ std::string tally(const std::vector<ClaimResult>& results) {
                      count("direction"), count("not_reproduced"), errors > 0 ? fmt::format(", {} with an error", errors) : "");
 }
 
-// Escapes text for a cell of a Markdown table.
+// Escapes for Markdown tables.
 std::string cell(std::string text) {
   for (std::size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) text.insert(at, "\\");
   std::replace(text.begin(), text.end(), '\n', ' ');

@@ -66,7 +66,7 @@ void add_not_served(const Task& task, std::vector<std::string>& remarks) {
     if (run.contains("not_served")) add_once(remarks, task.run->name + ": " + run["not_served"].get<std::string>());
 }
 
-// Mean of a share's column in percent; nullopt if missing.
+// nullopt if missing.
 std::optional<double> percent_of(const CsvTable& table, const char* column) {
   if (!table.has(column) || table.rows.empty()) return {};
   double sum = 0;
@@ -78,7 +78,6 @@ std::optional<double> percent_of(const CsvTable& table, const char* column) {
   return 100 * sum / static_cast<double>(table.rows.size());
 }
 
-// Adds the source of step times, and a KV policy's share of step time if at least a tenth.
 void add_costs(const Task& task, const CsvTable& table, std::vector<std::string>& remarks) {
   if (const auto share = percent_of(table, "extrapolated_frac"))
     add_once(remarks, fmt::format("step times: {:.0f} % by the roofline or extrapolated", *share));

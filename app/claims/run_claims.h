@@ -13,18 +13,18 @@ struct ClaimResult {
   Claim claim;
   std::optional<double> ours;  // nullopt: see error
   std::string error;
-  int status = 0;                    // of the error: 2 for bad input, 130 after Ctrl-C, else 1
+  int status = 0;                    // 2 for bad input, 130 after Ctrl-C, else 1
   std::vector<std::string> remarks;  // requests not served, sources of step times
   [[nodiscard]] Verdict verdict() const { return judge(claim.published, claim.counts, ours.value()); }
 };
 
 struct ClaimOptions {
-  int jobs = 0;                           // concurrent runs; 0: number of cores
-  std::string folder = "results/claims";  // gets NAME/RUN/, a results folder per run
+  int jobs = 0;                           // 0: number of cores
+  std::string folder = "results/claims";  // gets NAME/RUN/
   bool force = false;                     // repeat runs with unchanged inputs
 };
 
-// Executes all claims' runs as `kvlab run` does and measures them. Progress goes to `err`.
+// Progress goes to `err`.
 std::vector<ClaimResult> run_claims(const std::vector<Claim>& claims, const ClaimOptions& options, std::ostream& err);
 
 }  // namespace kvlab

@@ -15,10 +15,10 @@ enum class Criterion : std::uint8_t {
 // kDirection: only the side is right, or only the side was claimed.
 enum class Verdict : std::uint8_t { kReproduced, kDirection, kNotReproduced };
 
-// A published figure, or a range from `value` to `to`.
+// Or a range from `value` to `to`.
 struct Published {
   double value = 0, to = 0;
-  std::optional<double> no_effect;  // the figure without any effect, 1 for a ratio; nullopt: no side
+  std::optional<double> no_effect;  // 1 for a ratio; nullopt: no side
   std::string unit;                 // "x" for a ratio, else a suffix
   std::string text;
   std::string where;  // abstract, section or table
@@ -30,7 +30,7 @@ Verdict judge(const Published& published, Criterion counts, double ours);
 const char* name_of(Criterion counts);
 const char* name_of(Verdict verdict);
 
-// "3.6x", "2-4x", "41 %"
+// "3.6x", "2-4x", "41 %".
 std::string figure_text(const Published& published);
 std::string figure_text(double value, const std::string& unit);
 

@@ -57,7 +57,6 @@ std::string folder_name(const std::string& device) {
   return name;
 }
 
-// Replaces `all` by a few recipes that together call every operation.
 std::vector<Recipe> recipes_of(const CalibrateCommand& c, const ModelSpec& model) {
   std::vector<std::string> names;
   for (const std::string& name : c.kv_policies) {

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// `kvlab calibrate --cpu | --gpu N`: measures this machine for a model and writes a profile.
+// `kvlab calibrate`: writes a profile of this machine.
 struct CalibrateCommand {
   bool cpu = false;
   std::optional<int> gpu;
@@ -17,7 +17,7 @@ struct CalibrateCommand {
   std::string hardware;  // "": the datasheet of the GPU's name, else measured rates
   std::string out;       // "": profiles/DEVICE
   std::uint64_t seed = 1;
-  std::vector<std::string> kv_policies;  // recipes whose operations are timed
+  std::vector<std::string> kv_policies;  // their operations are timed
 };
 // Returns 0, or 130 if Ctrl-C came before the profile was written.
 int calibrate_device(const CalibrateCommand& command, std::ostream& out, std::ostream& err);

@@ -22,7 +22,7 @@ std::int64_t kernels_in(const std::vector<OpWork>& ops) {
   return sum;
 }
 
-// Kernels: one for attention, products of latent attention, two collectives of a split layer.
+// One for attention, products of latent attention, two collectives of a split layer.
 std::int64_t kernels_of(const CostSetup& setup, std::int64_t tokens, std::int64_t rows, bool is_prefill) {
   const ModelSpec& m = setup.model;
   std::vector<OpWork> ops;
@@ -57,7 +57,7 @@ LaunchPoint point_of(CostModel& cost, const CostSetup& setup, const Characterize
   return point;
 }
 
-// First batch from which on all are GPU-bound; 0: none.
+// From it on all are GPU-bound; 0: none.
 std::int32_t transition_batch(const std::vector<LaunchPoint>& points) {
   std::int32_t first = 0;
   for (auto at = points.rbegin(); at != points.rend() && !at->is_host_bound(); ++at) first = at->batch;

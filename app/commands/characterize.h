@@ -8,16 +8,16 @@
 
 namespace kvlab {
 
-// `kvlab characterize`: the batch from which on a step takes the GPU longer than the CPU needs to launch its kernels, the transition batch
-// of TKLQT (arXiv:2504.11750). Not for CUDA graphs, which are one launch.
+// `kvlab characterize`: from which batch on a step takes the GPU longer than the CPU needs for launches (transition batch of TKLQT,
+// arXiv:2504.11750). Not for CUDA graphs, which are one launch.
 struct CharacterizeCommand : MachineOptions {
   std::int32_t max_batch = 256;
-  std::int32_t tokens = 512;   // cached tokens of a decode row, or prompt length
-  bool is_prefill = false;     // prefill step, else one token per row
+  std::int32_t tokens = 512;   // cached per decode row, or prompt length
+  bool is_prefill = false;     // else one token per row
   double dispatch_us = 2.375;  // between launches; default: a null kernel's launch (ibid., Intel CPU with H100)
 };
 
-// A step of one rank. kernels: one per operation of the cost model; engines without fusion launch more.
+// One rank. kernels: one per operation of the cost model; engines without fusion launch more.
 struct LaunchPoint {
   std::int32_t batch = 0;
   std::int64_t kernels = 0;
@@ -25,7 +25,7 @@ struct LaunchPoint {
   [[nodiscard]] bool is_host_bound() const { return gpu_us < host_us; }
 };
 
-// For batches 1, 2, 4, ... and the largest.
+// Batches 1, 2, 4, ... and the largest.
 std::vector<LaunchPoint> launch_points(const CostSetup& setup, const CharacterizeCommand& command);
 int print_characterization(const CharacterizeCommand& command, std::ostream& out);
 

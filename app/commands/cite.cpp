@@ -27,7 +27,6 @@ struct Cited {
   bool operator<(const Cited& other) const { return std::tie(kind, name) < std::tie(other.kind, other.name); }
 };
 
-// Kind of `kvlab list` by an experiment's key.
 const std::map<std::string, std::string>& kinds_of_keys() {
   static const std::map<std::string, std::string> kinds = {{"scheduler", "schedulers"},
                                                            {"order", "orders"},
@@ -44,7 +43,7 @@ const std::map<std::string, std::string>& kinds_of_keys() {
   return kinds;
 }
 
-// Names in a value: a word, the key of {name: {parameters}}, or those in a list.
+// A word, the key of {name: {parameters}}, or those in a list.
 void add_names(const YAML::Node& value, const std::string& kind, std::set<Cited>& used) {
   if (value.IsScalar()) used.insert({kind, value.Scalar()});
   if (value.IsSequence())
@@ -95,7 +94,7 @@ std::string unverified(const Cited& cited, const std::string& source, const std:
                      cited.kind == "kv" ? "KV policy" : tex(cited.kind), source.empty() ? "" : ", whose card says: " + tex(source));
 }
 
-// Distinct entries with their use, and remarks on cards without a paper.
+// Distinct entries with their use.
 class Bibliography {
  public:
   void add(const Cited& cited, const std::string& source) {
@@ -140,7 +139,7 @@ std::string entry_of_kvlab() {
       authors, cff["title"].Scalar(), cff["date-released"].Scalar().substr(0, 4), cff["version"].Scalar());
 }
 
-// By the model's id on the Hugging Face hub, else by its given name.
+// By hub id, else by its given name.
 std::string entry_of_model(const std::string& name) {
   const fs::path table = fs::path(profiles_folder()) / "hugging_face.yaml";
   const YAML::Node ids = load_config(table.string())->root[name];

@@ -53,7 +53,7 @@ std::string one_line(const YAML::Node& node) {
   return all.size() <= kMost ? all : all.substr(0, kMost) + "...";
 }
 
-// Appends values that differ from the newest sweep: "scheduler=orca".
+// "scheduler=orca".
 void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::string& path, std::string& title) {
   if (run.IsMap() && sweep.IsDefined() && sweep.IsMap()) {
     for (const auto& item : run) {

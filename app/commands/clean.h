@@ -13,8 +13,7 @@ struct CleanCommand {
   bool can_ask = false;  // input and output are terminals
 };
 
-// `kvlab clean`: lists runs and files that the results folder's newest sweep does not use, and removes them after confirmation. Only
-// removes files named by kvlab's manifests. Returns 0.
+// Removes runs and files that the newest sweep does not use, after confirmation; only those named by kvlab's manifests.
 int clean_results(const CleanCommand& command, std::istream& in, std::ostream& out);
 
 void add_clean_command(CLI::App& app, CleanCommand& command, const std::function<void()>& choose);

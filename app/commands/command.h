@@ -11,8 +11,8 @@
 
 namespace kvlab {
 
-// The chosen command: prints results to `out`, progress and warnings to `err`, and returns the exit status. In add_NAME_command(app,
-// command, choose), options write into `command`, which must outlive `app`, and `choose` is called if NAME is given.
+// Results go to `out`, progress and warnings to `err`; returns the exit status. In add_NAME_command(app, command, choose), options write
+// into `command`, which must outlive `app`, and `choose` is called if NAME is given.
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
 
 // Decimal in [0, 2^63). CLI11's strtoull would take -1 and clamp overflow.
@@ -26,7 +26,6 @@ inline CLI::Validator whole_number() {
   return CLI::Validator(check, "INT");
 }
 
-// Range of an experiment's 'seed'.
 inline CLI::Validator seed_range() { return whole_number(); }
 
 }  // namespace kvlab

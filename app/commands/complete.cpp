@@ -13,14 +13,14 @@ bool takes_value(const CLI::Option& option) { return option.get_items_expected_m
 bool may_be_repeated(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
 bool takes_more_values(const CLI::Option& option) { return may_be_repeated(option) && option.get_allow_extra_args(); }
 
-// Includes those of groups, without the groups' --help.
+// Without the groups' --help.
 void add_options_of(CLI::App& app, std::vector<CLI::Option*>& all) {
   for (CLI::Option* option : app.get_options())
     if (!app.get_name().empty() || option != app.get_help_ptr()) all.push_back(option);
   for (CLI::App* group : app.get_subcommands([](const CLI::App* c) { return c->get_name().empty(); })) add_options_of(*group, all);
 }
 
-// Parses a command line as CLI11 does, without values and checks.
+// Parses as CLI11 does, without values and checks.
 class CommandLine {
  public:
   explicit CommandLine(CLI::App& app) : at_(&app) { find_options(); }
@@ -92,7 +92,7 @@ class CommandLine {
     arguments_.push_back(word);
   }
 
-  // The argument that the next word fills, or null. A command's last argument may repeat.
+  // Null if none. A command's last argument may repeat.
   [[nodiscard]] CLI::Option* next_argument(bool& is_first) const {
     std::size_t num_before = 0;
     for (CLI::Option* option : options_) {
@@ -121,7 +121,7 @@ class CommandLine {
     for (OfferedWord& candidate : found.candidates) candidate.word.insert(0, typed, 0, begin);
   }
 
-  // Excludes used options that may not repeat, and options that a used one excludes.
+  // Neither used (unless repeatable) nor excluded by a used option.
   [[nodiscard]] bool may_follow(CLI::Option& option) const {
     if (used_.contains(&option) && !may_be_repeated(option)) return false;
     return std::none_of(used_.begin(), used_.end(), [&](CLI::Option* used) { return used->get_excludes().contains(&option); });

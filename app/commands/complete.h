@@ -8,11 +8,10 @@
 
 namespace kvlab {
 
-// Candidates for the last of `words`, a command line without the program's name. Commands, options and sets come from `app`, other values
-// from offers_of(). Shells filter them.
+// Candidates for the last of `words`, without the program's name. Shells filter them.
 Completion completion_of(CLI::App& app, const std::vector<std::string>& words);
 
-// One line per candidate, "word<tab>description", then ":files", ":folders" or ":yaml" if a shell is to add paths.
+// Lines "word<tab>description", then ":files", ":folders" or ":yaml" if a shell is to add paths.
 std::string completion_as_text(const Completion& completion);
 
 }  // namespace kvlab

@@ -41,7 +41,7 @@ _kvlab() {
 complete -F _kvlab kvlab ./kvlab
 )sh";
 
-// May also be `_kvlab` in a folder of $fpath, run as that function.
+// May also be `_kvlab` in a folder of $fpath.
 constexpr const char* kZsh = R"sh(#compdef kvlab
 # Completion of kvlab. Load it with: source <(kvlab completion zsh)
 _kvlab() {

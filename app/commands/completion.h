@@ -8,7 +8,7 @@ namespace kvlab {
 // bash, zsh, fish.
 const std::vector<std::string>& completion_shells();
 
-// The script runs `kvlab complete` each time, so it fits every version. Throws InputError for an unknown shell.
+// Calls `kvlab complete`, so it fits every version. Throws InputError for an unknown shell.
 std::string completion_script(const std::string& shell);
 
 }  // namespace kvlab

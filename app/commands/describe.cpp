@@ -37,7 +37,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// only: a name, or "" for all.
+// only: "" for all.
 bool is_asked(const std::string& name, const std::string& only) { return only.empty() || name == only; }
 
 template <class Interface>
@@ -275,7 +275,7 @@ std::string unit_of(const std::string& key) {
 
 namespace {
 
-// Wraps at `columns` bytes; further lines begin with `indent` blanks.
+// At `columns` bytes; further lines begin with `indent` blanks.
 std::string wrapped(const std::string& line, std::size_t indent, std::size_t columns) {
   if (columns < indent + 20 || line.size() <= columns) return line;
   std::string text;

@@ -15,18 +15,18 @@ struct Item {
   std::vector<std::pair<std::string, std::string>> facts = {};
 };
 
-// Kinds of `kvlab list`: schedulers, orders, predictors, dispatchers, systems, block_caches, kv, slos, hardware, models, trace_formats,
-// log_formats, export_formats, experiments, claims.
+// schedulers, orders, predictors, dispatchers, systems, block_caches, kv, slos, hardware, models, trace_formats, log_formats,
+// export_formats, experiments, claims.
 const std::vector<std::string>& list_kinds();
 std::string kinds_as_json();
 
-// Items of one kind by name, without parameters. Throws InputError with the nearest kind if unknown.
+// By name, without parameters. Throws InputError for an unknown kind.
 std::vector<Item> list_items(const std::string& kind);
 
-// All items of that name, of any kind or a model's path, with parameters. Throws InputError with the nearest name.
+// All kinds, or a model's path, with parameters. Throws InputError for an unknown name.
 std::vector<Item> describe_items(const std::string& name);
 
-// Unit by the key's suffix: "ms", "tokens", ..., or "".
+// By the key's suffix: "ms", "tokens", ..., or "".
 std::string unit_of(const std::string& key);
 
 // One line per item, wrapped at `columns` if nonzero.

@@ -14,7 +14,7 @@ namespace kvlab {
 
 namespace {
 
-// Costs are stated for Llama-3.1-8B and a prompt of 8,192 tokens.
+// Llama-3.1-8B and a prompt of 8,192 tokens.
 constexpr ModelShape kShape{32, 32, 8, 128, 4096, 2, 5e5};
 constexpr std::int32_t kPromptTokens = 8192;
 
@@ -57,7 +57,6 @@ std::string cost_of(const std::vector<SummedCall>& calls) {
                      launches, fmt::join(names, ", "));
 }
 
-// Share of pairs that a prefill selector computes.
 std::string pairs_of(const std::vector<OpCall>& calls) {
   double flops = 0;
   std::string_view attention = "sparse_prefill";
@@ -77,7 +76,7 @@ std::string computed_share(const KvPolicy& policy) {
                      100 * static_cast<double>(tokens) / (double{kPromptTokens} * kShape.num_layers));
 }
 
-// How decode evicts tokens, or "".
+// "": none.
 std::string eviction_of(const Recipe& r) {
   if (!r.make_scorer || !r.make_trigger()->in_decode() || !r.make_disposal()->shrinks()) return "";
   const std::string why = why_compacts(r);
@@ -135,7 +134,7 @@ Item recipe_item(const std::string& name, const Recipe& r) {
   return item;
 }
 
-// Recipes by (kind, name) of a part, for the part's confidence.
+// By (kind, name) of a part.
 using Uses = std::map<std::pair<std::string, std::string>, std::vector<const Item*>>;
 
 // are_compiled: built in, else added at run time.

@@ -9,9 +9,9 @@
 namespace kvlab {
 
 const std::set<std::string>& kv_kinds();
-// Recipes and parts (recipe, scorer, allocator, trigger, disposal, format, selector), read once, then parts added at run time.
+// Recipes and parts (recipe, scorer, allocator, trigger, disposal, format, selector), then parts added at run time.
 std::vector<Item> kv_items();
-// Adds a recipe's needs and costs.
+// A recipe's needs and costs.
 void add_kv_details(Item& item);
 
 }  // namespace kvlab

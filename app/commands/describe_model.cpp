@@ -52,7 +52,7 @@ std::string layers_text(const ModelSpec& m) {
   return text;
 }
 
-// Bytes of a long sequence on one GPU, if not linear in its length.
+// If its bytes are not linear in its length.
 void add_long_sequence(const ModelSpec& m, Item& item) {
   constexpr std::int64_t kTokens = 32'768, kBlock = 16;
   const KvLayout layout = kv_layout(m, Parallel{}, kBlock);

@@ -11,7 +11,6 @@ namespace kvlab {
 
 namespace {
 
-// Replaces an id on the Hugging Face hub by the model's folder.
 template <class OfModel>
 OfModel with_weights(OfModel command) {
   command.model = weights_folder(command.model);

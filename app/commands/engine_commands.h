@@ -17,7 +17,7 @@ struct EngineArguments {
   TokenizeCommand tokenize;
 };
 
-// Adds `trace record` (to `trace`), calibrate, logits, label and tokenize. `arguments` must live until the chosen command has run.
+// `arguments` must live until the chosen command has run.
 void add_engine_commands(CLI::App& app, EngineArguments& arguments, Command& chosen);
 
 }  // namespace kvlab

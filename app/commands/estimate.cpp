@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kBlockTokens = 16;
 constexpr double kMs = 1e3;
 
-// As priced by the cost model, and at datasheet peak rates.
+// By the cost model, and at datasheet peak rates.
 struct StepTimes {
   double priced_s = 0, peak_s = 0;
 };
@@ -41,7 +41,7 @@ StepTimes prompt_times(CostModel& cost, std::int32_t tokens) {
   return times_of(cost, shape);
 }
 
-// The mean decode step; each step adds a token.
+// Mean; each step adds a token.
 StepTimes decode_times(CostModel& cost, const EstimateCommand& c, std::int32_t rows) {
   if (c.output_tokens < 2) return {};
   StepShape shape;

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// Setting of `estimate` and `characterize`. profile: as in an experiment, as one line of YAML.
+// profile: as in an experiment, as one line of YAML.
 struct MachineOptions {
   std::string model, quantization, hardware, profile = "roofline";
   int tp = 1;
@@ -18,16 +18,16 @@ struct MachineOptions {
 };
 CostSetup read_machine(const MachineOptions& options);
 
-// `kvlab estimate`: closed forms for one load (docs/cost-model.md, "Estimates without a simulation").
+// `kvlab estimate` (docs/cost-model.md, "Estimates without a simulation").
 struct EstimateCommand : MachineOptions {
   std::int32_t prompt_tokens = 1024, output_tokens = 128;
   std::int32_t batch = 0;    // 0: the largest that fits
   double memory_frac = 0.9;  // for weights and KV
-  double watts = 0;          // power for GPUs and cooling; 0: unlimited
+  double watts = 0;          // for GPUs and cooling; 0: unlimited
   double pue = 1;            // power usage effectiveness
 };
 
-// key: includes the unit. value: nullopt if unknown or undefined. form: the formula in words.
+// key: with unit. value: nullopt if unknown or undefined. form: the formula in words.
 struct EstimatedFigure {
   std::string key;
   std::optional<double> value;

@@ -10,14 +10,13 @@
 
 namespace kvlab {
 
-// `kvlab export RESULTS --format F`.
 struct ExportCommand {
   std::string folder, format, out;
   std::vector<std::string> runs;
   ExportOptions options;
 };
 
-// Writes and prints the files. Returns 0. Throws InputError for an unknown format or run.
+// Throws InputError for an unknown format or run.
 int export_results(const ExportCommand& command, std::ostream& out);
 
 void add_export_command(CLI::App& app, ExportCommand& command, const std::function<void()>& choose);

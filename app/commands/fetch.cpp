@@ -40,7 +40,7 @@ std::string sha256_of(const std::string& path) {
   return text;
 }
 
-// Resumes `part`. Returns true once it is complete.
+// Resumes `part`. Returns true once complete.
 bool download(const std::string& address, const std::string& part) {
   const std::string progress = ::isatty(STDERR_FILENO) != 0 ? "--progress-bar" : "--silent --show-error";
   if (has_program("curl"))
@@ -70,7 +70,7 @@ const PublicTrace& find_trace(const std::vector<PublicTrace>& traces, const std:
   throw InputError("unknown public trace '" + name + "'" + suggestion(name, names));
 }
 
-// Throws if the sum differs from the listed one.
+// Throws if the sum differs.
 void check_sum(const PublicTrace& trace, const std::string& part, std::ostream& out) {
   const std::string found = sha256_of(part);
   if (trace.sha256.empty()) {

@@ -5,13 +5,13 @@
 
 namespace kvlab {
 
-// `kvlab trace fetch [NAME]`: lists public traces, or downloads one by curl or wget.
+// `kvlab trace fetch [NAME]`: lists public traces, or downloads one.
 struct FetchCommand {
   std::string name;
-  std::string list;  // file of public traces; "": the shipped one
+  std::string list;  // "": the shipped one
 };
-// Downloads into public/ next to the list, resuming interrupted downloads. Throws InputError without a connection (with address and target
-// path), or after deleting a file with a wrong SHA-256.
+// Downloads by curl or wget into public/ next to the list, resuming. Throws InputError without a connection, or after deleting a file with
+// a wrong SHA-256.
 int fetch_trace(const FetchCommand& command, std::ostream& out);
 
 }  // namespace kvlab

@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// Adds the front door's commands (./kvlab or the Python package) and their options, for completion. $KVLAB_FRONT_DOOR lists them, separated
-// by blanks; unset: none.
+// Commands of ./kvlab or the Python package, for completion. $KVLAB_FRONT_DOOR lists them, separated by blanks; unset: none.
 void add_front_door(CLI::App& app);
 
 }  // namespace kvlab

@@ -20,7 +20,7 @@ namespace kvlab {
 
 namespace {
 
-// Fail before the model runs.
+// Before the model runs.
 void check_output(const LabelCommand& c, const std::string& ending = ".safetensors") {
   std::error_code error;
   if (std::filesystem::path(c.output).extension() != ending)
@@ -31,7 +31,6 @@ void check_output(const LabelCommand& c, const std::string& ending = ".safetenso
     throw InputError(c.output + ": --out would put the file among the model's own: choose another folder");
 }
 
-// Pieces of at most kPiece tokens.
 std::vector<std::vector<std::int32_t>> calibration_texts(const LabelCommand& c, const Tokenizer& tokenizer, const ModelConfig& model) {
   constexpr std::int32_t kPiece = 1024;
   const std::int32_t piece = std::min(kPiece, model.max_tokens);

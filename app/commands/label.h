@@ -10,12 +10,12 @@
 
 namespace kvlab {
 
-// `kvlab label heads`, `q_filters` and `prefill`: runs a model on generated prompts and writes a recipe's `weights:`.
+// `kvlab label heads`, `q_filters` and `prefill`: writes a recipe's `weights:`.
 struct LabelCommand {
   std::string model, output, text_file;
   LabelOptions options;
   std::int32_t calibration_tokens = 3072;                  // q_filters
-  std::int32_t prefill_probes = 3, prefill_tokens = 2048;  // prefill: number of needle prompts, tokens of each
+  std::int32_t prefill_probes = 3, prefill_tokens = 2048;  // prefill: needle prompts, tokens of each
   double flops_frac = 0.25;                                // prefill
 };
 
@@ -23,7 +23,6 @@ int write_labels_of_heads(const LabelCommand& command, std::ostream& out);
 int write_filters_of_queries(const LabelCommand& command, std::ostream& out);
 int write_patterns_of_prompts(const LabelCommand& command, std::ostream& out);
 
-// `choose` gets the chosen subcommand's function.
 void add_label_command(CLI::App& app, LabelCommand& command,
                        const std::function<void(int (*)(const LabelCommand&, std::ostream&))>& choose);
 

@@ -45,7 +45,7 @@ std::vector<IdsTensor> read_ids_tensors(const std::string& path, const ModelConf
   return tensors;
 }
 
-// logits: [ids, vocabulary].
+// [ids, vocabulary].
 void check_finite(const LogitsCommand& c, const IdsTensor& prompt, std::span<const float> logits) {
   const auto bad = std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
   if (bad == logits.end()) return;
@@ -55,7 +55,7 @@ void check_finite(const LogitsCommand& c, const IdsTensor& prompt, std::span<con
                                c.backend == "cuda" ? "the GPU's number format" : "float32"));
 }
 
-// Fail before hours of work.
+// Before hours of work.
 void check_output(const LogitsCommand& c) {
   if (c.output.empty()) throw InputError("--out: a file's name is expected");
   check_replaceable(c.output);

@@ -10,7 +10,6 @@
 
 namespace kvlab {
 
-// `kvlab merge`: joins results of shards (`kvlab run --shard I/N`) into those of one sweep.
 struct MergeCommand {
   std::string target;               // experiment file, or the whole's results folder
   std::vector<std::string> shards;  // results folders; empty: those next to the whole's
@@ -18,7 +17,7 @@ struct MergeCommand {
   SweepOptions sweep;
 };
 
-// Returns 0, or 1 if runs are missing, with their number; tables have the others.
+// Returns 1 if runs are missing.
 int merge_shards(MergeCommand command, std::ostream& out, std::ostream& err);
 
 void add_merge_command(CLI::App& app, MergeCommand& command, const std::function<void()>& choose);

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// As load_recipe. Throws InputError with the nearest name if unknown.
+// As load_recipe. Throws InputError if unknown.
 Recipe named_recipe(const std::string& name, std::int32_t budget_tokens = 0);
 
 }  // namespace kvlab

@@ -48,7 +48,7 @@ CsvTable summary_of(const WordsBefore& before) {
   return read_csv(std::filesystem::path(before.arguments[0]) / "summary.csv");
 }
 
-// Axes are between the columns `run` and `seed` of summary.csv.
+// Between `run` and `seed` of summary.csv.
 std::vector<std::size_t> axes_in(const CsvTable& summary) {
   std::vector<std::size_t> axes;
   for (std::size_t c = 1; c < summary.at("seed"); ++c) axes.push_back(c);

@@ -22,7 +22,7 @@ struct WordsBefore {
   bool is_first_value = true;          // of the option or argument
 };
 
-// Adds a source's candidates for `typed`. An unreadable source has none.
+// An unreadable source has no candidates.
 void add_offered(const Offered& offered, const std::string& typed, const WordsBefore& before, Completion& completion);
 
 }  // namespace kvlab

@@ -8,19 +8,19 @@ namespace kvlab {
 
 // Source of values for completion.
 enum class Offer {
-  kNames,        // names of `kvlab list KIND`, KINDs separated by blanks; also "recipes" (KV recipes without parts), "public_traces"
+  kNames,        // of `kvlab list KIND`, KINDs separated by blanks; also "recipes" (without parts), "public_traces"
   kWords,        // given words, separated by blanks; only the first value of an argument
   kResults,      // results/NAME, and folders
   kResultNames,  // NAME
   kSettings,     // KEY=VALUE of an experiment, below the given key ("": top level)
-  kAxes,         // axes in summary.csv of the first argument's results folder
+  kAxes,         // in summary.csv of the first argument's results folder
   kAxisValues,   // AXIS=VALUE of the same
-  kMetrics,      // metrics of the same
-  kRuns,         // run IDs of the same
+  kMetrics,      // of the same
+  kRuns,         // IDs of the same
   kFiles,
   kFolders,
   kYamlFiles,
-  kText  // free text, no values
+  kText  // no values
 };
 
 struct Offered {
@@ -28,16 +28,16 @@ struct Offered {
   std::string of;
 };
 
-// CLI11 keeps a check's name, which holds the declaration: "offers 0 schedulers".
+// CLI11 keeps a check's name: "offers 0 schedulers".
 inline constexpr const char* kOffersPrefix = "offers ";
 
-// Declares a source of values, as a check that accepts everything. Several may follow each other.
+// A check that accepts everything. Several may follow each other.
 inline CLI::Validator offers(Offer source, const std::string& of = "") {
   CLI::Validator accepts([](std::string&) { return std::string(); }, "");
   return accepts.name(kOffersPrefix + std::to_string(static_cast<int>(source)) + " " + of);
 }
 
-// Declared sources; without any, the words of a CLI::IsMember, files for text, none for a number.
+// Without any: the words of a CLI::IsMember, files for text, none for a number.
 std::vector<Offered> offers_of(CLI::Option& option);
 
 }  // namespace kvlab

@@ -33,7 +33,6 @@ namespace kvlab {
 
 namespace {
 
-// Values of all commands; the chosen one's are used.
 struct Arguments {
   std::string real, against, folder_a, folder_b;
   std::vector<std::string> where;

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Adds every command but `run`. Parsing sets `chosen`. `app` owns the arguments.
+// All but `run`. Parsing sets `chosen`. `app` owns the arguments.
 void add_other_commands(CLI::App& app, Command& chosen);
 
 }  // namespace kvlab

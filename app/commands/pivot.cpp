@@ -23,7 +23,6 @@ namespace kvlab {
 
 namespace {
 
-// summary.csv of a sweep, with axes between `run` and `seed`.
 class SweepTable {
  public:
   explicit SweepTable(const std::filesystem::path& folder) : table_(read_csv(folder / "summary.csv")), seed_(table_.at("seed")) {}
@@ -35,7 +34,7 @@ class SweepTable {
     return (column > 0 && column < seed_) || table_.columns[column] == "task" || table_.columns[column] == "length";
   }
 
-  // By column name, heading in the table of `kvlab run`, or an axis' last part if unique.
+  // By column, printed heading, or an axis' last part if unique.
   [[nodiscard]] std::size_t find(const std::string& name) const {
     if (table_.has(name)) return table_.at(name);
     std::vector<std::size_t> found;
@@ -49,7 +48,7 @@ class SweepTable {
                                  table_.columns[found[1]]));
   }
 
-  // Writes "sarathi#2 of FOLDER" for ambiguous labels.
+  // "sarathi#2 of FOLDER" for ambiguous labels.
   void tell_apart(const EntryLabels& labels) {
     if (!table_.has(kOriginAxis)) return;
     const std::size_t origin = table_.at(kOriginAxis);
@@ -132,7 +131,7 @@ std::string text_of(const PivotCell& cell, bool csv) {
   return short_number(cell.mean) + (cell.half_width ? " +- " + short_number(*cell.half_width) : "");
 }
 
-// Rows by the values of both axes.
+// By the values of both axes.
 using Cells = std::map<std::pair<std::string, std::string>, std::vector<std::size_t>>;
 
 struct Pivot {

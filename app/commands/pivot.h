@@ -11,7 +11,7 @@ class App;
 
 namespace kvlab {
 
-// `kvlab pivot`: one metric over two axes of a sweep.
+// `kvlab pivot`.
 struct PivotCommand {
   std::string folder;
   std::string rows, columns, metric;  // columns of summary.csv, or the last part of an axis' name; columns "": one column
@@ -19,8 +19,8 @@ struct PivotCommand {
   bool csv = false;
 };
 
-// As text or CSV. A cell is the mean over seeds; text adds the half width of its 95 % t-interval if seeds differ. Throws InputError for an
-// unknown column or value, or an axis that varies within a cell.
+// A cell is the mean over seeds; text adds the half width of its 95 % t-interval if seeds differ. Throws InputError for an unknown column
+// or value, or an axis that varies within a cell.
 std::string pivot_table(const PivotCommand& command);
 int print_pivot(const PivotCommand& command, std::ostream& out);
 

@@ -21,7 +21,7 @@ namespace kvlab {
 
 namespace {
 
-// A byte-level vocabulary has 256 bytes, then <s>.
+// Follows the 256 bytes.
 constexpr std::int32_t kByteLevelBos = 256;
 
 struct Sample {
@@ -39,7 +39,7 @@ Sample sample_of_text(const std::string& path, const std::string& dir, const Mod
   return sample;
 }
 
-// A list of token ids, or an object with a sample's facts.
+// A list of token ids, or an object.
 Sample sample_of_json(const std::string& path, const ModelConfig& model) {
   const nlohmann::json json = parse_json(read_file(path), path);
   const JsonNode root(json, path);

@@ -7,12 +7,11 @@
 
 namespace kvlab {
 
-// `kvlab trace record`: runs a model on a prompt and writes its attention inputs. Either ids_file, a JSON list of token ids or {ids,
-// continuation, task, needles: [[begin, end]], question_begin}, or text_file, for the model's tokenizer (byte-level models: bytes after
-// <s>).
+// Runs a model on a prompt and writes its attention inputs. Either ids_file, a JSON list of token ids or {ids, continuation, task, needles:
+// [[begin, end]], question_begin}, or text_file, for the model's tokenizer (byte-level models: bytes after <s>).
 struct RecordCommand {
   std::string model, ids_file, text_file, output, dtype = "f16", backend = "cpu";
-  std::int32_t prompt_tokens = 0;  // tokens taken from the input; 0: all
+  std::int32_t prompt_tokens = 0;  // taken from the input; 0: all
   std::int32_t decode_tokens = 0, chunk_tokens = 0;
   bool pre_rope = false, hidden = false, w_o = false, w_q = false;
   std::string kv_policy;           // active recipe; "": none

@@ -15,20 +15,20 @@ struct Reference {
   [[nodiscard]] std::string text() const;                          // BibTeX, without `cited_as`
 };
 
-// Parses BibTeX in the form of policies/references.bib: "@type{key,", "  name = {value}," per field, "}"; between entries, empty lines or
-// lines that begin with '%'. Throws InputError with name:line for other lines and duplicate keys or fields.
+// Takes "@type{key,", "  name = {value}," per field, "}"; between entries, empty lines or lines that begin with '%'. Throws InputError for
+// other lines and duplicate keys or fields.
 std::vector<Reference> parse_references(const std::string& text, const std::string& name);
 
-// Papers that cards cite (policies/references.bib), and cards without a paper (policies/no_paper.yaml).
+// policies/references.bib, and policies/no_paper.yaml: cards without a paper.
 class References {
  public:
-  References();  // Throws InputError if a file cannot be read.
+  References();  // throws InputError if a file cannot be read
 
-  // Entries for the arXiv numbers in a card's source, then those whose `cited_as` it contains, without repetition.
+  // By the arXiv numbers in a card's source, then by `cited_as` in it, without repetition.
   [[nodiscard]] std::vector<const Reference*> cited_in(const std::string& source) const;
-  // arXiv numbers in a card's source without an entry.
+  // arXiv numbers without an entry.
   [[nodiscard]] std::vector<std::string> unknown_numbers(const std::string& source) const;
-  // Why the card has no paper, or "". kind: of `kvlab list`.
+  // "": it has one. kind: of `kvlab list`.
   [[nodiscard]] std::string why_no_paper(const std::string& kind, const std::string& name) const;
 
   [[nodiscard]] const std::vector<Reference>& all() const { return references_; }

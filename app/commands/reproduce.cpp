@@ -30,7 +30,7 @@ std::vector<Claim> claims_of(const ReproduceCommand& command) {
   return claims;
 }
 
-// Runs' messages begin with the program's name.
+// Messages begin with the program's name.
 void print_error(const ClaimResult& r, std::ostream& err) {
   std::istringstream lines(r.status == 130 ? "stopped; the same command does the rest" : r.error);
   for (std::string line; std::getline(lines, line);)

@@ -8,11 +8,10 @@
 
 namespace kvlab {
 
-// `kvlab reproduce`: published claims next to simulated figures.
 struct ReproduceCommand {
   std::vector<std::string> names;  // of claims, or files
   bool every = false, json = false, quiet = false;
-  std::string out;  // folder for claims.md and claims.csv; "": none
+  std::string out;  // for claims.md and claims.csv; "": none
   ClaimOptions runs;
 };
 

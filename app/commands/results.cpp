@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kMostListed = 40;
 
-// Columns of summary.csv; the first with values is the main metric.
+// The first column with values is the main metric.
 constexpr const char* kListedMetrics[] = {"search_rate_per_s", "score",       "hit_frac",           "attention_mass",
                                           "goodput_per_s",     "ttft_p50_ms", "output_tokens_per_s"};
 

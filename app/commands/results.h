@@ -8,7 +8,6 @@
 
 namespace kvlab {
 
-// `kvlab results`: lists results folders, or the runs of one; `results join` and `results clean`.
 struct ResultsCommand {
   std::vector<std::string> words;
   bool yes = false;
@@ -16,7 +15,7 @@ struct ResultsCommand {
   bool can_ask = false;  // input and output are terminals
 };
 
-// Returns 0. Throws InputError for unknown results or words.
+// Throws InputError for unknown results or words.
 int show_results(const ResultsCommand& command, std::istream& in, std::ostream& out);
 
 void add_results_command(CLI::App& app, ResultsCommand& command, const std::function<void()>& choose);

@@ -11,7 +11,6 @@ namespace kvlab {
 
 namespace {
 
-// Translates an engine's options into values of --set, and prints them.
 void add_engine_flags(const std::string& engine, const std::string& text, RunCommand& c, std::ostream& out) {
   if (text.empty()) return;
   if (text.find_first_not_of(" \t\r\n\\") == std::string::npos) {

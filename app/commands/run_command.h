@@ -10,14 +10,12 @@
 
 namespace kvlab {
 
-// `kvlab run FILE`.
 struct RunCommand {
   std::string file, model, shard, fast_forward = "on", vllm_args, sglang_args;
   std::vector<std::string> set;
   SweepOptions sweep;
 };
 
-// Returns the sweep's exit status.
 int run_experiment(RunCommand command, std::ostream& out, std::ostream& err);
 
 void add_run_command(CLI::App& app, RunCommand& command, const std::function<void()>& choose);

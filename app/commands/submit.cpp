@@ -36,7 +36,7 @@ std::string arguments_of(const SubmitCommand& c) {
   return text + " --out " + shell_word(c.out);
 }
 
-// Standard output of `command`. Throws InputError if it fails.
+// Throws InputError if `command` fails.
 std::string output_of(const std::string& command) {
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) throw InputError("'" + command + "' cannot be started");

@@ -9,23 +9,23 @@
 
 namespace kvlab {
 
-// `kvlab submit FILE --slurm`: a sweep as a Slurm job array, a task per shard, and a job that merges them.
+// A Slurm job array, a task per shard, and a job that merges them.
 struct SubmitCommand {
   std::string file, out;
-  std::vector<std::string> set, options;  // options: of sbatch, e.g. "--partition=long"
+  std::vector<std::string> set, options;  // options: of sbatch, "--partition=long"
   std::uint32_t shards = 0;               // 0: one per run, at most 16
   int cpus = 1;
   bool slurm = false, sends = false;
 };
 
-// For sbatch. Nodes must share the working folder and the program.
+// Nodes must share the working folder and the program.
 struct SlurmScripts {
   std::string array, merge;
 };
 SlurmScripts slurm_scripts(const SubmitCommand& command, const std::string& name, const std::string& working_folder,
                            const std::string& program);
 
-// Prints the scripts, or submits them and prints the jobs. Throws InputError if sbatch is missing or fails.
+// Prints the scripts, or submits them. Throws InputError if sbatch is missing or fails.
 int submit_sweep(SubmitCommand command, std::ostream& out);
 
 void add_submit_command(CLI::App& app, SubmitCommand& command, const std::function<void()>& choose);

@@ -54,7 +54,7 @@ int tokenize(const TokenizeCommand& c, std::ostream& out) {
     out << fmt::format("[{}]\n", fmt::join(ids, ", "));
     return 0;
   }
-  // JSON keeps a token with a line break on one line.
+  // JSON keeps a line break on one line.
   for (const std::int32_t id : ids) out << fmt::format("{} {}\n", id, nlohmann::json(tokenizer.token(id).value_or("")).dump());
   return 0;
 }

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 bool is_yaml(const std::string& file) { return file.ends_with(".yaml") || file.ends_with(".yml"); }
 
-// Refuses lists in an experiment's trace, which make several traces.
+// Lists make several traces.
 void refuse_lists(const Experiment& experiment) {
   std::string lists, how;
   for (std::size_t i = 0; i < experiment.axes.size(); ++i) {
@@ -75,7 +75,7 @@ std::vector<int> degrees_of(const ProfileCommand& c) {
   return make_profile_format(c.format)->has_degrees() ? profile_tp_degrees(c.folder) : std::vector<int>{1};
 }
 
-// Model and hardware as given, else from the profile. Impossible or missing values are findings here, not errors.
+// As given, else from the profile. Impossible or missing values are findings here, not errors.
 CostSetup setup_of(const ProfileCommand& c, int tp) {
   YAML::Node root;
   root["profile"][c.format][make_profile_format(c.format)->folder_key()] = c.folder;

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// `kvlab trace inspect|convert|generate`: input is a trace, or an experiment (.yaml) with `trace:`.
+// input: a trace, or an experiment (.yaml) with `trace:`.
 struct TraceCommand {
   std::string input, output, output_format;
   std::string tokenizer;  // folder; "": formats with text estimate
@@ -18,18 +18,18 @@ struct TraceCommand {
   std::optional<std::uint64_t> seed;  // nullopt: the experiment's, else 1
 };
 
-// Counts tokens with a folder's tokenizer.json. kvlab_sim has none.
+// By a folder's tokenizer.json. kvlab_sim has none.
 TokenCounter token_counter(const std::string& folder);
 
 int inspect_trace(const TraceCommand& command, std::ostream& out);
 int convert_trace(const TraceCommand& command, std::ostream& out);
 
-// `kvlab profile lint|convert`. tp 0: every degree in the profile. format "": by the folder's files.
+// tp 0: every degree in the profile. format "": by the folder's files.
 struct ProfileCommand {
   std::string folder, output, format, model, hardware;
   int tp = 0;
 };
-// Prints the findings. Returns 1 if one is an error.
+// Returns 1 if a finding is an error.
 int lint_profile_folder(const ProfileCommand& command, std::ostream& out);
 int convert_profile_folder(const ProfileCommand& command, std::ostream& out);
 

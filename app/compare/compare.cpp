@@ -27,10 +27,10 @@ const std::vector<std::string> kMainMetrics = {"requests_per_s",    "output_toke
                                                "token_hit_frac",    "exact_match_frac",    "kl_to_full",        "bits_per_byte",
                                                "attention_mass",    "output_rel_err",      "topk_recall",       "resident_bytes_frac"};
 
-// Graded answers have a row per run, task and length.
+// Rows of graded answers.
 const std::vector<std::string> kRowNames = {"task", "length"};
 
-// One configuration: a pair of rows (A, B) per seed.
+// A pair of rows (A, B) per seed.
 struct Group {
   std::string title;
   std::vector<std::pair<std::size_t, std::size_t>> pairs;  // rows in A and B
@@ -43,7 +43,6 @@ struct Group {
   std::size_t num_alike = 0;  // represented by the first
 };
 
-// Merges pairs in which the seed changes nothing.
 void join_equal_pairs(const CsvTable& a, const CsvTable& b, Group& group) {
   const auto are_equal = [](const CsvTable& t, std::size_t row, std::size_t first) {
     const auto from = static_cast<std::ptrdiff_t>(t.at("seed")) + 1;
@@ -71,7 +70,7 @@ std::string key_of(const CsvTable& summary, std::size_t row, const std::vector<s
   return key;
 }
 
-// Two rows of `t` match one of `other`; names the axis that differs.
+// Names the axis that differs.
 [[noreturn]] void fail_several(const CsvTable& t, const CsvTable& other, std::size_t row, std::size_t earlier, const std::string& key) {
   for (const std::string& axis : axes_of(t)) {
     const std::size_t c = t.at(axis);
@@ -85,7 +84,7 @@ std::string key_of(const CsvTable& summary, std::size_t row, const std::vector<s
   throw InputError(fmt::format("{}: several runs match '{}': it has an axis that {} lacks", t.file, key, other.file));
 }
 
-// An axis by name or last part; "" if unknown or ambiguous.
+// By name or last part; "" if unknown or ambiguous.
 std::string axis_called(const CsvTable& table, const std::string& name) {
   std::vector<std::string> found;
   for (const std::string& axis : axes_of(table)) {
@@ -192,7 +191,7 @@ struct Moved {
   double e2e_a = 0, e2e_b = 0, ttft_a = 0, ttft_b = 0;
 };
 
-// Request number -> (TTFT, E2E) in ms, of a run's completed requests.
+// Request number -> (TTFT, E2E) in ms of completed requests.
 std::map<long long, std::pair<double, double>> latencies_of(const CsvTable& requests, const std::string& run) {
   const std::size_t run_at = requests.at("run"), number_at = requests.at("request"), arrival_at = requests.at("arrival_ns"),
                     first_at = requests.at("first_token_ns"), last_at = requests.at("last_token_ns"), state_at = requests.at("state");
@@ -227,7 +226,7 @@ std::string moved_table(const CsvTable& a, const CsvTable& b, const std::string&
   return rows.empty() ? "" : text_table({"request", "e2e_ms A", "e2e_ms B", "B - A", "ttft_ms A", "ttft_ms B"}, rows);
 }
 
-// Requests that a run was asked to serve. Later turns of a session arrive depending on the answers.
+// Later turns of a session arrive depending on the answers.
 struct Asked {
   std::vector<std::string> arrivals;                     // empty with sessions
   std::vector<std::pair<long long, long long>> lengths;  // (prompt, output) tokens, ascending; output 0: some unknown
@@ -263,7 +262,7 @@ bool differ_in_lengths(const Asked& a, const Asked& b) {
   });
 }
 
-// A remark if the runs' requests differ. A search sets the rate itself.
+// "" if equal. A search sets the rate itself.
 std::string remark_on_traces(const Asked& a, const Asked& b, bool is_search) {
   if (differ_in_lengths(a, b))
     return fmt::format(
@@ -274,7 +273,7 @@ std::string remark_on_traces(const Asked& a, const Asked& b, bool is_search) {
   return "";
 }
 
-// A remark if the schedulers' limits per step differ.
+// "" if equal.
 std::string remark_on_limits(const CsvTable& a, std::size_t row_a, const CsvTable& b, std::size_t row_b) {
   std::string text;
   for (const auto& [column, what] : {std::pair{"max_step_tokens", "tokens"}, {"max_step_seqs", "sequences"}}) {

@@ -21,13 +21,13 @@ double simulated_ms(const SimulatedRun& run, const LogStatistic& s) {
   return found == run.gap_ms.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
 }
 
-// "in", "below" or "above" the measured quantile's bucket; "" without one.
+// "in", "below" or "above" the bucket; "" without one.
 std::string place_in_bucket(const LogStatistic& s, double value) {
   if (!s.bounds_ms) return "";
   return value < s.bounds_ms->first ? "below" : value > s.bounds_ms->second ? "above" : "in";
 }
 
-// simulated / real - 1. With a bucket: NaN inside it, else relative to the nearest bound.
+// simulated / real - 1. With a bucket: NaN inside it, else to the nearest bound.
 double difference(const LogStatistic& s, double simulated) {
   const std::string place = place_in_bucket(s, simulated);
   if (place == "in") return std::numeric_limits<double>::quiet_NaN();

@@ -5,8 +5,7 @@
 
 namespace kvlab {
 
-// Compares the statistics of a file without rows with the same statistics of the simulated runs. If they come from histograms, the bucket
-// of each quantile is in two more columns, real_lo and real_hi. Statistics that results do not have are left out and named.
+// For a log without rows. With histograms, columns real_lo and real_hi have the bucket. Omits and names statistics that results lack.
 Comparison compare_statistics(const RealLog& log, const SimulatedRuns& runs);
 
 }  // namespace kvlab

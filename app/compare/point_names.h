@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// profiles/points_names.yaml: names in a file of measured points.
+// profiles/points_names.yaml.
 struct PointNames {
   struct System {
     std::string hardware;  // in profiles/hardware
@@ -24,7 +24,7 @@ struct PointNames {
   std::map<std::string, std::string> schedulers;
 };
 
-// Throws InputError with file:line:column.
+// Throws InputError.
 PointNames load_point_names(const std::string& file);
 
 }  // namespace kvlab

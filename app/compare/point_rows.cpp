@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t kMaxWhole = std::int64_t{1} << 30;
-// Requests of a loop over concurrency: fill, steady state, drain.
+// Fill, steady state, drain.
 constexpr std::uint64_t kLoops = 3;
 
 constexpr const char* kColumns[] = {"id",
@@ -181,7 +181,7 @@ std::string PointRows::lengths(std::int64_t tokens) const {
   return fmt::format("{{uniform: {{min: {}, max: {}}}}}", least, tokens);
 }
 
-// Line `engine: ...`, or "" if no CPU times of that engine are known.
+// "" if no CPU times of that engine are known.
 std::string PointRows::engine(std::size_t row) const {
   const std::string& backend = text(row, "backend");
   if (!is_file(profiles_folder() + "/engines/" + backend + ".yaml")) return "";

@@ -20,7 +20,7 @@ class PointLeftOut : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A closed loop of `concurrency` identical requests.
+// A closed loop of identical requests.
 struct PointExperiment {
   std::string id;
   std::string group;  // GPU, parallelism, engine and model
@@ -30,11 +30,11 @@ struct PointExperiment {
 };
 
 struct PointOptions {
-  std::string profile;       // YAML in which $column is the row's value; "": roofline
-  double shortest_frac = 1;  // lengths are drawn from this share of isl and osl up to all of it
+  std::string profile;       // YAML; $column is the row's value; "": roofline
+  double shortest_frac = 1;  // lengths are drawn from this share of isl and osl up to all
 };
 
-// Makes experiments of measured points (columns: docs/experiments.md).
+// Columns: docs/experiments.md.
 class PointRows {
  public:
   // Throws InputError for an unreadable file or a missing column. Writes models with other weight formats to `models_folder`.
@@ -42,7 +42,7 @@ class PointRows {
 
   [[nodiscard]] std::size_t size() const { return table_.rows.size(); }
   [[nodiscard]] const std::string& id(std::size_t row) const { return text(row, "id"); }
-  // Throws PointLeftOut; InputError with file:line for a text instead of a number.
+  // Throws PointLeftOut; InputError for a text instead of a number.
   PointExperiment experiment(std::size_t row);
   [[nodiscard]] const PointNames& names() const { return names_; }
 
@@ -52,14 +52,14 @@ class PointRows {
     std::string refusal;
   };
   [[nodiscard]] const std::string& text(std::size_t row, const char* column) const { return table_.rows[row][table_.at(column)]; }
-  // `absent` if the field is empty or 0.
+  // `absent` if empty or 0.
   [[nodiscard]] std::int64_t whole(std::size_t row, const char* column, std::int64_t absent) const;
   [[nodiscard]] std::int64_t length(std::size_t row, const char* column) const;
   [[nodiscard]] double tpot_ms(std::size_t row) const;
   [[nodiscard]] std::uint64_t concurrency(std::size_t row) const;
   const PointNames::Model& named_model(std::size_t row) const;
   const ModelSpec& model(const std::string& name);
-  // A model's name, or the file of a variant.
+  // Name, or the file of a variant.
   std::string model_file(std::size_t row, const PointNames::Model& named, const ModelSpec& spec);
   [[nodiscard]] std::string parallel(std::size_t row, const ModelSpec& spec, const PointNames::System& system) const;
   [[nodiscard]] std::string group(std::size_t row) const;

@@ -39,7 +39,7 @@ struct PointRow {
   [[nodiscard]] double diff_frac() const { return simulated_tpot_ms / experiment->real_tpot_ms - 1; }
 };
 
-// Mean TPOT of requests that run while the loop is full.
+// Mean over requests that run while the loop is full.
 class SteadyTpot final : public RunSink {
  public:
   SteadyTpot(const PointExperiment& point, const RunOptions& options)
@@ -76,7 +76,7 @@ double simulate_point(const PointExperiment& point, const RunOptions& options) {
   return sink.mean_ms();
 }
 
-// Strips a place in the generated experiment.
+// In the generated experiment.
 std::string without_place(const std::string& message) {
   const std::size_t end = message.starts_with(std::string(kRowFile) + ":") ? message.find(": ") : std::string::npos;
   return end == std::string::npos ? message : message.substr(end + 2);
@@ -138,7 +138,7 @@ std::string left_out_csv(const std::vector<PointRow>& points) {
   return csv;
 }
 
-// Errors by group and basis: groups by name, then all points.
+// Groups by name, then all points.
 struct PointGroups {
   using Diffs = std::map<std::string, std::vector<double>>;
   std::string csv = "group,basis,rows,median_abs_diff_frac\n";

@@ -14,8 +14,7 @@ struct PointsCommand {
   bool quiet = false, shows_progress = false;
 };
 
-// Simulates measured points and writes points.csv, groups.csv and left_out.csv (docs/results.md). Prints left-out rows with reasons, and
-// errors by group. Returns 0, or 130 after Ctrl-C, without writing.
+// Writes points.csv, groups.csv and left_out.csv (docs/results.md). Returns 0, or 130 after Ctrl-C without writing.
 int validate_points(const PointsCommand& command, std::ostream& out, std::ostream& err);
 
 }  // namespace kvlab

@@ -23,7 +23,7 @@ Json manifest_at(const RunPlace& run) {
   return m.is_null() ? Json::object() : m;
 }
 
-// A text of the manifest, or its pools' texts joined.
+// Or its pools' texts joined.
 std::string text_at(const Json& manifest, const std::string& key) {
   if (manifest.contains(key) && manifest[key].is_string()) return manifest[key].get<std::string>();
   std::vector<std::string> texts;
@@ -38,7 +38,7 @@ std::string profile_at(const Json& manifest) {
   return profile.is_object() && profile.contains("name") ? profile.value("name", "") + " " + profile.value("hash", "") : "";
 }
 
-// Inputs below a key, such as a trace's `file`, with labels.
+// Inputs below a key, such as a trace's `file`.
 struct KeyedInputs {
   std::set<std::string> fingerprints;
   std::vector<std::string> names;
@@ -59,7 +59,7 @@ void add_if_different(std::vector<std::string>& remarks, const std::string& what
   if (a != b && !a.empty() && !b.empty()) remarks.push_back(fmt::format("the {} differ ({} and {})", what, a, b));
 }
 
-// `trace: {generate: ...}` as text, or "".
+// `trace: {generate: ...}`, or "".
 std::string generator_of(const RunPlace& run) {
   const std::string text = read_if_there(run.folder / "runs" / run.id / "resolved.yaml");
   try {

@@ -11,11 +11,10 @@ struct RunPlace {
   std::string id;
 };
 
-// Sentences on differences in model, hardware, profile or trace (a file's content, a generator's settings), from manifest.json and
-// resolved.yaml. Empty if equal or unknown.
+// Differences in model, hardware, profile or trace, from manifest.json and resolved.yaml. Empty if equal or unknown.
 std::vector<std::string> remarks_on_settings(const RunPlace& a, const RunPlace& b);
 
-// A line if the simulated model differs, or may differ, from the logged one; "" if equal or unnamed.
+// If the simulated model differs, or may differ; "" if equal or unnamed.
 std::string remark_on_model(const std::string& logged, const RunPlace& simulated);
 
 }  // namespace kvlab

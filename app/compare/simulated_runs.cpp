@@ -46,7 +46,7 @@ std::map<std::string, std::vector<ServedRequest>> read_completed(const fs::path&
 
 namespace {
 
-// Index of the jitter axis between `run` and `seed`, or npos. Throws if another axis varies.
+// npos if absent. Throws if another axis varies.
 std::size_t jitter_column(const CsvTable& summary) {
   std::size_t found = std::string::npos;
   for (std::size_t c = 1; c < summary.at("seed"); ++c) {

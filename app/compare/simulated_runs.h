@@ -14,17 +14,15 @@ struct SimulatedRun {
   std::map<std::string, double> gap_ms;  // statistic -> gap between tokens, only in summary.csv
 };
 
-// Runs of a results folder by role.
 struct SimulatedRuns {
   std::string first_id;  // of any run, for common settings
   std::vector<SimulatedRun> ensemble;
   std::vector<SimulatedRun> unjittered;  // empty unless jitter is an axis with value 0
 
-  // Measures from arrival, as a client does.
+  // As a client measures.
   void count_from_arrival();
 };
 
-// By run.
 std::map<std::string, std::vector<ServedRequest>> read_completed(const std::filesystem::path& file);
 
 // Throws InputError if an axis other than jitter varies, or there are no runs.

@@ -17,7 +17,7 @@ struct Gap {
   std::int64_t batch = 0;
 };
 
-// Finishes after the last first token, and the gaps between them.
+// Finishes after the last first token.
 struct Tail {
   std::vector<double> times;  // [gaps + 1]
   std::vector<Gap> gaps;
@@ -66,24 +66,24 @@ std::vector<Pair> pairs_of(const std::vector<ServedRequest>& requests, const Tai
   return found;
 }
 
-// Candidates are powers of kStep around the pairs' median, from an eighth (for a step of one request) to double.
+// Powers of kStep around the pairs' median, from an eighth (for a step of one request) to double.
 constexpr double kStep = 1.005;
 constexpr int kOctave = 139;  // in candidates
 constexpr int kMiddle = 3 * kOctave, kCandidates = kMiddle + kOctave + 1;
-// Allowed change between neighbouring gaps in candidates: 22 %, or half shorter, at lower cost, if the padded batch falls.
+// Between neighbouring gaps: 22 %, or half shorter, at lower cost, if the padded batch falls.
 constexpr int kReach = 40, kFarReach = kOctave;
 constexpr double kSoft = 0.3;
 double candidate(double middle_s, int i) { return middle_s * std::pow(kStep, i - kMiddle); }
 
-// True at an end of the range, where the optimum may be outside.
+// The optimum may be outside the range.
 bool is_at_end(double step_s, double middle_s) {
   return step_s <= candidate(middle_s, 0) * kStep || step_s >= candidate(middle_s, kCandidates - 1) / kStep;
 }
 
-// Longer gaps are useless: 1 % of the duration is then an eighth of a step.
+// Longer gaps are useless: 1 % of the duration is an eighth of a step.
 constexpr double kShortSteps = 12.5;
 
-// Distance to a whole number of steps, squared.
+// Squared distance to a whole number of steps.
 double misfit(const Gap& gap, double step_s) {
   const double ratio = gap.seconds / step_s;
   if (ratio > kShortSteps) return 0;
@@ -91,7 +91,7 @@ double misfit(const Gap& gap, double step_s) {
   return off * off;
 }
 
-// Weights of regularization, in squared steps.
+// In squared steps.
 struct Stiffness {
   double rough = 10;   // per squared log difference of neighbouring gaps
   double pull = 0.05;  // per squared octave from the pairs' median
@@ -134,7 +134,7 @@ std::vector<double> fit_durations(const std::vector<Gap>& gaps, double middle_s,
   return durations;
 }
 
-// Mean error of steps over pairs, clamped to kOutlier because of preempted requests.
+// Mean over pairs, clamped to kOutlier because of preempted requests.
 double pair_error(const std::vector<Pair>& pairs, const Tail& tail, const std::vector<double>& durations) {
   constexpr double kOutlier = 0.1;
   double error = 0;
@@ -154,7 +154,7 @@ double middle_of(const std::vector<Pair>& pairs) {
   return upper_median(steps);
 }
 
-// The fit that best matches the pairs' step counts.
+// By the pairs' step counts.
 std::vector<double> best_durations(const std::vector<Pair>& pairs, const Tail& tail, double middle_s) {
   std::vector<double> best;
   double least = std::numeric_limits<double>::infinity();

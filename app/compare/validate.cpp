@@ -29,14 +29,13 @@ using Requests = std::vector<ServedRequest>;
 
 constexpr double kDoubtfulFactor = 100;  // units differ by 1000
 
-// Compares median end-to-end latencies; "" if they may share a unit.
+// "" if median latencies may share a unit.
 std::string remark_on_unit(double real_ms, double simulated_ms) {
   const double factor = real_ms / simulated_ms;
   if (factor > 1 / kDoubtfulFactor && factor < kDoubtfulFactor) return "";
   return fmt::format("the log's median end-to-end latency is {:.4g} times the simulation's: are its times in seconds?\n", factor);
 }
 
-// Appends the numbers of requests on both sides.
 std::string with_counts(std::vector<std::string> row, std::size_t real, std::size_t simulated) {
   row.insert(row.end(), {std::to_string(real), std::to_string(simulated)});
   return csv_line(row);
@@ -51,7 +50,7 @@ std::string head_of_latencies(const RealLog& log, const SimulatedRuns& runs) {
   return text;
 }
 
-// validation.csv, and the same for people with the unjittered run beside it.
+// Text: with the unjittered run.
 Comparison compare_latencies(const RealLog& log, const SimulatedRuns& runs) {
   const Requests& real = log.requests;
   const std::vector<MetricRow> real_rows = latency_statistics(real);
@@ -90,7 +89,7 @@ Comparison compare_throughput(const Requests& real, const Requests& simulated) {
   return {csv, ""};
 }
 
-// Only sizes present in both logs.
+// Only sizes in both logs.
 Comparison compare_steps(const Requests& real, const std::vector<SimulatedRun>& simulated) {
   std::map<std::int64_t, std::pair<double, double>> sums;  // padded batch -> (steps, ms) over simulated runs
   for (const SimulatedRun& run : simulated) {

@@ -12,10 +12,10 @@
 namespace kvlab {
 
 struct ExportOptions {
-  double start_s = 0;  // simulation start in seconds since 1970, for wall-clock times
+  double start_s = 0;  // of the simulation, in seconds since 1970
 };
 
-// Target folder of an export. Refuses to replace files unless the folder is the export's own.
+// Refuses to replace files unless the folder is the export's.
 class ExportFolder {
  public:
   ExportFolder(std::filesystem::path folder, bool is_own) : folder_(std::move(folder)), is_own_(is_own) {}
@@ -37,11 +37,11 @@ class ExportFolder {
   std::vector<std::string> notes_;
 };
 
-// Another tool's format. Values come from the results' files; missing ones are left out.
+// Values come from the results' files; missing ones are omitted.
 class ExportFormat {
  public:
   virtual ~ExportFormat() = default;
-  // True: one folder per run. False: one output for all runs.
+  // False: one output for all runs.
   [[nodiscard]] virtual bool is_per_run() const = 0;
   // source: a single run if is_per_run(). Throws InputError if the format cannot express the results.
   virtual void write(const ExportSource& source, const ExportOptions& options, ExportFolder& out) const = 0;

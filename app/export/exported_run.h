@@ -17,10 +17,10 @@ struct ExportedSample {
   std::int64_t time_ns = 0, running = 0, waiting = 0, used_blocks = 0, cached_blocks = 0, free_blocks = 0;
 };
 
-// Settings in resolved.yaml: path such as "memory.num_blocks" and text.
+// From resolved.yaml: path ("memory.num_blocks") and text.
 using ExportedSettings = std::vector<std::pair<std::string, std::string>>;
 
-// A complete run, from its files. Tables are read on demand.
+// Tables are read on demand.
 class ExportedRun {
  public:
   // axes: of the sweep, with the run's labels, in grid order.
@@ -30,9 +30,9 @@ class ExportedRun {
   [[nodiscard]] const std::string& id() const { return id_; }
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& axes() const { return axes_; }
   [[nodiscard]] const nlohmann::ordered_json& manifest() const { return manifest_; }
-  // Columns of summary.csv with the first row's fields.
+  // The first row of summary.csv.
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& summary() const { return summary_; }
-  // A field of summary(); nullopt if absent, empty or not a number.
+  // nullopt if absent, empty or not a number.
   [[nodiscard]] std::optional<double> number(const std::string& column) const;
   [[nodiscard]] std::string text(const std::string& column) const;
   [[nodiscard]] const ExportedSettings& settings() const { return settings_; }
@@ -54,10 +54,10 @@ struct ExportSource {
   std::filesystem::path folder;
   std::string experiment;
   std::vector<ExportedRun> runs;  // newest sweep in grid order, without repetition
-  std::size_t num_included = 0;   // by 'include_results'; exported from their own folders
+  std::size_t num_included = 0;   // by 'include_results'; not exported
 };
 
-// ids: wanted runs; empty: all. Throws InputError if this is not a results folder, or a run is unknown.
+// ids: empty: all. Throws InputError if this is not a results folder, or a run is unknown.
 ExportSource read_export_source(const std::filesystem::path& folder, const std::vector<std::string>& ids);
 
 }  // namespace kvlab

@@ -16,11 +16,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Follows a request through steps. A step emits a token once all known tokens are computed.
+// A step emits a token once all known tokens are computed.
 class TokenCount {
  public:
   explicit TokenCount(std::int64_t prompt_tokens) : known_(prompt_tokens) {}
-  // A step until `end` computes `tokens` after `before`. A repeated entry computes further layers.
+  // `tokens` after `before`. A repeated entry computes further layers.
   void add(std::int64_t tokens, std::int64_t before, std::int64_t end) {
     const bool is_same = tokens == tokens_ && before == before_;
     tokens_ = tokens, before_ = before;
@@ -31,7 +31,7 @@ class TokenCount {
     times_.push_back(end);
     ++known_;
   }
-  // The next entry is new work even if equal, since the request restarts.
+  // An equal entry is then new work: the request restarts.
   void preempt() { before_ = -1; }
   [[nodiscard]] const std::vector<std::int64_t>& times() const { return times_; }
 

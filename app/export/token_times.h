@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Instants of emitted tokens in ns from the simulation's start.
+// In ns from the simulation's start.
 struct TokenTimes {
   std::map<std::string, std::vector<std::int64_t>> of_request;  // in order; all completed requests, or none
   std::string missing;                                          // reason if empty, else ""

@@ -39,7 +39,7 @@ void copy_run(const fs::path& from, const fs::path& runs, const std::string& res
   files.commit(std::move(manifest));
 }
 
-// Copies runs of `wanted` that `into` lacks or that are not current. Returns those still missing; adds to `copies`.
+// Returns runs of `wanted` that are still missing; adds to `copies`.
 std::set<std::string> copy_missing(const std::set<std::string>& wanted, const std::vector<fs::path>& others, const ResultsFolder& into,
                                    const ResolvedText& resolved, const IsCurrent& is_current, std::size_t& copies) {
   std::set<std::string> missing;

@@ -11,13 +11,12 @@
 
 namespace kvlab {
 
-// A run's resolved.yaml for its new place, without defaults. Its paths are relative.
+// Resolved.yaml for a run's new place: without defaults, with relative paths.
 using ResolvedText = std::function<std::string(const std::string& id)>;
-// True if a run by `code` need not be repeated.
 using IsCurrent = std::function<bool(const std::string& id, const CodeVersion& code)>;
 
-// Copies complete runs from the first of `others` (locked meanwhile) that has a current one, else, if `into` lacks the run, from the first
-// that has any. Returns the number of copies. Throws InputError if one of `others` is not a results folder, or is being written.
+// Copies complete runs from the first of `others` with a current one, else, if `into` lacks the run, from the first with any. Locks them.
+// Returns the number of copies. Throws InputError if one is not a results folder or is being written.
 std::size_t adopt_runs(const std::vector<std::string>& ids, const std::vector<std::filesystem::path>& others, const ResultsFolder& into,
                        const ResolvedText& resolved, const IsCurrent& is_current = {});
 

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// A source file of the build. cmake/source_table.cmake makes the table.
+// Made by cmake/source_table.cmake.
 struct SourceFile {
   std::string_view path;  // relative to the project
   std::string_view hash;
@@ -18,21 +18,20 @@ struct SourceFile {
 std::span<const SourceFile> source_table();
 std::string_view build_settings();
 
-// Code that a run's results depend on: "core" and the sources of its policies -> fingerprint.
+// "core" and the sources of a run's policies -> fingerprint.
 using CodeVersion = std::map<std::string, std::string>;
 
-// sources: files that registered the run's parts, as the compiler names them. The core is all non-policy sources.
+// sources: files that registered the run's parts, as the compiler names them. Core: all non-policy sources.
 CodeVersion code_version(const std::set<std::string>& sources, std::span<const SourceFile> table, std::string_view settings);
-// For the running program, including sources added at run time.
+// For the running program, with sources added at run time.
 CodeVersion code_version(const std::set<std::string>& sources);
 
-// Sets the text of a source added at run time, such as a policy in Python. `name`: as given to Registry::add_running. Not concurrent with
-// code_version().
+// Sets the text of a source added at run time. `name`: as in Registry::add_running. Not concurrent with code_version().
 void set_running_source(const std::string& name, std::string_view text);
-// Changes with any of these texts. Keys results kept by this process.
+// Changes with any of these texts.
 std::string running_sources();
 
-// Differing names: "policies/scheduler/orca.cpp".
+// Differing names.
 std::string changed_code(const CodeVersion& was, const CodeVersion& is);
 
 }  // namespace kvlab

@@ -16,7 +16,7 @@ namespace {
 
 using EntryParameters = EntryLabels::Parameters;
 
-// Keys whose values differ among entries, in file order.
+// In file order.
 std::vector<std::string> differing_keys(const std::vector<const ListEntry*>& entries) {
   std::vector<std::string> keys;
   for (const ListEntry* const entry : entries)
@@ -31,14 +31,14 @@ std::vector<std::string> differing_keys(const std::vector<const ListEntry*>& ent
   return keys;
 }
 
-// The key's last part if unique, else the key.
+// Last part if unique, else the key.
 std::string short_key(const std::string& key, const std::vector<std::string>& keys) {
   const auto last = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
   const auto same = std::count_if(keys.begin(), keys.end(), [&](const std::string& other) { return last(other) == last(key); });
   return same == 1 ? last(key) : key;
 }
 
-// Parameters per entry; all empty if two entries would be equal. An ambiguous entry has none.
+// All empty if two entries would be equal. An ambiguous entry has none.
 std::vector<EntryParameters> parameters_of(const std::vector<const ListEntry*>& entries) {
   const std::vector<std::string> keys = differing_keys(entries);
   std::vector<EntryParameters> found;

@@ -13,23 +13,23 @@
 
 namespace kvlab {
 
-// List entries of one policy are labelled by place ("sarathi#1"); tables and figures show differing parameters: "sarathi {budget_tokens:
-// 512}". The top manifest.json has `entries`: column -> label -> parameter -> value; {}: shown as it is; null: ambiguous.
+// Labels by place ("sarathi#1") for list entries of one policy. Tables and figures show differing parameters: "sarathi {budget_tokens:
+// 512}". `entries` of the top manifest.json: column -> label -> parameter -> value; {}: shown as it is; null: ambiguous.
 class EntryLabels {
  public:
-  using Parameters = std::vector<std::pair<std::string, std::string>>;  // key -> value
+  using Parameters = std::vector<std::pair<std::string, std::string>>;
 
   EntryLabels() = default;
-  // From the settings of all runs. Shows a default if another entry sets the key, unless it differs among the label's runs.
+  // Shows a default if another entry sets the key, unless it differs among the label's runs.
   explicit EntryLabels(const View& view);
-  // From a results folder's manifest; may be empty.
+  // May be empty.
   static EntryLabels of_folder(const std::filesystem::path& folder);
 
   [[nodiscard]] bool empty() const { return columns_.empty(); }
   [[nodiscard]] nlohmann::ordered_json json() const;
-  // Text for tables: "sarathi {budget_tokens: 512}", or the label.
+  // Falls back on the label.
   [[nodiscard]] std::string shown(const std::string& column, const std::string& label) const;
-  // True if folders use the label for different settings.
+  // Folders use the label for different settings.
   [[nodiscard]] bool is_ambiguous(const std::string& column, const std::string& label) const {
     return ambiguous_.contains({column, label});
   }
@@ -41,7 +41,7 @@ class EntryLabels {
   std::set<std::pair<std::string, std::string>> ambiguous_;
 };
 
-// Adds `entries` to a top manifest if there are such labels.
+// If there are such labels.
 void add_entries(const View& view, nlohmann::ordered_json& manifest);
 
 }  // namespace kvlab

@@ -5,10 +5,10 @@
 
 namespace kvlab {
 
-// True while a kvlab process writes to the folder.
+// A kvlab process writes to the folder.
 bool is_locked(const std::filesystem::path& folder);
 
-// Top-level files that a killed kvlab left unfinished. Safe to remove.
+// Top-level files of a killed kvlab. Safe to remove.
 std::vector<std::filesystem::path> unfinished_files(const std::filesystem::path& folder);
 
 }  // namespace kvlab

@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kJoined = "joined";
 
-// `out` must be absent, empty or a joined folder.
+// Absent, empty or a joined folder.
 void require_free(const fs::path& out) {
   if (kind_of(out) == PathKind::kNothing) return;
   if (kind_of(out) == PathKind::kFolder && fs::is_empty(out)) return;
@@ -49,7 +49,7 @@ std::string resolved_for(const fs::path& run, const fs::path& target) {
   return experiment.resolved_in(target, experiment.runs.at(0));
 }
 
-// "" if both folders have the same tables for the run.
+// "" if equal.
 std::string conflict_between(const fs::path& kept, const fs::path& other) {
   const RunManifest a = read_run_manifest(kept), b = read_run_manifest(other);
   const auto digest = [](const RunManifest& m) { return m.files.contains("summary.csv") ? m.files.at("summary.csv") : ""; };
@@ -59,7 +59,7 @@ std::string conflict_between(const fs::path& kept, const fs::path& other) {
                      changed.empty() ? "" : " (made by other versions of " + changed + ")");
 }
 
-// True if the joined copy differs from its source, which is intact.
+// Differs from its source, which is intact.
 bool is_stale_copy(const fs::path& copy, const fs::path& source) {
   const RunManifest a = read_run_manifest(copy), b = read_run_manifest(source);
   if (!a.is_ours() || !a.is_finished || !damage_of(source, b).empty()) return false;
@@ -70,7 +70,7 @@ bool is_stale_copy(const fs::path& copy, const fs::path& source) {
   return tables(a) != tables(b) || a.code != b.code;
 }
 
-// Copies the runs for which `folder` is the first source.
+// Runs with `folder` as first source.
 void copy_runs_of(const fs::path& folder, const std::map<std::string, fs::path>& first, const ResultsFolder& target) {
   std::vector<std::string> own;
   for (const auto& [id, run] : first) {

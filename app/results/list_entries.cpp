@@ -48,7 +48,7 @@ bool ListEntry::is_ambiguous() const {
 
 namespace {
 
-// Adds scalars and lists below a node by path.
+// Scalars and lists, by path.
 void add_leaves(const YAML::Node& node, const std::string& path, EntryForm& form) {
   if (!node.IsDefined() || node.IsNull()) return;
   if (!node.IsMap()) {
@@ -58,7 +58,7 @@ void add_leaves(const YAML::Node& node, const std::string& path, EntryForm& form
   for (const auto& item : node) add_leaves(item.second, path + (path.empty() ? "" : ".") + item.first.Scalar(), form);
 }
 
-// Lines of a resolved.yaml about a top key: its block and defaults; all lines if the block has aliases.
+// The key's block and defaults; all lines if the block has aliases.
 std::string lines_on(const std::string& text, const std::string& top_key) {
   const std::string own = top_key + ":", of_defaults = "#   " + top_key;
   std::string found;
@@ -86,7 +86,7 @@ EntryForm form_of(const RunSettings& settings, const std::string& path) {
   return form;
 }
 
-// Adds an entry's form, parsing equal lines once.
+// Parses equal lines once.
 class FormReader {
  public:
   explicit FormReader(std::string path) : path_(std::move(path)), top_key_(path_.substr(0, path_.find('.'))) {}

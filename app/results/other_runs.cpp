@@ -66,7 +66,7 @@ FolderView view_of_folder(const fs::path& folder) {
 
 namespace {
 
-// A setting's label: a scalar, or the only key of a mapping.
+// A scalar, or the only key of a mapping.
 std::string setting_at(const YAML::Node& root, const std::string& path) {
   const YAML::Node at = node_at(root, path);
   if (!at.IsDefined()) return "";
@@ -115,7 +115,7 @@ View ViewUnion::view() const {
 
 namespace {
 
-// The command that makes a results folder, with a known experiment of its name if there is one.
+// With a known experiment of its name if there is one.
 std::string command_for(const std::string& folder) {
   const std::string name = fs::path(folder).filename().string();
   for (const fs::path& file : experiment_files())

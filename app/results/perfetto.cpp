@@ -108,7 +108,7 @@ void PerfettoFile::sample(const TimelineSample& s) {
               s.used_blocks, s.cached_blocks);
 }
 
-// Shown on the fetching replica.
+// On the fetching replica.
 void PerfettoFile::transfer(const TransferRecord& t) {
   name_replica(t.to);
   begin_entry();

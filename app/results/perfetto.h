@@ -9,9 +9,8 @@
 
 namespace kvlab {
 
-// trace.json for ui.perfetto.dev ("Trace Event Format", Google, 2016; phases X, b, e, i, C and M), in microseconds: per replica a process
-// with steps (batch as arguments), counters, and instants of preemptions and KV departures and arrivals; requests and KV transfers are
-// asynchronous events. Streams, so memory is constant.
+// trace.json for ui.perfetto.dev ("Trace Event Format", Google, 2016; phases X, b, e, i, C and M), in microseconds. Each replica is a
+// process with steps, counters and instants; requests and KV transfers are asynchronous events. Streams with constant memory.
 class PerfettoFile {
  public:
   explicit PerfettoFile(const std::filesystem::path& path);

@@ -14,10 +14,10 @@ namespace {
 std::string fixed(double value) { return fmt::format("{:.6f}", value); }
 std::string fixed_if(bool exists, double value) { return exists ? fixed(value) : ""; }
 
-// Used share of `seconds`, clamped to 1 because a step or copy cut by a stop counts whole.
+// Clamped to 1: a step or copy cut by a stop counts whole.
 std::string share(double used_s, double seconds) { return fixed_if(seconds > 0, std::min(1.0, used_s / seconds)); }
 
-// Pool of a replica; replicas are numbered over all pools.
+// Replicas are numbered over all pools.
 const PoolRow& pool_of(const std::vector<PoolRow>& pools, std::uint32_t replica) {
   for (const PoolRow& pool : pools) {
     if (replica < pool.replicas) return pool;
@@ -26,7 +26,7 @@ const PoolRow& pool_of(const std::vector<PoolRow>& pools, std::uint32_t replica)
   throw InternalError("there is no such replica");
 }
 
-// busy_frac, steps, output_tokens, kv_used_mean_frac, kv_used_peak_frac, mfu_frac, mbu_frac as text.
+// busy_frac, steps, output_tokens, kv_used_mean_frac, kv_used_peak_frac, mfu_frac, mbu_frac.
 std::vector<std::string> work_of(const PoolRow& pool, const PoolTotals& totals, const PoolCosts& costs, double rank_s) {
   const bool has_steps = totals.steps > 0;
   return {share(static_cast<double>(totals.busy) * 1e-12, rank_s),
@@ -38,7 +38,7 @@ std::vector<std::string> work_of(const PoolRow& pool, const PoolTotals& totals, 
           fixed_if(has_steps && costs.mbu_frac > 0, costs.mbu_frac)};
 }
 
-// For the same table; KV and tokens stay 0.
+// KV and tokens stay 0.
 PoolTotals totals_of(const EncodeTotals& own) {
   PoolTotals totals;
   totals.busy = own.busy;

@@ -9,9 +9,8 @@
 
 namespace kvlab {
 
-// Memory of a pool in a run with images.
 struct PoolMemory {
-  std::int64_t weights_bytes = 0;  // one GPU, including a vision encoder
+  std::int64_t weights_bytes = 0;  // one GPU, with vision encoder
   std::int64_t kv_bytes = 0;       // one replica
 };
 
@@ -25,7 +24,7 @@ struct PoolRow {
   [[nodiscard]] bool encodes() const { return role == "encode"; }
 };
 
-// One run's pools.csv, links.csv and stores.csv (docs/results.md). pools: as in the summary, then encode pools.
+// docs/results.md. pools: as in the summary, then encode pools.
 std::string pools_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
 std::string links_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);
 std::string stores_csv(const std::string& run_id, const std::vector<PoolRow>& pools, const RunSummary& summary);

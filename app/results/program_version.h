@@ -4,6 +4,6 @@
 
 namespace kvlab {
 
-std::string program_version();  // "0.1.0", with the commit where known
+std::string program_version();  // "0.1.0", with the commit if known
 
 }  // namespace kvlab

@@ -30,7 +30,7 @@ constexpr const char* kMarker = ".kvlab.json";
 constexpr std::string_view kFresh = ".new-";  // prefix of a top-level file while written
 constexpr int kFolderFormat = 2;
 
-// First bytes of kvlab's top-level files.
+// First bytes.
 const std::multimap<std::string, std::string>& known_beginnings() {
   static const std::multimap<std::string, std::string> known = {{"summary.csv", "run,"},
                                                                 {"requests.csv", "run,request,"},
@@ -64,7 +64,7 @@ nlohmann::json read_json(const fs::path& path) {
   return read_json_object<nlohmann::json>(path);
 }
 
-// Files that kvlab may leave before its marker.
+// May precede the marker.
 bool is_trace_of_start(const std::string& name) { return name == ".lock" || is_fresh_name(name, kMarker); }
 
 bool holds_nothing(const fs::path& folder) {
@@ -163,7 +163,7 @@ bool ResultsFolder::read_marker() {
   return true;
 }
 
-// A folder of a version that numbered runs, by its manifest or by runs of an interrupted sweep.
+// By its manifest or by runs of an interrupted sweep.
 bool ResultsFolder::read_numbered() {
   const nlohmann::json top = read_json(folder_ / "manifest.json");
   bool is_known =

@@ -13,42 +13,41 @@ namespace kvlab {
 
 inline constexpr const char* kValidationFiles[] = {"validation.csv", "throughput.csv", "validation_steps.csv"};
 
-// Writes the folder's name to $KVLAB_RESULT_FILE, if set, for the front door's figures.
+// Into $KVLAB_RESULT_FILE, if set.
 void name_results(const std::string& folder);
 
-// results/NAME/: runs/ID of every sweep that was run into it, and at the top the tables of the newest sweep. Only one program at a time may
-// write: the folder is locked. Files at its top are replaced in one rename each; runs/ID appear whole. So whatever ends the program, what
-// is there is complete. A file `.kvlab.json` says that the folder is kvlab's, which experiment it belongs to, and which files at its top
-// kvlab wrote: no other is ever replaced or removed.
+// results/NAME/: runs/ID of all its sweeps, and tables of the newest. Locked: one writer. Top-level files and runs/ID are replaced by
+// rename, so they are complete even after a crash. `.kvlab.json` names the experiment and kvlab's top-level files; others are never
+// replaced or removed.
 class ResultsFolder {
  public:
   enum class Joins : std::uint8_t { kNo, kYes };
-  // Opens or creates an experiment's folder. Throws InputError if another kvlab is writing, or the folder is not kvlab's and not empty, or
-  // another experiment's and not joined.
+  // Opens or creates. Throws InputError if another kvlab is writing, or the folder is another experiment's and not joined, or not kvlab's
+  // and not empty.
   ResultsFolder(std::filesystem::path folder, const Experiment& experiment, Joins joins);
-  // Opens any experiment's folder. Throws InputError if not kvlab's.
+  // Any experiment's folder. Throws InputError if not kvlab's.
   explicit ResultsFolder(std::filesystem::path folder);
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
   [[nodiscard]] std::filesystem::path runs() const { return folder_ / "runs"; }
 
-  // Records the sweep's runs. Throws InputError if a file in `will_write` exists and is not kvlab's.
+  // Throws InputError if a file in `will_write` exists and is not kvlab's.
   void begin_sweep(const std::vector<std::string>& run_ids, const std::set<std::string>& will_write);
   [[nodiscard]] const std::set<std::string>& sweep() const { return sweep_; }
   static const std::set<std::string>& top_names();
 
-  // Moves complete files (name -> file) over kvlab's. Throws InputError if one is not kvlab's.
+  // Moves complete files (name -> file) over kvlab's; throws InputError for others.
   void replace(const std::map<std::string, std::filesystem::path>& fresh);
   void replace_texts(const std::map<std::string, std::string>& texts);
-  // Path for writing a top-level file before replace().
+  // Path for writing a file before replace().
   [[nodiscard]] std::filesystem::path fresh_of(const std::string& name) const;
-  // Removes a top-level file if kvlab wrote it.
+  // Only if kvlab wrote it.
   void remove(const std::string& name);
   void remove_comparisons();
 
-  // Partial results of interrupted runs; may be absent.
+  // From interrupted runs; may be absent.
   [[nodiscard]] std::filesystem::path partial() const { return folder_ / "partial"; }
   [[nodiscard]] std::filesystem::path partial_of(const std::string& key) const { return partial() / (key + ".txt"); }
-  // Removes the folder if this object made it and it has no results.
+  // Removes a folder made by this object if it has no results.
   void remove_if_new();
 
  private:
@@ -73,7 +72,7 @@ class ResultsFolder {
 
   std::filesystem::path folder_;
   std::string experiment_, file_;                       // file: relative to the folder
-  std::map<std::string, std::set<std::string>> files_;  // kvlab's top-level files -> possible digests
+  std::map<std::string, std::set<std::string>> files_;  // top-level files -> possible digests
   std::set<std::string> sweep_;
   bool is_new_ = false;
   Lock lock_;

@@ -22,7 +22,7 @@ using InfoJson = nlohmann::json;
 
 namespace {
 
-// From 'kind' and 'host', which may be a list.
+// 'kind' or 'host' may be a list.
 std::string kind_of_results(const fs::path& folder) {
   YAML::Node root;
   try {

@@ -7,28 +7,27 @@
 
 namespace kvlab {
 
-inline constexpr const char* kResultsRoot = "results";  // `run` writes results/NAME
+inline constexpr const char* kResultsRoot = "results";
 
 // Read without the lock: a sweep may be writing.
 struct ResultsInfo {
   std::filesystem::path folder;
   std::string experiment, file;  // newest sweep; file as given
-  std::string kind;              // "simulation", "replay", "sim, engine", ...
-  std::string finished;          // end of the newest sweep; "" if interrupted
+  std::string kind;              // "simulation", "sim, engine", ...
+  std::string finished;          // newest sweep; "" if interrupted
   std::size_t num_runs = 0;      // newest sweep
   std::size_t num_finished = 0;  // of num_runs
-  std::size_t num_unused = 0;    // complete runs of other sweeps
-  std::uintmax_t bytes = 0;      // including figures
-  bool has_other_code = false;   // the newest sweep used another version of the core
+  std::size_t num_unused = 0;    // complete, of other sweeps
+  std::uintmax_t bytes = 0;      // with figures
+  bool has_other_code = false;   // newest sweep: another version of the core
 };
 
-// True for a folder marked by kvlab or written by an earlier version.
+// Marked by kvlab, or written by an earlier version.
 bool is_results_folder(const std::filesystem::path& folder);
 
-// Throws InputError if not a results folder.
 ResultsInfo read_results_info(const std::filesystem::path& folder);
 
-// `named` if it is a results folder, else results/`named`. Throws InputError with a suggestion if neither exists.
+// `named` if it is a results folder, else results/`named`. Throws InputError if neither exists.
 std::filesystem::path find_results(const std::string& named);
 
 // folders: sorted; num_others: other entries.
@@ -38,7 +37,6 @@ struct ResultsFound {
 };
 ResultsFound results_in(const std::filesystem::path& folder);
 
-// "12.3 MiB".
 std::string size_text(std::uintmax_t bytes);
 
 }  // namespace kvlab

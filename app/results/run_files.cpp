@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Prefix; the run's id and the process number follow.
+// The run's id and the process number follow.
 constexpr const char* kBeingWritten = ".new-";
 
 constexpr const char* kRequestColumns =
@@ -161,7 +161,6 @@ void RunFiles::copy_file(const std::string& name, const fs::path& from) {
 
 namespace {
 
-// Moves foreign files from the earlier run's folder.
 void keep_other_files(const fs::path& earlier, const fs::path& target, const std::set<std::string>& names) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(earlier))

@@ -15,14 +15,13 @@ namespace kvlab {
 
 class PerfettoFile;
 
-// Per-request, -transfer and -sample tables, left out by `output: {keep: summary}`.
+// Omitted with `output: {keep: summary}`.
 inline const std::set<std::string> kTablesOfMany = {"requests.csv", "timeline.csv", "transfers.csv", "request_groups.csv"};
 
-// A run's folder while written. Becomes visible, complete, by commit(); otherwise it is removed.
+// Becomes visible, complete, by commit(); otherwise it is removed.
 class RunFiles final : public RunSink {
  public:
-  // runs: folder of all runs. tables: files to write; opens per-request tables and trace.json. times_policy: adds the KV policy's time to
-  // requests.csv.
+  // tables: files to write. times_policy: adds the KV policy's time to requests.csv.
   RunFiles(std::filesystem::path runs, std::string id, const std::set<std::string>& tables, bool times_policy = false);
   ~RunFiles() override;
   [[nodiscard]] const std::string& id() const { return id_; }
@@ -34,16 +33,15 @@ class RunFiles final : public RunSink {
   void event(const EventRecord& event) override;
   void transfer(const TransferRecord& record) override;
 
-  // Writes another file at once.
+  // Writes at once.
   void add_file(const std::string& name, const std::string& text);
   void copy_file(const std::string& name, const std::filesystem::path& from);
-  // Writes the manifest with sizes and fingerprints, syncs the files, and replaces an earlier folder, keeping its foreign files. The sweep
-  // syncs the names in `runs`.
+  // Writes the manifest, syncs the files, and replaces an earlier folder, keeping its foreign files. Does not sync `runs`.
   void commit(nlohmann::ordered_json manifest);
 
  private:
   std::filesystem::path make(const std::string& name);
-  void write_groups(const RequestRecord& record);  // client and class, if any
+  void write_groups(const RequestRecord& record);  // client and class
   std::filesystem::path runs_, fresh_;
   std::string id_;
   bool times_policy_;
@@ -52,15 +50,15 @@ class RunFiles final : public RunSink {
   std::unique_ptr<PerfettoFile> perfetto_;
 };
 
-// Before the list of defaults in resolved.yaml.
+// Precedes the defaults in resolved.yaml.
 inline constexpr const char* kDefaultsTitle = "\n# defaults in force:\n";
 
-// Removes remains of interrupted runs. Returns their number.
+// Remains of interrupted runs. Returns their number.
 std::size_t remove_leftovers(const std::filesystem::path& runs);
-// True for such remains, by name and by an unfinished manifest or an empty folder.
+// By name and by an unfinished manifest or an empty folder.
 bool is_leftover(const std::filesystem::path& folder);
 
-// One run's summary.csv without axes. Rows have the same columns.
+// Without axes. Rows have the same columns.
 std::string summary_csv(const std::string& run_id, std::uint64_t seed, const std::vector<Fields>& rows);
 
 }  // namespace kvlab

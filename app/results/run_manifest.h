@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// manifest.json of a complete run. Runs without identifiers (runs/0001) list no files.
+// manifest.json of a complete run. Numbered runs list no files.
 struct RunManifest {
   std::string id;
   CodeVersion code;
@@ -27,10 +27,9 @@ inline constexpr const char* kFreshManifest = "manifest.new";  // while incomple
 // The id is empty if kvlab wrote no manifest.
 RunManifest read_run_manifest(const std::filesystem::path& folder);
 
-// First mismatch with the manifest, "requests.csv is missing", or "".
+// First mismatch, "requests.csv is missing", or "".
 std::string damage_of(const std::filesystem::path& folder, const RunManifest& manifest);
 
-// Files that a run may write, including its manifest.
 const std::set<std::string>& run_file_names();
 
 }  // namespace kvlab

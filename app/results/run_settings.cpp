@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// Parses lines "#   path: value" after the title.
+// Lines "#   path: value" after the title.
 std::map<std::string, std::string> defaults_in(const std::string& text) {
   constexpr std::string_view kMark = "#   ";
   std::map<std::string, std::string> found;

@@ -8,17 +8,17 @@
 
 namespace kvlab {
 
-// From a finished run's resolved.yaml.
+// From resolved.yaml.
 struct RunSettings {
   YAML::Node tree;                              // undefined if unreadable
-  std::map<std::string, std::string> defaults;  // "scheduler.sarathi.budget_tokens" -> value, for keys that the file lacks
+  std::map<std::string, std::string> defaults;  // "scheduler.sarathi.budget_tokens" -> value
 };
 
 RunSettings parse_run_settings(const std::string& text);
 
 RunSettings read_run_settings(const std::filesystem::path& run);
 
-// Value at "trace.arrival.poisson.rate_per_s", or undefined.
+// Undefined if absent. path: "trace.arrival.poisson.rate_per_s".
 YAML::Node node_at(const YAML::Node& tree, const std::string& path);
 
 }  // namespace kvlab

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Buffered output file. Failures throw std::runtime_error with the name; call close() to see the last ones.
+// Throws std::runtime_error with the name. Without close(), the last failures are lost.
 class TextFile {
  public:
   explicit TextFile(const std::filesystem::path& path);
@@ -37,12 +37,12 @@ class TextFile {
   fmt::memory_buffer buffer_;
 };
 
-// Writes by rename: readers see the old or the new file, even after a power cut.
+// By rename: readers see the old or the new file, even after a power cut.
 void replace_file(const std::filesystem::path& path, std::string_view text);
 
-// 64-bit fingerprint of a file; of a folder, over names and bytes of all files below.
+// 64 bits; of a folder, over names and bytes of all files below.
 std::uint64_t fingerprint_of_path(const std::filesystem::path& path);
-// The same for some files of a folder, in any order.
+// For some files, in any order.
 std::uint64_t fingerprint_of_files(const std::filesystem::path& folder, std::vector<std::filesystem::path> files);
 std::uint64_t fingerprint_of_text(std::string_view text, std::uint64_t seed = 0);
 std::string hex(std::uint64_t value);

@@ -47,7 +47,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// Columns of the longest header. Others must be prefixes of it.
+// The longest; others must be prefixes of it.
 std::string joined_header(const std::vector<fs::path>& parts) {
   std::vector<std::string> headers;
   std::transform(parts.begin(), parts.end(), std::back_inserter(headers), first_line);
@@ -58,7 +58,7 @@ std::string joined_header(const std::vector<fs::path>& parts) {
   return most;
 }
 
-// Appends rows with empty trailing fields. A quoted field may span lines.
+// A quoted field may span lines.
 void append_padded(TextFile& out, std::ifstream& rows, const std::string& padding) {
   bool is_quoted = false;
   for (std::string line; std::getline(rows, line);) {
@@ -67,7 +67,7 @@ void append_padded(TextFile& out, std::ifstream& rows, const std::string& paddin
   }
 }
 
-// Appends a table's rows, padded to `header`; of other files, all lines.
+// Pads rows to `header`; of other files, all lines.
 void append_rows(TextFile& out, const fs::path& path, const std::string& header) {
   std::ifstream stream(path, std::ios::binary);
   std::string first;
@@ -83,7 +83,7 @@ void append_rows(TextFile& out, const fs::path& path, const std::string& header)
   }
 }
 
-// Inserts the axes: run, axes, seed, other columns.
+// Order: run, axes, seed, other columns.
 class SummaryJoin {
  public:
   SummaryJoin(const fs::path& path, std::vector<std::string> axes) : out_(path), axes_(std::move(axes)) {}
@@ -129,7 +129,7 @@ void join_summaries(const fs::path& fresh, const View& view) {
   join.close();
 }
 
-// Returns false if no run has the table.
+// False if no run has the table.
 bool join_table(const fs::path& fresh, const std::vector<fs::path>& parts) {
   if (parts.empty()) return false;
   std::error_code cannot_link;

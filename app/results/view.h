@@ -9,16 +9,14 @@
 
 namespace kvlab {
 
-// Column of an axis: its path in the YAML.
 std::string axis_column(const std::string& path);
 
-// True for tables at the folder's top: CSV files, others only for a single run.
+// CSV files; others only for a single run.
 bool is_joined(const std::string& table, std::size_t num_runs);
 
-// True if the top-level tables are those of these runs, in this order.
+// True if the top-level tables are of these runs, in this order.
 bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids);
 
-// A row of the top-level tables: a run with its value on each axis.
 struct ViewRow {
   std::string id;
   std::filesystem::path run;
@@ -33,8 +31,7 @@ struct View {
 // complete: indices into experiment.runs.
 View view_of(const ResultsFolder& folder, const Experiment& experiment, const std::vector<std::size_t>& complete);
 
-// Joins the runs' tables at the folder's top; summary.csv gets the axes between `run` and `seed`, and a row for each grid point of a run.
-// Throws InputError if columns differ.
+// Joins the runs' tables at the top; summary.csv gets the axes. Throws InputError if columns differ.
 void join_runs(ResultsFolder& folder, const View& view);
 
 }  // namespace kvlab

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kFileName = "experiment_of_the_schema";
 
-// Readers ask for keys of some mappings only if these are present, so these experiments have each such mapping.
+// Readers ask for keys of some mappings only if these are present.
 constexpr std::array kExperiments = {
     // Simulation.
     R"(
@@ -128,7 +128,7 @@ trace: {file: traces/samples/azure_like.csv}
 
 constexpr const char* kServed = "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: traces/samples/azure_like.csv}\n";
 
-// One per quantity that `search` varies, with every limit.
+// Per quantity of `search`, with every limit.
 std::vector<std::string> search_experiments() {
   std::string limits;
   for (const std::string& column : latency_limit_columns()) limits += ", " + column + ": 1";
@@ -138,7 +138,7 @@ std::vector<std::string> search_experiments() {
   return texts;
 }
 
-// One per name that is in no registry, with its required parameters.
+// Per name that is in no registry, with required parameters.
 std::vector<std::string> named_experiments() {
   std::vector<std::string> texts;
   texts.push_back(fmt::format("{}expect: {{NAME: {{max: 1}}}}\n", kServed));
@@ -151,8 +151,7 @@ std::vector<std::string> named_experiments() {
   return texts;
 }
 
-// Records the keys asked for while reading an experiment. Missing files may end it; keys up to then count. Throws InternalError if
-// readers do not know one of its keys.
+// Missing files may end the reading; keys up to then count. Throws InternalError if readers do not know one of its keys.
 void read_for_its_keys(const std::string& text) {
   const std::filesystem::path sources = std::filesystem::path(profiles_folder()).parent_path();
   try {
@@ -169,7 +168,6 @@ void read_for_its_keys(const std::string& text) {
   }
 }
 
-// Samples are only read when a run replays them.
 std::vector<AskedKeys::Asked> asked_of_samples() {
   std::vector<ParamDoc> docs;
   const AskedKeys asked("<sample");

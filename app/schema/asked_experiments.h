@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// The keys that readers ask for, over every kind of run.
+// Over every kind of run.
 std::vector<AskedKeys::Asked> asked_of_experiments();
 
 }  // namespace kvlab

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// asked_experiments.cpp writes names that users choose in capitals.
+// asked_experiments.cpp writes them in capitals.
 bool is_user_named(const std::string& key) {
   return !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isupper(c) != 0; });
 }
@@ -15,7 +15,7 @@ bool is_user_named(const std::string& key) {
 // Readers record a present key's type and range, but only the default text of an absent one.
 int rank(const AskedKeys::Asked& a) { return a.type.empty() ? 0 : a.type == "text" ? 1 : 2; }
 
-// Drops a default that differs between experiments: it depends on other keys.
+// A default that differs between experiments depends on other keys.
 void join_docs(const AskedKeys::Asked& one, KeyNode& node) {
   if (rank(one) < rank(node.doc) || one.type.empty()) return;
   const bool is_first = rank(one) > rank(node.doc);

@@ -14,7 +14,7 @@ struct KeyNode {
   std::map<std::string, KeyNode> below;
 };
 
-// The tree of keys asked for. Keys named by users become one node, kUserNamed.
+// Keys named by users become one node, kUserNamed.
 KeyNode key_tree(const std::vector<AskedKeys::Asked>& asked);
 
 inline constexpr const char* kUserNamed = "NAME";

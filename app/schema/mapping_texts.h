@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Description of a key for which readers state none, such as a mapping. path: "trace.generate". Returns "" if there is none.
+// For a key without a text by readers, such as a mapping. path: "trace.generate". "": none.
 std::string mapping_text(const std::string& path);
 
 }  // namespace kvlab

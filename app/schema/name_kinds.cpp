@@ -72,7 +72,7 @@ const std::map<std::string, NameKind>& name_kinds() {
 
 namespace {
 
-// Kind of a key's names, by mapping or by kind of policy, then key.
+// By mapping or by kind of policy, then key.
 const std::map<std::string, std::map<std::string, std::string>> kNameKinds = {
     {"",
      {{"scheduler", "scheduler"},
@@ -98,7 +98,7 @@ const std::map<std::string, std::map<std::string, std::string>> kNameKinds = {
       {"prefill_selector", "prefill_selector"},
       {"prompt_pruner", "prompt_pruner"},
       {"prompt_rewriter", "prompt_rewriter"}}},
-    // Parameters that name another policy, by kind of the owner.
+    // Name another policy, by kind of the owner.
     {"arrivals", {{"think_time", "wait"}}},
     {"arrivals_of_file", {{"think_time", "wait"}}},
     {"scheduler", {{"batching", "scheduler"}}},

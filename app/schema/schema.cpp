@@ -23,7 +23,7 @@ using Json = SchemaJson;
 
 namespace {
 
-// File names that a text may give, by the last part of its path.
+// By the last part of a text's path.
 const std::map<std::string, std::vector<std::string>>& named_files() {
   static const std::map<std::string, std::vector<std::string>> names = {{"hardware", yaml_names(profiles_folder() + "/hardware")},
                                                                         {"model", yaml_names(profiles_folder() + "/models")},
@@ -34,7 +34,7 @@ const std::map<std::string, std::vector<std::string>>& named_files() {
   return names;
 }
 
-// Key of named_files() for the text at `path`, or "".
+// Key of named_files(), or "".
 std::string files_named_by(const std::string& path) {
   static const std::map<std::string, std::string> files = {{"hardware", "hardware"},
                                                            {"model", "model"},
@@ -48,7 +48,7 @@ std::string files_named_by(const std::string& path) {
   return found == files.end() ? "" : found->second;
 }
 
-// "p99" and "p99.9" name percentiles.
+// "p99", "p99.9".
 constexpr const char* kPercentile = R"(^p(100|[0-9]{1,2})(\.[0-9]+)?$)";
 bool is_percentile(const std::string& key) {
   return key.size() > 1 && key[0] == 'p' && std::isdigit(static_cast<unsigned char>(key[1])) != 0;
@@ -56,7 +56,7 @@ bool is_percentile(const std::string& key) {
 
 std::string key_path(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
 
-// Makes schemas of mappings and kinds of names. Shared ones are in $defs.
+// Shared schemas are in $defs.
 class SchemaMaker {
  public:
   explicit SchemaMaker(const KeyNode& root) : root_(root) {}
@@ -65,7 +65,7 @@ class SchemaMaker {
   Json mapping(const std::string& owner, const std::string& path, const KeyNode& node) {
     Json properties = Json::object(), patterns = Json::object(), others = false;
     for (const auto& [key, below] : node.below) {
-      // A pool inherits the experiment's keys, so it takes them, too.
+      // A pool inherits the experiment's keys.
       const auto of_root = path == kPool ? root_.below.find(key) : root_.below.end();
       const Json schema = of_root == root_.below.end() ? key_schema(owner, path, key, below) : key_schema("", "", key, of_root->second);
       if (key == kUserNamed)
@@ -82,7 +82,7 @@ class SchemaMaker {
     return schema;
   }
 
-  // $defs, including file names and environment variables.
+  // With file names and environment variables.
   [[nodiscard]] Json defs() const {
     Json all = {
         {"variable", {{"type", "string"}, {"pattern", R"(\$\{[A-Za-z_])"}, {"description", "the value of an environment variable"}}}};
@@ -114,7 +114,7 @@ class SchemaMaker {
     return swept(any_of({value, ref_to(mapping_def(path, node)), {{"type", "null"}}}));
   }
 
-  // Names below a key, with or without parameters.
+  // Names with or without parameters.
   Json alternatives(const std::string& path, const KeyNode& node) {
     Json all = Json::object();
     for (const auto& [name, below] : node.below) {
@@ -132,7 +132,7 @@ class SchemaMaker {
     return def;
   }
 
-  // Registers the name first, since parameters may name policies of the same kind.
+  // Registers the name first: parameters may name policies of the same kind.
   std::string kind_def(const std::string& kind) {
     if (defs_.contains(kind)) return kind;
     defs_[kind] = nullptr;
@@ -171,7 +171,7 @@ class SchemaMaker {
   std::map<std::string, Json> defs_;
 };
 
-// `system: {NAME: {parts}}`: every system takes the same parts, with the experiment's schemas.
+// Every system takes the same parts, with the experiment's schemas.
 Json system_schema(const Json& experiment, const Json& pool) {
   const auto some_of = [](const Json& properties, const std::set<std::string>& keys) {
     Json some = Json::object();

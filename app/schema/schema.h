@@ -6,9 +6,9 @@
 
 namespace kvlab {
 
-// JSON Schema (draft 2020-12) of experiment files, from the keys that readers ask for and names in registries and folders. Any value may be
-// a list, any number "${NAME}".
+// JSON Schema (draft 2020-12) from the keys that readers ask for and names in registries and folders. Any value may be a list, any number
+// "${NAME}".
 SchemaJson experiment_schema_json();
-std::string experiment_schema();  // as text
+std::string experiment_schema();
 
 }  // namespace kvlab

@@ -11,7 +11,7 @@ namespace {
 
 using SettingWords = std::vector<std::pair<std::string, std::string>>;
 
-// Alternatives of a schema with references and `anyOf` resolved. Without lists: --set takes one value.
+// References and `anyOf` are resolved. Without lists: --set takes one value.
 class Forms {
  public:
   Forms(const SchemaJson& root, const std::vector<const SchemaJson*>& schemas) : root_(root) {
@@ -24,7 +24,7 @@ class Forms {
     return std::any_of(all_.begin(), all_.end(), [](const SchemaJson* form) { return form->contains("properties"); });
   }
 
-  // True if some form is not a mapping, list or null.
+  // Not only mappings, lists or null.
   [[nodiscard]] bool has_values() const {
     return std::any_of(all_.begin(), all_.end(), [](const SchemaJson* form) {
       const auto type = form->find("type");
@@ -32,7 +32,7 @@ class Forms {
     });
   }
 
-  // Schemas of a key. All user-named keys share one.
+  // User-named keys share one.
   [[nodiscard]] std::vector<const SchemaJson*> below(const std::string& key) const {
     std::vector<const SchemaJson*> found;
     for (const SchemaJson* form : all_) {
@@ -67,7 +67,7 @@ std::string description_in(const SchemaJson& schema) { return schema.value("desc
 
 std::string value_text(const SchemaJson& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-// KEY= for keys with values, KEY. for keys with subkeys.
+// KEY= for values, KEY. for subkeys.
 SettingWords key_words(const SchemaJson& root, const Forms& forms, const std::string& before) {
   std::map<std::string, std::string> words;
   for (const SchemaJson* form : forms.all()) {
@@ -81,7 +81,7 @@ SettingWords key_words(const SchemaJson& root, const Forms& forms, const std::st
   return {words.begin(), words.end()};
 }
 
-// Values of a closed set, with the descriptions of parameters of the same name.
+// Closed sets, with descriptions of parameters of the same name.
 SettingWords value_words(const Forms& forms, const std::string& before) {
   std::map<std::string, std::string> words;
   for (const SchemaJson* form : forms.all()) {

@@ -10,24 +10,24 @@ namespace kvlab {
 
 using SchemaJson = nlohmann::ordered_json;
 
-// Schema of a value by its key's documentation: type, range, choices. Null if undocumented.
+// Type, range, choices. Null if undocumented.
 SchemaJson value_schema(const AskedKeys::Asked& doc);
 
-// `value`, a list of such values (a sweep's axis), or ${NAME} (environment variable).
+// `value`, a list of such values (an axis), or ${NAME}.
 SchemaJson swept(const SchemaJson& value);
 
 SchemaJson any_of(std::vector<SchemaJson> forms);
 
-// Reference into $defs.
+// Into $defs.
 SchemaJson ref_to(const std::string& def);
 
-// One of `names`, or a path or hub id, which have a slash or an extension.
+// Paths and hub ids have a slash or an extension.
 SchemaJson name_or_path(const std::vector<std::string>& names);
 
-// `NAME` or `{NAME: {parameters}}`. properties: schemas of the parameters by name.
+// `NAME` or `{NAME: {parameters}}`.
 SchemaJson named_schema(const SchemaJson& properties);
 
-// Meaning, unit and default of a key, for editors.
+// Meaning, unit and default.
 std::string description_of(const AskedKeys::Asked& doc, const std::string& key);
 
 }  // namespace kvlab

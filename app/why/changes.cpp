@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// Given settings and defaults of a run.
+// Given settings and defaults.
 class Settings {
  public:
   explicit Settings(const RunSettings& run) : run_(run) {}
@@ -73,7 +73,7 @@ class ChangeList {
     if (!s_.has("search.replicas")) add(fmt::format("{:.0f} replicas", replicas + 1), {fmt::format("replicas={:.0f}", replicas + 1)});
     if (s_.has("search.tp")) return;
     std::vector<std::string> set{fmt::format("parallel.tp={:.0f}", 2 * tp)};
-    // Experts are spread over all ranks of a replica.
+    // Experts are spread over a replica's ranks.
     if (const double ep = s_.number("parallel.ep", 1); ep > 1) set.push_back(fmt::format("parallel.ep={:.0f}", 2 * ep));
     add(fmt::format("tp {:.0f}", 2 * tp), set);
   }
@@ -117,14 +117,14 @@ class ChangeList {
       add("dispatcher least_outstanding", {fmt::format("{}=least_outstanding", s_.has("router") ? "router" : "dispatcher")});
   }
 
-  // Users of a closed loop, of a file's `arrival` or a generator's; 0: open loop.
+  // From a file's `arrival` or a generator's; 0: open loop.
   [[nodiscard]] double users() const {
     for (const char* path : {"trace.arrival.closed_loop.concurrency", "trace.generate.arrival.closed_loop.concurrency"})
       if (const double users = s_.number(path, 0); users > 0) return users;
     return 0;
   }
 
-  // A search limit for runs without an SLO: half the metric's value. "" if the metric has none.
+  // Half the metric's value, for runs without an SLO; "" without a metric.
   [[nodiscard]] std::string half() const {
     const std::vector<std::string> known = latency_limit_columns();
     const double value = summary_.number(metric_.column);
@@ -132,7 +132,7 @@ class ChangeList {
     return is_known && value > 0 ? fmt::format(", {}: {:.6g}", metric_.column, value / 2) : "";
   }
 
-  // Lower loads, or higher ones if the SLO is attained.
+  // Higher if the SLO is attained.
   void add_load() {
     const std::string limit = s_.has("slo") ? "" : half();
     if (s_.has("search") || (limit.empty() && !s_.has("slo"))) return;

@@ -25,7 +25,7 @@ double number_at(const RunSettings& settings, const std::string& path, double ab
   return node.IsDefined() && node.IsScalar() && parse_real(node.Scalar(), value) ? value : absent;
 }
 
-// Limits per request by "ttft", "tpot", "tbt", "e2e".
+// Per request by "ttft", "tpot", "tbt", "e2e".
 std::map<std::string, double> limits_of(const fs::path& run, const RunSettings& settings) {
   std::map<std::string, double> limits;
   for (const char* name : {"ttft", "tpot", "tbt", "e2e"})
@@ -40,16 +40,23 @@ std::map<std::string, double> limits_of(const fs::path& run, const RunSettings& 
   return limits;
 }
 
+<<<<<<< HEAD
 // Requests that have the latency, slowest first.
 std::vector<std::pair<double, const RequestRow*>> by_latency(const RunTimes& times, WhyFamily family) {
   std::vector<std::pair<double, const RequestRow*>> found;
   for (const RequestRow& r : times.requests)
+=======
+// Slowest first.
+std::vector<std::pair<double, const RequestTimes*>> by_latency(const RunTimes& times, WhyFamily family) {
+  std::vector<std::pair<double, const RequestTimes*>> found;
+  for (const RequestTimes& r : times.requests)
+>>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
     if (const double ms = latency_ms(r, family); ms >= 0) found.emplace_back(ms, &r);
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   return found;
 }
 
-// The latency that explains the metric; for goodput and searches, that of the binding limit.
+// For goodput and searches, that of the binding limit.
 WhyFamily explained_family(const WhyMetric& metric, const std::string& binding) {
   if (metric.is_latency()) return metric.family;
   if (binding.starts_with("tpot")) return WhyFamily::kTpot;
@@ -87,7 +94,7 @@ WhyWindow lives_of(const RunTimes& times, const Explanation& e, WhyFamily family
   return window;
 }
 
-// Per limit, the latency met by the wanted share of requests.
+// The latency met by the wanted share of requests.
 void add_limit_uses(const RunTimes& times, const std::map<std::string, double>& limits, Explanation& e) {
   const std::pair<const char*, WhyFamily> families[] = {{"ttft", WhyFamily::kTtft}, {"tpot", WhyFamily::kTpot}, {"e2e", WhyFamily::kE2e}};
   for (const auto& [name, family] : families) {
@@ -103,7 +110,6 @@ void add_limit_uses(const RunTimes& times, const std::map<std::string, double>& 
             [](const LimitUse& a, const LimitUse& b) { return a.value_ms / a.limit_ms > b.value_ms / b.limit_ms; });
 }
 
-// True if a search found the best value of its range.
 bool is_end_of_range(const RunSettings& settings, const Explanation& e) {
   if (e.metric.family != WhyFamily::kSearch || !e.metric.column.starts_with("search_")) return false;
   constexpr std::size_t kPrefix = 7;
@@ -127,7 +133,7 @@ bool lacks_instants(const fs::path& run, const SummaryRow& summary) {
   return summary.number("preemptions") > 0 && !fs::exists(run / "trace.json");
 }
 
-// The run's files; a repetition if these lack something and `again` is set.
+// Repeats the run if its files lack something and `again` is set.
 RunTimes times_of(const fs::path& run, const RunSettings& settings, const SummaryRow& summary, bool again, Explanation& e) {
   const double warmup_ns = 1e6 * number_at(settings, "warmup_ms", 0);
   const bool is_simulated = !node_at(settings.tree, "host").IsDefined() || node_at(settings.tree, "host").Scalar() == "sim";

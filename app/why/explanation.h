@@ -17,13 +17,12 @@ struct LimitUse {
   double value_ms = 0, limit_ms = 0;
 };
 
-// Why a run's metric has its value.
 struct Explanation {
   std::string run;
-  std::string title;  // "scheduler=sarathi", or "" for a single run
+  std::string title;  // "scheduler=sarathi"; "": a single run
   WhyMetric metric;
   double value = 0;                   // NaN: none
-  std::optional<double> limit_ms;     // SLO limit per request
+  std::optional<double> limit_ms;     // per request
   double attainment = 0, wanted = 0;  // attainment NaN: nothing judged
   std::string binding, waits_for;     // columns of summary.csv
   bool is_search = false;
@@ -31,11 +30,11 @@ struct Explanation {
   // The requests that decide the value.
   std::size_t num_slowest = 0, num_requests = 0;
   TimeParts parts{};      // summed over them, ns
-  TimeParts all_parts{};  // summed over all requests with this latency, ns
+  TimeParts all_parts{};  // over all with this latency, ns
   bool knows_preemptions = true;
-  WhyWindow arrived;  // of the first and last of them, ns
+  WhyWindow arrived;  // first to last of them, ns
   std::vector<std::string> full, load;
-  std::vector<LimitUse> limits;  // nearest first
+  std::vector<LimitUse> limits;
   double rate_per_s = 0;
   std::vector<std::string> remarks;
   std::vector<Tried> tried;
@@ -44,10 +43,10 @@ struct Explanation {
   [[nodiscard]] bool attains() const { return attainment >= wanted; }
 };
 
-// Default metric: of the SLO limit missed most, else P99 TTFT; of a search, its result.
+// For the SLO limit missed most, else P99 TTFT; for a search, its result.
 WhyMetric usual_metric(const std::filesystem::path& run);
 
-// Share of requests that must meet the SLO: of the search or named SLO, else 0.9.
+// From the search or named SLO, else 0.9.
 double wanted_share_of(const std::filesystem::path& run);
 
 // again: repeats the run if its files lack requests or instants of preemptions. Throws InputError for a run without requests.csv or the
@@ -55,7 +54,7 @@ double wanted_share_of(const std::filesystem::path& run);
 Explanation explain(const std::filesystem::path& run, const std::string& title, const WhyMetric& metric, bool again);
 void add_tries(const std::filesystem::path& run, double within_s, Explanation& e);
 
-// Three lines: what happened, when and where, what helps. The last is absent if nothing was tried.
+// Events, when and where, and helpful changes. The last is absent if nothing was tried.
 std::vector<std::string> lines_of(const Explanation& e);
 nlohmann::ordered_json json_of(const Explanation& e);
 

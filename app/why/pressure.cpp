@@ -20,7 +20,7 @@ namespace {
 constexpr double kNs = 1e-9;
 constexpr double kBusyLink = 0.5, kFullStep = 0.8;  // thresholds worth reporting
 
-// Ranks of a pool over all its replicas; "": the only pool.
+// Over all replicas; "": the only pool.
 struct PoolRanks {
   std::string name;
   double ranks = 1;
@@ -32,7 +32,7 @@ struct Sample {
   std::size_t replica = 0;
 };
 
-// "8192/any": a value per pool, 0 for none.
+// "8192/any": 0 for none.
 std::vector<double> by_pool(const std::string& text, std::size_t pools) {
   std::vector<double> values;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -61,7 +61,7 @@ std::vector<Sample> samples_of(const fs::path& run) {
   return samples;
 }
 
-// Ranks per replica if equal in all pools, else 0.
+// Per replica if equal in all pools, else 0.
 double ranks_per_replica(const std::vector<PoolRanks>& pools, const std::vector<Sample>& samples) {
   double replicas = 0;
   std::size_t last = 0;
@@ -96,7 +96,7 @@ struct Stretch {
   double share_in_window = 0;
 };
 
-// The longest run of samples in which some replica is full, and the share of such samples in the window.
+// Samples in which some replica is full; share: in the window.
 Stretch longest(const std::vector<Sample>& samples, const WhyWindow& window, const std::function<bool(const Sample&)>& is_full) {
   std::map<double, bool> full;  // by time
   for (const Sample& s : samples) full[s.at_ns] = full[s.at_ns] || is_full(s);
@@ -119,7 +119,7 @@ Stretch longest(const std::vector<Sample>& samples, const WhyWindow& window, con
 
 std::string seconds(double ns) { return fmt::format("{:.4g}", ns * kNs); }
 
-// "KV memory was full from 220 s on"; "" if full in less than a tenth of the window and never for two samples.
+// "" if full in less than a tenth of the window and never for two samples.
 std::string text_of(const std::string& subject, const Stretch& s) {
   if (s.share_in_window < 0.1 && s.end_ns <= s.begin_ns) return "";
   if (s.end_ns <= s.begin_ns) return fmt::format("{} in {:.0f} % of the samples of that time", subject, 100 * s.share_in_window);
@@ -139,7 +139,7 @@ void add_pool_sentences(const PoolRanks& pool, const std::vector<Sample>& own, c
         [&](const Sample& s) { return s.running >= pool.most_running; });
 }
 
-// Links that are busy more than half of the time.
+// Busy more than half of the time.
 void add_links(const fs::path& run, std::vector<std::string>& all) {
   if (!fs::exists(run / "links.csv")) return;
   const CsvTable t = read_csv(run / "links.csv");

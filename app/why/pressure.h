@@ -12,7 +12,7 @@ namespace kvlab {
 class SummaryRow {
  public:
   SummaryRow() = default;
-  // Reads runs/ID/summary.csv. Throws InputError if it is missing or empty.
+  // Throws InputError if summary.csv is missing or empty.
   explicit SummaryRow(const std::filesystem::path& run);
   [[nodiscard]] std::string text(const std::string& column) const;  // "" if absent
   // NaN if not a number.
@@ -27,8 +27,7 @@ struct WhyWindow {
   double begin_ns = 0, end_ns = 0;
 };
 
-// Limits that the run reached, from timeline.csv, links.csv and summary.csv: "KV memory was full from 220 s on". Full: less than a tenth of
-// the blocks is free or only cached, as in `waits_for`.
+// "KV memory was full from 220 s on". Full: less than a tenth of the blocks is free or only cached, as in `waits_for`.
 std::vector<std::string> full_in(const std::filesystem::path& run, const SummaryRow& summary, const WhyWindow& window);
 // Waiting requests, preemptions, overload.
 std::vector<std::string> load_in(const std::filesystem::path& run, const SummaryRow& summary);

@@ -25,10 +25,14 @@ void read_transfers(const fs::path& file, RunTimes& times) {
         {TimePart::kTransfer, ns_of(table.whole_if_any(i, "ready_ns")), ns_of(table.whole_if_any(i, "end_ns"))});
 }
 
+<<<<<<< HEAD
 // The request's number at the start of a text.
 std::string number_in(const std::string& text) { return text.substr(0, text.find_first_not_of("0123456789")); }
 
 // Steps, preemptions and swaps by request, from a Perfetto trace; ns.
+=======
+// By request, from a Perfetto trace; ns.
+>>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
 struct TracedSteps {
   std::map<std::string, std::vector<std::pair<double, double>>> steps;  // planned, begin
   std::vector<std::pair<std::string, double>> lost;
@@ -73,7 +77,7 @@ std::pair<double, double> interval_of(const RequestRow& r, WhyFamily family) {
   return {arrival, last};
 }
 
-// Moves the KV policy's time out of a phase.
+// The KV policy's time is no part of a phase.
 void take_policy(TimeParts& parts, TimePart phase, double policy) {
   double& whole = parts[static_cast<std::size_t>(phase)];
   const double own = std::clamp(policy, 0.0, whole);

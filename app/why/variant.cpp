@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// One line, without the "file:line: " of the run's own resolved.yaml.
+// Without "file:line: " of the run's own resolved.yaml.
 std::string reason_of(const std::exception& e) {
   std::string text = e.what();
   if (const std::size_t at = text.find("resolved.yaml"); at != std::string::npos)
@@ -31,7 +31,7 @@ std::string reason_of(const std::exception& e) {
   return text.substr(0, text.find('\n'));
 }
 
-// Loads worth reporting: the highest that attains and at most two above it, not counting the present load. best: row of the best.
+// The highest that attains and at most two above it, without the present load. best: its row.
 std::vector<Tried> loads_of(const fs::path& run, const Change& change, const WhyMetric& metric, const Tried& best) {
   const CsvTable table = read_csv(run / "search.csv");
   const auto value = [&](const std::vector<std::string>& row, const std::string& column) {

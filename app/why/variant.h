@@ -13,9 +13,9 @@
 namespace kvlab {
 
 struct Change {
-  std::string label;             // "2 replicas", "fp8 KV"
-  std::vector<std::string> set;  // --set
-  bool finds_load = false;       // searches for another load and reports its tries
+  std::string label;  // "2 replicas", "fp8 KV"
+  std::vector<std::string> set;
+  bool finds_load = false;  // searches for another load and reports its tries
 };
 
 struct CurrentLoad {
@@ -23,22 +23,21 @@ struct CurrentLoad {
   bool attains = false;
 };
 
-// Applicable changes: another replica (per pool), twice the tp, fp8 KV, more KV memory, other limits of tokens or sequences per step,
-// prefix caching, lower loads (higher ones if the SLO is attained).
+// Another replica (per pool), twice the tp, fp8 KV, more KV memory, other limits per step, prefix caching, other loads (higher if the SLO
+// is attained).
 std::vector<Change> changes_of(const RunSettings& settings, const SummaryRow& summary, const WhyMetric& metric, const CurrentLoad& load);
 
 struct Tried {
   std::string label;
   std::vector<std::string> set;
-  double value = 0;       // of the metric; NaN: none
+  double value = 0;       // NaN: none
   double attainment = 0;  // NaN: nothing judged
   bool attains = false;
   std::int64_t gpus = 0;         // 0: unknown
   bool is_highest_load = false;  // that attains
-  std::string error;             // why it failed, or ""
+  std::string error;
 };
 
-// A temporary folder for runs.
 class ScratchRuns {
  public:
   ScratchRuns();
@@ -46,7 +45,7 @@ class ScratchRuns {
   ScratchRuns(const ScratchRuns&) = delete;
   ScratchRuns& operator=(const ScratchRuns&) = delete;
 
-  // Executes a resolved.yaml with other values and returns the run's folder. Throws InputError if it cannot run; Interrupted.
+  // Executes a resolved.yaml with other values. Throws InputError if it cannot run; Interrupted.
   std::filesystem::path run(const std::filesystem::path& resolved, const std::vector<std::string>& set);
 
  private:
@@ -54,8 +53,7 @@ class ScratchRuns {
   int count_ = 0;
 };
 
-// Tries changes in order until `within_s` have passed or the user stops; `skipped` names the rest. wanted: share of requests that must meet
-// the SLO.
+// In order until `within_s` have passed or the user stops; `skipped` names the rest. wanted: share that must meet the SLO.
 std::vector<Tried> try_changes(const std::filesystem::path& run, const std::vector<Change>& changes, const WhyMetric& metric, double wanted,
                                double within_s, std::vector<std::string>& skipped);
 // Best first, failed ones last.

@@ -6,7 +6,6 @@
 
 namespace kvlab {
 
-// `kvlab why`: explains a run's metric and tries changes.
 struct WhyCommand {
   std::string folder;
   std::string metric, run, out;  // "": the usual metric; the best run; standard output
@@ -19,7 +18,7 @@ struct WhyCommand {
 // Returns 0, or 130 after Ctrl-C. Throws InputError for missing results, an unknown run or metric, or a run without requests.
 int explain_results(const WhyCommand& command, std::ostream& out);
 
-// Printed after a sweep: explains one run, without tries. Prints nothing without an SLO or search, or if requests are many.
+// After a sweep: one run, without tries. Prints nothing without an SLO or search, or if requests are many.
 void print_short_explanation(const std::filesystem::path& folder, std::ostream& out);
 
 }  // namespace kvlab

@@ -18,7 +18,7 @@ struct FamilyText {
   const char *name, *title;
 };
 constexpr std::array<FamilyText, 4> kLatencies = {{{"ttft", "TTFT"}, {"tpot", "TPOT"}, {"itl", "ITL"}, {"e2e", "end-to-end"}}};
-// Share of requests that decide each statistic.
+// Share of requests that decide it.
 constexpr std::array<std::pair<const char*, double>, 6> kStatistics = {
     {{"p99", 0.01}, {"p95", 0.05}, {"p90", 0.1}, {"p50", 0.5}, {"mean", 1}, {"max", 0}}};
 constexpr std::array kRates = {"goodput_per_s", "slo_attainment_frac"};

@@ -5,7 +5,6 @@
 
 namespace kvlab {
 
-// Columns of summary.csv that `kvlab why` explains.
 enum class WhyFamily { kTtft, kTpot, kItl, kE2e, kGoodput, kSearch };
 
 struct WhyMetric {
@@ -14,20 +13,17 @@ struct WhyMetric {
   double tail_frac = 0.01;  // share of slowest requests that decide the value; 1: all
 
   [[nodiscard]] bool is_latency() const { return family < WhyFamily::kGoodput; }
-  // True if more is better: goodput, attainment, rates and users found by a search.
+  // More is better: goodput, attainment, rates and users found by a search.
   [[nodiscard]] bool rises() const;
-  // "P99 TTFT", "goodput".
   [[nodiscard]] std::string title() const;
   // "13.6 s", "45.3 ms", "12.3/s", "57.1 %", "4 replicas".
   [[nodiscard]] std::string text_of(double value) const;
-  // Related SLO limit: "ttft", "tpot" (also for gaps), "e2e", or "".
+  // "ttft", "tpot" (also for gaps), "e2e", or "".
   [[nodiscard]] std::string limit_name() const;
 };
 
-// name: a column, or short: "ttft" for ttft_p99_ms, "tbt" for itl_p99_ms, "goodput" for goodput_per_s. Throws InputError with the known
-// ones.
+// name: a column, or short: "ttft" for ttft_p99_ms, "tbt" for itl_p99_ms. Throws InputError with the known ones.
 WhyMetric parse_why_metric(const std::string& name);
-// For completion.
 std::vector<std::string> why_metric_columns();
 
 // "1.24 s", "45.3 ms".

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A configuration with a value per seed.
+// A value per seed.
 struct Configuration {
   WhyRun first;      // title without the seed
   std::string seed;  // of `first`
@@ -42,7 +42,7 @@ struct Configuration {
 
 std::string short_axis(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-// Titles that distinguish rows by the varying columns 1 to `end`.
+// By the varying columns 1 to `end`.
 class RowTitles {
  public:
   RowTitles(const CsvTable& summary, std::size_t end) : summary_(summary) {
@@ -67,7 +67,7 @@ CsvTable shown_summary(const fs::path& folder) {
   return summary;
 }
 
-// True if the row attains its SLO or has none.
+// Or has no SLO.
 bool attains(const CsvTable& summary, const std::vector<std::string>& row, double wanted) {
   double share = 0;
   return !summary.has("slo_attainment_frac") || !parse_real(row[summary.at("slo_attainment_frac")], share) || share >= wanted;
@@ -113,7 +113,7 @@ std::string best_text(const std::vector<Configuration>& all, const Configuration
   return text + ".";
 }
 
-// The explained seed and the mean over all; "" for one seed.
+// Explained seed and mean over all; "" for one seed.
 std::string seed_text(const Configuration& c, const WhyMetric& metric) {
   if (c.values.size() < 2) return "";
   return fmt::format("Seed {} of {} is explained; {} over all is {} +- {}.", c.seed, c.values.size(), metric.title(),
@@ -154,7 +154,7 @@ WhyChoice choose_run(const fs::path& folder, const std::vector<WhyRun>& runs, co
   };
   const Configuration* const best = best_of(false);
   const Configuration* const missing = best->attains ? best_of(true) : nullptr;
-  // The table already names the cheapest hardware.
+  // The table names the cheapest hardware.
   const bool is_sizing = metric.column == "search_replicas" || metric.column == "search_tp";
   const Configuration& chosen = missing != nullptr ? *missing : *best;
   const std::string texts[] = {all.size() > 1 && !is_sizing ? best_text(all, *best, metric) : "", seed_text(chosen, metric)};

@@ -9,18 +9,18 @@
 namespace kvlab {
 
 struct WhyRun {
-  std::string id, title;  // title: "scheduler=sarathi seed=2", or "" for a single run
+  std::string id, title;  // title: "scheduler=sarathi seed=2"; "" for a single run
   std::filesystem::path folder;
 };
 
-// Runs of the newest sweep in grid order, without repetition. Throws InputError without results or a finished run.
+// Newest sweep in grid order, without repetition. Throws InputError without results or a finished run.
 std::vector<WhyRun> runs_to_explain(const std::filesystem::path& folder);
 
-// usual_metric() of the first run, or the result of the first successful search.
+// For the first run, or the result of the first successful search.
 WhyMetric usual_metric_of(const std::vector<WhyRun>& runs);
 
-// Default run: the best configuration's first run, or if that attains its SLO, the best run that does not. best: "Best of 5:
-// scheduler=sarathi, P99 TTFT 1.2 s; within its error: ..." and the seed if several; else "".
+// The best configuration's first run, or if that attains its SLO, the best run that does not. best: "Best of 5: scheduler=sarathi, P99 TTFT
+// 1.2 s; within its error: ..." and the seed if several; else "".
 struct WhyChoice {
   WhyRun run;
   std::string best;

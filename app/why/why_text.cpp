@@ -17,7 +17,7 @@ std::string percent(double share) {
   return p > 99.95 || p == std::floor(p) ? fmt::format("{:.0f} %", p) : p >= 10 ? fmt::format("{:.1f} %", p) : fmt::format("{:.2g} %", p);
 }
 
-// "98 % queued, 2 % prefill": parts of at least half a percent, largest first.
+// "98 % queued, 2 % prefill": from half a percent, largest first.
 std::string parts_text(const TimeParts& parts) {
   double all = 0;
   std::vector<std::pair<double, const char*>> shares;
@@ -50,7 +50,7 @@ std::string limits_text(const Explanation& e) {
                      time_text(nearest.value_ms), time_text(nearest.limit_ms), percent(nearest.value_ms / nearest.limit_ms));
 }
 
-// Requests that the parts cover: "the slowest 1 %".
+// "the slowest 1 %".
 std::string tail_text(const Explanation& e) {
   const double tail = e.metric.is_latency() ? e.metric.tail_frac : 0.01;
   return tail >= 1 ? "all requests" : e.num_slowest == 1 ? "the slowest request" : fmt::format("the slowest {:.0f} %", 100 * tail);
@@ -102,7 +102,7 @@ std::string tried_text(const Explanation& e, const Tried& t) {
   return text + (more.empty() ? "" : " (" + join(more, ", ") + ")");
 }
 
-// True if a change moves the metric by less than 1 % and attains no more than before.
+// Less than 1 %, and attains no more than before.
 bool has_no_effect(const Explanation& e, const Tried& t) {
   constexpr double kLittle = 0.01;
   const bool is_near = std::isfinite(t.value) ? std::abs(t.value - e.value) <= kLittle * std::abs(e.value) : !std::isfinite(e.value);

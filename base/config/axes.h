@@ -32,7 +32,7 @@ struct Grid {
 
 inline constexpr std::size_t kMaxRuns = 100'000;
 
-// data_lists: paths of lists that are values. InputError: an empty list; above 100,000 combinations or 2,000,000 choices.
+// data_lists: paths of lists that are values. Throws InputError for an empty list, above 100,000 combinations or 2,000,000 choices.
 Grid expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists = {});
 
 // `node` at `path`, or the chosen element if it is a list.

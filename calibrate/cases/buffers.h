@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Device memory cut from large pieces, freed together.
+// Cut from large pieces, freed together.
 class DevicePool {
  public:
   explicit DevicePool(TimedDevice& device) : device_(device) {}
@@ -25,15 +25,15 @@ class DevicePool {
   std::int64_t left_ = 0;
 };
 
-// Normal numbers shared by cases. Each case reads on where the previous one stopped, as layers do, so that the cache is in the state of a
-// step; separate copies would leave it full of data just written.
+// Shared by cases. Each case reads on where the previous one stopped, so the cache is as in a step; separate copies would leave it full of
+// data just written.
 class SharedNumbers {
  public:
   explicit SharedNumbers(TimedDevice& device) : device_(device) {}
-  // Makes the previous case's numbers available again. Returns the byte at which reading continues.
+  // Frees the previous case's numbers. Returns the byte at which reading continues.
   std::int64_t begin_case();
   void stop_reading_at(std::int64_t byte) { next_read_ = byte; }
-  // n numbers of deviation 1; the caller may overwrite them with numbers.
+  // n of deviation 1; may be overwritten with numbers.
   void* take(std::int64_t n, ElementType type);
 
  private:
@@ -46,7 +46,7 @@ class SharedNumbers {
   std::int64_t next_read_ = 0;
 };
 
-// Operands of one copy of a case: random, the same in every run, different between copies.
+// Random, the same in every run, different between copies.
 class Buffers {
  public:
   // `shared` supplies the numbers; null: the copy's own.
@@ -55,14 +55,14 @@ class Buffers {
 
   // For tensors passed between operations of a step, not weights and cache.
   [[nodiscard]] Buffers& activations() { return activations_ != nullptr ? *activations_ : *this; }
-  // Hands out the same buffers again, in the same order, unchanged. Activations come from `activations` (null: from this).
+  // Hands out the same buffers again, in order, unchanged. Activations come from `activations` (null: from this).
   void rewind(Buffers* activations) { next_ = 0, seed_ = first_seed_, activations_ = activations; }
 
   [[nodiscard]] ElementType type() const { return type_; }
   [[nodiscard]] TimedDevice& device() { return device_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // handed out
 
-  // Memory for n of T, filled with NaN bits.
+  // n of T, filled with NaN bits.
   template <class T>
   T* room(std::int64_t n) {
     return static_cast<T*>(poisoned(n * static_cast<std::int64_t>(sizeof(T))));
@@ -71,7 +71,7 @@ class Buffers {
   // n normal numbers of deviation 1.
   void* elements(std::int64_t n) { return normal(n, type_); }
   float* floats(std::int64_t n) { return static_cast<float*>(normal(n, ElementType::kF32)); }
-  // Copies to device memory.
+  // To device memory.
   template <class T>
   T* put(const std::vector<T>& host) {
     const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
@@ -94,7 +94,7 @@ class Buffers {
     bool is_fresh = true;
   };
   Taken take(std::int64_t bytes);
-  Taken keep(void* memory, std::int64_t bytes);  // as the next buffer
+  Taken keep(void* memory, std::int64_t bytes);
   void* poisoned(std::int64_t bytes);
   void* normal(std::int64_t n, ElementType type);
 
@@ -110,7 +110,6 @@ class Buffers {
   std::vector<std::shared_ptr<void>> host_;
 };
 
-// For references.
 std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
 template <class T>
 std::vector<T> read_values(TimedDevice& device, const T* from, std::int64_t n) {

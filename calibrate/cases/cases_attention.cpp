@@ -17,7 +17,7 @@ namespace kvlab {
 
 namespace {
 
-// One query per sequence over all of its tokens.
+// One query per sequence.
 Attend decode_attend(Buffers& b, const Shape& s) {
   const KvRows kv = paged_rows(b, rows_spec(s));
   Segment segment;
@@ -55,7 +55,7 @@ void add_attend(std::vector<KernelFamily>& families) {
       families);
 }
 
-// Under the name of the model's operation.
+// Named as the model's operation.
 KernelFamily decode_attention() {
   OpRecipe<Attend> recipe{ElementType::kF32, decode_attend,
                           [](const Attend&, const Shape& s) {
@@ -73,7 +73,7 @@ KernelFamily decode_attention() {
           preparing(recipe)};
 }
 
-// Fills the rows of the sequences; drops a remainder that does not divide evenly.
+// Drops a remainder that does not divide evenly.
 AppendRows build_append(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), sequences = s.at("sequences");
   RowsSpec spec;

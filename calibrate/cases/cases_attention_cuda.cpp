@@ -1,4 +1,4 @@
-// GPU attention: decode over every page format, prefill over paged keys, KV append.
+// Decode over every page format, prefill over paged keys, KV append.
 #include <numeric>
 
 #include "base/ceil_div.h"
@@ -21,7 +21,7 @@ struct HostPages {
   std::vector<std::uint8_t> k, v;  // [kPatterns, page_bytes]
 };
 
-// Random pages encoded by the CPU.
+// Random, encoded by the CPU.
 const HostPages& patterns(KvFormat format, std::int32_t head_dim, std::int32_t page_tokens) {
   static std::map<std::tuple<KvFormat, std::int32_t, std::int32_t>, HostPages> made;
   HostPages& pages = made[{format, head_dim, page_tokens}];
@@ -38,14 +38,14 @@ const HostPages& patterns(KvFormat format, std::int32_t head_dim, std::int32_t p
   return pages;
 }
 
-// A pool of n pages that repeat the patterns.
+// n pages that repeat the patterns.
 void* pool_of(Buffers& b, const std::vector<std::uint8_t>& patterns, std::int64_t n, std::int64_t each) {
   auto* pool = b.room<std::uint8_t>(n * each);
   for (std::int64_t p = 0; p < n; p += kPatterns) b.device().to_device(pool + p * each, patterns.data(), std::min(kPatterns, n - p) * each);
   return pool;
 }
 
-// With the layout in CPU memory, to read device rows back.
+// Its CPU layout serves to read device rows back.
 struct DecodeOp {
   PagedDecode decode;
   const std::int32_t* host_page = nullptr;  // [num_rows * pages of a row]
@@ -98,7 +98,7 @@ DecodeOp build_decode(Buffers& b, const Shape& s, KvFormat format, bool sums_col
   return op;
 }
 
-// Decoded K and V of a row, [len, head_dim].
+// Decoded, [len, head_dim].
 struct RowValues {
   std::vector<float> k, v;
 };
@@ -161,7 +161,7 @@ KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
   return f;
 }
 
-// Writes one token per sequence into 16-bit pages, after kCached others.
+// One token per sequence into 16-bit pages, after kCached others.
 struct AppendOp {
   AppendKv append;
   DecodeOp layout;
@@ -284,7 +284,7 @@ KernelFamily attention_prefill(ElementType type) {
           preparing(recipe)};
 }
 
-// One prompt, with lists in device and CPU memory.
+// Lists are in device and CPU memory.
 struct SparsePrefillOp {
   PrefillOp dense;
   DeviceSparsePrefill sparse;

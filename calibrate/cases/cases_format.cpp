@@ -43,7 +43,7 @@ bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) 
   return true;
 }
 
-// An operation over whole rows, with its CPU shapes.
+// Over whole rows, with CPU shapes.
 KernelFamily rows_family(OpId op) {
   return {std::string(name_of(op)),
           "",
@@ -92,7 +92,6 @@ bool evict_matches(TimedDevice& device, const EvictRows& a, const Run& run) {
   return true;
 }
 
-// Evicts one token per row.
 void add_evict(std::vector<KernelFamily>& families) {
   add_policy_families<EvictRows>(
       rows_family(OpId::kEvict),
@@ -119,7 +118,7 @@ GroupCodec codec_of(const Shape& s) {
   return {GroupCodec::Axis::kToken, static_cast<std::int32_t>(s.at("bits")), static_cast<std::int32_t>(s.at("group")), false};
 }
 
-// True if each decoded number is within one step of its group.
+// Within one step of its group.
 bool within_a_step(const GroupCodec& codec, const std::vector<float>& original, const std::vector<float>& decoded, std::int64_t d) {
   const std::int64_t group = codec.group > 0 ? std::min<std::int64_t>(codec.group, d) : d;
   for (std::size_t begin = 0; begin < original.size(); begin += static_cast<std::size_t>(group)) {

@@ -31,7 +31,7 @@ KernelFamily linear() {
           preparing(recipe)};
 }
 
-// Products of one input with several matrices (q, k, v or gate, up), as in the CPU's transformer.
+// One input, several matrices (q, k, v or gate, up), as in the CPU's transformer.
 struct LinearSet {
   const float* x = nullptr;
   std::int64_t tokens = 0, in_dim = 0;

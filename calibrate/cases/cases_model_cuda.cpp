@@ -1,4 +1,4 @@
-// Model operations on a GPU, in the shapes of Llama-3.1-8B.
+// In the shapes of Llama-3.1-8B.
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/registry.h"
 

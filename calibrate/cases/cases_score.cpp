@@ -1,4 +1,4 @@
-// Token scores: norms, likeness, window attention, smoothing.
+// Norms, likeness, window attention, smoothing.
 #include <algorithm>
 #include <cmath>
 

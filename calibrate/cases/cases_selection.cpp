@@ -1,4 +1,4 @@
-// Selection of tokens and pages: top-k, page bounds and scores, clusters.
+// Top-k, page bounds and scores, clusters.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// Operations as the GPU engine launches them, if not one kernel over dense arrays; timed by `kvlab calibrate`.
+// As the GPU engine launches them, if not one kernel over dense arrays; timed by `kvlab calibrate`.
 #include "base/ceil_div.h"
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/registry.h"
@@ -18,7 +18,7 @@ KernelFamily step_family(const std::string& op, ElementType type, Axes axes, Sha
   return gpu_family(op, type, std::move(axes), {}, {std::move(small)});
 }
 
-// Products of the same tokens in sequence; outputs are adjacent.
+// In sequence; outputs are adjacent.
 struct LinearSet {
   std::vector<DeviceLinear> parts;
 };
@@ -104,7 +104,7 @@ KernelFamily queries_and_keys(const std::string& name, ElementType type, Build b
   return f;
 }
 
-// Rotates queries from the QKV output into a separate array, keys in place.
+// Queries from the QKV output into a separate array, keys in place.
 QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   Buffers& passed = b.activations();
@@ -138,7 +138,7 @@ bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run)
 
 KernelFamily rope_qk(ElementType type) { return queries_and_keys<DeviceRope>("rope_qk", type, build_rope_qk, rope_part_matches); }
 
-// Norms heads of queries, then of keys, in place.
+// Heads of queries, then of keys, in place.
 KernelFamily rmsnorm_qk(ElementType type) {
   const auto build = [](Buffers& b, const Shape& s) {
     const auto norm = [&](std::int64_t heads) {
@@ -154,8 +154,8 @@ KernelFamily rmsnorm_qk(ElementType type) {
   return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
 }
 
-// Appends K and V from the QKV output. Decode: one token per sequence, page tables in device memory. More tokens than sequences: prompts,
-// tables from CPU memory.
+// From the QKV output. Decode: one token per sequence, page tables in device memory. More tokens than sequences: prompts, tables from CPU
+// memory.
 struct AppendStep {
   KvRows kv;
   AppendKv decode;  // if decode.tokens > 0
@@ -242,7 +242,7 @@ KernelFamily append_step(ElementType type) {
   return f;
 }
 
-// One prompt with tables from CPU memory, as PolicyCache::attend_prompts().
+// Tables from CPU memory, as PolicyCache::attend_prompts().
 struct PromptStep {
   KvRows kv;
   DevicePrefill prefill;

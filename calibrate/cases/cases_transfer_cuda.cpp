@@ -1,4 +1,4 @@
-// Between pinned CPU memory and the GPU: whole blocks, and lists of pages.
+// Pinned CPU memory and GPU: whole blocks, and lists of pages.
 #include <algorithm>
 #include <numeric>
 
@@ -40,7 +40,7 @@ void run_cuda(const Transfer& a, CudaContext& cuda) {
     cuda::to_device(a.device, a.host.get(), a.size, cuda.stream());
 }
 
-// One copy: pinned memory is slow to allocate, and transfers bypass the GPU's cache.
+// Pinned memory is slow to allocate, and transfers bypass the GPU's cache.
 template <class Op>
 auto preparing_one(OpRecipe<Op> recipe) {
   return [prepare = preparing(std::move(recipe))](TimedDevice& device, const Shape& shape, const Rotation&) {
@@ -71,7 +71,7 @@ KernelFamily transfer(bool to_host) {
   return f;
 }
 
-// Pages in random order between the pools.
+// In random order between the pools.
 struct PageList {
   PageCopy copy;
   std::shared_ptr<void> host;

@@ -1,4 +1,4 @@
-// Decoding of stored tokens in formats without code groups, and plain copies, at recipes' default sizes.
+// Formats without code groups, and plain copies, at recipes' default sizes.
 #include <algorithm>
 #include <cmath>
 
@@ -36,7 +36,7 @@ void add_unpack_family(OpId id, std::function<Op(Buffers&, const Shape&)> build,
                           ElementType::kBf16, families);
 }
 
-// True if keys of sampled rows are expected(row, token, channel) after a run.
+// In sampled rows, keys are expected(row, token, channel).
 template <class F>
 bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expected) {
   run();

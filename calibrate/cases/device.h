@@ -11,7 +11,7 @@ namespace kvlab {
 
 enum class DeviceKind : std::uint8_t { kCpu, kGpu };
 
-// Runs and times kernels: the CPU (run_cpu) or a GPU (run_cuda).
+// The CPU (run_cpu) or a GPU (run_cuda).
 class TimedDevice {
  public:
   virtual ~TimedDevice() = default;
@@ -21,14 +21,14 @@ class TimedDevice {
   [[nodiscard]] virtual std::int64_t memory_bytes() const = 0;
   [[nodiscard]] virtual CudaContext* cuda() { return nullptr; }
 
-  // Device memory aligned to 256 bytes. On a GPU, allocation and copies throw CudaError.
+  // Aligned to 256 bytes. On a GPU, allocation and copies throw CudaError.
   virtual std::shared_ptr<void> allocate(std::int64_t bytes) = 0;
   virtual void to_device(void* to, const void* from, std::int64_t bytes) = 0;
   virtual void to_host(void* to, const void* from, std::int64_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::int64_t bytes) = 0;  // within the device; a GPU does not wait
   virtual void synchronize() = 0;
 
-  // Time of run(first), ..., run(first + calls - 1) in sequence on the device: a GPU's calls are queued before the first begins.
+  // run(first), ..., run(first + calls - 1) in sequence; a GPU's calls are queued before the first begins.
   struct Sample {
     double seconds = 0;    // of all calls
     double clock_ghz = 0;  // just before; 0: unknown

@@ -17,29 +17,29 @@ class SharedNumbers;
 
 using Shape = std::map<std::string, std::int64_t>;
 
-// Copies of a case's operands. Calls rotate through them, so that later calls evict what one reads.
+// Calls rotate through copies of the operands, so that later calls evict what one reads.
 struct Rotation {
   std::int64_t bytes = 0;  // of all copies, approximate; 0: one copy
   std::int64_t most_copies = 1 << 13;
-  // Not 0: activations have separate copies of about this size together, since all layers of a step share theirs.
+  // Nonzero: activations have separate copies of about this size together; all layers of a step share theirs.
   std::int64_t activation_bytes = 0;
   SharedNumbers* shared = nullptr;  // supplies other numbers; null: the case's own
 };
 // Three times the last-level cache; on a CPU at most 512 MiB.
 Rotation cold_rotation(const TimedDevice& device);
 
-// An operation with its operands, ready to be timed.
+// An operation with its operands.
 class PreparedCase {
  public:
   virtual ~PreparedCase() = default;
   virtual void run(std::int64_t call) = 0;  // on copy call % copies(); asynchronous on a GPU
   [[nodiscard]] virtual std::int64_t copies() const = 0;
-  // Compares one run with a float64 reference, at sampled places if large. False: do not time it.
+  // Against a float64 reference, at sampled places if large. False: do not time it.
   virtual bool matches() = 0;
-  // Work of one call, by the operation's formulas.
+  // For one call, by the operation's formulas.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
   [[nodiscard]] virtual std::int64_t flops() const = 0;
-  // Counts of a policy's operation, as kernels/ops.h logs them.
+  // As kernels/ops.h logs them for a policy's operation.
   struct Counts {
     std::int64_t rows = 0, tokens = 0, outputs = 0;
     std::string_view op = {};  // as in OpCall
@@ -50,7 +50,6 @@ class PreparedCase {
 // Axis and its letters in case names.
 using Axes = std::vector<std::pair<std::string, std::string>>;
 
-// One operation and format on one kind of device.
 struct KernelFamily {
   std::string op;      // Operation::cpu or gpu, or a case only of kernel_bench
   std::string format;  // of operands: f32, bf16, ...
@@ -64,7 +63,7 @@ struct KernelFamily {
   [[nodiscard]] std::string case_name(const Shape& shape) const;
 };
 
-// All families; a GPU's can only be prepared in a CUDA build.
+// A GPU's can only be prepared in a CUDA build.
 const std::vector<KernelFamily>& kernel_families();
 // Null if none.
 const KernelFamily* find_family(DeviceKind device, const std::string& op, const std::string& format);

@@ -10,7 +10,7 @@
 #include "kernels/model/sampling/sampling_cuda.h"
 #include "kernels/model/silu_mul/silu_mul_cuda.h"
 
-// Float64 references of model operations, for the CPU's structs and the GPU's.
+// Float64 references, for the CPU's structs and the GPU's.
 namespace kvlab {
 
 using Run = std::function<void()>;
@@ -165,7 +165,7 @@ bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
   return true;
 }
 
-// One query of one head over keys and values [keys, head_dim]: adds the error of `out`.
+// One query of one head; keys and values [keys, head_dim].
 inline void add_attention_error(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, std::int64_t keys,
                                 double scale, const std::vector<float>& out, RelativeError& error) {
   const std::size_t d = q.size();

@@ -29,7 +29,7 @@ struct CaseWork {
 template <class Op>
 struct OpRecipe {
   ElementType type = ElementType::kF32;
-  std::function<Op(Buffers&, const Shape&)> build;        // operands of one copy
+  std::function<Op(Buffers&, const Shape&)> build;        // of one copy
   std::function<CaseWork(const Op&, const Shape&)> work;  // of one call
   std::function<bool(TimedDevice&, const Op&, const std::function<void()>& run)>
       matches;  // calls run once, before or after reading what it needs
@@ -82,7 +82,7 @@ class OpCase final : public PreparedCase {
     }
   }
   [[nodiscard]] std::int64_t own_bytes() const { return std::max<std::int64_t>(1, own_.empty() ? 0 : own_.front().bytes()); }
-  // Builds the next copy from the next of `own` operand sets and `activations` activation sets.
+  // From the next of `own` operand sets and `activations` activation sets.
   void build(const Shape& shape, std::int64_t own, std::int64_t activations) {
     Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations, kOtherSeeds, nullptr) : nullptr;
     Buffers& buffers = next_of(own_, own, 1, shared_);

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Adds a policy's operation on the CPU (float32) and, if it has a kernel, on a GPU (gpu_type). `build` and `matches` serve both.
+// On the CPU (float32) and, if it has a kernel, on a GPU (gpu_type).
 template <class Op>
 void add_policy_families(KernelFamily family, std::function<Op(Buffers&, const Shape&)> build,
                          std::function<bool(TimedDevice&, const Op&, const std::function<void()>&)> matches,

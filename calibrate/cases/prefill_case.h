@@ -6,10 +6,10 @@
 
 #include "calibrate/cases/model_checks.h"
 
-// Cases of prefill attention, dense (AttentionPrefill) or over listed keys (SparsePrefill).
+// Dense (AttentionPrefill) or over listed keys (SparsePrefill).
 namespace kvlab {
 
-// Sets the sizes by the axes new, before, q_heads, kv_heads and head_dim, and draws q, k and v.
+// Axes new, before, q_heads, kv_heads and head_dim; draws q, k and v.
 template <class Prefill>
 void take_prefill_operands(Buffers& activations, const Shape& s, Prefill& a) {
   a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = s.at("q_heads"), a.kv_heads = s.at("kv_heads");
@@ -19,7 +19,7 @@ void take_prefill_operands(Buffers& activations, const Shape& s, Prefill& a) {
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
 }
 
-// Adds the error of query t of head h over the keys at positions `seen`.
+// Query t of head h over the keys at positions `seen`.
 template <class Prefill>
 void add_prefill_error(TimedDevice& device, const Prefill& a, std::int64_t t, std::int64_t h, std::span<const std::int64_t> seen,
                        RelativeError& error) {

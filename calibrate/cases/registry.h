@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// One function per file of cases.
+// One function per file.
 void add_model_cases(std::vector<KernelFamily>& families);
 void add_attention_cases(std::vector<KernelFamily>& families);
 void add_score_cases(std::vector<KernelFamily>& families);

@@ -7,31 +7,28 @@
 
 namespace kvlab {
 
-// Sequences of one length with pages in random order.
+// One length, pages in random order.
 struct RowsSpec {
   std::int64_t batch = 1, kv_heads = 1, group = 1, len = 0, head_dim = 0;
   std::int64_t page_tokens = 16;
   std::int64_t room = 0;  // tokens of free pages after each row
 };
-// `batch` sequences of `len` tokens.
 Shape rows_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t head_dim);
 // "batch" and "group" default to 1.
 RowsSpec rows_spec(const Shape& shape);
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec);
-// Keys of all tokens.
 ListedTokens all_tokens(Buffers& buffers, const Shape& shape);
 
-// A decode step over `batch` sequences of `len` tokens.
 Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim);
 inline const Axes kDecodeAxes{{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 
-// Queries at each row's end, [count, q_heads, head_dim], float32.
+// [count, q_heads, head_dim], float32.
 Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count);
 
 // Keys or values of a row, [len, head_dim].
 std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values);
 
-// Prefix sums of equal rows, in CPU memory.
+// In CPU memory.
 std::int64_t* equal_rows(Buffers& buffers, std::int64_t rows, std::int64_t each);
 std::int32_t* equal_counts(Buffers& buffers, std::int64_t rows, std::int64_t count);
 

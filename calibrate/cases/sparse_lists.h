@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// MInference-like lists in CPU memory: per query head and block its own block, the first, and `percent` of the others at random.
+// MInference-like, in CPU memory: per query head and block its own block, the first, and `percent` of the others at random.
 inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::int64_t kv_before, std::int64_t q_heads,
                                     std::int64_t percent) {
   SparseKeys keys;
@@ -25,7 +25,7 @@ inline SparseKeys draw_sparse_lists(Buffers& b, std::int64_t new_tokens, std::in
   return keys;
 }
 
-// Positions seen by head `head` at the chunk's token t.
+// For head `head` at the chunk's token t.
 inline std::vector<std::int64_t> seen_positions(const SparseKeys& keys, std::int64_t query_blocks, std::int64_t kv_before,
                                                 std::int64_t head, std::int64_t t) {
   std::vector<std::int64_t> seen;

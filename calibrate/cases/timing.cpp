@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kMostCalls = 64;  // queued at once; a GPU's queue holds about a thousand
 constexpr double kClockFell = 0.95;
 
-// Drops samples at a low clock, unless they are the majority.
+// Unless slow samples are the majority.
 std::vector<double> seconds_at_full_clock(const std::vector<TimedDevice::Sample>& samples) {
   double highest = 0;
   for (const TimedDevice::Sample& s : samples) highest = std::max(highest, s.clock_ghz);

@@ -4,9 +4,9 @@
 
 namespace kvlab {
 
-// Each adds its file's part to the module kvlab._kvlab.
-void bind_program(nanobind::module_& m);   // command line, data folder
-void bind_sweeps(nanobind::module_& m);    // experiments and comparisons
-void bind_policies(nanobind::module_& m);  // policies written in Python
+// Parts of the module kvlab._kvlab.
+void bind_program(nanobind::module_& m);  // command line, data folder
+void bind_sweeps(nanobind::module_& m);
+void bind_policies(nanobind::module_& m);
 
 }  // namespace kvlab

@@ -25,7 +25,7 @@ constexpr std::array<std::pair<const char*, void (*)(const PolicyPtr&)>, 5> kPol
 // Guarded by the GIL.
 int num_policy_uses = 0, num_ready_uses = 0;
 
-// Callable: {name: text} of all policies. Never destroyed, since the interpreter ends first.
+// Callable: {name: text}. Never destroyed: the interpreter ends first.
 nb::object& policy_texts() {
   static auto* const callable = new nb::object();
   return *callable;

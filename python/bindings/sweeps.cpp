@@ -31,13 +31,13 @@ struct PythonSweep {
   SweepOptions options;
 };
 
-// Exit status of `kvlab run --quiet`, its stderr and remarks on seeds, and the results folder.
+// From `kvlab run --quiet`; err: with remarks on seeds.
 struct PythonOutcome {
   int status = 0;
   std::string folder, err;
 };
 
-// Called on the sweep's thread. Exceptions of the callable are printed.
+// Called on the sweep's thread. Exceptions are printed.
 ProgressListener listener_of(const nb::object& callable) {
   if (callable.is_none()) return {};
   return [&callable](const SweepProgress& at) {
@@ -62,7 +62,7 @@ std::function<void(const std::filesystem::path&)> taker_of(const nb::object& tak
   };
 }
 
-// Writes a faulty experiment's file, to which the message refers, unless another kvlab uses the folder.
+// The message refers to this file. Skipped if another kvlab uses the folder.
 void write_refused(const PythonSweep& sweep) {
   const std::filesystem::path file = std::filesystem::absolute(sweep.file);  // a bare name has no folder
   if (sweep.text.empty() || is_locked(file.parent_path() / file.stem())) return;

@@ -18,14 +18,14 @@ std::int64_t setting_or_one(const ExportedRun& run, const char* path) {
   return value;
 }
 
-// A search's result: `column` of summary.csv, else the end of its range. nullopt without such a search.
+// `column` of summary.csv, else the end of the range. nullopt without such a search.
 std::optional<std::int64_t> searched(const ExportedRun& run, const char* column, const char* easiest_end) {
   if (const auto chosen = run.number(column)) return std::llround(*chosen);
   long long end = 0;
   return parse_integer(run.setting(easiest_end), end) ? std::optional<std::int64_t>(end) : std::nullopt;
 }
 
-// Users of a closed loop; nullopt for an open loop.
+// nullopt for an open loop.
 std::optional<std::int64_t> users_of(const ExportedRun& run) {
   if (const auto found = searched(run, "search_concurrency", "search.concurrency.0")) return found;
   long long users = 0;
@@ -34,7 +34,7 @@ std::optional<std::int64_t> users_of(const ExportedRun& run) {
   return std::nullopt;
 }
 
-// "h100", or "h100+l40s" for pools that differ.
+// "h100", or "h100+l40s" for pools.
 std::string hardware_of(const ExportedRun& run) {
   if (!run.manifest().contains("pools")) return run.manifest().value("hardware", "");
   std::vector<std::string> names;
@@ -50,7 +50,7 @@ void add_seconds(RowJson& row, const std::string& metric, const std::vector<doub
     row[std::string(name) + "_" + metric] = 1e-3 * statistic_of(values_ms, statistic);
 }
 
-// Tokens per second of a user: the inverse of TPOT.
+// Inverse of TPOT.
 void add_interactivity(RowJson& row, const std::vector<double>& tpot_ms) {
   if (tpot_ms.empty()) return;
   for (const auto& [name, statistic] : {std::pair{"mean", "mean"}, {"median", "p50"}, {"p90", "p90"}, {"p99", "p99"}})

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestParam = 6000;  // MLflow's limit
 
-// Ids in MLflow's form (experiments: 18 digits, runs: 32 hexadecimal digits), determined by the names.
+// MLflow's form (experiments: 18 digits, runs: 32 hexadecimal digits), determined by the names.
 std::string mlflow_experiment_id(const std::string& experiment) {
   return fmt::format("{:018}", 100'000'000'000'000'000 + fingerprint_of_text(experiment) % 900'000'000'000'000'000);
 }
@@ -27,14 +27,14 @@ std::string mlflow_run_id(const std::string& experiment, const std::string& run)
   return hex(fingerprint_of_text(run)) + hex(fingerprint_of_text(experiment + "\n" + run));
 }
 
-// Replaces characters other than letters, digits, '_', '-', '.', ' '.
+// Keeps letters, digits, '_', '-', '.', ' '.
 std::string mlflow_key(std::string name) {
   for (char& c : name)
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && std::string_view("_-. ").find(c) == std::string_view::npos) c = '_';
   return name;
 }
 
-// Modification time in ms since 1970, or 0.
+// In ms since 1970, or 0.
 std::int64_t written_ms(const fs::path& file) {
   struct stat s {};
   if (::stat(file.c_str(), &s) != 0) return 0;
@@ -75,7 +75,7 @@ class MlflowRun {
  private:
   [[nodiscard]] fs::path place(const char* folder) const { return fs::path(experiment_id_) / id_ / folder; }
 
-  // Axes of the run, or its id.
+  // Axes, or the id.
   [[nodiscard]] std::string name() const {
     std::string text;
     for (const auto& [axis, label] : run_.axes())
@@ -111,7 +111,7 @@ class MlflowRun {
         out_.write(place("params") / mlflow_key(path), value);
   }
 
-  // One value at step 0, at the time when the run ended. Skips columns without a number.
+  // At step 0, when the run ended. Skips columns without a number.
   void write_metrics() {
     for (const auto& [column, field] : run_.summary())
       if (const auto value = run_.number(column); value && column != "seed")

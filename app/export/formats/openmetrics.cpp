@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// vLLM's bucket limits in seconds (vllm/v1/metrics/loggers.py, v0.11).
+// Seconds (vllm/v1/metrics/loggers.py, v0.11).
 constexpr double kTtftBuckets[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
                                    1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 constexpr double kTokenBuckets[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
@@ -164,7 +164,7 @@ class MetricsWriter {
     }
   }
 
-  // One sample at the end: results lack the instants of preemptions.
+  // At the end: results lack the instants.
   void preemptions() {
     head("vllm:num_preemptions", "counter", "preemptions, of the whole run");
     for (const auto& [replica, rows] : replicas_) {
@@ -205,7 +205,7 @@ class MetricsWriter {
   std::map<std::string, ReplicaRows> replicas_;
 };
 
-// Metrics of vLLM's /metrics endpoint over the run, with timestamps (OpenMetrics 1.0).
+// vLLM's /metrics endpoint over the run, with timestamps (OpenMetrics 1.0).
 class OpenMetrics final : public ExportFormat {
  public:
   explicit OpenMetrics(Params& /*none*/) {}

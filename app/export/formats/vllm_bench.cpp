@@ -23,7 +23,7 @@ void add_statistics(OrderedJson& out, const std::string& metric, const std::vect
   for (const char* const p : {"p90", "p95", "p99"}) out[p + ("_" + metric) + "_ms"] = statistic_of(values, p);
 }
 
-// From summary.csv, which has no deviation.
+// summary.csv has no deviation.
 void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "mean_itl_ms", run.number("itl_mean_ms"));
   add_number(out, "median_itl_ms", run.number("itl_p50_ms"));
@@ -32,8 +32,13 @@ void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "p99_itl_ms", run.number("itl_p99_ms"));
 }
 
+<<<<<<< HEAD
 // Lists over requests in file order. As in vLLM, failed ones have zeros and a text in 'errors'.
 void add_lists(OrderedJson& out, const std::vector<RequestRow>& requests, double start_s) {
+=======
+// In file order. As in vLLM, failed requests have zeros and a text in 'errors'.
+void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, double start_s) {
+>>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
   OrderedJson inputs = OrderedJson::array(), outputs = inputs, ttfts = inputs, latencies = inputs, starts = inputs, errors = inputs;
   for (const RequestRow& r : requests) {
     if (r.is_warm_up || !r.arrival_ns) continue;
@@ -53,8 +58,13 @@ void add_lists(OrderedJson& out, const std::vector<RequestRow>& requests, double
               {"errors", errors}});
 }
 
+<<<<<<< HEAD
 // Gaps between tokens in seconds, in the same order, and their deviation.
 void add_gap_lists(OrderedJson& out, const std::vector<RequestRow>& requests, const TokenTimes& tokens) {
+=======
+// In seconds.
+void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, const TokenTimes& tokens) {
+>>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
   OrderedJson lists = OrderedJson::array();
   std::vector<double> all_ms;
   for (const RequestRow& r : requests) {
@@ -73,7 +83,7 @@ void add_gap_lists(OrderedJson& out, const std::vector<RequestRow>& requests, co
   out["itls"] = std::move(lists);
 }
 
-// `vllm bench serve --save-result --save-detailed`. 'itls' needs a run with trace.json; 'e2els' is always there.
+// `vllm bench serve --save-result --save-detailed`. 'itls' needs trace.json.
 class VllmBench final : public ExportFormat {
  public:
   explicit VllmBench(Params& /*none*/) {}

@@ -31,7 +31,7 @@ std::int32_t budget_tokens(const Recipe& recipe, const EvalSample& s, const Grad
   return recipe.budget.tokens > 0 ? recipe.budget.tokens : std::min(prompt, recipe.budget.of(prompt));
 }
 
-// Sums over one task and length.
+// One task and length.
 struct Cell {
   std::string task;
   std::int32_t length = 0;

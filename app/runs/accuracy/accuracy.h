@@ -11,14 +11,14 @@
 
 namespace kvlab {
 
-// Setup of `host: engine` with `eval`.
+// `host: engine` with `eval`.
 struct AccuracySetup {
   std::string model;    // folder
   std::string backend;  // cpu or cuda
   std::string eval_file;
   EvalChoice choice;
   GradeOptions options;
-  // First samples per task and length that are also replayed on recorded attention.
+  // First samples per task and length, replayed on recorded attention.
   std::int32_t replay_per_task = 0, replay_steps = 0;
   // Runs with equal text share model, samples and prefills.
   std::string text;
@@ -30,18 +30,18 @@ struct SampleGrades {
   std::vector<std::optional<bool>> found;  // per answer, if replayed: finds_needles() over its steps; nullopt: nothing to find
 };
 
-// Throws InputError with file:line:column for a missing folder or file.
+// Throws InputError for a missing folder or file.
 AccuracySetup read_accuracy(Params& p, std::uint64_t seed);
 
-// Header and row of answers.csv. answer: index in the sample.
+// answers.csv. answer: index in the sample.
 std::string answers_header();
 std::string answer_row(const std::string& run_id, const Recipe& recipe, const EvalSample& sample, const GradeOptions& options,
                        const SampleGrades& grades, std::size_t answer);
 
-// A remark on samples that keep more than the policy's budget, or "".
+// On samples that keep more than the policy's budget, or "".
 std::string remark_on_prompts(const KvPolicy& policy, std::span<const EvalSample> samples, const GradeOptions& options);
 
-// Rows of summary.csv by task and length, in order of appearance (docs/accuracy.md).
+// Rows of summary.csv by task and length (docs/accuracy.md).
 std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,
                                   const GradeOptions& options);
 

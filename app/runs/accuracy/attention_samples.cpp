@@ -26,7 +26,7 @@ namespace {
 constexpr std::int32_t kProbeBos = 256;
 constexpr const char* kFileMeaning = "attention trace (safetensors); with 'record' or 'synthetic' the file that keeps it";
 
-// Prompt of an evaluation file (engine/probe/README.md), for byte-level models.
+// For byte-level models (engine/probe/README.md).
 struct EvalPrompt {
   std::vector<std::int32_t> ids, answer;
   std::vector<std::pair<std::int32_t, std::int32_t>> needles;
@@ -34,7 +34,7 @@ struct EvalPrompt {
   std::vector<std::string> settings;
 };
 
-// A sample of an experiment. Without `make` it is read from a file.
+// Without `make` it is read from a file.
 struct SampleToMake {
   std::function<AttentionTrace()> make;
   std::function<AttentionTrace()> outline;             // facts known in advance: sizes, ids
@@ -43,7 +43,7 @@ struct SampleToMake {
   std::string file;                                    // target or cached file; "": none
 };
 
-// Token ids are the bytes, after <s>.
+// Bytes after <s>.
 std::vector<std::int32_t> bytes_of(std::string_view text, bool is_start) {
   std::vector<std::int32_t> ids;
   if (is_start) ids.push_back(kProbeBos);
@@ -51,7 +51,7 @@ std::vector<std::int32_t> bytes_of(std::string_view text, bool is_start) {
   return ids;
 }
 
-// Ranges of the answer in the prompt, which a policy must not lose.
+// Ranges of the answer in the prompt.
 std::vector<std::pair<std::int32_t, std::int32_t>> find_needles(const std::vector<std::int32_t>& prompt, std::vector<std::int32_t> answer) {
   while (!answer.empty() && answer.back() == '\n') answer.pop_back();
   std::vector<std::pair<std::int32_t, std::int32_t>> spans;
@@ -91,7 +91,7 @@ std::uint64_t fingerprint_of_ids(const std::vector<std::int32_t>& ids, std::uint
 
 constexpr std::string_view kModelUnknown = "model = unknown";
 
-// Fingerprint of a model's folder, computed once per process.
+// Computed once per process.
 std::string model_setting(const std::string& folder) {
   static std::map<std::string, std::string> known;
   std::string& setting = known[folder];
@@ -198,7 +198,7 @@ SampleToMake read_sample(Params& s, std::uint64_t seed) {
   return sample;
 }
 
-// How a cached trace's recorded settings differ from `asked`, or "".
+// "" if equal.
 std::string other_settings(const std::string& made_for, const std::vector<std::string>& asked) {
   std::vector<std::string> made;
   std::istringstream lines(made_for);
@@ -209,7 +209,7 @@ std::string other_settings(const std::string& made_for, const std::vector<std::s
   return made.size() == asked.size() ? "" : "it was made for other settings";
 }
 
-// For traces without settings: how their sizes, tokens or needles differ, or "".
+// For traces without settings; "" if equal.
 std::string other_sizes(const AttentionTrace& kept, const AttentionTrace& asked) {
   const auto differ = [](const char* what, std::int64_t has, std::int64_t wants) {
     return fmt::format("it has {} {}, and here it is {}", has, what, wants);
@@ -228,10 +228,8 @@ std::string other_sizes(const AttentionTrace& kept, const AttentionTrace& asked)
   return kept.needles == asked.needles ? "" : "its needles are elsewhere";
 }
 
-// Absolute path, independent of the working directory.
 std::string place_of(const SampleToMake& sample) { return sample.file.empty() ? "" : std::filesystem::absolute(sample.file).string(); }
 
-// Reads the sample, or makes and saves it.
 AttentionTrace trace_of(const SampleToMake& sample, const Params& s) {
   std::error_code none;
   if (!sample.file.empty() && std::filesystem::exists(sample.file, none)) {

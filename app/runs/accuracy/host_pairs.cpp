@@ -42,7 +42,7 @@ bool is_compared(const MetricRow& row) { return row.statistic != "p95" && row.me
 
 std::string shown_percent(double frac) { return std::isfinite(frac) ? fmt::format("{:+.1f}%", 100 * frac) : ""; }
 
-// diff_frac by metric, ordered as latency_statistics.
+// By metric, ordered as latency_statistics.
 using Differences = std::vector<std::pair<std::string, double>>;
 using Completed = std::map<std::string, std::vector<ServedRequest>>;  // by run
 
@@ -51,7 +51,7 @@ double middle(std::vector<double> diffs) {
   return diffs.empty() ? std::numeric_limits<double>::quiet_NaN() : median(std::move(diffs));
 }
 
-// Remarks on pairs with different numbers of completed requests, e.g. under a stop rule.
+// Numbers of completed requests may differ under a stop rule.
 std::string unequal_counts(const std::map<std::vector<std::string>, HostPair>& pairs, const Completed& runs) {
   std::string text;
   for (const auto& [key, pair] : pairs) {

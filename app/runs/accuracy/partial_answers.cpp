@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// A line per sample: number, count of answers, answers, replay results (found: 1, 0, or -1 for none), "end".
+// Number, count of answers, answers, replay results (found: 1, 0, or -1 for none), "end".
 std::string line_of(const SampleGrades& sample) {
   std::string line = fmt::format("{} {}", sample.answers.front().sample, sample.answers.size());
   for (const GradedAnswer& a : sample.answers)
@@ -27,7 +27,7 @@ std::string line_of(const SampleGrades& sample) {
   return line + " end\n";
 }
 
-// Empty answers: the line is truncated or invalid.
+// Empty answers: truncated or invalid.
 SampleGrades read_line(const std::string& line) {
   std::istringstream in(line);
   std::int32_t number = 0, count = 0;

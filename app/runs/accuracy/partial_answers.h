@@ -8,10 +8,9 @@
 
 namespace kvlab {
 
-// Grades of an incomplete run. Each graded sample is appended to a file.
 class PartialAnswers {
  public:
-  // Reads earlier grades, dropping a truncated line.
+  // Drops a truncated line.
   explicit PartialAnswers(std::filesystem::path file);
   [[nodiscard]] const std::map<std::int32_t, SampleGrades>& by_sample() const { return by_sample_; }
   void add(const SampleGrades& sample);

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Token ranges of an answer in the prompt, which a policy must not lose.
+// Ranges of an answer in the prompt.
 ReplayedSample::Spans needles_of(const GradeSample& s, const EvalTurn& turn) {
   constexpr std::size_t kFewest = 3;  // shorter answers match by chance
   ReplayedSample::Spans spans;
@@ -25,7 +25,7 @@ ReplayedSample::Spans needles_of(const GradeSample& s, const EvalTurn& turn) {
   return spans;
 }
 
-// Decode steps that choose an answer's tokens. The prompt's last token may choose the first.
+// Steps that choose an answer's tokens. The prompt's last token may choose the first.
 std::pair<std::int32_t, std::int32_t> steps_of(const GradeSample& s, std::int32_t turn) {
   std::int32_t begin = 0, end = 0;
   for (const GradeSample::Place& place : s.places) {

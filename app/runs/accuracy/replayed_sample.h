@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// A graded sample for replay: the prompt and the tokens after it, run with the full cache on the CPU.
+// With the full cache on the CPU.
 struct ReplayedSample {
   using Spans = std::vector<std::pair<std::int32_t, std::int32_t>>;  // [begin, end)
   AttentionSample sample;
@@ -20,7 +20,6 @@ struct ReplayedSample {
 
 ReplayedSample record_sample(const GradeSample& sample, const GradeNeeds& needs, const AccuracySetup& setup);
 
-// Sets grades.replayed and grades.found.
 void add_replay(const ReplayedSample& recorded, const Recipe& recipe, std::uint64_t seed, SampleGrades& grades);
 
 }  // namespace kvlab

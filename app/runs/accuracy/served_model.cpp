@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// A shipped name such as the probe's is not a folder.
+// A shipped name is not a folder.
 std::string named_folder(Params& p) { return read_model_folder(p, p.text("model", "model")); }
 
 std::string find_folder(Params& p, const ModelSpec& spec) {

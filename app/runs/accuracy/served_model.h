@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Model and backend under 'host: engine' with a trace.
+// For 'host: engine' with a trace.
 struct ServedModel {
   std::string folder;  // "": random weights
   bool has_random_weights = false;
@@ -22,7 +22,7 @@ struct ServedModel {
 ServedModel read_served_model(Params& p);
 
 // Sets the folder that 'model' names, else the probe if the profile was measured for it; for random weights, the profile's shape. Throws
-// InputError with file:line:column without a folder, if the shape differs from the profile's, or the engine does not support it.
+// InputError without a folder, if the shape is not the profile's, or the engine does not support it.
 void find_served_model(Params& p, const ModelSpec& spec, ServedModel& served);
 
 const EngineModel& shared_model(const ServedModel& served);

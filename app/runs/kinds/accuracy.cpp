@@ -33,7 +33,7 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// Tokenizer that is read on first use.
+// Read on first use.
 class LazyTokenizer {
  public:
   LazyTokenizer(std::string model_dir, std::int32_t bos_id) : model_dir_(std::move(model_dir)), bos_id_(bos_id) {}
@@ -41,7 +41,7 @@ class LazyTokenizer {
   std::vector<std::int32_t> encode(std::string_view text, bool is_start) {
     return is_start ? get().encode_prompt(text, bos_id_) : get().encode(text, false);
   }
-  // 0 if there is no tokenizer or it does not know the ids.
+  // 0 without a tokenizer that knows the ids.
   std::int32_t count_bytes(std::span<const std::int32_t> ids) {
     if (is_missing_) return 0;
     try {
@@ -64,7 +64,7 @@ class LazyTokenizer {
   bool is_missing_ = false;
 };
 
-// End of a block of samples that decode well together within a few gigabytes.
+// A block decodes together within a few gigabytes.
 std::size_t block_end(std::span<const EvalSample> samples, std::size_t begin, const ModelConfig& c) {
   constexpr double kMostBytes = 3e9;
   constexpr std::size_t kMost = 12;
@@ -76,7 +76,7 @@ std::size_t block_end(std::span<const EvalSample> samples, std::size_t begin, co
   return end;
 }
 
-// A remark on answers that cannot distinguish policies, or "".
+// On answers that cannot distinguish policies, or "".
 std::string remark_on_first_answers(std::span<const EvalSample> samples, const GradeOptions& options) {
   const auto short_ones = std::count_if(samples.begin(), samples.end(), [](const EvalSample& s) { return s.turns[0].answer.size() == 1; });
   if (!options.compresses_question || short_ones == 0) return "";
@@ -86,7 +86,7 @@ std::string remark_on_first_answers(std::span<const EvalSample> samples, const G
       short_ones, samples.size(), short_ones == 1 ? "has" : "have", short_ones == 1 ? "it says" : "they say");
 }
 
-// Throws InputError with FILE:LINE for a bad sample.
+// Throws InputError.
 std::vector<EvalSample> read_samples(const AccuracySetup& setup) {
   const ModelConfig model = read_model_config(setup.model);
   LazyTokenizer tokenizer(setup.model, model.bos_id);
@@ -135,8 +135,7 @@ Findings GradedRun::run(RunFiles& files, const RunOptions& /*options*/) {
   return findings;
 }
 
-// Runs that share model, samples and full-cache prefills, from which all recipes start. Grades are stored in partial/ until a run is
-// complete, so interrupted runs can continue.
+// They share model, samples and full-cache prefills. Grades are stored in partial/, so interrupted runs can continue.
 class GradedSet {
  public:
   GradedSet(const RunBatch& batch, std::unique_ptr<GradedRun> first) : batch_(batch), samples_(first->samples) { add(std::move(first)); }
@@ -285,7 +284,7 @@ void GradedSet::write(GradedRun& r) const {
 
 }  // namespace
 
-// Grades a KV policy's answers in a real model: `host: engine` without a trace.
+// `host: engine` without a trace.
 class Accuracy final : public RunKind {
  public:
   using RunKind::RunKind;

@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// Reads a trace once for all points of a sweep.
+// Read once for all points of a sweep.
 class SharedTraces {
  public:
   using Trace = std::shared_ptr<const HitRatioTrace>;
@@ -92,7 +92,7 @@ class HitRatioRun final : public PreparedRun {
   std::string trace_key_;
 };
 
-// Only block caches over a trace: `kind: block_cache_mrc`.
+// `kind: block_cache_mrc`.
 class BlockCacheMrc final : public RunKind {
  public:
   using RunKind::RunKind;

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Group of a recipe in tables and figures: by how tokens are chosen, else by what is done to them.
+// Group in tables and figures: by how tokens are chosen, else by what is done to them.
 std::string family_of(const Recipe& recipe);
 
 }  // namespace kvlab

@@ -26,7 +26,7 @@ constexpr const char* kPromptsFile = "prompts.csv";
 
 std::string share(double x) { return fmt::format("{:.6f}", x); }
 
-// Policy columns of serving runs.
+// In summary.csv of serving runs.
 constexpr std::string_view kServingColumns = " recipe budget_tokens attention_mass output_rel_err topk_recall resident_bytes_frac family ";
 constexpr const char* kFidelityColumns = "attention_mass,output_rel_err,topk_recall,kl_nats,needle_kept,attended_tokens";
 
@@ -88,7 +88,7 @@ ReplayOptions read_options(Params& p, std::uint64_t seed) {
   return options;
 }
 
-// Lines of kept.jsonl and kept_steps.jsonl.
+// kept.jsonl and kept_steps.jsonl.
 class KeptLines {
  public:
   KeptLines(std::string run, std::string recipe) : run_(std::move(run)), recipe_(std::move(recipe)) {}
@@ -117,7 +117,7 @@ class KeptLines {
   std::string run_, recipe_;
 };
 
-// Adds the policy's place in the experiment to an error.
+// Adds the policy's place to an error.
 ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, const Recipe& recipe, const ReplayOptions& options) {
   try {
     return replay(sample.trace, sample.reference, recipe, options);
@@ -147,7 +147,7 @@ Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
 
 namespace {
 
-// A recipe over all samples, which are read on replay.
+// Samples are read on replay.
 class ReplayRun final : public PreparedRun {
  public:
   ReplayRun(RunKind& kind, Params& p, std::uint64_t seed) : PreparedRun(kind), p_(p), seed_(seed), recipe_(read_named_recipe(p, "replay")) {
@@ -224,8 +224,8 @@ Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
 
 }  // namespace
 
-// A KV policy on recorded attention: `host: replay`. heads.csv: rows by sample, layer and KV head; steps.csv by sample and decode step;
-// kept.jsonl and kept_steps.jsonl on request; prompts.csv by sample for prefill selectors.
+// `host: replay`. heads.csv: rows by sample, layer and KV head; steps.csv by sample and decode step; kept.jsonl and kept_steps.jsonl on
+// request; prompts.csv by sample for prefill selectors.
 class Replay final : public RunKind {
  public:
   using RunKind::RunKind;

@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// Fidelity of the KV policy, replayed on `samples`: recipe, budget_tokens, attention_mass, output_rel_err, topk_recall,
-// resident_bytes_frac, family. Cached by recipe, samples, kv_bytes and seed. Throws InputError with file:line:column, or recipe and sample.
+// Replays the KV policy on `samples`: recipe, budget_tokens, attention_mass, output_rel_err, topk_recall, resident_bytes_frac, family.
+// Cached by recipe, samples, kv_bytes and seed. Throws InputError.
 Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed);
 
 }  // namespace kvlab

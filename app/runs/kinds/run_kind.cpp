@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kSimulation = "simulation";
 constexpr std::array kChosenByHost = {"replay", "accuracy", "serving"};
 
-// Values of `kind`, without kinds chosen by `host`; the default is first.
+// Without kinds chosen by `host`; the default is first.
 std::vector<std::string> kind_names() {
   std::vector<std::string> names = Registry<RunKind>::names();
   std::erase_if(names,
@@ -64,7 +64,7 @@ void RunKind::report(const SweepReport& report, std::ostream& out) const {
 
 std::string read_kind(Params& p) {
   p.text("name", "", "name of the results folder; default: the file's name");
-  // Keys that the sweep reads.
+  // Read by the sweep.
   if (p.has(kPathsFrom)) p.child(kPathsFrom, kPathsFrom);
   p.optional_child(kFigures, kFigures);
   p.optional_child(kExpect, kExpect);

@@ -33,9 +33,9 @@ struct Interrupted {};
 
 struct RunOptions {
   bool fast_forward = true;
-  const std::atomic<bool>* stop = nullptr;              // when set, the run throws Interrupted
-  std::atomic<std::uint64_t>* requests_done = nullptr;  // finished requests, for progress
-  std::function<void(const std::string&)> say = {};     // reports on long runs; empty: silent
+  const std::atomic<bool>* stop = nullptr;              // set: the run throws Interrupted
+  std::atomic<std::uint64_t>* requests_done = nullptr;  // finished
+  std::function<void(const std::string&)> say = {};     // on long runs; empty: silent
   bool says_progress = false;
 
   void check_stop() const {
@@ -44,15 +44,15 @@ struct RunOptions {
 };
 
 struct RunOrigin {
-  std::string input_key;  // fingerprint of all that the result depends on, including code
+  std::string input_key;  // of all inputs and code
   CodeVersion code;
-  std::map<std::string, std::string> inputs;  // "key: path as written" -> fingerprint
+  std::map<std::string, std::string> inputs;  // "key: path" -> fingerprint
 };
 
 struct Findings {
   std::vector<Fields> rows;                                            // of summary.csv
   nlohmann::ordered_json manifest = nlohmann::ordered_json::object();  // entries of this kind
-  std::vector<std::string> notes;                                      // sentences for the reader
+  std::vector<std::string> notes;
   std::string skipped, not_served;
   std::optional<double> wall_s;  // of a run with shared work; nullopt: measured around run()
 
@@ -64,25 +64,25 @@ struct Findings {
 // Made after the sweep.
 struct Comparisons {
   std::string requests;      // a real engine's log, or ""
-  double max_diff_frac = 0;  // limit of medians over seeds between simulation and engine; 0: none
+  double max_diff_frac = 0;  // limit of medians over seeds, simulation against engine; 0: none
 };
 
-// A run with checked settings; only its input files may still be wrong.
+// Only input files may still be wrong.
 class PreparedRun {
  public:
   explicit PreparedRun(RunKind& kind) : kind_(kind) {}
   virtual ~PreparedRun() = default;
 
   [[nodiscard]] RunKind& kind() const { return kind_; }
-  // Tables that this run writes, a subset of its kind's.
+  // A subset of the kind's.
   [[nodiscard]] std::set<std::string> tables() const;
   // True if requests.csv has the KV policy's time.
   [[nodiscard]] virtual bool times_policy() const { return false; }
-  // Writes tables to `files`. Throws InputError on bad input; Interrupted.
+  // Throws InputError on bad input; Interrupted.
   virtual Findings run(RunFiles& files, const RunOptions& options) = 0;
   // Message on bad_alloc, with the keys that determine memory.
   [[nodiscard]] virtual std::string out_of_memory() const { return "out of memory"; }
-  // The requests of a seed if nothing else depends on it, else null.
+  // A seed's requests if nothing else depends on it, else null.
   [[nodiscard]] virtual std::unique_ptr<TraceSource> only_draws(std::uint64_t /*seed*/) const { return nullptr; }
   [[nodiscard]] virtual Comparisons comparisons() const { return {}; }
 
@@ -98,45 +98,41 @@ struct RunBatch {
   const std::atomic<bool>& stop;
   std::ostream* log;  // null: quiet
   std::function<RunOrigin(std::size_t place)> origin_of;
-  // Call once per place with the run's error, if any, and its own seconds.
+  // Call once per place; wall_s: the run's own.
   std::function<void(std::size_t place, const std::exception_ptr& error, double wall_s)> finish;
   std::vector<std::size_t> places = {};  // in Experiment::runs
 };
 
-// A kind of run, such as simulation or replay. One object serves a sweep and holds shared state. read() and runs must be thread-safe unless
-// run_together() handles them.
+// One object serves a sweep and holds shared state. read() and runs must be thread-safe unless run_together() handles them.
 class RunKind {
  public:
   explicit RunKind(Params& /*none*/) {}
   virtual ~RunKind() = default;
 
-  // Reads the keys left by read_kind() and refuses unknown ones. Makes policies, cost models and traces once to find errors. Throws
-  // InputError with file:line:column.
+  // Reads the keys left by read_kind() and refuses unknown ones. Finds errors of policies, cost models and traces. Throws InputError.
   virtual std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) = 0;
-  // Possible files besides summary.csv, manifest.json and resolved.yaml. CSV files are joined.
+  // Besides summary.csv, manifest.json and resolved.yaml. CSV files are joined.
   [[nodiscard]] virtual std::set<std::string> tables() const = 0;
-  // True if a run executes a model here: runs are not concurrent, and no seed is skipped.
+  // Runs are then not concurrent, and no seed is skipped.
   [[nodiscard]] virtual bool runs_engine() const { return false; }
-  // Executes runs that share work. Returns false if none do; the sweep then executes each.
+  // For runs that share work. False: the sweep executes each.
   virtual bool run_together(const RunBatch& /*batch*/) { return false; }
-  // Prints the summary of `kvlab run`: a table of metrics(), and remarks.
   virtual void report(const SweepReport& report, std::ostream& out) const;
 
  private:
-  // Printed columns of summary.csv.
+  // Columns of summary.csv.
   [[nodiscard]] virtual std::vector<std::string> metrics() const { return {}; }
 };
 
-// Flags in 'output' that only 'host: replay' has.
+// In 'output', only for 'host: replay'.
 inline constexpr const char* kKeptKey = "kept";
 inline constexpr const char* kKeptStepsKey = "kept_steps";
 
-// For kinds without scheduling. Throws InputError if 'order' or 'predictor' is present.
+// Throws InputError if 'order' or 'predictor' is present.
 void refuse_orders(const Params& p);
 
 class RunKinds {
  public:
-  // Reads the common keys and returns the experiment's kind.
   RunKind& choose(Params& p);
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) { return choose(p).read(p, seed); }
 
@@ -145,10 +141,9 @@ class RunKinds {
   std::map<std::string, std::unique_ptr<RunKind>> made_;
 };
 
-// Reads the common keys: name, seed, seeds, kind, host. Returns the kind's name in the registry.
+// Reads the common keys (name, seed, seeds, kind, host). Returns the name in the registry.
 std::string read_kind(Params& p);
 
-// Fails at the key if the policy is unknown.
 template <class Registry>
 void require_known(const Params& p, const std::string& key, const std::string& name, const std::string& kind) {
   if (!Registry::table_view().contains(name)) p.fail_at(key, "unknown " + kind + " '" + name + "'" + suggestion(name, Registry::names()));

@@ -47,7 +47,7 @@ class StepLog {
       "run,step,planned_ns,start_ns,end_ns,measured_ns,predicted_ns,requests,tokens,decodes,decode_kv_tokens,prefill_kv_tokens,waiting\n";
 };
 
-// Tokens of the longest of the trace's first million requests; 0: empty.
+// In the first million requests; 0: empty trace.
 std::int32_t longest_request(const ServingPlan& plan) {
   constexpr int kMostRequests = 1'000'000;
   const std::unique_ptr<TraceSource> trace = plan.trace.open();
@@ -81,7 +81,7 @@ void check_served_recipe(const Params& p, const ServingPlan& plan) {
   }
 }
 
-// Checks requirements beyond a simulation's.
+// Beyond a simulation's requirements.
 void check_serving(Params& p, ServingPlan& plan) {
   if (!plan.setup.pools.empty())
     p.fail_at(p.has("pools") ? "pools" : "system", "the engine serves one replica; pools are simulated, with 'host: sim'");
@@ -121,7 +121,7 @@ class ServingRun final : public SimulationRun {
   [[nodiscard]] ServingProgress expected_progress(const std::string& run_id, const RunOptions& options) const;
 };
 
-// Simulates the same requests. Errors only suppress the estimate.
+// From a simulation; errors only suppress the estimate.
 ServingProgress ServingRun::expected_progress(const std::string& run_id, const RunOptions& options) const {
   double seconds = 0;
   std::int64_t requests = 0;
@@ -137,7 +137,7 @@ ServingProgress ServingRun::expected_progress(const std::string& run_id, const R
   return {options.say, run_id, seconds, requests, options.says_progress};
 }
 
-// engine_steps.csv has the measured and the predicted time of each step.
+// engine_steps.csv: measured and predicted time of each step.
 Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   const Fields load = apply_load(options);
   ServingProgress progress = expected_progress(files.id(), options);
@@ -171,7 +171,7 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
 
 }  // namespace
 
-// A request trace served by the engine: `host: engine` with `trace`.
+// `host: engine` with `trace`.
 class Serving final : public Simulation {
  public:
   using Simulation::Simulation;

@@ -180,7 +180,7 @@ void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_j
   for (const auto& [metric, limit] : preset_limits_ms(p_)) manifest["slo_ms"][metric] = limit;
 }
 
-// By pool: source of step times, link to other pools, shares of step time.
+// Source of step times, link to other pools, shares of step time.
 nlohmann::ordered_json SimulationRun::pools_of(const RunSummary& summary) const {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < plan_.pools.size(); ++i) {
@@ -246,7 +246,7 @@ PoolRow row_of(const EncodePoolPlan& pool, const VisionEncoder& encoder) {
           card.memory_bytes_per_s};
 }
 
-// Remark on an encode pool without images, or "".
+// For an encode pool without images, or "".
 std::string remark_on_images(const ServingPlan& plan, const RunSummary& summary) {
   std::int64_t images = 0;
   for (const EncodeTotals& pool : summary.encode_pools) images += pool.images;

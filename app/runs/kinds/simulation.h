@@ -17,7 +17,7 @@
 
 namespace kvlab {
 
-// Forwards records, counts them for progress, and throws Interrupted on request.
+// Counts records, and throws Interrupted on request.
 class WatchedSink final : public ForwardingSink {
  public:
   WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
@@ -34,18 +34,18 @@ class WatchedSink final : public ForwardingSink {
   ServingProgress* progress_;
 };
 
-// For auxiliary simulations: requests are neither written nor counted.
+// Requests are neither written nor counted.
 inline WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
 
-// Simulates twice for an oracle block cache: the first pass yields the future lookups.
+// The first pass yields the oracle block cache's future lookups.
 RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options);
 
-// A request trace in simulated serving: `host: sim`. Base of serving by the engine.
+// `host: sim`. Base of serving by the engine.
 class SimulationRun : public PreparedRun {
  public:
-  // check: called before the trace is read.
+  // check: called before reading the trace.
   SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const std::function<void(Params&, ServingPlan&)>& check = {});
-  // Serves the trace; replays the KV policy if there are samples.
+  // Replays the KV policy if there are samples.
   Findings run(RunFiles& files, const RunOptions& options) final;
   [[nodiscard]] std::string out_of_memory() const override;
   [[nodiscard]] std::unique_ptr<TraceSource> only_draws(std::uint64_t seed) const override;
@@ -65,17 +65,17 @@ class SimulationRun : public PreparedRun {
   void add_cost_remarks(const RunSummary& summary, Findings& findings) const;
   [[nodiscard]] nlohmann::ordered_json pools_of(const RunSummary& summary) const;
   void add_pool_tables(const RunSummary& summary, RunFiles& files) const;
-  // Executes `search`, keeps the best plan and returns its run.
+  // Returns the best plan's run.
   RunSummary search(RunFiles& files, const RunOptions& options, Findings& findings);
-  // The plan with another searched value. Throws InputError if the model does not fit at a tp.
+  // With another searched value. Throws InputError if the model does not fit at a tp.
   [[nodiscard]] ServingPlan plan_at(double value) const;
   [[nodiscard]] Probe probe(double value, const RunOptions& options) const;
-  // Runs the plan and adds its row. next: the try whose limits bind; null: the run's own.
+  // Adds the run's row. next: the probe with the binding limits; null: the run's own.
   RunSummary run_plan(RunFiles& files, const RunOptions& options, const Probe* next, Findings& findings);
 
   Params p_;
-  double native_per_s_ = 0;  // the trace's rate, if a search sets another
-  bool has_found_ = false;   // some value attains
+  double native_per_s_ = 0;  // the trace's, if a search sets another
+  bool has_found_ = false;
 };
 
 class Simulation : public RunKind {
@@ -86,7 +86,7 @@ class Simulation : public RunKind {
     return {"requests.csv", "timeline.csv",  "search.csv", "service.csv", "request_groups.csv",
             "trace.json",   "transfers.csv", "links.csv",  "pools.csv",   "stores.csv"};
   }
-  // Also prints schedulers' limits and the credibility of step times.
+  // Adds schedulers' limits and credibility.
   void report(const SweepReport& report, std::ostream& out) const final;
 
  private:

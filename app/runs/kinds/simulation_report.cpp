@@ -18,7 +18,7 @@ namespace kvlab {
 
 namespace {
 
-// "21.6 to 25.2": range of a share over rows, in percent.
+// "21.6 to 25.2": over rows, in percent.
 std::string percent_range(const CsvTable& summary, const char* column) {
   double lo = 1, hi = 0;
   for (const auto& row : summary.rows) {
@@ -31,7 +31,7 @@ std::string percent_range(const CsvTable& summary, const char* column) {
   return lo > hi ? "-" : from == to ? from : from + " to " + to;
 }
 
-// Each pair of limits once, with its runs.
+// Each pair once, with its runs.
 void print_limits(const CsvTable& summary, std::ostream& out) {
   if (!summary.has("max_step_tokens")) return;
   std::vector<std::pair<std::string, std::vector<std::string>>> limits;
@@ -50,7 +50,7 @@ void print_limits(const CsvTable& summary, std::ostream& out) {
   if (!line.empty()) out << "most per step: " << line << "\n";
 }
 
-// Warns if compared schedulers have no common token limit. Unlimited ones do not count.
+// If compared schedulers have no common token limit. Unlimited ones do not count.
 void print_unequal_budgets(const CsvTable& summary, std::ostream& out) {
   if (!summary.has("max_step_tokens") || !summary.has("scheduler")) return;
   std::map<std::string, std::set<std::string>> budgets;  // by scheduler
@@ -74,7 +74,7 @@ void print_unequal_budgets(const CsvTable& summary, std::ostream& out) {
 
 const std::string kMeasured = "step times measured by the engine; ";
 
-// Prints the range of credibility by source of step times and block count, and the parts of step time.
+// By source of step times and block count.
 void print_credibility(const SweepReport& report, std::ostream& out) {
   struct Group {
     CsvTable rows;

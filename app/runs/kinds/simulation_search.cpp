@@ -16,7 +16,7 @@ std::string place_in_search(const SearchPlan& search, double value) {
   return search.key == SearchKey::kRate ? fmt::format("at {:.4g} requests per second", value) : "with " + search.text_of(value);
 }
 
-// Else a try with nothing judged would count as failed.
+// A probe with nothing judged would count as failed.
 void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double value) {
   const std::string place = place_in_search(*plan.search, value);
   if (s.requests > 0 && s.latencies.counted == 0)
@@ -40,7 +40,6 @@ void refuse_unjudged(const RunSummary& s, const ServingPlan& plan, double value)
                   place));
 }
 
-// A trace with one request.
 class LoneTrace final : public TraceSource {
  public:
   explicit LoneTrace(const TraceRequest& request) : request_(request) {}
@@ -54,7 +53,7 @@ class LoneTrace final : public TraceSource {
   bool is_given_ = false;
 };
 
-// The request with the shortest prompt, without content, among the first `limit` (0: all).
+// Without content, among the first `limit` (0: all).
 std::pair<TraceRequest, RequestFacts> shortest_prompt(TraceSource& trace, std::uint64_t limit) {
   TraceRequest request, shortest;
   RequestFacts facts;
@@ -68,7 +67,7 @@ std::pair<TraceRequest, RequestFacts> shortest_prompt(TraceSource& trace, std::u
   return {shortest, facts};
 }
 
-// States the shortest prompt's unloaded TTFT if it misses the limit; else "".
+// Its unloaded TTFT if it misses the limit; else "".
 std::string note_on_shortest_prompt(const ServingPlan& plan, const OpenTrace& open, RunSink& sink, const RunOptions& options) {
   const Span limit = plan.setup.slo.ttft;
   if (!plan.setup.slo.is_set || limit == Span::max()) return "";

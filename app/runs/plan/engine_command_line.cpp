@@ -13,7 +13,7 @@ namespace {
 
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
-// Splits a command line as a shell does; quotes keep blanks.
+// As a shell does; quotes keep blanks.
 class Words {
  public:
   explicit Words(const std::string& text) : text_(text) {
@@ -48,7 +48,7 @@ class Words {
       add(std::string(1, is_escape ? text_[at_++] : c));
   }
 
-  // A backslash before a blank, a newline or the end continues the line.
+  // Before a blank, a newline or the end it continues the line.
   void escaped() {
     if (at_ == text_.size() || is_space(text_[at_]))
       is_inside_ = false;
@@ -72,7 +72,7 @@ bool is_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[word[1] == '-' ? 2 : 1])) != 0;
 }
 
-// Last word before the engine's options: command, module or image.
+// Precedes the engine's options: command, module or image.
 bool is_command(const std::string& word) {
   if (word == "serve" || word.ends_with(".launch_server") || word.ends_with(".api_server") || word == "launch_server") return true;
   return word.ends_with("/launch_server.py") || word.ends_with("/api_server.py") || word.find("vllm-openai:") != std::string::npos ||
@@ -86,7 +86,7 @@ bool is_assignment(const std::string& word) {
                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
 }
 
-// Shell syntax for redirection or another command.
+// Redirection or another command.
 bool ends_command(const std::string& word) {
   return word == "|" || word == "&" || word == "&&" || word == "||" || word == ";" || word.starts_with('>') || word.starts_with("2>") ||
          word.starts_with("1>") || word.starts_with("&>");

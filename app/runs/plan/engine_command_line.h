@@ -12,15 +12,14 @@ struct GivenOption {
   std::string text;
 };
 
-// A line that starts an engine: options in order (a positional model as "model") and environment variables.
+// Options in order (a positional model as "model") and environment variables.
 struct EngineCommandLine {
   std::vector<GivenOption> options;
   std::vector<std::string> environment;  // "CUDA_VISIBLE_DEVICES=0"
 };
 
-// Parses options ("--max-num-seqs 128 -tp=2 --kv_cache_dtype fp8") or a shell line with assignments, `vllm serve MODEL`, `python -m
-// sglang.launch_server` or a container's image, continued lines, quotes, comments; drops pipes and redirections. `--NAME.KEY VALUE` is an
-// option NAME. Throws InputError on an unclosed quote.
+// Parses options ("--max-num-seqs 128 -tp=2") or a shell line with assignments, `vllm serve MODEL`, `python -m sglang.launch_server` or a
+// container's image. Drops pipes and redirections. `--NAME.KEY VALUE` is an option NAME. Throws InputError on an unclosed quote.
 EngineCommandLine parse_engine_line(const std::string& text);
 
 }  // namespace kvlab

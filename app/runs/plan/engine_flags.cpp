@@ -23,7 +23,7 @@ namespace kvlab {
 
 namespace {
 
-// Meaning of an option; fields as in the header.
+// Fields as in the header.
 struct FlagRule {
   std::string key, switched, otherwise, ignored, refused, above_one;
   bool has_values = false, takes_others = false, has_suffixes = false;
@@ -74,7 +74,7 @@ FlagRule read_rule(Params p, const std::string& name) {
   return rule;
 }
 
-// Adds options grouped by reason.
+// By reason.
 void add_groups(Params groups, std::string FlagRule::*reason, FlagTable& table) {
   for (const std::string& why : groups.keys()) {
     FlagRule rule;
@@ -96,7 +96,7 @@ FlagTable read_flag_table(const std::string& engine) {
   return table;
 }
 
-// True if equal, or if `pattern` is a prefix ending in '*'.
+// `pattern` may be a prefix ending in '*'.
 bool is_name(const std::string& name, const std::string& pattern) {
   return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
 }
@@ -110,7 +110,7 @@ const FlagRule* find_rule(const FlagTable& table, const std::string& name) {
   return found;
 }
 
-// Values that disable an option, or leave it to the engine.
+// Disable an option, or leave it to the engine.
 bool is_off(const std::string& value) {
   static const std::set<std::string> kOff = {"", "0", "0.0", "none", "None", "null", "false", "False", "off", "{}", "[]"};
   return kOff.contains(value);
@@ -135,7 +135,7 @@ const FlagRule& rule_of(const FlagTable& table, GivenOption& option) {
                   meant.empty() ? "; leave it out if it does not change what is computed, else write what it means with --set" : meant));
 }
 
-// "8k", "8K", "2m": multiples of 1,000, of 1,024, of a million.
+// Multiples of 1,000, of 1,024, of a million.
 double number_with_suffix(std::string text, bool has_suffixes, const std::string& option) {
   double factor = 1, value = 0;
   static const std::map<char, double> kSuffixes = {{'k', 1e3}, {'K', 1024}, {'m', 1e6}, {'M', 1024.0 * 1024}};
@@ -152,7 +152,7 @@ class FlagReader {
   FlagReader(FlagTable table, const std::shared_ptr<const ConfigFile>& config, std::string option)
       : table_(std::move(table)), config_(config), option_(std::move(option)) {}
 
-  // Collects errors, to report all of a line together.
+  // Collects errors of a line.
   void read(GivenOption option) {
     try {
       read_valid(option);
@@ -165,7 +165,7 @@ class FlagReader {
     flags.remarks.push_back(fmt::format("{} is of the environment, which is not read", assignment));
   }
 
-  // Applies factors last, since their options may follow.
+  // Factors last: their options may follow.
   void finish() {
     if (errors_.size() == 1) throw InputError(errors_.front());
     if (!errors_.empty()) throw InputError(fmt::format("{} options cannot be taken. {}", errors_.size(), join(errors_, ". ")));
@@ -221,7 +221,7 @@ class FlagReader {
     return rule;
   }
 
-  // A path after an option's values is the model: `vllm serve --max-num-seqs 8 org/model`.
+  // `vllm serve --max-num-seqs 8 org/model`: a path after an option's values.
   void take_model(const FlagRule& rule, GivenOption& option) {
     const std::size_t takes = rule.switched.empty() ? 1 : 0;
     const bool is_list = !rule.ignored.empty() || !rule.refused.empty();
@@ -232,7 +232,7 @@ class FlagReader {
     read({"model", false, {model}, model});
   }
 
-  // A setting that depends on another, which may follow it.
+  // Depends on another setting, which may follow.
   struct Condition {
     const FlagRule* rule;
     std::string override_text;
@@ -282,7 +282,6 @@ class FlagReader {
     return fmt::format("{:.0f}", number_with_suffix(given, rule.has_suffixes, option.text) * rule.scale);
   }
 
-  // Returns the setting's text.
   std::string set(const std::string& key, const std::string& value) {
     if (key.starts_with("scheduler.")) {
       scheduler_[key.substr(10)] = value;
@@ -321,7 +320,7 @@ class FlagReader {
     return value;
   }
 
-  // Sets options on the engine's scheduler; of a list, on elements that name it.
+  // In a list: on elements that name the engine's scheduler.
   void add_scheduler() {
     if (scheduler_.empty()) return;
     const YAML::Node node = node_at("scheduler");

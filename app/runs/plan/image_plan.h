@@ -16,16 +16,16 @@ struct ImagePlan {
   VisionEncoder encoder;
 };
 
-// Reads `images`; nullopt if absent. Throws InputError with file:line:column.
+// Nullopt if `images` is absent. Throws InputError.
 std::optional<ImagePlan> read_images(Params& p);
 
-// An encode pool. Each replica is one GPU.
+// Each replica is one GPU.
 struct EncodePoolPlan : EncodePoolSetup {
   CostSetup cost;  // only its hardware is used
   std::string link_name;
 };
 
-// Reads an encode pool's keys except role and replicas. first: of a pool with the model. images: null is refused.
+// Reads all keys but role and replicas. first: of a pool with the model. images: null is refused.
 EncodePoolPlan read_encode_pool(Params& pool, const std::string& name, const ImagePlan* images, const CostSetup& first);
 
 }  // namespace kvlab

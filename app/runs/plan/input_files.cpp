@@ -38,7 +38,7 @@ std::vector<fs::path> files_of(const InputFile& input) {
   return files;
 }
 
-// File of a shipped model, GPU or recipe, or "".
+// Shipped model, GPU or recipe, or "".
 fs::path named_spec(const std::string& key, const std::string& name) {
   const bool is_recipe = key == "recipe" || key == "kv_policy";
   const fs::path folder = is_recipe ? recipes_folder()
@@ -56,7 +56,7 @@ bool is_file_or_folder(const fs::path& path) {
   return fs::is_regular_file(status) || fs::is_directory(status);
 }
 
-// Canonical text of a tree. Lengths delimit values.
+// Canonical; lengths delimit values.
 void add_text(const YAML::Node& node, std::string& text) {
   if (node.IsMap()) {
     text += fmt::format("m{} ", node.size());
@@ -112,7 +112,7 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, InputList
   }
 }
 
-// Any scalar naming an existing file or folder is an input. Names of hardware, recipes and models mean their file, or a model's folder.
+// Scalars naming an existing file or folder. Names of hardware, recipes and models mean their file, or a model's folder.
 void InputFiles::add_named(const std::string& key, const std::string& text, InputList& found) const {
   std::error_code error;
   fs::path path = find_named_file(*experiment_.config, text);

@@ -15,17 +15,17 @@
 namespace kvlab {
 
 struct InputFile {
-  std::string label;  // "file: a.csv": key and path as written
+  std::string label;  // "file: a.csv", as written
   std::filesystem::path path;
-  bool is_model = false;  // a folder of which only the model's files are read
-  bool is_kept = false;   // a sample that the run makes if absent; its settings are in the config
+  bool is_model = false;  // a folder; only the model's files are read
+  bool is_kept = false;   // a sample that the run makes if absent; the config has its settings
 };
-// Files of a model's folder that engine or simulator read.
+// In a model's folder, read by engine or simulator.
 std::vector<std::filesystem::path> files_of_model(const std::filesystem::path& folder);
 
 using InputList = std::vector<InputFile>;
 
-// Inputs of an experiment. Stamps files before they are read, and a folder when its fingerprint is computed, before the first run.
+// Stamps files before they are read, and a folder when it is fingerprinted, before the first run.
 class InputFiles {
  public:
   explicit InputFiles(const Experiment& experiment);
@@ -54,8 +54,7 @@ class InputFiles {
   std::map<std::string, std::string> fingerprint_;
 };
 
-// Id per run from all inputs of its result except code: twelve hexadecimal digits, the first a letter so that tables keep it as text.
-// Changed code redoes a run under the same id.
+// From all inputs except code: twelve hexadecimal digits, the first a letter so that tables keep it as text.
 std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files);
 
 }  // namespace kvlab

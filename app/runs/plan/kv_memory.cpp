@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 
-// Largest step, for which a derived block count reserves memory: the scheduler's limits, else these.
+// Memory reserved by a derived block count: the scheduler's limits, else these.
 LargestStep largest_step(const PoolSetup& pool) {
   constexpr std::int64_t kTokens = 8192, kRows = 256;
   const std::unique_ptr<Scheduler> scheduler = pool.make_scheduler();
@@ -96,7 +96,7 @@ std::int64_t read_memory(Params& p, PoolPlan& pool) {
 
 namespace {
 
-// Without a policy: each layer keeps all tokens, or those its kind needs.
+// Each layer keeps all tokens, or those its kind needs.
 void use_plain_cache(const KvLayout& layout, PoolPlan& pool, std::vector<std::string>& remarks) {
   if (layout.is_one_group()) {
     pool.make_footprint = [] { return std::make_unique<KeepAll>(); };

@@ -8,10 +8,10 @@
 
 namespace kvlab {
 
-// Reads `memory` into pool.memory. Returns the bytes of CPU memory for swapped KV. After the scheduler and max_model_len.
+// Returns the CPU bytes for swapped KV. Call after the scheduler and max_model_len.
 std::int64_t read_memory(Params& p, PoolPlan& pool);
 
-// Reads `kv_policy`. A block holds block_tokens as the policy stores them. After read_memory().
+// A block holds block_tokens as the policy stores them. Call after read_memory().
 void read_kv_policy(Params& p, PoolPlan& pool, std::vector<std::string>& remarks);
 
 inline constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 30;

@@ -30,7 +30,7 @@ constexpr std::array<NamedStatistic, 6> kLimitedStatistics = {{{"mean", &Distrib
                                                                {"p99", &Distribution::p99, 99},
                                                                {"max", &Distribution::max, 100}}};
 
-// All limits, without values.
+// Without values.
 std::vector<LatencyLimit> all_latency_limits() {
   std::vector<LatencyLimit> all;
   for (const NamedMetric& m : kLimitedMetrics)

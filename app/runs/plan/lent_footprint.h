@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Returns a maker that reuses released footprints with their cached results, for a search over equal requests. Results of `make`'s
-// footprints must depend only on arguments. Thread-safe: each footprint has one user at a time.
+// Reuses released footprints with their cached results. `make`'s results must depend only on arguments. Thread-safe: each footprint has one
+// user at a time.
 std::function<std::unique_ptr<Footprint>()> lending(std::function<std::unique_ptr<Footprint>()> make);
 
 }  // namespace kvlab

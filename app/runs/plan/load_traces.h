@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// A trace with arrivals scaled by `factor`. Follow-ups keep their delays.
+// Scales arrivals by `factor`. Follow-ups keep their delays.
 class RescaledTrace final : public TraceSource {
  public:
   RescaledTrace(std::unique_ptr<TraceSource> source, double factor) : source_(std::move(source)), factor_(factor) {}
@@ -22,7 +22,7 @@ class RescaledTrace final : public TraceSource {
   double factor_;
 };
 
-// A trace as a closed loop of `users`, without its arrivals. Think times stay those of the trace.
+// A closed loop of `users`, without the trace's arrivals but with its think times.
 class UserTrace final : public TraceSource {
  public:
   UserTrace(std::unique_ptr<TraceSource> source, std::int32_t users, Span ramp) : source_(std::move(source)), users_(users), ramp_(ramp) {}
@@ -41,7 +41,7 @@ class UserTrace final : public TraceSource {
   Span ramp_;
 };
 
-// Requests per second over the span of arrivals, of the first `limit` requests (0: all). Throws InputError without two distinct arrivals.
+// Per second over the span of arrivals, of the first `limit` requests (0: all). Throws InputError without two distinct arrivals.
 double mean_rate(TraceSource& source, std::uint64_t limit);
 
 }  // namespace kvlab

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Returns a maker of a policy. Makes one at once to find errors early.
+// Makes one at once to find errors early.
 template <class Registry>
 auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning,
                     const std::function<void(const std::string& name, Params& own)>& prepare = {}) {

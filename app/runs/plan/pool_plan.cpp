@@ -19,7 +19,7 @@ namespace kvlab {
 
 namespace {
 
-// Includes model and hardware, which the profile may lack.
+// With model and hardware, which the profile may lack.
 std::string lint_command(const Params& p, const std::string& folder) {
   std::string command = "kvlab profile lint " + folder;
   for (const char* key : {"model", "hardware"}) {
@@ -45,7 +45,7 @@ std::vector<std::string> remarks_on(const Parallel& parallel, const ModelSpec& m
   return remarks;
 }
 
-// Remark if load_balance_method is given for replicas of one rank.
+// load_balance_method with replicas of one rank.
 std::string remark_on_unused_balance(const Params& p, const Parallel& parallel) {
   if (parallel.dp > 1 || !p.has_within("parallel", "load_balance_method")) return "";
   return "parallel: 'load_balance_method' changes nothing with dp = 1: a replica has one rank, and 'dispatcher' chooses the replica";
@@ -68,7 +68,7 @@ void read_costs(Params& p, PoolPlan& pool, std::vector<std::string>& remarks) {
   pool.make_cost_model();
 }
 
-// Limits per step that the scheduler derives from the GPU, if left out; "": none.
+// Limits that the scheduler derives from the GPU; "": none.
 std::string remark_on_engine_limits(const Params& p, const std::string& gpu) {
   const std::string pool = p.path().empty() ? "" : p.path() + ".";
   std::vector<std::string> limits;
@@ -107,7 +107,7 @@ void read_policies(Params& p, std::uint64_t seed, PoolPlan& pool, std::vector<st
   BlockCacheRegistry::make("lru", none, "block cache");
 }
 
-// Reads `order` and `predictor`. fcfs needs no maker.
+// fcfs needs no maker.
 void read_order(Params& p, bool is_only, PoolPlan& pool, std::vector<std::string>& remarks) {
   pool.make_predictor = policy_factory<PredictorRegistry>(p, "predictor", "exact", "predictor",
                                                           "estimates output lengths for orders and schedulers that ask for them");

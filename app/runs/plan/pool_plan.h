@@ -11,20 +11,19 @@
 
 namespace kvlab {
 
-// Replicas of a pool, with the source of their setup.
+// A pool's setup with its source.
 struct PoolPlan : PoolSetup, SimCosts {
   CostSetup cost;
   Recipe recipe;
-  std::string lint;                   // command that lints the profile
+  std::string lint;                   // lints the profile
   bool has_eight_bit_copies = false;  // memory.swap_format
   bool is_hybrid = true;              // layers keep tokens by kind
   std::int64_t encoder_bytes = 0;     // per GPU
   std::string link_name;              // network, nvlink, pcie, given (by 'bytes_per_s'); "": its KV stays
 };
 
-// Reads the keys of a pool (kPoolKeys and kSharedKeys in pools.cpp), and makes each policy and the cost model once to find errors. p: the
-// experiment, or a pool that falls back on it. is_only: no dispatcher between pools can ask for predictions. encoder_bytes: a vision
-// encoder's weights per GPU; 0: none. Adds remarks. Throws InputError with file:line:column.
+// Makes policies and cost model once to find errors. p: may fall back on the experiment. is_only: no dispatcher between pools can ask for
+// predictions. encoder_bytes: a vision encoder's weights per GPU. Throws InputError.
 PoolPlan read_pool(Params& p, std::uint64_t seed, bool is_only, std::vector<std::string>& remarks, std::int64_t encoder_bytes = 0);
 
 // Order or scheduler asks for output lengths.

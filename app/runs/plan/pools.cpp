@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-// Keys that a pool may override, then keys of the whole experiment.
+// A pool's keys, then keys of the whole experiment.
 const std::set<std::string> kPoolKeys{"hardware",  "parallel", "engine",        "profile",        "scheduler",  "order",
                                       "predictor", "memory",   "max_model_len", "prefix_caching", "block_cache"};
 const std::set<std::string> kSharedKeys{"model", "kv_policy", "quantization"};
@@ -53,7 +53,7 @@ std::optional<Roles> read_role(Params& pools, Params& pool, const std::string& n
   return Roles{role != 1, role != 0};
 }
 
-// Lookup order: the pool, the experiment, the system.
+// Order: the pool, the experiment, the system.
 void add_fallbacks(Params& pool, const Params& own, const ServingSystem& system, const std::string& role) {
   std::set<std::string> of_experiment = kPoolKeys;
   of_experiment.insert(kSharedKeys.begin(), kSharedKeys.end());
@@ -64,7 +64,7 @@ void add_fallbacks(Params& pool, const Params& own, const ServingSystem& system,
   }
 }
 
-// GPUs of an encode pool have no language model.
+// No language model.
 EncodeMember read_encode_member(const std::string& name, Params pool, const Params& own, const ServingSystem& system) {
   for (const std::string& key : kPoolKeys)
     if (key != "hardware" && pool.has(key))
@@ -123,14 +123,14 @@ void require_stages(const Params& p, const std::vector<Member>& members) {
   }
 }
 
-// The replicas encode images; a rank's GPUs share them.
+// A rank's GPUs share images.
 void encode_on(PoolPlan& pool, const VisionEncoder& encoder) {
   pool.encode = [encoder, hardware = pool.cost.hardware, gpus = pool.cost.parallel.gpus_of_rank()](std::int64_t images) {
     return encode_cost(encoder, hardware, images, gpus);
   };
 }
 
-// Refuses contiguous KV in a pool that receives KV.
+// A pool that receives KV must be paged.
 void require_paged(const Params& pool, const PoolPlan& plan, bool changes_roles, bool has_prefill_pool) {
   const bool takes_kv = changes_roles || (plan.roles.decode && has_prefill_pool);
   if (!takes_kv || !plan.make_scheduler()->wants_contiguous_memory()) return;
@@ -151,7 +151,7 @@ void require_own_profile(const Params& pool, const PoolPlan& plan) {
                            plan.name));
 }
 
-// Pools exchange blocks, so their blocks must be equal.
+// Pools exchange blocks.
 void require_alike(const Params& pool, const PoolPlan& plan, const PoolPlan& first) {
   if (plan.cost.model.name != first.cost.model.name)
     pool.fail_at("profile", fmt::format("pool '{}' serves {} and pool '{}' {}: name the 'model' at the top level", plan.name,

@@ -8,12 +8,12 @@
 
 namespace kvlab {
 
-// Reads `pools`, else the single pool, into plan.pools and plan.setup. Pools inherit from `own`, the experiment without its system, then
-// from the system. p: both. Call after reading the dispatcher. Throws InputError with file:line:column if a stage has no pool, blocks
-// differ, or keys, scheduler or block cache do not fit a pool.
+// Reads `pools`, else the single pool. Pools inherit from `own`, the experiment without its system, then from the system. p: both. Call
+// after reading the dispatcher. Throws InputError if a stage has no pool, blocks differ, or keys, scheduler or block cache do not fit a
+// pool.
 void read_pools(Params& p, Params& own, const ServingSystem& system, ServingPlan& plan);
 
-// Own pools, or those of the system.
+// Given, or the system's.
 bool has_pools(const Params& p, const ServingSystem& system);
 
 std::uint64_t num_replicas(const HostSetup& setup);

@@ -16,7 +16,7 @@ namespace kvlab {
 
 namespace {
 
-// The profile's table of what the recipe's packing takes between steps, with any budget; "": there is none.
+// Table of packing between steps, with any budget; "": none.
 std::string measured_rest(const PoolPlan& pool) {
   const Recipe& recipe = pool.recipe;
   const std::string name = at_rest_of(recipe.name);
@@ -26,14 +26,14 @@ std::string measured_rest(const PoolPlan& pool) {
   return is_ours && load_recipe(recipe.name).parts == recipe.parts ? name : "";
 }
 
-// GPU bytes for KV of one rank: of its derived blocks; where their number is given, all memory of its GPUs.
+// One rank: derived blocks; if their number is given, all memory of its GPUs.
 double kv_memory_bytes(const PoolPlan& pool) {
   const MemorySetup& memory = pool.memory;
   if (memory.is_derived) return static_cast<double>(memory.num_blocks) * static_cast<double>(memory.block_bytes);
   return static_cast<double>(pool.cost.hardware.memory_bytes) * pool.cost.parallel.gpus_of_rank();
 }
 
-// GPU bytes that a block's token accounts for, of `gpu_bytes` in all: its own, or the share that it takes of CPU memory or disk if larger.
+// Per token of a block: its own bytes, or its share of CPU memory or disk in `gpu_bytes` if larger.
 double token_share_bytes(const RecipePages& pages, const CostSetup& cost, double gpu_bytes) {
   const auto share = [&](double token_bytes, std::int64_t place_bytes) {
     return token_bytes / (static_cast<double>(place_bytes) * cost.parallel.gpus_of_rank()) * gpu_bytes;
@@ -42,7 +42,7 @@ double token_share_bytes(const RecipePages& pages, const CostSetup& cost, double
                    share(pages.disk_token_bytes, cost.hardware.disk_bytes)});
 }
 
-// InputError: a given number of blocks needs more of a place than the card has.
+// Throws InputError if a given number of blocks exceeds a place.
 void check_place(const MemorySetup& memory, const CostSetup& cost, const char* place, const char* key, double token_bytes,
                  std::int64_t place_bytes) {
   const double per_block = token_bytes * memory.block_tokens, has = static_cast<double>(place_bytes) * cost.parallel.gpus_of_rank();
@@ -55,7 +55,7 @@ void check_place(const MemorySetup& memory, const CostSetup& cost, const char* p
                   cost.hardware.file));
 }
 
-// The number of blocks of the policy's own size. A given number stays.
+// In blocks of the policy's size. A given number stays.
 std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double share_bytes) {
   if (!memory.is_derived) return memory.num_blocks;
   const double blocks = gpu_bytes / (share_bytes * memory.block_tokens);
@@ -67,7 +67,7 @@ std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double s
   return static_cast<std::int64_t>(blocks);
 }
 
-// Recipes work on K and V per head, the same in every layer.
+// K and V per head, the same in every layer.
 void check_policy_fits(const KvLayout& layout, const PoolPlan& pool) {
   const ModelSpec& m = pool.cost.model;
   if (m.latent.exists())

@@ -88,7 +88,7 @@ void read_engine_keys(Params& p, ServingPlan& plan) {
                "what cores do between steps, with 'host: engine' and 'backend: cpu'; awake: they wait busily and stay fast") == 0;
 }
 
-// Columns that order and predictor need.
+// Needed by order and predictor.
 std::vector<Fact> facts_for(const PoolSetup& pool, bool dispatcher_predicts) {
   const std::unique_ptr<Order> order = pool.make_order();
   std::vector<Fact> needed = order->needs();
@@ -108,7 +108,7 @@ void refuse_without_session(Params& p, const ServingPlan& plan, const TraceReque
   }
 }
 
-// Notes optional columns, and refuses a first request without the columns that orders or predictors need.
+// Refuses a first request without the columns that orders or predictors need.
 void read_first_facts(Params& p, ServingPlan& plan) {
   const bool has_pools = !plan.setup.pools.empty();  // a dispatcher may ask for predictions
   std::vector<Fact> needed;
@@ -128,7 +128,7 @@ void read_first_facts(Params& p, ServingPlan& plan) {
   }
 }
 
-// Refuses clients of an order that the trace lacks. Reads the whole trace if there are any.
+// Reads the whole trace if an order names clients.
 void check_named_clients(Params& p, const ServingPlan& plan) {
   std::map<std::int64_t, std::string> missing;
   for (std::size_t i = 0; i < plan.setup.num_pools(); ++i)

@@ -15,35 +15,33 @@
 
 namespace kvlab {
 
-// Settings of a run that serves a request trace, simulated or by the engine.
 struct ServingPlan {
   SimSetup setup;
   std::vector<PoolPlan> pools;  // as setup.pools, or a single one
   std::optional<ImagePlan> images;
   std::vector<EncodePoolPlan> encode_pools;  // as setup.images.pools
-  std::string system;                        // serving system for keys left out; "": none
+  std::string system;                        // for keys left out; "": none
   CostSetup cost;                            // first pool
-  std::vector<std::string> remarks;          // on odd inputs; become the result's note
+  std::vector<std::string> remarks;          // in the result's note
   TraceInput trace;
-  bool has_facts = false;  // optional columns: results by class and client
+  bool has_facts = false;  // results by class and client
   std::optional<SearchPlan> search;
   Comparisons comparisons;
   Recipe recipe;
-  bool has_samples = false;  // replayed as well
+  bool has_samples = false;  // also replayed
   bool has_load_frac = false;
-  double load_frac = 0;  // rate as a share of simulated capacity; 0: the trace's
+  double load_frac = 0;  // share of simulated capacity; 0: the trace's rate
   // Only used by the engine.
   ServedModel served;
   double temperature = 0;
   bool stays_awake = true;
 };
 
-// Reads all but `trace` (keys: docs/experiments.md). Makes policies and cost model once to find errors. Throws InputError with
-// file:line:column.
+// Reads all but `trace` (docs/experiments.md). Throws InputError.
 ServingPlan read_serving_plan(Params& p, std::uint64_t seed);
 // For a plan without pools. Throws InputError with an oracle block cache and several replicas.
 void set_replicas(const Params& p, ServingPlan& plan, std::uint32_t replicas);
-// Over all replicas, including encode pools.
+// With encode pools.
 std::int64_t num_gpus(const ServingPlan& plan);
 // Reads `trace`. Call last.
 void read_requests(Params& p, ServingPlan& plan);

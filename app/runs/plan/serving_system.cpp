@@ -22,7 +22,7 @@ std::set<std::string> with(std::set<std::string> keys, const std::set<std::strin
   return keys;
 }
 
-// Reads one mapping. Refuses unknown keys; values are checked on use.
+// Refuses unknown keys; values are checked on use.
 ServingSystem::Layer read_layer(Params parts) {
   parts.allow(system_keys());
   Params pools = parts.optional_child("pools", "pools");

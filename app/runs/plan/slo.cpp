@@ -63,15 +63,15 @@ Params read_preset(Params& slo) {
   return read_slo_file(slo.reading("preset", [&] { return find_spec_file(file_or_name(slo, name), slo_folder(), "SLO"); }));
 }
 
-// As a mapping, even if given as a name.
+// Also if given as a name.
 Params slo_of(Params& p) { return p.has("slo") ? p.child_or_text("slo", "preset", "slo") : p.optional_child("slo", "slo"); }
 
-// `slo: NAME` or `slo: {preset: NAME, ...}`: limits of profiles/slo/NAME.yaml or a given file fill in missing ones.
+// `slo: NAME` or `slo: {preset: NAME, ...}`; the preset fills in missing limits.
 void fall_back_on_preset(Params& slo) {
   if (slo.has("preset")) slo.fall_back_on(read_preset(slo), {"ttft_ms", "tpot_ms", "tbt_ms", "e2e_ms"});
 }
 
-// Calls add(name, targets) for each name below `key`.
+// Calls add(name, targets) per name below `key`.
 template <class Add>
 void read_groups(Params& slo, const std::string& key, const std::string& kind, const std::string& example, Add add) {
   if (!slo.has(key)) return;
@@ -90,7 +90,6 @@ ClassName class_named(const std::string& name, const Params& classes) {
   return ClassName(name);
 }
 
-// Known classes and clients of a trace.
 struct Known {
   static constexpr std::size_t kMostClients = 10;
   std::set<std::string> classes;
@@ -111,7 +110,6 @@ struct Known {
   }
 };
 
-// Removes a generator's names from `missing`.
 Known take_generated(Params generate, Slo& missing) {
   Known known;
   if (generate.has("classes")) {
@@ -129,7 +127,7 @@ Known take_generated(Params generate, Slo& missing) {
   return known;
 }
 
-// Removes names found in the trace, until none is missing.
+// Reads until no name is missing.
 Known take_read(TraceSource& trace, Slo& missing) {
   Known known;
   TraceRequest request;

@@ -22,7 +22,6 @@ constexpr std::array<const char*, kBases> kBasisNames = {"measured", "extrapolat
 double six_decimals(double share) { return std::round(share * 1e6) / 1e6; }
 bool shows(double share) { return share >= 0.005; }
 
-// A part over several runs.
 struct PartShares {
   std::string name;
   std::array<double, kBases> sums{};  // over runs

@@ -19,7 +19,7 @@ bool can_keep_prompts(const PoolPlan& pool) {
          !pool.make_scheduler()->wants_contiguous_memory();
 }
 
-// Store blocks per replica.
+// Per replica.
 std::int64_t blocks_of(const Params& store, const PoolPlan& pool, std::int64_t bytes_per_gpu, std::int32_t block_tokens) {
   if (block_tokens % pool.memory.block_tokens != 0)
     store.fail_at("block_tokens", fmt::format("a block of the store has {} tokens, which are no whole blocks of {}: give 'store' a "

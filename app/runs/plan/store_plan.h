@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Reads `store`: CPU memory of prefill replicas that keeps prompts. Call after read_pools(). Throws InputError with file:line:column if no
-// pool can keep prompts, or its blocks are not multiples of the pools'.
+// Reads `store`: CPU memory of prefill replicas that keeps prompts. Call after read_pools(). Throws InputError if no pool can keep prompts,
+// or its blocks are not multiples of the pools'.
 void read_store(Params& p, ServingPlan& plan);
 
 }  // namespace kvlab

@@ -30,7 +30,7 @@ bool read_swap(Params& memory, MemorySetup& setup) {
 
 namespace {
 
-// A block of one layer, all heads: K or V.
+// One layer, all heads: K or V.
 ListedTokens one_block(const KvRows& rows, const std::vector<std::int64_t>& first) {
   ListedTokens tokens;
   tokens.kv = rows;

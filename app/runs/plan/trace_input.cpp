@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// The recipe of a shipped sample is next to it: azure_like.csv, azure_like.yaml.
+// azure_like.csv, azure_like.yaml.
 std::string remark_on_sample(const Params& trace) {
   const std::filesystem::path file = trace.resolve_file(trace.inline_text("file", ""));
   if (!trace.has("file") || file.parent_path().filename() != "samples") return "";

@@ -17,12 +17,12 @@ struct TraceInput {
   std::function<std::unique_ptr<TraceSource>(std::uint64_t seed)> open_with;  // as drawn by another seed
   std::string remark;                                                         // for the result's note
   bool wants_perfetto = false;
-  bool keeps_summary = false;  // write no tables of requests or samples
+  bool keeps_summary = false;  // no tables of requests or samples
 };
 
-// Reads `trace`, `output`, and the first request, to find errors in the file or its options.
+// Reads `trace`, `output`, and the first request, to find errors early.
 TraceInput read_trace(Params& p, std::uint64_t seed);
-// Refuses a pipe, which can only be read once.
+// A pipe can only be read once.
 void refuse_pipe(const Params& p, const std::string& key);
 
 }  // namespace kvlab

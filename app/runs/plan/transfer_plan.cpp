@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// A GPU's links with rates in one direction; the first is the default.
+// Rates in one direction; the first is the default.
 std::vector<std::pair<std::string, double>> links_of(const HardwareSpec& card) {
   std::vector<std::pair<std::string, double>> links;
   if (card.network_bytes_per_s > 0) links.emplace_back("network", card.network_bytes_per_s);
@@ -46,7 +46,7 @@ LinkChoice read_links(Params& transfer) {
   return choice;
 }
 
-// Link of a replica. Plan: PoolPlan or EncodePoolPlan.
+// Plan: PoolPlan or EncodePoolPlan.
 template <class Plan>
 LinkSetup link_of(const Params& transfer, const LinkChoice& choice, Plan& pool) {
   const HardwareSpec& card = pool.cost.hardware;

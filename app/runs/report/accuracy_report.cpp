@@ -29,7 +29,7 @@ bool varies(const CsvTable& t, std::size_t column) {
   return std::any_of(t.rows.begin(), t.rows.end(), [&](const auto& row) { return row[column] != t.rows[0][column]; });
 }
 
-// Varying axes without their own column.
+// Varying ones without their own column.
 std::vector<std::size_t> other_axes(const CsvTable& summary) {
   std::vector<std::size_t> axes;
   for (std::size_t c = 1; c <= summary.at("seed"); ++c) {
@@ -40,7 +40,7 @@ std::vector<std::size_t> other_axes(const CsvTable& summary) {
   return axes;
 }
 
-// The budget and a listed policy's changes to its recipe: '512 allocator pyramid'.
+// With a listed policy's changes to its recipe: '512 allocator pyramid'.
 std::string budget_of(const CsvTable& summary, const std::vector<std::string>& row, const std::string& recipe) {
   std::string budget = summary.has("kv_policy.budget_tokens") ? row[summary.at("kv_policy.budget_tokens")] : "";
   const std::string policy = summary.has("kv_policy") ? row[summary.at("kv_policy")] : "";
@@ -78,7 +78,7 @@ std::vector<std::string> tasks_of(const CsvTable& summary) {
   return tasks;
 }
 
-// A task without samples is a dash and not part of the mean.
+// A task without samples is a dash and not in the mean.
 std::vector<std::string> cells_of(const GradedRow& r, const std::vector<std::string>& tasks) {
   std::vector<std::string> cells{r.run, r.recipe, r.budget};
   cells.insert(cells.end(), r.others.begin(), r.others.end());

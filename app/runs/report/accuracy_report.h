@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Prints a line per graded run: share of right answers per task (lengths pooled), mean, and costs.
+// A line per run: share of right answers per task (lengths pooled), mean, and costs.
 void print_accuracy(const CsvTable& summary, std::ostream& out);
 
 }  // namespace kvlab

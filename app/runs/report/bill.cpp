@@ -33,7 +33,7 @@ namespace {
 
 double gpu_seconds(Span duration, const PoolUse& pool) { return to_s(duration) * pool.num_replicas * pool.cost.parallel.gpus(); }
 
-// A remark on keys missing in a pool's hardware file, or "".
+// "": no missing keys.
 std::string remark_on(const HardwareSpec& hardware) {
   std::vector<std::string> figures, keys;
   for (const MissingFigure& m : missing_figures(hardware)) {

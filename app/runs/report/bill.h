@@ -10,9 +10,9 @@
 
 namespace kvlab {
 
-// In J: idle power for `gpu_s` (over all GPUs) plus the rest of peak power for `peak_s` on each of `gpus`.
+// In J: idle power for `gpu_s` (over all GPUs), and the rest of peak power for `peak_s` on each of `gpus`.
 double energy_j(const PowerSpec& power, double gpu_s, double peak_s, double gpus = 1);
-// USD for seconds of a GPU.
+// USD.
 double dollars(double price_per_hour, double gpu_s);
 double dollars_per_million(double dollars, double tokens);
 
@@ -22,7 +22,7 @@ struct MissingFigure {
 };
 std::vector<MissingFigure> missing_figures(const HardwareSpec& hardware);
 
-// Energy and price of a simulated run, including warm-up; tokens are those emitted. nullopt: unknown, or no token.
+// With warm-up; tokens are those emitted. nullopt: unknown, or no token.
 struct Bill {
   std::optional<double> energy_j, energy_j_per_token, dollars_per_million_tokens;
   std::string remark;  // missing keys, or why there is no price; else ""
@@ -37,11 +37,10 @@ struct PoolUse {
   double peak_s = 0;  // PeakTime of its ranks
 };
 
-// Idle power from the first arrival to the last token, and the rest of peak power for the time at peak (sim/peak_time.h). nullopt: unknown
-// power.
+// Idle power from first arrival to last token, and the rest of peak power at peak (sim/peak_time.h). nullopt: unknown power.
 std::optional<double> energy_j(Span duration, const PoolUse& pool);
 
-// Energy and price of all pools, each with its hardware. Price: GPU hours from the first arrival to the last token.
+// Over pools, each with its hardware. Price: GPU hours from first arrival to last token.
 Bill bill_of(const ServingSummary& summary, const std::vector<PoolUse>& pools);
 Bill bill_of(const RunSummary& summary, const CostSetup& cost, std::uint32_t num_replicas);
 

@@ -21,7 +21,7 @@ std::string known_column(const Params& limits, const std::string& name) {
   return column;
 }
 
-// Short, unless value and limit would look equal.
+// Short, unless both would look equal.
 std::string shown(double value, double other) {
   const std::string text = short_number(value);
   return text == short_number(other) && value != other ? number_text(value) : text;

@@ -24,7 +24,7 @@ void read_pair(Params& p, const std::string& key, double low, double high, const
     p.fail_at(key, "'" + key + "': expected two numbers, " + (key == "size" ? "[width, height] in inches" : "the smaller one first"));
 }
 
-// Returns the metrics; {""} if none are given.
+// {""} if no metrics are given.
 std::vector<std::string> read_data(Params& f) {
   std::vector<std::string> metrics = read_one_or_more(f, "metric", "columns of summary.csv, or ttft, tpot, e2e with 'statistic'");
   f.text("statistic", "", "mean, p50, p90, p95, p99 or max over requests, or cdf: their distribution");
@@ -41,7 +41,7 @@ std::vector<std::string> read_data(Params& f) {
   return metrics;
 }
 
-// Settings for figures over two folders.
+// For figures over two folders.
 void read_join(Params& f) {
   f.text("join", "", "results folder of graded answers or of a replay that the figure joins with this experiment");
   f.choice("join_by", {"budget", "share"}, 0, "budgets are joined where they are equal, or keep the same share of the prompt");
@@ -63,7 +63,7 @@ void read_look(Params& f) {
 
 constexpr const char* kAllFigures = "all";
 
-// Usual figures (docs/figures.md). Additional files have a suffix, as `comparison_2`.
+// docs/figures.md. Additional files have a suffix, as `comparison_2`.
 const std::vector<std::string>& usual_figures() {
   static const std::vector<std::string> all = {"cdf_ttft",
                                                "cdf_tpot",
@@ -100,12 +100,12 @@ const std::vector<std::string>& usual_figures() {
   return all;
 }
 
-// Figures whose data keys can be changed singly.
+// Their data keys can be changed singly.
 bool has_usual_data(const std::string& name) {
   return name.starts_with("cdf_") || name.starts_with("throughput_latency_") || name == "goodput" || name == "comparison";
 }
 
-// A usual figure, a common prefix of several, or one of its additional files.
+// A usual figure, a common prefix of several, or an additional file.
 bool is_usual(const std::string& name) {
   return std::any_of(usual_figures().begin(), usual_figures().end(), [&](const std::string& usual) {
     return name == usual || usual.starts_with(name + "_") || name.starts_with(usual + "_");

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Forwards records; null: drops them.
+// null: drops records.
 class ForwardingSink : public RunSink {
  public:
   explicit ForwardingSink(RunSink* next) : next_(next) {}

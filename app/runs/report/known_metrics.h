@@ -5,12 +5,12 @@
 
 namespace kvlab {
 
-// Numeric columns of summary.csv over all kinds of run, without axes (docs/results.md).
+// Numeric columns of summary.csv over all kinds, without axes (docs/results.md).
 const std::vector<std::string>& known_metrics();
 
-// Printed heading, "attained" for "slo_attainment_frac", else the column.
+// "attained" for "slo_attainment_frac"; else the column.
 std::string heading_of(const std::string& column);
-// Inverse of heading_of(); other texts stay.
+// Other texts stay.
 std::string column_of_heading(const std::string& heading);
 std::vector<std::string> metrics_and_headings(const std::vector<std::string>& columns);
 

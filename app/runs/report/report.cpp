@@ -142,7 +142,7 @@ namespace {
 
 constexpr const char* kOwnEntries[] = {"kvlab_run", "code", "inputs", "files"};  // only in a run's own manifest
 
-// Manifest entry of a run in another results folder.
+// From another results folder.
 Json entry_of(const ViewRow& row, const View& view) {
   Json run = read_json_object<Json>(row.run / "manifest.json");
   for (const char* own : kOwnEntries) run.erase(own);

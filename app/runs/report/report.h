@@ -23,18 +23,17 @@ struct RunState {
 // Indices of runs with results.
 std::vector<std::size_t> complete_runs(const std::vector<RunState>& states);
 
-// "scheduler=sarathi seed=2": distinguishes the run from others.
+// "scheduler=sarathi seed=2".
 std::string run_title(const Experiment& experiment, const RunSpec& run);
 
-// Writes manifest.json and resolved.yaml of the experiment. view: the tables, whose included rows become entries.
+// Writes manifest.json and resolved.yaml. view: its included rows become entries.
 void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, const View& view,
                     ResultsFolder& folder, double wall_s);
 
 Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states);
-// One line with the number and titles of failed runs, if any.
+// Number and titles, if any.
 void report_failures(const Experiment& experiment, const std::vector<RunState>& states, std::ostream& err);
 
-// Prints the report of the runs' kind.
 void print_report(const RunKind& kind, const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder,
                   std::ostream& out);
 
@@ -45,11 +44,11 @@ struct SweepReport {
   const ResultsFolder& folder;
 };
 
-// Prints varying columns and `metrics` with values, a row per run or per mean over seeds.
+// Varying columns and `metrics` with values; a row per run or per mean over seeds.
 void print_table(const SweepReport& report, const std::vector<std::string>& metrics, std::ostream& out);
 // "run ID", "3 runs from ID", "all 9 runs".
 std::string runs_text(const std::vector<std::string>& runs, std::size_t num_runs);
-// Prints each remark once. Sentences with few differing words are joined (joined_texts.h).
+// Each remark once. Sentences with few differing words are joined.
 void print_remarks(const SweepReport& report, std::ostream& out);
 
 // Empty if missing.

@@ -25,7 +25,7 @@ class SizedRows {
   [[nodiscard]] bool attains(const Row& row) const {
     return std::min(number(row, "search_replicas"), number(row, "search_tp")) < std::numeric_limits<double>::infinity();
   }
-  // True if some row has the result of a search for hardware.
+  // Some row has the result of a search for hardware.
   [[nodiscard]] bool is_sizing() const {
     return std::any_of(summary_.rows.begin(), summary_.rows.end(), [this](const Row& row) { return attains(row); });
   }
@@ -39,7 +39,7 @@ class SizedRows {
   const CsvTable& summary_;
 };
 
-// "hardware=h100 tp=4": axes in which rows differ.
+// "hardware=h100 tp=4".
 std::string title_of(const CsvTable& summary, std::size_t num_axes, const Row& row) {
   std::vector<std::string> parts;
   for (std::size_t c = 1; c <= num_axes; ++c) {

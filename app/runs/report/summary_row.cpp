@@ -21,7 +21,7 @@ std::string real(double value) { return fmt::format("{:.6f}", value); }
 std::string real_if(bool exists, double value) { return exists ? real(value) : ""; }
 std::string real_if(const std::optional<double>& value) { return value ? real(*value) : ""; }
 
-// Converts ns (or ns per token) to ms.
+// From ns (or ns per token) to ms.
 void add_distribution(Fields& f, const std::string& name, const std::string& unit, const Distribution& d) {
   const std::array<std::pair<const char*, double>, 6> parts = {
       {{"mean", d.mean}, {"p50", d.p50}, {"p90", d.p90}, {"p95", d.p95}, {"p99", d.p99}, {"max", d.max}}};
@@ -65,7 +65,7 @@ void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
   f.emplace_back("overload_frac", real(s.overload_frac));
 }
 
-// A setting of all pools, or if they differ one per pool: "8192/any". "": none.
+// "8192/any" if pools differ. "": none.
 template <class Text>
 std::string by_pool(const SimSetup& setup, Text text_of) {
   std::vector<std::string> texts;
@@ -87,7 +87,7 @@ std::string limit_of(const SimSetup& setup, std::int32_t StepBounds::*limit) {
   });
 }
 
-// Miss shares per limit, rates per GPU, and the binding limit.
+// Miss shares per limit, rates per GPU, binding limit.
 void add_answer(Fields& f, const RunSummary& s, const SimSetup& setup, const Answer& answer) {
   const MetricsCollector::Latencies& l = s.latencies;
   const auto share = [&](std::uint64_t count) { return real_if(l.judged > 0, static_cast<double>(count) / static_cast<double>(l.judged)); };

@@ -12,22 +12,21 @@ namespace kvlab {
 // (column, value) in file order. "": no value.
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-// GPUs in use, binding limit, and what requests wait for (docs/results.md).
+// docs/results.md.
 struct Answer {
   std::int64_t gpus = 1;
   std::string binding_limit, waits_for;  // "": none
 };
 
-// Row of summary.csv (docs/results.md) without run, axes and seed. Fixed formats: equal results give equal bytes. If not simulated, step
-// time shares and bill are empty.
+// Without run, axes and seed (docs/results.md). Equal results give equal bytes. If not simulated, step time shares and bill are empty.
 Fields summary_fields(const RunSummary& summary, const SimSetup& setup, const Bill& bill, const Answer& answer, bool is_simulated = true);
 
-// Rows by class and client (docs/results.md).
+// By class and client (docs/results.md).
 std::string service_csv(const std::string& run_id, const GroupSummary& groups, bool has_qoe);
-// Numbers of rejected requests, with the first reason, and of unfinished ones, which no latency includes. "": none.
+// Rejected requests, with the first reason, and unfinished ones. No latency includes them.
 std::string not_served(const ServingSummary& summary);
 
-// Remarks of the simulator or engine, on the trace, the timeline, requests over budget, and a warm-up that takes all requests.
+// On the trace, the timeline, requests over budget, and a warm-up that takes all requests.
 std::vector<std::string> remarks_on(const ServingSummary& summary);
 
 // Basis of step times, whether the KV block count is given or derived, time in overload.

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::size_t kMaxTableRows = 40;
 
-// True if the recipe determines the axis.
 bool follows_from_recipe(const CsvTable& summary, std::size_t axis) {
   std::map<std::string, std::string> value_of;  // recipe -> value
   const std::size_t recipe = summary.at("recipe");
@@ -23,7 +22,7 @@ bool follows_from_recipe(const CsvTable& summary, std::size_t axis) {
                      [&](const auto& row) { return value_of.emplace(row[recipe], row[axis]).first->second == row[axis]; });
 }
 
-// Columns to show: varying axes and seed, then metrics with values.
+// Varying axes and seed, then metrics with values.
 std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_axes, const std::vector<std::string>& metrics) {
   const auto varies = [&](std::size_t c) {
     return std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return row[c] != summary.rows[0][c]; });
@@ -52,7 +51,7 @@ bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector
   });
 }
 
-// "ttft/tpot": the distinct texts of the rows.
+// "ttft/tpot".
 std::string different_texts(const CsvTable& summary, const std::vector<std::size_t>& rows, std::size_t column) {
   std::vector<std::string> texts;
   for (const std::size_t r : rows) {
@@ -62,7 +61,7 @@ std::string different_texts(const CsvTable& summary, const std::vector<std::size
   return join(texts, "/");
 }
 
-// A row per configuration: means over seeds; the seed column has their number.
+// The seed column has the number of seeds.
 CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
   CsvTable means{summary.file, summary.columns, {}, {}};
   std::map<std::vector<std::string>, std::vector<std::size_t>> groups;
@@ -100,7 +99,7 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
   return means;
 }
 
-// Last part of an axis' path if unique.
+// If unique.
 std::string short_title(const std::vector<std::string>& columns, std::size_t at) {
   if (const std::string heading = heading_of(columns[at]); heading != columns[at]) return heading;
   const auto last_part = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
@@ -109,13 +108,13 @@ std::string short_title(const std::vector<std::string>& columns, std::size_t at)
   return same == 1 ? title : columns[at];
 }
 
-// The printed table. Columns index summary.csv.
+// Columns index summary.csv.
 class PrintedTable {
  public:
   PrintedTable(const CsvTable& summary, std::size_t num_axes, std::vector<std::size_t> shown)
       : summary_(summary), num_axes_(num_axes), shown_(std::move(shown)) {}
 
-  // Drops metrics from the end until the table fits; columns on the binding limit stay. Returns the dropped names.
+  // From the end; columns on the binding limit stay. Returns the dropped names.
   std::vector<std::string> narrow_to(std::size_t most) {
     std::vector<std::string> left_out;
     while (width() > most) {

@@ -57,7 +57,7 @@ void find_variables(const YAML::Node& node, const ConfigFile& config, const std:
   }
 }
 
-// 'paths_from' of a resolved file replaces the working directory and the experiment's folder.
+// 'paths_from' replaces the working directory and the experiment's folder.
 void read_folders(ConfigFile& config) {
   if (!std::as_const(config.root)[kPathsFrom].IsDefined()) return;
   Params p =
@@ -69,21 +69,21 @@ void read_folders(ConfigFile& config) {
   config.folders = {(here / working).lexically_normal(), (here / own).lexically_normal()};
 }
 
-// Checks and removes settings of figures.
+// Checks and removes.
 void take_figures(ConfigFile& config) {
   if (!std::as_const(config.root)[kFigures].IsDefined()) return;
   check_figure_settings(Params(std::make_shared<const ConfigFile>(config), std::make_shared<const Choices>(), "the experiment"));
   config.root.remove(kFigures);
 }
 
-// Checks and removes limits of results, which are used after the runs.
+// Checks and removes; they are used after the runs.
 void take_expectations(ConfigFile& config) {
   if (!std::as_const(config.root)[kExpect].IsDefined()) return;
   read_expectations(Params(std::make_shared<const ConfigFile>(config), std::make_shared<const Choices>(), "the experiment"));
   config.root.remove(kExpect);
 }
 
-// Removes included results. found: null if they are known.
+// found: null if they are known.
 void take_included(ConfigFile& config, std::vector<IncludedResults>* found) {
   const YAML::Node node = std::as_const(config.root)[kIncludeResults];
   if (!node.IsDefined()) return;
@@ -121,7 +121,7 @@ void set_folders(YAML::Node& root, const ConfigFile& config, const fs::path& fol
   root[kPathsFrom] = paths;
 }
 
-// Paths of lists that are axes, in file order.
+// Paths of lists, in file order.
 void collect_axes(const YAML::Node& node, const std::string& path, std::vector<std::string>& axes) {
   if (node.IsMap()) {
     for (const auto& item : node) collect_axes(item.second, path_below(path, item.first.Scalar()), axes);
@@ -165,7 +165,7 @@ class RunMaker {
   }
 
  private:
-  // Read once per distinct name, seed and seeds.
+  // Once per distinct name, seed and seeds.
   const SeedRange& read_seeds(std::size_t point, const std::shared_ptr<const Choices>& choices) {
     std::vector<std::uint32_t> own;
     for (const std::uint32_t element : grid_.points[point]) {
@@ -244,7 +244,7 @@ Experiment load_experiment(const std::string& named, const std::vector<std::stri
 
 namespace {
 
-// Trees parsed once per thread, since threads may not share nodes and parsing per run would be quadratic in a list's length.
+// Parsed once per thread: threads may not share nodes, and parsing per run would be quadratic in a list's length.
 struct OwnTrees {
   std::shared_ptr<const ConfigFile> config;  // of their experiment
   std::shared_ptr<const ConfigFile> raw, expanded;

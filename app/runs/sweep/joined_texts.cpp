@@ -16,7 +16,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// A word and the punctuation around it.
+// With the punctuation around it.
 struct Bare {
   std::string before, word, after;
 };

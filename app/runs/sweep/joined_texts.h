@@ -6,11 +6,9 @@
 
 namespace kvlab {
 
-// Joins sentences of equal length in words of which at least two thirds are equal. Differing words become a range, "21 to 67", or
-// alternatives, "A100|H100".
+// Joins sentences of equal length in words of which at least two thirds are equal. Differing words become "21 to 67" or "A100|H100".
 class JoinedTexts {
  public:
-  // Returns the text's group.
   std::size_t add(const std::string& text);
   [[nodiscard]] std::size_t size() const { return groups_.size(); }
   [[nodiscard]] std::string text(std::size_t group) const;

@@ -14,13 +14,12 @@ namespace kvlab {
 
 struct SweepProgress {
   std::uint64_t runs_done = 0, num_runs = 0;  // of runs to execute
-  std::uint64_t requests = 0;                 // simulated over all runs
+  std::uint64_t requests = 0;                 // over all runs
   double passed_s = 0;
 };
 using ProgressListener = std::function<void(const SweepProgress&)>;
 
-// On a terminal rewrites a line four times a second: runs done, requests per second, remaining time. The listener is called as often and at
-// the end; it must not throw.
+// On a terminal rewrites a line four times a second. The listener is called as often and at the end; it must not throw.
 class Progress {
  public:
   Progress(std::ostream& err, std::size_t num_runs, bool is_shown, ProgressListener listener = {});
@@ -48,7 +47,7 @@ class Progress {
   std::thread thread_;
 };
 
-// Lines on an engine run: expected time, and progress at quarters of its requests, at least ten seconds apart.
+// On an engine run: expected time, and quarters of its requests, at least ten seconds apart.
 class ServingProgress {
  public:
   using Clock = std::chrono::steady_clock;

@@ -30,7 +30,7 @@ Json full_manifest(const RunTask& task, const Findings& findings, double wall_s)
   return m;
 }
 
-// As comments, since some defaults exclude given keys.
+// As comments: some defaults exclude given keys.
 std::string defaults_in_force(const Params& p) {
   std::string text = kDefaultsTitle;
   for (const auto& [path, value] : p.defaults()) text += "#   " + path + ": " + value + "\n";

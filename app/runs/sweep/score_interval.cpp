@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Correlation of paired answers; 0 if one cache has all or none right.
+// 0 if one cache has all or none right.
 double correlation(const PairedAnswers& a) {
   const double margins = (a.both + a.first) * (a.second + a.neither) * (a.both + a.second) * (a.first + a.neither);
   if (margins <= 0) return 0;

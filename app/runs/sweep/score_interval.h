@@ -4,19 +4,19 @@
 
 namespace kvlab {
 
-// Counts of questions by right answers: with both caches, only the first, only the second, neither.
+// Questions by right answers: with both caches, only the first, only the second, neither.
 struct PairedAnswers {
   double both = 0, first = 0, second = 0, neither = 0;
   [[nodiscard]] double all() const { return both + first + second + neither; }
   [[nodiscard]] double difference() const { return (first - second) / all(); }
 };
 
-// 95 % score interval of a share k of n (Wilson 1927).
+// 95 % score interval of k of n (Wilson 1927).
 std::pair<double, double> wilson_interval(double k, double n);
 
-// 95 % interval of the difference in shares of right answers, first minus second, from score intervals and their correlation (method 10 of
-// Newcombe 1998, Improved confidence intervals for the difference between binomial proportions based on paired data, Statistics in Medicine
-// 17, 2635-2650). Nonzero width even if no or every pair differs.
+// 95 % interval of difference(), from score intervals and their correlation (method 10 of Newcombe 1998, Improved confidence intervals for
+// the difference between binomial proportions based on paired data, Statistics in Medicine 17, 2635-2650). Nonzero width even if no or
+// every pair differs.
 std::pair<double, double> paired_interval(const PairedAnswers& a);
 
 }  // namespace kvlab

@@ -24,7 +24,7 @@ constexpr std::array<SearchKeyText, 4> kSearchKeys = {{{"rate", "arrival rate to
 
 const SearchKeyText& key_texts(SearchKey key) { return kSearchKeys[static_cast<std::size_t>(key)]; }
 
-// Names two probes that contradict "harder never attains more", or "".
+// Two probes that contradict "harder never attains more", or "".
 std::string monotonicity_note(const SearchPlan& plan, const std::vector<Probe>& probes) {
   for (const Probe& easy : probes) {
     for (const Probe& hard : probes) {
@@ -43,7 +43,7 @@ std::string monotonicity_note(const SearchPlan& plan, const std::vector<Probe>& 
   return "";
 }
 
-// The only key of `search` that names a range.
+// The only range.
 SearchKey read_key(Params& s) {
   std::vector<std::string> given;
   SearchKey key = SearchKey::kRate;
@@ -118,7 +118,7 @@ class Prober {
   SearchResult result_;
 };
 
-// Notes if an end of the range decides.
+// If an end of the range decides.
 std::string note_beyond(const SearchPlan& plan, bool hardest_attains) {
   const std::string key = plan.key_text();
   if (!hardest_attains)
@@ -129,7 +129,7 @@ std::string note_beyond(const SearchPlan& plan, bool hardest_attains) {
                      plan.is_easier_above() ? "lower the lower" : "raise the upper", key);
 }
 
-// Next value between neighbours; `attaining` if there is none.
+// `attaining` if there is none.
 double middle_of(const SearchPlan& plan, double attaining, double failing) {
   if (plan.key == SearchKey::kRate)
     return failing - attaining > plan.tolerance_frac * failing ? attaining + (failing - attaining) / 2 : attaining;
@@ -147,7 +147,7 @@ void bisect(const SearchPlan& plan, Prober& prober) {
     (prober.attains(middle) ? attaining : failing) = middle;
 }
 
-// Tries every power of two: there are few, and communication can make more GPUs slower.
+// There are few, and communication can make more GPUs slower.
 void try_each(const SearchPlan& plan, Prober& prober) {
   bool hardest_attains = false;
   for (double value = plan.low; value <= plan.high; value *= 2) {

@@ -21,7 +21,7 @@ bool are_equal(const TraceRequest& a, const TraceRequest& b) {
          a.delay == b.delay && std::equal(a.hashes.begin(), a.hashes.end(), b.hashes.begin(), b.hashes.end());
 }
 
-// True if two seeds give one trace. Closed loops draw think times apart from requests.
+// Closed loops draw think times apart from requests.
 bool are_same(TraceSource& a, TraceSource& b) {
   TraceRequest of_a, of_b;
   for (int i = 0; i < kCompared; ++i) {

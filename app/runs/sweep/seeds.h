@@ -13,7 +13,6 @@ namespace kvlab {
 
 class PreparedRun;
 
-// Number of seeds of each configuration.
 class SeedCounts {
  public:
   explicit SeedCounts(const Experiment& experiment);
@@ -24,7 +23,7 @@ class SeedCounts {
   std::map<std::vector<std::string>, std::size_t> counts_;
 };
 
-// True if another seed may change the run.
+// Another seed may change the run.
 bool is_random(const PreparedRun& run, std::uint64_t seed);
 
 struct KeptSeeds {
@@ -32,11 +31,10 @@ struct KeptSeeds {
   std::string remark;               // on dropped runs, or ""
 };
 
-// Keeps only the first seed of simulations without randomness (recorded trace, no random dispatcher). Calls is_random for the first run of
-// each configuration with several seeds. Not for engine runs.
+// Keeps only the first seed of simulations without randomness. Calls is_random for the first run of each configuration with several seeds.
+// Not for engine runs.
 KeptSeeds kept_seeds(const Experiment& experiment, const SeedCounts& counts, const std::function<bool(std::size_t place)>& is_random);
 
-// Reads each configuration's first run itself. Returns the remark.
 std::string drop_idle_seeds(Experiment& experiment);
 
 }  // namespace kvlab

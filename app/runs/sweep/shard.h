@@ -7,20 +7,20 @@
 
 namespace kvlab {
 
-// Part `index` (from 1) of `count` parts of a sweep's runs.
+// index: from 1.
 struct Shard {
   std::uint32_t index = 1, count = 1;
 };
 
-// "2/4". Throws InputError on other text.
+// "2/4". Throws InputError.
 Shard parse_shard(const std::string& text);
 
-// Places of the shard's runs in `run_ids`, ascending. Deals runs by id order, which is unrelated to the grid. Equal ids share a shard.
+// Ascending. Deals runs by id order, which is unrelated to the grid. Equal ids share a shard.
 std::vector<std::size_t> places_of_shard(const std::vector<std::string>& run_ids, const Shard& shard);
 
-// results/NAME.shards/2-of-4, next to the whole's results folder.
+// results/NAME.shards/2-of-4.
 std::filesystem::path shard_folder(const std::filesystem::path& whole, const Shard& shard);
-// Existing folders of shards, sorted.
+// Existing ones, sorted.
 std::vector<std::filesystem::path> shard_folders(const std::filesystem::path& whole);
 
 }  // namespace kvlab

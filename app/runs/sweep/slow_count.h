@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-// Reports work that takes over half a second: on a terminal a rewritten line, "kvlab: reading 1,200 of 10,800 runs"; elsewhere a single
-// line.
+// For work over half a second, "kvlab: reading 1,200 of 10,800 runs": rewritten on a terminal, else printed once.
 class SlowCount {
  public:
   // err: null: silent.

@@ -7,7 +7,7 @@ namespace kvlab {
 // Set by an interrupt while a StopSignals exists; current runs end without a result.
 std::atomic<bool>& stop_requested();
 
-// While one exists, the first Ctrl-C or SIGTERM sets stop_requested(); the next is handled as before. Several threads may hold one.
+// The first Ctrl-C or SIGTERM sets stop_requested(); the next is handled as before. Several threads may hold one.
 class StopSignals {
  public:
   StopSignals();

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// 97.5 % quantile of Student's t with n degrees of freedom, n >= 1.
+// 97.5 % quantile of Student's t; degrees >= 1.
 double student_t_975(std::size_t degrees);
 
 }  // namespace kvlab

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Refuses to replace a file that is read.
+// Results must not replace a file that is read.
 void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
   std::error_code error;
   for (const auto& [file, fingerprint] : inputs.all()) {
@@ -54,7 +54,7 @@ View write_view(const Experiment& experiment, const SweepOptions& options, const
   return view;
 }
 
-// Makes the comparisons that the experiment asks for. The front door draws figures of the named folder.
+// The front door draws figures of the named folder.
 void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, const SweepOptions& options, ResultsFolder& folder,
              std::ostream* out) {
   if (const std::string& log = plan.comparisons.requests; !log.empty() && sweep.status() == 0) validate_results(log, folder, out);
@@ -62,7 +62,7 @@ void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& s
   compare_hosts(complete_part(experiment, sweep.states()), folder, plan.comparisons.max_diff_frac, out);
 }
 
-// Drops seeds that change nothing, unless runs measure time. Returns a remark.
+// Unless runs measure time. Returns a remark.
 std::string drop_idle(Experiment& experiment, SweepPlan& plan) {
   const SeedCounts counts(experiment);
   const bool measures = std::any_of(plan.kinds.begin(), plan.kinds.end(), [](const RunKind* kind) { return kind->runs_engine(); });
@@ -97,7 +97,7 @@ fs::path folder_of(const Experiment& experiment, const SweepOptions& options) {
   return options.shard ? shard_folder(whole, *options.shard) : whole;
 }
 
-// Prints the report and compares. Returns the exit status.
+// Returns the exit status.
 int conclude(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, const SweepOptions& options, ResultsFolder& folder,
              std::ostream& out, std::ostream& err) {
   const int status = sweep.status();

@@ -15,25 +15,24 @@ namespace kvlab {
 
 struct SweepOptions {
   int jobs = 0;                               // concurrent runs; 0: number of cores
-  std::string out;                            // results folder; "": results/NAME
+  std::string out;                            // "": results/NAME
   bool join = false;                          // `out` may belong to another experiment
-  std::optional<Shard> shard;                 // only these runs, into their own folder next to the whole's
+  std::optional<Shard> shard;                 // only these runs, into shard_folder()
   std::vector<std::filesystem::path> shards;  // copy their complete runs and execute none
   bool fast_forward = true;
-  bool quiet = false;            // only errors
-  bool force = false;            // repeat runs with unchanged inputs
-  bool names_results = true;     // for the front door's figures
-  bool writes_file = false;      // write the experiment's text to `file`, which does not exist, once the folder is locked
-  bool shows_progress = false;   // rewritten line, for terminals
-  ProgressListener on_progress;  // called from its own thread
-  std::function<void(const std::filesystem::path&)> on_written;  // called with the complete, still locked results folder
+  bool quiet = false;
+  bool force = false;         // repeat runs with unchanged inputs
+  bool names_results = true;  // for the front door's figures
+  bool writes_file = false;   // write the text to `file`, which does not exist, once the folder is locked
+  bool shows_progress = false;
+  ProgressListener on_progress;                                  // called from its own thread
+  std::function<void(const std::filesystem::path&)> on_written;  // with the complete, still locked folder
 };
 
-// `out`, or results/NAME.
 std::filesystem::path results_folder(const Experiment& experiment, const std::string& out);
 
-// Checks every run, executes those without results, and joins the tables. Drops seeds that change nothing (seeds.h). Returns 0; 1 or 2 if
-// runs failed (2: all by user errors); 1 if shards lack runs; 3 if a limit of 'expect' is violated; 130 after Ctrl-C.
+// Drops seeds that change nothing (seeds.h). Returns 0; 1 or 2 if runs failed (2: all by user errors); 1 if shards lack runs; 3 if a limit
+// of 'expect' is violated; 130 after Ctrl-C.
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err);
 
 }  // namespace kvlab

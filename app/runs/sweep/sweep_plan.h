@@ -11,19 +11,18 @@
 
 namespace kvlab {
 
-// By run, before the first starts.
 struct SweepPlan {
   std::vector<RunKind*> kinds;
   std::vector<CodeVersion> codes;
-  std::vector<bool> are_random;  // another seed may change the result; true if there is a single seed
+  std::vector<bool> are_random;  // another seed may change the result; true for a single seed
   std::set<std::string> tables;
   Comparisons comparisons;
 };
 
-// Keeps only the runs at these ascending places.
+// places: ascending.
 void keep_runs(const std::vector<std::size_t>& places, Experiment& experiment, SweepPlan& plan);
 
-// Finds all errors of all runs before the first starts. Runs that differ only in seed are checked once.
+// Finds all errors of all runs. Runs that differ only in seed are checked once.
 SweepPlan check_all(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, InputFiles& inputs, std::ostream& err);
 
 }  // namespace kvlab

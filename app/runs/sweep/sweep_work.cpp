@@ -33,7 +33,7 @@ RunOrigin Sweep::origin_of(std::size_t i) const {
   return origin;
 }
 
-// True if the run is present, undamaged, and by this code.
+// Present, undamaged, and by this code.
 bool Sweep::is_finished(std::size_t i) {
   const std::string& id = experiment_.runs[i].id;
   const fs::path folder = folder_.runs() / id;
@@ -54,7 +54,7 @@ bool Sweep::is_finished(std::size_t i) {
   return damage.empty();
 }
 
-// Keeps a folder without a manifest, which may not be kvlab's.
+// Without a manifest it may not be kvlab's.
 void Sweep::set_aside(const std::string& id) const {
   const fs::path folder = folder_.runs() / id;
   for (int n = 1;; ++n) {
@@ -85,7 +85,7 @@ void Sweep::find_finished() {
     out_ << fmt::format("{} {} done again, since {} changed\n", count, count == 1 ? "run is" : "runs are", changed);
 }
 
-// A run shared by several grid points is executed once.
+// A run of several grid points is executed once.
 void Sweep::share_outcomes() {
   for (std::size_t i = 0; i < states_.size(); ++i)
     if (same_as_[i] != i) states_[i] = states_[same_as_[i]];
@@ -95,7 +95,6 @@ bool Sweep::has_new_runs() const {
   return std::any_of(states_.begin(), states_.end(), [](const RunState& s) { return s.outcome == RunState::kDone; });
 }
 
-// Executes batches of runs that share work.
 void Sweep::run_batches() {
   RunBatch batch{experiment_,
                  inputs_,
@@ -125,10 +124,9 @@ void Sweep::run_all() {
   progress_.reset();
 }
 
-// Executes independent runs in parallel.
 void Sweep::run_singly() {
   const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  // Runs that measure time run one at a time.
+  // Runs that measure time are not concurrent.
   const bool measures = std::any_of(plan_.kinds.begin(), plan_.kinds.end(), [](const RunKind* kind) { return kind->runs_engine(); });
   const int wanted = measures ? 1 : options_.jobs > 0 ? options_.jobs : cores;
   const int jobs = std::min(wanted, static_cast<int>(todo_.size()));
@@ -197,7 +195,7 @@ void Sweep::finish(std::size_t i, RunState state) {
   states_[i] = std::move(state);
 }
 
-// Syncs the names of finished runs if the last sync is older than `after`.
+// If the last sync is older than `after`.
 void Sweep::sync_runs(std::chrono::steady_clock::duration after) {
   const auto now = std::chrono::steady_clock::now();
   if (now - synced_ < after) return;
@@ -214,7 +212,7 @@ int Sweep::status() const {
   return count(RunState::kBadInput) > 0 ? 2 : 0;
 }
 
-// Reports progress at Ctrl-C on one line. After --force the same command would repeat all runs.
+// On one line. After --force the same command would repeat all runs.
 void Sweep::report_stop(std::size_t complete) const {
   const std::string place = folder_.path().string();
   bool has_answers = false;
@@ -227,7 +225,7 @@ void Sweep::report_stop(std::size_t complete) const {
                         has_answers ? fmt::format("; answers are kept in {}, and the same command goes on from them", place) : "");
 }
 
-// One line on runs that no shard has.
+// Runs that no shard has.
 void Sweep::report_missing() const {
   std::size_t missing = 0, first = 0;
   for (std::size_t i = states_.size(); i-- > 0;)

@@ -19,7 +19,7 @@
 
 namespace kvlab {
 
-// Executes the runs of a sweep that the results folder lacks, in parallel.
+// In parallel.
 class Sweep {
  public:
   Sweep(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, const SweepPlan& plan, const InputFiles& inputs,

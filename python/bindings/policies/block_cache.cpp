@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// A block cache in Python. With rank(block), evaluated at release, the smallest rank is evicted first, the earliest released among equals.
-// With victim() the policy tracks candidates itself.
+// The smallest rank(block) at release is evicted first, the earliest released among equals. With victim() the policy tracks candidates
+// itself.
 class PythonBlockCache final : public BlockCache {
  public:
   PythonBlockCache(const PolicyPtr& policy, const PythonValues& values)

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Read-only numpy view of the program's memory for one Python call. Requires the GIL.
+// Read-only numpy view for one Python call. Requires the GIL.
 class LentArray {
  public:
   template <class T>

@@ -13,7 +13,7 @@ namespace order_places {
 constexpr std::uint8_t kRequest = 0, kNow = 1, kCount = 2;
 }  // namespace order_places
 
-// Integers that sort like `real`.
+// Sort like `real`.
 std::int64_t sortable(double real) {
   const auto bits = std::bit_cast<std::int64_t>(real + 0.0);  // -0 and 0 are equal
   return bits >= 0 ? bits : bits ^ std::numeric_limits<std::int64_t>::max();
@@ -26,8 +26,7 @@ std::vector<Fact> facts_of(const std::vector<std::string>& needs) {
   return facts;
 }
 
-// Keys from Python. key(request) is called once on arrival; key(request, now) in each plan for every waiting request, and for running ones
-// that are compared.
+// key(request) is called once on arrival; key(request, now) in each plan for every waiting request, and for running ones that are compared.
 class PythonOrder final : public KeyedOrder {
  public:
   PythonOrder(const PolicyPtr& policy, const PythonValues& values)

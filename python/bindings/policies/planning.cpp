@@ -104,7 +104,7 @@ void Planning::add(RequestId r, std::int32_t tokens) {
 
 namespace {
 
-// The argument of plan().
+// Argument of plan().
 class LentPlanning {
  public:
   LentPlanning(Planning& planning, LeasePtr lease) : planning_(&planning), lease_(std::move(lease)), call_(lease_->call) {}
@@ -113,7 +113,7 @@ class LentPlanning {
     return *planning_;
   }
   [[nodiscard]] ReplicaView& view() const { return get().view(); }
-  // Raises ValueError for a request lent by another replica or policy.
+  // Raises ValueError for a request of another replica or policy.
   [[nodiscard]] RequestId id(const PythonRequest& r) const {
     if (!r.is_lent_by(lease_)) refuse("the request is not of this view: take it from view.waiting(), running() or each_running()");
     return r.id();
@@ -128,7 +128,7 @@ struct LentPlan : LentPlanning {
   using LentPlanning::LentPlanning;
 };
 
-// Running requests in admission order, tolerating preemptions: each_running() of batching.h.
+// In admission order, tolerating preemptions: each_running() of batching.h.
 class RunningWalk {
  public:
   explicit RunningWalk(const LentPlanning& planning) : planning_(planning) {}

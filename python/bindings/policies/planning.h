@@ -10,10 +10,10 @@
 
 namespace kvlab {
 
-// One plan by a Python scheduler. Mistakes in Python raise ValueError.
+// Mistakes in Python raise ValueError.
 class Planning {
  public:
-  // reasons: for rejections; outlives the plan with the replica.
+  // reasons: for rejections; must outlive the plan.
   Planning(ReplicaView& view, StepPlan& plan, const LeasePtr& lease, std::set<std::string>& reasons)
       : step_{view, plan}, lease_(lease), reasons_(reasons) {}
 
@@ -21,7 +21,7 @@ class Planning {
   [[nodiscard]] const StepBuilder& step() const { return step_; }
   [[nodiscard]] PythonRequest request(RequestId id) const { return {lease_, view().info(id), id}; }
   [[nodiscard]] PythonRequest waiting(std::int64_t position) const;
-  // Tokens r can compute in this step, without cached prefix tokens if it waits.
+  // In this step, without cached prefix tokens if it waits.
   [[nodiscard]] std::int32_t needed_tokens(RequestId r) const;
   [[nodiscard]] Readiness readiness(RequestId r) const;
   bool try_allocate(RequestId r, std::int32_t tokens, std::int32_t ahead);
@@ -45,7 +45,7 @@ class Planning {
 
 void bind_planning(nb::module_& m);
 
-// Arguments of plan().
+// For plan().
 struct PlanArguments {
   nb::object view, plan;
 };

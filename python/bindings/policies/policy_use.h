@@ -2,8 +2,8 @@
 
 namespace kvlab {
 
-// While one exists, policies in Python may run and none can be added. The first updates the policies' texts, on which run identities
-// depend. Constructed and destroyed with the GIL.
+// While one exists, policies in Python may run and none can be added. The first updates their texts, on which run identities depend.
+// Constructed and destroyed with the GIL.
 class PolicyUse {
  public:
   PolicyUse();

@@ -63,7 +63,7 @@ nb::object python_of(const PythonValue& value) {
   return std::visit([](const auto& v) { return nb::cast(v); }, value);
 }
 
-// Reads a parameter as its default's type.
+// As its default's type.
 struct Reader {
   Params& p;
   const PythonParam& param;
@@ -121,7 +121,7 @@ PythonPolicy::PythonPolicy(const nb::dict& d)
   all_policies().insert(this);
 }
 
-// Runs with the GIL, or at exit after forget_policies().
+// With the GIL, or at exit after forget_policies().
 PythonPolicy::~PythonPolicy() { all_policies().erase(this); }
 
 PythonValues PythonPolicy::read(Params& p) const {

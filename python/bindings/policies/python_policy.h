@@ -14,8 +14,8 @@
 #include "base/config/params.h"
 #include "base/config/registry.h"
 
-// Policies in Python. kvlab/policies.py inspects the function or class and passes a declaration, which becomes a registry entry.
-// Simulations run without the GIL in several threads and take it for every Python call.
+// kvlab/policies.py passes declarations, which become registry entries. Simulations run without the GIL in several threads and take it for
+// every Python call.
 namespace kvlab {
 
 namespace nb = nanobind;
@@ -23,21 +23,21 @@ namespace nb = nanobind;
 using PythonValue = std::variant<std::int64_t, double, bool, std::string>;
 using PythonValues = std::vector<std::pair<std::string, PythonValue>>;
 
-// A keyword-only parameter, set in YAML.
+// Keyword-only, set in YAML.
 struct PythonParam {
   std::string key, meaning;
-  PythonValue value;  // default; for a required one only its type counts
+  PythonValue value;  // default; only its type counts if required
   bool is_required = false;
-  double min = 0, max = 0;  // of numbers
+  double min = 0, max = 0;
 };
 
-// A method or function. Callers give all possible arguments; it receives those that it declares.
+// Receives those of all possible arguments that it declares.
 class PythonMethod {
  public:
   static constexpr std::size_t kMostArguments = 8;
   PythonMethod(nb::object function, std::vector<std::uint8_t> places) : function_(std::move(function)), places_(std::move(places)) {}
   [[nodiscard]] bool takes(std::uint8_t place) const;
-  // `arguments` by place; null allowed where takes() is false. Requires the GIL.
+  // `arguments` by place; null allowed if takes() is false. Requires the GIL.
   template <class... Handles>
   nb::object operator()(const Handles&... arguments) const {
     static_assert(sizeof...(arguments) <= kMostArguments);
@@ -50,13 +50,11 @@ class PythonMethod {
   std::vector<std::uint8_t> places_;
 };
 
-// Keeps the interpreter's state of this thread between Python calls.
 void keep_thread_state();
 
-// A declared policy, shared by runs.
 class PythonPolicy {
  public:
-  // `declaration` is from kvlab/policies.py. Requires the GIL.
+  // From kvlab/policies.py. Requires the GIL.
   explicit PythonPolicy(const nb::dict& declaration);
   ~PythonPolicy();
   PythonPolicy(const PythonPolicy&) = delete;
@@ -64,7 +62,7 @@ class PythonPolicy {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] Card card() const { return {name_, summary_, source_}; }
-  // The name in code_version().
+  // In code_version().
   [[nodiscard]] std::string code_name() const { return "python:" + name_; }
   // Reads or describes the parameters.
   [[nodiscard]] PythonValues read(Params& p) const;
@@ -74,8 +72,8 @@ class PythonPolicy {
     return nb::cast<T>(options_[key]);
   }
 
-  // Calls f() with the GIL. Python exceptions become InputError with file:line of the policy and the last traceback line;
-  // TracebackListeners get the whole traceback.
+  // Takes the GIL. Python exceptions become InputError with the policy's file:line and the last traceback line; TracebackListeners get the
+  // whole.
   template <class F>
   auto call(F&& f) const {
     keep_thread_state();
@@ -107,14 +105,14 @@ class PythonPolicy {
 };
 using PolicyPtr = std::shared_ptr<const PythonPolicy>;
 
-// The object of one run. Any thread may destroy it.
+// Per run. Any thread may destroy it.
 class PythonInstance {
  public:
   PythonInstance(PolicyPtr policy, const PythonValues& values);
   ~PythonInstance();
   PythonInstance(const PythonInstance&) = delete;
   PythonInstance& operator=(const PythonInstance&) = delete;
-  // null: not in the class
+  // Null: not in the class.
   [[nodiscard]] const PythonMethod* method(const std::string& name) const;
   [[nodiscard]] const PythonPolicy& policy() const { return *policy_; }
 
@@ -123,7 +121,7 @@ class PythonInstance {
   std::map<std::string, PythonMethod> methods_;
 };
 
-// Registers the policy, replacing a Python policy of that name.
+// Replaces a Python policy of that name.
 template <class Interface, class Wrapper>
 void add_to_registry(const PolicyPtr& policy) {
   const auto make = [policy](Params& p) -> std::unique_ptr<Interface> {
@@ -139,8 +137,7 @@ void add_scheduler(const PolicyPtr& policy);
 void add_block_cache(const PolicyPtr& policy);
 void add_dispatcher(const PolicyPtr& policy);
 
-// While one exists, `found` collects tracebacks of policy exceptions by the first line of their messages, from all threads. Constructed and
-// destroyed with the GIL.
+// While one exists, `found` collects tracebacks of all threads by the first line of their messages. Constructed and destroyed with the GIL.
 class TracebackListener {
  public:
   explicit TracebackListener(nb::dict found);

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Identifies the current Python call; objects lent to earlier calls are refused.
+// Identifies the current Python call.
 struct Lease {
   std::uint64_t call = 1;
 };
@@ -18,7 +18,7 @@ using LeasePtr = std::shared_ptr<Lease>;
 // Raises RuntimeError for an object of an earlier call.
 void require_lent(const LeasePtr& lease, std::uint64_t call, const char* what);
 
-// A request lent to one Python call.
+// Lent to one Python call.
 class PythonRequest {
  public:
   PythonRequest() = default;
@@ -58,7 +58,7 @@ class PythonRequest {
   std::int32_t predicted_tokens_ = 0;  // 0: none
 };
 
-// Lends one Python object to call after call, as long as no policy keeps it.
+// Reuses one Python object, as long as no policy keeps it.
 class Lender {
  public:
   Lender() = default;

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// A scheduler in Python. Promises nothing to fast-forward.
+// Promises nothing to fast-forward.
 class PythonScheduler final : public Scheduler {
  public:
   PythonScheduler(const PolicyPtr& policy, const PythonValues& values) : python_(policy, values), plan_(*python_.method("plan")) {

@@ -18,7 +18,7 @@ namespace scorer_places {
 constexpr std::uint8_t kKeys = 0, kValues = 1, kPositions = 2, kQueries = 3, kLayer = 4, kHead = 5, kPromptTokens = 6, kSeenTokens = 7;
 }  // namespace scorer_places
 
-// A row's tokens as dense matrices: the cache's memory if contiguous, else a copy.
+// The cache's memory if contiguous, else a copy.
 struct RowMatrices {
   const float *keys = nullptr, *values = nullptr;  // [tokens, head_dim]
   const std::int32_t* positions = nullptr;         // [tokens]
@@ -47,7 +47,7 @@ class RowReader {
   std::vector<std::int32_t> positions_;
 };
 
-// Scores from Python, row by row. Without measured cost; shape-only runs charge another scorer's operations if the policy names one.
+// Row by row, without measured cost; shape-only runs charge another scorer's operations if the policy names one.
 class PythonScorer final : public Scorer {
  public:
   PythonScorer(const PolicyPtr& policy, const PythonValues& values) : python_(policy, values), score_(*python_.method("score")) {
@@ -142,7 +142,7 @@ class PythonScorer final : public Scorer {
         python_.policy().fail("score() keeps an array after the call, when its memory is used for something else: store array.copy()");
   }
 
-  // The prompt's last queries of the row's group: [queries, group, head_dim].
+  // The prompt's last queries: [queries, group, head_dim].
   void lend_queries(const LayerStep& step, std::int32_t row, std::optional<LentArray>& array) const {
     const KvRows& kv = step.kv;
     const Queries& window = step.in.window[static_cast<std::size_t>(kv.sequence(row))];
