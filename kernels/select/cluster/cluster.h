@@ -19,7 +19,6 @@ struct ClusterKeys {
   float* const* centroids = nullptr;          // [num_rows] -> [clusters, head_dim]
   std::int32_t* const* sizes = nullptr;       // [num_rows] -> [clusters]
 };
-// Reads keys rounds + 2 times; 2 FLOPs per channel, key and cluster in a round.
 OpCall call(const ClusterKeys&);
 void run_cpu(const ClusterKeys&);
 void run_cuda(const ClusterKeys&, CudaContext&);
@@ -42,11 +41,11 @@ void run_cuda(const ClusterThreshold&, CudaContext&);
 // Tokens of clusters above the sequence's threshold, ascending.
 struct ClusterTokens {
   std::int32_t num_rows = 0, kv_heads = 1;
-  const std::int64_t* score_first = nullptr;        // [num_rows + 1] clusters
-  const float* scores = nullptr;                    // of clusters
+  const std::int64_t* score_first = nullptr;  // [num_rows + 1] clusters
+  const float* scores = nullptr;
   const float* const* threshold = nullptr;          // [num_rows / kv_heads] -> [1]
   const std::int32_t* const* cluster_of = nullptr;  // [num_rows] -> tokens
-  const std::int64_t* first = nullptr;              // [num_rows + 1] clustered tokens: offsets of the lists
+  const std::int64_t* first = nullptr;              // [num_rows + 1] offsets of the lists of clustered tokens
   std::int32_t* token = nullptr;                    // out
   std::int32_t* count = nullptr;                    // [num_rows] out
 };

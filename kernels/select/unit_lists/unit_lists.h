@@ -4,12 +4,11 @@
 
 #include "kernels/ops.h"
 
-// Units: pages, chunks, clusters or tokens.
 namespace kvlab {
 
-// One array from first[r] on, or separate arrays. Lists may be shorter than their space.
+// Units (pages, chunks, clusters or tokens): one array from first[r] on, or separate arrays. Lists may be shorter than their space.
 struct UnitLists {
-  const std::int64_t* first = nullptr;        // [num_rows + 1] offset of each row's list in `unit`
+  const std::int64_t* first = nullptr;        // [num_rows + 1] offsets
   const std::int32_t* unit = nullptr;         // [first[num_rows]]
   const std::int32_t* const* rows = nullptr;  // [num_rows] used if `first` is null
   const std::int32_t* count = nullptr;        // [num_rows] null: the whole space
@@ -18,7 +17,7 @@ struct UnitLists {
   [[nodiscard]] const std::int32_t* row(std::int32_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
 };
 
-// Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u is tokens base[r] + u * unit_tokens on, between head and tail.
+// Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u begins at token base[r] + u * unit_tokens.
 struct ExpandUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
@@ -45,7 +44,7 @@ struct ComposeUnits {
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   const std::int32_t* pick = nullptr;   // [first[num_rows]]
   std::int32_t* out = nullptr;          // may be `pick`
-  bool takes_all = false;               // each row is as long as its list; no pick
+  bool takes_all = false;               // rows as long as their lists; no pick
 };
 OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);
@@ -55,7 +54,7 @@ void run_cuda(const ComposeUnits&, CudaContext&);
 struct UnionUnits {
   std::int32_t num_rows = 0, lists_per_row = 1;
   UnitLists lists;                      // of num_rows * lists_per_row lists
-  const std::int64_t* first = nullptr;  // [num_rows + 1] offsets of the unions
+  const std::int64_t* first = nullptr;  // [num_rows + 1] offsets
   std::int32_t* unit = nullptr;         // out
   std::int32_t* count = nullptr;        // [num_rows] out
 };
@@ -96,7 +95,7 @@ OpCall call(const TakeRanked&);
 void run_cpu(const TakeRanked&);
 void run_cuda(const TakeRanked&, CudaContext&);
 
-// Counts asked-for units that the last step read, then stores `now` (asked for or always read) in `last`. Diagnostic, free.
+// Counts asked-for units of the last step's `now`, then stores `now` (asked for or always read) in `last`. Diagnostic, free.
 struct TrackReuse {
   std::int32_t num_rows = 0;
   UnitLists asked, now;
