@@ -7,19 +7,18 @@
 
 namespace kvlab {
 
-// Mean of the given queries of each sequence, all heads; a sequence without queries gets zeros.
+// Mean of each sequence's queries, all heads; zeros without queries.
 struct MeanQuery {
   std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
   const Queries* queries = nullptr;           // [num_sequences]
   float* mean = nullptr;                      // [num_sequences, width] out
 };
-// Queries are read, means written at 2 bytes per value.
 OpCall call(const MeanQuery&);
 void run_cpu(const MeanQuery&);
 void run_cuda(const MeanQuery&, CudaContext&);
 
-// Mean of the queries since the current sentence began: the step's newest query is added to `sums`, which is reset if the token before it
-// ended a sentence (see sentences.h) or `fresh` is 1.
+// Mean of the queries since the current sentence began: the newest query is added to `sums`, which is reset if the token before it ended a
+// sentence (see sentences.h) or `fresh` is 1.
 struct SentenceQuery {
   std::int32_t num_sequences = 0, width = 0;
   const Queries* queries = nullptr;                  // [num_sequences]
@@ -28,7 +27,6 @@ struct SentenceQuery {
   float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: the sum, then the number of queries
   float* mean = nullptr;                             // [num_sequences, width] out
 };
-// The query is read, the mean written at 2 bytes per value, the sum read and written at 4.
 OpCall call(const SentenceQuery&);
 void run_cpu(const SentenceQuery&);
 void run_cuda(const SentenceQuery&, CudaContext&);
