@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <utility>
 
-// Include only in *_cpu.cpp files, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen.
 namespace kvlab {
 
-// The machine's vectors of floats.
 using Packet = Eigen::internal::packet_traits<float>::type;
 constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
 // GCC warns that a template argument loses alignment.
@@ -42,7 +41,7 @@ inline Packet fold_all(const Packet* p) {
 
 }  // namespace packets
 
-// Lane sums, bit for bit as Eigen's predux.
+// Bit for bit as Eigen's predux.
 template <int Count>
 inline void fill_sums_of_lanes(const Packet (&p)[Count], float* sums) {
   int i = 0;

@@ -5,12 +5,11 @@
 
 namespace kvlab {
 
-// Lists the tokens of each row that are not among the kept ones, ascending.
+// Lists the tokens of each row that are not kept, ascending.
 struct ListDropped {
-  PartedRows parts;                 // its `dropped` is not read
+  PartedRows parts;                 // `dropped` is not read
   std::int32_t* dropped = nullptr;  // [total_dropped()] out
 
-  // The kept list is read, the dropped one written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = parts.kv.total();
     return {.op = "list_dropped", .rows = rows(), .tokens = n, .outputs = parts.total_dropped(), .bytes = 4 * n, .flops = n};

@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Counts or lists the marked blocks of each list, the query block's own included whether it is marked or not, and the columns that are
-// marked for the list's head, before the query block, and in none of the list's blocks.
+// Counts or lists the marked blocks of each list with the query block's own, and the marked columns before the query block that none of
+// these blocks has.
 struct ListMarked {
   PromptBlocks prompt;                         // q and k are not read
   const std::int32_t* marks = nullptr;         // [num_lists, mark_words]
@@ -19,7 +19,6 @@ struct ListMarked {
 
   static constexpr bool kInParallel = true;
 
-  // Marks are read; counts or lists are written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t lists = prompt.num_lists();
     const std::int64_t outputs =

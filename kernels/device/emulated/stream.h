@@ -11,10 +11,10 @@ namespace kvlab::emulated {
 
 using Work = std::function<void()>;
 
-// Runs `work`, or records it if this thread records a graph.
+// Records `work` if this thread records a graph.
 void enqueue(Work work);
 
-// Records work enqueued on this thread during its lifetime.
+// Records this thread's work during its lifetime.
 class Recording {
  public:
   Recording();

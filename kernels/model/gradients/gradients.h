@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Gradients of a decoder layer's inputs, on the CPU in float32. `dx`: gradient of x.
+// Gradients of a decoder layer's inputs, on the CPU in float32.
 
 // For y = x w^T: dx += dy w.
 struct LinearGradient {
@@ -26,7 +26,7 @@ struct RmsNormGradient {
 };
 void run_cpu(const RmsNormGradient& a);
 
-// y = gate sigmoid(gate) up: overwrites gate and up with their gradients.
+// y = gate sigmoid(gate) up: gradients replace gate and up.
 struct SiluMulGradient {
   const float* dy = nullptr;  // [tokens, width]
   float* gate = nullptr;      // [tokens, width]

@@ -6,11 +6,11 @@
 
 namespace kvlab {
 
-// Device memory. Rotates by the angle of position[t] less that of from_position[t] (moves cached keys); `inverse` undoes it. Pairs i, i +
-// head_dim / 2; fp32, one rounding.
+// Rotates by the angle of position[t] less that of from_position[t] (moves cached keys); `inverse` undoes it. Pairs i, i + head_dim / 2;
+// fp32, one rounding.
 struct DeviceRope {
   const void* in = nullptr;                     // [tokens, heads, head_dim], tokens in_stride apart
-  void* out = nullptr;                          // the same with out_stride; may be `in`
+  void* out = nullptr;                          // out_stride apart; may be `in`
   const float* cos = nullptr;                   // [lines, head_dim / 2]
   const float* sin = nullptr;                   // [lines, head_dim / 2]
   const std::int32_t* position = nullptr;       // [tokens] table lines; null: t

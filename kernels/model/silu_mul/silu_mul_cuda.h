@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Device memory, fp32. Gate and up in one array [tokens, 2 * width]: up = gate + width, in_stride = 2 * width.
+// In fp32. Gate and up in one array [tokens, 2 * width]: up = gate + width, in_stride = 2 * width.
 struct DeviceSiluMul {
   const void* gate = nullptr;  // [tokens, width]
   const void* up = nullptr;    // [tokens, width]; null: out = silu(gate)
