@@ -7,7 +7,7 @@ namespace kvlab::decode {
 // K and V as 16-bit numbers, [slots, D].
 template <class T, int Tiles, int D>
 struct Plain {
-  static constexpr int kRow = D / 8;  // 16-byte vectors of a token
+  static constexpr int kRow = D / 8;
   static constexpr int kSide = 16 * D * 2, kBytes = 2 * kSide;
 
   const Args& a;
@@ -27,7 +27,7 @@ struct Plain {
     const int moves = kRow % 8 == 0 ? row % 8 : row / 2 % 4;
     return 16 * (row * kRow + (column & ~kMoved) + ((column & kMoved) ^ moves));
   }
-  // Moves `columns` (even) further, from column 0 or 1.
+  // `columns` (even) further, from column 0 or 1.
   static __device__ __forceinline__ SharedPlace further(SharedPlace place, int columns) {
     return (place ^ static_cast<SharedPlace>(16 * (columns & kMoved))) + 16 * (columns & ~kMoved);
   }
@@ -38,7 +38,7 @@ struct Plain {
     const std::int32_t token = unit * 16;
     copy(stage, (static_cast<std::int64_t>(page) << slots_shift) + (token & ((1 << slots_shift) - 1)), at.end - token);
   }
-  // Tokens from `valid` on become zeros: unused slots may hold NaN.
+  // Zeros from `valid` on: unused slots may hold NaN.
   __device__ __forceinline__ void copy(SharedPlace stage, std::int64_t slot, std::int32_t valid) const {
     const T* const from_k = k + slot * D + lane_index() * 8;
     const T* const from_v = v + slot * D + lane_index() * 8;

@@ -10,11 +10,10 @@
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/rows/row_op.h"
 
-// Launchers of row operations (kernels/rows/row_op.h).
 namespace kvlab {
 
-// Puts device copies in the place of an operation's arrays of shapes, by one transfer when it is done. The copies live until the end of the
-// context's current Frame. An array that is null stays null.
+// Replaces an operation's arrays of shapes by device copies, in one transfer, valid until the context's current Frame ends. Null stays
+// null.
 class ShapesToDevice {
  public:
   explicit ShapesToDevice(CudaContext& cuda) : cuda_(cuda) {}
@@ -51,7 +50,6 @@ class ShapesToDevice {
   std::vector<Place> places_;
 };
 
-// Replaces what op.shapes() visits.
 template <class Op>
 void shapes_to_device(Op& op, CudaContext& cuda) {
   ShapesToDevice to_device(cuda);
@@ -59,7 +57,7 @@ void shapes_to_device(Op& op, CudaContext& cuda) {
   to_device.done();
 }
 
-// Puts copies in device memory in the place of an operation's results in CPU memory; null stays null.
+// Replaces an operation's results in CPU memory by device memory; null stays null.
 class ResultsOnDevice {
  public:
   explicit ResultsOnDevice(CudaContext& cuda) : cuda_(cuda) {}
