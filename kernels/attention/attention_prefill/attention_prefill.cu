@@ -43,7 +43,7 @@ std::int64_t tiles_of(const DevicePrefill& a, const PrefillVariant& v) {
   return static_cast<std::int64_t>(a.tokens) * (a.q_heads / a.kv_heads) / v.rows() + a.prompts;
 }
 
-// 0: does not fit. 1 KiB more than a block's limit, less 1 KiB per block for the system.
+// 0: does not fit. The system takes 1 KiB per block.
 std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
   const std::int64_t block = c.tiles.shared_bytes() + 4 * kListed + static_cast<std::int64_t>(sizeof(Work));
   if (block > gpu.shared_bytes_per_block) return 0;

@@ -99,7 +99,6 @@ Heap::Heap() {
   sigaction(SIGSEGV, &ours, &before_us);
 }
 
-// First fit.
 std::size_t Heap::find(std::size_t bytes) {
   for (auto s = spare.begin(); s != spare.end(); ++s) {
     if (s->second < bytes) continue;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarpSize, kTile = 64;  // kTile: kept tokens in shared memory at a time
 
-// Inverse norms of all keys; 0 where a norm is 0 or not finite.
+// 0 for a norm that is 0 or not finite.
 struct InverseNorms {
   static constexpr int kSums = 1, kVectors = 0;
   const std::int32_t* len;
@@ -26,7 +26,6 @@ struct InverseNorms {
   }
 };
 
-// Places of listed keys in the pool, and their inverse norms.
 struct Places {
   std::int64_t* slot;
   float* inverse;
@@ -89,14 +88,14 @@ __device__ __forceinline__ void load_tile(T* tile, const T* keys, const std::int
   cp_async_commit();
 }
 
-// Dropped keys in a warp's registers, Rows * 16 of them, as operands of products; and what is nearest to them so far.
+// Rows * 16 dropped keys in a warp's registers as operands, with their nearest so far.
 template <class T, int D, int Rows>
 struct DroppedKeys {
   static constexpr int kSteps = D / 16, kStride = D + 8;
   std::uint32_t x[Rows][kSteps][4];
   Best best[Rows][2];
 
-  // The block's from slot[0] on, n of them at most, by way of shared memory: a tile at a time. All threads call it.
+  // At most n keys from slot[0] on, a tile at a time through shared memory. All threads call it.
   __device__ __forceinline__ void load(T* tile, const T* keys, const std::int64_t* slot, std::int32_t n) {
     for (int m = 0; m < Rows; ++m) {
       __syncthreads();
@@ -130,7 +129,7 @@ struct DroppedKeys {
     }
   }
 
-  // Compares with a tile of kept keys, of which `left` are there; place0 and inverse are the first one's.
+  // Compares with a tile of `left` kept keys; place0 and inverse are the first one's.
   __device__ __forceinline__ void meet(const T* tile, std::int32_t place0, std::int32_t left, const float* inverse) {
     for (int n = 0; n < kTile && n < left; n += 8) {
       float z[Rows][4] = {};
@@ -150,8 +149,8 @@ struct DroppedKeys {
   }
 };
 
-// Products of dropped with kept keys by tensor cores: each warp has Rows * 16 dropped keys in registers, kept ones pass by in tiles, two
-// of which are in shared memory at once. Keys are not normalised before: the kept one's inverse norm scales the product.
+// On tensor cores: each warp has Rows * 16 dropped keys in registers, two tiles of kept keys are in shared memory. Keys are not normalised:
+// the kept one's inverse norm scales the product.
 template <class T, int D, int Rows>
 __global__ void __launch_bounds__(kThreads) nearest_by_tiles(Nearest a) {
   KVLAB_DYNAMIC_SHARED(T, tiles);

@@ -19,7 +19,7 @@ struct Gram {
   int lines;  // blocks per row: one per line of the Gram matrix and one for the sums
 };
 
-// In the CPU version's order.
+// In the CPU's order.
 __global__ void __launch_bounds__(kRowThreads) add_queries(Gram a) {
   const int row = blockIdx.x / a.lines, line = blockIdx.x % a.lines, s = row / a.kv_heads, d = a.head_dim;
   if (a.fresh[s] == 2) return;

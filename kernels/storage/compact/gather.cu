@@ -10,7 +10,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kInFlight = 4;  // pieces of K, and as many of V, that a lane loads before it stores the first
 
-// A warp takes 32 tokens: each lane looks one of them up and moves its position and statistics, then all move the vectors piece by piece.
+// A warp takes 32 tokens: each lane moves one token's position and statistics, then all move the vectors by pieces.
 template <class Piece>
 __global__ void __launch_bounds__(kWarps* kWarpSize) gather_tokens(DeviceGather a, int pieces, int tiles) {
   const int row = blockIdx.x / tiles, begin = (blockIdx.x % tiles * kWarps + warp_index()) * kWarpSize, mine = begin + lane_index();
