@@ -15,7 +15,7 @@ struct KvRows {
   std::int32_t kv_heads = 1;
   std::int32_t group = 1;  // query heads per KV head
   std::int32_t head_dim = 0;
-  std::int32_t kv_bytes = 2;  // per stored element, for byte formulas; arrays hold float32
+  std::int32_t kv_bytes = 2;  // per stored element, in formulas
 
   const std::int32_t* len = nullptr;         // [num_rows]
   const std::int64_t* first = nullptr;       // [num_rows + 1] prefix sums of len
@@ -25,11 +25,11 @@ struct KvRows {
   std::int64_t pool_tokens = 0;
 
   float* k = nullptr;                // [pool_tokens, head_dim]
-  float* v = nullptr;                // [pool_tokens, head_dim]
+  float* v = nullptr;                // as k
   std::int32_t* position = nullptr;  // [pool_tokens]
-  std::uint32_t* words = nullptr;    // [num_words, pool_tokens] policies' statistics; they move with the token
+  std::uint32_t* words = nullptr;    // [num_words, pool_tokens] policies' statistics
   std::int32_t num_words = 0;
-  // CPU: kF32. On a GPU k, v, position and words are in device memory, lengths and pages in CPU memory.
+  // CPU: kF32. On a GPU lengths and pages are in CPU memory.
   ElementType type = ElementType::kF32;
 
   [[nodiscard]] KVLAB_BOTH std::int64_t total() const { return num_rows == 0 ? 0 : first[num_rows]; }
@@ -47,8 +47,8 @@ struct KvRows {
 
 // Matrices [count, head_dim] in consecutive slots.
 struct KvRun {
-  std::int32_t begin = 0, count = 0;  // tokens of the row
-  std::int64_t slot = 0;              // of the first
+  std::int32_t begin = 0, count = 0;
+  std::int64_t slot = 0;  // of the first
 };
 
 inline KvRun run_at(const KvRows& kv, std::int32_t row, std::int32_t begin) {
@@ -71,25 +71,25 @@ void for_each_run(const KvRows& kv, std::int32_t row, F&& f) {
   }
 }
 
-// Queries at consecutive positions, [count, q_heads, head_dim], q_heads = kv_heads * group.
+// At consecutive positions, [count, q_heads, head_dim], q_heads = kv_heads * group.
 struct Queries {
   const float* data = nullptr;
   std::int32_t count = 0;
   std::int32_t first_position = 0;
 
-  // Last position of KV head `head`: [group, head_dim].
+  // [group, head_dim] at the last position.
   [[nodiscard]] KVLAB_BOTH const float* last(std::int64_t head, std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim) const {
     return data + ((count - std::int64_t{1}) * kv_heads + head) * group * head_dim;
   }
 };
 
-// Queries of an extra pass over prompt tokens [ctx_begin, ctx_end), then the chunk.
+// An extra pass over prompt tokens [ctx_begin, ctx_end), then the chunk.
 struct PassQueries {
   Queries queries;
   const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own
   std::int32_t ctx_begin = 0, ctx_end = 0;
-  const float* hidden = nullptr;    // [queries.count, hidden_dim] the layer's input, if requested
-  const float* gradient = nullptr;  // [queries.count] norms of gradients after the layer's attention, if any
+  const float* hidden = nullptr;    // [queries.count, hidden_dim] the layer's input; may be null
+  const float* gradient = nullptr;  // [queries.count] norms of gradients after the layer's attention; may be null
 };
 
 // Visible pairs; the queries are the last tokens.

@@ -11,7 +11,7 @@ namespace kvlab {
 
 class CudaContext;
 
-// A batched operation as logged and priced.
+// As logged and priced.
 struct OpCall {
   std::string_view op;       // its file's name
   std::int64_t rows = 0;     // sequence x KV head
@@ -19,7 +19,7 @@ struct OpCall {
   std::int64_t outputs = 0;  // tokens (or pages, clusters) written
   std::int64_t bytes = 0;    // moved through memory
   std::int64_t flops = 0;
-  std::int64_t shared_bytes = 0;  // part of `bytes`: weights, read once per batch
+  std::int64_t shared_bytes = 0;  // weights, read once per batch
   friend bool operator==(const OpCall&, const OpCall&) = default;
 };
 
@@ -29,7 +29,7 @@ class CountSource {
   virtual ~CountSource() = default;
   // Later calls belong to `step`, from 0; prefill chunks are steps too.
   virtual void begin_step(std::int64_t /*step*/) {}
-  // Replaces the upper bounds in `counts` with the data's counts.
+  // Replaces the upper bounds in `counts`.
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };
 
@@ -54,8 +54,8 @@ class OpClock {
 };
 
 // Logs and runs operations: structs of raw pointers and shapes in <op>/<op>.h with `OpCall call(const Op&)`, `void run_cpu(const Op&)` and
-// optionally `void run_cuda(const Op&, CudaContext&)`. With kShapes nothing runs and data pointers are null. On a GPU data is in device
-// memory, shapes (lengths, offsets, pages, counts to keep) in CPU memory. call() reads no data and never tests a data pointer for null.
+// optionally `void run_cuda(const Op&, CudaContext&)`. With kShapes nothing runs and data pointers are null. On a GPU shapes (lengths,
+// offsets, pages, counts to keep) are in CPU memory. call() reads no data and never tests a data pointer for null.
 class Ops {
  public:
   enum class Backend : std::uint8_t { kCpu, kShapes, kCuda };
@@ -72,10 +72,10 @@ class Ops {
 
   [[nodiscard]] bool computes() const { return backend_ != Backend::kShapes; }
 
-  // Uninitialised scratch memory, valid until the Frame ends; null with kShapes.
+  // Uninitialised, valid until the Frame ends; null with kShapes.
   float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
   std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
-  // In stream order on a GPU; no effect if `at` is null.
+  // In stream order; no effect if `at` is null.
   void zero(float* at, std::int64_t n);
   // Always CPU memory.
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
@@ -83,7 +83,7 @@ class Ops {
 
   struct CudaFrame;
 
-  // Its end frees scratch memory allocated since.
+  // Frees scratch memory at its end.
   class Frame {
    public:
     explicit Frame(Ops& ops);

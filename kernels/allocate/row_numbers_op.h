@@ -70,8 +70,8 @@ struct CountScores {
 };
 KVLAB_ROW_OP(CountScores)
 
-// mass[p] = mean over the rows of pool p of factor * (sum of scores [0, head_end[r]) + sum of scores [tail_begin[r], tail_end[r])), tokens
-// counted once.
+// mean over the rows of pool p of factor * (sum of scores [0, head_end[r]) + sum of scores [tail_begin[r], tail_end[r])), tokens counted
+// once.
 struct SpanMass {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]
@@ -115,8 +115,8 @@ struct SpanMass {
 };
 KVLAB_ROW_OP(SpanMass)
 
-// out[p] = variance (divisor: their number) of the finite scores of the pool's rows; 0 without any. With `entropy` the entropy of the
-// scores as shares of their sum, over the logarithm of their number; 0 of fewer than two; scores below 0 count as 0.
+// Variance (divisor: their number) of the finite scores of the pool's rows; 0 without any. With `entropy` the entropy of the scores as
+// shares of their sum, over the logarithm of their number; 0 of fewer than two; scores below 0 count as 0.
 struct ScoreVariance {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]

@@ -27,7 +27,7 @@
 //   };
 //   KVLAB_ROW_OP(Op)
 //
-// The header is named NAME_op.h: the build compiles run_cpu and run_cuda from it. Such headers do not include each other.
+// The build compiles run_cpu and run_cuda from NAME_op.h. Such headers do not include each other.
 namespace kvlab {
 
 template <class Op>
@@ -76,7 +76,7 @@ void run_each(const Op& op) {
 
 }  // namespace kvlab
 
-// The build compiles each header twice more: as CPU code for vector units and as kernels.
+// Each header is compiled twice more: as CPU code for vector units and as kernels.
 #if defined(KVLAB_ROW_KERNELS)
 #define KVLAB_ROW_OP_ON(Op, on_cpu, on_device)           \
   inline OpCall call(const Op& op) { return op.cost(); } \

@@ -11,8 +11,8 @@
 
 namespace kvlab {
 
-// A team of one thread. BlockTeam (kernels/device/cuda/block_team.cuh) has the same functions for a block. Every thread of the team calls
-// each function with the same arguments; all writes are visible after it.
+// A team of one thread. BlockTeam (kernels/device/cuda/block_team.cuh) is one of a block. Every thread of the team calls each function with
+// the same arguments; all writes are visible after it.
 class OneThread {
  public:
   static constexpr bool kOnDevice = false;
@@ -38,7 +38,7 @@ class OneThread {
   void once(F&& f) const {
     f();
   }
-  // `total` + sum of f(i). The CPU adds in order; a block adds its threads' partial sums.
+  // `total` + sum of f(i). The CPU adds in order; a block adds partial sums of threads.
   template <class T = float, class F>
   [[nodiscard]] T sum(std::int64_t n, F&& f, T total = T{}) const {
     for (std::int64_t i = 0; i < n; ++i) total += f(i);
@@ -64,7 +64,7 @@ class OneThread {
     std::iota(order, order + n, 0);
     std::stable_sort(order, order + n, before);
   }
-  // put(i) for the `count` indices in [0, n) with the largest f(i), in any order. Ties go to the lower index; NaN counts as -infinity.
+  // put(i) for the `count` largest f(i), in any order. Ties go to the lower index; NaN counts as -infinity.
   template <class F, class Put>
   void best(std::int32_t n, std::int32_t count, F&& f, Put&& put) const {
     std::vector<std::int32_t> order(static_cast<std::size_t>(n));

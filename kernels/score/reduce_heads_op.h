@@ -6,14 +6,14 @@
 
 namespace kvlab {
 
-// Tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the sum over a sequence's KV heads that hold
-// them. In place.
+// Tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the sum over the KV heads that hold them. In
+// place.
 struct ReduceHeads {
   enum class Kind : std::uint8_t { kSum, kMean, kRootOfSum };
   KvRows kv;
   Kind kind = Kind::kMean;
   float* scores = nullptr;  // [kv.total()]
-  bool by_position = true;  // false: by index; only the lengths of kv are read, and rows may be of other units
+  bool by_position = true;  // false: by index; only kv's lengths are read, and rows may be of other units
 
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();

@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// A score per cached token from its position and the channels of TokenStats; higher stays. e = end_position[s], one past the sequence's
-// last token; age = e - position: the queries that saw the token, with its own.
+// Scores from positions and the channels of TokenStats; higher stays. e = end_position[s], one past the last token; age = e - position: the
+// queries that saw the token, with its own.
 //   kPosition    position
 //   kRandom      uniform in [0, 1), a function of seeds[s], KV head and position
 //   kSum         f0
@@ -17,8 +17,8 @@ namespace kvlab {
 //   kSpread      sqrt(max(0, f1 / age - (f0 / age)^2)): RoCo, Ren and Zhu 2024
 //   kRingSet     ones in the ring
 //   kRingClear   -(zeros among the min(ring_tokens, age) ring bits in use): Scissorhands, Liu et al. 2023
-//   kRecurrence  2 s(-idle / max(gap, 1)) + (gap > 0 ? 2 s(-gap - 1) : 0), s: logistic function, gap = u1 the largest interval between
-//     hits, idle the steps since the last hit: LazyEviction, Zhang et al. 2025
+// kRecurrence  2 s(-idle / max(gap, 1)) + (gap > 0 ? 2 s(-gap - 1) : 0), s: logistic function, gap = u1, idle: steps since the last hit:
+// LazyEviction, Zhang et al. 2025
 //   kLastHit     u0, at first position + 1
 //   kHits        u1 + 1
 struct TokenScores {

@@ -9,13 +9,13 @@ namespace kvlab {
 // Copies tokens between pages and consecutive memory, bit for bit. VectorCopy and WordCopy are not logged.
 enum class TokenCopyWay : std::uint8_t { kFromPages, kIntoPages };
 
-// The listed vectors in list order: all channels, or those of a row's mask; kIntoPages sets the others to 0. Entries of -1 are skipped.
+// In list order: all channels, or those of a row's mask; kIntoPages sets the others to 0. Entries of -1 are skipped.
 struct VectorCopy {
   ListedTokens tokens;
   TokenCopyWay way = TokenCopyWay::kFromPages;
   void* stored = nullptr;                  // [total(), width()] of the pages' type
-  const std::uint8_t* channels = nullptr;  // [num_rows, (head_dim + 7) / 8] bit c % 8 of byte c / 8 for channel c; null: all
-  std::int32_t keep = 0;                   // bits set in each row's mask; with shapes only 0: all channels
+  const std::uint8_t* channels = nullptr;  // [num_rows, (head_dim + 7) / 8] bit c % 8 of byte c / 8; null: all
+  std::int32_t keep = 0;                   // bits per mask; with shapes only 0: all channels
 
   [[nodiscard]] KVLAB_BOTH std::int32_t width() const { return channels == nullptr ? tokens.kv.head_dim : keep; }
   [[nodiscard]] OpCall cost() const {

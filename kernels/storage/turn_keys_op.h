@@ -16,8 +16,8 @@ struct Places {
   const float* frequencies = nullptr;         // [num_sequences, head_dim / 2] radians per position, in CPU memory; null: no RoPE
 };
 
-// Turns the keys of listed tokens, which are at the front of their rows (lengths are those before the move), or copies K, V and positions
-// to other rows and turns the copies. fp32 with one rounding. head_dim is even.
+// Turns listed keys that are at the front of their rows (lengths are those before the move), or copies K, V and positions to other rows and
+// turns the copies. fp32 with one rounding. head_dim is even.
 struct TurnKeys {
   KvRows kv;
   Places places;

@@ -14,7 +14,7 @@ namespace kvlab {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr std::int32_t kBlockLines = 16;   // query heads of queries with logits held at once
+constexpr std::int32_t kBlockLines = 16;   // query heads of queries per block
 constexpr std::int64_t kChunkTokens = 32;  // values in the L1 cache
 // Half of the vector registers.
 constexpr int kTileSums = kPacket == 16 ? 16 : 8;
@@ -128,7 +128,7 @@ void prefetch(const float* x, std::int64_t d) {
   for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c, kRead, Cache);
 }
 
-// Sums per lane over channels, then over lanes; the same for any tiling.
+// Over channels, then over lanes; the same for any tiling.
 template <int Lines, int Tokens>
 void dot_tile(LineBlock& b, std::int64_t line, std::int64_t at) {
   const float* q = b.queries.data() + line * b.d;
@@ -222,7 +222,7 @@ float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
   return max + std::log(total);
 }
 
-// For Packets packets of channels.
+// Packets packets of channels.
 template <int Lines, int Packets>
 void value_tile(LineBlock& b, std::int64_t line, std::int64_t channel, std::int64_t begin, std::int64_t end) {
   Packet sum[Lines][Packets];

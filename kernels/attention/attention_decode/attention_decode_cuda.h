@@ -15,22 +15,22 @@ namespace kvlab {
 struct PagedDecode {
   PagedKv kv;                                 // kv.type is q's
   const void* q = nullptr;                    // [sequences, q_heads, head_dim]
-  void* out = nullptr;                        // [sequences, q_heads, head_dim] of out_type; zeros without tokens
-  float* log_sum = nullptr;                   // [sequences, q_heads] natural log of the denominator, -infinity without tokens; may be null
+  void* out = nullptr;                        // as q, of out_type; zeros without tokens
+  float* log_sum = nullptr;                   // [sequences, q_heads], natural; -infinity without tokens; may be null
   const std::int64_t* first = nullptr;        // [num_rows + 1] prefix sums of kv.len
-  float* column_sum = nullptr;                // [first[num_rows]] probabilities summed over the group; may be null
+  float* column_sum = nullptr;                // [first[num_rows]] sums over the group; may be null
   float* probabilities = nullptr;             // [group, len] at group * first[r]; may be null
-  std::int32_t* counters = nullptr;           // [num_rows] zeros, also at the end; saves a fill; may be null
+  std::int32_t* counters = nullptr;           // [num_rows] zeros, also at the end; may be null
   std::int32_t q_heads = 0;                   // kv.kv_heads * group
-  std::int32_t longest = 0;                   // upper bound of row lengths
+  std::int32_t longest = 0;                   // upper bound
   std::int64_t kv_tokens = 0;                 // sum of kv.len; an estimate without probabilities
-  float scale = 0;                            // of q.k; 0: 1 / sqrt(head_dim)
+  float scale = 0;                            // 0: 1 / sqrt(head_dim)
   ElementType out_type = ElementType::kBf16;  // kv.type, or kF32 for DeviceMergePartials
   int tuning = -1;                            // index into decode_tunings(); -1: automatic
   int splits = 0;                             // blocks of the longest row; 0: automatic
 };
 
-// `stages`: units of tokens per warp in shared memory (0: registers); `blocks` per multiprocessor.
+// `stages`: units per warp in shared memory (0: registers); `blocks` per multiprocessor.
 struct DecodeTuning {
   int warps, stages, blocks;
 };

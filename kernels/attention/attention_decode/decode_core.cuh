@@ -28,7 +28,7 @@ struct Args {
   ElementType out_type;
 };
 
-// The softmax base changes only for logits larger by this many log2 units.
+// The softmax base changes only beyond this many log2 units.
 constexpr float kSlack = 8.0F;
 
 struct Stretch {
@@ -51,7 +51,7 @@ __device__ __forceinline__ Stretch stretch_of(const Args& a) {
 // A tile has 8 heads.
 template <int Tiles, int D>
 struct State {
-  float top[Tiles][2];   // largest q.k so far, or nearly (kSlack)
+  float top[Tiles][2];   // largest q.k, or nearly (kSlack)
   float base[Tiles][2];  // top in log2 units; 0: none
   float sum[Tiles][2];   // of this lane's tokens
   float out[Tiles][D / 16][4];
@@ -109,7 +109,7 @@ __device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, 
   }
 }
 
-// Hides tokens from `end` on; `token` is the first of 16.
+// From `end` on; `token` is the first of 16.
 template <int Tiles>
 __device__ __forceinline__ void mask(float (&s)[Tiles][4], std::int32_t token, std::int32_t end) {
   const std::int32_t low = token + lane_index() / 4;

@@ -32,13 +32,13 @@ constexpr std::int64_t flops(const AttentionPrefillShape& s) { return 4 * attend
 struct AttentionPrefill {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  const float* v = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  float* out = nullptr;      // [new_tokens, q_heads, head_dim]
+  const float* v = nullptr;  // as k
+  float* out = nullptr;      // as q
   float* scratch = nullptr;  // [scratch_floats(*this)]
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;       // 1 / sqrt(head_dim)
-  std::int64_t window = 0;  // last keys visible with the own one; 0: all
+  std::int64_t window = 0;  // visible keys; 0: all
 };
 
 constexpr AttentionPrefillShape shape(const AttentionPrefill& a) {

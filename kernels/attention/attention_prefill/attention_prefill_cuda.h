@@ -11,9 +11,9 @@ namespace kvlab {
 struct DevicePrefill {
   const void* q = nullptr;                    // [tokens, q_heads, head_dim], tokens q_stride elements apart
   const void* k = nullptr;                    // [pages, page_tokens, head_dim]
-  const void* v = nullptr;                    // [pages, page_tokens, head_dim]
+  const void* v = nullptr;                    // as k
   void* out = nullptr;                        // [tokens, q_heads, head_dim]
-  float* log_sum = nullptr;                   // [tokens, q_heads] natural log of the denominator; may be null
+  float* log_sum = nullptr;                   // [tokens, q_heads], natural; may be null
   const std::int32_t* query_first = nullptr;  // [prompts + 1]
   const std::int32_t* kv_before = nullptr;    // [prompts * kv_heads] cached tokens
   const std::int32_t* page_begin = nullptr;   // [prompts * kv_heads]
@@ -24,19 +24,19 @@ struct DevicePrefill {
   std::int32_t q_heads = 0, kv_heads = 0, head_dim = 0;  // 1 to 16 query heads per KV head; head_dim 64, 128 or 256
   std::int32_t page_tokens = 16;                         // a multiple of 16
   std::int64_t q_stride = 0;                             // 0: q_heads * head_dim
-  std::int32_t window = 0;                               // last tokens visible with the own one; 0: all
-  // false: queries see only cached tokens, and their own keys are not cached.
+  std::int32_t window = 0;                               // visible tokens; 0: all
+  // false: queries see only cached tokens; their own keys are not cached.
   bool causal = true;
   float scale = 1.0F;                     // above 0
   ElementType type = ElementType::kBf16;  // f16, or bf16 from compute capability 8.0
   int tuning = -1;                        // index into prefill_variants(head_dim); -1: automatic
   std::int32_t splits = 0;                // parts of the keys; 0: splits_of()
-  // Unmerged parts [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads]. Null: out.
+  // Unmerged [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads]. Null: out.
   float* parts = nullptr;
 };
 
 struct PrefillVariant {
-  std::int32_t head_dim, row_tiles, warps, keys;  // per block: 16 * row_tiles * warps query heads of queries
+  std::int32_t head_dim, row_tiles, warps, keys;  // `keys` per step of 16 * row_tiles * warps query heads of queries
   [[nodiscard]] constexpr std::int32_t rows() const { return 16 * row_tiles * warps; }
   [[nodiscard]] constexpr std::int64_t shared_bytes() const { return 2LL * head_dim * (rows() + 4 * keys); }
 };

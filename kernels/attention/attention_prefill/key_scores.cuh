@@ -11,7 +11,7 @@ struct KeySums {
   float sum_sq[RowTiles][2], max[RowTiles][2];
 };
 
-// x: a thread's two columns of a tile; all of the group get the result.
+// x: a thread's two columns of a tile; the whole group gets the result.
 __device__ __forceinline__ void reduce_group(float (&x)[2], int columns, bool largest) {
   const auto join = [&](float a, float b) { return largest ? fmaxf(a, b) : a + b; };
   if (columns >= 2) x[0] = x[1] = join(x[0], x[1]);
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
   if constexpr (Kind != Scores::kLogSums) write_keys<Kind>(a, w, sums);
 }
 
-constexpr std::int64_t kScoreStaticBytes = 4096;  // bound
+constexpr std::int64_t kScoreStaticBytes = 4096;  // upper bound
 
 constexpr std::size_t score_bytes(int head_dim, int row_tiles, bool rest) {
   const int stage = 2 * kColumns * head_dim * (rest ? 2 : 1), keys = 2 * 16 * row_tiles * kScoreWarps * head_dim;

@@ -121,7 +121,7 @@ __device__ __forceinline__ void mask(State<D, RowTiles, Keys>& x, const PrefillA
   }
 }
 
-// The exponentials' reference moves only for logits larger by a factor of 2^8; sums still fit f16.
+// The reference moves only for logits larger by a factor of 2^8; sums still fit f16.
 template <int D, int RowTiles, int Keys>
 __device__ __forceinline__ void move_top(State<D, RowTiles, Keys>& x, float scale) {
   constexpr float kRoom = 8.0F;

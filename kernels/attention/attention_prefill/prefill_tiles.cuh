@@ -2,7 +2,6 @@
 
 #include "kernels/device/cuda/launch.cuh"
 
-// Products of queries with paged keys on tensor cores.
 namespace kvlab::prefill {
 
 constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
@@ -59,7 +58,7 @@ __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& ti
 // Keys [low, high) and their pages.
 struct RowPages {
   const std::int32_t* page;  // of the row's first token
-  int page_units;            // units of kPageUnit tokens
+  int page_units;            // units per page
   int low, high;
 };
 
@@ -75,8 +74,8 @@ __device__ __forceinline__ void list_units(const RowPages& row, int first, std::
   }
 }
 
-// Starts to copy tokens [token, token + Keys) into a tile of keys and, with Values, one of values after it; zeros outside of [low, high).
-// list begins at the token's unit.
+// Starts to copy tokens [token, token + Keys) into a tile of keys and, with Values, one of values; zeros outside of [low, high). list
+// begins at the token's unit.
 template <int D, int Keys, int Threads, bool Values, class T>
 __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const std::int32_t* list, int token, const RowPages& row) {
   constexpr int kChunks = D / 8, kStep = Threads / kChunks, kUnits = Keys / kPageUnit;

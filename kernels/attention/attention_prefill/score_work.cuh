@@ -5,7 +5,7 @@
 namespace kvlab::prefill {
 
 constexpr int kScoreWarps = 4, kScoreThreads = kScoreWarps * kWarpSize;
-constexpr int kColumns = 64;  // of a tile: query heads of queries
+constexpr int kColumns = 64;  // query heads of queries, per tile
 
 // kLogSums: largest logit and sum of exponentials per column. kSums: weight times probability over all columns. kGrouped: group sum or
 // maximum x, then weight times x, x^2 and largest x. kByHead: per query head.
@@ -17,7 +17,7 @@ struct ScoreArgs {
   const T* k;                       // pages
   const std::int32_t* query_first;  // [prompts + 1]
   const std::int32_t* kv_before;    // [rows]: query t sees kv_before + t + 1 tokens; null: `visible`
-  const std::int32_t* visible;      // [tokens, kv_heads] visible tokens, ascending along a prompt
+  const std::int32_t* visible;      // [tokens, kv_heads], ascending along a prompt
   const std::int32_t* len;          // [rows]; null: kv_before and the prompt's tokens
   const std::int32_t *page_begin, *page;
   const std::int64_t* first;  // [rows]

@@ -13,12 +13,12 @@ namespace kvlab {
 struct DeltaRows {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  const float* v = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  float* out = nullptr;      // [new_tokens, q_heads, head_dim]
+  const float* v = nullptr;  // as k
+  float* out = nullptr;      // as q
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;
-  std::int64_t window = 0;  // last keys visible; 0: all
+  std::int64_t window = 0;  // visible keys; 0: all
   std::int64_t stride = 64;
   std::int64_t activation_bytes = 2, kv_bytes = 2;  // per element, in call()
 

@@ -7,12 +7,10 @@
 
 namespace kvlab {
 
-// Attention of queries to each token of their sequence, mean over the layer's query heads: softmax(q.k / sqrt(d)) over the row's visible
-// tokens, in fp32. Weights rise evenly from 1 for the first vote to last_weight for the last. PyramidInfer, Yang et al. 2024,
-// arXiv:2405.12532.
+// Attention of queries to each token of their sequence, mean over the layer's query heads, in fp32. Weights rise evenly from 1 for the
+// first vote to last_weight for the last. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
 //   without groups: out[first[s] + i] = mean over all queries t and heads of w_t p_t[i]
-//   with groups: tokens from position base[s] on form groups of group_tokens. A token gets votes from the recent[s] queries after the end
-//     of its group, added to a float in channel `word`
+//   with groups of group_tokens from position base[s] on: the recent[s] queries after a group's end add votes to a float in channel `word`
 struct QueryVotes {
   KvRows kv;                         // rows of a sequence hold the same tokens
   const Queries* queries = nullptr;  // [kv.num_sequences()]

@@ -11,10 +11,10 @@ namespace kvlab {
 // h, the chunk's query block b.
 struct SparseKeys {
   std::int32_t block = 64;
-  const std::int64_t* block_first = nullptr;   // [q_heads * query_blocks + 1] offsets
-  const std::int32_t* blocks = nullptr;        // key blocks, ascending in a list
-  const std::int64_t* column_first = nullptr;  // [q_heads * query_blocks + 1]; null: no columns
-  const std::int32_t* columns = nullptr;       // key positions outside of these blocks, ascending in a list
+  const std::int64_t* block_first = nullptr;   // [q_heads * query_blocks + 1]
+  const std::int32_t* blocks = nullptr;        // ascending in a list
+  const std::int64_t* column_first = nullptr;  // as block_first; null: no columns
+  const std::int32_t* columns = nullptr;       // keys outside of these blocks, ascending
 };
 
 constexpr std::int64_t query_blocks(std::int64_t new_tokens, std::int64_t kv_before, std::int32_t block) {
@@ -27,13 +27,13 @@ constexpr std::int64_t query_blocks(std::int64_t new_tokens, std::int64_t kv_bef
 struct SparsePrefill {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  const float* v = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  float* out = nullptr;      // [new_tokens, q_heads, head_dim]
-  float* log_sum = nullptr;  // [tokens, q_heads] natural log of the denominator; may be null
+  const float* v = nullptr;  // as k
+  float* out = nullptr;      // as q
+  float* log_sum = nullptr;  // [new_tokens, q_heads], natural; may be null
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;       // 1 / sqrt(head_dim)
-  std::int64_t window = 0;  // last keys visible with the own one; 0: all
+  std::int64_t window = 0;  // visible keys; 0: all
   SparseKeys keys;
   std::int64_t activation_bytes = 4, kv_bytes = 4;  // per element, in call()
 };
@@ -49,7 +49,7 @@ inline std::span<const std::int32_t> listed_columns(const SparseKeys& k, std::in
   return {k.columns + k.column_first[list], k.columns + k.column_first[list + 1]};
 }
 
-// Exact without a window if every non-empty list ends with the own block and other keys are visible. `tokens`: keys read per query head and
+// Exact without a window if every non-empty list ends with the own block and other keys are visible. `tokens`: keys per query head and
 // block.
 OpCall call(const SparsePrefill&);
 void run_cpu(const SparsePrefill&);

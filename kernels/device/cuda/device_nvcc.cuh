@@ -38,8 +38,8 @@ __device__ __forceinline__ float2 unpack<bf16>(std::uint32_t packed) {
   return make_float2(__uint_as_float(packed << 16), __uint_as_float(packed & 0xFFFF0000U));
 }
 
-// Copies 4, 8 or 16 bytes from global to shared memory, or zeros if not `valid` (`global` is not read). Asynchronous from sm_80 on. 16
-// bytes bypass L1.
+// 4, 8 or 16 bytes from global to shared memory, or zeros if not `valid` (`global` is not read). Asynchronous from sm_80 on. 16 bytes
+// bypass L1.
 template <int Bytes>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
 #if __CUDA_ARCH__ >= 800

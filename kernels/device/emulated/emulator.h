@@ -6,9 +6,9 @@
 #include <functional>
 #include <vector>
 
-// Runs CUDA kernels on the CPU: a fiber per thread, block after block. Fibers switch only at barriers and warp-wide instructions. Throws,
-// with the kernel's name, for barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join alike, and
-// grids that CUDA refuses. Not modelled: memory ordering, 16-byte alignment in shared memory, time.
+// CUDA kernels on the CPU: a fiber per thread, block after block. Fibers switch only at barriers and warp-wide instructions. Throws, with
+// the kernel's name, for barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join alike, and grids
+// that CUDA refuses. Not modelled: memory ordering, 16-byte alignment in shared memory, time.
 namespace kvlab::emulated {
 
 struct Dim3 {
@@ -18,8 +18,7 @@ struct Dim3 {
   [[nodiscard]] constexpr unsigned count() const { return x * y * z; }
 };
 
-// Order of threads between barriers, and of blocks: warp after warp, from the first or the last; or interleaved at warp-wide instructions
-// in a new order each time.
+// Warp after warp, from the first or the last; or interleaved at warp-wide instructions in a new order each time. Blocks also.
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 void set_order(Order order);
 
@@ -37,7 +36,7 @@ int sync_block_count(int predicate);
 // Threads [begin, begin + count) share barrier `id`, as bar.sync.
 void sync_named(int id, int count);
 
-// Waits for all lanes of `mask` with the same `name`, then calls work(inputs, outputs) once; pointers outside the mask are null.
+// Waits for all lanes of `mask` with this `name`, then calls work(inputs, outputs) once; pointers outside the mask are null.
 using WarpWork = void (*)(const std::array<const void*, 32>& in, const std::array<void*, 32>& out, unsigned mask);
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work);
 

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Merges dropped tokens into kept ones, in place: token c, the target of the set S of m dropped tokens, becomes for K and V
+// In place: token c, the target of the set S of m dropped tokens, becomes for K and V
 //   kMean          (x_c + sum_S w_i x_i) / (1 + m)
 //   kPivot         (x_c + sum_S w_i (x_i + x_c) / 2) / (1 + m)
 //   kWeightedMean  (x_c + sum_S w_i x_i) / (1 + sum_S w_i)
@@ -23,16 +23,16 @@ struct MergeInto {
   enum class Combine : std::uint8_t { kMean, kPivot, kWeightedMean };
   enum class Weight : std::uint8_t { kOne, kSimilarity, kSoftmax, kNormShare, kGaussian, kMassShare };
   PartedRows rows;
-  const std::int32_t* target = nullptr;  // [total_dropped()] place in the row's kept list, -1: merged nowhere
+  const std::int32_t* target = nullptr;  // [total_dropped()] place in the kept list, -1: none
   const float* similarity = nullptr;     // [total_dropped()]
   Combine combine = Combine::kMean;
   Weight weight = Weight::kOne;
   float sigma = 5.0F;
   bool keys = true;  // false: only V is merged
   bool values_times_count = false;
-  const float* mass = nullptr;  // [rows.kv.total()] attention that each token received, >= 0
+  const float* mass = nullptr;  // [rows.kv.total()] attention received, >= 0
 };
-// As if all dropped tokens were merged.
+// As if all were merged.
 OpCall call(const MergeInto&);
 void run_cpu(const MergeInto&);
 void run_cuda(const MergeInto&, CudaContext&);

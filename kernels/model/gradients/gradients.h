@@ -19,8 +19,8 @@ void run_cpu(const LinearGradient& a);
 struct RmsNormGradient {
   const float* x = nullptr;       // [tokens, width]
   const float* weight = nullptr;  // [width]
-  const float* dy = nullptr;      // [tokens, width]
-  float* dx = nullptr;            // [tokens, width]
+  const float* dy = nullptr;      // as x
+  float* dx = nullptr;            // as x
   std::int64_t tokens = 0, width = 0;
   float epsilon = 1e-5F;
 };
@@ -29,8 +29,8 @@ void run_cpu(const RmsNormGradient& a);
 // y = gate sigmoid(gate) up: gradients replace gate and up.
 struct SiluMulGradient {
   const float* dy = nullptr;  // [tokens, width]
-  float* gate = nullptr;      // [tokens, width]
-  float* up = nullptr;        // [tokens, width]
+  float* gate = nullptr;      // as dy
+  float* up = nullptr;        // as dy
   std::int64_t tokens = 0, width = 0;
 };
 void run_cpu(const SiluMulGradient& a);

@@ -17,9 +17,9 @@ struct RopeScaling {
   };
   Kind kind = Kind::kNone;
   double factor = 1;
-  double original_tokens = 0;                        // length of the first training
-  double low_freq_factor = 1, high_freq_factor = 1;  // llama3: turns within original_tokens at the ramp's ends
-  double beta_fast = 32, beta_slow = 1;              // yarn: the ramp's ends, fast first
+  double original_tokens = 0;                        // of the first training
+  double low_freq_factor = 1, high_freq_factor = 1;  // llama3: turns at the ramp's ends
+  double beta_fast = 32, beta_slow = 1;              // yarn: the ramp's ends
   bool truncate = true;                              // yarn: the ramp's ends are whole pairs
   double attention_factor = 1;                       // yarn: of cosines and sines
 };

@@ -10,8 +10,8 @@
 //   dot(x, y, n): one thread's product of floats
 //   soften(row, n): row = softmax(row)
 //   best(n, k, score, f): f(i) for the k largest score(i), equals to the lower index, in any order
-//   best_while(n, score, start, more, f): takes i by falling score(i), equals to the lower index, while more(`start` + the scores before,
-//     score(i)), which stays false after the first false; f(i) in any order. Returns the number taken.
+//   best_while(n, score, start, more, f): as best, while more(`start` + the scores before, score(i)), which stays false after the first
+//     false. Returns the number taken.
 //   falling_sum(n, score): sum of score(i) in double precision
 namespace kvlab::mark_blocks {
 
@@ -61,7 +61,7 @@ KVLAB_BODY BlockMeans means_of(const Team& team, const PromptBlocks& p, std::int
   return {q, block_means(team, p, p.k, p.end(), p.kv_heads, head / p.group(), 0, room)};
 }
 
-// Attention sums of the chunk's last w queries.
+// Of the chunk's last w queries.
 struct WindowSums {
   float *columns, *diagonals;  // [end]
 };
@@ -140,7 +140,7 @@ KVLAB_BODY void mark_vertical_slash(const Team& team, const MarkBlocks& a, std::
       n, a.second[head], [&](std::int64_t i) { return sums.diagonals[i]; }, [&](std::int64_t i) { mark_diagonal(team, a, head, i); });
 }
 
-// Softmax of products with the first `blocks` mean keys.
+// Over the first `blocks` mean keys.
 template <class Team>
 KVLAB_BODY void pooled_row(const Team& team, const PromptBlocks& p, const float* query, const float* keys, std::int64_t blocks,
                            float* row) {
@@ -168,7 +168,7 @@ KVLAB_BODY double divergence_root(const Team& team, const float* a, const float*
   return sum > 0 ? std::sqrt(sum) : 0.0;
 }
 
-// Marks the best blocks of columns or diagonals. Their number: the tokens that hold the share of the mass, over 128.
+// As many columns or diagonals as the tokens that hold the share of the mass, over 128.
 template <class Team, class F>
 KVLAB_BODY void best_blocks(const Team& team, const MarkBlocks& a, const float* tokens, bool is_query_aware, float* sums, F&& f) {
   constexpr std::int64_t kTokensPerBlock = 128;  // whatever the block, as in the authors' code
@@ -242,7 +242,7 @@ KVLAB_BODY void mark_flex(const Team& team, const MarkBlocks& a, std::int64_t he
   if (is_query_aware) mark_pairs(team, a, head, means, room.floats(p.causal_blocks()));
 }
 
-// Marks the first and the own block, then others by falling sum until they hold the share of the total.
+// The first and the own block, then others by falling sum until they hold the share of the total.
 template <class Team>
 KVLAB_BODY void mark_mass(const Team& team, const MarkBlocks& a, const double* sums, std::int64_t own, std::int32_t* words) {
   const double wanted = a.share * team.template sum<double>(own + 1, [&](std::int64_t j) { return sums[j]; });

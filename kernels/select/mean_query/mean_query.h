@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Mean of each sequence's queries, all heads; zeros without queries.
+// All heads; zeros without queries.
 struct MeanQuery {
   std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
   const Queries* queries = nullptr;           // [num_sequences]
@@ -17,14 +17,14 @@ OpCall call(const MeanQuery&);
 void run_cpu(const MeanQuery&);
 void run_cuda(const MeanQuery&, CudaContext&);
 
-// Mean of the queries since the current sentence began: the newest query is added to `sums`, which is reset if the token before it ended a
-// sentence (see sentences.h) or `fresh` is 1.
+// Since the current sentence began: the newest query is added to `sums`, which is reset if the token before it ended a sentence (see
+// sentences.h) or `fresh` is 1.
 struct SentenceQuery {
   std::int32_t num_sequences = 0, width = 0;
   const Queries* queries = nullptr;                  // [num_sequences]
   const std::int32_t* const* sentence_of = nullptr;  // [num_sequences] -> by position, of SplitSentences
   const std::int32_t* fresh = nullptr;               // [num_sequences] 0 or 1
-  float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: the sum, then the number of queries
+  float* const* sums = nullptr;                      // [num_sequences] -> [width + 1]: sum, number of queries
   float* mean = nullptr;                             // [num_sequences, width] out
 };
 OpCall call(const SentenceQuery&);

@@ -8,8 +8,8 @@
 // Directions of largest queries per KV head; projected keys give approximate logits. InfiniGen, Lee et al. 2024, sections 4.2 and 4.3.
 namespace kvlab {
 
-// Over a chunk's queries and a row's query heads: abs_sum[c] += |q_c|, and with wants_gram gram += q q^T. fresh[s] = 1 resets the sums
-// first; 2 skips s.
+// Over a chunk's queries and a row's heads: abs_sum[c] += |q_c|, and with wants_gram gram += q q^T. fresh[s] = 1 resets the sums first; 2
+// skips s.
 struct QueryGram {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0;
   const Queries* queries = nullptr;     // [num_rows / kv_heads]
@@ -40,7 +40,7 @@ void run_cuda(const ColumnBasis&, CudaContext&);
 struct ProjectKeys {
   KvRows kv;
   std::int32_t width = 0;
-  bool copies_channels = false;  // the basis is a choice of channels: no products
+  bool copies_channels = false;  // a choice of channels: no products
   const std::int32_t* from = nullptr;
   const float* const* basis = nullptr;  // [kv.num_rows] -> [width, head_dim]
   float* const* partial = nullptr;      // [kv.num_rows] -> [len, width]

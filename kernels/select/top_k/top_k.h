@@ -27,12 +27,12 @@ struct TopKPooled {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;         // [num_pools * rows_per_pool + 1]
   const float* scores = nullptr;               // [first[...]]
-  const float* const* row_scores = nullptr;    // [num_pools * rows_per_pool] instead of `scores`, if rows are not contiguous
+  const float* const* row_scores = nullptr;    // as first: instead of `scores`, if rows are not contiguous
   const std::int64_t* budget = nullptr;        // [num_pools]
   const std::int32_t* floor_tokens = nullptr;  // [num_pools * rows_per_pool], null: none
   std::int32_t* keep = nullptr;                // [num_pools * rows_per_pool] out
-  // Peer ties (CPU only) as kvpress's torch.topk on a CPU: each row's floor, whose tokens then score highest, and of the pool all but the
-  // worst (kPeerDropped) or the best `budget` (kPeerKept).
+  // Peer ties (CPU only) as kvpress's torch.topk on a CPU: each row's floor, which then scores highest, and of the pool all but the worst
+  // (kPeerDropped) or the best `budget` (kPeerKept).
   enum class Ties : std::uint8_t { kLowerIndex, kPeerDropped, kPeerKept };
   Ties ties = Ties::kLowerIndex;
   // [first[...]] may be `scores`; null: not written. kPeerDropped: -infinity for dropped tokens; kPeerKept: +infinity for floors.

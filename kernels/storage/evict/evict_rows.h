@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// The last tokens of each row take the places of a few dropped ones: K, V, positions and statistics. Positions are then out of order. The
-// caller updates the lengths.
+// The last tokens of each row take the places of a few dropped ones: K, V, positions and statistics. Positions lose their order. The caller
+// updates the lengths.
 struct EvictRows {
   // kLowest: the tokens of lowest score; of equal ones those at later positions, as in TopK on rows in order. NaN counts as -infinity.
   // kPositions: the tokens at positions from[r], from[r] + 1, ..., which the row holds; guess[r] is the first place to try. kListed:
@@ -17,7 +17,7 @@ struct EvictRows {
   static constexpr std::int32_t kMost = 32;  // per row
 
   KvRows kv;
-  const std::int64_t* first = nullptr;  // [num_rows + 1]; a row without tokens to drop is unchanged
+  const std::int64_t* first = nullptr;  // [num_rows + 1]; empty: row unchanged
   std::int32_t* dropped = nullptr;      // [first[num_rows]] places in the row, ascending
   Choice choice = Choice::kLowest;
   const float* scores = nullptr;        // kLowest: [kv.total()]
@@ -28,7 +28,7 @@ struct EvictRows {
   [[nodiscard]] std::int32_t count(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
   [[nodiscard]] std::int64_t total() const { return kv.num_rows == 0 ? 0 : first[kv.num_rows]; }
 };
-// Per row that loses tokens: its scores; or the position at the guessed place, or all if it loses several.
+// Scores; or the position at the guessed place, or all positions of a row that loses several.
 OpCall call(const EvictRows&);
 void run_cpu(const EvictRows&);
 // On a GPU `first`, `from` and `guess` are in CPU memory.

@@ -10,18 +10,18 @@ namespace kvlab {
 class StoredArrays;
 
 // X ~ left * right of rank `rank`, factors in fp16. X: a row's listed vectors [entries, head_dim], or with `joint_heads` those of all KV
-// heads of a sequence [entries, kv_heads * head_dim] (InternalError if their lists differ in length). Subspace iteration: `rounds` of Q =
-// orth(X R), R = orth(X^T Q) from a random start (Halko et al. 2011, algorithm 4.4). A smaller matrix has its full rank, then zeros. With
-// `pre_rope`, X holds the keys before rotation, by position.
+// heads [entries, kv_heads * head_dim] (InternalError if their lists differ in length). Subspace iteration: `rounds` of Q = orth(X R), R =
+// orth(X^T Q) from a random start (Halko et al. 2011, algorithm 4.4). A smaller matrix has its full rank, then zeros. With `pre_rope`, X
+// holds the keys before rotation, by position.
 struct LowRankFactor {
   ListedTokens tokens;
   bool joint_heads = false;
   std::int32_t rank = 1, rounds = 2;
   std::uint64_t seed = 0;
   const float* const* pre_rope = nullptr;  // [num_sequences] -> [by position, kv_heads, head_dim]
-  bool is_pre_rope = false;                // a flag: with shapes only the pointer is null
+  bool is_pre_rope = false;                // with shapes only the pointer is null
   std::uint16_t* left = nullptr;           // out: matrix after matrix, [entries, rank]
-  std::uint16_t* right = nullptr;          // out: matrix after matrix, [rank, width]
+  std::uint16_t* right = nullptr;          // out: as left, [rank, width]
   // Writes left * right into the listed vectors except `exact`. With `pre_rope`, channel pairs (c, c + head_dim / 2) turn by the angle
   // between the recorded key before and after rotation.
   bool unpacks = false;
@@ -34,12 +34,12 @@ void check_heads(const LowRankFactor&);
 std::int64_t left_numbers(const LowRankFactor&);
 std::int64_t right_numbers(const LowRankFactor&);
 
-// 2 * rounds + 2 reads of X in the model's precision; 3 operations per rotated element.
+// 2 * rounds + 2 reads of X; 3 operations per rotated element.
 OpCall call(const LowRankFactor&);
 void run_cpu(const LowRankFactor&);
 void run_cuda(const LowRankFactor&, CudaContext&);  // `pre_rope`: CPU array of device pointers
 
-// Each row is a matrix and keys are those after RoPE.
+// Each row is a matrix; keys are those after RoPE.
 void stored_arrays(LowRankFactor&, StoredArrays&);
 
 }  // namespace kvlab

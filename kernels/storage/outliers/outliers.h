@@ -9,7 +9,7 @@ namespace kvlab {
 
 class StoredArrays;
 
-// Places of outliers within their vectors: one array is null, with shapes only both. `narrow`: vectors of up to 65,535 numbers.
+// One array is null, with shapes only both. `narrow`: vectors of up to 65,535 numbers.
 struct OutlierPlaces {
   std::uint16_t* narrow = nullptr;  // 65,535: none
   std::int32_t* wide = nullptr;     // -1: none
@@ -26,9 +26,9 @@ struct OutlierPlaces {
   }
 };
 
-// Stores the `share` / 2 largest and the `share` / 2 smallest numbers (each rounded down, at least one; ties to the earlier) of each listed
-// vector in fp16, and replaces them by the vector's mean (GEAR, Kang et al. 2024, arXiv:2403.05527, eq. 3). A vector is a token's channels,
-// or a channel of all entries of the row.
+// Stores the `share` / 2 largest and `share` / 2 smallest numbers (each rounded down, at least one; ties to the earlier) of each listed
+// vector in fp16, and replaces them by its mean (GEAR, Kang et al. 2024, arXiv:2403.05527, eq. 3). A vector is a token's channels, or a
+// channel of all entries of the row.
 struct Outliers {
   ListedTokens tokens;
   bool per_channel = false;  // K; else per token

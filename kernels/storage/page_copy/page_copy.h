@@ -7,7 +7,7 @@ namespace kvlab {
 class CudaContext;
 
 // Page to_page[i] of `to` becomes page from_page[i] of `from`: GPU and pinned CPU memory in either direction, or GPU memory only. No page
-// is written twice in a call.
+// is written twice.
 struct PageCopyShape {
   std::int64_t pages = 0, page_bytes = 0;
 };
@@ -20,11 +20,11 @@ struct PageCopy {
   enum class Method : std::uint8_t {
     kAutomatic,
     kKernel,  // multiprocessors read and write CPU memory; page_bytes and pools are multiples of 16
-    kEngine   // the copy engine, one copy for each run of neighbouring pages; lists in CPU memory
+    kEngine   // a copy for each run of neighbouring pages; lists in CPU memory
   };
   const std::uint8_t* from = nullptr;       // [*, page_bytes]
   std::uint8_t* to = nullptr;               // [*, page_bytes]
-  const std::int32_t* from_page = nullptr;  // [pages]; an entry copies nothing if it or its partner is below 0
+  const std::int32_t* from_page = nullptr;  // [pages]; below 0 in either list: no copy
   const std::int32_t* to_page = nullptr;    // [pages]
   std::int64_t pages = 0, page_bytes = 0;
   // On a GPU: the lists are in CPU memory, as the copy engine needs.
@@ -37,8 +37,7 @@ void run_cpu(const PageCopy& a);
 // Asynchronous; lists in CPU memory may change on return, pools only after the stream is done.
 void run_cuda(const PageCopy& a, CudaContext& cuda);
 
-// The copy engine for few or long runs of neighbouring pages. A run costs the engine about a microsecond, in which a link of 55 GB/s moves
-// some 50 KiB.
+// The copy engine for few or long runs of neighbouring pages. A run costs it about a microsecond, in which 55 GB/s move some 50 KiB.
 PageCopy::Method chosen_method(const PageCopy& a);
 
 }  // namespace kvlab

@@ -4,7 +4,7 @@
 #include "kernels/storage/quantize/group_codec.cuh"
 
 // Groups along tokens: units are up to 32 tokens of one group. A block takes kUnits units by up to 2 * kPairs channels, a thread 32 tokens
-// of two neighbouring channels. A warp reads 128 neighbouring bytes of each token.
+// of two neighbouring channels.
 namespace kvlab {
 
 constexpr int kUnitTokens = 32, kUnits = 4, kPairs = 64;
@@ -38,7 +38,7 @@ inline LaunchShape unit_blocks(const CodecArgs& a, const UnitCut& cut, std::int6
 
 struct Unit {
   std::int64_t begin = 0;          // first token's entry in the list
-  std::int32_t tokens = 0;         // first entry in the list
+  std::int32_t tokens = 0;         // 0 to 32
   std::int32_t group = 0, of = 0;  // numbers of the group, and of the unit in it
   std::int64_t group_at = 0;       // bytes from the row's first to the group's
   std::int64_t channel_bytes = 0;  // per channel of the group
@@ -101,7 +101,7 @@ struct PairOf<float> {
   __device__ __forceinline__ PairOf most(PairOf other) const { return {make_float2(fmaxf(x.x, other.x.x), fmaxf(x.y, other.x.y))}; }
 };
 
-// The block's groups in shared memory, aligned to 16 bytes as in packed, so that whole vectors are moved.
+// Aligned to 16 bytes as in packed, so that whole vectors are moved.
 struct Staged {
   std::uint8_t *shared, *global;
   int bytes;

@@ -70,7 +70,7 @@ inline bool fits_lanes(const CodecArgs& a) {
          (reinterpret_cast<std::uintptr_t>(a.list.data) | reinterpret_cast<std::uintptr_t>(a.channel_scale)) % 16 == 0;
 }
 
-// Groups along tokens, for even head_dim and no scaling.
+// Along tokens, for even head_dim and no scaling.
 void quantize_channels(CodecArgs a, ElementType type, CudaContext& cuda);
 void dequantize_channels(CodecArgs a, Dequantize::Mode mode, ElementType type, CudaContext& cuda);
 

@@ -134,7 +134,7 @@ void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::
   const Step step = step_of(codec, packed);
   std::uint8_t* const codes = packed + (codec.symmetric ? 2 : 4);
   std::memset(codes, 0, static_cast<std::size_t>((n * codec.bits + 7) / 8));
-  const float inverse = step.scale > 0.0F ? 1.0F / step.scale : 0.0F;  // a group without extent has code 0 only
+  const float inverse = step.scale > 0.0F ? 1.0F / step.scale : 0.0F;  // without extent all codes are that of zero
   const auto least = static_cast<float>(step.least), span = static_cast<float>(step.most - step.least);
   constexpr std::int64_t kPart = 64;  // a whole number of bytes for any bits
   std::int32_t part[kPart];

@@ -44,8 +44,8 @@ struct WarpEntries {
         n(min(kWarpSize, a.list.entries(row) - begin)) {}
 };
 
-// A warp's tokens, for groups along channels that fit lanes. One lane each looks up a place in the pool. A group has `lanes` lanes, a lane
-// 8 of its channels.
+// A warp's tokens, for groups along channels that fit lanes. One lane each looks up a pool place. A group has `lanes` lanes with 8 channels
+// each.
 struct LaneTile {
   int n, lanes, part;  // part: the lane's of its group
   int group_bytes, token_bytes;
@@ -61,9 +61,9 @@ struct LaneTile {
     packed = a.packed + a.base[mine.row] + static_cast<std::int64_t>(mine.begin) * token_bytes;
     scales = a.scales(mine.row);
   }
-  // Of any token of the tile; -1: none. All lanes call it.
+  // For any token of the tile; -1: none. All lanes call it.
   __device__ __forceinline__ std::int64_t slot(int token) const { return __shfl_sync(kAllLanes, own_slot, token & 31); }
-  // The lane's first channel of the walk's group, and the group's first byte in `packed`.
+  // First channel of the walk's group, and first byte in `packed`.
   __device__ __forceinline__ int channel(const CodecArgs& a, const TileWalk& walk) const { return walk.part * a.group + part * 8; }
   __device__ __forceinline__ int bytes_before(const TileWalk& walk) const { return walk.token * token_bytes + walk.part * group_bytes; }
 };

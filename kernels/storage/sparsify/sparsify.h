@@ -17,14 +17,14 @@ struct RowList;
 struct Sparsify {
   ListedTokens tokens;
   std::int32_t keep = 0;           // 0 to head_dim
-  std::uint8_t* packed = nullptr;  // [total() * most_sparse_bytes()] out; a token begins at a multiple of most_sparse_bytes()
+  std::uint8_t* packed = nullptr;  // [total() * most_sparse_bytes()] out; most_sparse_bytes() per token
   bool unpacks = false;            // writes the listed vectors: other channels become 0
 };
 inline constexpr std::int32_t kSparseTile = 64, kSparsePad = 8;
 
-// Most bytes of a packed token, for any split of the kept channels over tiles.
+// For any split of the kept channels over tiles.
 std::int64_t most_sparse_bytes(std::int32_t head_dim, std::int32_t keep);
-// For an even split over tiles, counted when only shapes are known.
+// For an even split, counted with shapes only.
 std::int64_t even_sparse_bytes(std::int32_t head_dim, std::int32_t keep);
 // From the token's bitmaps.
 std::int64_t sparse_bytes(std::int32_t head_dim, const std::uint8_t* token);

@@ -19,14 +19,14 @@
 //   std::unique_ptr<StoredCode> stored_code(const Op&, const EncodedRows&)   default: its arrays
 namespace kvlab {
 
-// Rows [first_row, first_row + lists.size()) of an operation that ran in `memory`.
+// Rows [first_row, first_row + lists.size()), in `memory`.
 struct EncodedRows {
   const TensorMemory& memory;
   std::int32_t first_row = 0;
   const std::vector<RowList>& lists;
 };
 
-// The codes of K or V of some tokens of a sequence's rows in one layer.
+// K or V of some tokens of a sequence's rows in one layer.
 class StoredCode {
  public:
   explicit StoredCode(const EncodedRows& rows) : lists_(rows.lists), memory_(rows.memory) {}
@@ -34,11 +34,11 @@ class StoredCode {
   StoredCode& operator=(const StoredCode&) = delete;
   virtual ~StoredCode() = default;
 
-  // Bytes of codes and parameters, without the lists of tokens.
+  // Without the lists of tokens.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
-  // Fills the vectors of `listed`, rows [first_row, first_row + listed.kv.num_rows) of the code, with their lists.
+  // Fills `listed`: rows [first_row, first_row + listed.kv.num_rows) with their lists.
   virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
-  // Appends each row's tokens in `later`; false: not possible.
+  // Appends each row's later tokens, if possible.
   bool take_over(const StoredCode& later);
   // Codes must return to the memory of the rows before decode().
   void move_to(const TensorMemory& memory) {
@@ -58,17 +58,16 @@ class StoredCode {
   TensorMemory memory_;
 };
 
-// The arrays of an operation that decodes, in row order.
 class StoredArrays {
  public:
   using NumbersOf = std::function<std::int64_t(std::int64_t entries)>;
   virtual ~StoredArrays() = default;
-  // numbers_of(entries of a row's list) numbers per row, 0 without entries.
+  // numbers_of(list entries) numbers per row, 0 without entries.
   template <class T>
   void rows(T*& array, const NumbersOf& numbers_of) {
     set(array, of_rows(array, sizeof(T), numbers_of));
   }
-  // Row r has numbers begin[r] to end[r] - 1; the offsets are in CPU memory.
+  // Row r: numbers begin[r] to end[r] - 1; offsets in CPU memory.
   template <class T>
   void sized_rows(T*& array, const std::int64_t*& begin, const std::int64_t*& end) {
     set(array, of_sized_rows(array, sizeof(T), begin, end));
@@ -100,11 +99,11 @@ class StoredArrays {
 class ArrayCopies {
  public:
   using Visit = std::function<void(StoredArrays&)>;
-  // `visit` shows the operation's arrays of the rows in `listed`.
+  // `visit`: the operation's arrays for `listed`.
   ArrayCopies(const ListedTokens& listed, const EncodedRows& rows, const Visit& visit);
   [[nodiscard]] std::int64_t bytes() const;
   void move_to(const TensorMemory& memory);
-  // Calls run() with the arrays that `visit` shows replaced by those of `num_rows` rows from `first_row` on.
+  // Calls run() with `num_rows` rows from `first_row` on in the arrays of `visit`.
   void with(std::int32_t first_row, std::int32_t num_rows, const Visit& visit, const std::function<void()>& run) const;
   // False, without a change, if arrays have sized rows or lines differ.
   [[nodiscard]] bool append(const ArrayCopies& later);
@@ -125,7 +124,7 @@ Op unpacking(Op op) {
   if constexpr (requires { op.unpacks; }) op.unpacks = true;
   return op;
 }
-// True: the codes can be joined as if all tokens had been encoded together. `lists`: the rows' so far.
+// True: joined codes equal codes of all tokens together. `lists`: the rows' so far.
 template <class Op>
 bool goes_on(const Op&, const Op&, std::span<const RowList>) {
   return false;

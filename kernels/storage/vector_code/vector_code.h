@@ -13,7 +13,7 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// A code of K or V by vector, of fixed size. Pure: a vector in a place has one code.
+// Codes single vectors of K or V, of fixed size. Pure: a vector in a place has one code.
 class VectorCode {
  public:
   struct Place {
@@ -46,12 +46,11 @@ class VectorCode {
 
 struct VectorTables {
   float* parameters = nullptr;         // [*, num_parameters()]
-  const std::int32_t* line = nullptr;  // [num_rows] lines of `parameters`, in CPU memory
+  const std::int32_t* line = nullptr;  // [num_rows], in CPU memory
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
 };
 
-// Encodes the listed vectors, [total(), bytes()] in list order; decodes them; or fits the parameters of rows with line[row] >= 0 to all
-// their vectors. CPU only.
+// Encodes the listed vectors, [total(), bytes()] in list order; decodes them; or fits the parameters of rows with line[row] >= 0. CPU only.
 struct CodeVectors {
   enum class Kind : std::uint8_t { kEncode, kDecode, kFit };
   ListedTokens tokens;  // of kFit only kv and values
