@@ -4,7 +4,7 @@
 
 #include "kernels/rows/body.h"
 
-// Sums in the order of sixteen CPU lanes, for bodies of row operations: the same bits everywhere.
+// Sums in the order of sixteen CPU lanes: the same bits everywhere.
 namespace kvlab {
 
 KVLAB_BODY inline float fold_lanes(float (&lanes)[16]) {

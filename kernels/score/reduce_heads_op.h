@@ -13,7 +13,7 @@ struct ReduceHeads {
   KvRows kv;
   Kind kind = Kind::kMean;
   float* scores = nullptr;  // [kv.total()]
-  bool by_position = true;  // false: by index; only kv's lengths are read, and rows may be of other units
+  bool by_position = true;  // false: by index; only kv's lengths are read, in any units
 
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
@@ -22,7 +22,7 @@ struct ReduceHeads {
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
   void shapes(auto&& visit) { visit(kv); }
 
-  // The first head that holds a token writes all scores.
+  // The first head writes all scores.
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return kv.len[row]; }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
     const auto r = static_cast<std::int32_t>(row), token = static_cast<std::int32_t>(i);

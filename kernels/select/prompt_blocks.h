@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Block i holds positions [i * block, (i + 1) * block) of queries and keys; the chunk's first query block holds position kv_before.
+// Block i holds positions [i * block, (i + 1) * block); the chunk's first query block holds position kv_before.
 struct PromptBlocks {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
@@ -32,7 +32,7 @@ struct PromptBlocks {
   [[nodiscard]] KVLAB_BOTH const float* key(std::int64_t position, std::int64_t head) const {
     return k + (position * kv_heads + head / group()) * head_dim;
   }
-  // Pairs of a query block and a key block that is not after it.
+  // Pairs with a key block that is not after the query block.
   [[nodiscard]] KVLAB_BOTH std::int64_t causal_blocks() const {
     const std::int64_t n = num_query_blocks();
     return n * first_block() + n * (n + 1) / 2;

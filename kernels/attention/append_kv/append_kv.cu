@@ -50,7 +50,7 @@ __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::i
 struct Item {
   bool keys;
   std::int32_t channel, i, in_page;  // i: place in the row
-  std::int64_t row, source;          // source: first element of the new tokens
+  std::int64_t row, source;          // source: first new element
   std::int64_t number;               // of the page; -1: only takes part in shuffles
 
   template <int D>

@@ -4,8 +4,8 @@
 
 namespace kvlab::decode {
 
-// K and V as 16-bit numbers, [slots, D], loaded into operand registers: lane 4 g + t has 8 of every 32 channels of K of tokens g, g + 8 and
-// 8 of every 64 of V of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
+// 16-bit K and V, [slots, D], in operand registers: lane 4 g + t has 8 of every 32 channels of K of tokens g, g + 8 and 8 of every 64 of V
+// of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
 template <class T, int Tiles, int D>
 struct Direct {
   const Args& a;

@@ -21,7 +21,7 @@ struct Plain {
   // See finish().
   static __device__ __forceinline__ int channel(int m, int half) { return 16 * m + 8 * half + lane_index() / 4; }
 
-  // Place of vector `column` of token `row` in a stage: a column of eight rows hits all banks.
+  // A column of eight rows hits all banks.
   static constexpr int kMoved = kRow % 8 == 0 ? 7 : 3;  // column bits that depend on the row
   static __device__ __forceinline__ SharedPlace place(int row, int column) {
     const int moves = kRow % 8 == 0 ? row % 8 : row / 2 % 4;
@@ -51,7 +51,7 @@ struct Plain {
     }
   }
   static __device__ __forceinline__ void copy_side(SharedPlace stage, const T* from, std::int32_t valid) {
-    constexpr int kRows = 32 / kRow;  // per copy of a warp; 0: less than one
+    constexpr int kRows = 32 / kRow;  // per copy; 0: less than one
     const SharedPlace first = stage + place(lane_index() / kRow, lane_index() % kRow);
 #pragma unroll
     for (int i = 0; i < kRow / 2; ++i) {
@@ -77,7 +77,7 @@ struct Plain {
   }
 
   __device__ __forceinline__ void scores(SharedPlace stage, float (&s)[Tiles][4]) const {
-    float odd[Tiles][4];  // two shorter chains of products
+    float odd[Tiles][4];  // two shorter chains
 #pragma unroll
     for (int n = 0; n < Tiles; ++n)
 #pragma unroll

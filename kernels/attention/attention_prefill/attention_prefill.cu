@@ -28,7 +28,7 @@ constexpr Compiled compiled() {
           prefill_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
-// Two row tiles per warp reuse shared-memory operands; one makes smaller blocks.
+// Two row tiles per warp reuse operands; one makes smaller blocks.
 std::vector<Compiled> kernels(std::int32_t head_dim) {
   if (head_dim == 64) return {compiled<64, 2, 4, 64, 2>(), compiled<64, 1, 4, 64, 3>(), compiled<64, 2, 4, 128, 2>()};
   if (head_dim == 128)
@@ -50,7 +50,7 @@ std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
   return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
 }
 
-// Two row tiles and most warps, or small blocks if few would leave multiprocessors idle.
+// Most warps, or small blocks if few would leave multiprocessors idle.
 Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
   const std::vector<Compiled> all = kernels(a.head_dim);
   if (a.tuning >= static_cast<int>(all.size()))

@@ -46,7 +46,7 @@ struct SeenKeys {
   std::int64_t begin, end;
 };
 
-// Visible scores become exp(score - max), others 0; rescales for a new maximum.
+// exp(score - max), hidden scores 0; rescales for a new maximum.
 inline void soften(const QueryTile& tile, std::int64_t row, SeenKeys seen, std::int64_t keys) {
   float* const whole = tile.scores + row * keys;
   float* const s = whole + seen.begin;
@@ -73,13 +73,13 @@ inline void soften(const QueryTile& tile, std::int64_t row, SeenKeys seen, std::
   tile.sum[row] += sum.sum();
 }
 
-// At most kTileKeys; [count, head_dim], rows `stride` floats apart.
+// Up to kTileKeys; [count, head_dim], rows `stride` floats apart.
 struct KeyTile {
   const float *k, *v;
   std::int64_t count, stride;
 };
 
-// seen(row): the keys that the row sees.
+// seen(row): the row's visible keys.
 template <class Seen>
 void attend_tile(const QueryTile& t, const KeyTile& keys, Seen&& seen) {
   const Eigen::OuterStride<> stride(keys.stride);

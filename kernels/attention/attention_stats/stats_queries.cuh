@@ -8,7 +8,7 @@
 // Without tensor cores: any type, page and head_dim, a warp per product.
 namespace kvlab {
 
-// All sequences' queries, in device memory.
+// In device memory.
 struct StatsQueries {
   const std::int32_t* first = nullptr;     // [sequences + 1]
   const std::int32_t* position = nullptr;  // [sequences] of the first one
@@ -79,7 +79,7 @@ struct PlainStats {
   AttentionStats::Group group;
   bool weigh_by_visible;
   std::int32_t visible_offset;
-  float* lines = nullptr;  // may be null: [most queries of a sequence, line_tokens] w_t p_t
+  float* lines = nullptr;  // may be null: [most queries, line_tokens] w_t p_t
   std::int64_t line_tokens = 0;
 };
 

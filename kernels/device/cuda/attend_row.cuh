@@ -10,8 +10,8 @@ struct PromptKv {
   std::int64_t kv_heads, head_dim;
 };
 
-// Attention of one query over n keys, the j-th at position at(j), by a block of kRowThreads threads: put(c, output) for each channel;
-// returns the natural logarithm of the denominator. Online softmax. At most kRowThreads channels.
+// Online softmax of one query over n keys, the j-th at position at(j), by a block of kRowThreads threads: put(c, output) for each channel;
+// returns the natural log of the denominator. At most kRowThreads channels.
 template <class At, class Put>
 __device__ float attend_row(const float* q, const PromptKv& kv, std::int64_t kv_head, std::int64_t n, float scale, const At& at,
                             const Put& put) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// CUDA under nvcc, the emulator (kernels/device/emulated) under g++; only this file and launch.cuh differ. For .cu files only.
+// CUDA under nvcc, the emulator (kernels/device/emulated) under g++; only this file and launch.cuh differ.
 
 #include <cmath>
 #include <cstdint>

@@ -8,8 +8,7 @@
 namespace kvlab {
 
 // Records a function's launches once and repeats them with the same arguments (CUDA graphs). The function must have run before (scratch is
-// allocated) and must not copy from or wait for the CPU; its memory must stay allocated. Throws CudaError for work that cannot be recorded,
-// and GpuMemoryError.
+// allocated) and must not copy from or wait for the CPU; its memory must stay allocated. Throws CudaError, and GpuMemoryError.
 class CudaGraph {
  public:
   CudaGraph() = default;

@@ -6,7 +6,7 @@
 
 #include "kernels/device/cuda/memory.h"
 
-// Work runs at once, but copies to CPU memory arrive when the stream is waited for.
+// Copies to CPU memory arrive when the stream is waited for; other work runs at once.
 namespace kvlab::emulated {
 
 using Work = std::function<void()>;

@@ -81,7 +81,7 @@ __device__ __forceinline__ float weight_of(const Merge& a, std::int64_t place) {
   }
 }
 
-// Weighted sum of dropped vectors, weight in addition to 1, and total weight.
+// Weighted sum, weight in addition to 1, and total weight.
 template <int Spans>
 struct Taken {
   float sum[Spans][8] = {}, own = 0, all = 0;
@@ -96,7 +96,7 @@ struct Taken {
   }
 };
 
-// places[0, count), by the groups of a warp; `first` is the place of the row's first one.
+// places[0, count), by groups of a warp; `first` is the row's first place.
 template <class T, int Lanes, int Spans, bool Wide>
 __device__ __forceinline__ void take_dropped(const Merge& a, const TokenWalk<T, Lanes, Spans, Wide>& walk, const TokenPlaces& slots,
                                              std::int64_t first, const std::int32_t* places, std::int32_t count, Taken<Spans>& taken) {

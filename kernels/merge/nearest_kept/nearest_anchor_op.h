@@ -5,8 +5,7 @@
 
 namespace kvlab {
 
-// The nearest kept token of the row, the earlier one of two, for each dropped token: target is a place in the row's kept list (-1: the row
-// keeps none).
+// The nearest kept token, the earlier one of two: target is a place in the row's kept list (-1: none).
 struct NearestAnchor {
   PartedRows parts;
   std::int32_t* target = nullptr;  // [total_dropped()] out

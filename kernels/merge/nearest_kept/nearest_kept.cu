@@ -59,7 +59,7 @@ struct Best {
 __device__ __forceinline__ void take(Best& best, float value, std::int32_t place) {
   if (value > best.value || best.place < 0) best = {value, place};
 }
-// Of equal ones that of the lowest place.
+// Ties go to the lowest place.
 template <int Lanes>
 __device__ __forceinline__ Best best_of_lanes(Best mine) {
 #pragma unroll

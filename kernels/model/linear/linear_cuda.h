@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// By cuBLASLt with sums in fp32. f32 is computed as fp32, not tf32.
+// By cuBLASLt, sums in fp32. f32 is not tf32.
 struct DeviceLinear {
   const void* x = nullptr;     // [tokens, in_dim]
   const void* w = nullptr;     // [out_dim, in_dim]
@@ -24,7 +24,7 @@ void run_cuda(const DeviceLinear& a, CudaContext& cuda);
 
 // y = x r per row. r_step 0: the same r.
 struct DeviceProject {
-  const void* x = nullptr;  // rows of [tokens, dim], row b at element b * x_step
+  const void* x = nullptr;  // [tokens, dim] at b * x_step for row b
   const void* r = nullptr;  // [dim, rank] at b * r_step
   void* y = nullptr;        // [tokens, rank] at b * y_step
   std::int64_t rows = 0, tokens = 0, dim = 0, rank = 0;

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Rotary position embedding (Su et al. 2021) of x [tokens, heads, head_dim], query and KV heads.
+// Rotary position embedding (Su et al. 2021).
 struct RopeShape {
   std::int64_t tokens = 0, heads = 0, head_dim = 0;
   std::int64_t activation_bytes = 2;

@@ -10,8 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Fewer than 512 terms in torch's order over a contiguous line with AVX2: four sums of vectors of 8, then the terms that fill no vector,
-// then the lanes.
+// Fewer than 512 terms in torch's order on contiguous data with AVX2: four sums of vectors of 8, then the rest, then the lanes.
 float sum_as_torch(const float* x, std::int32_t count) {
   constexpr std::int32_t kLanes = 8, kSums = 4;
   float lanes[kSums][kLanes] = {};

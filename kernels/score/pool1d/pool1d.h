@@ -12,7 +12,7 @@ struct Pool1d {
   enum class Kind : std::uint8_t { kAvg, kMax };
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
-  const std::int32_t* len = nullptr;    // [num_rows] leading tokens that take part; the others keep their scores
+  const std::int32_t* len = nullptr;    // [num_rows] leading tokens; the others keep their scores
   float* scores = nullptr;
   std::int32_t width = 1;
   Kind kind = Kind::kAvg;

@@ -22,7 +22,7 @@ struct MarkBlocks {
   enum class Kind : std::uint8_t { kLocal, kPooled, kVerticalSlash, kFlex, kAntidiagonal };
   PromptBlocks prompt;  // kLocal does not read q and k
   Kind kind = Kind::kLocal;
-  std::int32_t* marks = nullptr;         // [num_lists, mark_words]
+  std::int32_t* marks = nullptr;         // [num_lists, mark_words] added to
   std::int32_t* column_marks = nullptr;  // [q_heads, column_words]
   // [q_heads] in CPU memory; both 0: head unchanged. Null: all heads (first), 0 (second)
   const std::int32_t *first = nullptr, *second = nullptr;

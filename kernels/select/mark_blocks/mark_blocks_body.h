@@ -61,7 +61,7 @@ KVLAB_BODY BlockMeans means_of(const Team& team, const PromptBlocks& p, std::int
   return {q, block_means(team, p, p.k, p.end(), p.kv_heads, head / p.group(), 0, room)};
 }
 
-// Of the chunk's last w queries.
+// The chunk's last w queries.
 struct WindowSums {
   float *columns, *diagonals;  // [end]
 };

@@ -23,7 +23,7 @@ struct PageMeans {
     if (from[row] >= kv.len[row]) return windows(row);
     return from[row] < span_tokens ? 0 : (from[row] - span_tokens) / stride_tokens + 1;
   }
-  // Windows begun before this step, which come first.
+  // Begun before this step; they come first.
   [[nodiscard]] std::int32_t begun_windows(std::int32_t row) const {
     return std::max(0, std::min(windows(row), ceil_div(from[row], stride_tokens)) - first_window(row));
   }

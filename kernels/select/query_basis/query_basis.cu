@@ -16,7 +16,7 @@ struct Gram {
   std::int32_t kv_heads, group, head_dim;
   float* const* abs_sum;
   float* const* gram;
-  int lines;  // blocks per row: one per line of the Gram matrix and one for the sums
+  int lines;  // per row: one per line of the Gram matrix, one for the sums
 };
 
 // In the CPU's order.

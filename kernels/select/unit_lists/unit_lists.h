@@ -50,7 +50,7 @@ OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);
 void run_cuda(const ComposeUnits&, CudaContext&);
 
-// Of `lists_per_row` consecutive ascending lists, one per query head.
+// `lists_per_row` consecutive ascending lists, one per query head.
 struct UnionUnits {
   std::int32_t num_rows = 0, lists_per_row = 1;
   UnitLists lists;                      // [num_rows * lists_per_row]

@@ -76,7 +76,7 @@ __device__ __forceinline__ void put_stored(std::uint8_t* p, StoredType type, con
   }
 }
 
-// A warp takes 32 entries of a list; one lane each looks up a place. A lane takes N neighbouring channels at a time.
+// A warp takes 32 entries, one lane each for the pool places. A lane takes N neighbouring channels at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kWarps* kWarpSize) cast_tokens(CastArgs a) {
   const int row = blockIdx.x / a.tiles, d = a.list.rows.head_dim, parts = d / N;

@@ -12,8 +12,8 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// Stores the listed vectors, [total(), head_dim] in list order, in another number format; they then hold the decoded numbers. Entries of -1
-// are stored as zeros. With `unpacks` fills the listed vectors.
+// Stores the listed vectors, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1 are stored as zeros.
+// `unpacks` fills the listed vectors.
 struct Cast {
   ListedTokens tokens;
   StoredType type = StoredType::kFp16;

@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// Largest |x| or mean square per channel and row (of queries the mean square is averaged over the group's heads). Written to, multiplied
-// into, or raising line `line[r]` of a table [*, head_dim] to at least that; rows with line -1 are left out. 0 without tokens.
+// Largest |x| or mean square per channel and row (of queries a mean over the group's heads). Written to, multiplied into, or raising line
+// `line[r]` of a table [*, head_dim] to at least that; line -1: none. 0 without tokens.
 struct ChannelStats {
   enum class Source : std::uint8_t { kKeys, kValues, kQueries };
   enum class Kind : std::uint8_t { kMaxAbs, kMeanSquare };
@@ -17,7 +17,7 @@ struct ChannelStats {
   KvRows kv;
   Source source = Source::kKeys;
   Kind kind = Kind::kMaxAbs;
-  const ListedTokens* listed = nullptr;  // null: all that the rows hold
+  const ListedTokens* listed = nullptr;  // null: all tokens
   const Queries* queries = nullptr;      // [num_sequences]
   const std::int32_t* line = nullptr;    // [num_rows]
   Into into = Into::kWrite;

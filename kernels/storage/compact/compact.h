@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// Moves kept keys and values of a sequence into new pages. `tokens` per (layer, KV head): K and V [head_dim] are read and written once,
-// with an int32 source position each.
+// `tokens` per (layer, KV head): K and V [head_dim] are read and written once, with an int32 source position each.
 struct CompactShape {
   std::int64_t tokens = 0;
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0;

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Moves the kept tokens of each row to its front, in order: K, V, positions and statistics, in place. The caller updates the lengths.
+// Moves kept tokens to the row's front, in order: K, V, positions and statistics. The caller updates the lengths.
 struct CompactRows {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]

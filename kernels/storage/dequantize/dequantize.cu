@@ -5,7 +5,7 @@ namespace kvlab {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kInFlight = 4;  // groups that a lane reads before it writes the first
+constexpr int kInFlight = 4;  // groups read before the first write
 
 // The product is not fused with the sum.
 __device__ __forceinline__ float combine(Dequantize::Mode mode, float x, float decoded, float scale) {

@@ -12,8 +12,8 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// Decodes the result of Quantize (same list, codec and scales), and replaces the listed vectors, subtracts from them (quantization error)
-// or adds to them.
+// Decodes the result of Quantize (same list, codec and scales) and replaces, subtracts from (quantization error) or adds to the listed
+// vectors.
 struct Dequantize {
   enum class Mode : std::uint8_t { kWrite, kSubtract, kAdd };
   ListedTokens tokens;

@@ -15,7 +15,7 @@ __device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Dequantize::Mo
   *at = PairOf<T>::of(v.x, v.y);
 }
 
-// kStaged: groups are within a block and their bytes are copied to shared memory first; else codes are read singly.
+// kStaged: groups are within a block and their bytes are in shared memory; else codes are read singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, UnitCut cut, int room, Dequantize::Mode mode) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);

@@ -90,7 +90,7 @@ void turn(const float* before, const float* after, std::int32_t d, float* y) {
   }
 }
 
-// Calls f(first row, rows side by side, left, right) for each matrix.
+// f(first row, rows side by side, left, right) per matrix.
 template <class F>
 void for_each_matrix(const LowRankFactor& a, F&& f) {
   const KvRows& kv = a.tokens.kv;
@@ -105,7 +105,7 @@ void for_each_matrix(const LowRankFactor& a, F&& f) {
   }
 }
 
-// As check_heads(), also for entries that name tokens.
+// Also for entries that name tokens.
 void check_lists(const LowRankFactor& a) {
   check_heads(a);
   for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)

@@ -15,7 +15,7 @@ namespace kvlab {
 
 namespace {
 
-// Calls f(row, vector of the row, numbers by its entries, numbers of its tokens).
+// f(row, vector of the row, numbers by its entries, numbers of its tokens).
 template <class F>
 void for_each_vector(const Outliers& a, F&& f) {
   const std::int32_t d = a.tokens.kv.head_dim;

@@ -34,10 +34,10 @@ __device__ __forceinline__ std::uint64_t get_words(const std::uint8_t* from, int
   return x;
 }
 
-// kept [d], in shared memory: 1 for the `keep` channels of largest magnitude, earlier ones first; else 0.
+// kept [d], shared: 1 for the `keep` largest magnitudes, earlier ones first; else 0.
 template <class T>
 __device__ __forceinline__ void mark_kept(const T* x, int d, int keep, std::uint32_t* kept) {
-  for (int c = lane_index(); c < d; c += kWarpSize) {  // first the order of |x|
+  for (int c = lane_index(); c < d; c += kWarpSize) {  // the order of |x|
     const float y = load_float(x + c);
     kept[c] = ordered_key(y == y ? fabsf(y) : -1.0F);
   }

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Numbers of several rows in one memory, in row order.
+// Several rows in one memory, in order.
 template <class T>
 class RowNumbers {
  public:
@@ -30,7 +30,7 @@ class RowNumbers {
     copy(rows);
   }
 
-  // Room for counts[r] numbers per row, not initialised; earlier numbers are lost. Memory that grows takes an eighth more.
+  // Not initialised; earlier numbers are lost. Memory that grows takes an eighth more.
   T* make_room(const std::vector<std::int64_t>& counts) {
     lay_out(counts);
     if (first_.back() > data_.capacity()) {
@@ -70,7 +70,7 @@ class RowNumbers {
     first_.assign(1, 0);
     for (const std::int64_t n : counts) first_.push_back(first_.back() + n);
   }
-  // In CPU memory with room: rows move up, the last one first.
+  // In CPU memory: rows move up, the last one first.
   void append_here(const RowNumbers& later, const std::vector<std::int64_t>& counts) {
     const std::vector<std::int64_t> old = first_;
     lay_out(counts);

@@ -38,7 +38,7 @@ class RowsView {
   KvRows rows_;
 };
 
-// Lists of tokens; on a GPU their indices are scratch of a frame of the context.
+// On a GPU the indices are scratch of a frame.
 class Listing {
  public:
   Listing(std::span<const RowList> lists, const TensorMemory& memory);
