@@ -64,7 +64,7 @@ struct Rotate : Moments {
   }
 };
 
-// Of the channel and its partner.
+// For the channel and its partner.
 struct Line {
   std::int32_t other;
   double own, mixed;

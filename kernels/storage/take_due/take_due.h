@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Lists the tokens of each row that are to be encoded, oldest first, and marks them. Of u tokens without the mark `bit` in word `channel`,
-// these are the oldest max(0, u - residual_tokens), rounded down to whole blocks and cut to the list's room; then -1. A token that several
-// sequences share as a prefix (same pages) is listed for the first of them.
+// Lists and marks the tokens of each row that are to be encoded, oldest first: of u tokens without the mark `bit` in word `channel` the
+// oldest max(0, u - residual_tokens), rounded down to whole blocks and cut to the list's room; then -1. A token that several sequences
+// share as a prefix (same pages) is listed for the first of them.
 struct TakeDue {
   KvRows kv;
   std::int32_t channel = 0;
