@@ -17,8 +17,8 @@ namespace kvlab {
 //   kSpread      sqrt(max(0, f1 / age - (f0 / age)^2)): RoCo, Ren and Zhu 2024
 //   kRingSet     ones in the ring
 //   kRingClear   -(zeros among the min(ring_tokens, age) ring bits in use): Scissorhands, Liu et al. 2023
-// kRecurrence  2 s(-idle / max(gap, 1)) + (gap > 0 ? 2 s(-gap - 1) : 0), s: logistic function, gap = u1, idle: steps since the last hit:
-// LazyEviction, Zhang et al. 2025
+//   kRecurrence  2 s(-idle / max(gap, 1)) + (gap > 0 ? 2 s(-gap - 1) : 0), s: logistic function, gap = u1, idle: steps since the last hit:
+//     LazyEviction, Zhang et al. 2025
 //   kLastHit     u0, at first position + 1
 //   kHits        u1 + 1
 struct TokenScores {

@@ -5,8 +5,8 @@
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
-// A place is the position whose RoPE angle a key has. A row's places are consecutive and end at the sequence's last position: token i of n
-// at end - n + i, entry j of m listed tokens at end - m + j (StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2).
+// A key's place is the position of its RoPE angle. A row's places are consecutive and end at the sequence's last position: token i of n at
+// end - n + i, entry j of m listed tokens at end - m + j (StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2).
 namespace kvlab {
 
 struct Places {

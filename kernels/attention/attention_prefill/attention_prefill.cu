@@ -50,7 +50,7 @@ std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
   return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
 }
 
-// Most warps, or small blocks if few would leave multiprocessors idle.
+// Two row tiles and most warps, or small blocks if multiprocessors would be idle.
 Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
   const std::vector<Compiled> all = kernels(a.head_dim);
   if (a.tuning >= static_cast<int>(all.size()))

@@ -32,7 +32,7 @@ __device__ __forceinline__ std::uint64_t rank_of(std::uint32_t key, std::int32_t
   return std::uint64_t{key} << 32 | ~static_cast<std::uint32_t>(position);
 }
 
-// The block's first token whose rank is above `last`. A position is read only for a score equal to the thread's best or to the last one.
+// The block's first token with a rank above `last`. A position is read only for a score equal to the thread's best or to the last one.
 __device__ Going next_lowest(const EvictArgs& a, int row, std::uint64_t last, Going* shared) {
   const auto rank_at = [&](std::int32_t i, std::uint32_t key) { return rank_of(key, a.rows.position[a.rows.slot(row, i)]); };
   const float* const scores = a.scores + a.rows.first[row];

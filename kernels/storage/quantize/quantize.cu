@@ -5,7 +5,7 @@ namespace kvlab {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kInFlight = 4;  // groups whose 8 numbers a lane loads before it encodes the first
+constexpr int kInFlight = 4;  // groups of 8 numbers loaded before the first is encoded
 
 // kInFlight groups per lane.
 struct Flight {
