@@ -2,10 +2,10 @@
 
 #include "kernels/lanes_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen.
 namespace kvlab {
 
-// Sum over i of f(a[i], b[i]) in an order independent of addresses; f(0, 0) must be 0.
+// Sum of f(a[i], b[i]) in an order independent of addresses; f(0, 0) must be 0.
 template <class F>
 inline float lane_sum(const float* a, const float* b, std::int64_t n, F&& f) {
   Lanes sum = Lanes::Zero();

@@ -7,10 +7,10 @@
 #include "kernels/lanes_cpu.h"
 #include "kernels/packets_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen.
 namespace kvlab {
 
-// Products of keys, as cached, with queries side by side in lanes. Channels are added in order, one fused step each.
+// Channels are added in order, one fused step each.
 namespace dot_tiles {
 
 constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the vector registers
@@ -26,7 +26,7 @@ struct KeyRows {
   void advance() { ++row0, ++row3, ++row6; }
 };
 
-// Keys [.., channels], rows `stride` floats apart, and queries [channels, lanes]. Prefetches keys `ahead` floats later.
+// Keys [.., channels], rows `stride` floats apart, queries [channels, lanes]. Prefetches keys `ahead` floats later.
 struct Tile {
   const float* queries;
   std::int64_t lanes;
@@ -57,7 +57,6 @@ template <int Wide, int Keys>
     for (int w = 0; w < Wide; ++w) store_packet(z + k * z_stride + at + w * kPacket, sum[k][w]);
 }
 
-// All lanes, in whole packets.
 template <int Keys>
 inline void add_tiles(const Tile& t, float* z, std::int64_t z_stride) {
   std::int64_t at = 0;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-// Conversions round to nearest even, the same on CPU and GPU; hot kernels use packed ones (kernels/device/cuda/device.cuh).
+// Round to nearest even, the same on CPU and GPU.
 #ifdef __CUDACC__
 #define KVLAB_BOTH __host__ __device__
 #else

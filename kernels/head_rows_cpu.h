@@ -7,7 +7,7 @@
 
 #include "kernels/kv_rows.h"
 
-// Attention probabilities of one query head. Include only in *_cpu.cpp files.
+// Include only in *_cpu.cpp files.
 namespace kvlab {
 
 using HeadMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

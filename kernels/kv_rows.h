@@ -8,34 +8,33 @@
 namespace kvlab {
 
 // One layer's cached K and V of a ragged batch. Row r = s * kv_heads + h is KV head h of sequence s; token i is in slot `i % page_tokens`
-// of page `page[page_begin[r] + i / page_tokens]`. A view, valid until the owner appends or changes a length. With shapes only, data
-// pointers are null, lengths are not.
+// of page `page[page_begin[r] + i / page_tokens]`. Valid until the owner appends or changes a length. With shapes only, data pointers are
+// null, lengths are not.
 struct KvRows {
   std::int32_t num_rows = 0;
-  std::int32_t kv_heads = 1;  // rows per sequence
-  std::int32_t group = 1;     // query heads per KV head
+  std::int32_t kv_heads = 1;
+  std::int32_t group = 1;  // query heads per KV head
   std::int32_t head_dim = 0;
-  std::int32_t kv_bytes = 2;  // per stored element, for byte formulas; arrays hold float32
+  std::int32_t kv_bytes = 2;  // per stored element, in formulas
 
-  const std::int32_t* len = nullptr;         // [num_rows] tokens held
+  const std::int32_t* len = nullptr;         // [num_rows]
   const std::int64_t* first = nullptr;       // [num_rows + 1] prefix sums of len
   const std::int32_t* page_begin = nullptr;  // [num_rows]
   const std::int32_t* page = nullptr;
   std::int32_t page_tokens = 0;
-  std::int64_t pool_tokens = 0;  // num_pages * page_tokens
+  std::int64_t pool_tokens = 0;
 
   float* k = nullptr;                // [pool_tokens, head_dim]
-  float* v = nullptr;                // [pool_tokens, head_dim]
-  std::int32_t* position = nullptr;  // [pool_tokens] position in the sequence
-  std::uint32_t* words = nullptr;    // [num_words, pool_tokens] policies' statistics; they move with the token
+  float* v = nullptr;                // as k
+  std::int32_t* position = nullptr;  // [pool_tokens]
+  std::uint32_t* words = nullptr;    // [num_words, pool_tokens] policies' statistics
   std::int32_t num_words = 0;
-  // CPU: kF32. On a GPU k, v, position and words are in device memory, lengths and pages in CPU memory.
+  // CPU: kF32. On a GPU lengths and pages are in CPU memory.
   ElementType type = ElementType::kF32;
 
   [[nodiscard]] KVLAB_BOTH std::int64_t total() const { return num_rows == 0 ? 0 : first[num_rows]; }
   [[nodiscard]] KVLAB_BOTH std::int32_t sequence(std::int32_t row) const { return row / kv_heads; }
   [[nodiscard]] KVLAB_BOTH std::int32_t num_sequences() const { return num_rows / kv_heads; }
-  // Place of token i of a row in the pool.
   [[nodiscard]] KVLAB_BOTH std::int64_t slot(std::int32_t row, std::int32_t i) const {
     return static_cast<std::int64_t>(page[page_begin[row] + i / page_tokens]) * page_tokens + i % page_tokens;
   }
@@ -46,13 +45,12 @@ struct KvRows {
   }
 };
 
-// Consecutive tokens in consecutive slots: matrices [count, head_dim].
+// Matrices [count, head_dim] in consecutive slots.
 struct KvRun {
-  std::int32_t begin = 0, count = 0;  // tokens of the row
-  std::int64_t slot = 0;              // of the first
+  std::int32_t begin = 0, count = 0;
+  std::int64_t slot = 0;  // of the first
 };
 
-// The longest run from token `begin` on.
 inline KvRun run_at(const KvRows& kv, std::int32_t row, std::int32_t begin) {
   KvRun run{begin, 0, kv.slot(row, begin)};
   std::int32_t next = begin;
@@ -73,28 +71,28 @@ void for_each_run(const KvRows& kv, std::int32_t row, F&& f) {
   }
 }
 
-// Queries at consecutive positions, [count, q_heads, head_dim], q_heads = kv_heads * group.
+// At consecutive positions, [count, q_heads, head_dim], q_heads = kv_heads * group.
 struct Queries {
   const float* data = nullptr;
   std::int32_t count = 0;
   std::int32_t first_position = 0;
 
-  // Those of KV head `head` at the last position, [group, head_dim].
+  // [group, head_dim] at the last position.
   [[nodiscard]] KVLAB_BOTH const float* last(std::int64_t head, std::int32_t kv_heads, std::int32_t group, std::int32_t head_dim) const {
     return data + ((count - std::int64_t{1}) * kv_heads + head) * group * head_dim;
   }
 };
 
-// Queries of an extra pass over the prompt's tokens [ctx_begin, ctx_end), then the chunk itself.
+// An extra pass over prompt tokens [ctx_begin, ctx_end), then the chunk.
 struct PassQueries {
   Queries queries;
   const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own
   std::int32_t ctx_begin = 0, ctx_end = 0;
-  const float* hidden = nullptr;    // [queries.count, hidden_dim] the layer's input, if requested
-  const float* gradient = nullptr;  // [queries.count] norms of gradients after the layer's attention, if any
+  const float* hidden = nullptr;    // [queries.count, hidden_dim] the layer's input; may be null
+  const float* gradient = nullptr;  // [queries.count] norms of gradients after the layer's attention; may be null
 };
 
-// Pairs of a query and a token that it sees, where the queries are the last tokens.
+// Visible pairs; the queries are the last tokens.
 inline std::int64_t causal_pairs(std::int64_t queries, std::int64_t tokens) {
   const std::int64_t w = queries < tokens ? queries : tokens;
   return queries * tokens - w * (w - 1) / 2;

@@ -11,7 +11,7 @@ namespace kvlab {
 
 class CudaContext;
 
-// A batched operation as logged and priced. Counts add over rows of a batch.
+// As logged and priced.
 struct OpCall {
   std::string_view op;       // its file's name
   std::int64_t rows = 0;     // sequence x KV head
@@ -19,23 +19,23 @@ struct OpCall {
   std::int64_t outputs = 0;  // tokens (or pages, clusters) written
   std::int64_t bytes = 0;    // moved through memory
   std::int64_t flops = 0;
-  std::int64_t shared_bytes = 0;  // of `bytes`: weights, read once per batch
+  std::int64_t shared_bytes = 0;  // weights, read once per batch
   friend bool operator==(const OpCall&, const OpCall&) = default;
 };
 
-// Source of data-dependent counts: computing runs record them, shape-only runs request them.
+// Source of data-dependent counts.
 class CountSource {
  public:
   virtual ~CountSource() = default;
   // Later calls belong to `step`, from 0; prefill chunks are steps too.
   virtual void begin_step(std::int64_t /*step*/) {}
-  // `counts` holds upper bounds; overwrites them with the data's counts.
+  // Replaces the upper bounds in `counts`.
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };
 
-// Says how to build with CUDA, or that there is no GPU.
+// Throws CudaError: not built with CUDA, or no GPU.
 [[noreturn]] void throw_without_cuda();
-// Throws CudaError: `op` has no CUDA kernel.
+// Throws CudaError.
 [[noreturn]] void refuse_on_gpu(std::string_view op);
 // Weak run_cuda() that throws; a linked .cu file replaces it.
 #define KVLAB_WITHOUT_CUDA(Op) \
@@ -46,23 +46,20 @@ concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) {
   run_cuda(op, cuda);
 };
 
-// Times successive calls.
 class OpClock {
  public:
   virtual ~OpClock() = default;
   virtual void begin() = 0;
-  virtual void end(const OpCall& call) = 0;  // ends the work since begin(), which may still run on a GPU
+  virtual void end(const OpCall& call) = 0;  // the work may still run on a GPU
 };
 
-// Logs and runs the operations of a policy's parts: structs of raw pointers and shapes in <op>/<op>.h with `OpCall call(const Op&)`, `void
-// run_cpu(const Op&)` and optionally `void run_cuda(const Op&, CudaContext&)`. One log entry per batch; with kShapes nothing runs and data
-// pointers are null. On a GPU data is in device memory, shapes (lengths, offsets, pages, counts to keep) in CPU memory. call() reads no
-// data and never tests a data pointer for null.
+// Logs and runs operations: structs of raw pointers and shapes in <op>/<op>.h with `OpCall call(const Op&)`, `void run_cpu(const Op&)` and
+// optionally `void run_cuda(const Op&, CudaContext&)`. With kShapes nothing runs and data pointers are null. On a GPU shapes (lengths,
+// offsets, pages, counts to keep) are in CPU memory. call() reads no data and never tests a data pointer for null.
 class Ops {
  public:
   enum class Backend : std::uint8_t { kCpu, kShapes, kCuda };
   explicit Ops(Backend backend) : backend_(backend) {}
-  // Operations without a CUDA kernel throw CudaError.
   explicit Ops(CudaContext& cuda) : backend_(Backend::kCuda), cuda_(&cuda) {}
 
   template <class Op>
@@ -75,18 +72,18 @@ class Ops {
 
   [[nodiscard]] bool computes() const { return backend_ != Backend::kShapes; }
 
-  // Uninitialised scratch memory, freed by the next Frame's end; null with kShapes.
+  // Uninitialised, valid until the Frame ends; null with kShapes.
   float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
   std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
-  // In stream order on a GPU; nothing if `at` is null.
+  // In stream order; no effect if `at` is null.
   void zero(float* at, std::int64_t n);
-  // Scratch memory for shapes: always CPU memory.
+  // Always CPU memory.
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
   std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }
 
   struct CudaFrame;
 
-  // Its end frees scratch memory allocated since.
+  // Frees scratch memory at its end.
   class Frame {
    public:
     explicit Frame(Ops& ops);
@@ -100,7 +97,7 @@ class Ops {
     std::unique_ptr<CudaFrame> cuda_;
   };
 
-  // Data-dependent counts: a computing backend records final counts; with shapes the source replaces the bounds in `counts`, if any.
+  // Records final counts, or with shapes replaces the bounds in `counts`.
   void settle(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
     if (counts_ != nullptr) counts_->fill(purpose, layer, counts);
   }
@@ -112,7 +109,6 @@ class Ops {
 
   // Null: not timed.
   void time_with(OpClock* clock) { clock_ = clock; }
-  // Calls f and times it as an operation of that name.
   template <class F>
   void timed(std::string_view name, F&& f) {
     if (clock_ != nullptr) clock_->begin();

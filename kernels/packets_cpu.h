@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <utility>
 
-// Include only in *_cpu.cpp files, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen.
 namespace kvlab {
 
-// The machine's vectors of floats.
 using Packet = Eigen::internal::packet_traits<float>::type;
 constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
 // GCC warns that a template argument loses alignment.
@@ -22,7 +21,7 @@ inline void store_packet(float* x, const Packet& p) { Eigen::internal::pstoreu(x
 
 namespace packets {
 
-// Adds the upper half of each block of Size lanes to its lower half; blocks of a first.
+// Upper to lower half of each block of Size lanes; blocks of a first.
 template <int Size, std::size_t... Lane>
 inline Packet fold(const Packet& a, const Packet& b, std::index_sequence<Lane...> /*lanes*/) {
   constexpr int half = Size / 2;
@@ -42,7 +41,7 @@ inline Packet fold_all(const Packet* p) {
 
 }  // namespace packets
 
-// Lane sums, bit for bit as Eigen's predux.
+// Bit for bit as Eigen's predux.
 template <int Count>
 inline void fill_sums_of_lanes(const Packet (&p)[Count], float* sums) {
   int i = 0;

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Each row's tokens in two lists, ascending.
+// Both lists ascend.
 struct PartedRows {
   KvRows kv;
   const std::int64_t* kept_first = nullptr;  // [num_rows + 1]

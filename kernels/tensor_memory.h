@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// CPU or GPU memory. GPU calls run in stream order and throw CudaError; the context outlives the memory.
+// GPU calls run in stream order and throw CudaError; the context outlives the memory.
 class TensorMemory {
  public:
   TensorMemory() = default;  // CPU memory

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Rows of equal length in pools of `members`: the first row of each becomes the largest of the pool's, entry by entry.
+// The first row of each pool becomes its largest, entry by entry. Rows have equal length.
 struct LargestEntries {
   std::int32_t num_pools = 0, members = 1;
   const std::int64_t* first = nullptr;  // [num_pools * members + 1]

@@ -4,14 +4,13 @@
 
 #include "kernels/rows/row_op.h"
 
-// A number of each row of scores, or of each pool of `rows_per_pool` rows. Sums are double.
 namespace kvlab {
 
-// Counts scores of each row:
-//   kAtLeast      those that are at least `limit`, NaN is not
-//   kAbove        those above `limit`, NaN is not
-//   kLeadingMass  of a descending row without negative scores the leading ones that hold the share `limit` of the row's sum: at least 1, 0
-//                 for an empty row
+// Counts scores of each row, with sums in double:
+//   kAtLeast: at least `limit`, without NaN
+//   kAbove: above `limit`, without NaN
+//   kLeadingMass: of a descending row without negative scores the leading ones that hold the share `limit` of the sum; at least 1, or 0 for
+//     an empty row
 struct CountScores {
   enum class Kind : std::uint8_t { kAtLeast, kAbove, kLeadingMass };
   std::int32_t num_rows = 0;
@@ -21,7 +20,6 @@ struct CountScores {
   double limit = 0;
   std::int32_t* count = nullptr;  // [num_rows] out, in CPU memory
 
-  // Scores are read once; a comparison or two additions each.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = first[num_rows];
     return {.op = "count_scores",
@@ -46,7 +44,7 @@ struct CountScores {
   }
 
  private:
-  // Stretch by stretch; sums of stretches ascend and end in the total.
+  // Sums of stretches ascend and end in the total.
   template <class Team>
   KVLAB_BODY void count_mass(const Team& team, const float* x, std::int64_t n, std::int32_t& to) const {
     constexpr std::int64_t kStretch = 1024;
@@ -72,8 +70,8 @@ struct CountScores {
 };
 KVLAB_ROW_OP(CountScores)
 
-// Share of the scores at both ends of rows: mass[p] = mean over the rows of pool p of factor * (sum of scores [0, head_end[r]) + sum of
-// scores [tail_begin[r], tail_end[r])), tokens counted once.
+// mean over the rows of pool p of factor * (sum of scores [0, head_end[r]) + sum of scores [tail_begin[r], tail_end[r])), tokens counted
+// once.
 struct SpanMass {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]
@@ -117,9 +115,8 @@ struct SpanMass {
 };
 KVLAB_ROW_OP(SpanMass)
 
-// out[p] = variance (divisor: their number) of the finite scores of the pool's rows; 0 without any. Scores of protected tokens are not
-// finite. With `entropy` the entropy of the scores as shares of their sum, over the logarithm of their number: 1 where all are equal, 0 of
-// fewer than two; scores below 0 count as 0.
+// Variance (divisor: their number) of the finite scores of the pool's rows; 0 without any. With `entropy` the entropy of the scores as
+// shares of their sum, over the logarithm of their number; 0 of fewer than two; scores below 0 count as 0.
 struct ScoreVariance {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// The bits of Draw{seed, purpose, request, step, layer}, and its uniform(), in bodies and kernels.
+// The bits of Draw{seed, purpose, request, step, layer}, and its uniform().
 KVLAB_BODY inline std::uint64_t bits_of_draw(std::uint64_t seed, Purpose purpose, std::uint64_t request, std::uint64_t step = 0,
                                              std::uint64_t layer = 0) {
   std::uint64_t h = hash_combine(seed, static_cast<std::uint64_t>(purpose));

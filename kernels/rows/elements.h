@@ -4,7 +4,7 @@
 #include "kernels/parted_rows.h"
 #include "kernels/rows/body.h"
 
-// K and V in the bodies of row operations: their element type is known at run time.
+// K and V in bodies of row operations: element types known at run time.
 namespace kvlab {
 
 KVLAB_BODY inline float element_at(const void* data, std::int64_t i, ElementType type) {
@@ -22,7 +22,7 @@ KVLAB_BODY inline void set_element(void* data, std::int64_t i, ElementType type,
     static_cast<bf16*>(data)[i] = from_float<bf16>(x);
 }
 
-// n elements from from[i] on to to[j] on, bit for bit.
+// n elements, bit for bit.
 KVLAB_BODY inline void copy_bits(const void* from, std::int64_t i, void* to, std::int64_t j, std::int64_t n, ElementType type) {
   if (type == ElementType::kF32) {
     for (std::int64_t c = 0; c < n; ++c) static_cast<float*>(to)[j + c] = static_cast<const float*>(from)[i + c];
@@ -31,7 +31,7 @@ KVLAB_BODY inline void copy_bits(const void* from, std::int64_t i, void* to, std
   }
 }
 
-// The arrays of PartedRows in CPU memory, for shapes(visit).
+// Arrays in CPU memory, for shapes(visit).
 void visit_parts(PartedRows& rows, auto&& visit) {
   visit(rows.kv), visit(rows.kept_first, rows.kv.num_rows + 1), visit(rows.dropped_first, rows.kv.num_rows + 1);
 }

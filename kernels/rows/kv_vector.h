@@ -5,12 +5,11 @@
 
 namespace kvlab {
 
-// A key or value in the body of a row operation, element by element as floats. The CPU has floats, a device any type.
+// A key or value in a row operation's body, as floats. The CPU has floats, a device any type.
 template <class Team>
 class KvVector {
  public:
   KVLAB_BODY KvVector(const float* data, ElementType type, std::int64_t at) : data_(data), at_(at), type_(type) {}
-  // From this channel on.
   KVLAB_BODY KvVector operator+(std::int64_t channel) const { return {data_, type_, at_ + channel}; }
   KVLAB_BODY float operator[](std::int64_t c) const {
     if constexpr (Team::kOnDevice) return element_at(data_, at_ + c, type_);

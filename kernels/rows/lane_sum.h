@@ -4,17 +4,16 @@
 
 #include "kernels/rows/body.h"
 
-// Sums in the order of a CPU's vectors of sixteen floats, for bodies of row operations: the same bits everywhere.
+// Sums in the order of sixteen CPU lanes: the same bits everywhere.
 namespace kvlab {
 
-// Adds the far half to the near half until one is left.
 KVLAB_BODY inline float fold_lanes(float (&lanes)[16]) {
   for (int width = 8; width > 0; width /= 2)
     for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
   return lanes[0];
 }
 
-// The sum of f(i) over [0, n): lane_sum of kernels/dot_cpu.h.
+// Sum of f(i): lane_sum of kernels/dot_cpu.h.
 template <class F>
 KVLAB_BODY float sum_in_lanes(std::int64_t n, F&& f) {
   float lanes[16] = {};
@@ -25,7 +24,7 @@ KVLAB_BODY float sum_in_lanes(std::int64_t n, F&& f) {
   return fold_lanes(lanes);
 }
 
-// The same with two sets of lanes in turn, and the last n % 16 one after another: an inner product of Eigen.
+// With two sets of lanes in turn, then the last n % 16: an inner product of Eigen.
 template <class F>
 KVLAB_BODY float sum_in_two_lanes(std::int64_t n, F&& f) {
   float even[16] = {}, odd[16] = {};
@@ -40,7 +39,6 @@ KVLAB_BODY float sum_in_two_lanes(std::int64_t n, F&& f) {
   return sum;
 }
 
-// x . y, [n] each.
 template <class X, class Y>
 KVLAB_BODY float dot_in_lanes(const X& x, const Y& y, std::int64_t n) {
   return sum_in_lanes(n, [&](std::int64_t i) { return x[i] * y[i]; });

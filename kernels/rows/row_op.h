@@ -10,10 +10,10 @@
 #include "kernels/ops.h"
 #include "kernels/rows/team.h"
 
-// Operations over ragged rows whose body is written once and compiled for the CPU, for CUDA and for the emulator.
+// Operations over ragged rows: one body for the CPU, for CUDA and for the emulator.
 //
 //   struct Op {
-//     OpCall cost() const;                              // the entry of the log: reads shapes only
+//     OpCall cost() const;                              // reads shapes only
 //     std::int64_t rows() const;
 //     void shapes(auto&& visit);                        // visit(array, count) for each array in CPU memory, visit(kv) for KvRows
 //     // KVLAB_EACH_OP: body for element i of a row, elements in no order
@@ -21,14 +21,13 @@
 //     KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const;
 //     // KVLAB_ROW_OP: body for a row, by a team of threads (kernels/rows/team.h)
 //     template <class Team> KVLAB_BODY void operator()(const Team& team, std::int64_t row) const;
-//     std::int64_t room(std::int64_t row) const;        // floats of scratch memory; may be absent
+//     std::int64_t room(std::int64_t row) const;        // floats of scratch memory; optional
 //     void results(auto&& visit);                       // visit(array, count) for each array in CPU memory that the body writes, if any
-//     static constexpr bool kInParallel = true;         // rows on all cores of the CPU; may be absent
+//     static constexpr bool kInParallel = true;         // rows on all cores of the CPU; optional
 //   };
 //   KVLAB_ROW_OP(Op)
 //
-// The header is named NAME_op.h: the build compiles run_cpu and run_cuda from it, in two units. Headers of this kind do not include each
-// other. kernels/device/cuda/run_row_op.cuh has the launchers.
+// The build compiles run_cpu and run_cuda from NAME_op.h. Such headers do not include each other.
 namespace kvlab {
 
 template <class Op>
@@ -38,7 +37,7 @@ concept HasRoom = requires(const Op& op) {
 template <class Op>
 concept RunsInParallel = Op::kInParallel;
 
-// The most floats of scratch memory that a row takes, in whole 16 bytes.
+// Floats, in whole 16 bytes.
 template <class Op>
 std::int64_t most_room(const Op& op) {
   std::int64_t most = 0;
@@ -77,7 +76,7 @@ void run_each(const Op& op) {
 
 }  // namespace kvlab
 
-// The build compiles each header of operations twice more: as a unit of CPU code for vector units, and as a unit of kernels.
+// Each header is compiled twice more: as CPU code for vector units and as kernels.
 #if defined(KVLAB_ROW_KERNELS)
 #define KVLAB_ROW_OP_ON(Op, on_cpu, on_device)           \
   inline OpCall call(const Op& op) { return op.cost(); } \

@@ -11,24 +11,24 @@
 
 namespace kvlab {
 
-// A team of one thread: runs the body of a row operation on the CPU. BlockTeam (kernels/device/cuda/block_team.cuh) has the same functions
-// for a block of threads. Every thread of the team calls each function with the same arguments; all writes are visible after it.
+// A team of one thread. BlockTeam (kernels/device/cuda/block_team.cuh) is one of a block. Every thread of the team calls each function with
+// the same arguments; all writes are visible after it.
 class OneThread {
  public:
   static constexpr bool kOnDevice = false;
   explicit OneThread(float* room) : room_(room) {}
 
-  // Scratch memory of the row, as large as the operation's room() says, aligned to 16 bytes. Not initialised.
+  // Scratch memory of the row: room() floats, aligned to 16 bytes. Not initialised.
   [[nodiscard]] float* room() const { return room_; }
   [[nodiscard]] double* doubles() const { return reinterpret_cast<double*>(room_); }
 
-  // The product of two vectors, by one thread. The CPU adds in lanes; a thread of a block adds in order.
+  // By one thread. The CPU adds in lanes; a thread of a block adds in order.
   template <class X, class Y>
   [[nodiscard]] float dot(const X& x, const Y& y, std::int64_t n) const {
     return dot_in_lanes(x, y, n);
   }
 
-  // f(i) for i in [0, n), in any order.
+  // In any order.
   template <class F>
   void each(std::int64_t n, F&& f) const {
     for (std::int64_t i = 0; i < n; ++i) f(i);
@@ -38,19 +38,19 @@ class OneThread {
   void once(F&& f) const {
     f();
   }
-  // `total` and the sum of f(i) over [0, n). The CPU adds in order; a block adds its threads' partial sums.
+  // `total` + sum of f(i). The CPU adds in order; a block adds partial sums of threads.
   template <class T = float, class F>
   [[nodiscard]] T sum(std::int64_t n, F&& f, T total = T{}) const {
     for (std::int64_t i = 0; i < n; ++i) total += f(i);
     return total;
   }
-  // The largest f(i) over [0, n), at least `least`.
+  // At least `least`.
   template <class T, class F>
   [[nodiscard]] T max(std::int64_t n, T least, F&& f) const {
     for (std::int64_t i = 0; i < n; ++i) least = std::max<T>(least, f(i));
     return least;
   }
-  // put(k, i) for each i in [0, n) with holds(i), where k counts the earlier ones. Returns their number.
+  // put(k, i) for each i with holds(i), k = number of earlier ones. Returns their number.
   template <class Holds, class Put>
   std::int64_t pack(std::int64_t n, Holds&& holds, Put&& put) const {
     std::int64_t count = 0;
@@ -58,13 +58,13 @@ class OneThread {
       if (holds(i)) put(count++, i);
     return count;
   }
-  // order[k] for k in [0, n): the indices [0, n), those that come first first; ties keep their order.
+  // Stable sort of the indices [0, n).
   template <class Before>
   void sort(std::int32_t n, std::int32_t* order, Before&& before) const {
     std::iota(order, order + n, 0);
     std::stable_sort(order, order + n, before);
   }
-  // put(i) for the `count` indices in [0, n) with the largest f(i), in any order. Ties go to the lower index; NaN counts as -infinity.
+  // put(i) for the `count` largest f(i), in any order. Ties go to the lower index; NaN counts as -infinity.
   template <class F, class Put>
   void best(std::int32_t n, std::int32_t count, F&& f, Put&& put) const {
     std::vector<std::int32_t> order(static_cast<std::size_t>(n));

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Scores of tokens [begin[r], end[r]) of each row, or of its other tokens, become `value`, plus `slope` per such token before it.
+// Scores of tokens [begin[r], end[r]), or of the others, become `value`, plus `slope` per such token before it.
 struct FillScores {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;                  // [num_rows + 1]

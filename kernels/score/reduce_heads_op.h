@@ -6,16 +6,15 @@
 
 namespace kvlab {
 
-// One score for all KV heads of a sequence: tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the
-// sum over the heads that hold them. In place.
+// Tokens of the same position, or the i-th of each row, get the sum, the mean or the root of the sum over the KV heads that hold them. In
+// place.
 struct ReduceHeads {
   enum class Kind : std::uint8_t { kSum, kMean, kRootOfSum };
   KvRows kv;
   Kind kind = Kind::kMean;
   float* scores = nullptr;  // [kv.total()]
-  bool by_position = true;  // false: by index; only the lengths of kv are read, so that rows may be of units other than tokens
+  bool by_position = true;  // false: by index; only kv's lengths are read, in any units
 
-  // Scores, and positions if they count, are read once.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = "reduce_heads", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = (by_position ? 12 : 8) * n, .flops = n};
@@ -23,7 +22,7 @@ struct ReduceHeads {
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
   void shapes(auto&& visit) { visit(kv); }
 
-  // The first head that holds a token writes the score of all.
+  // The first head writes all scores.
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return kv.len[row]; }
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t i) const {
     const auto r = static_cast<std::int32_t>(row), token = static_cast<std::int32_t>(i);
@@ -48,7 +47,7 @@ struct ReduceHeads {
   [[nodiscard]] KVLAB_BODY std::int32_t position(std::int32_t row, std::int32_t i) const {
     return by_position ? kv.position[kv.slot(row, i)] : i;
   }
-  // The token of `row` at this position, -1: none. Positions ascend along a row; heads that lost the same tokens have it at the same place.
+  // Token of `row` at this position, -1: none. Positions ascend along a row.
   [[nodiscard]] KVLAB_BODY std::int32_t token_at(std::int32_t row, std::int32_t wanted, std::int32_t guess) const {
     if (guess < kv.len[row] && position(row, guess) == wanted) return guess;
     std::int32_t begin = 0, end = kv.len[row];

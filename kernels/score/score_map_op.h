@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// out[i] = (a_factor * a[i] + a_plus) op b[i], or without the second operand where uses_b is false. An infinite a[i] (a protected token) is
-// copied unchanged; a divisor is taken as at least 1e-12. out may be a or b. kPart copies a, and row r goes to out + to[r].
+// out[i] = (a_factor * a[i] + a_plus) op b[i], or without b. An infinite a[i] (a protected token) is copied; a divisor is at least 1e-12.
+// out may be a or b. kPart copies a, and row r goes to out + to[r].
 struct ScoreMap {
   enum class Kind : std::uint8_t { kPlus, kTimes, kOver, kPart };
   std::int32_t num_rows = 0;
@@ -21,7 +21,6 @@ struct ScoreMap {
   float* out = nullptr;
   const std::int64_t* to = nullptr;  // [num_rows] of kPart
 
-  // Operands are read and the result is written once.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = num_rows == 0 ? 0 : first[num_rows];
     if (kind == Kind::kPart) return {.op = "part_scores", .rows = num_rows, .tokens = n, .outputs = n, .bytes = 8 * n};

@@ -9,19 +9,18 @@ namespace kvlab {
 
 constexpr std::uint32_t kTokenMark = 1;  // in a word
 
-// Scores from the words that policies keep per token, from `channel` on:
+// Scores from the tokens' words, from `channel` on:
 //   kFloat  the word's bits as a float
 //   kSum    the sum of `words` such floats
-//   kMark   -infinity where the word has the mark; other scores, and +infinity, stay
+//   kMark   -infinity if the word has the mark; other scores, and +infinity, stay
 struct WordScores {
   enum class Kind : std::uint8_t { kFloat, kSum, kMark };
   KvRows kv;
   std::int32_t channel = 0;
   Kind kind = Kind::kFloat;
   float* scores = nullptr;  // [kv.total()]
-  std::int32_t words = 1;   // of kSum
+  std::int32_t words = 1;
 
-  // Words are read, scores written; kSum adds each word, kMark reads the scores and compares twice.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total(), read = kind == Kind::kMark ? 2 : words;
     return {.op = "word_scores",

@@ -5,12 +5,11 @@
 
 namespace kvlab {
 
-// Lists the tokens of each row that are not among the kept ones, ascending.
+// Tokens that are not kept, ascending.
 struct ListDropped {
-  PartedRows parts;                 // its `dropped` is not read
+  PartedRows parts;                 // `dropped` is not read
   std::int32_t* dropped = nullptr;  // [total_dropped()] out
 
-  // The kept list is read, the dropped one written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = parts.kv.total();
     return {.op = "list_dropped", .rows = rows(), .tokens = n, .outputs = parts.total_dropped(), .bytes = 4 * n, .flops = n};
@@ -19,7 +18,7 @@ struct ListDropped {
   void shapes(auto&& visit) { visit_parts(parts, visit); }
 
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t row) const { return parts.num_dropped(static_cast<std::int32_t>(row)); }
-  // The j-th dropped token is j plus the kept tokens before it; kept token k has kept[k] - k dropped ones before it.
+  // kept[k] - k dropped tokens come before kept token k.
   KVLAB_BODY void operator()(std::int64_t row, std::int64_t j) const {
     const std::int32_t* const kept = parts.kept + parts.kept_first[row];
     std::int32_t begin = 0, end = parts.num_kept(static_cast<std::int32_t>(row));

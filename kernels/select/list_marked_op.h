@@ -5,21 +5,19 @@
 
 namespace kvlab {
 
-// Counts or lists the marked blocks of each list, the query block's own included whether it is marked or not, and the columns that are
-// marked for the list's head, before the query block, and in none of the list's blocks.
+// Counts or lists each list's marked blocks with the query block's own, and the marked columns before the query block outside of these.
 struct ListMarked {
   PromptBlocks prompt;                         // q and k are not read
   const std::int32_t* marks = nullptr;         // [num_lists, mark_words]
   const std::int32_t* column_marks = nullptr;  // [q_heads, column_words]
   bool has_columns = false;
-  // Counts are written if they are not null, in CPU memory [num_lists]; else the lists, each ascending.
+  // Counts (if not null, in CPU memory [num_lists]), or ascending lists.
   std::int32_t *num_blocks = nullptr, *num_columns = nullptr;
   const std::int64_t *block_first = nullptr, *column_first = nullptr;  // [num_lists + 1] in CPU memory
   std::int32_t *blocks = nullptr, *columns = nullptr;
 
   static constexpr bool kInParallel = true;
 
-  // Marks are read; counts or lists are written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t lists = prompt.num_lists();
     const std::int64_t outputs =

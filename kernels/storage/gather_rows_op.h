@@ -5,8 +5,7 @@
 
 namespace kvlab {
 
-// Copies the rows of one sequence, all of equal length, from their pages to [tokens, num_rows, head_dim] in float32. Not an operation of a
-// policy.
+// Copies a sequence's rows of equal length to [tokens, num_rows, head_dim] in float32. Not logged by a policy.
 struct GatherRows {
   static constexpr std::int64_t kPart = 256;  // tokens
   static constexpr bool kInParallel = true;

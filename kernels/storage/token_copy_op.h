@@ -6,20 +6,18 @@
 
 namespace kvlab {
 
-// Copies of tokens between pages and consecutive memory, bit for bit. VectorCopy and WordCopy are not logged: serving is charged their
-// cost.
+// Copies tokens between pages and consecutive memory, bit for bit. VectorCopy and WordCopy are not logged.
 enum class TokenCopyWay : std::uint8_t { kFromPages, kIntoPages };
 
-// The listed vectors in list order: all channels, or those of a row's mask; kIntoPages sets the others to 0. Entries of -1 are skipped.
+// In list order: all channels, or those of a row's mask; kIntoPages sets the others to 0. Entries of -1 are skipped.
 struct VectorCopy {
   ListedTokens tokens;
   TokenCopyWay way = TokenCopyWay::kFromPages;
   void* stored = nullptr;                  // [total(), width()] of the pages' type
-  const std::uint8_t* channels = nullptr;  // [num_rows, (head_dim + 7) / 8] bit c % 8 of byte c / 8 for channel c; null: all
-  std::int32_t keep = 0;                   // bits set in each row's mask; with shapes alone 0 means all channels
+  const std::uint8_t* channels = nullptr;  // [num_rows, (head_dim + 7) / 8] bit c % 8 of byte c / 8; null: all
+  std::int32_t keep = 0;                   // bits per mask; with shapes only 0: all channels
 
   [[nodiscard]] KVLAB_BOTH std::int32_t width() const { return channels == nullptr ? tokens.kv.head_dim : keep; }
-  // Reads the list and the stored channels; writes these, kIntoPages whole vectors.
   [[nodiscard]] OpCall cost() const {
     const KvRows& kv = tokens.kv;
     const std::int64_t n = tokens.total(), d = kv.head_dim, each = keep > 0 ? keep : d;
@@ -57,13 +55,12 @@ struct VectorCopy {
 };
 KVLAB_EACH_OP(VectorCopy)
 
-// Positions and statistics of all tokens: row after row, [1 + num_words, len] each.
+// Positions and statistics of all tokens: [1 + num_words, len] per row.
 struct WordCopy {
   KvRows kv;
   TokenCopyWay way = TokenCopyWay::kFromPages;
   std::uint32_t* stored = nullptr;  // [(1 + num_words) * kv.total()]
 
-  // All words are read and written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = "token_copy", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 2 * 4 * (std::int64_t{1} + kv.num_words) * n};
@@ -89,13 +86,12 @@ struct WordCopy {
 };
 KVLAB_EACH_OP(WordCopy)
 
-// Copies K, V and positions of the dropped tokens, for transfers to another tier.
+// K, V and positions of the dropped tokens, for another tier.
 struct PackDropped {
   PartedRows parts;
   float* packed = nullptr;           // [total_dropped(), 2, head_dim] out, K before V; of the type of kv
   std::int32_t* position = nullptr;  // [total_dropped()] out
 
-  // K, V and positions are read and written; 4 bytes of list per token.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = parts.total_dropped(), d = parts.kv.head_dim;
     return {.op = "pack_dropped", .rows = rows(), .tokens = n, .outputs = n, .bytes = n * (4 * d * parts.kv.kv_bytes + 12)};

@@ -5,26 +5,25 @@
 #include "kernels/rows/elements.h"
 #include "kernels/rows/row_op.h"
 
-// A place is the position whose RoPE angle a key has. Tokens of a row are at consecutive places that end with the sequence's last position:
-// token i of n at end - n + i, entry j of m listed tokens at end - m + j (StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2).
+// A key's place is the position of its RoPE angle. A row's places are consecutive and end at the sequence's last position: token i of n at
+// end - n + i, entry j of m listed tokens at end - m + j (StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2).
 namespace kvlab {
 
 struct Places {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
-  const std::int32_t* index = nullptr;        // listed tokens, ascending within a row
-  const std::int32_t* end = nullptr;          // [num_sequences] one past the sequence's last position
+  const std::int32_t* index = nullptr;        // ascending within a row
+  const std::int32_t* end = nullptr;          // [num_sequences] one past the last position
   const float* frequencies = nullptr;         // [num_sequences, head_dim / 2] radians per position, in CPU memory; null: no RoPE
 };
 
-// Turns the keys of listed tokens, which are at the front of their rows (lengths are those before the move), or copies K, V and positions
-// to other rows and turns the copies. Arithmetic in fp32, one rounding. head_dim is even.
+// Turns listed keys that are at the front of their rows (lengths are those before the move), or copies K, V and positions to other rows and
+// turns the copies. fp32 with one rounding. head_dim is even.
 struct TurnKeys {
   KvRows kv;
   Places places;
   bool copies = false;
-  KvRows out = {};  // of copies: its rows have room for their lists
+  KvRows out = {};  // room for the rows' lists
 
-  // Reads and writes listed keys (copies: V and positions too), with an index each; 3 FLOPs per channel.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t listed = places.index_first[kv.num_rows], d = kv.head_dim;
     return {.op = copies ? "place_selected" : "renumber_keys",
@@ -43,7 +42,7 @@ struct TurnKeys {
     if (copies) visit(out);
   }
 
-  // Radians between token i of n and entry j of m. Products in fp32, as Rotary has them.
+  // Radians between token i of n and entry j of m. Products in fp32, as in Rotary.
   [[nodiscard]] KVLAB_BOTH static double angle_of(std::int64_t end, std::int64_t n, std::int64_t i, std::int64_t m, std::int64_t j,
                                                   float frequency) {
     const float from = static_cast<float>(end - n + i) * frequency, to = static_cast<float>(end - m + j) * frequency;

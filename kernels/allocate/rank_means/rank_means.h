@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// Scores by rank instead of by token: out[j] of a pool = mean over its rows of the row's j-th largest score, so descending. A pool is as
-// long as its shortest row. KVCompose's composite tokens (Akulov et al. 2025). NaN counts as -infinity.
+// Mean over the pool's rows of the row's j-th largest score. A pool is as long as its shortest row. KVCompose's composite tokens (Akulov et
+// al. 2025). NaN counts as -infinity.
 struct RankMeans {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;      // [num_pools * rows_per_pool + 1]
@@ -15,7 +15,7 @@ struct RankMeans {
   const std::int64_t* out_first = nullptr;  // [num_pools + 1]
   float* out = nullptr;                     // [out_first[num_pools]]
 };
-// A sort: each score is read and written about once per doubling of the row; counted as 2 log2(n) operations per score.
+// A sort: 2 log2(n) operations per score.
 OpCall call(const RankMeans&);
 void run_cpu(const RankMeans&);
 void run_cuda(const RankMeans&, CudaContext&);

@@ -10,8 +10,7 @@ namespace {
 
 double usable(double weight) { return std::isfinite(weight) && weight > 0 ? weight : 0; }
 
-// Adds `amount` (below 0: takes it away) to the members in proportion to `weights`, cumulatively rounded, within the bounds. Returns the
-// part that could not be placed.
+// Adds `amount` (may be below 0) by `weights`, cumulatively rounded, within the bounds. Returns the rest.
 std::int64_t place(std::span<const double> weights, std::int64_t amount, std::span<const std::int32_t> floor,
                    std::span<const std::int32_t> cap, std::span<std::int32_t> counts) {
   double sum = 0;
@@ -40,7 +39,7 @@ void split_total(std::span<const double> weights, std::int64_t total, std::span<
   if (std::all_of(w.begin(), w.end(), [](double x) { return x == 0; })) std::fill(w.begin(), w.end(), 1.0);
   std::fill(counts.begin(), counts.end(), 0);
   std::int64_t rest = place(w, total, floor, cap, counts);
-  // Every round fills at least one member, or places all that is left.
+  // Every round fills at least one member, or places the rest.
   for (std::size_t round = 0; excess != Excess::kLost && rest != 0 && round < 2 * counts.size(); ++round) {
     bool any = false;
     for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -53,7 +52,6 @@ void split_total(std::span<const double> weights, std::int64_t total, std::span<
   }
 }
 
-// A handful of numbers: read, shared, written.
 OpCall call(const ShareOut& a) {
   const std::int64_t n = static_cast<std::int64_t>(a.num_pools) * a.members;
   return {.op = "share_out", .rows = a.num_pools, .outputs = n, .bytes = 16 * n, .flops = 8 * n};

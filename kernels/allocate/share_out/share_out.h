@@ -7,18 +7,17 @@
 
 namespace kvlab {
 
-// Splits a total over the members of each pool in proportion to their weights, as whole numbers with a lowest and a highest count:
-// counts[i] = clamp(round(total * w_i / sum w), floor[i], cap[i]). Rounding is cumulative, so that the counts sum to the total where
-// nothing is clamped. The tokens that the bounds remove or add are then
+// Splits each pool's total in proportion to weights: counts[i] = clamp(round(total * w_i / sum w), floor[i], cap[i]). Rounding is
+// cumulative: without clamps the counts sum to the total. The tokens that the bounds remove or add are
 //   kLost      left as they are
-//   kEven      spread in equal parts over the members that have room
-//   kByWeight  spread in proportion to the weights of the members that have room
+//   kEven      spread evenly over the members that have room
+//   kByWeight  spread by weight over the members that have room
 // Weights that are negative or not finite count as 0; weights that are all 0 count as equal.
 enum class Excess : std::uint8_t { kLost, kEven, kByWeight };
 void split_total(std::span<const double> weights, std::int64_t total, std::span<const std::int32_t> floor,
                  std::span<const std::int32_t> cap, Excess excess, std::span<std::int32_t> counts);
 
-// The same with weights that are data. With `softmax_of_negative` they are exp(-(w_i - min w) / temperature).
+// As split_total(). With `softmax_of_negative` weights are exp(-(w_i - min w) / temperature).
 struct ShareOut {
   std::int32_t num_pools = 0, members = 0;
   const float* const* weights = nullptr;  // [num_pools] -> [members]
@@ -32,6 +31,6 @@ struct ShareOut {
 };
 OpCall call(const ShareOut&);
 void run_cpu(const ShareOut&);
-void run_cuda(const ShareOut&, CudaContext&);  // Everything, weights included, is in CPU memory: no kernel.
+void run_cuda(const ShareOut&, CudaContext&);  // all arrays are in CPU memory: no kernel
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// kBoth: a block encodes a row's page, then writes the window that its tokens come from. Else two launches.
+// kBoth: a block encodes a row's page, then writes the window of its tokens. Else two launches.
 enum class Work : std::uint8_t { kBoth, kEncode, kWindow };
 
 struct Side {
@@ -15,7 +15,7 @@ struct Side {
   std::int32_t head, len, packed_before, packed;  // tokens
   NewTokens news;
   std::uint16_t* window;
-  const std::uint16_t* fresh;  // new tokens of the sequence and head
+  const std::uint16_t* fresh;  // of the sequence and head
 };
 
 template <KvFormat Format, int D>

@@ -47,11 +47,10 @@ __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::i
   }
 }
 
-// 8 channels of one side of a token and head.
 struct Item {
   bool keys;
   std::int32_t channel, i, in_page;  // i: place in the row
-  std::int64_t row, source;          // source: first element of the new tokens
+  std::int64_t row, source;          // source: first new element
   std::int64_t number;               // of the page; -1: only takes part in shuffles
 
   template <int D>
@@ -84,7 +83,6 @@ __device__ __forceinline__ void put_fp8(const Args& a, const Item& item, unsigne
   if (page != nullptr) put_vector(page + item.in_page * D + item.channel, code);
 }
 
-// Over groups of kGroup channels.
 template <int Bits, int kGroup, bool Symmetric>
 __device__ __forceinline__ GroupStep encode_group(const float (&x)[8], std::uint32_t (&code)[8]) {
   GroupRange range;

@@ -7,9 +7,8 @@
 
 namespace kvlab {
 
-// Appends encoded K and V to rows of a paged cache; kv.len already counts them, pages are allocated. int8 and low-bit encodings equal
-// GroupCodec's bit for bit; a kivi page is encoded when its last token leaves the window. fp8: divided by k_scale and v_scale, saturated.
-// Device memory.
+// Appends encoded K and V to a paged cache; kv.len counts them and pages are allocated. int8 and low-bit encodings equal GroupCodec's bit
+// for bit; a kivi page is encoded when its last token leaves the window. fp8: divided by k_scale and v_scale, saturated.
 struct AppendKv {
   PagedKv kv;
   const void* k = nullptr;  // [tokens, kv_heads, head_dim] of kv.type, by sequence
@@ -18,11 +17,11 @@ struct AppendKv {
   const std::int32_t* first_token = nullptr;  // [sequences + 1]; null: one each
   std::int64_t tokens = 0;
   std::int32_t most_new = 1;         // upper bound per sequence
-  std::int32_t* position = nullptr;  // [slots of all pages] receives places in rows; f16 and bf16 only
+  std::int32_t* position = nullptr;  // [slots of all pages] out: places in rows; f16 and bf16 only
 };
 
 AppendKvShape shape(const AppendKv& a);
-// kivi also reads each new token once from the window.
+// kivi reads each new token once more, from the window.
 std::int64_t bytes(const AppendKv& a);
 OpCall call(const AppendKv& a);
 void run_cuda(const AppendKv& a, CudaContext& cuda);

@@ -13,13 +13,12 @@ struct AppendedTokens {
   const void* v = nullptr;
 };
 
-// Writes K, V (rounded), positions, and 0 into all words; kv.len already counts them. Each sequence is listed once. On the CPU both types
-// are kF32.
+// Writes K, V (rounded), positions, and 0 into all words; kv.len counts them. Each sequence occurs once. On the CPU both types are kF32.
 struct AppendRows {
   KvRows kv;
-  std::span<const AppendedTokens> news;   // CPU memory
-  ElementType type = ElementType::kBf16;  // of the new K and V
-  std::int64_t token_stride = 0;          // in elements; 0: kv_heads * head_dim
+  std::span<const AppendedTokens> news;  // CPU memory
+  ElementType type = ElementType::kBf16;
+  std::int64_t token_stride = 0;  // in elements; 0: kv_heads * head_dim
 };
 void run_cpu(const AppendRows& a);
 void run_cuda(const AppendRows& a, CudaContext& cuda);

@@ -7,46 +7,43 @@
 
 namespace kvlab {
 
-// Attended tokens: `index[index_first[r] .. index_first[r + 1])` of row r (ascending), or all if index is null. log_weight[r] is added to
-// the row's logits (log m if a token replaces m dropped ones); null: 0.
+// Attended tokens: `index[index_first[r] .. index_first[r + 1])` of row r (ascending); null: all. log_weight[r] is added to the row's
+// logits (log m if a token replaces m dropped ones); null: 0.
 struct Segment {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [kv.num_rows + 1]
   const std::int32_t* index = nullptr;
   const float* log_weight = nullptr;       // [kv.num_rows] known without data
   const float* head_log_weight = nullptr;  // [kv.num_rows * kv.group], added to log_weight; null: 0
-  // [tokens of all rows * kv.group] added to logits; -infinity hides the token. Row r begins at index_first[r], or kv.first[r]. Null: 0.
-  // Requires weighs_tokens.
+  // [tokens of all rows * kv.group] added to logits, from begin(r) on; -infinity hides the token. Null: 0. Requires weighs_tokens.
   const float* token_log_weight = nullptr;
   bool weighs_tokens = false;
-  // Above 0: weights per query, [weighed_queries, tokens of the row, kv.group] per row; at least the number of queries. CPU only.
+  // Above 0: weights [weighed_queries, tokens of the row, kv.group] per row, for at least all queries. CPU only.
   std::int32_t weighed_queries = 0;
-  std::int64_t read_bytes = -1;  // stored K and V; -1: tokens * 2 * head_dim * kv_bytes
+  std::int64_t read_bytes = -1;  // -1: tokens * 2 * head_dim * kv_bytes
 
   [[nodiscard]] std::int64_t tokens(std::int32_t row) const {
     return index_first != nullptr ? index_first[row + 1] - index_first[row] : kv.len[row];
   }
-  // The row's offset among all tokens.
   [[nodiscard]] std::int64_t begin(std::int32_t row) const { return index_first != nullptr ? index_first[row] : kv.first[row]; }
 };
 
-// Exact attention over all segments, fp32: softmax over visible tokens of q.k_i / sqrt(d) + log_weight. Visible: up to the query's position
-// and, with a window, among the `window` last. A query that sees nothing gets zeros.
+// Exact attention over all segments, fp32: softmax over visible tokens of q.k_i / sqrt(d) + log_weight. A query that sees nothing gets
+// zeros.
 struct Attend {
-  const Segment* segments = nullptr;  // [num_segments], all with the same rows
+  const Segment* segments = nullptr;  // [num_segments], equal rows
   std::int32_t num_segments = 0;
   const Queries* queries = nullptr;  // [num_sequences]
   float* const* out = nullptr;       // [num_sequences] -> [count, q_heads, head_dim]
-  float* const* log_sum = nullptr;   // [num_sequences] -> [count, q_heads] log denominator; may be null
-  // May be null: [num_rows] -> [count * group, tokens of all segments].
+  float* const* log_sum = nullptr;   // [num_sequences] -> [count, q_heads]; may be null
+  // May be null: [num_rows] -> [count * group, all tokens].
   float* const* probabilities = nullptr;
-  std::int32_t window = 0;  // visible: position > query position - window; 0: no window
+  std::int32_t window = 0;  // query position - window < position <= query position; 0: no lower limit
 };
-// K and V are read once per row, q and out once.
 OpCall call(const Attend&);
 void run_cpu(const Attend&);
-// CPU memory: structs, pointer arrays, index_first, log_weight; device memory: the rest. Queries are float32; segments may differ in type
-// and page_tokens; head_dim <= 256. Throws CudaError for weights per query. Without tensor cores.
+// CPU memory: structs, pointer arrays, index_first, log_weight. Segments may differ in type and page_tokens; head_dim <= 256. Throws
+// CudaError for weights per query.
 void run_cuda(const Attend&, CudaContext&);
 
 }  // namespace kvlab

@@ -14,15 +14,15 @@ namespace kvlab {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr std::int32_t kBlockLines = 16;   // query heads of queries with logits held at once
-constexpr std::int64_t kChunkTokens = 32;  // values kept in the L1 cache
+constexpr std::int32_t kBlockLines = 16;   // query heads of queries per block
+constexpr std::int64_t kChunkTokens = 32;  // values in the L1 cache
 // Half of the vector registers.
 constexpr int kTileSums = kPacket == 16 ? 16 : 8;
 constexpr int kValuePackets = 4;
-// Prefetch distance in tokens.
+// In tokens.
 constexpr std::int64_t kKeysAhead = 16;
 
-// A row's attended tokens in the reading order of for_each_in_streams.
+// In the reading order of for_each_in_streams.
 struct Tokens {
   struct Place {
     const float *k, *v;
@@ -55,14 +55,13 @@ struct Columns {
 
 bool has_weights(const Segment& s) { return s.log_weight != nullptr || s.head_log_weight != nullptr || s.token_log_weight != nullptr; }
 
-// Token i of the segment's part of the row.
 float log_weight(const Segment& s, std::int32_t row, std::int64_t i, std::int32_t head) {
   return (s.log_weight == nullptr ? 0.0F : s.log_weight[row]) +
          (s.head_log_weight == nullptr ? 0.0F : s.head_log_weight[static_cast<std::int64_t>(row) * s.kv.group + head]) +
          (s.token_log_weight == nullptr || s.weighed_queries > 0 ? 0.0F : s.token_log_weight[(s.begin(row) + i) * s.kv.group + head]);
 }
 
-// The query does not see positions below it.
+// First visible position.
 std::int32_t window_begin(const Attend& a, std::int32_t query_position) {
   return a.window == 0 ? std::numeric_limits<std::int32_t>::min() : query_position - a.window + 1;
 }
@@ -129,7 +128,7 @@ void prefetch(const float* x, std::int64_t d) {
   for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c, kRead, Cache);
 }
 
-// Sums per lane over channels, then over lanes; the same for any tiling.
+// Over channels, then over lanes; the same for any tiling.
 template <int Lines, int Tokens>
 void dot_tile(LineBlock& b, std::int64_t line, std::int64_t at) {
   const float* q = b.queries.data() + line * b.d;
@@ -190,7 +189,7 @@ void fill_logits(LineBlock& b) {
   }
 }
 
-// store() without a variable-length copy.
+// Without a variable-length copy.
 void put(const Lanes& lanes, float* x, std::int64_t n) {
   if (n >= kLanes) {
     Eigen::Map<Lanes> whole(x);
@@ -223,7 +222,7 @@ float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
   return max + std::log(total);
 }
 
-// Adds the chunk's weighted values, Packets packets of channels.
+// Packets packets of channels.
 template <int Lines, int Packets>
 void value_tile(LineBlock& b, std::int64_t line, std::int64_t channel, std::int64_t begin, std::int64_t end) {
   Packet sum[Lines][Packets];
@@ -277,7 +276,6 @@ void run_block(LineBlock& b) {
   const Attend& a = b.a;
   const std::int32_t sequence = a.segments[0].kv.sequence(b.row);
   const float scale = std::sqrt(static_cast<float>(b.d));
-  // Prefetches the first data of each token loop.
   for (std::int64_t i = 0; i < std::min(kKeysAhead, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
   b.queries.resize(b.count * b.d);
   b.z.resize(b.count * b.n());

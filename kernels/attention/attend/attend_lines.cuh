@@ -6,7 +6,7 @@
 namespace kvlab::attending {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
-constexpr int kEach = 8;      // channels of a lane
+constexpr int kEach = 8;      // per lane
 constexpr int kTogether = 4;  // tokens loaded at once
 constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 constexpr float kNothing = -INFINITY;
@@ -76,7 +76,7 @@ struct LineState {
   int position[Count];
 };
 
-// For the next tokens; -1: none.
+// -1: none.
 __device__ __forceinline__ void find_slots(const DeviceSegment& s, int row, int first, int end, std::int64_t (&slot)[kTogether]) {
 #pragma unroll
   for (int u = 0; u < kTogether; ++u) {
@@ -206,7 +206,6 @@ __device__ __forceinline__ bool find_lines(const AttendArgs& a, Lines& lines) {
   return lines.begin < lines.end;
 }
 
-// All lanes get the warp's sums.
 template <int Width, int Count>
 __device__ __forceinline__ void join_groups(LineState<Width, Count>& x) {
 #pragma unroll

@@ -4,11 +4,11 @@
 
 namespace kvlab::decode {
 
-// Bytes: fp8 with a scale per row, int8 (code + 127) with a scale per token. Products in fp16.
+// fp8 with a scale per row, int8 (code + 127) with a scale per token. Products in fp16.
 template <KvFormat Format, int Tiles, int D>
 struct Bytes {
   static constexpr bool kInt8 = Format == KvFormat::kInt8;
-  static constexpr int kRow = D / 16;  // 16-byte vectors of a token
+  static constexpr int kRow = D / 16;
   static constexpr int kSide = 16 * D, kScales = 2 * kSide, kBytes = static_cast<int>(unit_bytes(Format, D));
   static constexpr int kOwn = D / 32;  // words of V of a lane per token
 
@@ -56,7 +56,6 @@ struct Bytes {
     }
   }
 
-  // Two pairs of fp16 from four bytes.
   static __device__ __forceinline__ void expand(std::uint32_t word, std::uint32_t& low, std::uint32_t& high) {
     if constexpr (kInt8) {  // 0x6400 | byte is 1024 + byte
       low = fma2<f16>(__byte_perm(word, 0x64646464U, 0x4140), 0x3C003C00U, 0xE47FE47FU);
@@ -139,7 +138,7 @@ struct Bytes {
 #pragma unroll
     for (int w = 0; w < kOwn; ++w)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // two channels of two tokens
+      for (int half = 0; half < 2; ++half) {
         const unsigned selector = half == 0 ? 0x5140 : 0x7362;
         std::uint32_t v[4];
         expand(__byte_perm(x[0][w], x[1][w], selector), v[0], v[1]);

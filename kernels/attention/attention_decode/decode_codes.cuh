@@ -22,7 +22,7 @@ struct Codes {
   static constexpr bool kByChannel = is_kivi(Format);  // K
   static constexpr int kTokens = fixed_page_tokens(Format), kGroups = D / group_channels(Format, D);
   static constexpr int kSide = static_cast<int>(page_bytes(Format, D, kTokens)), kBytes = 2 * kSide;
-  static constexpr int kCodes = kTokens * D * kBits / 8;                           // bytes
+  static constexpr int kCodes = kTokens * D * kBits / 8;
   static constexpr int kWords = D * kBits / 64, kWidth = kWords < 4 ? kWords : 4;  // per lane and tile
 
   const Args& a;

@@ -6,8 +6,8 @@
 #include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 
-// A block attends to a stretch of a row; each warp streams units of tokens through its own stages with its own softmax. Tensor-core
-// products, tokens or channels in rows of 16, query heads in columns of 8:
+// A block attends to a stretch of a row; each warp has its own stages and softmax. Tensor-core products, tokens or channels in rows of 16,
+// query heads in columns of 8:
 //   scores [16 tokens, 8 heads] = K q^T            out [16 channels, 8 heads] += V^T p^T
 // Lane 4 g + t holds rows g and g + 8 of heads 2t and 2t + 1.
 namespace kvlab::decode {
@@ -19,19 +19,18 @@ struct Args {
   float* log_sum;
   float* logits;  // [first[num_rows], group] log2 units; may be null
   const std::int64_t* first;
-  float* partial;        // [num_rows, max_splits, group, head_dim] sums
+  float* partial;        // [num_rows, max_splits, group, head_dim]
   float* partial_stats;  // [num_rows, max_splits, 2, kMostGroup] largest log2 logit, sum of probabilities
   std::int32_t* counters;
   std::int32_t group, chunk, max_splits;
-  std::int32_t units_shift;  // log2 of the units in a page
-  float scale;               // of q.k, times log2(e)
+  std::int32_t units_shift;  // log2 of a page's units
+  float scale;               // times log2(e)
   ElementType out_type;
 };
 
-// The softmax base changes only for logits larger by this many log2 units, so sums are rarely rescaled.
+// The softmax base changes only beyond this many log2 units.
 constexpr float kSlack = 8.0F;
 
-// A block's tokens [begin, end).
 struct Stretch {
   std::int32_t row, len, split, splits, begin, end;
   const std::int32_t* pages;
@@ -42,17 +41,17 @@ __device__ __forceinline__ Stretch stretch_of(const Args& a) {
   s.row = static_cast<std::int32_t>(blockIdx.x) / a.max_splits;
   s.split = static_cast<std::int32_t>(blockIdx.x) % a.max_splits;
   s.len = a.kv.len[s.row];
-  s.pages = a.kv.page + a.kv.page_begin[s.row];  // loaded along with the length
+  s.pages = a.kv.page + a.kv.page_begin[s.row];
   s.splits = max(1, min(a.max_splits, (s.len + a.chunk - 1) / a.chunk));
   s.begin = s.split * a.chunk;
   s.end = s.split + 1 < s.splits ? s.begin + a.chunk : s.len;
   return s;
 }
 
-// A warp's softmax and sums; a tile has 8 heads.
+// A tile has 8 heads.
 template <int Tiles, int D>
 struct State {
-  float top[Tiles][2];   // largest q.k so far, or nearly (kSlack)
+  float top[Tiles][2];   // largest q.k, or nearly (kSlack)
   float base[Tiles][2];  // top in log2 units; 0: none
   float sum[Tiles][2];   // of this lane's tokens
   float out[Tiles][D / 16][4];
@@ -89,7 +88,7 @@ __device__ __forceinline__ void raise(const float (&s)[Tiles][4], float scale, S
     }
 }
 
-// q.k to probabilities, transposed for the second product.
+// Probabilities are transposed for the second product.
 template <class P, int Tiles, int D>
 __device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, State<Tiles, D>& state, std::uint32_t (&p)[Tiles][2]) {
   const float slack = kSlack / scale;
@@ -110,7 +109,7 @@ __device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, 
   }
 }
 
-// Hides tokens from `end` on; `token` is the first of 16.
+// From `end` on; `token` is the first of 16.
 template <int Tiles>
 __device__ __forceinline__ void mask(float (&s)[Tiles][4], std::int32_t token, std::int32_t end) {
   const std::int32_t low = token + lane_index() / 4;
@@ -201,12 +200,11 @@ __device__ __forceinline__ SharedPlace own_stages(const unsigned char* shared) {
   return shared_place(shared) + warp_index() * (Tune::kStages * Units::kBytes);
 }
 
-// The first `count` halves; zeros for the others.
 __device__ __forceinline__ std::uint32_t kept_halves(std::uint32_t pair, std::int32_t count) {
   return count >= 2 ? pair : count == 1 ? pair & 0xFFFFU : 0U;
 }
 
-// Runs a warp's share of units [first, last): units.issue() starts copies, units.use() attends.
+// A warp's share of units [first, last): units.issue() starts copies, units.use() attends.
 template <class Tune, class Units, class S>
 __device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, std::int32_t units_shift, std::int32_t first,
                                        std::int32_t last, SharedPlace stages, S& state) {

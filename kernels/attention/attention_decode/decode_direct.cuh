@@ -4,8 +4,8 @@
 
 namespace kvlab::decode {
 
-// K and V as 16-bit numbers, [slots, D], loaded straight into operand registers: lane 4 g + t has 8 of every 32 channels of K of tokens g,
-// g + 8 and 8 of every 64 of V of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
+// 16-bit K and V, [slots, D], in operand registers: lane 4 g + t has 8 of every 32 channels of K of tokens g, g + 8 and 8 of every 64 of V
+// of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
 template <class T, int Tiles, int D>
 struct Direct {
   const Args& a;
@@ -21,7 +21,7 @@ struct Direct {
   }
   static __device__ __forceinline__ uint4 load(const T* from, bool valid) { return valid ? load_streaming(from) : make_uint4(0, 0, 0, 0); }
 
-  // Tokens from at.end on are zeros.
+  // Zeros from at.end on.
   __device__ __forceinline__ void load_keys(std::int32_t token, std::int32_t page) {
     const int g = lane_index() / 4, t = lane_index() % 4;
     const T* const from = static_cast<const T*>(a.kv.k) + (slot(token, page) + g) * D + 8 * t;

@@ -21,7 +21,7 @@ __device__ __forceinline__ void put_log_sum(const Args& a, std::int32_t row, int
   a.log_sum[static_cast<std::int64_t>(row) * a.group + head] = sum == 0.0F ? -INFINITY : (top + log2f(sum)) * kLn2;
 }
 
-// True for the row's last block, which sees all results. `flag` is in shared memory.
+// The row's last block sees all results. `flag` is in shared memory.
 __device__ __forceinline__ bool comes_last(const Args& a, const Stretch& at, std::int32_t* flag) {
   __threadfence();
   __syncthreads();
@@ -56,7 +56,7 @@ __device__ __forceinline__ void weigh_splits(const Args& a, const Stretch& at, f
   }
 }
 
-// Adds up splits in token order.
+// In token order.
 template <int D, int Threads>
 __device__ __forceinline__ void combine(const Args& a, const Stretch& at, float value_scale, float* weight) {
   if (!comes_last(a, at, reinterpret_cast<std::int32_t*>(weight + kMostSplits * kMostGroup))) return;
@@ -105,7 +105,7 @@ struct WarpResults {
       }
   }
 
-  // Block totals and the warps' factors. A thread per head.
+  // A thread per head.
   __device__ __forceinline__ void weigh() {
     if (threadIdx.x >= kHeads) return;
     float top = -INFINITY, sum = 0;
@@ -118,7 +118,7 @@ struct WarpResults {
     all[threadIdx.x] = top, all[kHeads + threadIdx.x] = sum;
   }
 
-  // Sums of heads before `group`.
+  // Heads before `group`.
   template <class Units>
   __device__ __forceinline__ void put_sums(const State<Tiles, D>& state, int group) {
     const int warp = warp_index(), t = lane_index() % 4;
@@ -138,7 +138,6 @@ struct WarpResults {
       }
   }
 
-  // Channels [c, c + 4) of a head.
   __device__ __forceinline__ float4 total(int head, int c) const {
     float4 total = make_float4(0, 0, 0, 0);
 #pragma unroll

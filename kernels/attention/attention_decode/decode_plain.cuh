@@ -7,7 +7,7 @@ namespace kvlab::decode {
 // K and V as 16-bit numbers, [slots, D].
 template <class T, int Tiles, int D>
 struct Plain {
-  static constexpr int kRow = D / 8;  // 16-byte vectors of a token
+  static constexpr int kRow = D / 8;
   static constexpr int kSide = 16 * D * 2, kBytes = 2 * kSide;
 
   const Args& a;
@@ -21,13 +21,13 @@ struct Plain {
   // See finish().
   static __device__ __forceinline__ int channel(int m, int half) { return 16 * m + 8 * half + lane_index() / 4; }
 
-  // Place of vector `column` of token `row` in a stage: a column of eight rows hits all banks.
+  // A column of eight rows hits all banks.
   static constexpr int kMoved = kRow % 8 == 0 ? 7 : 3;  // column bits that depend on the row
   static __device__ __forceinline__ SharedPlace place(int row, int column) {
     const int moves = kRow % 8 == 0 ? row % 8 : row / 2 % 4;
     return 16 * (row * kRow + (column & ~kMoved) + ((column & kMoved) ^ moves));
   }
-  // Moves `columns` (even) further, from column 0 or 1.
+  // `columns` (even) further, from column 0 or 1.
   static __device__ __forceinline__ SharedPlace further(SharedPlace place, int columns) {
     return (place ^ static_cast<SharedPlace>(16 * (columns & kMoved))) + 16 * (columns & ~kMoved);
   }
@@ -38,7 +38,7 @@ struct Plain {
     const std::int32_t token = unit * 16;
     copy(stage, (static_cast<std::int64_t>(page) << slots_shift) + (token & ((1 << slots_shift) - 1)), at.end - token);
   }
-  // Tokens from `valid` on become zeros: unused slots may hold NaN.
+  // Zeros from `valid` on: unused slots may hold NaN.
   __device__ __forceinline__ void copy(SharedPlace stage, std::int64_t slot, std::int32_t valid) const {
     const T* const from_k = k + slot * D + lane_index() * 8;
     const T* const from_v = v + slot * D + lane_index() * 8;
@@ -51,7 +51,7 @@ struct Plain {
     }
   }
   static __device__ __forceinline__ void copy_side(SharedPlace stage, const T* from, std::int32_t valid) {
-    constexpr int kRows = 32 / kRow;  // per copy of a warp; 0: less than one
+    constexpr int kRows = 32 / kRow;  // per copy; 0: less than one
     const SharedPlace first = stage + place(lane_index() / kRow, lane_index() % kRow);
 #pragma unroll
     for (int i = 0; i < kRow / 2; ++i) {
@@ -77,7 +77,7 @@ struct Plain {
   }
 
   __device__ __forceinline__ void scores(SharedPlace stage, float (&s)[Tiles][4]) const {
-    float odd[Tiles][4];  // two shorter chains of products
+    float odd[Tiles][4];  // two shorter chains
 #pragma unroll
     for (int n = 0; n < Tiles; ++n)
 #pragma unroll

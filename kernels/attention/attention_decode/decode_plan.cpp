@@ -10,7 +10,7 @@ namespace {
 
 using Table = std::span<const DecodeTuning>;
 
-// The first that fits in shared memory is chosen; each has a case in the format's .cu file. By head_dim 64 or 96, 128, 256.
+// By head_dim 64 or 96, 128, 256; the first that fits in shared memory. Each has a case in the format's .cu file.
 constexpr DecodeTuning kPlain64[] = {{4, 4, 3}, {2, 2, 1}}, kPlain256[] = {{4, 3, 1}, {2, 2, 1}};
 constexpr DecodeTuning kPlain128[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {4, 0, 3}, {2, 2, 1}};
 constexpr DecodeTuning kBytes64[] = {{4, 4, 3}}, kBytes128[] = {{4, 4, 3}, {8, 3, 2}, {4, 2, 4}}, kBytes256[] = {{4, 3, 2}, {2, 3, 2}};
@@ -28,9 +28,9 @@ struct Cost {
   std::int32_t chunk, splits;
 };
 
-// Estimated overheads of a block and of a split row, in 16-bit tokens streamed by a block on a full H100 (about 20 per microsecond).
+// Overheads of a block and of a split row, in 16-bit tokens streamed by a block on a full H100 (about 20 per microsecond).
 constexpr double kStartTokens = 40, kSplitTokens = 30;
-// Speed-up of a block alone on the GPU.
+// Speed-up of the only block on a GPU.
 constexpr double kAlone = 2;
 
 // `relative`: tokens of the format per 16-bit token, by bytes.

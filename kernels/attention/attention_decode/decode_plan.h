@@ -4,7 +4,6 @@
 
 #include "kernels/attention/attention_decode/attention_decode_cuda.h"
 
-// Shared by decode kernels and launcher.
 namespace kvlab::decode {
 
 constexpr int kMostGroup = 16;

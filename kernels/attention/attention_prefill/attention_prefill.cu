@@ -28,7 +28,7 @@ constexpr Compiled compiled() {
           prefill_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
-// Two row tiles per warp reuse shared-memory operands; one makes smaller blocks.
+// Two row tiles per warp reuse operands; one makes smaller blocks.
 std::vector<Compiled> kernels(std::int32_t head_dim) {
   if (head_dim == 64) return {compiled<64, 2, 4, 64, 2>(), compiled<64, 1, 4, 64, 3>(), compiled<64, 2, 4, 128, 2>()};
   if (head_dim == 128)
@@ -43,14 +43,14 @@ std::int64_t tiles_of(const DevicePrefill& a, const PrefillVariant& v) {
   return static_cast<std::int64_t>(a.tokens) * (a.q_heads / a.kv_heads) / v.rows() + a.prompts;
 }
 
-// 0: does not fit. 1 KiB more than a block's limit, less 1 KiB per block for the system.
+// 0: does not fit. The system takes 1 KiB per block.
 std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
   const std::int64_t block = c.tiles.shared_bytes() + 4 * kListed + static_cast<std::int64_t>(sizeof(Work));
   if (block > gpu.shared_bytes_per_block) return 0;
   return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
 }
 
-// Two row tiles and most warps, or small blocks if few would leave multiprocessors idle.
+// Two row tiles and most warps, or small blocks if multiprocessors would be idle.
 Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
   const std::vector<Compiled> all = kernels(a.head_dim);
   if (a.tuning >= static_cast<int>(all.size()))

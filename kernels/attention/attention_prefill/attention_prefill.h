@@ -5,8 +5,6 @@
 
 namespace kvlab {
 
-// Causal attention of new_tokens after kv_before. q, out [new_tokens, q_heads, head_dim]; K, V [kv_before + new_tokens, kv_heads,
-// head_dim].
 struct AttentionPrefillShape {
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
@@ -27,7 +25,6 @@ constexpr std::int64_t bytes(const AttentionPrefillShape& s) {
   const std::int64_t kv = s.new_tokens == 0 ? 0 : before + s.new_tokens;
   return 2 * kv * s.kv_heads * s.head_dim * s.kv_bytes + 2 * s.new_tokens * s.q_heads * s.head_dim * s.activation_bytes;
 }
-// Without pairs above the diagonal.
 constexpr std::int64_t flops(const AttentionPrefillShape& s) { return 4 * attended_pairs(s) * s.q_heads * s.head_dim; }
 
 // softmax(scale q k^T) v in float32; query i sees keys 0 .. kv_before + i, or their last `window`. Query heads from g * q_heads / kv_heads
@@ -35,13 +32,13 @@ constexpr std::int64_t flops(const AttentionPrefillShape& s) { return 4 * attend
 struct AttentionPrefill {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  const float* v = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  float* out = nullptr;      // [new_tokens, q_heads, head_dim]
+  const float* v = nullptr;  // as k
+  float* out = nullptr;      // as q
   float* scratch = nullptr;  // [scratch_floats(*this)]
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;       // 1 / sqrt(head_dim)
-  std::int64_t window = 0;  // last keys visible, its own included; 0: all
+  std::int64_t window = 0;  // visible keys; 0: all
 };
 
 constexpr AttentionPrefillShape shape(const AttentionPrefill& a) {

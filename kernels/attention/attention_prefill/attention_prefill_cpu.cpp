@@ -21,7 +21,7 @@ std::int64_t first_key(const AttentionPrefill& a, std::int64_t position) {
 std::int64_t tile_rows(const AttentionPrefill& a) { return block_tokens(a) * group_of(a); }
 std::int64_t floats_each(const AttentionPrefill& a) { return prefill_cpu::tile_floats(tile_rows(a), a.head_dim); }
 
-// Blocks of tokens times KV heads; slots() run at once.
+// slots() run at once.
 std::int64_t num_tasks(const AttentionPrefill& a) { return ceil_div(a.new_tokens, block_tokens(a)) * a.kv_heads; }
 std::int64_t slots(const AttentionPrefill& a) { return std::min<std::int64_t>(16, num_tasks(a)); }
 

@@ -6,16 +6,15 @@
 
 namespace kvlab {
 
-// FlashAttention-2 (Dao 2023) on tensor cores over paged K and V in device memory. Token i of row r = prompt * kv_heads + KV head is in
-// slot i % page_tokens of page page[page_begin[r] + i / page_tokens]; new tokens, already cached, are the last. Query t sees tokens 0 ..
-// kv_before[r] + t. Sums in fp32, probabilities rounded to `type` for the product with V.
+// FlashAttention-2 (Dao 2023) on tensor cores. Pages as in PagedKv (row = prompt * kv_heads + KV head); new tokens, already cached, are the
+// last. Query t sees tokens 0 .. kv_before[r] + t. Sums in fp32; probabilities are rounded to `type` for the product with V.
 struct DevicePrefill {
   const void* q = nullptr;                    // [tokens, q_heads, head_dim], tokens q_stride elements apart
   const void* k = nullptr;                    // [pages, page_tokens, head_dim]
-  const void* v = nullptr;                    // [pages, page_tokens, head_dim]
+  const void* v = nullptr;                    // as k
   void* out = nullptr;                        // [tokens, q_heads, head_dim]
-  float* log_sum = nullptr;                   // [tokens, q_heads] natural log of the denominator; may be null
-  const std::int32_t* query_first = nullptr;  // [prompts + 1] first token of a prompt in q
+  float* log_sum = nullptr;                   // [tokens, q_heads], natural; may be null
+  const std::int32_t* query_first = nullptr;  // [prompts + 1]
   const std::int32_t* kv_before = nullptr;    // [prompts * kv_heads] cached tokens
   const std::int32_t* page_begin = nullptr;   // [prompts * kv_heads]
   const std::int32_t* page = nullptr;
@@ -25,20 +24,19 @@ struct DevicePrefill {
   std::int32_t q_heads = 0, kv_heads = 0, head_dim = 0;  // 1 to 16 query heads per KV head; head_dim 64, 128 or 256
   std::int32_t page_tokens = 16;                         // a multiple of 16
   std::int64_t q_stride = 0;                             // 0: q_heads * head_dim
-  std::int32_t window = 0;                               // last tokens visible, its own included; 0: all
-  // false: queries see only cached tokens, and their own keys are not cached.
+  std::int32_t window = 0;                               // visible tokens; 0: all
+  // false: queries see only cached tokens; their own keys are not cached.
   bool causal = true;
   float scale = 1.0F;                     // above 0
-  ElementType type = ElementType::kBf16;  // of q, k, v and out: f16, or bf16 from compute capability 8.0
+  ElementType type = ElementType::kBf16;  // f16, or bf16 from compute capability 8.0
   int tuning = -1;                        // index into prefill_variants(head_dim); -1: automatic
   std::int32_t splits = 0;                // parts of the keys; 0: splits_of()
-  // Unmerged parts [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads], for DeviceMergePartials. Null: out.
+  // Unmerged [splits, tokens, q_heads, head_dim], log_sum [splits, tokens, q_heads]. Null: out.
   float* parts = nullptr;
 };
 
-// Compiled tile sizes.
 struct PrefillVariant {
-  std::int32_t head_dim, row_tiles, warps, keys;  // per block: 16 * row_tiles * warps query heads of queries, `keys` at a time
+  std::int32_t head_dim, row_tiles, warps, keys;  // `keys` per step of 16 * row_tiles * warps query heads of queries
   [[nodiscard]] constexpr std::int32_t rows() const { return 16 * row_tiles * warps; }
   [[nodiscard]] constexpr std::int64_t shared_bytes() const { return 2LL * head_dim * (rows() + 4 * keys); }
 };
@@ -47,7 +45,7 @@ std::vector<PrefillVariant> prefill_variants(std::int32_t head_dim);
 // Fills the GPU; needs longest_kv.
 std::int32_t splits_of(const DevicePrefill& a, const GpuInfo& gpu);
 
-// For one prompt; the batch costs their sum.
+// For one prompt.
 constexpr AttentionPrefillShape shape(const DevicePrefill& a, std::int64_t new_tokens, std::int64_t kv_before) {
   const std::int64_t bytes = element_bytes(a.type);
   return {new_tokens, kv_before, a.q_heads, a.kv_heads, a.head_dim, bytes, bytes, a.window};

@@ -2,7 +2,7 @@
 
 #include "kernels/attention/attention_prefill/score_work.cuh"
 
-// From k q^T, so that a key's sums stay in registers. A block owns a tile of keys; no two blocks write the same number.
+// From k q^T: a key's sums stay in registers. No two blocks write the same number.
 namespace kvlab::prefill {
 
 template <int RowTiles>
@@ -11,7 +11,7 @@ struct KeySums {
   float sum_sq[RowTiles][2], max[RowTiles][2];
 };
 
-// x: a thread's two columns of a tile; all of the group get the result.
+// x: a thread's two columns of a tile; the whole group gets the result.
 __device__ __forceinline__ void reduce_group(float (&x)[2], int columns, bool largest) {
   const auto join = [&](float a, float b) { return largest ? fmaxf(a, b) : a + b; };
   if (columns >= 2) x[0] = x[1] = join(x[0], x[1]);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void add_columns(float (&s)[RowTiles][kColumns / 8][4
 
 __device__ __forceinline__ void put(float* to, float x, bool adds) { *to = adds ? *to + x : x; }
 
-// kByHead: x[parity of the tile][column % 2] of a key, over four lanes.
+// x[parity of the tile][column % 2] of a key, over four lanes.
 template <class T>
 __device__ __forceinline__ void write_heads(const ScoreArgs<T>& a, const ScoreWork& w, float (&x)[2][2], int key, bool valid) {
 #pragma unroll
@@ -101,7 +101,7 @@ __device__ __forceinline__ void write_heads(const ScoreArgs<T>& a, const ScoreWo
   }
 }
 
-// A key's sums, spread over four lanes.
+// Spread over four lanes.
 template <Scores Kind, class T>
 __device__ __forceinline__ void write_sums(const ScoreArgs<T>& a, float sum, float sum_sq, float largest, std::int64_t to, bool valid) {
   const int quad = lane_index() % 4;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void write_keys(const ScoreArgs<T>& a, const ScoreWor
   }
 }
 
-// kLogSums. `shared` [2, kScoreWarps, kColumns].
+// `shared` [2, kScoreWarps, kColumns].
 template <int RowTiles, class T>
 __device__ __forceinline__ void write_columns(float (&s)[RowTiles][kColumns / 8][4], const ScoreArgs<T>& a, const ScoreWork& w,
                                               const int* seen, int first_column, float* shared) {
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
   if constexpr (Kind != Scores::kLogSums) write_keys<Kind>(a, w, sums);
 }
 
-constexpr std::int64_t kScoreStaticBytes = 4096;  // bound of the static shared memory
+constexpr std::int64_t kScoreStaticBytes = 4096;  // upper bound
 
 constexpr std::size_t score_bytes(int head_dim, int row_tiles, bool rest) {
   const int stage = 2 * kColumns * head_dim * (rest ? 2 : 1), keys = 2 * 16 * row_tiles * kScoreWarps * head_dim;

@@ -8,7 +8,7 @@ template <class T>
 struct PrefillArgs {
   const T *q, *k, *v;
   T* out;          // with one split
-  float* parts;    // with several: [splits, tokens, q_heads, head_dim]
+  float* parts;    // several splits: [splits, tokens, q_heads, head_dim]
   float* log_sum;  // [splits, tokens, q_heads], may be null with one split
   const std::int32_t *query_first, *kv_before, *page_begin, *page;
   std::int64_t q_stride, tokens;
@@ -22,16 +22,16 @@ struct Work {
   RowPages keys;
   std::int64_t first_token;  // of the prompt
   int head, first, rows, before, begin, end;
-  int clear_begin, clear_end;  // tiles visible to all rows
+  int clear_begin, clear_end;  // visible to all rows
 };
 
-// The row sees the keys before this one.
+// First hidden key.
 template <class T>
 __device__ __forceinline__ int seen(const PrefillArgs<T>& a, const Work& w, int row) {
   return a.causal ? w.before + row / a.group + 1 : w.before;
 }
 
-// False: nothing to do. Longest rows first.
+// False: no work. Longest rows first.
 template <int Rows, int Keys, class T>
 __device__ __forceinline__ bool find_work(const PrefillArgs<T>& a, Work& w) {
   const int number = static_cast<int>(blockIdx.x) / a.kv_heads, tiles = static_cast<int>(gridDim.x) / a.kv_heads;
@@ -63,7 +63,7 @@ struct State {
   float s[RowTiles][Keys / 8][4];  // logits, then probabilities relative to `top`
   float o[RowTiles][D / 8][4];
   float top[RowTiles][2];  // near the row's largest logit; -inf: none
-  float sum[RowTiles][2];  // of the lane's probabilities
+  float sum[RowTiles][2];  // of the lane
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -121,7 +121,7 @@ __device__ __forceinline__ void mask(State<D, RowTiles, Keys>& x, const PrefillA
   }
 }
 
-// The exponentials' reference moves only for logits larger by a factor of 2^8; sums still fit f16.
+// The reference moves only for logits larger by a factor of 2^8; sums still fit f16.
 template <int D, int RowTiles, int Keys>
 __device__ __forceinline__ void move_top(State<D, RowTiles, Keys>& x, float scale) {
   constexpr float kRoom = 8.0F;

@@ -5,7 +5,7 @@
 
 #include "kernels/lanes_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen.
 namespace kvlab::prefill_cpu {
 
 using TileMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -35,7 +35,6 @@ inline QueryTile cut_tile(float* scratch, std::int64_t rows, std::int64_t head_d
   return t;
 }
 
-// Call once the queries are in place.
 inline void begin_rows(const QueryTile& t, float scale) {
   TileRows(t.q, t.rows, t.head_dim) *= scale;
   TileRows(t.out, t.rows, t.head_dim).setZero();
@@ -47,7 +46,7 @@ struct SeenKeys {
   std::int64_t begin, end;
 };
 
-// Turns visible scores into exp(score - max), others into 0; rescales for a new maximum.
+// exp(score - max), hidden scores 0; rescales for a new maximum.
 inline void soften(const QueryTile& tile, std::int64_t row, SeenKeys seen, std::int64_t keys) {
   float* const whole = tile.scores + row * keys;
   float* const s = whole + seen.begin;
@@ -74,13 +73,13 @@ inline void soften(const QueryTile& tile, std::int64_t row, SeenKeys seen, std::
   tile.sum[row] += sum.sum();
 }
 
-// At most kTileKeys; [count, head_dim], rows `stride` floats apart.
+// Up to kTileKeys; [count, head_dim], rows `stride` floats apart.
 struct KeyTile {
   const float *k, *v;
   std::int64_t count, stride;
 };
 
-// seen(row): the keys that the row sees.
+// seen(row): the row's visible keys.
 template <class Seen>
 void attend_tile(const QueryTile& t, const KeyTile& keys, Seen&& seen) {
   const Eigen::OuterStride<> stride(keys.stride);

@@ -2,7 +2,6 @@
 
 #include "kernels/device/cuda/launch.cuh"
 
-// Products of queries with paged keys on tensor cores. For .cu files.
 namespace kvlab::prefill {
 
 constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
@@ -34,7 +33,7 @@ struct Place {
   int prompt = 0, tile = 0;
 };
 
-// Tile `number` of all; prompt == prompts: beyond the last. The same for the whole warp.
+// prompt == prompts: beyond the last tile. The same for the whole warp.
 template <class TilesOf>
 __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& tiles_of) {
   for (int base = 0; base < prompts; base += kWarpSize) {
@@ -59,7 +58,7 @@ __device__ __forceinline__ Place find_tile(int prompts, int number, TilesOf&& ti
 // Keys [low, high) and their pages.
 struct RowPages {
   const std::int32_t* page;  // of the row's first token
-  int page_units;            // units of kPageUnit tokens per page
+  int page_units;            // units per page
   int low, high;
 };
 
@@ -75,8 +74,8 @@ __device__ __forceinline__ void list_units(const RowPages& row, int first, std::
   }
 }
 
-// Starts to copy tokens [token, token + Keys) into a tile of keys and, with Values, one of values after it; zeros outside of [low, high).
-// list begins at the token's unit.
+// Starts to copy tokens [token, token + Keys) into a tile of keys and, with Values, one of values; zeros outside of [low, high). list
+// begins at the token's unit.
 template <int D, int Keys, int Threads, bool Values, class T>
 __device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const std::int32_t* list, int token, const RowPages& row) {
   constexpr int kChunks = D / 8, kStep = Threads / kChunks, kUnits = Keys / kPageUnit;
@@ -126,7 +125,7 @@ __device__ __forceinline__ SharedPlace operand(const void* tile, int row, int ch
 }
 __device__ __forceinline__ SharedPlace at(SharedPlace operand, int step) { return operand ^ static_cast<SharedPlace>(32 * step); }
 
-// Operand `a` of an mma: 16 rows.
+// Operand `a`: 16 rows.
 template <int D>
 __device__ __forceinline__ SharedPlace rows_operand(const void* tile) {
   return operand<D>(tile, lane_index() % 16, lane_index() / 16);
@@ -136,7 +135,7 @@ template <int D>
 __device__ __forceinline__ SharedPlace keys_operand(const void* tile) {
   return operand<D>(tile, lane_index() % 8 + lane_index() / 16 * 8, lane_index() / 8 % 2);
 }
-// `b` of two mma over 16 keys, transposed: 8 channels in b[0], b[1], the next 8 in b[2], b[3].
+// The same over 16 keys, transposed: 8 channels each.
 template <int D>
 __device__ __forceinline__ SharedPlace values_operand(const void* tile) {
   return operand<D>(tile, lane_index() % 16, lane_index() / 16);

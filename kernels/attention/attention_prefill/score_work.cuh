@@ -5,7 +5,7 @@
 namespace kvlab::prefill {
 
 constexpr int kScoreWarps = 4, kScoreThreads = kScoreWarps * kWarpSize;
-constexpr int kColumns = 64;  // of a tile: query heads of queries
+constexpr int kColumns = 64;  // query heads of queries, per tile
 
 // kLogSums: largest logit and sum of exponentials per column. kSums: weight times probability over all columns. kGrouped: group sum or
 // maximum x, then weight times x, x^2 and largest x. kByHead: per query head.
@@ -16,11 +16,11 @@ struct ScoreArgs {
   const T *q, *q_rest;              // [tokens, q_heads, head_dim]; q_rest: rounding error of q, may be null
   const T* k;                       // pages
   const std::int32_t* query_first;  // [prompts + 1]
-  const std::int32_t* kv_before;    // [rows]: query t sees kv_before + t + 1 tokens; if null:
-  const std::int32_t* visible;      // [tokens, kv_heads] visible tokens, ascending along a prompt
+  const std::int32_t* kv_before;    // [rows]: query t sees kv_before + t + 1 tokens; null: `visible`
+  const std::int32_t* visible;      // [tokens, kv_heads], ascending along a prompt
   const std::int32_t* len;          // [rows]; null: kv_before and the prompt's tokens
   const std::int32_t *page_begin, *page;
-  const std::int64_t* first;  // [rows] first output of a row
+  const std::int64_t* first;  // [rows]
   const float* log_sum;       // [tokens, q_heads]
   float2* parts;              // [key tiles, tokens, q_heads] kLogSums: largest logit times scale, sum
   float *sum, *sum_sq, *max;  // [tokens of all rows], may be null; kByHead: sum [group, len] per row
@@ -35,7 +35,6 @@ struct ScoreArgs {
   float factor;  // of probabilities
 };
 
-// A block's key tile and its prompt's counted queries.
 struct ScoreWork {
   RowPages keys;
   std::int64_t first_token;                    // of the prompt
@@ -100,7 +99,7 @@ __device__ __forceinline__ bool find_score_work(const ScoreArgs<T>& a, ScoreWork
   return w.key < w.keys.high;
 }
 
-// find_score_work() into shared memory. All threads call it.
+// All threads call it.
 template <int Keys, class T>
 __device__ __forceinline__ bool share_score_work(const ScoreArgs<T>& a, ScoreWork* shared) {
   ScoreWork found;

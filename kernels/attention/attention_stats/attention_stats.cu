@@ -14,7 +14,7 @@ using namespace prefill;  // NOLINT
 
 constexpr std::int64_t kMostParts = std::int64_t{8} << 20;  // of 8 bytes, in scratch memory
 
-// Operands for tensor cores, and visible tokens per row. A block per token.
+// A block per token.
 template <class T>
 __global__ void __launch_bounds__(128) split_queries(DeviceRows kv, StatsQueries q, T* high, T* rest, std::int32_t* visible) {
   const int token = static_cast<int>(blockIdx.x), s = q.sequence(token);
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(128) split_queries(DeviceRows kv, StatsQueries
     visible[token * kv.kv_heads + h] = count_visible(kv, s * kv.kv_heads + h, q.position[s] + token - q.first[s]);
 }
 
-// From the row's key tiles; a warp per line (token, query head).
+// A warp per line (token, query head).
 __global__ void __launch_bounds__(128)
     join_parts(DeviceRows kv, StatsQueries q, const float2* parts, int tile_keys, std::int64_t lines, float* log_sum) {
   const std::int64_t line = static_cast<std::int64_t>(blockIdx.x) * 4 + warp_index();

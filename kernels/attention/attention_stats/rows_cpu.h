@@ -11,7 +11,7 @@
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/dot_tiles_cpu.h"
 
-// Include only in *_cpu.cpp files, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen.
 namespace kvlab {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -55,7 +55,7 @@ class ProbabilityStrip {
   [[nodiscard]] std::int32_t visible(std::int32_t t) const { return visible_[static_cast<std::size_t>(t)]; }
   [[nodiscard]] std::int32_t tokens() const { return visible(count_ - 1); }  // visible to the last query
 
-  // sums [tokens()]: over queries, weight(t) times the group's mean (or sum).
+  // sums [tokens()] = sum over queries of weight(t) times the group's mean (or sum).
   template <class Weight>
   void sum_queries(bool mean, Weight&& weight, float* sums);
   // p [count, tokens()], 0 where masked.
@@ -90,7 +90,6 @@ class ProbabilityStrip {
     }
   }
 
-  // For queries that do not see the token.
   void hide(std::int32_t token, float* z, float value) const {
     for (std::int32_t t = 0; t < count_ && visible(t) <= token; ++t)
       for (std::int32_t g = 0; g < kv_.group; ++g) z[lane(g, t)] = value;
@@ -137,7 +136,7 @@ class ProbabilityStrip {
     }
   }
 
-  // Factors from the weights of the block at `begin` to probabilities.
+  // From the weights of the block at `begin` to probabilities.
   void fill_factors(std::int32_t begin) {
     const float* tops = tops_.data() + begin / kBlock * lanes_;
     for (std::int64_t l = 0; l < lanes_; l += kLanes) {
@@ -150,7 +149,7 @@ class ProbabilityStrip {
   const KvRows& kv_;
   std::int32_t row_;
   const Queries& q_;
-  std::int32_t room_, first_ = 0, count_ = 0, seen_ = 0;  // queries per strip, its first, count, visible tokens
+  std::int32_t room_, first_ = 0, count_ = 0, seen_ = 0;  // queries per strip, first, count, visible tokens
   std::int64_t lanes_ = 0;
   std::vector<std::int32_t> visible_;  // [count] ascending
   Eigen::ArrayXf queries_;             // [head_dim, lanes]

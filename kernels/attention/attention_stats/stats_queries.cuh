@@ -5,10 +5,10 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/device/cuda/row_tools.cuh"
 
-// Statistics without tensor cores: any type, page and head_dim, a warp per product.
+// Without tensor cores: any type, page and head_dim, a warp per product.
 namespace kvlab {
 
-// Concatenated queries of all sequences, in device memory.
+// In device memory.
 struct StatsQueries {
   const std::int32_t* first = nullptr;     // [sequences + 1]
   const std::int32_t* position = nullptr;  // [sequences] of the first one
@@ -30,7 +30,7 @@ struct StatsQueries {
 
 __device__ __forceinline__ int count_visible(const DeviceRows& kv, int row, int position) { return tokens_below(kv, row, position + 1); }
 
-// q.k, the same in all lanes.
+// The same in all lanes.
 template <class T>
 __device__ __forceinline__ float warp_dot(const float* q, const T* k, int head_dim) {
   float sum = 0;
@@ -43,7 +43,6 @@ struct StatsLine {
   int row, group_head, visible;
 };
 
-// Line of [tokens, q_heads].
 __device__ __forceinline__ StatsLine stats_line(const DeviceRows& kv, const StatsQueries& q, std::int64_t line) {
   const int heads = kv.kv_heads * kv.group, token = static_cast<int>(line / heads), head = static_cast<int>(line % heads);
   const int s = q.sequence(token), t = token - q.first[s], row = s * kv.kv_heads + head / kv.group;
@@ -80,7 +79,7 @@ struct PlainStats {
   AttentionStats::Group group;
   bool weigh_by_visible;
   std::int32_t visible_offset;
-  float* lines = nullptr;  // may be null: [most queries of a sequence, line_tokens] w_t p_t
+  float* lines = nullptr;  // may be null: [most queries, line_tokens] w_t p_t
   std::int64_t line_tokens = 0;
 };
 

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// A block per head of a list and query, of which the list's last `queries` keys are chosen.
+// A block per head of a list and query. The queries are the last of the list's keys.
 __global__ void __launch_bounds__(kRowThreads) chosen_prefill(ChosenPrefill a, std::int64_t most_queries) {
   const std::int64_t heads = a.q_heads / a.num_lists, d = a.head_dim;
   const std::int64_t t = blockIdx.x % most_queries, h = blockIdx.x / most_queries, list = h / heads, keys = a.keys(list);

@@ -13,29 +13,27 @@ namespace kvlab {
 struct DeltaRows {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  const float* v = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  float* out = nullptr;      // [new_tokens, q_heads, head_dim]
+  const float* v = nullptr;  // as k
+  float* out = nullptr;      // as q
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;
-  std::int64_t window = 0;  // last keys visible; 0: all
+  std::int64_t window = 0;  // visible keys; 0: all
   std::int64_t stride = 64;
   std::int64_t activation_bytes = 2, kv_bytes = 2;  // per element, in call()
 
-  // Chosen so that a whole number of strides comes before it; a chunk no longer than that is computed densely.
+  // A whole number of strides comes before it.
   [[nodiscard]] KVLAB_BOTH std::int64_t tail() const {
     return std::min(new_tokens, new_tokens % stride + std::max<std::int64_t>(128, stride));
   }
-  [[nodiscard]] KVLAB_BOTH std::int64_t corrected() const { return new_tokens - tail(); }  // rows
-  // Keys that the chunk's row i sees.
+  [[nodiscard]] KVLAB_BOTH std::int64_t corrected() const { return new_tokens - tail(); }
   [[nodiscard]] KVLAB_BOTH std::int64_t visible(std::int64_t i) const {
     return window == 0 ? kv_before + i + 1 : std::min(window, kv_before + i + 1);
   }
 };
 std::int64_t dense_pairs(const DeltaRows&);
-// 4 head_dim operations per query head and pair, one per corrected channel; K and V are read once per KV head.
 OpCall call(const DeltaRows&);
 void run_cpu(const DeltaRows&);
-void run_cuda(const DeltaRows&, CudaContext&);  // head_dim at most 256
+void run_cuda(const DeltaRows&, CudaContext&);  // head_dim <= 256
 
 }  // namespace kvlab

@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// One chunk over the rows of one sequence.
+// For one sequence.
 struct PassChunk {
   DeviceRows kv;
   std::int32_t row0, count, sink_end, ctx_begin, ctx_end;

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Queries (2 bytes per element) are read once for each moment; R has two entries per line.
+// R has two entries per line.
 OpCall call(const QueryMoments& a) {
   OpCall c{.op = "query_moments", .rows = a.num_sequences};
   const std::int64_t d = a.head_dim, square = a.wants_covariance ? d * d : 0;

@@ -19,7 +19,7 @@ struct Moments {
   double magnitude, divisor_less;  // covariance over n - divisor_less
   float* partial_mean;             // [sequences, chunks, heads * d]
   double* raw_mean;                // [sequences, heads * d]
-  double* rotation;                // [sequences, d / 2, 2] mean cosine and sine
+  double* rotation;                // [sequences, d / 2, 2] mean cosine, sine
   float* partial;                  // [sequences * heads, chunks, d, d]
   float *mean, *covariance;
 
@@ -64,7 +64,7 @@ struct Rotate : Moments {
   }
 };
 
-// Factors of the channel and its partner.
+// For the channel and its partner.
 struct Line {
   std::int32_t other;
   double own, mixed;

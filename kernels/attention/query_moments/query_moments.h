@@ -11,10 +11,10 @@ struct QueryMoments {
   const Queries* queries = nullptr;  // [num_sequences] before RoPE
   std::int32_t num_sequences = 0, q_heads = 0, head_dim = 0;
   std::int32_t skip_tokens = 0;
-  bool unbiased = false;  // divisor n - 1 instead of n
+  bool unbiased = false;  // divisor n - 1
   bool wants_covariance = true;
-  const float* frequencies = nullptr;          // [num_sequences, head_dim / 2] radians per position, CPU memory; null: no rotation
-  float magnitude = 1;                         // RoPE scaling's factor of cosines and sines
+  const float* frequencies = nullptr;          // [num_sequences, head_dim / 2] radians per position, CPU memory; null: none
+  float magnitude = 1;                         // factor of cosines and sines
   const std::int32_t* future_begin = nullptr;  // [num_sequences]
   std::int32_t num_future = 1;
   float* mean = nullptr;        // [num_sequences, q_heads, head_dim] out

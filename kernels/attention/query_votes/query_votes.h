@@ -7,12 +7,10 @@
 
 namespace kvlab {
 
-// Attention that queries pay to each token of their sequence, mean over all query heads of the layer: softmax(q.k / sqrt(d)) over the row's
-// tokens that are not after the query, in fp32. Weights of votes rise evenly from 1 for the first to last_weight for the last.
-//   without groups  every query votes on every token: out[first[s] + i] = mean over t and heads of w_t p_t[i]
-//   with groups     tokens from position base[s] on form groups of group_tokens. A token gets votes from the recent[s] queries after the
-//                   end of its group; their sum is added to its statistic, a float in channel `word`
-// PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
+// Attention of queries to each token of their sequence, mean over the layer's query heads, in fp32. Weights rise evenly from 1 for the
+// first vote to last_weight for the last. PyramidInfer, Yang et al. 2024, arXiv:2405.12532.
+//   without groups: out[first[s] + i] = mean over all queries t and heads of w_t p_t[i]
+//   with groups of group_tokens from position base[s] on: the recent[s] queries after a group's end add votes to a float in channel `word`
 struct QueryVotes {
   KvRows kv;                         // rows of a sequence hold the same tokens
   const Queries* queries = nullptr;  // [kv.num_sequences()]
@@ -26,17 +24,15 @@ struct QueryVotes {
   Groups groups = {};
 
   [[nodiscard]] bool has_groups() const { return groups.group_tokens > 0; }
-  // Tokens of a sequence that get votes.
   [[nodiscard]] std::int64_t tokens(std::int32_t sequence) const {
     return has_groups() ? kv.len[sequence * kv.kv_heads] : first[sequence + 1] - first[sequence];
   }
-  // By which a vote's weight exceeds the one before.
+  // Weight difference of consecutive votes.
   [[nodiscard]] float rise(std::int32_t sequence) const {
     const std::int32_t votes = has_groups() ? groups.recent[sequence] : queries[sequence].count;
     return votes > 1 ? (last_weight - 1) / static_cast<float>(votes - 1) : 0.0F;
   }
 };
-// Products per query head, query and visible token, the softmax as one more multiply-add; keys are read once per KV head.
 OpCall call(const QueryVotes&);
 void run_cpu(const QueryVotes&);
 void run_cuda(const QueryVotes&, CudaContext&);

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// All of these return the votes of a row's own query heads, mean over these, for its tokens.
+// Mean votes of a row's query heads, for its tokens.
 std::vector<float> votes_of_all(const QueryVotes& a, std::int32_t row) {
   const Queries& queries = a.queries[a.kv.sequence(row)];
   const float rise = a.rise(a.kv.sequence(row));

@@ -5,7 +5,7 @@
 // prefill_tile() over listed keys.
 namespace kvlab::prefill {
 
-constexpr int kNoKey = 1 << 30;  // a position that no query sees
+constexpr int kNoKey = 1 << 30;  // no query sees it
 
 // `prefill` has group 1 and kv_heads = query heads.
 template <class T>
@@ -21,12 +21,12 @@ struct SparseArgs {
 struct SparseWork {
   Work tile;
   const std::int32_t *blocks, *columns;
-  int units, singles;  // of the list
-  int block_tiles;     // tiles of the blocks
+  int units, singles;
+  int block_tiles;
   int units_per_block;
 };
 
-// Includes tiles outside of the chunk.
+// With tiles outside of the chunk.
 template <int Rows, class T>
 __device__ __forceinline__ int sparse_tiles(const SparseArgs<T>& a, int prompt, int tiles_per_block) {
   const int tokens = a.prefill.query_first[prompt + 1] - a.prefill.query_first[prompt];
@@ -46,7 +46,7 @@ __device__ __forceinline__ void find_list(const SparseArgs<T>& a, std::int64_t l
   w.tile.end = w.block_tiles + (w.singles + Keys - 1) / Keys;
 }
 
-// False: nothing to do. Longer lists first.
+// False: no work. Longer lists first.
 template <int Rows, int Keys, class T>
 __device__ __forceinline__ bool find_sparse_work(const SparseArgs<T>& a, SparseWork& work) {
   const PrefillArgs<T>& p = a.prefill;
@@ -68,13 +68,12 @@ __device__ __forceinline__ bool find_sparse_work(const SparseArgs<T>& a, SparseW
   w.keys.page = p.page + p.page_begin[row];
   w.keys.page_units = p.page_units;
   w.keys.low = p.window > 0 ? max(0, w.before + w.first + 1 - p.window) : 0;
-  const std::int64_t blocks_before = (last - number - at.tile) / each;  // of earlier prompts
+  const std::int64_t blocks_before = (last - number - at.tile) / each;
   const int blocks = sparse_tiles<Rows>(a, at.prompt, each) / each;
   find_list<Keys>(a, blocks_before * p.kv_heads + static_cast<std::int64_t>(w.head) * blocks + query_block, work);
   return true;
 }
 
-// Units or keys held at a time.
 struct Entries {
   std::int32_t* place;     // [kListed] in the pool, in entries
   std::int32_t* position;  // [kListed] of the first key; kNoKey: none
@@ -158,7 +157,7 @@ __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) sparse_tile(SparseAr
   // Entries are listed again for a tile beyond them.
   const auto copy_tile = [&](int tile) {
     const bool singles = tile >= work[0].block_tiles;
-    const int entry = singles ? (tile - work[0].block_tiles) * Keys : tile * (Keys / kPageUnit);  // the tile's first
+    const int entry = singles ? (tile - work[0].block_tiles) * Keys : tile * (Keys / kPageUnit);
     if (entry % kListed == 0) {
       list_entries<kThreads>(work[0], singles, entry, {list, list + kListed});
       __syncthreads();

@@ -7,34 +7,33 @@
 
 namespace kvlab {
 
-// Block i holds positions [i * block, (i + 1) * block) of the prompt; a chunk, which begins at kv_before, may hold parts of its first and
-// last. List h * query_blocks + b: query head h, the chunk's query block b.
+// Block i holds positions [i * block, (i + 1) * block); a chunk may hold parts of its first and last. List h * query_blocks + b: query head
+// h, the chunk's query block b.
 struct SparseKeys {
   std::int32_t block = 64;
-  const std::int64_t* block_first = nullptr;   // [q_heads * query_blocks + 1] list offsets in blocks
-  const std::int32_t* blocks = nullptr;        // key blocks, ascending in a list
-  const std::int64_t* column_first = nullptr;  // [q_heads * query_blocks + 1]; null: no columns
-  const std::int32_t* columns = nullptr;       // key positions outside of these blocks, ascending in a list
+  const std::int64_t* block_first = nullptr;   // [q_heads * query_blocks + 1]
+  const std::int32_t* blocks = nullptr;        // ascending in a list
+  const std::int64_t* column_first = nullptr;  // as block_first; null: no columns
+  const std::int32_t* columns = nullptr;       // keys outside of these blocks, ascending
 };
 
-// Query blocks that a chunk touches.
 constexpr std::int64_t query_blocks(std::int64_t new_tokens, std::int64_t kv_before, std::int32_t block) {
   return new_tokens == 0 ? 0 : (kv_before + new_tokens - 1) / block - kv_before / block + 1;
 }
 
 // Block-sparse attention of a prompt, float32: query i sees listed keys at positions 0 .. kv_before + i, or the last `window` of these.
-// MInference (Jiang et al. 2024) lists blocks, or a band and columns. Online softmax, as FlashAttention (Dao et al. 2022). A query that
-// sees nothing gets zeros and log_sum -infinity.
+// MInference (Jiang et al. 2024); online softmax as FlashAttention (Dao et al. 2022). A query that sees nothing gets zeros and log_sum
+// -infinity.
 struct SparsePrefill {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  const float* v = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
-  float* out = nullptr;      // [new_tokens, q_heads, head_dim]
-  float* log_sum = nullptr;  // [new_tokens, q_heads] natural log of the denominator; may be null
+  const float* v = nullptr;  // as k
+  float* out = nullptr;      // as q
+  float* log_sum = nullptr;  // [new_tokens, q_heads], natural; may be null
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;       // 1 / sqrt(head_dim)
-  std::int64_t window = 0;  // last keys visible, its own included; 0: all
+  std::int64_t window = 0;  // visible keys; 0: all
   SparseKeys keys;
   std::int64_t activation_bytes = 4, kv_bytes = 4;  // per element, in call()
 };
@@ -50,12 +49,11 @@ inline std::span<const std::int32_t> listed_columns(const SparseKeys& k, std::in
   return {k.columns + k.column_first[list], k.columns + k.column_first[list + 1]};
 }
 
-// From list lengths; exact without a window if every non-empty list ends with the query block's own block and other keys are visible.
-// `tokens`: keys read per query head and block. 4 head_dim FLOPs per pair. Memory is read at most once per KV head and listed token.
+// Exact without a window if every non-empty list ends with the own block and other keys are visible. `tokens`: keys per query head and
+// block.
 OpCall call(const SparsePrefill&);
 void run_cpu(const SparsePrefill&);
-// CPU memory: block_first, column_first; device memory: the rest. block % 16 == 0; head_dim 64, 128 or 256. Rounds to f16 (magnitudes below
-// 65,504): prefer DeviceSparsePrefill.
+// block_first and column_first are in CPU memory. block % 16 == 0; head_dim 64, 128 or 256. Rounds to f16 (magnitudes below 65,504).
 void run_cuda(const SparsePrefill&, CudaContext&);
 
 }  // namespace kvlab

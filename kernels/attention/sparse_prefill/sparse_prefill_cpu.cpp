@@ -19,11 +19,10 @@ struct SparseQueries {
   std::int64_t head, heads, first, tokens, list;
 };
 
-// A tile, and room for gathered keys and values.
 struct SparseScratch {
   QueryTile tile;
   float *k, *v;                         // [kTileKeys, head_dim]
-  std::vector<std::int32_t> positions;  // of listed keys visible to the block, ascending
+  std::vector<std::int32_t> positions;  // of listed visible keys, ascending
   std::unique_ptr<float[]> memory;      // NOLINT
 };
 

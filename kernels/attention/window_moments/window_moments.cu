@@ -34,8 +34,8 @@ struct HeadsApart {
 struct Window {
   DeviceRows kv;               // one query head each
   const Queries* queries;      // [sequences]
-  const float *sum, *squares;  // [kv.total] of the probabilities
-  std::int32_t group;          // query heads per KV head
+  const float *sum, *squares;  // [kv.total]
+  std::int32_t group;
 
   __device__ const Queries& queries_of(int row) const { return queries[row / kv.kv_heads]; }
   __device__ bool is_before(int row, std::int32_t i) const { return kv.position[kv.slot(row, i)] < queries_of(row).first_position; }

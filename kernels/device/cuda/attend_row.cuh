@@ -10,8 +10,8 @@ struct PromptKv {
   std::int64_t kv_heads, head_dim;
 };
 
-// Attention of one query over n keys, the j-th at position at(j), by a block of kRowThreads threads: put(c, output) for each channel, and
-// the natural logarithm of the softmax's denominator. Online softmax over tiles of kRowThreads keys. At most kRowThreads channels.
+// Online softmax of one query over n keys, the j-th at position at(j), by a block of kRowThreads threads: put(c, output) for each channel;
+// returns the natural log of the denominator. At most kRowThreads channels.
 template <class At, class Put>
 __device__ float attend_row(const float* q, const PromptKv& kv, std::int64_t kv_head, std::int64_t n, float scale, const At& at,
                             const Put& put) {
@@ -43,7 +43,7 @@ __device__ float attend_row(const float* q, const PromptKv& kv, std::int64_t kv_
   return top + logf(total);
 }
 
-// Throws CudaError: a query has more channels than a block has threads.
+// Throws CudaError.
 inline void check_row_channels(const char* op, std::int64_t head_dim) {
   if (head_dim > kRowThreads) throw CudaError(std::string(op) + ": head_dim " + std::to_string(head_dim) + " is above 256");
 }

@@ -41,7 +41,7 @@ cudaDataType_t data_type(ElementType type) {
   return type == ElementType::kF32 ? CUDA_R_32F : type == ElementType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// Largest power of two that divides it, up to 256.
+// Largest power of two, up to 256.
 std::uint32_t alignment(const void* p) {
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   std::uint32_t bytes = 256;
@@ -95,7 +95,7 @@ struct Plan {
     c = layout(p, p.c_is_f32 ? ElementType::kF32 : p.type, p.n, p.m, p.c_row, p.c_step);
   }
 
-  // True if this product can use `other` in the workspace.
+  // True if `other` fits the workspace.
   [[nodiscard]] bool takes(const cublasLtMatmulAlgo_t& other, cublasLtHandle_t handle) const {
     cublasLtMatmulHeuristicResult_t found{};
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, product.get(), b.get(), a.get(), c.get(), c.get(), &other, &found);
@@ -158,7 +158,7 @@ class Blas {
     return plans_.try_emplace(key, std::move(plan)).first->second;
   }
 
-  // Several products' matrices are m rows apart: m is not rounded.
+  // Matrices of several products are m rows apart: m is not rounded.
   cublasLtMatmulAlgo_t algorithm_for(const Plan& plan, const MatrixProduct& p) {
     MatrixProduct wide = p;
     if (p.batch == 1) wide.m = algorithm_rows(p.m);

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Chooses the largest keys (std::uint32_t) of a short list, ties to the earlier, by one block (a multiple of 32 threads, one-dimensional).
+// The largest keys, ties to the earlier, by one block (a multiple of 32 threads, one-dimensional).
 struct BlockCut {
   std::uint32_t key;   // all above are chosen
   std::int32_t equal;  // number of equals chosen

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// The block's threads as the team of a row operation's body (kernels/rows/team.h). Threads are a multiple of 32.
+// The block as a team of a row operation (kernels/rows/team.h). Threads are a multiple of 32.
 class BlockTeam {
  public:
   static constexpr bool kOnDevice = true;

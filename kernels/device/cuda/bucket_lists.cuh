@@ -4,12 +4,12 @@
 
 namespace kvlab {
 
-// Items of each row in lists by bucket, in item order. Device memory, row after row.
+// Items of each row in lists by bucket, in item order. Device memory.
 struct BucketLists {
   const std::int64_t *item_first, *bucket_first;  // [rows + 1]
-  const std::int32_t* bucket;                     // of each item, within its row; -1: none
-  std::int32_t *counts, *begin;                   // of each bucket: items, list start relative to item_first
-  std::int32_t* items;                            // the lists: item numbers within the row
+  const std::int32_t* bucket;                     // within the row; -1: none
+  std::int32_t *counts, *begin;                   // per bucket: items, list start relative to item_first
+  std::int32_t* items;                            // item numbers within the row
   std::int32_t *next, *found;                     // scratch: [buckets], [items]
   __device__ std::int64_t count(int row) const { return item_first[row + 1] - item_first[row]; }
 };
@@ -25,7 +25,7 @@ struct Count : BucketLists {
   }
 };
 
-// One block per row: prefix sums of counts.
+// One block per row.
 template <int Threads>
 __global__ void __launch_bounds__(Threads) scan(BucketLists a) {
   KVLAB_SHARED(std::int32_t, shared, 33);
@@ -64,7 +64,7 @@ struct Sort : BucketLists {
 
 }  // namespace bucket_lists
 
-// Allocated in the current Frame.
+// In the current Frame.
 inline BucketLists make_bucket_lists(CudaContext& cuda, const std::int64_t* item_first, const std::int64_t* bucket_first,
                                      const std::int32_t* bucket, std::int64_t items, std::int64_t buckets) {
   return {item_first,

@@ -1,6 +1,6 @@
 #pragma once
 
-// CUDA under nvcc, the emulator (kernels/device/emulated) under g++; only this file and launch.cuh differ. For .cu files only.
+// CUDA under nvcc, the emulator (kernels/device/emulated) under g++; only this file and launch.cuh differ.
 
 #include <cmath>
 #include <cstdint>
@@ -49,7 +49,7 @@ __device__ __forceinline__ T warp_min(T x) {
   return x;
 }
 
-// Same result in all threads of the block (a multiple of 32, one-dimensional). `shared` [33] is scratch; all threads call it.
+// The same in all threads of the block (a multiple of 32, one-dimensional). `shared` [33] is scratch; all threads call it.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, T neutral, T* shared, Combine combine) {
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
   return block_reduce(x, T{0}, shared, [](T a, T b) { return a + b; });
 }
 
-// Sum over earlier threads of the block; `total`: over all. `shared` [33] is scratch; all threads call it.
+// Sum over earlier threads. `shared` [33] is scratch; all threads call it.
 template <class T>
 __device__ __forceinline__ T block_scan_exclusive(T x, T* shared, T& total) {
   T sum = x;
@@ -102,7 +102,6 @@ __device__ __forceinline__ T block_scan_exclusive(T x, T* shared, T& total) {
   return shared[warp_index()] + sum - x;
 }
 
-// Eight f16 or bf16 numbers in 16 bytes.
 template <class T>
 __device__ __forceinline__ void unpack8(const uint4& packed, float (&x)[8]) {
   const float2 a = unpack<T>(packed.x), b = unpack<T>(packed.y), c = unpack<T>(packed.z), d = unpack<T>(packed.w);

@@ -5,13 +5,12 @@
 
 namespace kvlab {
 
-// ListedTokens for kernels, in device memory.
 struct DeviceList {
   DeviceRows rows;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;
-  void* data = nullptr;      // K or V, [pool_tokens, head_dim]
-  std::int32_t longest = 0;  // of the lists
+  void* data = nullptr;  // K or V, [pool_tokens, head_dim]
+  std::int32_t longest = 0;
 
   KVLAB_BOTH std::int32_t entries(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
   // -1: empty entry
@@ -21,7 +20,7 @@ struct DeviceList {
   }
 };
 
-// Valid until the end of the current Frame.
+// Valid until the current Frame ends.
 DeviceList on_device(const ListedTokens& tokens, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -5,7 +5,6 @@
 
 #include <type_traits>
 
-// The emulator fills shared memory with NaN before each block.
 #define KVLAB_SHARED(T, name, n) __shared__ __align__(16) T name[n]
 #define KVLAB_DYNAMIC_SHARED(T, name)                                     \
   extern __shared__ __align__(1024) unsigned char kvlab_dynamic_shared[]; \
@@ -39,8 +38,8 @@ __device__ __forceinline__ float2 unpack<bf16>(std::uint32_t packed) {
   return make_float2(__uint_as_float(packed << 16), __uint_as_float(packed & 0xFFFF0000U));
 }
 
-// Copies 4, 8 or 16 bytes from global to shared memory, or zeros if not `valid` (`global` is not read). Asynchronous from sm_80 on. 16
-// bytes bypass L1.
+// 4, 8 or 16 bytes from global to shared memory, or zeros if not `valid` (`global` is not read). Asynchronous from sm_80 on. 16 bytes
+// bypass L1.
 template <int Bytes>
 __device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
 #if __CUDA_ARCH__ >= 800
@@ -64,7 +63,6 @@ __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 #endif
 }
-// Until at most `Left` groups are in flight.
 template <int Left>
 __device__ __forceinline__ void cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -72,7 +70,7 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
-// A shared-memory address in bytes: one register.
+// In bytes: one register.
 using SharedPlace = std::uint32_t;
 __device__ __forceinline__ SharedPlace shared_place(const void* p) { return shared_address(p); }
 
@@ -117,14 +115,13 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], SharedP
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4(r, shared_place(row)); }
 __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4_trans(r, shared_place(row)); }
 
-// Lane l holds numbers 2 * (l % 4) and the next of row l / 4.
 __device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
   return y;
 }
 
-// d [16, 8] += a [16, 16] * b [16, 8] over a warp, sums in fp32 (PTX mma.m16n8k16). With g = lane / 4 and c = 2 * (lane % 4) a lane holds
+// d [16, 8] += a [16, 16] * b [16, 8], sums in fp32 (PTX mma.m16n8k16). With g = lane / 4 and c = 2 * (lane % 4) a lane holds
 // a: rows g | g+8 | g | g+8, columns c, c+1 | c, c+1 | c+8, c+9 | c+8, c+9;  b: rows c, c+1 | c+8, c+9 of column g;
 // d: row g columns c, c+1, then row g+8. sm_75: fp16 only.
 template <class T>
@@ -185,7 +182,6 @@ __device__ __forceinline__ std::uint32_t max2(std::uint32_t a, std::uint32_t b) 
 #endif
 }
 
-// a * b + c on both halves.
 template <class T>
 __device__ __forceinline__ std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c);
 template <>
@@ -222,7 +218,6 @@ __device__ __forceinline__ std::uint32_t unpack_fp8(std::uint32_t word) {
 #endif
 }
 
-// (a & b) | c in one instruction.
 __device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t d;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -242,7 +237,7 @@ __device__ __forceinline__ float fast_exp2(float x) {
   return y;
 }
 
-// For `count` threads (a multiple of 32); id 1 to 15.
+// `count` threads, a multiple of 32; id 1 to 15.
 __device__ __forceinline__ void sync_named(int id, int count) { asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(count) : "memory"); }
 
 }  // namespace kvlab

@@ -6,12 +6,12 @@
 
 namespace kvlab {
 
-// PartedRows for kernels; lists already in device memory.
+// Lists are already in device memory.
 struct DeviceParts {
   DeviceRows kv;
   const std::int64_t *kept_first = nullptr, *dropped_first = nullptr;
   const std::int32_t *kept = nullptr, *dropped = nullptr;
-  std::int64_t most_kept = 0, most_dropped = 0;  // of a row
+  std::int64_t most_kept = 0, most_dropped = 0;
 
   KVLAB_BOTH std::int32_t num_kept(std::int32_t row) const { return static_cast<std::int32_t>(kept_first[row + 1] - kept_first[row]); }
   KVLAB_BOTH std::int32_t num_dropped(std::int32_t row) const {

@@ -5,10 +5,9 @@
 
 namespace kvlab {
 
-// KvRows for kernels, passed by value.
 struct DeviceRows {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, page_tokens = 1, num_words = 0;
-  std::int32_t longest = 0;  // of the rows
+  std::int32_t longest = 0;
   std::int64_t pool_tokens = 0, total = 0;
   const std::int32_t* len = nullptr;         // [num_rows]
   const std::int64_t* first = nullptr;       // [num_rows + 1]
@@ -24,7 +23,7 @@ struct DeviceRows {
   }
 };
 
-// Copies lengths and pages into the current Frame.
+// Valid until the current Frame ends.
 DeviceRows on_device(const KvRows& kv, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -16,7 +16,7 @@ class CudaTimer {
   void hold(double seconds, CudaStream stream);
   void start(CudaStream stream);
   void stop(CudaStream stream);
-  // From start to stop; waits for stop.
+  // Waits for stop.
   [[nodiscard]] double seconds() const;
   // During the last hold, which must be over; 0: unknown.
   [[nodiscard]] double clock_ghz() const;

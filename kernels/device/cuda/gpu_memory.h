@@ -4,14 +4,14 @@
 
 namespace kvlab {
 
-// Thrown by cuda::allocate() if fewer than `bytes` are free; with `bytes` 0, by other calls.
+// cuda::allocate(): fewer than `bytes` are free; `bytes` 0: other calls.
 class GpuMemoryError : public CudaError {
  public:
   GpuMemoryError(const std::string& what, std::int64_t bytes_) : CudaError(what), bytes(bytes_) {}
   std::int64_t bytes;
 };
 
-// Thrown by cuda::allocate_pinned(); freeing GPU memory does not help.
+// cuda::allocate_pinned(); freeing GPU memory does not help.
 class PinnedMemoryError : public CudaError {
  public:
   using CudaError::CudaError;
@@ -19,7 +19,7 @@ class PinnedMemoryError : public CudaError {
 
 namespace cuda {
 std::int64_t free_bytes();  // on the current GPU, shared with other programs
-// Called for scratch memory handed out. Emulated: fills it with NaN.
+// Emulated: fills it with NaN.
 void begin_scratch(void* p, std::int64_t bytes);
 }  // namespace cuda
 

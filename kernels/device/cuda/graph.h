@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Records a function's launches once and repeats them with the same arguments (CUDA graphs). It must have run before (scratch is
-// allocated), must not copy from or wait for the CPU; its memory must stay allocated. Throws CudaError for work that cannot be recorded,
-// and GpuMemoryError.
+// Records a function's launches once and repeats them with the same arguments (CUDA graphs). The function must have run before (scratch is
+// allocated) and must not copy from or wait for the CPU; its memory must stay allocated. Throws CudaError for other work, and
+// GpuMemoryError.
 class CudaGraph {
  public:
   CudaGraph() = default;

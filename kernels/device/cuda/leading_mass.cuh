@@ -6,9 +6,9 @@ namespace kvlab {
 
 constexpr int kMassThreads = 256;
 
-// How many leading entries of a descending row [n], none negative, have a sum of at least share * the row's sum. Each thread sums a
-// stretch, one thread adds up the stretches in order: so the sums ascend along the row and end in the total, as they do where entry is
-// added to entry. All threads of the block call it; `sums` [kMassThreads + 1] and `found` [1] are scratch.
+// Leading entries of a descending row [n], none negative, with a sum of at least share * the row's sum. Threads sum stretches and one
+// thread adds these in order, so that the sums ascend and end in the total. All threads call it; `sums` [kMassThreads + 1] and `found` [1]
+// are scratch.
 __device__ __forceinline__ std::int32_t leading_mass(const float* row, std::int64_t n, double share, double* sums, std::int32_t* found) {
   const std::int64_t each = (n + kMassThreads - 1) / kMassThreads;
   const std::int64_t begin = min(n, each * threadIdx.x), end = min(n, begin + each);

@@ -15,7 +15,7 @@ namespace kvlab {
 
 using CudaStream = CUstream_st*;
 
-// A GPU or driver error, or a call in a build without CUDA; the message begins with its file:line.
+// The message begins with file:line.
 class CudaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -33,7 +33,7 @@ struct GpuInfo {
   std::int64_t memory_bytes = 0, l2_bytes = 0, shared_bytes_per_block = 0;
   double clock_ghz = 0, memory_clock_ghz = 0;
 };
-// 0 without driver, card, or CUDA in the build: see why_no_gpu().
+// 0 without driver, card, or CUDA in the build.
 int num_gpus();
 std::string why_no_gpu();
 GpuInfo gpu_info(int gpu);
@@ -51,7 +51,7 @@ void fill(void* to, int byte, std::int64_t bytes, CudaStream stream);
 CudaStream make_stream();
 void destroy(CudaStream stream) noexcept;
 void synchronize(CudaStream stream);
-void synchronize_all();  // all streams
+void synchronize_all();
 }  // namespace cuda
 
 // Not initialised.
@@ -79,7 +79,6 @@ class DeviceBuffer {
     cuda::synchronize_all();
     return to_host(nullptr);
   }
-  // Waits for the stream.
   [[nodiscard]] std::vector<T> to_host(CudaStream stream) const {
     std::vector<T> host(static_cast<std::size_t>(size_));
     cuda::to_host(host.data(), data(), bytes(), stream);
@@ -95,7 +94,7 @@ class DeviceBuffer {
   std::int64_t size_ = 0;
 };
 
-// A stream, and scratch memory that lives until the launcher's Frame ends, reused in stream order.
+// A stream, and scratch memory until the launcher's Frame ends, reused in stream order.
 class CudaContext {
  public:
   explicit CudaContext(int gpu = 0);
@@ -122,12 +121,12 @@ class CudaContext {
     std::int64_t used_;
   };
 
-  // n of T, aligned to 256 bytes, not initialised.
+  // Aligned to 256 bytes, not initialised.
   template <class T>
   T* scratch(std::int64_t n) {
     return static_cast<T*>(take(n * static_cast<std::int64_t>(sizeof(T))));
   }
-  // Copies a CPU array; null stays null.
+  // Null stays null.
   template <class T>
   const T* upload(const T* host, std::int64_t n) {
     if (host == nullptr) return nullptr;

@@ -4,8 +4,6 @@
 
 namespace kvlab {
 
-// Later kernels recompute probabilities from the largest logit and the sum of exponentials, so no line is stored.
-
 // top = largest logit(i) of i < n, sum of exp(logit(i) - top); -infinity and 0 if n is 0. A whole warp calls logit. `shared` [33] is
 // scratch; all threads call it.
 struct Softmax {

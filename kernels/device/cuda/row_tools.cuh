@@ -8,7 +8,6 @@ namespace kvlab {
 constexpr int kRowThreads = 256;
 
 inline LaunchShape block_each(std::int64_t items) { return {dim3(static_cast<unsigned>(items)), dim3(kRowThreads)}; }
-// One warp per item: warp_item().
 inline LaunchShape warp_each(std::int64_t items) {
   return {dim3(static_cast<unsigned>(ceil_div(items, kRowThreads / kWarpSize))), dim3(kRowThreads)};
 }
@@ -31,7 +30,7 @@ __device__ __forceinline__ T* value_at(const DeviceRows& kv, int row, std::int32
   return static_cast<T*>(kv.v) + kv.slot(row, token) * kv.head_dim;
 }
 
-// Leading values in [0, n) for which the monotone `holds` is true.
+// Leading values for which the monotone `holds` is true.
 template <class Holds>
 __device__ __forceinline__ std::int32_t count_first(std::int32_t n, Holds&& holds) {
   std::int32_t low = 0, high = n;
@@ -44,7 +43,6 @@ __device__ __forceinline__ std::int32_t count_first(std::int32_t n, Holds&& hold
   }
   return low;
 }
-// Numbers below `value` in an ascending array.
 __device__ __forceinline__ std::int32_t count_below(const std::int32_t* ascending, std::int32_t n, std::int32_t value) {
   return count_first(n, [&](std::int32_t i) { return ascending[i] < value; });
 }

@@ -10,11 +10,9 @@
 #include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/rows/row_op.h"
 
-// Launchers of row operations (kernels/rows/row_op.h).
 namespace kvlab {
 
-// Puts device copies in the place of an operation's arrays of shapes, by one transfer when it is done. The copies live until the end of the
-// context's current Frame. An array that is null stays null.
+// Replaces arrays of shapes by device copies, in one transfer, valid until the current Frame ends. Null stays null.
 class ShapesToDevice {
  public:
   explicit ShapesToDevice(CudaContext& cuda) : cuda_(cuda) {}
@@ -51,7 +49,6 @@ class ShapesToDevice {
   std::vector<Place> places_;
 };
 
-// Replaces what op.shapes() visits.
 template <class Op>
 void shapes_to_device(Op& op, CudaContext& cuda) {
   ShapesToDevice to_device(cuda);
@@ -59,7 +56,7 @@ void shapes_to_device(Op& op, CudaContext& cuda) {
   to_device.done();
 }
 
-// Puts copies in device memory in the place of an operation's results in CPU memory; null stays null.
+// Replaces results in CPU memory by device memory; null stays null.
 class ResultsOnDevice {
  public:
   explicit ResultsOnDevice(CudaContext& cuda) : cuda_(cuda) {}
@@ -117,7 +114,7 @@ __global__ void __launch_bounds__(kRowThreads) row_body(Body body, float* room, 
   body(BlockTeam(room + each * blockIdx.x, shared), std::int64_t{blockIdx.x});
 }
 
-// body(team, i) for i in [0, teams), with `each` floats of scratch memory per team.
+// body(team, i), with `each` floats of scratch memory per team.
 template <class Body>
 void launch_teams(const char* name, CudaContext& cuda, std::int64_t teams, std::int64_t each, const Body& body) {
   launch(name, cuda, block_each(teams), row_body<Body>, body, cuda.scratch<float>(teams * each), each);

@@ -17,7 +17,7 @@ __device__ __forceinline__ void order_pair(Key& a, Key& b, bool descending) {
   a = b, b = c;
 }
 
-// Merges to runs of `run_begin` .. `run_end`, inside tiles.
+// Inside tiles.
 template <class Key>
 __global__ void __launch_bounds__(kSortThreads)
     sort_tiles(Key* keys, int tile, std::int64_t width, std::int64_t run_begin, std::int64_t run_end) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int i = threadIdx.x; i < tile; i += kSortThreads) mine[i] = shared[i];
 }
 
-// A merge step over at least a tile.
+// Over at least a tile.
 template <class Key>
 __global__ void __launch_bounds__(kSortThreads)
     sort_step(Key* keys, std::int64_t pairs, std::int64_t width, std::int64_t run, std::int64_t distance) {

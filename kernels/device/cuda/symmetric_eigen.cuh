@@ -13,7 +13,7 @@ __device__ __forceinline__ int2 tournament_pair(int n, int round, int k) {
   return {x < y ? x : y, x < y ? y : x};
 }
 
-// Pair k by cosine[k] and sine[k]. All threads call, with barriers in between.
+// All threads call, with barriers in between.
 struct JacobiRound {
   int d, players, round;
   double *cosine, *sine;  // [players / 2]
@@ -57,7 +57,7 @@ struct JacobiRound {
 };
 
 // Symmetric [d, d], d <= kMostEigenDim, by one block: cyclic Jacobi rotations (Golub and Van Loan, section 8.5). The matrix becomes
-// diagonal; column j of `vectors` belongs to element j. `shared` [2 * kMostEigenDim + 33] is scratch; all threads call it.
+// diagonal; column j of `vectors` belongs to element j. `shared` [2 * kMostEigenDim + 33] is scratch.
 __device__ __forceinline__ void block_symmetric_eigen(double* matrix, double* vectors, int d, double* shared) {
   constexpr int kMostSweeps = 30;
   const int players = d + d % 2, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);

@@ -9,11 +9,11 @@ namespace kvlab {
 //   units(row)                     runs of the row
 //   begin(row, u), end(row, u)     tokens of run u, at least one
 //   start(x)                       neutral numbers
-//   add(x, k), join(x, y)          takes in an element; other tokens' numbers
+//   add(x, k), join(x, y)          an element; other tokens' numbers
 //   finish(row, u, channel, x, n)  n of eight channels from `channel` on, x[number][channel]
 constexpr int kFoldWarps = kTokenThreads / kWarpSize;
 
-// Eight channels, transposed to out[number][channel].
+// Transposed to out[number][channel].
 template <int Lanes, class F>
 __device__ __forceinline__ void join_groups(const F& f, float (&x)[8][F::kNumbers], float (&out)[F::kNumbers][8]) {
 #pragma unroll

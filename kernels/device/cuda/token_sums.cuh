@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_row_vectors(const F& f, int row, int d, flo
 //   kSums, kVectors              sums per token, vectors per row
 //   begin(row), end(row)         tokens
 //   vector(row, v)               [head_dim] float, or null: zeros
-//   add(sums, x, y[kVectors])    takes in one channel
+//   add(sums, x, y[kVectors])    one channel
 //   finish(row, token, sums)     once per token
 template <class T, int Lanes, int Spans, bool Wide, class F>
 __global__ void __launch_bounds__(kTokenThreads, 2) token_sums(F f, DeviceRows kv, TokenSumsShape shape) {

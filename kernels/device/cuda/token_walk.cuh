@@ -8,7 +8,7 @@ namespace kvlab {
 
 constexpr int kTokenThreads = 256, kTokenChunk = 256, kTokensInFlight = 4, kMostTokenDim = 512;
 
-// Eight elements as stored, so that several loads are in flight.
+// As stored, so that several loads are in flight.
 template <class T>
 struct Raw8 {
   uint4 part[sizeof(T) / 2];
@@ -50,7 +50,7 @@ __device__ __forceinline__ void unpack_raw8(const Raw8<T>& raw, float (&x)[8]) {
   }
 }
 
-// Pool slots without a division per token.
+// Without a division per token.
 struct TokenPlaces {
   const std::int32_t* page;
   std::uint32_t page_tokens, inverse;
@@ -68,7 +68,7 @@ struct TokenPlaces {
 // A warp reads K or V: Lanes lanes per token, eight channels each (Spans times), kTokensInFlight tokens per group.
 template <class T, int Lanes, int Spans, bool Wide>
 struct TokenWalk {
-  static constexpr int kStep = kWarpSize / Lanes * kTokensInFlight;  // tokens in flight per warp
+  static constexpr int kStep = kWarpSize / Lanes * kTokensInFlight;  // tokens per warp
 
   T* data;
   int d, lane, group;  // of the token's lanes, of the warp's groups
@@ -76,7 +76,6 @@ struct TokenWalk {
       : data(static_cast<T*>(values ? kv.v : kv.k)), d(kv.head_dim), lane(lane_index() % Lanes), group(lane_index() / Lanes) {}
 
   __device__ __forceinline__ int channel(int span) const { return (span * Lanes + lane) * 8; }
-  // Token t of the step at `at`.
   __device__ __forceinline__ std::int32_t token(std::int32_t at, int t) const { return at + t * (kWarpSize / Lanes) + group; }
   // Zeros if not valid.
   __device__ __forceinline__ void load(std::int64_t slot, bool valid, Raw8<T> (&raw)[Spans]) const {
@@ -84,8 +83,8 @@ struct TokenWalk {
     for (int s = 0; s < Spans; ++s) raw[s] = load_raw8<T, Wide>(data + slot * d + channel(s), valid ? d - channel(s) : 0);
   }
 
-  // Calls take(token, x) for the warp's tokens: kStep from `at` on of every `stride` before `end`; slot(token) is the pool slot. Lanes
-  // beyond `end` pass a token >= end and zeros or, without Zeros, the last token's numbers.
+  // Calls take(token, x) for the warp's tokens: kStep from `at` on of every `stride` before `end`. Lanes beyond `end` pass a token >= end
+  // and zeros or, without Zeros, the last token's numbers.
   template <bool Zeros, class Slot, class Take>
   __device__ __forceinline__ void run(std::int32_t at, std::int32_t end, std::int32_t stride, const Slot& slot, const Take& take) const {
     for (; at < end; at += stride) {

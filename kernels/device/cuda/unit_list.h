@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// A row of UnitLists, in device memory.
+// A row of UnitLists in device memory.
 struct UnitList {
   const std::int32_t* unit = nullptr;
   std::int64_t n = 0;

@@ -50,7 +50,7 @@ namespace {
 constexpr std::size_t kGuard = 256;
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr std::size_t kAddresses = std::size_t{1} << 36;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;  // few large pages: changing protection is fast
+constexpr std::size_t kHugePage = std::size_t{2} << 20;  // changing the protection of few large pages is fast
 
 [[noreturn]] void end(const char* text) {
   static_cast<void>(write(STDERR_FILENO, text, std::strlen(text)));
@@ -62,7 +62,7 @@ struct Heap {
   unsigned char* begin = nullptr;                   // of the addresses
   std::size_t top = 0;                              // bytes from begin ever used
   int accesses = 0;                                 // in progress
-  std::map<std::size_t, std::size_t> given, spare;  // offset from begin -> bytes requested; free bytes
+  std::map<std::size_t, std::size_t> given, spare;  // offset -> bytes requested; free bytes
 
   Heap();
   void allow(int protection) const {
@@ -99,7 +99,6 @@ Heap::Heap() {
   sigaction(SIGSEGV, &ours, &before_us);
 }
 
-// First fit.
 std::size_t Heap::find(std::size_t bytes) {
   for (auto s = spare.begin(); s != spare.end(); ++s) {
     if (s->second < bytes) continue;

@@ -26,7 +26,7 @@ namespace kvlab::emulated {
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
-constexpr std::size_t kStackStride = kStackBytes + 33 * 64;  // avoids cache conflicts between stacks
+constexpr std::size_t kStackStride = kStackBytes + 33 * 64;  // against cache conflicts between stacks
 constexpr unsigned kWarp = 32;
 constexpr std::size_t kSharedAlign = 1024;
 constexpr int kNamedBarriers = 16;
@@ -48,7 +48,7 @@ struct Fiber {
   const void* in = nullptr;
   void* out = nullptr;
   unsigned mask = 0;
-  std::vector<Copy> open;  // copies since the last commit
+  std::vector<Copy> open;  // since the last commit
   std::deque<std::vector<Copy>> groups;
   int predicate = 0, named = -1;
 #if defined(KVLAB_SANITIZED)
@@ -78,7 +78,7 @@ struct Machine {
   std::vector<Fiber> fibers;
   std::vector<std::size_t> order;
   struct Warp {
-    unsigned arrived = 0, done = 0;  // lanes waiting at a warp-wide instruction; ended
+    unsigned arrived = 0, done = 0;  // lanes that wait at a warp-wide instruction; ended
   };
   std::vector<Warp> warps;
   Stacks stacks;
@@ -104,8 +104,8 @@ thread_local unsigned most_grid_yz = kMostGridYZ;
 
 Fiber& self() { return machine.fibers[machine.running]; }
 
-// swapcontext starts a fiber, _setjmp and _longjmp switch without system calls. The address sanitizer takes _longjmp for the end of frames:
-// there swapcontext does all.
+// swapcontext starts a fiber, _setjmp and _longjmp switch without system calls. The address sanitizer takes _longjmp for the end of frames
+// and needs swapcontext.
 #if defined(KVLAB_SANITIZED)
 
 void leave_fiber(bool for_good) {
@@ -193,7 +193,6 @@ void make_fibers() {
   }
 }
 
-// 0 .. n - 1 in the chosen order.
 void put_in_order(std::vector<std::size_t>& order, std::size_t n, std::mt19937& random) {
   order.resize(n);
   std::iota(order.begin(), order.end(), 0);
@@ -226,7 +225,7 @@ std::string stuck() {
   return text;
 }
 
-// Runs a fiber until it waits; returns whether it has ended.
+// Returns true at the fiber's end.
 bool advance(std::size_t i) {
   enter_fiber(i);
   if (!machine.failure.empty()) throw CudaError(machine.failure);
@@ -235,7 +234,7 @@ bool advance(std::size_t i) {
   return f.done;
 }
 
-// Runs a warp until its threads have ended or wait for other warps; returns the number ended.
+// Until all threads have ended or wait for other warps; returns the number ended.
 std::size_t run_warp(std::size_t warp) {
   const std::size_t first = warp * kWarp, lanes = std::min<std::size_t>(kWarp, machine.fibers.size() - first);
   std::size_t done = 0;

@@ -6,10 +6,9 @@
 #include <functional>
 #include <vector>
 
-// Runs kernels/device/cuda on the CPU: a fiber per CUDA thread, block after block. Fibers switch only at barriers and warp-wide
-// instructions; tests compare several orders (Order). Throws, with the kernel's name, for barriers that some threads never reach, warp-wide
-// instructions that lanes of the mask do not join alike, and grids that CUDA refuses. Not modelled: memory ordering, 16-byte alignment in
-// shared memory, time.
+// CUDA kernels on the CPU: a fiber per thread, block after block. Fibers switch only at barriers and warp-wide instructions. Throws, with
+// the kernel's name, for barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join alike, and grids
+// that CUDA refuses. Not modelled: memory ordering, 16-byte alignment in shared memory, time.
 namespace kvlab::emulated {
 
 struct Dim3 {
@@ -19,12 +18,10 @@ struct Dim3 {
   [[nodiscard]] constexpr unsigned count() const { return x * y * z; }
 };
 
-// Order of threads between barriers, and of blocks: warp after warp, from the first or the last; or interleaved at warp-wide instructions,
-// in a new order each time.
+// Warp after warp, from the first or the last; or interleaved at warp-wide instructions in a new order each time. Blocks also.
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 void set_order(Order order);
 
-// CUDA's limit, or fewer.
 constexpr unsigned kMostGridYZ = 65535;
 void limit_grid_yz(unsigned blocks);
 
@@ -35,15 +32,15 @@ const Dim3& grid_shape();
 int lane();
 
 void sync_block();
-int sync_block_count(int predicate);  // threads whose predicate holds
+int sync_block_count(int predicate);
 // Threads [begin, begin + count) share barrier `id`, as bar.sync.
 void sync_named(int id, int count);
 
-// Waits for all lanes of `mask` with the same `name`, then calls work(inputs, outputs) once; pointers outside the mask are null.
+// Waits for all lanes of `mask` with this `name`, then calls work(inputs, outputs) once; pointers outside the mask are null.
 using WarpWork = void (*)(const std::array<const void*, 32>& in, const std::array<void*, 32>& out, unsigned mask);
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work);
 
-// cp.async of up to 16 bytes, which arrive when waited for.
+// cp.async of up to 16 bytes; data arrive in wait_copies().
 void copy_async(void* shared, const void* global, int bytes, int bytes_read);
 void commit_copies();
 void wait_copies(int groups_left);
@@ -54,7 +51,6 @@ void note_shared(std::byte* memory, std::size_t bytes);
 // For the running block.
 std::byte* dynamic_shared();
 
-// Fills shared memory with NaN before each block.
 void run_grid(const char* name, Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
 }  // namespace kvlab::emulated

@@ -6,15 +6,15 @@
 
 #include "kernels/device/cuda/memory.h"
 
-// Work runs at once, but copies to CPU memory arrive when the stream is waited for.
+// Copies to CPU memory arrive when the stream is waited for; other work runs at once.
 namespace kvlab::emulated {
 
 using Work = std::function<void()>;
 
-// Runs `work`, or records it if this thread records a graph.
+// Records `work` if this thread records a graph.
 void enqueue(Work work);
 
-// Records work enqueued on this thread during its lifetime.
+// Records this thread's work during its lifetime.
 class Recording {
  public:
   Recording();

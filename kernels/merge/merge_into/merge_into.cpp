@@ -24,7 +24,7 @@ float gaussian(const float* a, const float* b, std::int32_t n, float sigma) {
   return static_cast<float>(std::exp(-square / (2.0 * static_cast<double>(sigma) * static_cast<double>(sigma))));
 }
 
-// The tokens merged into kept token c of a row: places in the dropped lists, ascending, and their weights.
+// Places in the dropped lists, ascending, and weights.
 struct Received {
   const std::int64_t* place = nullptr;
   const float* weight = nullptr;
@@ -55,7 +55,7 @@ float weight_of(const MergeInto& a, std::int32_t row, std::int32_t token, std::i
   return 0.0F;
 }
 
-// x, the kept token's K or V, takes in the others; `at(place)` are theirs.
+// `at(place)`: the dropped tokens' K or V.
 template <class F>
 void take_in(const MergeInto& a, float* x, const Received& received, float scale, F&& at, std::vector<float>& sum) {
   const std::int32_t d = a.rows.kv.head_dim;
@@ -72,7 +72,7 @@ void take_in(const MergeInto& a, float* x, const Received& received, float scale
   for (std::int32_t c = 0; c < d; ++c) x[c] = (own * x[c] + sum[static_cast<std::size_t>(c)]) / all * scale;
 }
 
-// Places in the dropped list of a row, ordered by target; first[c] is where target c's begin. Those without a target are left out.
+// In target order; first[c] is target c's first place. Others are left out.
 void order_by_target(const MergeInto& a, std::int32_t row, std::vector<std::int32_t>& first, std::vector<std::int64_t>& places) {
   first.assign(static_cast<std::size_t>(a.rows.num_kept(row)) + 1, 0);
   const std::int64_t begin = a.rows.dropped_first[row], end = a.rows.dropped_first[row + 1];

@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
 
-// Which dropped tokens each kept one receives.
 struct Received {
   DeviceParts rows;
   const std::int32_t* target;
@@ -26,7 +25,7 @@ struct Merge {
   float* weights;  // [total_dropped()]
 };
 
-// By the warp's lanes: |x|^2, |y|^2 and |x - y|^2.
+// Over the warp's lanes: |x|^2, |y|^2 and |x - y|^2.
 template <class T>
 __device__ __forceinline__ void measure(const T* x, const T* y, int d, double (&sums)[3]) {
   sums[0] = sums[1] = sums[2] = 0;
@@ -38,7 +37,7 @@ __device__ __forceinline__ void measure(const T* x, const T* y, int d, double (&
   for (double& sum : sums) sum = warp_sum(sum);
 }
 
-// A warp per dropped token with a target. The two weights that look at vectors need them as they were before any merge.
+// A warp per dropped token with a target, before any merge.
 template <class T>
 __global__ void __launch_bounds__(kThreads) weigh_dropped(Merge a, int blocks) {
   const DeviceParts& rows = a.received.rows;
@@ -82,7 +81,7 @@ __device__ __forceinline__ float weight_of(const Merge& a, std::int64_t place) {
   }
 }
 
-// The sums that a kept vector takes in: the weighted sum of dropped ones, the weight that it gets on top of 1, and that of all together.
+// Weighted sum, weight in addition to 1, and total weight.
 template <int Spans>
 struct Taken {
   float sum[Spans][8] = {}, own = 0, all = 0;
@@ -97,7 +96,7 @@ struct Taken {
   }
 };
 
-// Takes in the dropped tokens at places[0, count), by the groups of a warp; `first` is the place of the row's first one.
+// places[0, count), by groups of a warp; `first` is the row's first place.
 template <class T, int Lanes, int Spans, bool Wide>
 __device__ __forceinline__ void take_dropped(const Merge& a, const TokenWalk<T, Lanes, Spans, Wide>& walk, const TokenPlaces& slots,
                                              std::int64_t first, const std::int32_t* places, std::int32_t count, Taken<Spans>& taken) {
@@ -126,7 +125,7 @@ __device__ __forceinline__ void take_dropped(const Merge& a, const TokenWalk<T, 
   }
 }
 
-// n numbers of eight to p. Wide: as in load_raw8().
+// Wide: as in load_raw8().
 template <class T, bool Wide>
 __device__ __forceinline__ void store_some(T* p, int n, const float (&x)[8]) {
   if constexpr (Wide) {
@@ -138,7 +137,7 @@ __device__ __forceinline__ void store_some(T* p, int n, const float (&x)[8]) {
   }
 }
 
-// A warp per kept token: its K or V takes in those that it receives.
+// A warp per kept token.
 template <class T, int Lanes, int Spans, bool Wide>
 __global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int blocks) {
   const DeviceParts& rows = a.received.rows;

@@ -7,34 +7,32 @@
 
 namespace kvlab {
 
-// Merges dropped tokens into kept ones, in place: token c that receives the set S of m dropped tokens (those whose target it is)
-// becomes, for K and V alike,
+// In place: token c, the target of the set S of m dropped tokens, becomes for K and V
 //   kMean          (x_c + sum_S w_i x_i) / (1 + m)
 //   kPivot         (x_c + sum_S w_i (x_i + x_c) / 2) / (1 + m)
 //   kWeightedMean  (x_c + sum_S w_i x_i) / (1 + sum_S w_i)
-// with weights, relative to 1 for the token itself, s the cosine of the two keys,
+// with weights (s: cosine of the two keys)
 //   kOne         1
 //   kSimilarity  s, for kWeightedMean max(s, 0)
-//   kSoftmax     e^s / e                                          D2O, Wan et al. 2025, section 3.3
-//   kNormShare   max(s, 0) |v_i| / (|v_i| + |v_c|)                MergingPress of kvpress
-//   kGaussian    exp(-|k_c - k_i|^2 / (2 sigma^2))                KVMerger, Wang et al. 2024, eq. 5
-//   kMassShare   mass_i / mass_c, 0 where mass_c is 0             our definition: the value of an attention-weighted mean
-// `values_times_count` then scales V by 1 + m, which replaces the softmax weight of the m removed keys (KVMerger, eq. 6).
+//   kSoftmax     e^s / e: D2O, Wan et al. 2025, section 3.3
+//   kNormShare   max(s, 0) |v_i| / (|v_i| + |v_c|): MergingPress of kvpress
+//   kGaussian    exp(-|k_c - k_i|^2 / (2 sigma^2)): KVMerger, Wang et al. 2024, eq. 5
+//   kMassShare   mass_i / mass_c, 0 if mass_c is 0: our definition
+// `values_times_count` then scales V by 1 + m (KVMerger, eq. 6).
 struct MergeInto {
   enum class Combine : std::uint8_t { kMean, kPivot, kWeightedMean };
   enum class Weight : std::uint8_t { kOne, kSimilarity, kSoftmax, kNormShare, kGaussian, kMassShare };
   PartedRows rows;
-  const std::int32_t* target = nullptr;  // [total_dropped()] place in the row's kept list, -1: merged nowhere
-  const float* similarity = nullptr;     // [total_dropped()], for weights that use it
+  const std::int32_t* target = nullptr;  // [total_dropped()] place in the kept list, -1: none
+  const float* similarity = nullptr;     // [total_dropped()]
   Combine combine = Combine::kMean;
   Weight weight = Weight::kOne;
   float sigma = 5.0F;
-  bool keys = true;  // false: V alone is merged
+  bool keys = true;  // false: only V is merged
   bool values_times_count = false;
-  const float* mass = nullptr;  // [rows.kv.total()] attention that each token received, >= 0; for kMassShare
+  const float* mass = nullptr;  // [rows.kv.total()] attention received, >= 0
 };
-// Counted as if all dropped tokens were merged: their K and V are read, targets read and written, one multiply-add per element; weights
-// that depend on vectors read them again.
+// As if all were merged.
 OpCall call(const MergeInto&);
 void run_cpu(const MergeInto&);
 void run_cuda(const MergeInto&, CudaContext&);

@@ -5,13 +5,11 @@
 
 namespace kvlab {
 
-// For each dropped token the kept token of its row that is nearest in the sequence, the earlier one of two: target is a place in the row's
-// kept list (-1 where the row keeps none).
+// The nearest kept token, the earlier one of two: target is a place in the row's kept list (-1: none).
 struct NearestAnchor {
   PartedRows parts;
   std::int32_t* target = nullptr;  // [total_dropped()] out
 
-  // Positions and lists are read, targets written.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = parts.kv.total(), dropped = parts.total_dropped();
     return {.op = "nearest_anchor", .rows = rows(), .tokens = n, .outputs = dropped, .bytes = 8 * n + 4 * dropped, .flops = 2 * n};

@@ -9,9 +9,9 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * kWarpSize, kTile = 64;  // kTile: kept tokens in shared memory at a time
+constexpr int kWarps = 4, kThreads = kWarps * kWarpSize, kTile = 64;  // kTile: kept tokens in shared memory
 
-// Inverse norms of all keys; 0 where a norm is 0 or not finite.
+// 0 for a norm that is 0 or not finite.
 struct InverseNorms {
   static constexpr int kSums = 1, kVectors = 0;
   const std::int32_t* len;
@@ -26,7 +26,6 @@ struct InverseNorms {
   }
 };
 
-// Places of listed keys in the pool, and their inverse norms.
 struct Places {
   std::int64_t* slot;
   float* inverse;
@@ -60,7 +59,7 @@ struct Best {
 __device__ __forceinline__ void take(Best& best, float value, std::int32_t place) {
   if (value > best.value || best.place < 0) best = {value, place};
 }
-// The best over Lanes neighbouring lanes; of equal ones that of the lowest place.
+// Ties go to the lowest place.
 template <int Lanes>
 __device__ __forceinline__ Best best_of_lanes(Best mine) {
 #pragma unroll
@@ -78,7 +77,7 @@ __device__ __forceinline__ void give(const Nearest& a, std::int64_t at, Best bes
   a.similarity[at] = best.place < 0 ? 0.0F : fminf(fmaxf(best.value * inverse, -1.0F), 1.0F);
 }
 
-// A tile of keys, [kTile, D] with rows padded by 16 bytes. Rows from n on are zeros.
+// [kTile, D] with rows padded by 16 bytes; zeros from n on.
 template <class T, int D>
 __device__ __forceinline__ void load_tile(T* tile, const T* keys, const std::int64_t* slot, int n) {
   constexpr int kPieces = D / 8;
@@ -89,14 +88,14 @@ __device__ __forceinline__ void load_tile(T* tile, const T* keys, const std::int
   cp_async_commit();
 }
 
-// Dropped keys in a warp's registers, Rows * 16 of them, as operands of products; and what is nearest to them so far.
+// Rows * 16 dropped keys in registers as operands, with their nearest so far.
 template <class T, int D, int Rows>
 struct DroppedKeys {
   static constexpr int kSteps = D / 16, kStride = D + 8;
   std::uint32_t x[Rows][kSteps][4];
   Best best[Rows][2];
 
-  // The block's from slot[0] on, n of them at most, by way of shared memory: a tile at a time. All threads call it.
+  // Up to n keys from slot[0] on, by tiles in shared memory. All threads call it.
   __device__ __forceinline__ void load(T* tile, const T* keys, const std::int64_t* slot, std::int32_t n) {
     for (int m = 0; m < Rows; ++m) {
       __syncthreads();
@@ -130,7 +129,7 @@ struct DroppedKeys {
     }
   }
 
-  // Compares with a tile of kept keys, of which `left` are there; place0 and inverse are the first one's.
+  // With a tile of `left` kept keys; place0 and inverse are the first one's.
   __device__ __forceinline__ void meet(const T* tile, std::int32_t place0, std::int32_t left, const float* inverse) {
     for (int n = 0; n < kTile && n < left; n += 8) {
       float z[Rows][4] = {};
@@ -150,8 +149,8 @@ struct DroppedKeys {
   }
 };
 
-// Products of dropped with kept keys by tensor cores: each warp has Rows * 16 dropped keys in registers, kept ones pass by in tiles, two
-// of which are in shared memory at once. Keys are not normalised before: the kept one's inverse norm scales the product.
+// Each warp has Rows * 16 dropped keys in registers, two tiles of kept keys are in shared memory. The kept key's inverse norm scales the
+// product.
 template <class T, int D, int Rows>
 __global__ void __launch_bounds__(kThreads) nearest_by_tiles(Nearest a) {
   KVLAB_DYNAMIC_SHARED(T, tiles);

@@ -11,9 +11,9 @@ namespace {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr std::int32_t kBlock = 64;  // dropped tokens whose cosines are held at once
+constexpr std::int32_t kBlock = 64;  // dropped tokens with cosines
 
-// Listed keys of a row, each of length 1 (0 where the norm is 0 or not finite).
+// Each of length 1 (0 for a norm that is 0 or not finite).
 void unit_keys(const KvRows& kv, std::int32_t row, const std::int32_t* list, std::int32_t count, Matrix& keys) {
   keys.resize(count, kv.head_dim);
   for (std::int32_t i = 0; i < count; ++i) {

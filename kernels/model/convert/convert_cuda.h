@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Rounds to nearest even. Device memory; `out` may be `in` if element widths and strides are equal.
+// Rounds to nearest even. `out` may be `in` if element widths and strides are equal.
 struct DeviceConvert {
   const void* in = nullptr;  // [rows, width]
   void* out = nullptr;       // [rows, width]

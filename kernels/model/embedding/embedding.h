@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// out[t, :] = table[id[t], :]; table [vocabulary, width], id int32.
+// out[t, :] = table[id[t], :]; table [vocabulary, width].
 struct EmbeddingShape {
   std::int64_t tokens = 0, width = 0;
   std::int64_t activation_bytes = 2;

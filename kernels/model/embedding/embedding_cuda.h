@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Device memory. Ids must be in [0, vocabulary).
+// Ids must be in [0, vocabulary).
 struct DeviceEmbedding {
   const std::int32_t* ids = nullptr;  // [tokens]
   const void* table = nullptr;        // [vocabulary, width]

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// Gradients of a decoder layer's inputs, on the CPU in float32. `dx`: gradient of x.
+// Gradients of a decoder layer's inputs, on the CPU in float32.
 
 // For y = x w^T: dx += dy w.
 struct LinearGradient {
@@ -19,18 +19,18 @@ void run_cpu(const LinearGradient& a);
 struct RmsNormGradient {
   const float* x = nullptr;       // [tokens, width]
   const float* weight = nullptr;  // [width]
-  const float* dy = nullptr;      // [tokens, width]
-  float* dx = nullptr;            // [tokens, width]
+  const float* dy = nullptr;      // as x
+  float* dx = nullptr;            // as x
   std::int64_t tokens = 0, width = 0;
   float epsilon = 1e-5F;
 };
 void run_cpu(const RmsNormGradient& a);
 
-// y = gate sigmoid(gate) up: overwrites gate and up with their gradients.
+// y = gate sigmoid(gate) up: gradients replace gate and up.
 struct SiluMulGradient {
   const float* dy = nullptr;  // [tokens, width]
-  float* gate = nullptr;      // [tokens, width]
-  float* up = nullptr;        // [tokens, width]
+  float* gate = nullptr;      // as dy
+  float* up = nullptr;        // as dy
   std::int64_t tokens = 0, width = 0;
 };
 void run_cpu(const SiluMulGradient& a);

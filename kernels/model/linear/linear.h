@@ -7,8 +7,8 @@ namespace kvlab {
 // out[m, n] = in[m, k] * weight[n, k]^T (+ bias).
 struct LinearShape {
   std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t activation_bytes = 2;  // per element of in and out
-  double weight_bits = 16;            // per weight, with its share of the scales
+  std::int64_t activation_bytes = 2;  // per element
+  double weight_bits = 16;            // with the share of the scales
 };
 
 // Every operand crosses HBM once.
@@ -30,7 +30,7 @@ struct Linear {
 constexpr LinearShape shape(const Linear& a) { return {a.tokens, a.out_dim, a.in_dim, 4, 32}; }
 void run_cpu(const Linear& a);
 
-// Layers of the same tokens: parts[i].y = x parts[i].w^T (+ bias). Overlaps as for Linear.
+// parts[i].y = x parts[i].w^T (+ bias).
 struct LinearPart {
   const float* w = nullptr;  // [out_dim, in_dim]
   float* y = nullptr;        // [tokens, out_dim]

@@ -19,7 +19,7 @@ constexpr std::int64_t kFewTokens = 12;                                      // 
 constexpr std::int64_t kSomeTokens = 48;                                     // up to these, a lane has a token; above, a matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // most per task
 
-// Weights are read in several streams, `stride` rows apart: one prefetched stream leaves most bandwidth unused.
+// Several streams of weights, `stride` rows apart: one prefetched stream leaves most bandwidth unused.
 
 // Outputs begin, begin + stride ... of tokens [first, first + Tokens).
 template <int Rows, int Tokens>
@@ -110,7 +110,6 @@ void many_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t toke
       .noalias() = x * w.transpose();
 }
 
-// To outputs [begin, end) of tokens [first, last).
 void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) {
   if (part.bias == nullptr) return;
   for (std::int64_t t = first; t < last; ++t)
@@ -120,7 +119,7 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
 // In whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return round_up(ceil_div(n, count), kLanes); }
 
-// Calls f(part, block of tokens, begin, end) in parallel for size_of(part) outputs each. Blocks go in order: a core finds its data cached.
+// Calls f(part, block of tokens, begin, end) for size_of(part) outputs each. In order: a core finds its data cached.
 template <class Size, class F>
 void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;
@@ -140,8 +139,7 @@ void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size&
 void run_cpu(const LinearGroup& a) {
   if (a.tokens == 0) return;
   if (a.tokens > kSomeTokens) {
-    // An even number of equal blocks of tokens, or of outputs if few tokens, so that two cores end together. Independent of the number of
-    // cores.
+    // An even number of equal blocks, for two cores; independent of the number of cores.
     const bool is_one = a.tokens <= 2 * kBlockTokens;
     const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * ceil_div(a.tokens, 2 * kBlockTokens));
     const auto outputs_of = [&](const LinearPart& p) {

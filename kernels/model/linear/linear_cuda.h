@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Linear on device memory, sums in fp32, by cuBLASLt. f32 is computed as fp32, not tf32.
+// By cuBLASLt, sums in fp32. f32 is not tf32.
 struct DeviceLinear {
   const void* x = nullptr;     // [tokens, in_dim]
   const void* w = nullptr;     // [out_dim, in_dim]
@@ -22,17 +22,17 @@ constexpr LinearShape shape(const DeviceLinear& a) {
 }
 void run_cuda(const DeviceLinear& a, CudaContext& cuda);
 
-// y = x r for each row of a batch. r_step 0: the same r.
+// y = x r per row. r_step 0: the same r.
 struct DeviceProject {
-  const void* x = nullptr;  // rows of [tokens, dim], row b at element b * x_step
-  const void* r = nullptr;  // rows of [dim, rank], row b at element b * r_step
-  void* y = nullptr;        // rows of [tokens, rank], row b at element b * y_step
+  const void* x = nullptr;  // [tokens, dim] at b * x_step for row b
+  const void* r = nullptr;  // [dim, rank] at b * r_step
+  void* y = nullptr;        // [tokens, rank] at b * y_step
   std::int64_t rows = 0, tokens = 0, dim = 0, rank = 0;
   std::int64_t x_step = 0, r_step = 0, y_step = 0;
   ElementType type = ElementType::kBf16;
 };
 
-// For one row; with r_step = 0 bytes count r for each.
+// For one row.
 constexpr LinearShape shape(const DeviceProject& a) {
   return {a.tokens, a.rank, a.dim, element_bytes(a.type), 8.0 * static_cast<double>(element_bytes(a.type))};
 }

@@ -7,22 +7,22 @@
 
 namespace kvlab {
 
-// Expert MLPs of a layer on one rank: `tokens` of the whole group, each to experts_per_token of `experts`, spread evenly over `ranks` GPUs.
-// An expert's matrices: [intermediate, hidden].
+// Expert MLPs on one rank: `tokens` of the whole group, each to experts_per_token of `experts`, spread evenly over `ranks` GPUs. Matrices:
+// [intermediate, hidden].
 struct MoeExpertsShape {
   std::int64_t tokens = 0, hidden = 0, intermediate = 0;
   std::int64_t experts = 1, experts_per_token = 1, ranks = 1;
   std::int64_t activation_bytes = 2;
-  double weight_bits = 16;  // with their share of the scales
+  double weight_bits = 16;  // with the share of the scales
   bool gated = true;
 };
 
-// Experts of the layer with a token, expected, if tokens pick uniformly: E * (1 - (1 - k / E)^T).
+// For uniform choices: E * (1 - (1 - k / E)^T).
 inline double expected_experts(const MoeExpertsShape& s) {
   const double e = static_cast<double>(s.experts);
   return e * (1.0 - std::pow(1.0 - static_cast<double>(s.experts_per_token) / e, static_cast<double>(s.tokens)));
 }
-// Mean number of (token, expert) pairs on one rank, rounded up.
+// Mean (token, expert) pairs, rounded up.
 constexpr std::int64_t pairs_per_rank(const MoeExpertsShape& s) { return ceil_div(s.tokens * s.experts_per_token, s.ranks); }
 constexpr std::int64_t weights_per_expert(const MoeExpertsShape& s) { return (s.gated ? 3 : 2) * s.hidden * s.intermediate; }
 

@@ -7,8 +7,8 @@ namespace kvlab {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostThreads = 512;  // of a block that shares a row
-constexpr int kMostHeld = 4;       // 8-number vectors per thread in registers
+constexpr int kMostThreads = 512;  // per shared row
+constexpr int kMostHeld = 4;       // 8-number vectors per thread
 
 template <class T>
 struct RmsNormArgs {
@@ -25,7 +25,7 @@ template <class T, int Held, bool kResidual>
 struct RowPart {
   float x[Held][8];
 
-  // Reads all before it writes. Returns the sum of squares.
+  // Reads before it writes. Returns the sum of squares.
   __device__ __forceinline__ float take(const RmsNormArgs<T>& a, std::int64_t row, std::int64_t first, std::int64_t step, bool any) {
     float r[Held][8];
 #pragma unroll
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_narrow(RmsNormArgs<T> a) {
   part.give(a, row, first, Lanes * 8, any, rsqrtf(sum / static_cast<float>(a.width) + a.epsilon));
 }
 
-// A block per row; numbers beyond the registers are read again.
+// A block per row; later numbers are read again.
 template <class T, int Held, bool kResidual>
 __global__ void __launch_bounds__(kMostThreads, 1) rmsnorm_wide(RmsNormArgs<T> a) {
   KVLAB_SHARED(float, shared, 33);

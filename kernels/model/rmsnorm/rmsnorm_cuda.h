@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Device memory, sums in fp32. The residual is rounded to `type` before it is normalised.
+// Sums in fp32. The residual is rounded to `type` before it is normalised.
 struct DeviceRmsNorm {
   const void* in = nullptr;      // [tokens, width]; vectorized if aligned to 16 bytes and width % 8 == 0
   void* residual = nullptr;      // [tokens, width]; may be null

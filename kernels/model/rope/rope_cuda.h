@@ -6,15 +6,15 @@
 
 namespace kvlab {
 
-// Device memory. Rotates by the angle of position[t] less that of from_position[t] (moves cached keys); `inverse` undoes it. Pairs i, i +
-// head_dim / 2; fp32, one rounding.
+// Rotates by the angle of position[t] less that of from_position[t] (moves cached keys); `inverse` undoes it. Pairs i, i + head_dim / 2;
+// fp32, one rounding.
 struct DeviceRope {
-  const void* in = nullptr;                     // [tokens, heads, head_dim], tokens in_stride apart
-  void* out = nullptr;                          // the same with out_stride; may be `in`
+  const void* in = nullptr;                     // [tokens, heads, head_dim], in_stride apart
+  void* out = nullptr;                          // out_stride apart; may be `in`
   const float* cos = nullptr;                   // [lines, head_dim / 2]
   const float* sin = nullptr;                   // [lines, head_dim / 2]
   const std::int32_t* position = nullptr;       // [tokens] table lines; null: t
-  const std::int32_t* from_position = nullptr;  // [tokens] positions of the previous rotation; null: none
+  const std::int32_t* from_position = nullptr;  // [tokens] of the previous rotation; null: none
   std::int64_t tokens = 0, heads = 0, head_dim = 0;
   std::int64_t in_stride = 0, out_stride = 0;  // in elements; 0: heads * head_dim
   bool inverse = false;

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Scaling of rotary positions; formulas and quoted names as in Hugging Face transformers.
+// Formulas and quoted names as in Hugging Face transformers.
 struct RopeScaling {
   enum class Kind : std::uint8_t {
     kNone,     // "default"
@@ -17,14 +17,13 @@ struct RopeScaling {
   };
   Kind kind = Kind::kNone;
   double factor = 1;
-  double original_tokens = 0;                        // length of the first training
-  double low_freq_factor = 1, high_freq_factor = 1;  // llama3: turns within original_tokens at the ramp's ends
-  double beta_fast = 32, beta_slow = 1;              // yarn: the ramp's ends, fast first
+  double original_tokens = 0;                        // of the first training
+  double low_freq_factor = 1, high_freq_factor = 1;  // llama3: turns at the ramp's ends
+  double beta_fast = 32, beta_slow = 1;              // yarn: the ramp's ends
   bool truncate = true;                              // yarn: the ramp's ends are whole pairs
   double attention_factor = 1;                       // yarn: of cosines and sines
 };
 
-// A base alone converts to it: no scaling.
 struct RopeForm {
   double base = 0;  // theta; 0: no RoPE
   RopeScaling scaling = {};
@@ -39,7 +38,7 @@ class Rotary {
  public:
   Rotary(const RopeForm& form, std::int32_t head_dim);
 
-  // Radians per position [head_dim / 2]. `tokens`: the pass's longest sequence; matters only for kDynamic beyond original_tokens.
+  // Radians per position [head_dim / 2]. `tokens`: the pass's longest sequence, for kDynamic.
   [[nodiscard]] std::vector<float> frequencies(std::int64_t tokens) const;
   // cos, sin [positions, head_dim / 2].
   void fill(std::span<const std::int32_t> positions, float* cos, float* sin) const;

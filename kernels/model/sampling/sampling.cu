@@ -66,7 +66,7 @@ __device__ __forceinline__ void load(const T* p, float (&z)[N]) {
     z[0] = to_float(p[0]);
 }
 
-// Part p of row r. N = 8: 16-byte loads.
+// N = 8: 16-byte loads.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
   KVLAB_SHARED(unsigned, shared_best, 1);

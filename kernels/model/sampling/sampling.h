@@ -4,20 +4,18 @@
 
 namespace kvlab {
 
-// One pass over logits [rows, vocabulary] (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"), without penalties or
-// top-p.
+// One pass over logits [rows, vocabulary] (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax").
 struct SamplingShape {
   std::int64_t rows = 0, vocabulary = 0;
   std::int64_t logit_bytes = 2;
 };
 
 constexpr std::int64_t bytes(const SamplingShape& s) { return s.rows * (s.vocabulary * s.logit_bytes + 4); }
-// scale, compare, subtract, exp, add.
 constexpr std::int64_t flops(const SamplingShape& s) { return 5 * s.rows * s.vocabulary; }
 
 // Greedy, or from softmax(logits / temperature) by the Gumbel-max trick (Gumbel 1954; Maddison, Tarlow and Minka 2014, "A* sampling"): the
-// largest logit / temperature + noise, a pure function of key and token. Rows are independent; CPU and GPU agree unless the two largest
-// sums differ by a few roundings. Ties: lowest token. NaN is never picked; only NaN and -inf: token 0.
+// largest logit / temperature + noise, a pure function of key and token. CPU and GPU agree unless the two largest sums differ by a few
+// roundings. Ties: lowest token. NaN is never picked; only NaN and -inf: token 0.
 struct Sampling {
   const float* logits = nullptr;       // row r begins at r * stride
   const float* temperature = nullptr;  // [rows]; 0: greedy. Null: all greedy

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Sampling on device memory; the same draws.
+// The same draws as Sampling.
 struct DeviceSampling {
   const void* logits = nullptr;        // row r begins at r * stride
   const float* temperature = nullptr;  // [rows]; 0: greedy. Null: all greedy

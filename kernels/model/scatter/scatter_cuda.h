@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// to[place[i]] = value[i], distinct places, device memory.
+// to[place[i]] = value[i], distinct places.
 struct DeviceScatter {
   std::int32_t* to = nullptr;
   const std::int64_t* place = nullptr;  // [count], CPU memory

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// out = act(gate) * up, or act(in) without a gate. All [tokens, width].
+// out = act(gate) * up, or act(in) without a gate.
 struct SiluMulShape {
   std::int64_t tokens = 0, width = 0;
   std::int64_t activation_bytes = 2;
@@ -12,7 +12,6 @@ struct SiluMulShape {
 };
 
 constexpr std::int64_t bytes(const SiluMulShape& s) { return (s.gated ? 3 : 2) * s.tokens * s.width * s.activation_bytes; }
-// exp, add, divide, and the product with `up`.
 constexpr std::int64_t flops(const SiluMulShape& s) { return (s.gated ? 4 : 3) * s.tokens * s.width; }
 
 // out = gate * sigmoid(gate) * up in float32.

@@ -6,13 +6,13 @@
 
 namespace kvlab {
 
-// Device memory, fp32. Gate and up in one array [tokens, 2 * width]: up = gate + width, in_stride = 2 * width.
+// In fp32. One array [tokens, 2 * width]: up = gate + width, in_stride = 2 * width.
 struct DeviceSiluMul {
   const void* gate = nullptr;  // [tokens, width]
   const void* up = nullptr;    // [tokens, width]; null: out = silu(gate)
   void* out = nullptr;         // [tokens, width], dense; may be a dense `gate` or `up`
   std::int64_t tokens = 0, width = 0;
-  std::int64_t in_stride = 0;  // gate and up, in elements; 0: width
+  std::int64_t in_stride = 0;  // in elements; 0: width
   ElementType type = ElementType::kBf16;
 };
 

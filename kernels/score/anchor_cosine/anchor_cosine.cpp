@@ -2,7 +2,6 @@
 
 namespace kvlab {
 
-// Anchor tokens are read once more than the others; per token two products over the channels (norm, dot), per anchor token two.
 OpCall call(const AnchorCosine& a) {
   const std::int64_t n = a.kv.total(), d = a.kv.head_dim;
   std::int64_t anchors = 0;

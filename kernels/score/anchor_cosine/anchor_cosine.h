@@ -5,10 +5,10 @@
 
 namespace kvlab {
 
-// Likeness of every key to an anchor: the mean of the normalised keys of tokens [begin[r], end[r]) of its row.
+// Anchor: the mean of the normalised keys of tokens [begin[r], end[r]) of the row.
 //   out[i] = factor * cos(k_i, anchor)                  (cosine)
 //   out[i] = factor * mean over the anchor's tokens j of cos(k_i, k_j) = factor * k_i . anchor / |k_i|
-// Norms are taken as at least 1e-8. No anchor token: 0.
+// Norms are at least 1e-8. No anchor token: 0.
 struct AnchorCosine {
   KvRows kv;
   const std::int32_t *begin = nullptr, *end = nullptr;  // [num_rows]

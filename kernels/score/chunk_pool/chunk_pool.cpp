@@ -10,8 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// The sum of fewer than 512 terms as torch forms it over a contiguous line with AVX2: vectors of 8, four of them at a time in sums of their
-// own, then the terms that fill no vector, then the lanes.
+// Fewer than 512 terms in torch's order on contiguous data with AVX2: four sums of vectors of 8, then the rest, then the lanes.
 float sum_as_torch(const float* x, std::int32_t count) {
   constexpr std::int32_t kLanes = 8, kSums = 4;
   float lanes[kSums][kLanes] = {};
@@ -35,7 +34,6 @@ float best_unit(const float* chunk, std::int32_t count, std::int32_t unit_tokens
 
 }  // namespace
 
-// Scores are read and written once; a sum per token, and with units a comparison each.
 OpCall call(const ChunkPool& a) {
   std::int64_t n = 0;
   for (std::int32_t r = 0; r < a.num_rows; ++r) n += a.len[r];

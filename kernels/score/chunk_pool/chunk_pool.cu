@@ -19,7 +19,7 @@ struct Chunks {
   int blocks;  // per row
 };
 
-// Sum of the larger half: a score counts that fewer than half of the others precede, in descending order.
+// A score counts that fewer than half of the others precede, in descending order.
 __device__ __forceinline__ float sum_top_half(const float* chunk, int n) {
   float sum = 0;
   for (int i = lane_index(); i < n; i += kWarpSize) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ float sum_top_half(const float* chunk, int n) {
   return warp_sum(sum);
 }
 
-// A unit per lane, its scores in the CPU's order.
+// A unit per lane, in the CPU's order.
 __device__ __forceinline__ float best_unit(const float* chunk, int n, int unit_tokens) {
   float best = -INFINITY;
   for (int unit = lane_index() * unit_tokens; unit < n; unit += kWarpSize * unit_tokens) {

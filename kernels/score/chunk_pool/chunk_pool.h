@@ -4,9 +4,9 @@
 
 namespace kvlab {
 
-// Tokens [begin, begin + len) of each row in chunks of `chunk_tokens` (the last one may be shorter). Every token gets its chunk's mean, the
-// mean of the chunk's larger half (rounded up), its own share of the chunk's sum, or the largest mean of a unit of `unit_tokens` (len and
-// chunks are whole units). Other tokens keep their scores. In place.
+// Tokens [begin, begin + len) of each row in chunks of `chunk_tokens` (the last may be shorter) get their chunk's mean, the mean of its
+// larger half (rounded up), their share of its sum, or the largest mean of a unit of `unit_tokens` (len and chunks are whole units). In
+// place.
 struct ChunkPool {
   enum class Kind : std::uint8_t { kMean, kMeanOfTopHalf, kShare, kBestUnit };
   std::int32_t num_rows = 0;
@@ -16,7 +16,7 @@ struct ChunkPool {
   float* scores = nullptr;
   std::int32_t chunk_tokens = 1;
   Kind kind = Kind::kMean;
-  bool peer_sums = false;  // of kMean: sums in the order of torch on a CPU with AVX2, so that equal scores tie as there; on the CPU only
+  bool peer_sums = false;  // kMean: torch's order on a CPU with AVX2, so that equal scores tie as there; CPU only
   std::int32_t unit_tokens = 1;
 };
 OpCall call(const ChunkPool&);

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// A selection like top_k: scores are read once, the marked ones written.
+// A selection like top_k.
 OpCall call(const MarkTop& a) {
   const std::int64_t n = a.num_rows == 0 ? 0 : a.first[a.num_rows];
   std::int64_t marked = 0;

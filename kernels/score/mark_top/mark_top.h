@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Per row the `counts[r]` tokens of largest score get `value` in `marked`; the others are left as they are there. Ties go to
-// the lower index, NaN counts as -infinity. `marked` may be `scores`.
+// The `counts[r]` tokens of largest score per row get `value` in `marked`. Ties go to the lower index, NaN counts as -infinity. `marked`
+// may be `scores`.
 struct MarkTop {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;   // [num_rows + 1]
@@ -17,7 +17,7 @@ struct MarkTop {
   float* marked = nullptr;               // [first[num_rows]]
   float value = std::numeric_limits<float>::infinity();
   bool peer_ties = false;  // as in TopK
-  // [num_rows] of a peer that ranks this many of a row in one call of torch.topk and takes the first counts[r] of them; null: does not
+  // [num_rows]: a peer ranks this many in one call of torch.topk and takes the first counts[r]; null: not
   const std::int32_t* ranked = nullptr;
 };
 OpCall call(const MarkTop&);

@@ -6,13 +6,13 @@
 
 namespace kvlab {
 
-// Each row's scores smoothed over `width` (odd) neighbouring tokens, stride 1, same length. The average divides by `width` also at the two
-// ends (zero padding counts), the maximum ignores the padding. In place.
+// Smooths each row's scores over `width` (odd) tokens, stride 1, in place. The average divides by `width` also at the ends, the maximum
+// ignores the padding.
 struct Pool1d {
   enum class Kind : std::uint8_t { kAvg, kMax };
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
-  const std::int32_t* len = nullptr;    // [num_rows] leading tokens of each row that take part; the others keep their scores
+  const std::int32_t* len = nullptr;    // [num_rows] leading tokens; the others keep their scores
   float* scores = nullptr;
   std::int32_t width = 1;
   Kind kind = Kind::kAvg;

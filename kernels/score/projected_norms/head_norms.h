@@ -4,8 +4,7 @@
 
 namespace kvlab {
 
-// Norms of W_h v_i for each query head h of a row's group: head g of row r from group * first[r] + g * len[r] on. Pointers are device
-// memory.
+// Norms of W_h v_i per query head: head g of row r from group * first[r] + g * len[r] on. Device pointers.
 void head_norms(const KvRows& kv, const float* w_o, std::int32_t hidden_dim, ProjectedNorms::Kind kind, float* out, CudaContext& cuda);
 
 }  // namespace kvlab

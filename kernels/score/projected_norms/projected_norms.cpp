@@ -2,7 +2,6 @@
 
 namespace kvlab {
 
-// A matrix product per row and query head; values are read once, the group's part of W_o (2 bytes per element) once per row.
 OpCall call(const ProjectedNorms& a) {
   const std::int64_t n = a.kv.total(), d = a.kv.head_dim, heads = a.kv.group;
   return {.op = "projected_norms",

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kTokens = 8;  // of a block: every element of W_o is read once for these
+constexpr int kTokens = 8;  // per block: every element of W_o is read once for these
 
 struct Project {
   DeviceRows kv;
@@ -19,7 +19,7 @@ struct Project {
   int chunks;
 };
 
-// A block per row, query head and kTokens tokens; a thread per output channel in turn.
+// A block per row, query head and kTokens tokens.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) project_values(Project a) {
   KVLAB_DYNAMIC_SHARED(float, values);  // [head_dim, kTokens]

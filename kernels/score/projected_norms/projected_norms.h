@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Size of each value's contribution to the layer's output: the mean over the group's query heads h of the L1 (or L2) norm of W_h v_i,
-// W_h = columns [h d, (h + 1) d) of W_o. CriticalKV, Feng et al. 2025.
+// Mean over the group's query heads h of the L1 (or L2) norm of W_h v_i, W_h = columns [h d, (h + 1) d) of W_o. CriticalKV, Feng et al.
+// 2025.
 struct ProjectedNorms {
   enum class Kind : std::uint8_t { kL1, kL2 };
   KvRows kv;

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Positions are read, with above_max the scores too, and the protected scores written; counted as if all scores were.
+// As if all scores were protected.
 OpCall call(const Protect& a) {
   const std::int64_t n = a.kv.total();
   return {.op = "protect",

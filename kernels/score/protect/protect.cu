@@ -15,7 +15,7 @@ struct Set {
   const std::int32_t *begin, *end;
   bool inside;
   float value;
-  std::uint32_t* top;  // [sequences] largest key of the tokens that need not stay, 0 where all stay; null without above_max
+  std::uint32_t* top;  // [sequences] largest key of the other tokens, 0 if all stay; null without above_max
   float* scores;
 
   __device__ std::int64_t count(int row) const { return kv.len[row]; }

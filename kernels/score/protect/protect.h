@@ -8,9 +8,8 @@
 
 namespace kvlab {
 
-// Scores of tokens that must stay become `value`: those at positions outside [begin[s], end[s]), or those inside. With `above_max` the
-// value is the largest score of the sequence's other tokens in this layer (over all its KV heads) plus 1, or 1 without any other: protected
-// tokens come first, and their scores can still be averaged or multiplied.
+// Scores at positions outside [begin[s], end[s]), or inside, become `value`. With `above_max` it is the largest other score of the sequence
+// in this layer (over all its KV heads) plus 1, or 1 without any.
 struct Protect {
   KvRows kv;
   const std::int32_t *begin = nullptr, *end = nullptr;  // [num_sequences] positions

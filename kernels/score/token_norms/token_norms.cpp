@@ -2,7 +2,6 @@
 
 namespace kvlab {
 
-// One multiply-add per channel; keys or values are read once, of kDot a vector per row, and one float per token is written.
 OpCall call(const TokenNorms& a) {
   const std::int64_t n = a.kv.total();
   const bool is_dot = a.kind == TokenNorms::Kind::kDot;

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// A norm of every cached token's key or value, per KV head; or factor * x . vector, with one vector per row.
+// Norm of every cached key or value; or factor * x . vector, with one vector per row.
 struct TokenNorms {
   enum class Of : std::uint8_t { kKey, kValue };
   enum class Kind : std::uint8_t { kL1, kL2, kL2Squared, kDot };

@@ -16,15 +16,15 @@ namespace {
 constexpr float kHit = -1.0F;                                // below every probability
 constexpr std::int64_t kMostTogether = 64;                   // queries of a sequence
 constexpr std::int64_t kMostLines = std::int64_t{16} << 20;  // floats of scratch memory
-constexpr std::int64_t kMostMarked = 512;                    // lines in which the largest are marked: long ones need 24 KiB each for it
+constexpr std::int64_t kMostMarked = 512;                    // lines with marks: long ones need 24 KiB each
 
-// Queries of one sequence that an update takes, at positions from `position` on.
+// Queries of one sequence, at positions from `position` on.
 struct QuerySteps {
   std::int32_t position, count;
 };
 
-// p [steps, tokens]: a line per query, 0 where it does not see a token; or one line with sums over all queries (`squares`: of their
-// squares) as if there were the last query alone. `tokens` is kv.total().
+// p [steps, tokens]: a line per query, 0 if hidden; or one line with sums over all queries (`squares`: of their squares) as for the last
+// query. `tokens` is kv.total().
 struct Update {
   TokenStats::Kind kind;
   DeviceRows kv;
@@ -94,7 +94,7 @@ void update(const TokenStats& a, const DeviceRows& kv, const std::vector<QuerySt
                           a.threshold_by_position, a.threshold, cuda.upload(steps.data(), a.kv.num_sequences())});
 }
 
-// Adds sums over all queries, which do not depend on the queries' order.
+// Independent of the queries' order.
 void add_all(const TokenStats& a, const DeviceRows& kv, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const std::int64_t tokens = a.kv.total();
@@ -110,7 +110,6 @@ void add_all(const TokenStats& a, const DeviceRows& kv, CudaContext& cuda) {
   update(a, kv, last, stats.sum, stats.sum_sq, cuda);
 }
 
-// Marks the `top` largest entries in each query's line of the range.
 void mark_hits(const TokenStats& a, std::int32_t steps, float* lines, CudaContext& cuda) {
   std::vector<SelectRow> rows;
   for (std::int32_t t = 0; t < steps; ++t) {
@@ -122,7 +121,7 @@ void mark_hits(const TokenStats& a, std::int32_t steps, float* lines, CudaContex
   mark_largest(rows, kHit, cuda);
 }
 
-// The queries of a range one after the other. A range of one, as in a decode step, is summed, which splits long rows over blocks.
+// In query order. A range of one, as in a decode step, is summed, which splits long rows over blocks.
 void add_in_order(const TokenStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const std::int64_t width = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group * a.kv.head_dim;
@@ -145,7 +144,7 @@ void add_in_order(const TokenStats& a, const DeviceRows& kv, QueryRange range, f
   update(a, kv, steps, lines, nullptr, cuda);
 }
 
-// Number of queries of a sequence, up to `most`, whose lines fit the scratch memory meant for them.
+// Up to `most` queries with lines in the scratch memory.
 std::int32_t taken_together(const TokenStats& a, std::int32_t most) {
   std::int64_t n = std::min({std::int64_t{most}, kMostTogether, kMostLines / a.kv.total()});
   if (a.kind == TokenStats::Kind::kTopHits) n = std::min(n, kMostMarked / a.kv.num_rows);

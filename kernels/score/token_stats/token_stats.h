@@ -6,17 +6,16 @@
 
 namespace kvlab {
 
-// Statistics of the attention that each cached token received, kept in word channels from first_word on and updated query by query. With
-// p = p_t[i] as in AttentionStats (softmax over the n_t visible tokens, reduced over the group), for each query t in order and each token i
-// that it sees:
-//   kSum         f0 = decay * f0 + w_t p, w_t = 1 or n_t
-//   kMoments     f0 += p, f1 += p^2
-//   kRing        bit (t's position mod ring_tokens) = p >= 1 / n_t, or 1 / (t's position + 1); the bits fill ring_words() channels
-//   kRecurrence  where p >= threshold: u1 = max(u1, steps since the last such query, at first since the token), u0 = t's position + 1
-//   kTopHits     for the `top` tokens of largest p (ties to the lower index): u0 = t's position + 1, u1 += 1
-// f: float32, u: uint32; all begin at 0 with the token.
-// With noise_seeds set, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al. 2024) with temperature
-// 1 + noise_steps[s] * temperature_per_step; noise is keyed by (noise_seeds[s], query head, query position, token position).
+// Attention that each cached token received, in word channels from first_word on. With p = p_t[i] as in AttentionStats (softmax over the
+// n_t visible tokens, reduced over the group), for each query t in order and each visible token i:
+//   kSum: f0 = decay * f0 + w_t p, w_t = 1 or n_t
+//   kMoments: f0 += p, f1 += p^2
+//   kRing: bit (t's position mod ring_tokens) = p >= 1 / n_t, or 1 / (t's position + 1); the bits fill ring_words() channels
+//   kRecurrence: if p >= threshold: u1 = max(u1, steps since the last such query, at first since the token), u0 = t's position + 1
+//   kTopHits: the `top` tokens of largest p (ties to the lower index): u0 = t's position + 1, u1 += 1
+// f: float32, u: uint32; all begin at 0. With noise_seeds, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al.
+// 2024) with temperature 1 + noise_steps[s] * temperature_per_step; noise key: (noise_seeds[s], query head, query position, token
+// position).
 struct TokenStats {
   enum class Kind : std::uint8_t { kSum, kMoments, kRing, kRecurrence, kTopHits };
   KvRows kv;
@@ -38,9 +37,7 @@ struct TokenStats {
   [[nodiscard]] std::int32_t num_words() const { return kind == Kind::kSum ? 1 : kind == Kind::kRing ? ring_words(ring_tokens) : 2; }
 };
 
-// The products of AttentionStats and two operations per pair for the update; K is read once, the channels are read and written once.
-// Sequences without queries cost nothing. With noise the operation has its own name: the draws are not counted but take several times the
-// products' time, so the two must be timed separately.
+// Noise draws are not counted but dominate the time; the name then differs.
 OpCall call(const TokenStats&);
 void run_cpu(const TokenStats&);
 void run_cuda(const TokenStats&, CudaContext&);  // without noise_seeds

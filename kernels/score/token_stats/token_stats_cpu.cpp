@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// One query's line of probabilities over the first n tokens of a row.
+// Probabilities over the first n tokens of a row.
 struct QueryLine {
   std::int32_t row, position, n;
   const float* p;
@@ -20,7 +20,7 @@ struct QueryLine {
 
 void add(std::uint32_t& word, float decay, float x) { word = std::bit_cast<std::uint32_t>(decay * std::bit_cast<float>(word) + x); }
 
-// Calls f(words of token i, i); channel c of a token is at offset c * pool_tokens.
+// Calls f(words of token i, i); channel c is at offset c * pool_tokens.
 template <class F>
 void for_each_token(const TokenStats& a, const QueryLine& line, F&& f) {
   for_each_run(a.kv, line.row, [&](const KvRun& run) {
@@ -83,7 +83,6 @@ void update(const TokenStats& a, const QueryLine& line, std::vector<std::int32_t
   }
 }
 
-// Gumbel noise on the logits, then the temperature.
 struct Noise {
   const TokenStats& a;
   std::int32_t row;

@@ -10,8 +10,8 @@ namespace kvlab {
 // kernels.
 struct BlockMax {
   std::int32_t num_rows = 0;
-  std::int32_t stride = 1, before = 0, span = 1;  // in units of `in`
-  const std::int64_t* in_first = nullptr;         // [num_rows + 1]
+  std::int32_t stride = 1, before = 0, span = 1;
+  const std::int64_t* in_first = nullptr;  // [num_rows + 1]
   const float* in = nullptr;
   const std::int64_t* first = nullptr;  // [num_rows + 1] blocks
   float* out = nullptr;

@@ -14,7 +14,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
 
 struct Clusters {
   DeviceRows kv;
-  const std::int64_t *token_first, *cluster_first;  // [rows + 1] tokens that take part, clusters
+  const std::int64_t *token_first, *cluster_first;  // [rows + 1] clustered tokens, clusters
   float* inverse;                                   // [tokens] 1 / key length; 0 for zero keys
   float* centres;                                   // [clusters, head_dim] of length 1
   std::int32_t* cluster;                            // [tokens]
@@ -158,7 +158,7 @@ void run(const ClusterKeys& a, Clusters clusters, const Means& means, std::int64
   }
 }
 
-// Tokens above the threshold, ascending. One block per row.
+// Ascending. One block per row.
 struct Chosen {
   std::int32_t kv_heads;
   const std::int64_t* score_first;

@@ -12,20 +12,19 @@ namespace kvlab {
 // to the lower. Centroids are means of unscaled keys, 0 if empty.
 struct ClusterKeys {
   KvRows kv;
-  const std::int32_t* tokens = nullptr;    // [num_rows] first tokens that take part; 0: row unchanged
-  const std::int32_t* clusters = nullptr;  // [num_rows] 1 <= clusters <= tokens, if tokens > 0
+  const std::int32_t* tokens = nullptr;    // [num_rows] first tokens; 0: row unchanged
+  const std::int32_t* clusters = nullptr;  // [num_rows] 1 <= clusters <= tokens
   std::int32_t rounds = 10;
   std::int32_t* const* cluster_of = nullptr;  // [num_rows] -> [tokens]
   float* const* centroids = nullptr;          // [num_rows] -> [clusters, head_dim]
   std::int32_t* const* sizes = nullptr;       // [num_rows] -> [clusters]
 };
-// Reads keys rounds + 2 times; 2 FLOPs per channel, key and cluster in a round.
 OpCall call(const ClusterKeys&);
 void run_cpu(const ClusterKeys&);
 void run_cuda(const ClusterKeys&, CudaContext&);
 
 // The weight that clusters of `keep_frac` of the tokens exceed, over a sequence's rows and queries. Weights as PageScores with softmax and
-// sizes, mean over query heads.
+// sizes, mean over heads.
 struct ClusterThreshold {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
   const Queries* queries = nullptr;            // [num_rows / kv_heads]; none: threshold unchanged
@@ -42,15 +41,15 @@ void run_cuda(const ClusterThreshold&, CudaContext&);
 // Tokens of clusters above the sequence's threshold, ascending.
 struct ClusterTokens {
   std::int32_t num_rows = 0, kv_heads = 1;
-  const std::int64_t* score_first = nullptr;        // [num_rows + 1] clusters
-  const float* scores = nullptr;                    // of clusters
+  const std::int64_t* score_first = nullptr;  // [num_rows + 1] clusters
+  const float* scores = nullptr;
   const float* const* threshold = nullptr;          // [num_rows / kv_heads] -> [1]
   const std::int32_t* const* cluster_of = nullptr;  // [num_rows] -> tokens
-  const std::int64_t* first = nullptr;              // [num_rows + 1] clustered tokens: offsets of the lists
+  const std::int64_t* first = nullptr;              // [num_rows + 1] list offsets
   std::int32_t* token = nullptr;                    // out
   std::int32_t* count = nullptr;                    // [num_rows] out
 };
-// Assumes that all tokens are chosen.
+// As if all tokens were chosen.
 OpCall call(const ClusterTokens&);
 void run_cpu(const ClusterTokens&);
 void run_cuda(const ClusterTokens&, CudaContext&);  // counts in CPU memory: waits for the stream

@@ -92,7 +92,7 @@ void weigh(const ClusterThreshold& a, std::int32_t row, const float* heads, std:
     if (a.sizes[row][c] > 0) all.push_back({mean[c], a.sizes[row][c]});
 }
 
-// The first weight in descending order with tokens that no longer fit.
+// First weight in descending order with tokens that no longer fit.
 float threshold_of(std::vector<Weight>& all, double keep_frac) {
   std::stable_sort(all.begin(), all.end(), [](const Weight& x, const Weight& y) { return x.weight > y.weight; });
   double tokens = 0;

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// A row's clusters as weighted by one query.
 struct Line {
   const float* weights;
   const std::int32_t* sizes;
@@ -37,7 +36,7 @@ struct FillKeys {
   }
 };
 
-// The first weight in descending order with tokens that no longer fit. One block per sequence.
+// First weight in descending order with tokens that no longer fit. One block per sequence.
 __global__ void __launch_bounds__(kThreads) find_threshold(const std::uint64_t* keys, const std::int32_t* sizes, std::int64_t width,
                                                            const double* keep_frac, float* const* threshold) {
   KVLAB_SHARED(std::int64_t, shared, 33);

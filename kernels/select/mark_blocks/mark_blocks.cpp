@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// Heads that take part, and the KV heads with their keys.
+// Heads that take part.
 struct MarkedHeads {
   std::int64_t q = 0, kv = 0;
 };
@@ -17,7 +17,7 @@ MarkedHeads marked_heads(const MarkBlocks& a) {
   return {heads, ceil_div(heads, a.prompt.group())};
 }
 
-// Pairs of a query among the last w and a key that it sees.
+// Visible pairs of the last w queries.
 std::int64_t window_pairs(const PromptBlocks& p, std::int64_t w) { return w * p.end() - w * (w - 1) / 2; }
 
 // Calls f(head, blocks up to the own one) for each list.

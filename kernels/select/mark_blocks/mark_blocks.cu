@@ -42,7 +42,7 @@ class MarkingBlock : public BlockTeam {
     for (int bit = 31; bit >= 0; --bit) {
       const std::uint32_t higher = cut | 1U << bit;
       const std::uint32_t last = ~max(n, std::uint32_t{0}, [&](std::int64_t i) { return key(i) >= higher ? ~key(i) : 0U; });
-      if (last == ~0U) continue;  // there are none
+      if (last == ~0U) continue;
       const double x = static_cast<double>(float_of_key(last));
       if (!more(taken_from(higher) - x, x)) cut = higher;
     }
@@ -71,7 +71,7 @@ class MarkingBlock : public BlockTeam {
   double* shared_;  // [33]
 };
 
-// Sum of q[group * stride + stride - 1 - u] . k[keys * stride + u] over u; tokens outside of the chunk count as zeros.
+// Tokens outside of the chunk count as zeros.
 __device__ float antidiagonal_sum(const MarkBlocks& a, std::int64_t head, std::int64_t group, std::int64_t keys) {
   const PromptBlocks& p = a.prompt;
   float sum = 0;

@@ -5,18 +5,16 @@
 #include "kernels/rows/team.h"
 #include "kernels/select/mark_blocks/mark_blocks.h"
 
-// The bodies of MarkBlocks for a team (kernels/rows/team.h), which in addition has
-//   mark(words, i)              sets bit i; several threads may set bits of one word
-//   dot(x, y, n)                of floats, by one thread
-//   soften(row, n)              row = softmax(row)
-//   best(n, k, score, f)        f(i) for the k largest score(i), equals to the lower index, in any order
-//   best_while(n, score, start, more, f)
-//                               takes i by falling score(i), equals to the lower index, while more(`start` + the scores before, score(i)),
-//                               which is false for all after the first false; f(i) in any order. Returns the number taken.
-//   falling_sum(n, score)       the sum of score(i), in double precision
+// Bodies of MarkBlocks for a team (kernels/rows/team.h) that also has
+//   mark(words, i): sets bit i; several threads may set bits of one word
+//   dot(x, y, n): one thread's product of floats
+//   soften(row, n): row = softmax(row)
+//   best(n, k, score, f): f(i) for the k largest score(i), equals to the lower index, in any order
+//   best_while(n, score, start, more, f): as best, while more(`start` + the scores before, score(i)), which stays false after the first
+//     false. Returns the number taken.
+//   falling_sum(n, score): sum of score(i) in double precision
 namespace kvlab::mark_blocks {
 
-// Scratch memory of one head, carved from the team's.
 struct Room {
   float* at;
   KVLAB_BOTH float* floats(std::int64_t n) {
@@ -37,7 +35,7 @@ KVLAB_BODY inline std::int32_t* words_of(const MarkBlocks& a, std::int64_t head,
 
 KVLAB_BODY inline float score_scale(const PromptBlocks& p) { return 1.0F / std::sqrt(static_cast<float>(p.head_dim)); }
 
-// Means [blocks, head_dim] of x [tokens, heads, head_dim] in each block; block 0 holds position `first_position`.
+// Block means [blocks, head_dim] of x [tokens, heads, head_dim]; block 0 holds position `first_position`.
 template <class Team>
 KVLAB_BODY float* block_means(const Team& team, const PromptBlocks& p, const float* x, std::int64_t tokens, std::int64_t heads,
                               std::int64_t head, std::int64_t first_position, Room& room) {
@@ -63,7 +61,7 @@ KVLAB_BODY BlockMeans means_of(const Team& team, const PromptBlocks& p, std::int
   return {q, block_means(team, p, p.k, p.end(), p.kv_heads, head / p.group(), 0, room)};
 }
 
-// Attention of the chunk's last w queries, summed along columns and along diagonals.
+// The chunk's last w queries.
 struct WindowSums {
   float *columns, *diagonals;  // [end]
 };
@@ -116,7 +114,6 @@ KVLAB_BODY void mark_pooled(const Team& team, const MarkBlocks& a, std::int64_t 
   }
 }
 
-// Marks the key blocks that diagonal `distance` crosses, for every query block of the head.
 template <class Team>
 KVLAB_BODY void mark_diagonal(const Team& team, const MarkBlocks& a, std::int64_t head, std::int64_t distance) {
   const PromptBlocks& p = a.prompt;
@@ -143,7 +140,7 @@ KVLAB_BODY void mark_vertical_slash(const Team& team, const MarkBlocks& a, std::
       n, a.second[head], [&](std::int64_t i) { return sums.diagonals[i]; }, [&](std::int64_t i) { mark_diagonal(team, a, head, i); });
 }
 
-// Softmax of a vector's products with the first `blocks` mean keys.
+// Over the first `blocks` mean keys.
 template <class Team>
 KVLAB_BODY void pooled_row(const Team& team, const PromptBlocks& p, const float* query, const float* keys, std::int64_t blocks,
                            float* row) {
@@ -171,7 +168,7 @@ KVLAB_BODY double divergence_root(const Team& team, const float* a, const float*
   return sum > 0 ? std::sqrt(sum) : 0.0;
 }
 
-// Marks the blocks of columns or of diagonals with the largest sums. Their number: the tokens that hold the share of the mass, over 128.
+// As many columns or diagonals as the tokens that hold the share of the mass, over 128.
 template <class Team, class F>
 KVLAB_BODY void best_blocks(const Team& team, const MarkBlocks& a, const float* tokens, bool is_query_aware, float* sums, F&& f) {
   constexpr std::int64_t kTokensPerBlock = 128;  // whatever the block, as in the authors' code
@@ -206,7 +203,6 @@ KVLAB_BODY void mark_columns_and_diagonals(const Team& team, const MarkBlocks& a
   });
 }
 
-// Pairs of blocks of all rows together, by falling probability.
 template <class Team>
 KVLAB_BODY void mark_pairs(const Team& team, const MarkBlocks& a, std::int64_t head, const BlockMeans& means, float* pairs) {
   const PromptBlocks& p = a.prompt;
@@ -246,7 +242,7 @@ KVLAB_BODY void mark_flex(const Team& team, const MarkBlocks& a, std::int64_t he
   if (is_query_aware) mark_pairs(team, a, head, means, room.floats(p.causal_blocks()));
 }
 
-// Marks the first and the own one of a query block's key blocks, then others by falling sum, until they hold the share of the total.
+// The first and the own block, then others by falling sum until they hold the share of the total.
 template <class Team>
 KVLAB_BODY void mark_mass(const Team& team, const MarkBlocks& a, const double* sums, std::int64_t own, std::int32_t* words) {
   const double wanted = a.share * team.template sum<double>(own + 1, [&](std::int64_t j) { return sums[j]; });
@@ -257,7 +253,7 @@ KVLAB_BODY void mark_mass(const Team& team, const MarkBlocks& a, const double* s
       [&](double held, double) { return a.share >= 1 || held < wanted; }, [&](std::int64_t i) { team.mark(words, i + 1); });
 }
 
-// Scratch floats of a head, or of a list for kAntidiagonal.
+// Floats per head; kAntidiagonal: per list.
 inline std::int64_t room_of(const MarkBlocks& a) {
   const PromptBlocks& p = a.prompt;
   const std::int64_t blocks = p.num_key_blocks(), means = (p.num_query_blocks() + blocks) * p.head_dim;

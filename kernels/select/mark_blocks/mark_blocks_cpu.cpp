@@ -45,7 +45,6 @@ class MarkingThread : public OneThread {
   }
 
  private:
-  // The k best, in order.
   template <class Score>
   static std::vector<std::int32_t> falling(std::int64_t n, std::int64_t k, Score&& score) {
     std::vector<std::int32_t> order(static_cast<std::size_t>(n));
@@ -59,7 +58,7 @@ class MarkingThread : public OneThread {
 
 using GroupMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// The tokens of each group side by side, keys in order and queries in reverse order, so that a product of two lines is an antidiagonal sum.
+// Each group's tokens in one line, keys in order and queries in reverse: a product of two lines is an antidiagonal sum.
 GroupMatrix folded(const float* x, std::int64_t tokens, std::int64_t row_stride, std::int64_t head_dim, std::int64_t first_position,
                    std::int64_t stride, bool reverse) {
   const std::int64_t first = first_position / stride;

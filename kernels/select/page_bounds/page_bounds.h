@@ -15,7 +15,6 @@ struct PageBounds {
   const std::int32_t* from = nullptr;  // [num_rows]
   float* const* bounds = nullptr;      // [num_rows] -> [pages, 2, head_dim]: minimum, maximum
 };
-// Reads new keys, and bounds of begun pages; writes bounds at the keys' precision. Two comparisons per channel and token.
 OpCall call(const PageBounds&);
 void run_cpu(const PageBounds&);
 void run_cuda(const PageBounds&, CudaContext&);

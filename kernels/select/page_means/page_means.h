@@ -10,8 +10,8 @@
 namespace kvlab {
 
 // Mean key of windows [j * stride_tokens, j * stride_tokens + span_tokens), j < ceil(len / stride_tokens). Folds in tokens [from[r],
-// len[r]); a begun window's mean replaces its older keys, which may be encoded. Chunks (TriForce, Sun et al. 2024) if stride = span;
-// otherwise InfLLM v2's kernels (MiniCPM4, 2025).
+// len[r]); a begun window's mean replaces its older keys. Chunks (TriForce, Sun et al. 2024) if stride = span; otherwise InfLLM v2's
+// kernels (MiniCPM4, 2025).
 struct PageMeans {
   KvRows kv;
   std::int32_t span_tokens = 0, stride_tokens = 0;  // stride_tokens <= span_tokens
@@ -23,13 +23,11 @@ struct PageMeans {
     if (from[row] >= kv.len[row]) return windows(row);
     return from[row] < span_tokens ? 0 : (from[row] - span_tokens) / stride_tokens + 1;
   }
-  // Windows begun before this step, which come first.
+  // Begun before this step; they come first.
   [[nodiscard]] std::int32_t begun_windows(std::int32_t row) const {
     return std::max(0, std::min(windows(row), ceil_div(from[row], stride_tokens)) - first_window(row));
   }
 };
-// Reads new keys, and means of begun windows; writes means at the keys' precision. One addition per channel, window and new token or older
-// mean.
 OpCall call(const PageMeans&);
 void run_cpu(const PageMeans&);
 void run_cuda(const PageMeans&, CudaContext&);

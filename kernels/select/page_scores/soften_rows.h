@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-// A row's logits, and their softmax exp(z_u) / sum_w size_w exp(z_w) per head, reduced over heads. Device pointers. Heads of -infinity give
-// 0.
+// exp(z_u) / sum_w size_w exp(z_w) per head, reduced over heads. Device pointers. Heads of -infinity give 0.
 struct SoftmaxRow {
   float* z = nullptr;                   // [group, n]
   float* out = nullptr;                 // [n], or [group, n] with kEach

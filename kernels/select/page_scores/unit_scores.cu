@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarpSize, kUnitsInFlight = 2, kUnitsPerWarp = 16;
 
-// Each kind is sum_c over_c * high_c + under_c * low_c: the larger product has the bound on the query's side. kDot has no low side.
+// sum_c over_c * high_c + under_c * low_c: the larger product has the bound on the query's side. kDot: no low side.
 struct Sides {
   float over, under;
 };
@@ -33,14 +33,14 @@ __device__ __forceinline__ void take_head(const UnitScores& a, const UnitRow& ro
   if (head == a.group - 1) row.out[i] = reduced;
 }
 
-// Four channels of a vector of d from c on, zero-padded.
+// Zero-padded.
 __device__ __forceinline__ float4 load_side(const float* x, int c, int d, bool wide) {
   if (wide) return c < d ? *reinterpret_cast<const float4*>(x + c) : make_float4(0, 0, 0, 0);
   return make_float4(c < d ? x[c] : 0, c + 1 < d ? x[c + 1] : 0, c + 2 < d ? x[c + 2] : 0, c + 3 < d ? x[c + 3] : 0);
 }
 __device__ __forceinline__ float dot4(const float4& x, const float4& y) { return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w; }
 
-// queries [group, 2, Padded], shared: factors of high and low. Called by all threads.
+// queries [group, 2, Padded], shared. All threads call it.
 template <int Padded>
 __device__ __forceinline__ void load_queries(const UnitScores& a, const float* query, float* queries) {
   for (int i = threadIdx.x; i < a.group * Padded; i += kThreads) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_queries(const UnitScores& a, const float* q
   }
 }
 
-// Summaries in flight in a warp: Lanes lanes share a unit, four channels each (Spans times).
+// Lanes lanes share a unit, four channels each (Spans times).
 template <int Lanes, int Spans, bool TwoSided>
 struct Summaries {
   static constexpr int kPadded = Lanes * Spans * 4;
@@ -59,7 +59,6 @@ struct Summaries {
 
   static __device__ __forceinline__ int channel(int span) { return (span * Lanes + lane_index() % Lanes) * 4; }
 
-  // u: unit in flight; d: its channels.
   __device__ __forceinline__ void load(int u, const float* summary, int d, bool wide) {
 #pragma unroll
     for (int s = 0; s < Spans; ++s) {
@@ -68,7 +67,7 @@ struct Summaries {
     }
   }
 
-  // z += product of each unit with a head's queries, over the lane's channels.
+  // Over the lane's channels.
   __device__ __forceinline__ void multiply(const float* queries, float (&z)[kUnitsInFlight]) const {
 #pragma unroll
     for (int s = 0; s < Spans; ++s) {
@@ -85,7 +84,7 @@ struct Summaries {
   }
 };
 
-// Two units in flight per group of lanes, multiplied by all heads.
+// Two units per group of lanes.
 template <int Lanes, int Spans, bool TwoSided>
 __global__ void __launch_bounds__(kThreads, 2) score_units_of_rows(UnitScores a, const UnitRow* rows, int chunks) {
   KVLAB_DYNAMIC_SHARED(float, queries);

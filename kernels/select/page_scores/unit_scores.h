@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// A row's products of query heads and unit summaries, for PageScores and TreeSelect. Device pointers.
+// A row's products of query heads and unit summaries. Device pointers.
 struct UnitRow {
   const float* query = nullptr;        // [group, head_dim]
   const float* summaries = nullptr;    // [units, 2, head_dim], or [units, head_dim]
@@ -18,7 +18,7 @@ struct UnitRow {
 
 struct UnitScores {
   enum class Kind : std::uint8_t { kBound, kBlend, kDot };
-  enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };  // kEach: head h from out + h * n on
+  enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };  // kEach: head h at out + h * n
   std::int32_t group = 1, head_dim = 0;
   Kind kind = Kind::kBound;
   Heads heads = Heads::kMax;

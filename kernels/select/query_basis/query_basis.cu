@@ -16,10 +16,10 @@ struct Gram {
   std::int32_t kv_heads, group, head_dim;
   float* const* abs_sum;
   float* const* gram;
-  int lines;  // blocks per row: one per line of the Gram matrix and one for the sums
+  int lines;  // per row: one per line of the Gram matrix, one for the sums
 };
 
-// In the CPU version's order.
+// In the CPU's order.
 __global__ void __launch_bounds__(kRowThreads) add_queries(Gram a) {
   const int row = blockIdx.x / a.lines, line = blockIdx.x % a.lines, s = row / a.kv_heads, d = a.head_dim;
   if (a.fresh[s] == 2) return;

@@ -5,12 +5,11 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// Directions of largest queries per KV head; keys projected on them give approximate logits. InfiniGen, Lee et al. 2024, sections 4.2 and
-// 4.3.
+// Directions of largest queries per KV head; projected keys give approximate logits. InfiniGen, Lee et al. 2024, sections 4.2 and 4.3.
 namespace kvlab {
 
-// Over a chunk's queries and a row's query heads: abs_sum[c] += |q_c|, and with wants_gram gram += q q^T. fresh[s] = 1 resets the sums of
-// sequence s first; 2 skips s.
+// Over a chunk's queries and a row's heads: abs_sum[c] += |q_c|, and with wants_gram gram += q q^T. fresh[s] = 1 resets the sums first; 2
+// skips s.
 struct QueryGram {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0;
   const Queries* queries = nullptr;     // [num_rows / kv_heads]
@@ -19,12 +18,11 @@ struct QueryGram {
   float* const* abs_sum = nullptr;  // [num_rows] -> [head_dim]
   float* const* gram = nullptr;     // [num_rows] -> [head_dim, head_dim]
 };
-// Queries read at 2 bytes, sums read and written; a FLOP per channel, and two per pair of channels for the Gram matrix.
 OpCall call(const QueryGram&);
 void run_cpu(const QueryGram&);
 void run_cuda(const QueryGram&, CudaContext&);
 
-// Directions of largest query: channels by abs_sum (ties to the lower, ascending), or with `skew` leading eigenvectors of the Gram matrix.
+// Channels by abs_sum (ties to the lower, ascending), or with `skew` leading eigenvectors of the Gram matrix.
 struct ColumnBasis {
   std::int32_t num_rows = 0, kv_heads = 1, head_dim = 0, width = 0;
   const std::int32_t* chosen = nullptr;  // [num_rows / kv_heads] 0: unchanged
@@ -38,16 +36,15 @@ OpCall call(const ColumnBasis&);
 void run_cpu(const ColumnBasis&);
 void run_cuda(const ColumnBasis&, CudaContext&);
 
-// Keys of tokens [from[r], len[r]) in the basis: partial[i, j] = k_i . basis_j.
+// Keys of tokens [from[r], len[r]): partial[i, j] = k_i . basis_j.
 struct ProjectKeys {
   KvRows kv;
   std::int32_t width = 0;
-  bool copies_channels = false;  // the basis is a choice of channels: no products
+  bool copies_channels = false;  // a choice of channels: no products
   const std::int32_t* from = nullptr;
   const float* const* basis = nullptr;  // [kv.num_rows] -> [width, head_dim]
   float* const* partial = nullptr;      // [kv.num_rows] -> [len, width]
 };
-// Keys read, partial keys written at the keys' precision.
 OpCall call(const ProjectKeys&);
 void run_cpu(const ProjectKeys&);
 void run_cuda(const ProjectKeys&, CudaContext&);

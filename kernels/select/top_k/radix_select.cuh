@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// The key of a given rank, by digits of 11, 11 and 10 bits from the highest, a histogram each. Integer counts make atomics deterministic.
+// The key of a given rank, by digits of 11, 11 and 10 bits from the highest. Integer counts make atomics deterministic.
 namespace radix {
 
 constexpr int kDigits = 3, kBins = 2048;
@@ -12,7 +12,7 @@ constexpr int kDigits = 3, kBins = 2048;
 __host__ __device__ constexpr int shift_of(int digit) { return digit == 0 ? 21 : digit == 1 ? 10 : 0; }
 __host__ __device__ constexpr int bins_of(int digit) { return digit == 2 ? 1024 : 2048; }
 
-// Known digits of the key, and the number to choose among keys that begin with them.
+// Known digits, and the rank among keys that begin with them.
 struct Search {
   std::uint32_t prefix = 0, want = 0;
 };
@@ -25,7 +25,7 @@ __device__ __forceinline__ std::uint32_t bin_of(std::uint32_t key) {
   return key >> shift_of(Digit) & (bins_of(Digit) - 1);
 }
 
-// Adds the digit of the key of rank search.want. Called by all threads of the block; shared [35] is scratch.
+// Adds the next digit of the key. All threads call it; shared [35] is scratch.
 template <int Digit, int Threads>
 __device__ __forceinline__ Search add_digit(const std::uint32_t* histogram, Search search, std::uint32_t* shared) {
   constexpr int kMine = bins_of(Digit) / Threads;
@@ -61,7 +61,7 @@ __device__ __forceinline__ std::uint32_t tally(std::uint32_t key, std::uint32_t 
   return (key > cut ? 1U : 0U) + (key == cut ? 0x10000U : 0U);
 }
 
-// Four consecutive scores as keys; outside of [0, n) key 0, below all scores.
+// Four consecutive keys; outside of [0, n) key 0, below all scores.
 __device__ __forceinline__ void load_keys(const float* scores, std::int64_t at, std::int64_t n, std::uint32_t* key) {
   if (at >= 0 && at + 4 <= n) {
     const float4 x = *reinterpret_cast<const float4*>(scores + at);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_keys(const float* scores, std::int64_t at, 
 // Numbers between a 16-byte boundary and the row's first score.
 __device__ __forceinline__ int skew_of(const float* scores) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(scores) / 4 % 4); }
 
-// Keys of a block's stretch of a row; vector v of lane l is at warp_base + 4 * (32 v + l).
+// Vector v of lane l is at warp_base + 4 * (32 v + l).
 template <int PerThread>
 __device__ __forceinline__ void load_stretch(const float* scores, std::int64_t warp_base, std::int64_t n, std::uint32_t (&key)[PerThread]) {
 #pragma unroll

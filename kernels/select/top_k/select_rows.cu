@@ -65,8 +65,7 @@ __global__ void __launch_bounds__(Threads, 1) select_in_registers(const SelectRo
   radix::put_chosen<PerThread>(key, warp_base, cut, above, equal, [&](std::int32_t place, std::int32_t token) { put(row, place, token); });
 }
 
-// Long rows, and rows that share a budget: several blocks per row, histograms in global memory. Each kernel recomputes the known digits, so
-// that only counts are kept.
+// Long rows, and rows that share a budget: several blocks per row, histograms in global memory. Each kernel recomputes the known digits.
 constexpr int kLongThreads = 512, kLongPerThread = 32, kStretch = kLongThreads * kLongPerThread;
 
 struct LongRow {
@@ -77,8 +76,8 @@ struct LongRow {
 // Rows with a cut: tokens above it and the first `need` equal to it are already taken.
 struct LongSearch {
   const LongRow* rows;
-  const std::uint32_t* want;  // [groups] tokens to take
-  const Cut* taken;           // [rows], null: none are taken
+  const std::uint32_t* want;  // [groups]
+  const Cut* taken;           // [rows], null: none
   std::uint32_t* histogram;   // [groups][kDigits][kBins], initially 0
   int stretches;              // of the longest row
 };
@@ -122,7 +121,7 @@ __global__ void __launch_bounds__(kLongThreads) count_digits(LongSearch a) {
 }
 
 // tallies [rows, stretches]: numbers above (x) and equal to (y) the group's cut, with taken tokens if the row's own cut is not below it.
-// cuts [groups]: written by the block of a row's first stretch.
+// The block of a row's first stretch writes cuts [groups].
 __global__ void __launch_bounds__(kLongThreads) count_chosen(LongSearch a, uint2* tallies, Cut* cuts) {
   KVLAB_SHARED(std::uint32_t, shared, 35);
   const int r = blockIdx.x / a.stretches, stretch = blockIdx.x % a.stretches;
@@ -237,7 +236,6 @@ void select(const std::vector<SelectRow>& rows, Put put, CudaContext& cuda) {
   select_long(rows, longest, put, cuda);
 }
 
-// Counts for dividing a pool's budget.
 struct PoolCounts {
   std::vector<Cut> taken, cuts;  // of rows with floors; of pools
   std::vector<uint2> tallies;    // [rows, stretches]

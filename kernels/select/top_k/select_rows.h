@@ -7,26 +7,26 @@
 
 namespace kvlab {
 
-// Row of an operation that takes the largest scores, as in TopK. Scores and `out` are device memory, the row list CPU memory.
+// As in TopK. Scores and `out` are in device memory, the row list in CPU memory.
 struct SelectRow {
   const float* scores = nullptr;  // [n]
   void* out = nullptr;
   std::int32_t n = 0;
   std::int32_t keep = 0;  // none if <= 0, all if >= n
-  std::int32_t base = 0;  // added to indices
+  std::int32_t base = 0;
 };
 
-// out [keep] int32: chosen tokens, ascending.
+// out [keep] int32, ascending.
 void select_indices(const std::vector<SelectRow>& rows, CudaContext& cuda);
-// out [n] float: `value` at chosen tokens, others unchanged. May be the scores.
+// out [n] float: `value` at chosen tokens. May be the scores.
 void mark_largest(const std::vector<SelectRow>& rows, float value, CudaContext& cuda);
 
 struct PooledRow {
   const float* scores = nullptr;  // [n]
   std::int32_t n = 0;
-  std::int32_t floor = 0;  // best scores that always count, <= n
+  std::int32_t floor = 0;  // best scores that always count
 };
-// As TopKPooled: each row's number of scores among the budget[p] largest of pool p. Waits for the stream.
+// As TopKPooled, for budget[p] of pool p. Waits for the stream.
 std::vector<std::int32_t> count_pooled(const std::vector<PooledRow>& rows, std::int32_t rows_per_pool,
                                        const std::vector<std::int64_t>& budget, CudaContext& cuda);
 

@@ -2,7 +2,6 @@
 
 namespace kvlab {
 
-// Reads scores, writes indices; two comparisons per score.
 OpCall call(const TopK& a) {
   const std::int64_t tokens = a.first[a.num_rows], kept = a.index_first[a.num_rows];
   return {.op = "top_k", .rows = a.num_rows, .tokens = tokens, .outputs = kept, .bytes = 4 * tokens + 4 * kept, .flops = 2 * tokens};

@@ -10,10 +10,10 @@ namespace kvlab {
 // CPU, by std::nth_element and std::partial_sort.
 struct TopK {
   std::int32_t num_rows = 0;
-  const std::int64_t* first = nullptr;        // [num_rows + 1] rows in `scores`
+  const std::int64_t* first = nullptr;        // [num_rows + 1]
   const float* scores = nullptr;              // [first[num_rows]]
   const std::int32_t* keep = nullptr;         // [num_rows] 0 <= keep[r] <= row length
-  const std::int64_t* index_first = nullptr;  // [num_rows + 1] rows in `index`
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   std::int32_t* index = nullptr;              // [index_first[num_rows]] out
   bool peer_ties = false;
 };
@@ -22,18 +22,17 @@ void run_cpu(const TopK&);
 void run_cuda(const TopK&, CudaContext&);  // without peer_ties
 
 // keep[r]: a row's share of the `budget[p]` largest scores of its pool (such as a layer's KV heads). A row's best floor_tokens[r] always
-// count, first. Ties go to the lower row, then the lower index. On a GPU `scores` and the pointers in row_scores are device memory;
-// row_scores itself and `keep` (complete on return) are CPU memory.
+// count, first. Ties go to the lower row, then the lower index. On a GPU row_scores and `keep` (complete on return) are in CPU memory.
 struct TopKPooled {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;         // [num_pools * rows_per_pool + 1]
   const float* scores = nullptr;               // [first[...]]
-  const float* const* row_scores = nullptr;    // [num_pools * rows_per_pool] instead of `scores`, if rows are not contiguous
-  const std::int64_t* budget = nullptr;        // [num_pools] over all rows of the pool
+  const float* const* row_scores = nullptr;    // as first: instead of `scores`, if rows are not contiguous
+  const std::int64_t* budget = nullptr;        // [num_pools]
   const std::int32_t* floor_tokens = nullptr;  // [num_pools * rows_per_pool], null: none
   std::int32_t* keep = nullptr;                // [num_pools * rows_per_pool] out
-  // Peer ties (CPU only) follow kvpress's calls of torch.topk on a CPU: each row's floor, whose tokens then score highest, and of the pool
-  // all but the worst (kPeerDropped) or the best `budget` (kPeerKept).
+  // Peer ties (CPU only) as kvpress's torch.topk on a CPU: each row's floor, which then scores highest, and of the pool all but the worst
+  // (kPeerDropped) or the best `budget` (kPeerKept).
   enum class Ties : std::uint8_t { kLowerIndex, kPeerDropped, kPeerKept };
   Ties ties = Ties::kLowerIndex;
   // [first[...]] may be `scores`; null: not written. kPeerDropped: -infinity for dropped tokens; kPeerKept: +infinity for floors.

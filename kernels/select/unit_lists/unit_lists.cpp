@@ -78,7 +78,7 @@ void run_cpu(const KeepUnits& a) {
   for (std::int32_t r = 0; r < a.num_rows; ++r) std::copy_n(a.lists.row(r), a.lists.size(r), a.to[r]);
 }
 
-// Also reads scores; a sort counts n log2(n) comparisons.
+// A sort counts n log2(n) comparisons.
 OpCall call(const RankUnits& a) {
   OpCall c{.op = "rank_units", .rows = a.num_rows};
   for (std::int32_t r = 0; r < a.num_rows; ++r) {

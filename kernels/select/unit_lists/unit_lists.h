@@ -4,21 +4,20 @@
 
 #include "kernels/ops.h"
 
-// Units: pages, chunks, clusters or tokens.
 namespace kvlab {
 
-// One array from first[r] on, or separate arrays. Lists may be shorter than their space.
+// Units (pages, chunks, clusters, tokens): one array from first[r] on, or separate arrays. Lists may be shorter than their space.
 struct UnitLists {
-  const std::int64_t* first = nullptr;        // [num_rows + 1] offset of each row's list in `unit`
+  const std::int64_t* first = nullptr;        // [num_rows + 1]
   const std::int32_t* unit = nullptr;         // [first[num_rows]]
-  const std::int32_t* const* rows = nullptr;  // [num_rows] used if `first` is null
+  const std::int32_t* const* rows = nullptr;  // [num_rows] if `first` is null
   const std::int32_t* count = nullptr;        // [num_rows] null: the whole space
 
   [[nodiscard]] std::int64_t size(std::int32_t r) const { return count != nullptr ? count[r] : first[r + 1] - first[r]; }
   [[nodiscard]] const std::int32_t* row(std::int32_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
 };
 
-// Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u is tokens base[r] + u * unit_tokens on, between head and tail.
+// Tokens [0, head[r]), the listed units', then [tail[r], len[r]). Unit u begins at token base[r] + u * unit_tokens.
 struct ExpandUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
@@ -45,17 +44,17 @@ struct ComposeUnits {
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   const std::int32_t* pick = nullptr;   // [first[num_rows]]
   std::int32_t* out = nullptr;          // may be `pick`
-  bool takes_all = false;               // each row is as long as its list; no pick
+  bool takes_all = false;               // rows as long as their lists; no pick
 };
 OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);
 void run_cuda(const ComposeUnits&, CudaContext&);
 
-// Union of `lists_per_row` consecutive ascending lists, one per query head.
+// `lists_per_row` consecutive ascending lists, one per query head.
 struct UnionUnits {
   std::int32_t num_rows = 0, lists_per_row = 1;
-  UnitLists lists;                      // of num_rows * lists_per_row lists
-  const std::int64_t* first = nullptr;  // [num_rows + 1] offsets of the unions
+  UnitLists lists;                      // [num_rows * lists_per_row]
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
   std::int32_t* unit = nullptr;         // out
   std::int32_t* count = nullptr;        // [num_rows] out
 };
@@ -73,13 +72,13 @@ OpCall call(const KeepUnits&);
 void run_cpu(const KeepUnits&);
 void run_cuda(const KeepUnits&, CudaContext&);
 
-// By descending score (ties: lower unit first).
+// Descending; ties: lower unit first.
 struct RankUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
   const std::int64_t* score_first = nullptr;  // [num_rows + 1]
-  const float* scores = nullptr;              // of all units of the row
-  std::int32_t* const* to = nullptr;          // [num_rows]; rows with an empty list are unchanged
+  const float* scores = nullptr;              // all units of the row
+  std::int32_t* const* to = nullptr;          // [num_rows]; as in KeepUnits
 };
 OpCall call(const RankUnits&);
 void run_cpu(const RankUnits&);
@@ -96,11 +95,11 @@ OpCall call(const TakeRanked&);
 void run_cpu(const TakeRanked&);
 void run_cuda(const TakeRanked&, CudaContext&);
 
-// Counts asked-for units that the last step read, then stores `now` (asked for or always read) in `last`. Diagnostic, free.
+// Counts asked-for units in the last `now`, then stores `now` in `last`. Diagnostic, free.
 struct TrackReuse {
   std::int32_t num_rows = 0;
   UnitLists asked, now;
-  std::int32_t* const* last = nullptr;       // [num_rows] with space for both steps' lists
+  std::int32_t* const* last = nullptr;       // [num_rows] space for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
   const std::int32_t* held_from = nullptr;   // [num_rows] in CPU memory: units from here on count as read; null: none
   std::int32_t* hits = nullptr;              // [num_rows] out

@@ -25,14 +25,13 @@ KVLAB_WITHOUT_CUDA(Cast)
 
 namespace {
 
-// The number that each byte encodes.
 std::array<float, 256> one_byte_numbers(StoredType type) {
   std::array<float, 256> number{};
   for (std::uint32_t bits = 0; bits < 256; ++bits) number[bits] = from_stored(type, bits);
   return number;
 }
 
-// Calls f(stored, x) for each of the listed vectors, on all cores.
+// Calls f(stored, x) on all cores.
 template <class F>
 void for_each_stored(const Cast& a, F&& f) {
   constexpr std::int32_t kPart = 256;
@@ -58,7 +57,7 @@ void cast(const Cast& a) {
   });
 }
 
-// number(bits) of each element, without a call or a branch in the loop.
+// No call or branch in the loop.
 template <class Stored, class F>
 void uncast(const Cast& a, F&& number) {
   const std::int64_t d = a.tokens.kv.head_dim;
@@ -71,7 +70,7 @@ void uncast(const Cast& a, F&& number) {
   });
 }
 
-// As half_to_float for all that Cast stores, which is finite.
+// As half_to_float for finite numbers.
 float finite_half_to_float(std::uint16_t half) {
   const auto bits = static_cast<std::uint32_t>(half);
   const float magnitude = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1p112F;

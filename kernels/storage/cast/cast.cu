@@ -16,7 +16,7 @@ struct CastArgs {
   DeviceList list;
   std::uint8_t* stored;
   StoredType type;
-  std::int32_t tiles;  // blocks per row
+  std::int32_t tiles;  // per row
 };
 
 __device__ __forceinline__ float within(float x, float most) { return fminf(fmaxf(x, -most), most); }
@@ -28,7 +28,7 @@ __device__ __forceinline__ std::uint32_t to_e5m2(float x) {
   return sign | (__float_as_uint(__uint_as_float(magnitude) + 128.0F) - 0x43000000U);
 }
 
-// stored_type.cpp, bit for bit. x becomes what comes back.
+// stored_type.cpp, bit for bit. x becomes the decoded number.
 __device__ __forceinline__ std::uint32_t to_stored_and_back(StoredType type, float& x) {
   if (x != x) x = 0.0F;
   std::uint32_t bits = 0;
@@ -56,7 +56,7 @@ __device__ __forceinline__ std::uint32_t to_stored_and_back(StoredType type, flo
   return 0;
 }
 
-// N numbers as bytes; with N = 8 the place is a multiple of 8 * bytes_of(type).
+// With N = 8 the place is a multiple of 8 * bytes_of(type).
 template <int N>
 __device__ __forceinline__ void put_stored(std::uint8_t* p, StoredType type, const std::uint32_t (&bits)[N]) {
   const auto width = static_cast<int>(bytes_of(type));
@@ -76,7 +76,7 @@ __device__ __forceinline__ void put_stored(std::uint8_t* p, StoredType type, con
   }
 }
 
-// A warp takes 32 entries of a list, whose places are looked up once, by one lane each; a lane takes N neighbouring channels at a time.
+// A warp takes 32 entries, one lane each for the pool places. A lane takes N neighbouring channels at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kWarps* kWarpSize) cast_tokens(CastArgs a) {
   const int row = blockIdx.x / a.tiles, d = a.list.rows.head_dim, parts = d / N;

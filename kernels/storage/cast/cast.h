@@ -12,20 +12,18 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// Stores the listed vectors in another number format, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1
-// are stored as zeros. With `unpacks` fills the listed vectors from what was stored with the same list.
+// Stores the listed vectors, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1 are stored as zeros.
+// `unpacks` fills the listed vectors.
 struct Cast {
   ListedTokens tokens;
   StoredType type = StoredType::kFp16;
   std::uint8_t* stored = nullptr;  // [total() * head_dim * bytes_of(type)] out, little-endian
   bool unpacks = false;
 };
-// Read in the model's precision, written in the other; one operation per element. Also of unpacking.
 OpCall call(const Cast&);
 void run_cpu(const Cast&);
 void run_cuda(const Cast&, CudaContext&);
 
-// As stored K and V (kernels/storage/stored/stored_code.h).
 void stored_arrays(Cast&, StoredArrays&);
 bool goes_on(const Cast&, const Cast& later, std::span<const RowList>);
 

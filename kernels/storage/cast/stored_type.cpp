@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// Sign, exponent and fraction in 8 bits; an exponent of 0 is subnormal.
+// In 8 bits; an exponent of 0 is subnormal.
 struct Fp8 {
   int fraction_bits, bias;
   float most;
@@ -28,7 +28,7 @@ std::uint32_t to_fp8(const Fp8& f, float x) {
   // Rounds to the nearest integer, ties to even: sums this large have no fraction.
   constexpr float kInteger = 0x1p23F;
   const auto units = static_cast<std::uint32_t>(magnitude * scale + kInteger - kInteger);
-  // A full fraction carries into the exponent by itself: units counts from the start of the binade below, or from 0.
+  // A full fraction carries into the exponent: units counts from the start of the binade below, or from 0.
   return sign | (units + (static_cast<std::uint32_t>(lowest + f.bias - 1) << f.fraction_bits));
 }
 

@@ -13,7 +13,7 @@ std::int64_t tokens_of(const ChannelStats& a, std::int32_t row) {
   return a.listed != nullptr ? a.listed->entries(row) : a.kv.len[row];
 }
 
-// Calls f(vector [head_dim]) for each vector that the row's numbers are computed from.
+// Calls f(vector [head_dim]) for each vector of the row.
 template <class F>
 void for_each_vector(const ChannelStats& a, std::int32_t row, F&& f) {
   const std::int64_t d = a.kv.head_dim;

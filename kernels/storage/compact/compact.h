@@ -4,12 +4,11 @@
 
 namespace kvlab {
 
-// Moves the surviving keys and values of a sequence into pages of its own. `tokens` counts tokens moved in each
-// (layer, KV head); their K and V [head_dim] are read and written once, with one int32 source position each.
+// `tokens` per (layer, KV head): K and V [head_dim] are read and written once, with an int32 source position each.
 struct CompactShape {
   std::int64_t tokens = 0;
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t kv_bytes = 2;  // of one element
+  std::int64_t kv_bytes = 2;  // per element
 };
 
 constexpr std::int64_t bytes(const CompactShape& s) { return s.tokens * s.layers * s.kv_heads * (4 * s.head_dim * s.kv_bytes + 4); }

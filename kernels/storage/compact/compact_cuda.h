@@ -5,14 +5,13 @@
 
 namespace kvlab {
 
-// Copies the kept tokens of each row to new pages, in the list's order: K, V, positions and statistics. No page of `to` is one of `from`.
-// Every pointer is device memory.
+// Copies kept tokens to new pages, in the list's order: K, V, positions and statistics. No page of `to` is one of `from`.
 struct DeviceGather {
-  DeviceRows from, to;                        // of `to` len and first are not read; its rows have room for their lists
+  DeviceRows from, to;                        // `to`: room for the lists; len and first are not read
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
-  const std::int32_t* index = nullptr;        // [kept] tokens of each row of `from`
-  std::int64_t kept = 0;                      // index_first[num_rows]
-  std::int32_t longest = 0;                   // of the rows' lists
+  const std::int32_t* index = nullptr;        // [kept]
+  std::int64_t kept = 0;
+  std::int32_t longest = 0;  // of the rows' lists
   ElementType type = ElementType::kBf16;
 };
 

@@ -11,19 +11,18 @@ namespace kvlab {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kInFlight = 4;                       // pieces that a thread holds between the barriers of a chunk
-constexpr int kMostTokens = kThreads * kInFlight;  // of a chunk
+constexpr int kInFlight = 4;                       // pieces per thread between the barriers of a chunk
+constexpr int kMostTokens = kThreads * kInFlight;  // per chunk
 
 struct CompactArgs {
   DeviceRows rows;
   const std::int64_t* index_first;
   const std::int32_t* index;
-  std::int32_t pieces, slices;  // pieces of a vector; parts that it is cut into, one block each
+  std::int32_t pieces, slices;  // per vector; blocks per vector
 };
 
-// In place, so one block moves its share of a row in order: a chunk of tokens is loaded into registers, and after a barrier stored.
-// Targets of a chunk are before the sources of all later ones, because the list ascends. K, V and slices of a vector do not depend on
-// each other and are blocks of their own.
+// In place: one block moves its share of a row in order. It loads a chunk of tokens into registers and stores it after a barrier. Targets
+// of a chunk are before the sources of all later ones, because the list ascends.
 template <class Piece>
 __global__ void __launch_bounds__(kThreads) compact_vectors(CompactArgs a) {
   KVLAB_SHARED(std::int64_t, from, kMostTokens);
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) compact_vectors(CompactArgs a) {
   }
 }
 
-// Block (row, c): positions (c = 0) or statistic c - 1 of a row.
+// Block (row, c): positions (c = 0) or statistic c - 1.
 __global__ void __launch_bounds__(kThreads) compact_words(CompactArgs a) {
   const int channels = a.rows.num_words + 1, row = blockIdx.x / channels, channel = blockIdx.x % channels;
   auto* const data = channel == 0 ? reinterpret_cast<std::uint32_t*>(a.rows.position) : a.rows.words + (channel - 1) * a.rows.pool_tokens;
@@ -81,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) compact_words(CompactArgs a) {
   }
 }
 
-// Enough slices that all multiprocessors have two blocks, of at least 32 bytes (a sector) each.
+// At least two blocks per multiprocessor, of at least 32 bytes (a sector) each.
 template <class Piece>
 void compact(CompactArgs a, std::int64_t vector_bytes, CudaContext& cuda) {
   a.pieces = static_cast<std::int32_t>(vector_bytes / static_cast<std::int64_t>(sizeof(Piece)));

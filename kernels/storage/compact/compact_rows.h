@@ -7,17 +7,16 @@
 
 namespace kvlab {
 
-// Moves the kept tokens of each row to its front, in order: K, V, positions and statistics. In place: index ascends, so no token moves to a
-// later slot. The caller updates the lengths.
+// Moves kept tokens to the row's front, in order: K, V, positions and statistics. The caller updates the lengths.
 struct CompactRows {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
-  const std::int32_t* index = nullptr;        // kept tokens, ascending within a row
+  const std::int32_t* index = nullptr;        // ascending within a row
 };
-// Bytes as kernels/storage/compact/compact.h counts them, plus the statistics.
+// As kernels/storage/compact/compact.h, plus the statistics.
 OpCall call(const CompactRows&);
 void run_cpu(const CompactRows&);
-// On a GPU index_first is in CPU memory, index in device memory.
+// On a GPU index_first is in CPU memory.
 void run_cuda(const CompactRows&, CudaContext&);
 
 }  // namespace kvlab

@@ -8,9 +8,9 @@ namespace kvlab {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kInFlight = 4;  // pieces of K, and as many of V, that a lane loads before it stores the first
+constexpr int kInFlight = 4;  // pieces of K, and as many of V, that a lane loads at once
 
-// A warp takes 32 tokens: each lane looks one of them up and moves its position and statistics, then all move the vectors piece by piece.
+// Each lane moves one of 32 tokens' position and statistics, then all move the vectors by pieces.
 template <class Piece>
 __global__ void __launch_bounds__(kWarps* kWarpSize) gather_tokens(DeviceGather a, int pieces, int tiles) {
   const int row = blockIdx.x / tiles, begin = (blockIdx.x % tiles * kWarps + warp_index()) * kWarpSize, mine = begin + lane_index();

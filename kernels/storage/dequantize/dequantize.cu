@@ -5,22 +5,22 @@ namespace kvlab {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kInFlight = 4;  // groups whose codes a lane reads before it writes the first
+constexpr int kInFlight = 4;  // groups read before the first write
 
-// New value of the number x given `decoded`; the product is not fused with the sum.
+// The product is not fused with the sum.
 __device__ __forceinline__ float combine(Dequantize::Mode mode, float x, float decoded, float scale) {
-  const float value = __fmul_rn(decoded, scale);  // exact where the scale is 1
+  const float value = __fmul_rn(decoded, scale);  // exact for scale 1
   return mode == Dequantize::Mode::kWrite ? value : mode == Dequantize::Mode::kAdd ? x + value : x - value;
 }
 
-// Codes of groups that a warp has under way, kInFlight of them for each of its lanes.
+// kInFlight groups per lane.
 struct Flight {
   unsigned long long codes[kInFlight];
   std::uint32_t header[kInFlight];
-  std::int64_t at[kInFlight];  // the 8 numbers' place in the pool; -1: none
+  std::int64_t at[kInFlight];  // pool place of the 8 numbers; -1: none
   int channel[kInFlight];
 
-  // Groups from the walk's place on. `left`: groups per lane before the end of the tile.
+  // `left`: groups per lane before the end of the tile.
   __device__ __forceinline__ void load(const CodecArgs& a, const LaneTile& tile, int bits, int align, int left, TileWalk& walk) {
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// Two neighbouring numbers in the pool become v, or get it added or taken away.
+// At two neighbouring numbers in the pool.
 template <class T>
 __device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Dequantize::Mode mode) {
   if (mode != Dequantize::Mode::kWrite) {
@@ -15,7 +15,7 @@ __device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Dequantize::Mo
   *at = PairOf<T>::of(v.x, v.y);
 }
 
-// kStaged: groups are within a block, their bytes are brought to shared memory first; else codes are read singly.
+// kStaged: groups are within a block and their bytes are in shared memory; else codes are read singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, UnitCut cut, int room, Dequantize::Mode mode) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);

@@ -66,7 +66,7 @@ void move_token(const KvRows& kv, std::int64_t from, std::int64_t to) {
   for (std::int32_t w = 0; w < kv.num_words; ++w) kv.words[w * kv.pool_tokens + to] = kv.words[w * kv.pool_tokens + from];
 }
 
-// The i-th free place among those that stay gets the i-th token that stays of the others.
+// The i-th free place gets the i-th kept token of the others.
 void fill_places(const EvictRows& a, std::int32_t r) {
   const std::int32_t *dropped = a.dropped + a.first[r], *end = a.dropped + a.first[r + 1];
   const std::int32_t keep = a.kv.len[r] - a.count(r);

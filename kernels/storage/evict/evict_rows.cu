@@ -17,11 +17,11 @@ struct EvictArgs {
   EvictRows::Choice choice;
   const float* scores;
   const std::int32_t *from, *guess;  // [num_rows]
-  std::int32_t pieces;               // of a vector
+  std::int32_t pieces;               // per vector
   bool moves;
 };
 
-// A token that may go: the smallest go first.
+// The smallest ranks go first.
 struct Going {
   std::uint64_t rank;  // key of the score, then the later position first
   std::int32_t place;
@@ -32,8 +32,7 @@ __device__ __forceinline__ std::uint64_t rank_of(std::uint32_t key, std::int32_t
   return std::uint64_t{key} << 32 | ~static_cast<std::uint32_t>(position);
 }
 
-// The block's first token whose rank is above `last`. A position is read only where scores are equal to the thread's best or to the last
-// one.
+// The block's first token with a rank above `last`. A position is read only for a score equal to the thread's best or to the last one.
 __device__ Going next_lowest(const EvictArgs& a, int row, std::uint64_t last, Going* shared) {
   const auto rank_at = [&](std::int32_t i, std::uint32_t key) { return rank_of(key, a.rows.position[a.rows.slot(row, i)]); };
   const float* const scores = a.scores + a.rows.first[row];
@@ -56,7 +55,7 @@ __device__ Going next_lowest(const EvictArgs& a, int row, std::uint64_t last, Go
   return all;
 }
 
-// Places in `going` [d] in ascending order, by one thread.
+// By one thread.
 __device__ __forceinline__ void put_in_order(std::int32_t* going, int d) {
   for (int i = 1; i < d; ++i)
     for (int j = i; j > 0 && going[j] < going[j - 1]; --j) {
@@ -79,7 +78,7 @@ __device__ void list_positions(const EvictArgs& a, int row, int d, std::int32_t*
   }
 }
 
-// Sources of the free places among the first `keep`: the tokens that stay after them, by one thread. Returns the number of moves.
+// Sources of the free places among the first `keep`, by one thread. Returns the number of moves.
 __device__ __forceinline__ int plan_moves(const std::int32_t* going, int d, std::int32_t keep, std::int32_t* source) {
   int holes = 0;
   while (holes < d && going[holes] < keep) ++holes;

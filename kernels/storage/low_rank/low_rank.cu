@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// One matrix X [entries, width] and its factors; arrays of a matrix begin at these places.
+// First places of a matrix X [entries, width] and its factors.
 struct LowRankMatrix {
   std::int32_t row, entries;
   std::int64_t x, q, r, left, right;
@@ -26,9 +26,9 @@ struct LowRank {
   std::uint16_t *left, *right;
 
   __device__ std::int32_t tokens(int m) const { return listed_count(list, matrices[m].row); }
-  // Columns in use; the rest of the factors is 0.
+  // The rest of the factors is 0.
   __device__ std::int32_t columns(int m) const { return min(min(rank, tokens(m)), width); }
-  // Part h of entry i as it is to be stored.
+  // Part h of entry i.
   template <class T>
   __device__ float source(int m, std::int32_t i, int h, int c) const {
     const int row = matrices[m].row + h, d = list.rows.head_dim, kv_heads = list.rows.kv_heads;
@@ -83,8 +83,8 @@ struct TimesLeft {
   }
 };
 
-// Columns [columns, stride] of n numbers become orthonormal, in order and twice over; one that depends on those before it becomes 0. One
-// block per matrix; `along` [matrices, rank] is scratch.
+// Columns [columns, stride] become orthonormal, in order and twice; one that depends on earlier ones becomes 0. One block per matrix;
+// `along` [matrices, rank] is scratch.
 __global__ void __launch_bounds__(kRowThreads) orthonormalize(LowRank a, bool of_q, float* alongs) {
   KVLAB_SHARED(float, shared, 33);
   const int m = blockIdx.x;
@@ -162,7 +162,7 @@ struct Rebuild {
     const auto i = static_cast<std::int32_t>(at / pairs() / a.heads);
     if (exact_first != nullptr && is_exact(x.row + h, i)) return;
     T* const out = listed_at<T>(a.list, x.row + h, i);
-    if (c == half) {  // has no partner
+    if (c == half) {  // no partner
       store_float(out + d - 1, product(x, i, std::int64_t{h} * d + d - 1));
       return;
     }

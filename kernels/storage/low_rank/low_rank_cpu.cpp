@@ -14,7 +14,7 @@ namespace {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Part `h` of entry i of the matrix that begins at row `row`: [head_dim].
+// Part `h` of entry i: [head_dim].
 const float* source(const LowRankFactor& a, std::int32_t row, std::int32_t h, std::int32_t i) {
   if (!a.is_pre_rope) return a.tokens.at(row + h, i);
   const KvRows& kv = a.tokens.kv;
@@ -32,7 +32,7 @@ Matrix gather(const LowRankFactor& a, std::int32_t row, std::int32_t heads) {
   return x;
 }
 
-// Columns become orthonormal, in order and twice over (Gram-Schmidt); a column that depends on those before it becomes 0.
+// Gram-Schmidt in order and twice; a column that depends on earlier ones becomes 0.
 void orthonormalize(Matrix& m) {
   for (Eigen::Index c = 0; c < m.cols(); ++c) {
     const float before = m.col(c).norm();
@@ -76,7 +76,7 @@ void factor(const LowRankFactor& a, const Matrix& x, std::uint16_t* left, std::u
   store_halves(r.transpose(), x.cols(), right);
 }
 
-// Turns y from before rotation to after, by what rotation did to `before`, giving `after`.
+// By the rotation from `before` to `after`.
 void turn(const float* before, const float* after, std::int32_t d, float* y) {
   const std::int32_t half = d / 2;
   for (std::int32_t c = 0; c < half; ++c) {
@@ -90,7 +90,7 @@ void turn(const float* before, const float* after, std::int32_t d, float* y) {
   }
 }
 
-// Calls f(first row, rows side by side, left, right) for each matrix.
+// f(first row, rows side by side, left, right) per matrix.
 template <class F>
 void for_each_matrix(const LowRankFactor& a, F&& f) {
   const KvRows& kv = a.tokens.kv;
@@ -105,7 +105,7 @@ void for_each_matrix(const LowRankFactor& a, F&& f) {
   }
 }
 
-// As check_heads(), and checks the entries that name tokens.
+// Also for entries that name tokens.
 void check_lists(const LowRankFactor& a) {
   check_heads(a);
   for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)

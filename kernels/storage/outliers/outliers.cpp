@@ -15,7 +15,7 @@ namespace kvlab {
 
 namespace {
 
-// Calls f(row, vector of the row, numbers by its entries, numbers of its tokens) for each vector.
+// f(row, vector of the row, numbers by its entries, numbers of its tokens).
 template <class F>
 void for_each_vector(const Outliers& a, F&& f) {
   const std::int32_t d = a.tokens.kv.head_dim;
@@ -71,14 +71,14 @@ KVLAB_WITHOUT_CUDA(Outliers)
 
 namespace {
 
-// Ascending in these means: larger numbers first, and of equal ones those that come first. NaN is beyond infinity.
+// Ascending: larger numbers first, equals in order. NaN is beyond infinity.
 std::uint64_t rank(float x, std::int32_t i) {
-  const auto bits = std::bit_cast<std::uint32_t>(x + 0.0F);  // of -0 those of 0
+  const auto bits = std::bit_cast<std::uint32_t>(x + 0.0F);  // -0 as 0
   const std::uint32_t ascending = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
   return std::uint64_t{~ascending} << 32 | static_cast<std::uint32_t>(i);
 }
 
-// Takes the `half` largest and the `half` smallest of a vector's n numbers out, the outermost first; their mean remains.
+// The outermost first; the mean of the n numbers remains.
 void take_out(const Outliers& a, std::int32_t r, std::int32_t v, std::int32_t n, std::int32_t half, std::int64_t first) {
   std::vector<std::uint64_t> ranks(static_cast<std::size_t>(n));
   double sum = 0;
@@ -105,7 +105,7 @@ void take_out(const Outliers& a, std::int32_t r, std::int32_t v, std::int32_t n,
 void take_all_out(const Outliers& a) {
   struct Vector {
     std::int32_t row, index, tokens, half;
-    std::int64_t first;  // of its outliers
+    std::int64_t first;
   };
   std::vector<Vector> vectors;
   std::int64_t first = 0;

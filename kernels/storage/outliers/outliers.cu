@@ -14,18 +14,18 @@ constexpr int kFewOutliers = 16;  // of both sides: a cut is found in 64 reads o
 struct Vectors {
   DeviceList list;
   bool per_channel;
-  int most;                        // vectors of a row, at most
+  int most;                        // vectors of a row
   const std::int64_t* room_first;  // [num_rows] of the row's first vector
-  const std::int32_t* room;        // [num_rows] outliers of each of its vectors
+  const std::int32_t* room;        // [num_rows] outliers per vector
   std::uint16_t* value;
   OutlierPlaces place;
-  int most_room;        // outliers of a vector, at most
-  std::int32_t* found;  // scratch like place, where more than few are taken
+  int most_room;        // outliers of a vector
+  std::int32_t* found;  // scratch like place, for more than few
 
   __device__ std::int32_t vectors(int row) const {
     return list.entries(row) == 0 ? 0 : per_channel ? list.rows.head_dim : list.entries(row);
   }
-  // Numbers of the vector that belong to tokens.
+  // Numbers that belong to tokens.
   __device__ std::int32_t length(int row, std::int32_t vector) const {
     const std::int32_t tokens = listed_count(list, row);
     return per_channel ? tokens : vector < tokens ? list.rows.head_dim : 0;
@@ -36,8 +36,7 @@ struct Vectors {
   }
 };
 
-// A warp per vector, which is read once for its most extreme number on each side, then for the next one: for few outliers, or short
-// vectors.
+// A warp per vector, which is read once per pair of outliers: for few outliers, or short vectors.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) take_one_by_one(Vectors a, std::int64_t items) {
   const std::int64_t item = warp_item();
@@ -74,7 +73,7 @@ __global__ void __launch_bounds__(kRowThreads) take_one_by_one(Vectors a, std::i
     store_float(&a.number<T>(row, vector, a.place.at(first + k)), static_cast<float>(sum / n));
 }
 
-// A block per vector, which is read a fixed number of times however many are taken.
+// A block per vector; the number of reads is fixed.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) take_by_cut(Vectors a) {
   KVLAB_SHARED(std::int32_t, counts, 33);

@@ -11,11 +11,10 @@ namespace kvlab {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kInFlight = 8;     // vectors of 16 bytes that a thread loads before it stores the first: 32 KiB per block
-constexpr int kMostBlocks = 16;  // half a MiB under way, several times what a PCIe 5 link of 55 GB/s holds in 2 us
+constexpr int kInFlight = 8;     // vectors of 16 bytes per thread: 32 KiB per block
+constexpr int kMostBlocks = 16;  // half a MiB, several times what a PCIe 5 link of 55 GB/s holds in 2 us
 
-// Pages as one long row of vectors, dealt out 32 KiB at a time. A warp reads 512 neighbouring bytes, which become requests of 128 bytes
-// on the link.
+// Pages are one row of vectors. A warp reads 512 neighbouring bytes, as requests of 128 bytes on the link.
 __global__ void __launch_bounds__(kThreads) copy_pages(const uint4* from, uint4* to, const std::int32_t* from_page,
                                                        const std::int32_t* to_page, std::int64_t vectors, unsigned per_page) {
   for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads * kInFlight; first < vectors;

@@ -6,12 +6,12 @@
 
 namespace kvlab {
 
-// Pages [from, from + count) that become pages [to, to + count).
+// Pages [from, from + count) become pages [to, to + count).
 struct PageRun {
   std::int64_t from = 0, to = 0, count = 0;
 };
 
-// Page runs of the lists, which are in CPU memory; neighbouring pages are joined.
+// Neighbouring pages are joined; the lists are in CPU memory.
 std::vector<PageRun> page_runs(const PageCopy& a);
 
 }  // namespace kvlab

@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-// Which channels stay [rows, (head_dim + 7) / 8] follows from the scores, which are read back.
+// Kept channels [rows, (head_dim + 7) / 8] follow from the scores, which are read back.
 class ChannelCode final : public StoredCode {
  public:
   ChannelCode(const PruneChannels& op, const EncodedRows& rows)

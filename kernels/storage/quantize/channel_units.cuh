@@ -3,14 +3,13 @@
 #include "kernels/device/cuda/launch.cuh"
 #include "kernels/storage/quantize/group_codec.cuh"
 
-// Groups along tokens: a row's list is cut into units of up to 32 tokens of one group, a block takes kUnits of them by up to 2 * kPairs
-// channels, a thread 32 tokens of two neighbouring channels. So a warp reads 128 neighbouring bytes of each token, and a thread has a
-// channel's numbers together without exchange.
+// Groups along tokens: units are up to 32 tokens of one group. A block takes kUnits units by up to 2 * kPairs channels, a thread 32 tokens
+// of two neighbouring channels.
 namespace kvlab {
 
 constexpr int kUnitTokens = 32, kUnits = 4, kPairs = 64;
 
-// Cuts lists into units: `per_group` of them in each group of `group` tokens (0: the whole list).
+// `per_group` units in each group of `group` tokens (0: the whole list).
 struct UnitCut {
   std::int32_t group = 0, per_group = 1, chunks = 1, pairs = kPairs;
   std::int32_t units = 1;  // of the longest list, a multiple of kUnits
@@ -22,7 +21,7 @@ inline UnitCut cut_units(CodecArgs& a) {
   cut.group = a.group;
   const std::int32_t size = a.group > 0 && a.group < longest ? a.group : longest;
   cut.per_group = static_cast<std::int32_t>(ceil_div(size, kUnitTokens));
-  if (cut.per_group == 3) cut.per_group = 4;  // so that groups of up to 128 tokens fit a block
+  if (cut.per_group == 3) cut.per_group = 4;  // groups of up to 128 tokens fit a block
   const std::int64_t groups = ceil_div(longest, size);
   cut.units = static_cast<std::int32_t>(ceil_div(groups * cut.per_group, kUnits) * kUnits);
   cut.chunks = static_cast<std::int32_t>(ceil_div(d, 2 * kPairs));
@@ -37,13 +36,12 @@ inline LaunchShape unit_blocks(const CodecArgs& a, const UnitCut& cut, std::int6
           static_cast<std::size_t>(shared_bytes)};
 }
 
-// Place of a unit in its row's list and bytes.
 struct Unit {
   std::int64_t begin = 0;          // first token's entry in the list
   std::int32_t tokens = 0;         // 0 to 32
-  std::int32_t group = 0, of = 0;  // number of the group, and of the unit in it
+  std::int32_t group = 0, of = 0;  // numbers of the group, and of the unit in it
   std::int64_t group_at = 0;       // bytes from the row's first to the group's
-  std::int64_t channel_bytes = 0;  // of one channel of the group
+  std::int64_t channel_bytes = 0;  // per channel of the group
 };
 
 __device__ __forceinline__ Unit unit_at(const CodecArgs& a, const UnitCut& cut, int row, int number) {
@@ -60,7 +58,6 @@ __device__ __forceinline__ Unit unit_at(const CodecArgs& a, const UnitCut& cut, 
   return u;
 }
 
-// The task of a thread.
 struct UnitThread {
   int row, chunk, number, slice, channel;  // slice: of the block's units; channel: the first of two
   bool active;
@@ -73,7 +70,7 @@ struct UnitThread {
   }
 };
 
-// slots [kUnits * 32] of the block's tokens, -1 where there is none. All threads call it; a barrier must follow.
+// slots [kUnits * 32] of the block's tokens, -1: none. All threads call it; a barrier must follow.
 __device__ __forceinline__ void look_up(const CodecArgs& a, const UnitCut& cut, const UnitThread& me, std::int32_t* slots) {
   const int first = me.number - me.slice;
   for (int t = threadIdx.x; t < kUnits * kUnitTokens; t += blockDim.x) {
@@ -90,7 +87,7 @@ struct PairOf {
   __device__ __forceinline__ static PairOf nan() { return {0xFFFFFFFFU}; }
   __device__ __forceinline__ static PairOf of(float x, float y) { return {pack<T>(x, y)}; }
   __device__ __forceinline__ float2 value() const { return unpack<T>(bits); }
-  // Given a number and NaN, returns the number.
+  // With one NaN, the number.
   __device__ __forceinline__ PairOf least(PairOf other) const { return {min2<T>(bits, other.bits)}; }
   __device__ __forceinline__ PairOf most(PairOf other) const { return {max2<T>(bits, other.bits)}; }
 };
@@ -104,7 +101,7 @@ struct PairOf<float> {
   __device__ __forceinline__ PairOf most(PairOf other) const { return {make_float2(fmaxf(x.x, other.x.x), fmaxf(x.y, other.x.y))}; }
 };
 
-// Bytes of the block's groups in shared memory, each with the alignment to 16 that it has in packed, so that whole vectors are moved.
+// Aligned to 16 bytes as in packed, so that whole vectors are moved.
 struct Staged {
   std::uint8_t *shared, *global;
   int bytes;
@@ -122,7 +119,7 @@ __device__ __forceinline__ Staged segment(const CodecArgs& a, const UnitCut& cut
           u.tokens > 0 ? static_cast<int>(channels * u.channel_bytes) : 0};
 }
 
-// Between shared memory and packed, by all threads of the block; both sides are equally aligned to 16.
+// By all threads of the block.
 template <bool kToShared>
 __device__ __forceinline__ void move_segment(const Staged& s) {
   std::uint8_t *const to = kToShared ? s.shared : s.global, *const from = kToShared ? s.global : s.shared;

@@ -11,10 +11,9 @@
 
 namespace kvlab {
 
-// Arguments of the quantize and dequantize kernels. Passed by value.
 struct CodecArgs {
   DeviceList list;
-  const std::int64_t* base = nullptr;  // [num_rows] where a row's bytes begin in packed
+  const std::int64_t* base = nullptr;  // [num_rows] first byte in packed
   std::uint8_t* packed = nullptr;
   const float* channel_scale = nullptr;
   const std::int32_t* scale_row = nullptr;  // [num_rows]; null: no scaling
@@ -29,7 +28,7 @@ struct CodecArgs {
   }
 };
 
-// Lives until the end of the context's current Frame. Op: Quantize or Dequantize.
+// Valid until the context's current Frame ends. Op: Quantize or Dequantize.
 template <class Op>
 CodecArgs codec_args(const Op& op, CudaContext& cuda) {
   const KvRows& kv = op.tokens.kv;
@@ -54,7 +53,7 @@ CodecArgs codec_args(const Op& op, CudaContext& cuda) {
   return a;
 }
 
-// Alignment of the codes of all groups along channels: 4, 2 or 1 bytes.
+// In bytes (4, 2 or 1), for groups along channels.
 template <class Op>
 int codec_alignment(const Op& op) {
   std::int64_t all = reinterpret_cast<std::intptr_t>(op.packed) | (op.codec.symmetric ? 2 : 4);
@@ -63,7 +62,7 @@ int codec_alignment(const Op& op) {
   return all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
 }
 
-// True if each group along channels is 8 * 2^n numbers, n <= 5, in aligned vectors of 8: one per lane.
+// Groups along channels of 8 * 2^n numbers, n <= 5, in aligned vectors of 8: one per lane.
 inline bool fits_lanes(const CodecArgs& a) {
   const std::int32_t d = a.list.rows.head_dim;
   const bool power_of_two = (a.group & (a.group - 1)) == 0;
@@ -71,7 +70,7 @@ inline bool fits_lanes(const CodecArgs& a) {
          (reinterpret_cast<std::uintptr_t>(a.list.data) | reinterpret_cast<std::uintptr_t>(a.channel_scale)) % 16 == 0;
 }
 
-// Groups along tokens, for even head_dim and no scaling.
+// Along tokens, for even head_dim and no scaling.
 void quantize_channels(CodecArgs a, ElementType type, CudaContext& cuda);
 void dequantize_channels(CodecArgs a, Dequantize::Mode mode, ElementType type, CudaContext& cuda);
 

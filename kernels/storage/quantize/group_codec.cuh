@@ -5,20 +5,20 @@
 #include "kernels/device/cuda/vectors.cuh"
 #include "kernels/storage/quantize/codec_args.h"
 
-// The arithmetic of group_codec.cpp, bit for bit: no product is fused with the sum that follows it. A value is not clamped to the range of
-// fp16 if clamping its code gives the same: a group's range is clamped, and values outside of it get the code of its end.
+// The arithmetic of group_codec.cpp, bit for bit: no product is fused with a sum. A group's range is clamped to fp16; values outside of it
+// get the code of its end.
 namespace kvlab {
 
 constexpr float kMostHalf = 65504.0F;
 
-// The range of the numbers of a group; NaN is skipped, because fminf and fmaxf return the other operand.
+// NaN is skipped, because fminf and fmaxf return the other operand.
 struct GroupRange {
   float least = kMostHalf, most = -kMostHalf;
   __device__ __forceinline__ void take(float x) { least = fminf(least, x), most = fmaxf(most, x); }
   __device__ __forceinline__ void join(float other_least, float other_most) {
     least = fminf(least, other_least), most = fmaxf(most, other_most);
   }
-  // With the range of the lane whose index differs by `offset`, a power of two.
+  // Joins with the lane at distance `offset`, a power of two.
   __device__ __forceinline__ void join_lane(int offset) {
     join(__shfl_xor_sync(kAllLanes, least, offset), __shfl_xor_sync(kAllLanes, most, offset));
   }
@@ -27,7 +27,7 @@ struct GroupRange {
 __device__ __forceinline__ std::uint32_t half_bits(float x) { return pack<f16>(x, 0.0F) & 0xFFFFU; }
 __device__ __forceinline__ float half_value(std::uint32_t bits) { return unpack<f16>(bits).x; }
 
-// The largest fp16 number not above x, and the smallest not below it.
+// The largest fp16 number not above x; half_above(): the smallest not below it.
 __device__ __forceinline__ std::uint32_t half_below(float x) {
   const std::uint32_t half = half_bits(x), magnitude = half & 0x7FFFU;
   const std::uint32_t below = magnitude == 0 ? 0x8001U : (half & 0x8000U) != 0 ? half + 1 : half - 1;
@@ -35,7 +35,7 @@ __device__ __forceinline__ std::uint32_t half_below(float x) {
 }
 __device__ __forceinline__ std::uint32_t half_above(float x) { return half_below(-x) ^ 0x8000U; }
 
-// How a group's numbers become codes: code = trunc(clamp((x - zero) * inverse + shift) + 1/2).
+// code = trunc(clamp((x - zero) * inverse + shift) + 1/2).
 struct GroupStep {
   std::uint32_t header;  // zero, scale | scale, 0
   float zero, inverse;
@@ -78,7 +78,7 @@ __device__ __forceinline__ std::uint32_t encode(const GroupStep& s, float top, f
   return static_cast<std::uint32_t>(code);
 }
 
-// Number i's code among those of eight neighbours, `bits` each, which is Bits if Bits is not 0.
+// Number i's code among eight; `bits` is Bits unless Bits is 0.
 template <int Bits>
 __device__ __forceinline__ void add_code(unsigned long long& codes, std::uint32_t code, int bits, int i) {
   if constexpr (Bits != 0 && Bits <= 4)
@@ -87,7 +87,7 @@ __device__ __forceinline__ void add_code(unsigned long long& codes, std::uint32_
     codes |= static_cast<unsigned long long>(code) << bits * i;
 }
 
-// Decoding: x = zero + scale * (code + least).
+// x = zero + scale * (code + least).
 struct GroupScale {
   float zero, scale, offset;  // offset: 2^23 - least
 };
@@ -100,7 +100,7 @@ __device__ __forceinline__ float decode(const GroupScale& s, std::uint32_t code)
   return s.zero + __fmul_rn(s.scale, __uint_as_float(0x4B000000U | code) - s.offset);
 }
 
-// The first `bytes` (up to 8) bytes of a value to p; align: what p is a multiple of, 1, 2 or 4.
+// The first `bytes` (up to 8) bytes; p is a multiple of align: 1, 2 or 4.
 __device__ __forceinline__ void put_bytes(std::uint8_t* p, unsigned long long value, int bytes, int align) {
   int at = 0;
   if (align == 4)
@@ -120,10 +120,9 @@ __device__ __forceinline__ unsigned long long get_bytes(const std::uint8_t* p, i
   return value;
 }
 
-// 4, 2 or 1: what all of the numbers are multiples of.
 __device__ __forceinline__ int common_alignment(std::uint64_t bits) { return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1; }
 
-// Calls f with the number of bits as a constant where kernels are compiled for it, else with 0: any number.
+// Calls f with the number of bits as a constant if kernels are compiled for it, else with 0: any number.
 template <bool kSpecial, class F>
 void for_bits(int bits, F&& f) {
   if constexpr (kSpecial) {

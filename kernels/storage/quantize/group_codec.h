@@ -4,14 +4,13 @@
 
 namespace kvlab {
 
-// Uniform quantization of groups of numbers to b-bit codes. Asymmetric: x ~ zero + scale * code with zero = min and
-// scale = (max - min) / (2^b - 1) (KIVI, Liu et al. 2024, arXiv:2402.02750, section 2). Symmetric: x ~ scale * code with
-// scale = max |x| / (2^(b-1) - 1), b >= 2. Zero and scale are fp16; zero is rounded down and scale up, so that no value of the fp16
-// range is clamped and the error is at most half a step. A constant group that fp16 holds has scale 0 and comes back exactly.
+// b-bit codes of groups. Asymmetric: x ~ zero + scale * code with zero = min and scale = (max - min) / (2^b - 1) (KIVI, Liu et al. 2024,
+// arXiv:2402.02750, section 2). Symmetric: x ~ scale * code with scale = max |x| / (2^(b-1) - 1), b >= 2. fp16 rounds zero down and scale
+// up: no fp16 value is clamped, errors are at most half a step. A constant group that fp16 holds has scale 0 and is exact.
 struct GroupCodec {
   enum class Axis : std::uint8_t {
-    kToken,   // `group` neighbouring channels of one token
-    kChannel  // `group` consecutive tokens of the list within one channel
+    kToken,   // `group` neighbouring channels of a token
+    kChannel  // `group` consecutive tokens of the list in a channel
   };
   Axis axis = Axis::kToken;
   std::int32_t bits = 4;   // 1 to 8
@@ -20,19 +19,18 @@ struct GroupCodec {
   friend bool operator==(const GroupCodec&, const GroupCodec&) = default;
 };
 
-// A group as stored: zero and scale (or scale alone), 2 bytes each, then the codes, lowest bits first, filled up to a whole byte.
+// fp16 zero (if asymmetric) and scale, then the codes, lowest bits first, filled up to a whole byte.
 constexpr std::int64_t group_bytes(const GroupCodec& codec, std::int64_t elements) {
   return (codec.symmetric ? 2 : 4) + (elements * codec.bits + 7) / 8;
 }
-// Bytes of `tokens` tokens of one KV head (K or V alone) encoded together.
+// K or V of one KV head.
 std::int64_t packed_bytes(const GroupCodec& codec, std::int64_t tokens, std::int64_t head_dim);
 
 // x [n] <-> group_bytes(codec, n) bytes. NaN is stored as the group's zero, a number outside the fp16 range as the nearest in it.
 void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed);
 void decode_group(const GroupCodec& codec, const std::uint8_t* packed, std::int64_t n, float* x);
 
-// Order of the groups of a row's list of tokens: units of consecutive tokens (the last may be shorter), and in each unit all channels,
-// `channels` of them in a group.
+// Units of consecutive tokens (the last may be shorter) by groups of `channels`.
 struct GroupUnits {
   std::int32_t tokens = 1, channels = 1;
 };
@@ -42,8 +40,7 @@ constexpr GroupUnits units_of(const GroupCodec& codec, std::int32_t tokens, std:
   return across ? GroupUnits{1, size} : GroupUnits{size, 1};
 }
 
-// Calls f(first token, tokens, first channel, channels, byte offset) for the groups of a row's list, in the order in which they
-// are stored: token by token, or block of tokens by block and there channel by channel.
+// Calls f(first token, tokens, first channel, channels, byte offset) by unit, then by channel.
 template <class F>
 void for_each_group(const GroupCodec& codec, std::int32_t tokens, std::int32_t head_dim, F&& f) {
   const GroupUnits unit = units_of(codec, tokens, head_dim);

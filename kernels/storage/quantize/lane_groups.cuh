@@ -6,10 +6,9 @@
 
 namespace kvlab {
 
-// Group number `group` of a row's list in the order in which groups are stored, of any shape: element i is channel c + i of token t, or
-// channel c of token t + i.
+// Group number `group` in storage order, of any shape: element i is channel c + i of token t, or channel c of token t + i.
 struct AnyGroup {
-  int t, c, n;      // n: elements; 0: there is no such group
+  int t, c, n;      // n: elements; 0: no such group
   std::int64_t at;  // bytes from the row's first to the group's
   bool across;
 
@@ -28,7 +27,7 @@ struct AnyGroup {
     else
       at = line * a.group_bytes(size) * d + in_line * a.group_bytes(n);
   }
-  // The place of element i, in elements of the pool; -1 where the entry has no token.
+  // In elements of the pool; -1: no token.
   __device__ __forceinline__ std::int64_t place(const CodecArgs& a, int row, int i) const {
     const std::int64_t slot = a.list.slot(row, across ? t : t + i);
     return slot < 0 ? -1 : slot * a.list.rows.head_dim + channel(i);
@@ -36,26 +35,25 @@ struct AnyGroup {
   __device__ __forceinline__ int channel(int i) const { return across ? c + i : c; }
 };
 
-// Entries of a row's list that a warp takes: up to 32 from `begin` on; n <= 0: there are none.
+// A warp's entries of a row's list: up to 32 from `begin` on; n <= 0: none.
 struct WarpEntries {
   int row, begin, n;
-  // `warps`: of a block.
   __device__ __forceinline__ WarpEntries(const CodecArgs& a, int warps)
       : row(blockIdx.x / a.tiles),
         begin((blockIdx.x % a.tiles * warps + warp_index()) * kWarpSize),
         n(min(kWarpSize, a.list.entries(row) - begin)) {}
 };
 
-// The tokens of a warp's entries when groups are neighbouring channels and fit lanes. Their places in the pool are looked up once, by one
-// lane each. A group has `lanes` lanes, a lane 8 of its channels.
+// A warp's tokens, for groups along channels that fit lanes. One lane each looks up a pool place. A group has `lanes` lanes with 8 channels
+// each.
 struct LaneTile {
-  int n, lanes, part;  // tokens; part: the lane's of its group
+  int n, lanes, part;  // part: the lane's of its group
   int group_bytes, token_bytes;
-  std::int64_t own_slot;  // of token lane_index()
-  std::uint8_t* packed;   // the first token's bytes
-  const float* scales;    // CodecArgs::scales() of the row
+  std::int64_t own_slot;
+  std::uint8_t* packed;  // of the first token
+  const float* scales;
 
-  // The entries are not none: without a way past them the compiler needs fewer registers.
+  // Not for n <= 0: without that branch the compiler needs fewer registers.
   __device__ __forceinline__ LaneTile(const CodecArgs& a, const WarpEntries& mine, int groups_per_token)
       : n(mine.n), lanes(a.group / 8), part(lane_index() % lanes) {
     own_slot = lane_index() < n ? a.list.slot(mine.row, mine.begin + lane_index()) : -1;
@@ -63,14 +61,14 @@ struct LaneTile {
     packed = a.packed + a.base[mine.row] + static_cast<std::int64_t>(mine.begin) * token_bytes;
     scales = a.scales(mine.row);
   }
-  // The slot of any token of the tile; -1: there is none. All lanes call it.
+  // For any token of the tile; -1: none. All lanes call it.
   __device__ __forceinline__ std::int64_t slot(int token) const { return __shfl_sync(kAllLanes, own_slot, token & 31); }
-  // The lane's first channel of the walk's group, and the group's first byte in `packed`.
+  // First channel of the walk's group, and first byte in `packed`.
   __device__ __forceinline__ int channel(const CodecArgs& a, const TileWalk& walk) const { return walk.part * a.group + part * 8; }
   __device__ __forceinline__ int bytes_before(const TileWalk& walk) const { return walk.token * token_bytes + walk.part * group_bytes; }
 };
 
-// Blocks of `warps` warps for all groups of all rows, one warp per group; sets a.tiles. Second: groups per token or block of tokens.
+// One warp per group; sets a.tiles. Second: groups per token or block of tokens.
 inline std::pair<LaunchShape, int> any_groups(CodecArgs& a, bool across, int warps) {
   const int d = a.list.rows.head_dim, size = across || (a.group > 0 && a.group < a.list.longest) ? a.group : a.list.longest;
   const std::int64_t per_line = across ? ceil_div(d, size) : d, lines = across ? a.list.longest : ceil_div(a.list.longest, size);

@@ -24,7 +24,7 @@ KVLAB_WITHOUT_CUDA(Quantize)
 
 void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec,
                    const std::function<void(const EncodedUnit&, std::vector<float>&)>& f) {
-  constexpr std::int32_t kEntries = 128;  // of a stretch at least, if there are as many
+  constexpr std::int32_t kEntries = 128;  // at least, if there are as many
   struct Stretch {
     std::int32_t row, first, entries;
     std::int64_t at;
@@ -59,7 +59,7 @@ void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec,
 
 namespace {
 
-// scratch[j * tokens + i] is the encoded value of the unit's token i and channel j.
+// scratch[j * tokens + i]: encoded value of token i, channel j.
 void encode_unit(const Quantize& a, const EncodedUnit& unit, std::vector<float>& scratch) {
   const std::int32_t d = a.tokens.kv.head_dim, count = unit.tokens;
   const float* const scale = a.scale_row == nullptr ? nullptr : a.channel_scale + static_cast<std::int64_t>(a.scale_row[unit.row]) * d;

@@ -5,15 +5,15 @@ namespace kvlab {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kInFlight = 4;  // groups of which a lane loads 8 numbers before it encodes the first
+constexpr int kInFlight = 4;  // groups of 8 numbers loaded before the first is encoded
 
-// Groups that a warp has under way, kInFlight of them for each of its lanes.
+// kInFlight groups per lane.
 struct Flight {
   float x[kInFlight][8];
-  int at[kInFlight];          // the group's first byte in the tile's; -1: not a group of this tile
+  int at[kInFlight];          // first byte in the tile's; -1: not a group of this tile
   std::uint32_t present = 0;  // bit u: group u's token is there
 
-  // Groups from the walk's place on. `left`: groups per lane before the end of the tile.
+  // `left`: groups per lane before the end of the tile.
   template <class T>
   __device__ __forceinline__ void load(const CodecArgs& a, const LaneTile& tile, int left, TileWalk& walk) {
     const T* const data = static_cast<const T*>(a.list.data);
@@ -36,7 +36,7 @@ struct Flight {
     }
   }
 
-  // The ranges of the groups' numbers, over their lanes.
+  // Over the group's lanes.
   __device__ __forceinline__ void find_ranges(int lanes, GroupRange (&range)[kInFlight]) const {
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
@@ -51,7 +51,7 @@ struct Flight {
   }
 };
 
-// Steps of the groups under way. A group's lanes share the work of choosing them if they are enough: lane u chooses that of group u.
+// If a group has enough lanes, lane u chooses the step of group u.
 template <bool Symmetric>
 struct Steps {
   int lanes, part, bits;
@@ -68,7 +68,7 @@ struct Steps {
       shared = choose_step<Symmetric>(mine, bits);
     }
   }
-  // The step of group u, whose range is given. All lanes call it.
+  // All lanes call it.
   __device__ __forceinline__ GroupStep of(int u, const GroupRange& range) const {
     GroupStep s;
     if (lanes >= kInFlight) {
@@ -83,7 +83,7 @@ struct Steps {
   }
 };
 
-// Groups of neighbouring channels, whose size is 8 times a power of two up to 32 and divides head_dim.
+// Groups along channels of 8 * 2^n numbers, n <= 5, that divide head_dim.
 template <class T, int Bits, bool Symmetric>
 __global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a, int groups_per_token, int align) {
   const WarpEntries mine(a, kWarps);

@@ -4,7 +4,7 @@ namespace kvlab {
 
 namespace {
 
-// A unit's numbers of two channels, and their ranges.
+// For two channels.
 template <class T>
 struct UnitNumbers {
   PairOf<T> x[kUnitTokens];
@@ -28,7 +28,7 @@ struct UnitNumbers {
   }
 };
 
-// Codes of 32 tokens of one channel, of which `tokens` have room and `present` are there, to p.
+// Codes of 32 tokens of one channel, of which `tokens` have room and `present` are there.
 template <int Bits, bool Symmetric, class F>
 __device__ __forceinline__ void put_codes(const GroupStep& s, float top, int bits, int tokens, int present, std::uint8_t* p, F&& x) {
   const int align = common_alignment(reinterpret_cast<std::uintptr_t>(p) | static_cast<unsigned>(bits));
@@ -47,7 +47,7 @@ __device__ __forceinline__ void put_codes(const GroupStep& s, float top, int bit
   }
 }
 
-// ranges [num_rows, units, head_dim] of all units, for groups that are longer than a block's tokens.
+// ranges [num_rows, units, head_dim], for groups longer than a block's tokens.
 template <class T>
 __global__ void __launch_bounds__(kPairs* kUnits) channel_ranges(CodecArgs a, UnitCut cut, float2* ranges) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kPairs* kUnits) channel_ranges(CodecArgs a, Un
   for (int c = 0; c < 2; ++c) out[c] = make_float2(numbers.range[c].least, numbers.range[c].most);
 }
 
-// The first unit's range becomes that of the group.
+// Into the group's first unit.
 __global__ void __launch_bounds__(256) merge_ranges(CodecArgs a, UnitCut cut, float2* ranges, int groups) {
   const std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x, d = a.list.rows.head_dim;
   if (i >= std::int64_t{a.list.rows.num_rows} * groups * d) return;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(256) merge_ranges(CodecArgs a, UnitCut cut, fl
   first[0] = all;
 }
 
-// Joins the ranges of a group's units, of which the thread's is number `of`; the units' threads have put theirs into `exchange`.
+// Joins a group's ranges in `exchange`; the thread's unit is number `of`.
 __device__ __forceinline__ void join_units(const UnitCut& cut, int of, const float4* exchange, GroupRange (&range)[2]) {
   for (int u = 0; u < cut.per_group; ++u) {
     const float4 other = exchange[threadIdx.x + (u - of) * cut.pairs];
@@ -79,7 +79,7 @@ __device__ __forceinline__ void join_units(const UnitCut& cut, int of, const flo
   }
 }
 
-// kStaged: groups are within a block, their bytes are put together in shared memory; else ranges are given and codes are written singly.
+// kStaged: groups are within a block and their bytes are assembled in shared memory; else ranges are given and codes are written singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a, UnitCut cut, const float2* ranges, int room) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a,
     exchange[threadIdx.x] = make_float4(range[0].least, range[0].most, range[1].least, range[1].most);
     __syncthreads();
   }
-  // Only here, so that nothing of it waits in registers while numbers are loaded.
+  // Only here: saves registers while numbers are loaded.
   const Unit unit = unit_at(a, cut, me.row, me.number);
   if constexpr (kStaged) {
     join_units(cut, unit.of, exchange, range);

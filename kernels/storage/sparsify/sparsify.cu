@@ -15,7 +15,7 @@ struct Sparse {
   std::uint8_t* packed;
   int chunks;
 
-  // The warp's token: the row, and the entry or -1.
+  // The warp's row, and the entry or -1.
   __device__ int2 mine() const {
     const int row = blockIdx.x / chunks, i = static_cast<int>(blockIdx.x) % chunks * kWarps + warp_index();
     return {row, i < listed_count(list, row) ? i : -1};
@@ -34,10 +34,10 @@ __device__ __forceinline__ std::uint64_t get_words(const std::uint8_t* from, int
   return x;
 }
 
-// kept [d] of the warp, in shared memory: 1 for the `keep` channels of x with the largest magnitudes, earlier ones first, 0 for the others.
+// kept [d], shared: 1 for the `keep` largest magnitudes, earlier ones first; else 0.
 template <class T>
 __device__ __forceinline__ void mark_kept(const T* x, int d, int keep, std::uint32_t* kept) {
-  for (int c = lane_index(); c < d; c += kWarpSize) {  // first the order of |x|
+  for (int c = lane_index(); c < d; c += kWarpSize) {  // the order of |x|
     const float y = load_float(x + c);
     kept[c] = ordered_key(y == y ? fabsf(y) : -1.0F);
   }
@@ -53,7 +53,6 @@ __device__ __forceinline__ void mark_kept(const T* x, int d, int keep, std::uint
   __syncwarp();
 }
 
-// Bytes of the numbers of tiles before t.
 __device__ __forceinline__ int bytes_before(const std::uint32_t* kept, int t) {
   int offset = 0;
   for (int before = 0; before < t; ++before) {

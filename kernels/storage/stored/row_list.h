@@ -8,12 +8,11 @@
 
 namespace kvlab {
 
-// A stretch of neighbouring tokens of a row.
 struct TokenRun {
   std::int32_t begin = 0, count = 0;
 };
 
-// The tokens of one row's list, ascending, and the spare entries after them.
+// Tokens, ascending, and the spare entries after them.
 struct RowList {
   std::vector<TokenRun> runs;
   std::int32_t tokens = 0, entries = 0;
@@ -23,10 +22,10 @@ struct RowList {
   void append(const RowList& later);
 };
 
-// The lists of rows [first_row, first_row + rows), from indices in CPU memory. A list without tokens has no entries either.
+// Rows [first_row, first_row + rows), from indices in CPU memory. A list without tokens has no entries.
 std::vector<RowList> row_lists(const ListedTokens& listed, std::int32_t first_row, std::int32_t rows);
 
-// A row's tokens [0, len) that are in none of `lists`.
+// Tokens [0, len) that are in none of `lists`.
 RowList tokens_outside(std::span<const RowList* const> lists, std::int32_t len);
 
 }  // namespace kvlab

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Numbers of several rows in one memory: those of a row together, in the order of the rows.
+// Several rows in one memory, in order.
 template <class T>
 class RowNumbers {
  public:
@@ -30,7 +30,7 @@ class RowNumbers {
     copy(rows);
   }
 
-  // Room for counts[r] numbers of each row, not initialised; earlier numbers are lost. Memory that grows takes an eighth more.
+  // Not initialised; earlier numbers are lost. Memory that grows takes an eighth more.
   T* make_room(const std::vector<std::int64_t>& counts) {
     lay_out(counts);
     if (first_.back() > data_.capacity()) {
@@ -40,7 +40,6 @@ class RowNumbers {
     data_.resize(first_.back());
     return data_.data();
   }
-  // Appends each row's numbers of `later` to those of the row here.
   void append(const RowNumbers& later) {
     std::vector<std::int64_t> counts;
     for (std::int64_t r = 0; r < rows(); ++r) counts.push_back(count(r) + later.count(r));
@@ -71,7 +70,7 @@ class RowNumbers {
     first_.assign(1, 0);
     for (const std::int64_t n : counts) first_.push_back(first_.back() + n);
   }
-  // In CPU memory, if there is room: rows move up, the last one first.
+  // In CPU memory: rows move up, the last one first.
   void append_here(const RowNumbers& later, const std::vector<std::int64_t>& counts) {
     const std::vector<std::int64_t> old = first_;
     lay_out(counts);
@@ -82,7 +81,7 @@ class RowNumbers {
       std::copy_n(later.row(r), later.count(r), row(r) + n);
     }
   }
-  // Copies the ranges one after another; neighbours are one copy.
+  // Neighbouring ranges are one copy.
   void copy(std::span<const Range> ranges) {
     std::vector<cuda::CopyRange> copies;
     T* to = data_.data();

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Operations outside of a policy's log.
+// Not in a policy's log.
 template <class Op>
 void run_in(const TensorMemory& memory, const Op& op) {
   if (memory.on_host())
@@ -23,7 +23,7 @@ void run_in(const TensorMemory& memory, const Op& op) {
     refuse_on_gpu(call(op).op);
 }
 
-// Rows [first_row, first_row + rows) of a batch as one of their own.
+// Rows [first_row, first_row + rows) as a batch.
 class RowsView {
  public:
   RowsView(const KvRows& all, std::int32_t first_row, std::int32_t rows);
@@ -38,7 +38,7 @@ class RowsView {
   KvRows rows_;
 };
 
-// Lists as operations take them, their indices in the memory where these run. On a GPU they are scratch of a frame of the context.
+// On a GPU the indices are scratch of a frame.
 class Listing {
  public:
   Listing(std::span<const RowList> lists, const TensorMemory& memory);

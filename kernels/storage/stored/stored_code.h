@@ -11,24 +11,22 @@
 #include "kernels/storage/stored/row_numbers.h"
 #include "kernels/storage/stored/rows_view.h"
 
-// Stored K and V. A format encodes listed vectors and passes the operation that decodes them to LayerStep::decode(). Hosts see a DecodeOp:
-// its tokens, the cost of one decoding, and the codes of a sequence's rows as a StoredCode. An operation Op that decodes has
+// An operation Op that decodes stored K and V has
 //   void stored_arrays(Op&, StoredArrays&)       its arrays of codes and of parameters
-// and, where the defaults below do not fit,
+// and, if the defaults below do not fit,
 //   bool goes_on(const Op&, const Op& later, std::span<const RowList>)   default: false
 //   Decoder unpacking(const Op&)                 decodes later; default: Op with its flag `unpacks` set, if it has one
 //   std::unique_ptr<StoredCode> stored_code(const Op&, const EncodedRows&)   default: its arrays
 namespace kvlab {
 
-// Rows [first_row, first_row + lists.size()) of an operation that ran in `memory`, and its lists of them.
+// Rows [first_row, first_row + lists.size()), in `memory`.
 struct EncodedRows {
   const TensorMemory& memory;
   std::int32_t first_row = 0;
   const std::vector<RowList>& lists;
 };
 
-// K or V of some tokens of a sequence's rows in one layer as a format stores them, in the memory of the rows: the codes that one operation
-// fills them from. A sequence's rows are decoded all together, or in parts.
+// K or V of some tokens of a sequence's rows in one layer.
 class StoredCode {
  public:
   explicit StoredCode(const EncodedRows& rows) : lists_(rows.lists), memory_(rows.memory) {}
@@ -36,14 +34,13 @@ class StoredCode {
   StoredCode& operator=(const StoredCode&) = delete;
   virtual ~StoredCode() = default;
 
-  // Bytes of the codes and of the parameters to decode them. The lists of tokens are not counted, because marks and positions contain them
-  // too.
+  // Without the lists of tokens.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
-  // Fills the vectors of `listed`: its rows are rows [first_row, first_row + listed.kv.num_rows) of the code, with their lists.
+  // Fills `listed`: rows [first_row, first_row + listed.kv.num_rows) with their lists.
   virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
-  // Appends the tokens of each row in `later` to its own. False: `later` stays a code of its own.
+  // Appends each row's later tokens, if possible.
   bool take_over(const StoredCode& later);
-  // Moves the codes to another memory. They are decoded where the rows are, so they must come back first.
+  // Codes must return to the memory of the rows before decode().
   void move_to(const TensorMemory& memory) {
     move_numbers(memory);
     memory_ = memory;
@@ -51,7 +48,7 @@ class StoredCode {
   [[nodiscard]] const std::vector<RowList>& lists() const { return lists_; }
 
  protected:
-  // The same without the lists, which have no spare entries.
+  // As take_over(), without the lists.
   [[nodiscard]] virtual bool append(const StoredCode& /*later*/) { return false; }
   virtual void move_numbers(const TensorMemory& memory) = 0;
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
@@ -61,27 +58,26 @@ class StoredCode {
   TensorMemory memory_;
 };
 
-// The arrays of an operation that decodes. All rows' numbers are in one array, row after row.
 class StoredArrays {
  public:
   using NumbersOf = std::function<std::int64_t(std::int64_t entries)>;
   virtual ~StoredArrays() = default;
-  // numbers_of(entries of a row's list) numbers of each row, 0 without entries. They grow by those of later tokens.
+  // numbers_of(list entries) numbers per row, 0 without entries.
   template <class T>
   void rows(T*& array, const NumbersOf& numbers_of) {
     set(array, of_rows(array, sizeof(T), numbers_of));
   }
-  // Numbers begin[r] to end[r] - 1 are row r's, which depends on data. The offsets are in CPU memory.
+  // Row r: numbers begin[r] to end[r] - 1; offsets in CPU memory.
   template <class T>
   void sized_rows(T*& array, const std::int64_t*& begin, const std::int64_t*& end) {
     set(array, of_sized_rows(array, sizeof(T), begin, end));
   }
-  // Lines of [*, width]; row r's is line[r], in CPU memory. line null: none.
+  // [*, width]; row r has line line[r], in CPU memory. line null: none.
   template <class T>
   void lines(T*& array, const std::int32_t*& line, std::int64_t width) {
     set(array, of_lines(array, static_cast<std::int64_t>(sizeof(T)) * width, line));
   }
-  // [num_sequences, width], a line for all rows of a sequence. counts: false if the model has it anyway.
+  // [num_sequences, width]. counts: false if the model has the array anyway.
   template <class T>
   void sequences(T*& array, std::int64_t width, bool counts = true) {
     set(array, of_sequences(array, static_cast<std::int64_t>(sizeof(T)) * width, counts));
@@ -100,17 +96,16 @@ class StoredArrays {
   }
 };
 
-// Copies of the arrays of some rows.
 class ArrayCopies {
  public:
   using Visit = std::function<void(StoredArrays&)>;
-  // `visit` shows the operation's arrays, of the rows in `listed`.
+  // `visit`: the operation's arrays for `listed`.
   ArrayCopies(const ListedTokens& listed, const EncodedRows& rows, const Visit& visit);
   [[nodiscard]] std::int64_t bytes() const;
   void move_to(const TensorMemory& memory);
-  // Points the arrays that `visit` shows to those of `num_rows` rows from `first_row` on, and calls run().
+  // Calls run() with `num_rows` rows from `first_row` on in the arrays of `visit`.
   void with(std::int32_t first_row, std::int32_t num_rows, const Visit& visit, const std::function<void()>& run) const;
-  // Appends the numbers of `later`. False, without a change: some of the arrays have sized rows, or lines differ.
+  // False, without a change, if arrays have sized rows or lines differ.
   [[nodiscard]] bool append(const ArrayCopies& later);
 
  private:
@@ -129,13 +124,12 @@ Op unpacking(Op op) {
   if constexpr (requires { op.unpacks; }) op.unpacks = true;
   return op;
 }
-// True: codes of the same parameters, whose numbers can be joined as if all tokens had been encoded together. `lists`: the rows' so far.
+// True: joined codes equal codes of all tokens together. `lists`: the rows' so far.
 template <class Op>
 bool goes_on(const Op&, const Op&, std::span<const RowList>) {
   return false;
 }
 
-// The arrays of an operation that decodes, and its parameters.
 template <class Op>
 class ArrayCode final : public StoredCode {
  public:
@@ -157,7 +151,7 @@ class ArrayCode final : public StoredCode {
   }
   void move_numbers(const TensorMemory& memory) override { copies_.move_to(memory); }
 
-  Op op_;  // with the pointers of the step that encoded; only used to see which are null
+  Op op_;  // pointers of the encoding step: read only for null
   ArrayCopies copies_;
 };
 
@@ -167,12 +161,10 @@ std::unique_ptr<StoredCode> stored_code(const Op& op, const EncodedRows& rows) {
   return std::make_unique<ArrayCode<Decoder>>(unpacking(op), rows);
 }
 
-// An operation that fills listed vectors from codes.
 class DecodeOp {
  public:
   virtual ~DecodeOp() = default;
   [[nodiscard]] virtual const ListedTokens& tokens() const = 0;
-  // The cost of one decoding.
   [[nodiscard]] virtual OpCall unpack_cost() const = 0;
   [[nodiscard]] virtual std::unique_ptr<StoredCode> stored(const EncodedRows& rows) const = 0;
 };

@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kRowThreads) take_due(Due a) {
   for (std::int32_t i = take + static_cast<std::int32_t>(threadIdx.x); i < room; i += kRowThreads) list[i] = -1;
 }
 
-// Sequences with one prefix share its first pages, and the earlier sequence takes what is due. So each launch takes a run of adjacent
-// sequences of which no two have the same first page. Returns the number of rows of each run.
+// Sequences of one prefix share its first pages; the earlier one takes due tokens. Each launch takes adjacent sequences with different
+// first pages. Returns the rows per launch.
 std::vector<std::int32_t> rows_apart(const KvRows& kv) {
   std::vector<std::int32_t> rows;
   std::unordered_set<std::int32_t> first_pages;

@@ -7,36 +7,33 @@
 
 namespace kvlab {
 
-// Lists the tokens of each row that are to be encoded now, oldest first, and marks them. With u tokens of row r that lack the mark
-// `bit` in word `channel`, these are the oldest max(0, u - residual_tokens), rounded down to whole blocks, and never more than the
-// list has room for; the rest of the list is filled with -1. A token that is in rows of several sequences (of one prefix, in the same pages
-// from the first one on) is listed for the first of them.
+// Lists and marks the tokens of each row that are to be encoded, oldest first: of u tokens without the mark `bit` in word `channel` the
+// oldest max(0, u - residual_tokens), rounded down to whole blocks and cut to the list's room; then -1. A token that several sequences
+// share as a prefix (same pages) is listed for the first of them.
 struct TakeDue {
   KvRows kv;
   std::int32_t channel = 0;
   std::uint32_t bit = 1;
   std::int32_t residual_tokens = 0, block_tokens = 1;
-  const std::int64_t* first = nullptr;  // [num_rows + 1] the rows' lists
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
   std::int32_t* index = nullptr;        // [first[num_rows]] out
 };
-// The marks of every held token are read, the listed ones' written, with 4 bytes per list entry.
 OpCall call(const TakeDue&);
 void run_cpu(const TakeDue&);
 void run_cuda(const TakeDue&, CudaContext&);
 
-// Splits each row's list in two by score: the `keep` highest scored entries (ties to the earlier entry) and the others, both in the list's
-// order. Entries of -1 count as the lowest and stay at the ends.
+// Splits each row's list: the `keep` highest scores (ties to the earlier entry) and the others, both in the list's order. Entries of -1
+// count as the lowest and stay at the ends.
 struct SplitListed {
   std::int32_t num_rows = 0;
-  const std::int64_t* first = nullptr;       // [num_rows + 1] the lists to split
+  const std::int64_t* first = nullptr;       // [num_rows + 1]
   const std::int32_t* index = nullptr;       // [first[num_rows]]
-  const std::int64_t* row_first = nullptr;   // [num_rows + 1] where a row's scores start
-  const float* scores = nullptr;             // [row_first[num_rows]] per token of the row
-  const std::int64_t* high_first = nullptr;  // [num_rows + 1]; the second list of a row has the rest: first - high_first
+  const std::int64_t* row_first = nullptr;   // [num_rows + 1] offsets of scores
+  const float* scores = nullptr;             // [row_first[num_rows]]
+  const std::int64_t* high_first = nullptr;  // [num_rows + 1]; `low`: first - high_first
   std::int32_t* high = nullptr;              // out
   std::int32_t* low = nullptr;               // out
 };
-// Score and entry are read, the entry written; two comparisons each.
 OpCall call(const SplitListed&);
 void run_cpu(const SplitListed&);
 void run_cuda(const SplitListed&, CudaContext&);

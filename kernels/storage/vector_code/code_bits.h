@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Parts of a vector's code: numbers in fp16, and fields of a few bits, lowest first, in bytes that are 0 beforehand.
+// Numbers in fp16, and fields of a few bits, lowest first, in bytes that are 0 beforehand.
 inline void put_half(std::uint8_t* to, float x) {
   const std::uint16_t half = float_to_half(x);
   std::memcpy(to, &half, 2);
@@ -29,7 +29,7 @@ inline std::uint32_t field_at(const std::uint8_t* from, std::int32_t i, int bits
   for (std::int32_t b = 0, at = i * bits; b < bits; ++b, ++at) value |= (std::uint32_t{from[at / 8]} >> (at % 8) & 1U) << b;
   return value;
 }
-// The index of the point nearest to x; of equals the first.
+// Index of the nearest point; the first of equals.
 inline std::uint32_t nearest_point(std::span<const float> points, float x) {
   std::uint32_t best = 0;
   for (std::uint32_t i = 1; i < points.size(); ++i)

@@ -13,21 +13,20 @@ namespace kvlab {
 class StoredArrays;
 struct RowList;
 
-// A code of K or V, vector by vector, of fixed size. Pure: a vector in a place has one code.
+// Codes single vectors of K or V, of fixed size. Pure: a vector in a place has one code.
 class VectorCode {
  public:
-  // Data of the vector's row and token that a code may need.
   struct Place {
-    const float* parameters = nullptr;   // [num_parameters()] of the row, as fit() left them
+    const float* parameters = nullptr;   // [num_parameters()] of the row, from fit()
     const float* frequencies = nullptr;  // [head_dim / 2] radians per position of RoPE; null: no RoPE
-    std::int32_t position = 0;           // of the token
-    std::int32_t head = 0;               // KV head
+    std::int32_t position = 0;
+    std::int32_t head = 0;  // KV head
   };
   virtual ~VectorCode() = default;
-  // Names of the operations, string literals.
+  // String literals.
   [[nodiscard]] virtual std::string_view encode_name() const = 0;
   [[nodiscard]] virtual std::string_view decode_name() const = 0;
-  // Bytes and FLOPs of one vector.
+  // Per vector.
   [[nodiscard]] virtual std::int64_t bytes(std::int32_t head_dim) const = 0;
   [[nodiscard]] virtual std::int64_t encode_flops(std::int32_t head_dim) const = 0;
   [[nodiscard]] virtual std::int64_t decode_flops(std::int32_t head_dim) const = 0;
@@ -35,25 +34,23 @@ class VectorCode {
   virtual void encode(const float* x, std::int32_t head_dim, const Place& place, std::uint8_t* code) const = 0;
   virtual void decode(const std::uint8_t* code, std::int32_t head_dim, const Place& place, float* x) const = 0;
 
-  // Numbers that are found for each row when its prompt is complete, 4 bytes each; 0: none.
+  // fp32 numbers per row, fitted when its prompt is complete.
   [[nodiscard]] virtual std::int32_t num_parameters(std::int32_t /*head_dim*/) const { return 0; }
   [[nodiscard]] virtual std::int64_t fit_flops(std::int32_t /*head_dim*/) const { return 0; }  // per vector
-  // True: they are found once for all KV heads of a sequence, whose vectors come head after head.
+  // True: fit() takes all KV heads of a sequence, vectors head after head.
   [[nodiscard]] virtual bool fits_all_heads() const { return false; }
-  // Finds them: x [tokens, head_dim], at positions [tokens].
+  // x [tokens, head_dim], at positions [tokens].
   virtual void fit(std::span<const float> /*x*/, std::int32_t /*head_dim*/, std::span<const std::int32_t> /*positions*/,
                    const float* /*frequencies*/, float* /*parameters*/) const {}
 };
 
-// The place of listed vectors in tables, for the operations below.
 struct VectorTables {
   float* parameters = nullptr;         // [*, num_parameters()]
-  const std::int32_t* line = nullptr;  // [num_rows] lines of `parameters`, in CPU memory
+  const std::int32_t* line = nullptr;  // [num_rows], in CPU memory
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
 };
 
-// Encodes the listed vectors, [total(), bytes()] in list order; decodes them; or fits the parameters of rows with line[row] >= 0 to all
-// their vectors. On the CPU only: codes are classes with virtual functions.
+// Encodes the listed vectors, [total(), bytes()] in list order; decodes them; or fits the parameters of rows with line[row] >= 0. CPU only.
 struct CodeVectors {
   enum class Kind : std::uint8_t { kEncode, kDecode, kFit };
   ListedTokens tokens;  // of kFit only kv and values
@@ -65,7 +62,6 @@ struct CodeVectors {
 OpCall call(const CodeVectors&);
 void run_cpu(const CodeVectors&);
 
-// As stored K and V (kernels/storage/stored/stored_code.h).
 inline CodeVectors unpacking(CodeVectors a) {
   a.kind = CodeVectors::Kind::kDecode;
   return a;
