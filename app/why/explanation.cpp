@@ -39,18 +39,10 @@ std::map<std::string, double> limits_of(const fs::path& run, const RunSettings& 
   }
   return limits;
 }
-
-<<<<<<< HEAD
 // Requests that have the latency, slowest first.
 std::vector<std::pair<double, const RequestRow*>> by_latency(const RunTimes& times, WhyFamily family) {
   std::vector<std::pair<double, const RequestRow*>> found;
   for (const RequestRow& r : times.requests)
-=======
-// Slowest first.
-std::vector<std::pair<double, const RequestTimes*>> by_latency(const RunTimes& times, WhyFamily family) {
-  std::vector<std::pair<double, const RequestTimes*>> found;
-  for (const RequestTimes& r : times.requests)
->>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
     if (const double ms = latency_ms(r, family); ms >= 0) found.emplace_back(ms, &r);
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   return found;

@@ -24,15 +24,10 @@ void read_transfers(const fs::path& file, RunTimes& times) {
     times.cuts[table.rows[i][table.at("request")]].push_back(
         {TimePart::kTransfer, ns_of(table.whole_if_any(i, "ready_ns")), ns_of(table.whole_if_any(i, "end_ns"))});
 }
-
-<<<<<<< HEAD
 // The request's number at the start of a text.
 std::string number_in(const std::string& text) { return text.substr(0, text.find_first_not_of("0123456789")); }
 
 // Steps, preemptions and swaps by request, from a Perfetto trace; ns.
-=======
-// By request, from a Perfetto trace; ns.
->>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
 struct TracedSteps {
   std::map<std::string, std::vector<std::pair<double, double>>> steps;  // planned, begin
   std::vector<std::pair<std::string, double>> lost;

@@ -33,14 +33,8 @@ void add_record_metric(AiperfOut& out, const char* name, const std::vector<doubl
 void add_value(AiperfOut& out, const char* name, const std::optional<double>& value, const char* unit) {
   if (value) out[name] = AiperfOut{{"unit", unit}, {"avg", *value}};
 }
-
-<<<<<<< HEAD
 // profile_export_aiperf.json: statistics of completed requests after the warm-up.
 AiperfOut report_of(const ExportedRun& run, const std::vector<RequestRow>& requests) {
-=======
-// profile_export_aiperf.json: completed requests after the warm-up.
-AiperfOut report_of(const ExportedRun& run, const std::vector<ExportedRequest>& requests) {
->>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
   const LatencyValues latencies = latency_values(requests);
   std::vector<double> inputs, outputs, rates;
   for (const RequestRow& r : requests) {
@@ -73,14 +67,8 @@ AiperfOut value_of(double value, const char* unit) { return {{"value", value}, {
 class AiperfRecords {
  public:
   AiperfRecords(const ExportedRun& run, double start_s) : run_(run), start_ns_(static_cast<std::int64_t>(std::llround(start_s * 1e9))) {}
-
-<<<<<<< HEAD
   // The line of a request, or "" if it never arrived.
   std::string line(const RequestRow& r) {
-=======
-  // "" if it never arrived.
-  std::string line(const ExportedRequest& r) {
->>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
     if (!r.arrival_ns) return "";
     AiperfOut metadata = {{"session_num", number_++}, {"x_request_id", fmt::format("{}-{}", run_.id(), r.request)}};
     if (!r.session.empty()) metadata.update({{"conversation_id", r.session}, {"turn_index", turns_[r.session]++}});

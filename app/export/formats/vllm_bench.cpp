@@ -31,14 +31,8 @@ void add_gaps(OrderedJson& out, const ExportedRun& run) {
   add_number(out, "p95_itl_ms", run.number("itl_p95_ms"));
   add_number(out, "p99_itl_ms", run.number("itl_p99_ms"));
 }
-
-<<<<<<< HEAD
 // Lists over requests in file order. As in vLLM, failed ones have zeros and a text in 'errors'.
 void add_lists(OrderedJson& out, const std::vector<RequestRow>& requests, double start_s) {
-=======
-// In file order. As in vLLM, failed requests have zeros and a text in 'errors'.
-void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, double start_s) {
->>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
   OrderedJson inputs = OrderedJson::array(), outputs = inputs, ttfts = inputs, latencies = inputs, starts = inputs, errors = inputs;
   for (const RequestRow& r : requests) {
     if (r.is_warm_up || !r.arrival_ns) continue;
@@ -57,14 +51,8 @@ void add_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, d
               {"start_times", starts},
               {"errors", errors}});
 }
-
-<<<<<<< HEAD
 // Gaps between tokens in seconds, in the same order, and their deviation.
 void add_gap_lists(OrderedJson& out, const std::vector<RequestRow>& requests, const TokenTimes& tokens) {
-=======
-// In seconds.
-void add_gap_lists(OrderedJson& out, const std::vector<ExportedRequest>& requests, const TokenTimes& tokens) {
->>>>>>> 417b5f23254dbb2c5ff39e4f618bf473d694f179
   OrderedJson lists = OrderedJson::array();
   std::vector<double> all_ms;
   for (const RequestRow& r : requests) {

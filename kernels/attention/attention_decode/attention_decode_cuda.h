@@ -16,7 +16,7 @@ struct PagedDecode {
   PagedKv kv;                                 // kv.type is q's
   const void* q = nullptr;                    // [sequences, q_heads, head_dim]
   void* out = nullptr;                        // as q, of out_type; zeros without tokens
-  float* log_sum = nullptr;                   // [sequences, q_heads], natural; -infinity without tokens; may be null
+  float* log_sum = nullptr;                   // [sequences, q_heads], natural logarithm; -infinity without tokens; may be null
   const std::int64_t* first = nullptr;        // [num_rows + 1] prefix sums of kv.len
   float* column_sum = nullptr;                // [first[num_rows]] sums over the group; may be null
   float* probabilities = nullptr;             // [group, len] at group * first[r]; may be null

@@ -13,7 +13,7 @@ struct DevicePrefill {
   const void* k = nullptr;                    // [pages, page_tokens, head_dim]
   const void* v = nullptr;                    // as k
   void* out = nullptr;                        // [tokens, q_heads, head_dim]
-  float* log_sum = nullptr;                   // [tokens, q_heads], natural; may be null
+  float* log_sum = nullptr;                   // [tokens, q_heads], natural logarithm; may be null
   const std::int32_t* query_first = nullptr;  // [prompts + 1]
   const std::int32_t* kv_before = nullptr;    // [prompts * kv_heads] cached tokens
   const std::int32_t* page_begin = nullptr;   // [prompts * kv_heads]

@@ -29,7 +29,7 @@ struct SparsePrefill {
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
   const float* v = nullptr;  // as k
   float* out = nullptr;      // as q
-  float* log_sum = nullptr;  // [new_tokens, q_heads], natural; may be null
+  float* log_sum = nullptr;  // [new_tokens, q_heads], natural logarithm; may be null
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;       // 1 / sqrt(head_dim)
