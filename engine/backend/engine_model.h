@@ -17,14 +17,14 @@ class EngineModel {
   virtual ~EngineModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;  // cpu or cuda
-  [[nodiscard]] virtual ElementType kv_type() const = 0;       // of its caches' keys and values
-  // The model in CPU memory; null with cuda.
+  [[nodiscard]] virtual ElementType kv_type() const = 0;       // of keys and values
+  // In CPU memory; null with cuda.
   [[nodiscard]] virtual const Transformer* transformer() const = 0;
 
   // In the model's memory. Errors as PolicyCache.
   [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
 
-  // Runs the pieces of `batch` from begin_step to end_step. Returns hidden states [rows.size(), hidden_dim] after the last norm.
+  // Runs from begin_step to end_step. Returns hidden states [rows.size(), hidden_dim] after the last norm.
   virtual std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                      std::span<const std::int32_t> rows) const = 0;
   // Logits [n, vocab_size].
@@ -32,7 +32,7 @@ class EngineModel {
   virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                   std::span<const std::int32_t> rows) const = 0;
 
-  // step() of one piece; returns logits [vocab_size] after its last token. Appends q, k, v and requested tensors to layers [num_layers].
+  // step() of one piece; logits [vocab_size] after its last token. Appends q, k, v and requested tensors to layers [num_layers].
   virtual std::vector<float> recorded_step(PolicyCache& cache, const StepPiece& piece, const TokenBatch& batch,
                                            const RecordOptions& options, std::vector<LayerTensors>& layers) const = 0;
   // W_o [hidden_dim, q_heads * head_dim].
@@ -43,7 +43,7 @@ class EngineModel {
     float temperature = 0;  // 0: the most likely
     std::uint64_t key = 0;  // sampling_key(seed, request, step)
   };
-  // Drawn tokens [draws.size()], equal on both backends for equal logits.
+  // [draws.size()], equal on both backends for equal logits.
   virtual std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                                 std::span<const Draw> draws) const = 0;
 
@@ -69,7 +69,7 @@ struct GpuOptions {
   bool graphs = false;  // launch uncut decode steps as CUDA graphs
 };
 
-// Reads a Hugging Face folder. Throws InputError for bad files, an unavailable backend, or weights beyond memory (float32 on the CPU).
+// Reads a Hugging Face folder. Throws InputError for bad files, an unavailable backend, or too little memory (float32 on the CPU).
 std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
 
 // Random weights, for timing.
@@ -77,10 +77,10 @@ std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const M
 
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
 
-// Throws InputError if the recipe's prompts cannot run as steps on this backend.
+// Throws InputError if its prompts cannot run as steps.
 void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs);
 
-// Throws InputError if not available.
+// Throws InputError.
 void require_backend(std::string_view backend);
 
 }  // namespace kvlab
