@@ -68,7 +68,7 @@ class StepExecutor {
   [[nodiscard]] const KvPages& pages() const { return cache_->pages(); }
   [[nodiscard]] const KvPages& host_pages() const { return host_; }
   [[nodiscard]] std::int64_t block_pages() const { return blocks_.mapped_blocks() * pages_per_block_; }
-  // Of blocks and sequences; all in use, unless some leaked. O(pages).
+  // Pages of blocks and sequences; all in use, unless some leaked. O(pages).
   [[nodiscard]] std::int64_t explained_pages() const;
   // Prefix hits recomputed: their writer was preempted.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
