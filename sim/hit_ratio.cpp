@@ -52,11 +52,11 @@ class HitRatioRun {
 
   BlockCache& cache_;
   BlockIndex index_;
-  std::vector<Block> blocks_;           // [capacity]
-  std::vector<BlockId> chain_blocks_;   // of the request, by depth
-  std::vector<std::uint32_t> missing_;  // depths not found
-  std::vector<Evicted> evicted_;        // to leave the index
-  std::uint32_t num_used_ = 0;          // blank blocks handed out, if the cache does not order them
+  std::vector<Block> blocks_;          // [capacity]
+  std::vector<BlockId> chain_blocks_;  // of the request, by depth
+  std::vector<std::uint32_t> missing_;
+  std::vector<Evicted> evicted_;
+  std::uint32_t num_used_ = 0;  // blank blocks handed out, if the cache does not order them
   bool orders_blank_;
 };
 
@@ -128,7 +128,6 @@ void HitRatioRun::release() {
   for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
 }
 
-// In order.
 std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
   std::vector<std::uint64_t> lookups;
   lookups.reserve(trace.keys.size());

@@ -13,18 +13,18 @@
 
 namespace kvlab {
 
-// Runs a block cache over a trace without time, requests in turn. A request's blocks are all looked up before evictions. Blocks before the
-// first miss are *hits*; found later ones are *orphans*, touched but no hits, since attention needs every block before them. Each missing
-// block is inserted, over a victim if none is blank. All stay referenced until the request's end, then are released deepest first. Of
-// requests beyond the cache only the first `capacity_blocks` blocks take part, the rest are misses.
-// If keys name prefixes, a larger lru never has fewer hits, and no cache has more than belady of equal size (docs/block-caches.md).
+// Runs a block cache over a trace without time, requests in turn. All of a request's blocks are looked up before evictions. Blocks before
+// the first miss are *hits*; found later ones are *orphans*, since attention needs every block before them. Missing blocks are inserted,
+// over victims if none is blank. All stay referenced until the request's end, then are released deepest first. A request uses at most
+// `capacity_blocks` blocks, the rest are misses. If keys name prefixes, a larger lru never has fewer hits, and no cache has more than
+// belady of equal size (docs/block-caches.md).
 
 // Keys within a request differ.
 struct HitRatioTrace {
-  std::vector<std::uint64_t> keys;              // all requests' blocks, in order
-  std::vector<std::uint32_t> request_begin{0};  // [num_requests + 1] into keys
+  std::vector<std::uint64_t> keys;              // in order
+  std::vector<std::uint32_t> request_begin{0};  // [num_requests + 1]
   std::int32_t block_tokens = 16;
-  std::int64_t prompt_tokens = 0;  // of all requests, in unhashed or partial blocks too
+  std::int64_t prompt_tokens = 0;  // with unhashed and partial blocks
   HitGroups groups;
 
   [[nodiscard]] std::size_t num_requests() const { return request_begin.size() - 1; }
@@ -33,9 +33,9 @@ struct HitRatioTrace {
   }
 };
 
-// Full prompt blocks with content in the trace. Generated tokens take no part. Throws InputError if no request has content hashes, if
-// neither of block_tokens and hash_tokens divides the other, if a request repeats a block, or beyond 2^32 - 3 blocks. each_turn: called
-// every few thousand requests; an exception ends the reading.
+// Full prompt blocks with content. Throws InputError if no request has content hashes, if neither of block_tokens and hash_tokens divides
+// the other, if a request repeats a block, or beyond 2^32 - 3 blocks. each_turn: called every few thousand requests; an exception ends the
+// reading.
 HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn = {});
 
 struct HitRatio {
@@ -43,7 +43,7 @@ struct HitRatio {
   std::uint64_t requests_with_hit = 0;
   std::uint64_t lookups = 0;  // hits + orphans + insertions + beyond_capacity
   std::uint64_t hits = 0;
-  std::uint64_t orphans = 0;  // resident, but after a miss
+  std::uint64_t orphans = 0;  // resident after a miss
   std::uint64_t insertions = 0;
   std::uint64_t beyond_capacity = 0;  // in requests longer than the cache
   std::uint64_t evictions = 0;
@@ -64,19 +64,18 @@ struct HitRatio {
 HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks,
                        const std::function<void()>& each_turn = {});
 
-// A point of the curve.
 struct HitRatioRow {
   std::string cache;
   std::uint32_t capacity_blocks = 0;
-  double capacity_gib = 0;  // 0: bytes per block not known
+  double capacity_gib = 0;  // 0: not known
   HitRatio result;
 };
 
-// Default parameters, every size.
+// Default parameters.
 std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
                                           const HitRatioTrace& trace, std::int64_t block_bytes = 0);
 
-// One run of `kind: block_cache_mrc`, one cache and size: block_caches, capacity_blocks and block_bytes.
+// One run of `kind: block_cache_mrc`: block_caches, capacity_blocks and block_bytes.
 HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace, const std::function<void()>& each_turn = {});
 
 }  // namespace kvlab

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Images are encoded before the step that needs them.
+// For images before the step.
 using EncodeCost = std::function<StepCost(std::int64_t images)>;
 
 // Reuses its memory. If entries pass some layers, or prompts are pruned between layers, layers with the same rows are priced together, each
@@ -37,17 +37,17 @@ class StepPricer {
     times[0] += images_time_;
     for (std::size_t i = 0; i < pass_times_.size(); ++i) times[i] += pass_times_[i];
   }
-  // All rows of the last step, in any layers; valid until the next call.
+  // Rows in any layers; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
 
  private:
-  using Rows = std::vector<std::int32_t>;  // per entry that takes part
+  using Rows = std::vector<std::int32_t>;
   struct LayerGroup {
     Rows rows;
     std::int32_t layers = 0;
   };
 
-  // Sets shape_ and in_parts_. null: every row.
+  // null: every row.
   void collect(const InFlightStep& step, const Rows* rows);
   [[nodiscard]] Rows rows_of_layer(const InFlightStep& step, int layer) const;
   void group_layers(const InFlightStep& step);
@@ -60,8 +60,8 @@ class StepPricer {
   CostModel& cost_;
   const Scheduler& scheduler_;
   EncodeCost encode_;
-  Picoseconds images_time_{};            // before the first layer
-  std::vector<Picoseconds> pass_times_;  // by stage, policy's passes
+  Picoseconds images_time_{};
+  std::vector<Picoseconds> pass_times_;  // of the policy's passes
   StepShape shape_;
   std::int32_t useful_rows_ = 0;
   bool in_parts_ = false;  // rows pass some layers, or prompts are pruned

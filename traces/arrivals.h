@@ -11,7 +11,6 @@
 
 namespace kvlab {
 
-// Called once per request or session, in order.
 class ArrivalProcess {
  public:
   virtual ~ArrivalProcess() = default;
@@ -22,9 +21,8 @@ class ArrivalProcess {
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
   [[nodiscard]] virtual Span ramp() const { return Span{0}; }
   [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
-  // next() returns kNever eventually.
   [[nodiscard]] virtual bool ends() const { return false; }
-  // Class of the last arrival; null: none.
+  // Null: none.
   [[nodiscard]] virtual const ClassName* request_class() const { return nullptr; }
 };
 
@@ -37,7 +35,7 @@ class ArrivalProcess {
 //   trace        scale: recorded, rate multiplied
 //   closed_loop  concurrency, think_time, ramp_s, idle_cap_s
 //   stages       rates, ramps and bursts in sequence, with pauses (traces/stages.h)
-//   ramp         from_per_s, to_per_s, over_s, gaps: Poisson at a linear rate, then constant
+// ramp         from_per_s, to_per_s, over_s, gaps: linear rate, then constant
 //   bursts       requests, every_s
 // Random gaps precede each request, also the first. Throws InputError beyond 106 days.
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed);

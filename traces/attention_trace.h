@@ -21,13 +21,13 @@ struct LayerTensors {
   std::vector<float> w_q, b_q;      // [q_heads * head_dim, hidden_dim], [q_heads * head_dim]
 };
 
-// Tokens [begin, end), run over the whole prompt's cache; attention to prompt tokens [ctx_begin, ctx_end) counts.
+// Runs over the whole prompt's cache; attention to [ctx_begin, ctx_end) counts.
 struct PassChunk {
   std::int32_t begin = 0, end = 0, ctx_begin = 0, ctx_end = 0;
   bool operator==(const PassChunk&) const = default;
 };
 
-// Layers hold the pass's q, k, v and optionally hidden and gradient.
+// Layers hold the pass's tokens.
 struct ExtraPass {
   std::int32_t num_tokens = 0;
   std::vector<std::int32_t> ids;  // [num_tokens], or empty
@@ -35,7 +35,6 @@ struct ExtraPass {
   std::vector<LayerTensors> layers;
 };
 
-// A prompt and its decoded tokens.
 struct AttentionTrace {
   std::string name;  // file name, no extension
   std::string model, task;
@@ -64,7 +63,7 @@ AttentionTrace attention_trace_from(const SafetensorsFile& file, const std::stri
 // Checks, then writes floats as `dtype`.
 void write_attention_trace(const std::string& path, const AttentionTrace& trace, TraceFloat dtype);
 
-// Throws "WHERE: message" if parts do not fit together.
+// Throws "WHERE: message".
 void check_attention_trace(const AttentionTrace& trace, const std::string& where);
 
 }  // namespace kvlab

@@ -83,12 +83,12 @@ class BlockHashes {
   }
 
  private:
-  static constexpr std::uint32_t kGroup = 32;  // parts that differ in last bits only
+  static constexpr std::uint32_t kGroup = 32;
   void begin_group() { group_ = hash_combine(hashes_[at_], part_ / kGroup) & ~std::uint64_t{kGroup - 1}; }
 
   std::span<const std::uint64_t> hashes_;
-  std::size_t at_ = 0, chunks_ = 1;     // of hashes_; chunks_: per block
-  std::uint32_t parts_ = 0, part_ = 0;  // of the chunk at at_; parts_ 0: a block is no part
+  std::size_t at_ = 0, chunks_ = 1;     // chunks_: per block
+  std::uint32_t parts_ = 0, part_ = 0;  // parts_ 0: a block is no part
   std::uint64_t group_ = 0;
 };
 

@@ -18,7 +18,6 @@ class CountDistribution {
   [[nodiscard]] virtual std::int32_t operator()(const Draw& draw) const = 0;
 };
 
-// For empirical distributions.
 enum class TraceColumn : std::uint8_t { kPromptTokens, kOutputTokens };
 
 inline constexpr std::int32_t kLargestCount = 1 << 20;  // sums of tokens stay far below 2^30
@@ -38,7 +37,6 @@ std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key
 const std::vector<std::string>& count_names();
 std::unique_ptr<CountDistribution> make_counts(const std::string& name, Params& p, TraceColumn column);
 
-// Waiting times.
 class SpanDistribution {
  public:
   virtual ~SpanDistribution() = default;

@@ -12,17 +12,14 @@
 
 namespace kvlab {
 
-// A file format and its `trace:` options.
 class TraceFormat {
  public:
   virtual ~TraceFormat() = default;
   // `line`: the first. The first format by name wins: bailian before mooncake.
   [[nodiscard]] virtual bool recognises(std::string_view line) const = 0;
-  // False: must be named.
   [[nodiscard]] virtual bool is_guessed() const { return true; }
   // Not lines; recognises() gets up to 256 KiB.
   [[nodiscard]] virtual bool is_document() const { return false; }
-  // Folders that may be such a trace.
   [[nodiscard]] virtual bool recognises_folder(const std::string& /*path*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const = 0;
   // Null: no folders.
@@ -68,7 +65,6 @@ class FormatOf final : public TraceFormat {
 #define KVLAB_REGISTER_TRACE(Reader, ...) \
   [[maybe_unused]] const bool Reader##_is_registered = TraceFormatRegistry::add<FormatOf<Reader>>(Card{__VA_ARGS__})
 
-// All formats with one mapping's options.
 class TraceFormats {
  public:
   explicit TraceFormats(Params& p);
@@ -83,7 +79,6 @@ class TraceFormats {
   [[nodiscard]] std::string find(const std::string& name, LineReader& lines) const;
 
  private:
-  // `head`: the beginning.
   [[nodiscard]] std::string sniff(LineReader& lines, std::string_view head) const;
   // "" if none or several.
   [[nodiscard]] std::string format_of_folder(const std::string& path, const std::string& name) const;

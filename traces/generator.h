@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Each turn comes `think_time` after the answer; its prompt is all before plus new tokens.
+// A turn comes `think_time` after the answer; its prompt is all before plus new tokens.
 struct SessionShape {
   std::unique_ptr<CountDistribution> turns;
   std::unique_ptr<CountDistribution> new_tokens;  // later turns; null: as prompt_tokens
@@ -25,7 +25,7 @@ struct SharedPrefixShape {
   std::uint64_t num_groups = 1;
   double zipf_s = 0;
   double share_frac = 1;                      // of sessions, else requests
-  std::unique_ptr<CountDistribution> tokens;  // per group, added to prompt_tokens
+  std::unique_ptr<CountDistribution> tokens;  // added to prompt_tokens
   // Above 0: per group; requests cycle through all in an order drawn by seed.
   std::uint64_t prompts_per_group = 0;
 };
@@ -84,14 +84,13 @@ class GeneratedTrace final : public TraceSource {
   GeneratorShape shape_;
   std::uint64_t seed_;
   std::uint64_t num_given_ = 0, num_sessions_ = 0;
-  // Session in progress.
   std::uint64_t turn_ = 0, num_turns_ = 0, group_ = 0;
   std::uint64_t prompt_ = 0, num_shared_ = 0;  // with prompts_per_group: this one; number with a prefix
   bool is_repeated_ = false;                   // the prompt is one of the groups'
   std::vector<std::uint32_t> cycle_;           // prompts of groups, in order
   std::int32_t prefix_tokens_ = 0, context_tokens_ = 0;
   std::vector<std::uint64_t> hashes_;
-  RequestFacts facts_;  // of the session
+  RequestFacts facts_;
 };
 
 }  // namespace kvlab

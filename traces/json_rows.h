@@ -33,14 +33,12 @@ class JsonField {
   // Since 1970.
   std::int64_t instant_ns(std::int64_t unit_ns);
   std::string_view text();
-  // As decode_json_text().
   std::string lenient_text();
   [[nodiscard]] bool is_null() { return value_.is_null(); }
   [[nodiscard]] bool is_text() { return value_.type() == simdjson::ondemand::json_type::string; }
   std::string raw_text();
   // Number or text.
   std::int64_t session();
-  // Text, or an integer's digits.
   std::string name();
   // Integers from 0, or texts (digits as the number, others as a 63-bit hash).
   void id_list(std::vector<std::uint64_t>& to);
@@ -50,7 +48,6 @@ class JsonField {
   // Calls handle(key index, field) per field of each listed object, and done() per object.
   template <class Handle, class Done>
   void each_object(std::span<const std::string_view> keys, Handle&& handle, Done&& done);
-  // Calls handle(name, is_text) per name.
   template <class Handle>
   void each_name(Handle&& handle);
   // kPassOver: skips unknown keys.

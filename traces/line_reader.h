@@ -34,7 +34,6 @@ class LineReader final : public InputPlace {
   void keep_mark();
 
   [[nodiscard]] const std::string& name() const override { return name_; }
-  // From 1.
   [[nodiscard]] std::int64_t line_number() const override { return line_number_; }
 
  private:
@@ -44,7 +43,7 @@ class LineReader final : public InputPlace {
   std::string name_;
   std::unique_ptr<ByteSource> bytes_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // unread in buffer_, followed by kPadding
+  std::size_t begin_ = 0, end_ = 0;  // followed by kPadding
   std::int64_t line_number_ = 0;
   std::string_view last_;
   bool at_end_ = false, again_ = false;

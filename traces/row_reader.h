@@ -20,13 +20,12 @@ class Params;
 
 using TokenCounter = std::function<std::int32_t(std::string_view text)>;
 
-// Common reader settings.
 struct ReaderOptions {
   bool any_order = false;     // of times; turns need not be adjacent
   bool uses_arrivals = true;  // false: replaced, may be absent
   bool doubts_unit = true;    // false: the user changed the rate
   std::vector<std::string> ignore_columns;
-  std::uint64_t seed = 1;     // for drawn requests
+  std::uint64_t seed = 1;
   TokenCounter count_tokens;  // for text; empty: estimates
 };
 
@@ -44,18 +43,17 @@ class RowReader : public TraceSource {
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
   [[nodiscard]] std::string remark() const final;
-  // Estimates, drawn values; "": recorded.
+  // "": recorded.
   [[nodiscard]] virtual std::string origin() const { return ""; }
   // False: only lengths, arrivals are 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }
 
  protected:
-  // From the next usable row; false at the end.
+  // False at the end.
   virtual bool read_row(TraceRequest& request) = 0;
   [[nodiscard]] virtual const InputPlace& lines() const = 0;
 
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
-  // For dates and clocks with another start.
   Time since_first(std::int64_t instant_ns);
   // If the first time is an instant since 1970 (later than ten years), from that, with a remark.
   Time time_of(std::int64_t ns);
@@ -72,7 +70,7 @@ class RowReader : public TraceSource {
   ReaderOptions options_;
   std::string_view arrival_column_;
   std::optional<std::int64_t> first_ns_;
-  std::optional<bool> has_instants_;  // by time_of()
+  std::optional<bool> has_instants_;
   Time latest_ = Time::min();
   std::int64_t session_before_ = -1;
   std::uint64_t num_requests_ = 0;
@@ -82,7 +80,6 @@ class RowReader : public TraceSource {
   std::map<std::string, std::uint64_t> counts_;
 };
 
-// CSV header with `column`; JSON object with `key`.
 bool header_names(std::string_view line, std::string_view column);
 bool object_has(std::string_view line, std::string_view key);
 

@@ -22,10 +22,10 @@ constexpr std::size_t kBeatChannels = kWaveChannel - kBeatChannel;
 // Keys with attention are short (Devoto et al. 2024).
 constexpr double kRoleNoise = 0.5;
 constexpr float kSinkValueScale = 0.05F;  // near zero (Guo et al. 2024, "Attention score is not all you need")
-constexpr float kOutlierSpread = 0.1F;    // over tokens, relative to channel size
+constexpr float kOutlierSpread = 0.1F;    // relative to channel size
 constexpr std::size_t kFewestWaves = 8;   // fewer make far tokens in phase look near
-constexpr double kMostStrength = 30;      // for near or recurring tokens
-constexpr double kBeatStep = 0.1;         // between strengths in log_beat_mean_
+constexpr double kMostStrength = 30;
+constexpr double kBeatStep = 0.1;  // in log_beat_mean_
 
 enum AttentionDraw : std::uint64_t { kKeys, kValues, kQueries, kRoles, kRetrieval, kNeedlePlace, kOutlierPlace, kRotation };
 
@@ -74,7 +74,6 @@ class SyntheticAttention::Rotation {
   std::size_t block_;
 };
 
-// One query, by role.
 struct SyntheticAttention::Strengths {
   double sink = 0, needle = 0, heavy = 0, beat = 0, near = 0;
 };
@@ -187,7 +186,7 @@ class SyntheticAttention::Head {
   // Per position: scores that give each role its share of the softmax sum.
   [[nodiscard]] std::vector<Strengths> strengths(const Recency& recency) const {
     const std::array<double, 5> shares{0, all_.share(shape_.sink, layer_), all_.share(shape_.needle, layer_),
-                                       all_.share(shape_.heavy, layer_), all_.share(shape_.recurring, layer_)};  // by TokenRole
+                                       all_.share(shape_.heavy, layer_), all_.share(shape_.recurring, layer_)};
     const double noise = kRoleNoise * all_.noise(layer_);
     const bool retrieves = all_.retrieves(layer_, kv_head_);
     std::array<std::int32_t, 5> seen{};

@@ -29,18 +29,17 @@ struct SyntheticAttentionShape {
   double noise_first = 0, noise_last = 0;  // of q.k / sqrt(d), ordinary tokens
 };
 
-// Parameters: docs/attention-traces.md.
+// docs/attention-traces.md.
 SyntheticAttentionShape read_synthetic_attention(Params& p);
 
 // "" if valid.
 std::string problem_of(const SyntheticAttentionShape& shape);
 
-// For one KV head.
 enum class TokenRole : std::uint8_t { kOrdinary, kSink, kNeedle, kHeavy, kRecurring };
 
-// Has the features that KV policies use, in softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters, recency as a power of
-// distance, recurrence every p-th step, needles for the question and later tokens, outlier channels of K, diffuse to concentrated layers. A
-// feature is a channel direction, a query's component follows from its share and the tokens it sees. No RoPE (rope_base 0).
+// In softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters, recency as a power of distance, recurrence every p-th step,
+// needles for the question and later tokens, outlier channels of K, diffuse to concentrated layers. A feature is a channel direction, a
+// query's component follows from its share and the tokens it sees. No RoPE (rope_base 0).
 class SyntheticAttention {
  public:
   // Throws InternalError for an invalid shape.
@@ -52,13 +51,13 @@ class SyntheticAttention {
   [[nodiscard]] LayerTensors layer(std::int32_t layer) const;
 
   [[nodiscard]] std::vector<TokenRole> roles(std::int32_t layer, std::int32_t kv_head) const;  // [num_tokens]
-  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;                // true: looks for the needles
+  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;
   [[nodiscard]] std::int32_t num_tokens() const { return shape_.prompt_tokens + shape_.decode_tokens; }
 
  private:
   class Rotation;
   struct Strengths;
-  class Head;  // one KV head with its query heads
+  class Head;
   // By ordinary tokens seen minus one: preference for near tokens, log of the ordinary softmax sum.
   struct Recency {
     std::vector<double> strength, log_sum;

@@ -12,13 +12,13 @@ namespace kvlab {
 struct TraceRequest {
   Time arrival{};                  // from the trace's start; unused for follow-ups
   std::int32_t prompt_tokens = 0;  // >= 1
-  std::int32_t output_tokens = 0;  // >= 1; for oracle schedulers
+  std::int32_t output_tokens = 0;  // >= 1; only oracle schedulers look
   std::int64_t session = -1;       // -1: none
   // `delay` after the session's previous request finished, which directly precedes it.
   bool is_follow_up = false;
   Span delay{};
   // hashes[i] identifies tokens [0, (i + 1) * hash_tokens) of prompt and output; equal hashes mean equal prefixes. They may end before or
-  // after the prompt (then generated tokens can be shared); the last may cover a partial prompt chunk (Mooncake). Empty: nothing is shared.
+  // after the prompt (then generated tokens can be shared); the last may cover a partial prompt chunk (Mooncake). Empty: not shared.
   std::int32_t hash_tokens = 0;
   std::span<const std::uint64_t> hashes;
   // Null: none. Valid as `hashes`.
@@ -43,7 +43,6 @@ class TraceSource {
   [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
   // At the user's request, with reasons.
   [[nodiscard]] virtual std::string skipped() const { return ""; }
-  // Suspicious rows so far.
   [[nodiscard]] virtual std::string remark() const { return ""; }
 };
 

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// K or V of some tokens of a row, dense.
+// K or V, dense.
 class HostTokens {
  public:
   void resize(std::int32_t tokens) { slot_of_.resize(static_cast<std::size_t>(tokens), -1); }
@@ -18,7 +18,6 @@ class HostTokens {
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(slot_of_.size()); }
   // `vector`: `bytes` of a new token; equal for all.
   void put(std::int32_t token, const std::uint8_t* vector, std::int64_t bytes);
-  // Moves a stored token.
   void take(std::int32_t token, std::uint8_t* to, std::int64_t bytes);
   [[nodiscard]] std::int64_t bytes() const { return static_cast<std::int64_t>(data_.size()); }
 
@@ -58,9 +57,9 @@ class LowerTier {
   };
 
  private:
-  struct Side {                      // K or V
-    std::vector<HostTokens> host;    // [kv_heads]; empty: all of this side stays
-    Lists listed;                    // tokens in `here`
+  struct Side {                    // K or V
+    std::vector<HostTokens> host;  // [kv_heads]; empty: all of this side stays
+    Lists listed;
     TensorArray<std::uint8_t> here;  // [listed, head_dim] of the rows' type
   };
   std::uint8_t* vector_in(const Side& side, const KvRows& rows, std::size_t head, std::int32_t token) const;
@@ -70,7 +69,7 @@ class LowerTier {
 
   Selector::Lower lower_ = Selector::Lower::kNothing;
   Side k_, v_;
-  std::vector<std::int32_t> len_;     // [kv_heads] at take()
+  std::vector<std::int32_t> len_;     // [kv_heads]
   TensorArray<std::uint32_t> marks_;  // each row [1 + num_words, len]: positions, then statistics
   bool is_resting_ = false;
 };

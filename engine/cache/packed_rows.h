@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// One layer's rows between steps: codes, uncoded vectors, positions and statistics. Restored bit for bit.
+// Codes, uncoded vectors, positions and statistics between steps. Restored bit for bit.
 class PackedRows {
  public:
   PackedRows(std::int32_t kv_heads, const TensorMemory& memory)
@@ -22,7 +22,6 @@ class PackedRows {
   // Something is encoded, none of it lost.
   [[nodiscard]] bool can_rest() const { return !sides_[0].codes.empty() || !sides_[1].codes.empty(); }
 
-  // Packs rows from `first_row` on.
   void take(const KvRows& kv, std::int32_t first_row);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
   // Must be moved back before fill().
@@ -49,7 +48,7 @@ class PackedRows {
 
   TensorMemory memory_;
   std::array<Side, 2> sides_;
-  std::vector<std::int32_t> len_;    // [kv_heads] when last noted
+  std::vector<std::int32_t> len_;    // [kv_heads]
   RowNumbers<std::uint32_t> words_;  // of each row [1 + num_words, len], positions first
   bool is_noted_ = false;            // lengths of this step, without evicted tokens
   bool is_loose_ = false, is_resting_ = false;

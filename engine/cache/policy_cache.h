@@ -14,19 +14,18 @@
 
 namespace kvlab {
 
-// A batch's paged KV cache under a policy. A step is begin_step, the forward pass, end_step. Operations run by layer, decoding sequences
-// before prompts, as in ShapeRun.
+// A batch's paged KV cache under a policy. A step is begin_step, the forward pass, end_step. Operations run in ShapeRun's order.
 class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  public:
   struct Options {
     std::int32_t page_tokens = 16;
-    std::int32_t kv_bytes = 4;  // per uncompressed element, for resident()
+    std::int32_t kv_bytes = 4;  // per uncompressed element
     std::uint64_t seed = 1;
-    CountSource* counts = nullptr;  // receives data-dependent counts
+    CountSource* counts = nullptr;
     RecordOptions passes = {};
     // After the prompt, packs encoded sequences between steps; only the current layer is in pages.
     bool packs = false;
-    // After the prompt, tokens that a tiered selector's last step did not read move to CPU memory (also instead of disk); pages as above.
+    // After the prompt, tokens that a tiered selector's last step did not read move to CPU memory, also instead of disk. Pages as above.
     bool tiers = false;
     bool poisons = false;             // for tests: NaN for tokens on lower tiers
     std::int32_t reserved_pages = 0;  // allocated at once; growth on a GPU copies
@@ -43,11 +42,10 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
   // Moves packed data to CPU memory, or back before the next step.
   void move_rest(EngineSequence& sequence, bool to_host);
-  // Sequences may have no pages between steps.
   [[nodiscard]] bool may_rest() const { return (options_.packs && policy_.encodes()) || (options_.tiers && policy_.moves_lower()); }
   // The sequence must be uncut.
   void truncate(EngineSequence& sequence, std::int32_t tokens);
-  // Advances a fresh sequence past its prompt, as one step.
+  // Runs the prompt of a fresh sequence in one step.
   void adopt(EngineSequence& sequence, const PromptTensors& prompt);
 
   // Throws InputError if a step has part of a prompt that the recipe prunes.
@@ -61,15 +59,13 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   // `hidden`: Transformer::forward()'s result; empty on a GPU.
   void end_step(std::span<const float> hidden);
 
-  // All layers, as the recipe stores them.
   [[nodiscard]] TierBytes resident(EngineSequence& sequence);
-  // In the cache's memory, paged or packed.
   struct HeldBytes {
     std::int64_t kv = 0, beside = 0;  // keys and values; positions and statistics
-    std::int64_t host = 0;            // moved by the policy
+    std::int64_t host = 0;            // moved to CPU memory
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
-  Traffic take_traffic() { return policy_.take_traffic(); }  // as counted by the policy
+  Traffic take_traffic() { return policy_.take_traffic(); }
   // Between tiers (Options::tiers), since the last call.
   Traffic take_moved();
   // [layers * kv_heads], in row order.
@@ -81,7 +77,6 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   Ops& ops() { return ops_; }
   // CPU only: first-touches reserved pages and memory of steps of `tokens` tokens.
   void touch_memory(const Transformer& model, std::int32_t tokens);
-  // The model's state.
   std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
@@ -123,7 +118,6 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   ExtraPass pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden, std::span<const std::int32_t> ids,
                              const RecordOptions& options);
 
-  // On a GPU.
   [[nodiscard]] bool has_prefill_kernel() const;
   void attend_prompts(Group& g, std::int32_t layer, LayerInput& in);
   void attend_selected(Group& g, std::size_t s, std::int32_t layer, LayerInput& in);
@@ -147,14 +141,14 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::vector<std::int32_t> going_on_;  // rows left by the latest layer that pruned
   std::vector<std::int32_t> rewritten_rows_, rewritten_positions_;
   BigArray<float> scratch_, whole_k_, whole_v_;
-  TensorArray<float> q_, k_, hidden_, out_;        // of the layer, for GPU models without float32
-  std::vector<float> hidden_before_, hidden_now_;  // of two layers, for guessed queries
+  TensorArray<float> q_, k_, hidden_, out_;        // for GPU models without float32
+  std::vector<float> hidden_before_, hidden_now_;  // for guessed queries
   std::int64_t steps_ = 0;
   std::uint64_t pages_ids_ = 0;
   std::shared_ptr<void> attachment_;
 };
 
-// Both throw InputError for a model with windows: if the recipe renumbers keys, or prunes prompts.
+// Both throw InputError for a model with windows.
 void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
 void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
 // Throws InputError if the recipe needs a pass inside a step (an adopted prompt brings its own).

@@ -29,7 +29,7 @@ class DeviceTransformer {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };
   Inputs inputs(std::int64_t tokens);
-  // Allocates memory if a quarter of the free memory remains.
+  // If a quarter of the free memory remains.
   void reserve(std::int64_t tokens, std::int64_t rows);
   void make_rotations(std::int64_t positions);
   const void* run(std::int64_t tokens, DeviceAttentionHost& host);
@@ -50,7 +50,7 @@ class DeviceTransformer {
   [[nodiscard]] const DeviceWeights& weights() const { return weights_; }
   // Float32 [hidden_dim, q_heads * head_dim]; made on first use.
   const float* output_weights(std::int32_t layer);
-  [[nodiscard]] std::int64_t activation_bytes(std::int64_t tokens) const;  // of a pass
+  [[nodiscard]] std::int64_t activation_bytes(std::int64_t tokens) const;
 
  private:
   struct Activations;
@@ -70,7 +70,7 @@ class DeviceTransformer {
   ElementType type_;
   DeviceWeights weights_;
   std::vector<TensorArray<float>> output_weights_;  // [layers], made on first use
-  TensorArray<std::uint8_t> room_;                  // activations
+  TensorArray<std::uint8_t> room_;
   TensorArray<float> logits_;
   Rotary rotary_;
   TensorArray<float> cos_, sin_;  // [positions, head_dim / 2]

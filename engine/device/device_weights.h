@@ -31,7 +31,7 @@ struct DeviceWeights {
   std::vector<DeviceLayerWeights> layers;
 };
 
-// Float32, by parts; at most one of a folder in memory. The source outlives it.
+// Float32; at most one part of a folder in memory. The source outlives it.
 struct WeightParts {
   WeightParts(const ModelWeights& weights);  // NOLINT: weights in memory are parts too
   WeightParts(const WeightReader& reader);   // NOLINT: so is a folder
@@ -44,7 +44,7 @@ struct WeightParts {
 // Throws InputError, before reading, if weights exceed free GPU memory; also a part's errors. Nothing stays allocated then.
 DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& weights, ElementType type, CudaContext& cuda);
 
-// Matrices, and norms of 1, made on the GPU. Errors as above.
+// Norms are 1. Errors as above.
 DeviceWeights random_weights(const ModelConfig& config, ElementType type, CudaContext& cuda);
 
 }  // namespace kvlab

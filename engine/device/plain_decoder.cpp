@@ -226,7 +226,7 @@ void PlainDecoder::forget_stale_graphs() {
 
 // Row length that fits with `batch` sequences.
 std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) const {
-  const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;  // per page token
+  const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;
   std::int32_t longest = rounded_tokens(tokens);
   while (longest > kLeastTokens && of_token * (longest / pool_.page_tokens) > cuda::free_bytes() / 4) longest /= 2;
   return longest;

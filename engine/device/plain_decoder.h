@@ -25,7 +25,7 @@ class PlainDecoder {
 
   struct Token {
     EngineSequence* sequence = nullptr;
-    std::int32_t id = 0;    // newest, run by this step
+    std::int32_t id = 0;    // run by this step
     float temperature = 0;  // for the next token
     std::uint64_t key = 0;
   };
@@ -37,7 +37,7 @@ class PlainDecoder {
   // memory, or without memory. Does not write the cache.
   void prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens);
 
-  // Repeats the last step, for benchmarks.
+  // For benchmarks.
   void repeat();
 
   // The first graph without memory; may be empty.
@@ -50,7 +50,7 @@ class PlainDecoder {
     auto operator<=>(const Size&) const = default;
   };
   struct Slot {
-    std::uint64_t pages_id = 0;  // of the sequence with `pages` per row in the tables
+    std::uint64_t pages_id = 0;
     std::int32_t pages = 0;
   };
 
@@ -71,7 +71,7 @@ class PlainDecoder {
   PolicyCache& cache_;
   CudaContext& cuda_;
   bool graphs_;
-  std::int32_t heads_, slots_ = 0, row_pages_ = 0;  // sequences, pages per row
+  std::int32_t heads_, slots_ = 0, row_pages_ = 0;
   std::vector<Slot> slot_;
   TensorArray<std::int32_t> page_;                         // [layers, slots, kv_heads, row_pages]
   TensorArray<std::int32_t> page_begin_, len_, counters_;  // [slots * kv_heads]
@@ -81,7 +81,7 @@ class PlainDecoder {
   KvRows pool_;
   std::map<Size, CudaGraph> recorded_;
   std::vector<const void*> recorded_places_;
-  bool is_full_ = false;  // no more graphs
+  bool is_full_ = false;
   std::string remark_;
   Size last_;
 };

@@ -22,8 +22,8 @@ struct EvalTurn {
 // Fed as context, question, answer, question, ..., with true answers.
 struct EvalSample {
   std::string task;
-  std::int32_t length = 0;  // as in the file: about the tokens
-  std::int32_t number = 0;  // line of the file, from 0
+  std::int32_t length = 0;  // about the tokens
+  std::int32_t number = 0;  // line, from 0
   std::vector<std::int32_t> context;
   std::vector<EvalTurn> turns;
   [[nodiscard]] std::int32_t num_tokens() const;

@@ -17,7 +17,7 @@ struct GradedAnswer {
   std::int32_t tokens = 0, bytes = 0;
   std::int32_t first_wrong = -1;      // not the most likely; -1: right
   std::int32_t first_diverging = -1;  // unlike the full cache; -1: none
-  std::int32_t agreeing = 0;          // with the full cache
+  std::int32_t agreeing = 0;
   bool is_full_exact = true;
   double bits = 0;     // sum of -log2 p(token)
   double kl_nats = 0;  // sum of KL(full cache || policy)
@@ -34,14 +34,13 @@ struct GradeOptions {
   RecordOptions passes = {};
 };
 
-// A full-cache run that policies start from.
 struct GradeSample {
   const EvalSample* sample = nullptr;
   std::vector<std::int32_t> ids;
-  std::uint64_t draws = 0;  // a function of the ids
+  std::uint64_t draws = 0;  // by ids
   std::int32_t prompt_tokens = 0, question_begin = -1;
   PromptTensors prompt;
-  // Positions before answer tokens; full-cache logits [answer tokens, vocab_size].
+  // Before answer tokens; full-cache logits [answer tokens, vocab_size].
   struct Place {
     std::int32_t position = 0, turn = 0;  // position + 1 is the answer's
   };
@@ -49,7 +48,7 @@ struct GradeSample {
   std::vector<float> full_logits;
 };
 
-// For all policies. Throws InputError beyond the model's context or vocabulary.
+// Throws InputError beyond the model's context or vocabulary.
 GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
                            std::span<const std::string> passes);
 

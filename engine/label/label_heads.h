@@ -12,9 +12,9 @@ namespace kvlab {
 struct LabelOptions {
   std::uint64_t seed = 1;
   std::int32_t probes = 5;                                   // at evenly spaced depths
-  std::int32_t prompt_tokens = 1024;                         // per probe, approximately
+  std::int32_t prompt_tokens = 1024;                         // approximately
   std::int32_t chunk_tokens = 0;                             // of prefill; 0: one chunk
-  std::int32_t block_tokens = 128, repeats = 4, blocks = 2;  // of repeated random tokens
+  std::int32_t block_tokens = 128, repeats = 4, blocks = 2;  // random tokens
   std::int32_t short_prompts = 8, short_tokens = 64;         // for sinks
   std::int32_t sink_tokens = 64, recent_tokens = 256;        // of a streaming head (DuoAttention)
   double sink_threshold = 0.3;
@@ -32,7 +32,7 @@ struct LabelOptions {
 struct HeadLabelScores {
   std::vector<float> retrieval, semantic, sink, echo, induction;  // [layers * q_heads]
   std::vector<float> gates, kv_retrieval, kv_echo, kv_induction;  // [layers * kv_heads]
-  double answered_frac = 0;                                       // needle tokens emitted in place
+  double answered_frac = 0;                                       // emitted in place
   double sink_frac = 0;                                           // heads and prompts above sink_threshold
 };
 

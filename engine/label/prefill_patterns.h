@@ -26,7 +26,7 @@ class HeadPatternSearch {
   void see(const HeadPrompt& prompt);
   struct Found {
     HeadPattern pattern;
-    double error = 0;       // over all prompts
+    double error = 0;
     double flops_frac = 0;  // on the first prompt
   };
   // Needs a prompt; the first among equals.
@@ -52,7 +52,7 @@ struct PrefillLabels {
 // flops_frac.
 PrefillLabels label_prefill(const Transformer& model, const Tokenizer& tokenizer, const LabelOptions& options, double flops_frac);
 
-// In read_head_patterns() format; scores are errors.
+// In read_head_patterns() format.
 std::string prefill_labels_text(const PrefillLabels& labels);
 
 }  // namespace kvlab

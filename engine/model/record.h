@@ -14,12 +14,11 @@ namespace kvlab {
 struct RepeatPrompt {
   std::vector<std::int32_t> first, later, separator;
   std::int32_t chunk_tokens = 2048, hint_tokens = 8;
-  std::int32_t gradient_chunk_tokens = 512;  // of "reconstruct_gradient"
+  std::int32_t gradient_chunk_tokens = 512;
 };
 
-// KVzip's wording.
 RepeatPrompt byte_repeat_prompt();
-// For the pass "template", between prompt and answer.
+// Of "template", between prompt and answer.
 std::vector<std::int32_t> byte_answer_template();
 
 struct RecordOptions {
@@ -40,11 +39,10 @@ struct RecordOptions {
 // al. 2025). Without passes that run after chunks (runs_after_chunks).
 std::vector<std::string> extra_pass_names();
 
-// A cached prompt.
 class PassHost {
  public:
   virtual ~PassHost() = default;
-  // recorder: receives attention tensors except `out`.
+  // Records all but `out`.
   virtual void run(std::span<const std::int32_t> ids, Recorder& recorder) = 0;
   // GradientTape::norms, [layers][ids.size()]. Throws InputError if unsupported.
   virtual std::vector<std::vector<float>> run_with_gradient(std::span<const std::int32_t> ids, Recorder& recorder);
@@ -60,7 +58,7 @@ ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelCon
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 
-// If requested and the model does not norm queries.
+// Unless the model norms queries.
 void add_query_weights(const Transformer& model, const RecordOptions& options, AttentionTrace& trace);
 
 // Prompt and a piece of the pass.
@@ -70,7 +68,7 @@ bool fits_windows(const std::string& pass, const ModelConfig& model, std::int32_
 AttentionTrace empty_trace(const ModelConfig& model, std::size_t prompt_tokens, const RecordOptions& options);
 
 // Passes run right after the prompt, even beyond the model's context, and leave the cache unchanged. Deterministic. Throws InputError for
-// an empty prompt, invalid ids or passes, and tokens beyond the context or a window (passes included).
+// an empty prompt, invalid ids or passes, and tokens beyond the context or a window.
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
 
 }  // namespace kvlab

@@ -11,13 +11,11 @@
 
 namespace kvlab {
 
-// Concatenated sequences.
 struct TokenBatch {
   std::span<const std::int32_t> ids;
   std::span<const std::int32_t> positions;  // per id
 };
 
-// Stores keys and values and attends.
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;
@@ -51,7 +49,6 @@ class Transformer {
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
   // Ends at the last layer's host.attend(), without output. Errors as forward().
   void scan(const TokenBatch& batch, AttentionHost& host, std::int32_t layers) const;
-  // Taken from pass_memory().
   [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;
   // hidden [n, hidden_dim] to [n, vocab_size].
   [[nodiscard]] std::vector<float> logits(std::span<const float> hidden) const;

@@ -43,7 +43,7 @@ struct ModelWeights {
 using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
 ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 
-// Norms 1, biases 0; for timing.
+// For timing.
 ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed);
 
 class WeightFiles;
@@ -54,20 +54,18 @@ class WeightReader {
   // Throws InputError as WeightFiles, for missing, unexpected or wrong tensors, or a head unlike its tied embedding.
   WeightReader(const std::string& dir, ModelConfig config);
 
-  // Tied count once.
   [[nodiscard]] std::int64_t num_weights() const;
 
   // Throws InputError for NaN, infinity or too little memory.
   [[nodiscard]] ModelWeights all() const;
-  [[nodiscard]] ModelWeights tables() const;                   // all but layers
-  [[nodiscard]] ModelWeights layer(std::int32_t layer) const;  // the only one in `layers`
+  [[nodiscard]] ModelWeights tables() const;
+  [[nodiscard]] ModelWeights layer(std::int32_t layer) const;
 
  private:
   ModelConfig config_;
   std::shared_ptr<const WeightFiles> files_;
 };
 
-// As WeightReader::all().
 ModelWeights load_weights(const std::string& dir, const ModelConfig& config);
 
 }  // namespace kvlab

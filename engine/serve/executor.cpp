@@ -101,7 +101,7 @@ void StepExecutor::forget(Served& s) {
   s.blocks.clear();
 }
 
-// `back`: full pages go into the given blocks if it is in blocks.
+// `back`: full pages go into the given blocks.
 void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
   std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
   s.sequence.rows.assign(old.size(), {});
@@ -175,7 +175,6 @@ void StepExecutor::begin(Served& s, const ExecutorAction& row) {
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }
 
-// Tokens, and the draw after them.
 void StepExecutor::add_row(const ExecutorAction& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;

@@ -17,30 +17,29 @@ namespace kvlab {
 struct ExecutorAction {
   enum class Kind : std::uint8_t {
     kFinish,
-    kForget,   // drop its KV, to be recomputed
+    kForget,   // to be recomputed
     kSwapOut,  // to CPU memory
     kSwapIn,   // into `blocks` if it is in blocks
-    kRun,      // its share of a step
+    kRun,
   };
   Kind kind = Kind::kFinish;
   std::uint64_t request = 0;
-  std::vector<TakenBlock> blocks = {};  // kRun: new blocks
+  std::vector<TakenBlock> blocks = {};
   // ---- kRun only ----
-  StepEntry share = {};            // computed_before: at a start, tokens in its first blocks
+  StepEntry share = {};            // computed_before: tokens in its first blocks
   std::int32_t prompt_tokens = 0;  // as the policy sees it
-  bool is_published = false;       // its blocks stay unchanged for others
+  bool is_published = false;       // blocks stay unchanged
 
   [[nodiscard]] std::int32_t end() const { return share.computed_before + share.tokens; }
 };
 
-// Work between two outputs.
 struct StepJob {
   std::vector<EngineSequence> arrived;  // `draws`: request number; `ids`: known ones
   std::vector<BlockId> split;           // content is lost
   std::vector<ExecutorAction> actions;  // kRun after the others
 };
 
-// Runs jobs in order, in place of a cost model. Swapped KV is in CPU memory.
+// Runs jobs in order. Swapped KV is in CPU memory.
 class StepExecutor {
  public:
   struct Options {
@@ -59,22 +58,21 @@ class StepExecutor {
   [[nodiscard]] bool may_rest() const { return cache_->may_rest(); }
   // Throws InputError for a refused sequence or an unannounced cut.
   void run(StepJob job);
-  // Runs made-up steps. On a GPU, prepares for `most` and runs a largest step, over this cache if the policy keeps everything; its pages
-  // are freed.
+  // Runs made-up steps. On a GPU, prepares for `most` and runs a largest step, over this cache if the policy keeps everything; frees the
+  // pages.
   void warm_up(const EngineModel::Load& most);
 
-  // By request number, if kept.
   [[nodiscard]] const std::map<std::uint64_t, std::vector<std::int32_t>>& tokens() const { return tokens_; }
   [[nodiscard]] const KvPages& pages() const { return cache_->pages(); }
   [[nodiscard]] const KvPages& host_pages() const { return host_; }
   [[nodiscard]] std::int64_t block_pages() const { return blocks_.mapped_blocks() * pages_per_block_; }
-  // Pages of blocks and sequences; all in use, unless some leaked. O(pages).
+  // In use, unless some leaked. O(pages).
   [[nodiscard]] std::int64_t explained_pages() const;
   // Prefix hits recomputed: their writer was preempted.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
   // Block pages count once per reader, swapped KV not.
   [[nodiscard]] PolicyCache::HeldBytes held() const;
-  // EngineModel::remark, and the requests that could not be packed.
+  // With the requests that could not be packed.
   [[nodiscard]] std::string remark() const;
 
  private:

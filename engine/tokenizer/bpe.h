@@ -15,7 +15,7 @@ namespace kvlab::tokenization {
 
 constexpr std::int32_t kMaxTokenId = 1 << 24;
 
-struct TextHash {  // enables lookup by view
+struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
@@ -36,7 +36,6 @@ class Bpe {
   std::int32_t num_tokens() const { return static_cast<std::int32_t>(vocabulary_.size()); }
   std::int32_t max_id() const { return max_id_; }
 
-  // Words of one text.
   struct Cache {
     struct Range {
       std::uint32_t begin, end;
@@ -69,7 +68,7 @@ class Bpe {
   std::array<std::int32_t, 512> low_characters_{};               // of the first code points; -1: none
   std::array<std::int32_t, 256> bytes_{};                        // of <0x00> ... <0xFF>; -1: none
   KeyMap<Merge> merges_;                                         // by left << 32 | right
-  std::vector<std::int32_t> merged_ids_;                         // by rank
+  std::vector<std::int32_t> merged_ids_;
   std::int32_t max_id_ = -1;
   std::string file_;
   std::optional<std::string> unknown_;

@@ -22,7 +22,7 @@ struct CollectiveTable {
   int ranks = 2;
   std::string library, version;     // e.g. vllm 0.19.0; empty: unknown
   SampleGrid points;                // one axis: bytes; not empty
-  std::vector<std::string> places;  // "file:line" per point
+  std::vector<std::string> places;  // "file:line"
 
   // Log-log; beyond the last point at its rate, below the first at its time.
   [[nodiscard]] SampleGrid::Value at(double bytes) const;
@@ -43,14 +43,13 @@ struct CollectiveUse {
   int ranks;
 };
 std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel);
-// In a step of `tokens` of one scheduler (dp: of each rank).
+// `tokens` of one scheduler (dp: of each rank).
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
 
 // Prices by the profile's table, else the card's, else the link model. Prefers the engine's library, else the first; the newest version not
 // above the engine's, else the oldest.
 class Collectives {
  public:
-  // Unknown engine: newest version.
   Collectives(CollectiveTables profile, std::shared_ptr<const CollectiveTables> card, LinkModel links, const EngineName& engine);
   Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine)
       : Collectives(std::move(profile), std::make_shared<const CollectiveTables>(std::move(card)), std::move(links), engine) {}
@@ -71,10 +70,9 @@ class Collectives {
   CollectiveTables profile_;
   std::shared_ptr<const CollectiveTables> card_;
   LinkModel links_;
-  std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;  // points into profile_ and card_
+  std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;
 };
 
-// With file:line.
 struct CollectiveFinding {
   bool is_impossible;  // faster than the link; else falls by a fifth or more as the message grows
   std::string text;

@@ -22,7 +22,7 @@ struct PowerSpec {
 struct HardwareSpec {
   std::string name, file, source;
   std::int64_t memory_bytes = 0;
-  // A GPU's share of CPU memory (at pcie_bytes_per_s) and disks, and fixed transfer times.
+  // A GPU's share of CPU memory and disks, and fixed transfer times.
   std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;
   double disk_read_bytes_per_s = 0, cpu_call_ns = 0, disk_call_ns = 0;
   double memory_bytes_per_s = 0;
@@ -37,8 +37,8 @@ struct HardwareSpec {
   bool has_nvlink = false;         // between all GPUs of a machine
   int gpus_per_machine = 8;
   double network_latency_ns = 0;  // one wait between machines
-  bool has_peer_access = true;    // over PCIe
-  double launch_ns = 0;           // per kernel
+  bool has_peer_access = true;
+  double launch_ns = 0;  // per kernel
   // Replace launch_ns.
   double linear_floor_ns = 0, fp8_linear_floor_ns = 0, fp4_linear_floor_ns = 0, attention_floor_ns = 0;
   double flops_frac = 0, fp8_flops_frac = 0, fp4_flops_frac = 0, bandwidth_frac = 0;  // of peak, reached by kernels
@@ -61,19 +61,15 @@ struct HardwareSpec {
   [[nodiscard]] double network_rate() const { return network_bytes_per_s > 0 ? network_bytes_per_s : pcie_bytes_per_s; }
   // vLLM's rule for defaults: 70 GiB or more, no A100.
   [[nodiscard]] bool is_large() const;
-  // For activations of `dtype`, or its compute type.
   [[nodiscard]] double peak_flops(Dtype dtype) const;
-  // For a large product.
   [[nodiscard]] double reached_flops(Dtype dtype) const;
-  // Fixed time of a product.
   [[nodiscard]] double linear_floor(Dtype dtype) const;
   [[nodiscard]] const Experts& experts_in(const WeightFormat& format, bool is_mxfp4) const;
 };
 
-// Keys whose figures do not fit the others, with doubts on units.
+// Figures that do not fit the others.
 std::vector<std::string> hardware_remarks(const HardwareSpec& h);
 
-// First remark, or the figures that decide.
 std::string likely_cause_of(const HardwareSpec& h);
 
 // File, or name in `hardware_folder`. Throws InputError with file:line:column.

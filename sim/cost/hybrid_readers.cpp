@@ -84,7 +84,7 @@ void read_nemotron(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   }
 }
 
-// Layer numbers from `first` on.
+// From `first` on.
 std::vector<bool> listed(Params& p, const char* key, std::int64_t first, std::int64_t layers) {
   std::vector<bool> flags(static_cast<std::size_t>(layers), false);
   for (const double number : p.numbers(key, static_cast<double>(first), static_cast<double>(layers - 1 + first), "numbers of layers"))
@@ -141,7 +141,6 @@ void read_glm_next(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
       fmt::format("the index's keys are taken to be pooled over {} tokens; traffic of {} residual streams is not counted", pool, streams));
 }
 
-// Each with its MLP.
 void set_kinds(ModelSpec& m, const std::vector<bool>& is_full) {
   for (const bool full : is_full) m.attention_kinds.push_back(full ? AttentionKind::kFull : AttentionKind::kLinear);
 }

@@ -12,10 +12,10 @@ namespace kvlab {
 struct KvLayout {
   std::int64_t group_layers = 0;
   std::int64_t page_bytes = 0;
-  std::int64_t full_groups = 1;                // layers that see all tokens
-  std::int64_t window = 0, window_groups = 0;  // window in tokens, and groups of layers with one
-  std::int64_t state_groups = 0;               // with a state
-  std::int64_t state_pages = 0;                // per sequence, all these groups
+  std::int64_t full_groups = 1;
+  std::int64_t window = 0, window_groups = 0;  // in tokens; their groups
+  std::int64_t state_groups = 0;
+  std::int64_t state_pages = 0;  // per sequence
 
   [[nodiscard]] bool is_one_group() const { return window_groups == 0 && state_groups == 0; }
   [[nodiscard]] std::int64_t groups() const { return full_groups + window_groups + state_groups; }

@@ -7,14 +7,14 @@ namespace kvlab {
 
 struct ModelSpec;
 
-// Kept per layer: all K and V, the last K and V, one vector for all heads, a constant state, one vector for several tokens, nothing.
-// kIndex: scores by which sparse layers choose tokens.
+// Kept per layer: all K and V, the last K and V, one vector for all heads, a state, one vector for several tokens, nothing. kIndex scores
+// tokens for sparse layers.
 enum class AttentionKind : std::uint8_t { kFull, kWindow, kLatent, kLinear, kCompressed, kNone, kIndex };
 
 // K and V per head.
 struct HeadShape {
   std::int64_t q = 0, kv = 0, key_dim = 0, value_dim = 0;
-  bool one_product = false;  // keys and values from one product, both cached (Gemma 4)
+  bool one_product = false;  // one product for both; both are cached (Gemma 4)
   bool has_own_kv = true;    // false: uses an earlier layer's K and V
 
   bool operator==(const HeadShape&) const = default;
@@ -22,13 +22,12 @@ struct HeadShape {
   [[nodiscard]] std::int64_t out_width() const { return q * value_dim; }
   [[nodiscard]] std::int64_t cached() const { return has_own_kv ? kv * (key_dim + value_dim) : 0; }
   [[nodiscard]] std::int64_t projected() const { return !has_own_kv ? 0 : one_product ? kv * key_dim : cached(); }
-  // Equal widths with the same work.
   [[nodiscard]] std::int64_t mean_dim() const { return (key_dim + value_dim) / 2; }
 };
 
 struct LayerShape {
   HeadShape heads;
-  std::int64_t mlp = 0;           // dense MLP; 0: none
+  std::int64_t mlp = 0;           // 0: none
   std::int64_t entry_tokens = 0;  // tokens per cached vector; 0: only the window
 
   bool operator==(const LayerShape&) const = default;
@@ -38,8 +37,8 @@ struct LayerShape {
 struct SparseIndex {
   std::int64_t heads = 0, dim = 0;  // of queries; a key of `dim` channels is cached per token
   std::int64_t tokens = 0;          // attended; 0: no such layers
-  std::int64_t query_rank = 0;      // queries' input; 0: hidden state, unweighted heads
-  std::int64_t key_bytes = 0;       // of a cached key; 0: channels in the KV type
+  std::int64_t query_rank = 0;      // 0: hidden state, unweighted heads
+  std::int64_t key_bytes = 0;       // 0: channels in the KV type
 
   [[nodiscard]] bool exists() const { return tokens > 0; }
 };
@@ -47,17 +46,17 @@ struct SparseIndex {
 // Attention to vectors of several tokens and to recent tokens (DeepSeek-V4). Keys and values are one vector.
 struct CompressedAttention {
   std::int64_t q_rank = 0, dim = 0, out_groups = 0, out_rank = 0;
-  std::int64_t window = 0;   // recent tokens
-  std::int64_t indexed = 0;  // tokens per vector in index layers
+  std::int64_t window = 0;
+  std::int64_t indexed = 0;  // per vector in index layers
 
   [[nodiscard]] bool exists() const { return dim > 0; }
 };
 
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): kv_rank + rope cached values per token, for all heads.
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) caches kv_rank + rope values per token.
 struct LatentAttention {
-  std::int64_t q_rank = 0;                     // 0: one product of the hidden state
+  std::int64_t q_rank = 0;                     // 0: one product
   std::int64_t kv_rank = 0;                    // 0: no such layers
-  std::int64_t nope = 0, rope = 0, value = 0;  // channels per head: without and with RoPE; values
+  std::int64_t nope = 0, rope = 0, value = 0;  // per head: without and with RoPE; values
 
   [[nodiscard]] bool exists() const { return kv_rank > 0; }
   [[nodiscard]] std::int64_t cached() const { return kv_rank + rope; }
@@ -73,8 +72,8 @@ struct LinearAttention {
   std::int64_t state_value_bytes = 0;  // 0: as activations
   std::int64_t conv_tokens = 0;        // over queries, keys and values; 0: none
   std::int64_t in_columns = 0;         // from the hidden state; 0: queries, keys, values, gate, and two rates for kDelta
-  std::int64_t inner = 0;              // parameters of low-rank gates between them
-  std::int64_t vectors = 0;            // with in_columns: other parameters except the convolution's
+  std::int64_t inner = 0;              // parameters of low-rank gates
+  std::int64_t vectors = 0;            // parameters except the convolution's, with in_columns
 
   [[nodiscard]] bool exists() const { return value_heads > 0; }
   [[nodiscard]] std::int64_t key_width() const { return key_heads * key_dim; }
@@ -96,7 +95,6 @@ struct LinearAttention {
   }
 };
 
-// Equal in cost.
 struct LayerClass {
   AttentionKind attention = AttentionKind::kFull;
   bool has_experts = false;
@@ -109,10 +107,9 @@ struct LayerClass {
   [[nodiscard]] int parts() const { return (has_attention() ? 1 : 0) + (has_mlp() ? 1 : 0); }
 };
 
-// Equal in attention cost.
 struct AttentionClass {
   AttentionKind kind = AttentionKind::kFull;
-  std::int64_t window = 0;  // tokens that a query sees, itself included; 0: all
+  std::int64_t window = 0;  // visible tokens; 0: all
   std::int64_t count = 0;
   LayerShape shape{};
   bool is_sparse = false;
@@ -122,7 +119,7 @@ struct AttentionClass {
 std::vector<LayerClass> layer_classes(const ModelSpec& m);
 std::vector<AttentionClass> attention_classes(const ModelSpec& m);
 LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer);
-// These layers have a window, others have none.
+// Other layers have none.
 bool shows_window(const ModelSpec& m, const AttentionClass& layers);
 // Those that see all tokens, if layers differ.
 AttentionClass profiled_attention(const ModelSpec& m);

@@ -6,11 +6,11 @@
 
 namespace kvlab {
 
-// FLOPs and HBM bytes per layer and rank, for attention without engine kernels.
+// Per layer and rank, without engine kernels.
 
 // Absorbed decode rows: each cached vector of rank + rope values is every head's key, its first `rank` values the value.
 struct LatentDecodeShape {
-  std::int64_t rows = 0, kv_tokens = 0;  // kv_tokens: of all rows, their own included
+  std::int64_t rows = 0, kv_tokens = 0;  // kv_tokens: with their own
   std::int64_t q_heads = 0, rank = 0, rope = 0;
   std::int64_t activation_bytes = 2, kv_bytes = 2;  // per element
 };
@@ -30,7 +30,7 @@ constexpr std::int64_t bytes(const AbsorbShape& s) {
 }
 constexpr std::int64_t flops(const AbsorbShape& s) { return 2 * s.rows * s.q_heads * s.wide * s.rank; }
 
-// Expanded prompt: keys and values per head are computed from cached vectors.
+// Keys and values per head are computed from cached vectors.
 struct LatentPrefillShape {
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, nope = 0, rope = 0, value = 0;
@@ -46,7 +46,7 @@ constexpr std::int64_t flops(const LatentPrefillShape& s) {
   return 2 * pairs * s.q_heads * (s.nope + s.rope + s.value);
 }
 
-// In latent space, to indexed tokens; reads each cached vector once.
+// In latent space; reads each cached vector once.
 constexpr std::int64_t sparse_flops(const LatentPrefillShape& s, std::int64_t pairs, std::int64_t rank) {
   return 2 * pairs * s.q_heads * (2 * rank + s.rope);
 }
@@ -55,7 +55,7 @@ constexpr std::int64_t sparse_bytes(const LatentPrefillShape& s, std::int64_t ra
   return (s.kv_before + s.new_tokens) * (rank + s.rope) * kv_bytes + s.new_tokens * s.q_heads * (2 * rank + s.rope) * s.activation_bytes;
 }
 
-// `heads` queries of `dim` channels score cached keys of `key_bytes` bytes, one per `entry_tokens` tokens.
+// `heads` queries of `dim` channels score keys of `key_bytes`, one per `entry_tokens`.
 struct IndexShape {
   std::int64_t heads = 0, dim = 0, key_bytes = 0, entry_tokens = 1;
 };
@@ -65,7 +65,7 @@ constexpr std::int64_t index_bytes(const IndexShape& s, std::int64_t kv_tokens, 
   return kv_tokens * (s.key_bytes / s.entry_tokens) + rows * s.heads * s.dim;
 }
 
-// Attends to vectors of `dim` channels, one per `entry_tokens` tokens (0: none), and to `window` tokens.
+// Vectors of `dim` channels, one per `entry_tokens` (0: none), and `window` tokens.
 struct CompressedShape {
   std::int64_t q_heads = 0, dim = 0, entry_tokens = 0, window = 0, activation_bytes = 2, kv_bytes = 2;
 };

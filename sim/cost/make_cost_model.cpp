@@ -81,7 +81,6 @@ void read_load_balance(Params& p, Parallel& parallel) {
                                                 "ranks in turn, fewest requests, fewest tokens (SGLang's names)");
 }
 
-// Needs model and hardware.
 void read_parallel(Params& experiment, CostSetup& setup) {
   constexpr int kMost = 1024;
   Params p = experiment.optional_child("parallel", "parallel");
@@ -106,7 +105,6 @@ void read_parallel(Params& experiment, CostSetup& setup) {
                                   parallel.pp, parallel.dp, parallel.ep, parallel.gpus()));
 }
 
-// A format, its folder, and the handling of missing tables.
 struct ProfileChoice {
   std::unique_ptr<ProfileFormat> format;
   std::string path;
@@ -172,7 +170,7 @@ std::string file_name_of(const std::string& name) {
   return own;
 }
 
-// Every operation needs a table, unless the roofline may fill in.
+// Unless the roofline may fill in.
 void check_coverage(const Profile& profile, const ModelSpec& m) {
   std::vector<OpWork> ops;
   for (const LayerClass& layers : layer_classes(m)) layer_ops(m, Parallel{}, layers, 1, ops);
@@ -230,7 +228,6 @@ void check_card_of_collectives(const Profile& profile, const HardwareSpec& hardw
                                profile.hardware, hardware.name));
 }
 
-// By the profile's options.
 EngineName engine_of(const Profile& profile) {
   for (const char* name : {"vllm", "trtllm", "sglang"})
     if (const auto known = profile.options.find(fmt::format("{}_version", name)); known != profile.options.end())

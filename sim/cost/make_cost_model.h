@@ -18,23 +18,22 @@ namespace kvlab {
 class StepPrices;
 struct Profile;
 
-// An experiment's model, GPUs and source of step times.
 struct CostSetup {
   ModelSpec model;
   HardwareSpec hardware;
   Parallel parallel;
-  std::optional<TokenWeaveRule> overlap;  // of all-reduces with computation; none: in sequence
+  std::optional<TokenWeaveRule> overlap;  // none: in sequence
   EngineTimes engine;
   std::string profile_name = "roofline", profile_hash, profile_date;  // empty for the roofline
   std::shared_ptr<const Profile> profile;                             // null: roofline
   std::shared_ptr<const Collectives> collectives;
-  std::shared_ptr<const StepPrices> prices;  // shared by all replicas and runs
+  std::shared_ptr<const StepPrices> prices;  // shared by all runs
 };
 
 // Params::prefer: the search chooses `parallel.tp` if the file does not.
 inline constexpr const char* kChosenTp = "tp that the search tries";
 
-// From the experiment's top level:
+// At the experiment's top level:
 //   model: llama-3.1-8b           name in profiles/models, config.json, or its folder
 //   hardware: h100                name in profiles/hardware, or file
 //   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}, {aisimulate: {system, backend, version}}
@@ -51,8 +50,8 @@ struct LargestStep {
   std::int64_t tokens = 0, rows = 0, graphs = 0;
 };
 
-// Per GPU besides weights and KV: activations of the largest step or its logits, rotary table, graphs, CUDA context and libraries (formula
-// in docs/cost-model.md).
+// Besides weights and KV: activations of the largest step or its logits, rotary table, graphs, CUDA context and libraries
+// (docs/cost-model.md).
 std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step);
 
 // floor((memory_frac * memory - weights - reserve) / page bytes) pages of a GPU, times the groups of GPUs that share a scheduler's tokens.

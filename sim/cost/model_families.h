@@ -21,7 +21,7 @@ enum class QkNorm : std::uint8_t { kNone, kPerHead, kWide, kWithoutWeights };  /
 // kHeads: K and V per head; kGatedDelta, kLightning: linear in listed layers.
 enum class FamilyAttention : std::uint8_t { kHeads, kLatent, kGatedDelta, kLightning };
 
-// By the keys of config.json.
+// By config.json.
 enum class ExpertLayers : std::uint8_t { kNone, kAll, kSparseStep, kFirstDense, kInterleaved };
 
 // If config.json is silent.
@@ -33,7 +33,7 @@ struct FamilyExperts {
   bool shared_gate = false, has_bias = false;  // has_bias: experts and router
 };
 
-// Unequal layers and other mixers, after the rest.
+// After the rest.
 using FamilyReader = void (*)(Params& p, const ModelFile& file, ModelSpec& m);
 
 // profiles/families/NAME.yaml: transformers' model_type, and the keys that change weights, KV or FLOPs.
@@ -50,21 +50,20 @@ struct Family {
   bool has_sinks = false;
   std::int64_t norms = 2;  // per layer, of hidden width
   QkNorm qk_norm = QkNorm::kNone;
-  std::int64_t layer_extras = 0;                               // other parameters of a layer
-  std::vector<std::string> keys = {};                          // beyond those of every family
+  std::int64_t layer_extras = 0;
+  std::vector<std::string> keys = {};                          // beyond common ones
   std::vector<std::pair<std::string, std::string>> only = {};  // with the one priced value
   std::vector<std::string> layer_types = {};                   // allowed besides the attention's
   FamilyReader own = nullptr;
 };
 
-// `reader: NAME` of a family.
 struct NamedReader {
   const char* name;
   FamilyReader read;
 };
-std::vector<NamedReader> sparse_readers();  // an index chooses tokens
-std::vector<NamedReader> hybrid_readers();  // a state instead of a cache
-std::vector<NamedReader> varied_readers();  // different sizes
+std::vector<NamedReader> sparse_readers();
+std::vector<NamedReader> hybrid_readers();
+std::vector<NamedReader> varied_readers();
 
 // Without model_type.
 const Family& generic_family();
@@ -73,7 +72,6 @@ const Family* find_family(const std::string& model_type);
 // Text model_type of a vision-language model; "": not known.
 std::string text_family_of(const std::string& model_type);
 std::vector<std::string> family_names();
-// "": not known.
 std::string why_not_priced(const std::string& model_type);
 
 }  // namespace kvlab

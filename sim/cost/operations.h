@@ -64,14 +64,13 @@ const std::vector<std::string>& columns_of(OpFamily family);
 // Without ".csv"; "": the operation's name.
 std::string_view table_of(OpFamily family);
 
-// `name`: in profiles. `cpu`, `gpu`: case in calibrate/cases.
 struct Operation {
   OpId op;
-  std::string_view name;  // policy operations: as in OpCall
+  std::string_view name;  // policies: as in OpCall
   OpFamily family;
-  int per_layer = 1;                  // 0: once per step
-  std::string_view cpu{}, gpu{};      // KernelFamily::op, or ""
-  std::string_view why_untimed{};     // without a case
+  int per_layer = 1;              // 0: once per step
+  std::string_view cpu{}, gpu{};  // KernelFamily::op, or ""
+  std::string_view why_untimed{};
   std::string_view gpu_table{};       // if its launch differs; "": `name`
   std::string_view gpu_format{};      // GPU operands; "": the model's type
   bool streams = false;               // reads weights, reads or writes KV
@@ -195,7 +194,6 @@ inline constexpr std::array kOperations{
 
 constexpr const Operation& operation(OpId op) { return kOperations[static_cast<std::size_t>(op)]; }
 constexpr std::string_view name_of(OpId op) { return operation(op).name; }
-// Dense or experts.
 constexpr bool is_feed_forward(std::string_view name) {
   for (const OpId op : {OpId::kGateUpProj, OpId::kActFn, OpId::kDownProj, OpId::kRouter, OpId::kMoe})
     if (name == name_of(op)) return true;

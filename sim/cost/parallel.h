@@ -18,9 +18,7 @@ struct Parallel {
   ExpertExchange exchange = ExpertExchange::kAllGather;  // dp > 1
   LoadBalance load_balance = LoadBalance::kVllm;         // dp > 1
 
-  // Groups with shares of a scheduler's tokens.
   [[nodiscard]] int data_ranks() const { return dp > 1 ? 1 : std::max(1, ep / tp); }
-  // With a layer's experts.
   [[nodiscard]] int expert_ranks() const { return ep > 1 ? ep : tp * dp; }
   [[nodiscard]] int gpus() const { return (dp > 1 ? tp * dp : std::max(tp, ep)) * pp; }
   [[nodiscard]] int gpus_of_rank() const { return gpus() / dp; }

@@ -18,21 +18,19 @@
 
 namespace kvlab {
 
-// Over a step's tokens or sequences.
 struct ProfileOp {
-  std::string name;    // in its source file
+  std::string name;
   std::string covers;  // of operations.h; another name is added to the step
   using Axis = OpFamily;
   Axis axis = Axis::kTokens;
   int per_layer = 1;  // 0: once per step
   SampleGrid times;
-  Footing at_best = Footing::kInside;        // from other shapes: kInterpolated, kExtrapolated
+  Footing at_best = Footing::kInside;        // kInterpolated, kExtrapolated: from other shapes
   std::optional<std::size_t> layer_class{};  // of layer_classes(); none: all
 
   [[nodiscard]] bool is_of_class(std::size_t one) const { return !layer_class || *layer_class == one; }
 };
 
-// One model, GPU and tensor-parallel degree, of any format.
 struct Profile {
   std::string file;                     // or folder
   std::string format;                   // of ProfileFormat
@@ -40,23 +38,23 @@ struct Profile {
   std::string measured, source;         // date; tool and version
   int tp = 1;
   std::vector<ProfileOp> ops;
-  SampleGrid attention;                          // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
-  Footing attention_at_best = Footing::kInside;  // as in ProfileOp
-  std::int64_t longest_prompt = 0;               // with cached tokens; 0: the table's
-  SampleGrid shared_call;                        // tokens; saved by a prompt next to a longer one
-  bool attention_has_append = true;              // includes writes of new K and V
-  bool repeats_scatter = false;                  // too much for limits of collectives
-  bool has_small_ops = true;                     // else the roofline prices norms, activations, embedding, sampler
-  SampleGrid moe;                                // tokens, activated_experts; one uncut layer
+  SampleGrid attention;  // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
+  Footing attention_at_best = Footing::kInside;
+  std::int64_t longest_prompt = 0;   // with cached tokens; 0: the table's
+  SampleGrid shared_call;            // tokens; saved by a prompt next to a longer one
+  bool attention_has_append = true;  // includes writes
+  bool repeats_scatter = false;      // too much for limits of collectives
+  bool has_small_ops = true;         // else the roofline prices norms, activations, embedding, sampler
+  SampleGrid moe;                    // tokens, activated_experts; one uncut layer
   std::vector<CollectiveTable> collectives;
   PolicyTimes policy;
   // Token counts no further apart take the upper time (a partial tile is as slow). 1: interpolated.
   int tile_rows = 16;
-  KvReads kv_reads = KvReads::kStored;         // by attention
-  std::optional<SkewTable> skew;               // if enabled
-  Picoseconds host_time{};                     // per step
+  KvReads kv_reads = KvReads::kStored;  // by attention
+  std::optional<SkewTable> skew;
+  Picoseconds host_time{};
   std::map<std::string, std::string> options;  // of the measured engine
-  std::vector<std::string> notes;              // of the reader, for the result
+  std::vector<std::string> notes;              // for the result
 };
 
 // Over all that a cost depends on, 16 hexadecimal digits. A converted profile keeps it.
@@ -76,7 +74,6 @@ inline constexpr const char* kOwnProfileFormat = "kvlab";
 Profile read_kvlab_profile(const std::string& folder, int tp);
 void write_kvlab_profile(const Profile& profile, const std::string& folder);
 
-// Tokens by tile_rows, sequences linear.
 SampleGrid::Value time_of_op(const ProfileOp& op, std::int64_t count, int tile_rows);
 
 // Samples must ascend; `places`: their lines.
@@ -86,9 +83,7 @@ SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> sample
 inline constexpr std::array kGridFamilies{OpFamily::kAttention, OpFamily::kMoe};
 SampleGrid Profile::*grid_of(OpFamily family);
 
-// By Operation::part_of.
 bool is_part_of_another(const Profile& profile, OpId op);
-// As an operation or a part.
 bool has_times(const Profile& profile, OpId op);
 
 }  // namespace kvlab

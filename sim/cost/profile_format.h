@@ -18,7 +18,6 @@ class ProfileFormat {
  public:
   virtual ~ProfileFormat() = default;
 
-  // For messages.
   [[nodiscard]] virtual std::string parameters() const { return "path, missing, impossible, kv_reads"; }
   // False: the functions below are not called.
   [[nodiscard]] virtual bool has_tables() const { return true; }
@@ -36,9 +35,8 @@ class ProfileFormat {
   [[nodiscard]] virtual bool has_degrees() const { return false; }
   // Throws InputError with file:line.
   [[nodiscard]] virtual Profile read(const std::string& folder, int tp) const = 0;
-  // Adds tables that depend on the model.
   virtual void add_tables_of_model(Profile& /*profile*/, const ModelSpec& /*m*/, const Parallel& /*p*/) const {}
-  // For `profile convert`; "": it can.
+  // "": it can.
   [[nodiscard]] virtual std::string why_not_converted() const { return ""; }
 };
 
@@ -47,7 +45,6 @@ std::vector<std::string> profile_format_names();
 std::unique_ptr<ProfileFormat> make_profile_format(const std::string& name);
 // By the folder's files. Throws InputError.
 std::string profile_format_of(const std::string& folder);
-// A tp<N>/ below `folder` has `file`.
 bool some_degree_has(const std::string& folder, const std::string& file);
 
 }  // namespace kvlab

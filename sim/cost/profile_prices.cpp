@@ -37,7 +37,7 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
   for (const OpWork& op : ops) layer_ops_.emplace(name_of(op.op));
 }
 
-// Without operations of other layers only, and experts shared between ranks.
+// Without operations of other layers, and experts shared between ranks.
 bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const {
   if (parallel_.dp > 1 && op.covers == name_of(OpId::kMoe)) return false;
   return op.is_of_class(layer_class) && (find_op(ops, op.covers) != nullptr || !layer_ops_.contains(op.covers));
@@ -142,7 +142,7 @@ ProfilePrices::Value ProfilePrices::attention(double prompt, double before, doub
   return value;
 }
 
-// Linear in mean length between profiled ones, so also in the total. Measured lengths count as interpolated, so spans cross them.
+// Linear in mean length, so also in the total. Measured lengths count as interpolated, so spans cross them.
 DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::int64_t rows) const {
   if (profile_->attention.empty()) return roofline_->decode_attention(attention_class, rows);
   const double n = static_cast<double>(rows), own = static_cast<double>(ceil_div(rows, parallel_.data_ranks()));

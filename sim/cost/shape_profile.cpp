@@ -153,7 +153,6 @@ void add_experts(Profile& profile, const ModelSpec& m, const Parallel& p) {
                            SampleGrid(1, std::move(samples)), Footing::kInside});
 }
 
-// One rank.
 class HeadTables {
  public:
   HeadTables(const Profile& profile, const AttentionPrefillShape& heads)
@@ -270,7 +269,7 @@ class HeadTables {
   }
 
   const Profile& profile_;
-  AttentionPrefillShape shape_;  // per rank, without tokens
+  AttentionPrefillShape shape_;
   std::string type_;
   SampleGrid rows_, one_, more_;  // q_heads, rows, context; q_heads, tokens; q_heads, tokens
   std::vector<std::int64_t> lengths_;
@@ -313,7 +312,6 @@ std::string shape_tables_folder(Params& choice) {
                           dir.empty() ? "" : " --out " + dir, dir.empty() ? known_folders(by_name.parent_path()) : ""));
 }
 
-// Without a model's tables.
 Profile read_shape_profile(const std::string& folder, int tp) {
   Params meta = read_profile_meta(folder);
   UsageLog::note_file(folder + "/meta.yaml");

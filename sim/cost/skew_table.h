@@ -10,8 +10,8 @@ namespace kvlab {
 
 // Bin i: edge[i] < v <= edge[i + 1]; outer values go to outer bins.
 struct SkewAxis {
-  std::vector<double> edges;        // bins + 1, ascending
-  std::vector<std::string> labels;  // per bin
+  std::vector<double> edges;  // bins + 1, ascending
+  std::vector<std::string> labels;
   [[nodiscard]] std::size_t bin(double value) const;
 };
 
@@ -22,7 +22,7 @@ class SkewTable final : public SkewRule {
  public:
   struct Entry {
     std::int64_t prompt_tokens;
-    std::size_t rows, skew, longest, before;  // bins
+    std::size_t rows, skew, longest, before;
     double alpha;
   };
   SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis before, double alpha_default, std::vector<Entry> entries);

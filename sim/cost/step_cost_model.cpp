@@ -19,7 +19,6 @@ constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
 constexpr std::int64_t kLongestSpan = 1 << 24;  // search bound in skew buckets; exceeds any sequence
 
-// Steps of `gain` from `at` that begin below `end`.
 std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) { return gain == 0 ? kNoEnd : (end - 1 - at) / gain + 1; }
 
 }  // namespace
@@ -82,7 +81,6 @@ ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
   return price;
 }
 
-// Takes experts out of the rounded price.
 void StepCostModel::add_layers(TokenEntry& sum, const TokenPrice::Layer& price) {
   ByFooting linear = round(price.linear), experts = round(price.experts);
   for (std::size_t f = 0; f < kFootings; ++f) {

@@ -38,7 +38,7 @@ class StepCostModel final : public CostModel {
 
  private:
   struct TokenEntry {
-    ByFooting linear{}, experts{}, collectives{};  // over all layers
+    ByFooting linear{}, experts{}, collectives{};
     ByFooting once{}, once_collective{}, send{};
     Work layers_work, once_work;
   };
@@ -57,13 +57,11 @@ class StepCostModel final : public CostModel {
     Picoseconds base, slope;  // at begin; per token
     Footing footing;
   };
-  // Cells by row count.
   struct Attention {
     AttentionClass layers;
     AttentionWork work;
     std::vector<std::vector<Cell>> cells;
   };
-  // One kind of layer, and its affine range.
   struct Decode {
     Picoseconds time{}, per_token{}, per_max_token{};
     std::int64_t tokens_end = 0, max_end = 0;  // excluded
@@ -98,7 +96,7 @@ class StepCostModel final : public CostModel {
   ModelSpec model_;
   Parallel parallel_;
   EngineTimes engine_;
-  bool has_group_;  // with tokens of other ranks
+  bool has_group_;
   Parallel uncut_;  // the rank as one GPU
   std::vector<LayerClass> layers_;
   std::vector<Attention> attention_;
@@ -106,10 +104,10 @@ class StepCostModel final : public CostModel {
   double peak_flops_, peak_bytes_per_s_;
   double flops_per_token_, flops_per_pair_;  // bounds over all layers; pair: query and attended token
   std::string likely_cause_;
-  std::vector<std::unique_ptr<TokenEntry>> tokens_;  // null: not priced
+  std::vector<std::unique_ptr<TokenEntry>> tokens_;
   std::vector<HeadEntry> head_;
   std::unordered_map<std::int64_t, ExpertEntry> experts_;
-  TokenEntry large_tokens_;  // latest uncached entry
+  TokenEntry large_tokens_;  // latest uncached
   HeadEntry large_head_;
   std::int64_t large_tokens_count_ = -1, large_head_count_ = -1;
 };

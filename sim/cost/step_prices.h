@@ -18,7 +18,6 @@ struct Price {
     if (footing >= Footing::kExtrapolated) beyond += picoseconds;
   }
   [[nodiscard]] double total() const { return ps[0] + ps[1] + beyond; }
-  // Keeps the excess over concurrent work of `picoseconds`.
   void hide(double picoseconds) {
     if (picoseconds <= 0) return;
     const double left = total() > picoseconds ? 1 - picoseconds / total() : 0;
@@ -27,7 +26,7 @@ struct Price {
   }
 };
 
-// Outside attention: per layer of each class, and once per step.
+// Per layer of each class, and once per step.
 struct TokenPrice {
   struct Layer {
     Price linear;   // includes experts
@@ -50,7 +49,6 @@ struct DecodeCurve {
   std::vector<Knot> knots;
 };
 
-// Cached tokens, without new ones.
 struct DecodeBatch {
   std::int64_t rows = 0, kv_tokens = 0, kv_max = 0, kv_min = 0;
   std::int64_t kv_squares = 0;
@@ -63,7 +61,6 @@ inline DecodeBatch batch_of(const StepShape& shape) {
 class SkewRule {
  public:
   virtual ~SkewRule() = default;
-  // Without prompts.
   [[nodiscard]] virtual int bucket(const DecodeBatch& batch) const = 0;
   [[nodiscard]] virtual double alpha(int bucket) const = 0;
 };
@@ -76,7 +73,6 @@ class StepPrices {
   [[nodiscard]] virtual Price experts(std::int64_t tokens) const = 0;
   [[nodiscard]] virtual Price exchange(const GroupTokens& group) const = 0;
   [[nodiscard]] virtual Price head(std::int64_t rows) const = 0;
-  // attention_class: into attention_classes.
   [[nodiscard]] virtual DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const = 0;
   // All layers, for prompts and decode rows.
   [[nodiscard]] virtual Price mixed_attention(const StepShape& shape) const = 0;

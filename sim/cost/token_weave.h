@@ -32,10 +32,9 @@ std::optional<TokenWeaveRule> read_overlap(Params& parallel, const CostSetup& se
 // Steps of at least min_tokens are split if that is faster. Exact: such spans have one step.
 std::unique_ptr<CostModel> make_token_weave(std::unique_ptr<CostModel> plain, const CostSetup& setup);
 
-// One layer and rank.
 struct WovenProduct {
   std::int64_t columns = 0;
-  double flops = 0;  // relative to others
+  double flops = 0;
   bool is_feed_forward = false;
 };
 

@@ -14,7 +14,6 @@ namespace kvlab {
 
 namespace {
 
-// Each kind with its heads.
 void set_two_kinds(ModelSpec& m, const std::vector<bool>& in_window, std::int64_t window, const HeadShape& full,
                    const HeadShape& windowed) {
   m.sliding_window = 0;
@@ -47,7 +46,7 @@ void read_gemma_experts(Params& p, ModelSpec& m) {
   m.shared_intermediate = m.intermediate;  // the dense MLP runs with the experts
   m.norms += 3;
   m.layer_extras += m.hidden;  // router input scales
-  m.router_bias = true;        // a scale per expert
+  m.router_bias = true;
 }
 
 // Gemma 3n, Gemma 4 E2B and E4B.

@@ -13,7 +13,6 @@
 
 namespace kvlab {
 
-// In order of settlement.
 class RecordedCounts final : public CountSource {
  public:
   struct Entry {
@@ -21,7 +20,7 @@ class RecordedCounts final : public CountSource {
     std::int32_t layer = 0;
     std::int64_t step = 0;  // with prefill chunks
     std::vector<std::int32_t> counts;
-    std::int32_t turn = 0;  // earlier settlements of purpose, layer and step
+    std::int32_t turn = 0;  // of purpose, layer and step
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   void begin_step(std::int64_t step) override { step_ = step, turns_.clear(); }
@@ -64,7 +63,7 @@ class DrawnCounts final : public CountSource {
   };
   using Place = std::pair<std::string, std::int32_t>;  // purpose, layer
   std::map<Place, std::vector<Turn>> recorded_;
-  std::map<Place, std::int32_t> turns_;  // in this step
+  std::map<Place, std::int32_t> turns_;
   std::uint64_t seed_;
   std::int64_t step_ = 0;
 };

@@ -70,7 +70,6 @@ void RecipeFootprint::use_layers(bool all) {
   uses_all_ = all;
 }
 
-// To the other layers of each kind.
 void RecipeFootprint::expand(ShapeRun::Result& result) const {
   if (uses_all_) return;
   const auto heads = static_cast<std::ptrdiff_t>(model_.kv_heads);
@@ -271,7 +270,6 @@ FootprintStep RecipeFootprint::grow(const SeqState& seq) {
   return done;
 }
 
-// gpu: bytes after the step.
 void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) {
   done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
   done.peak_pages = std::max(done.peak_pages, done.kept_pages);
@@ -297,7 +295,6 @@ FootprintStep RecipeFootprint::run(const SeqState& seq) {
   done.held_tokens = rows.tokens, done.pattern = rows.pattern;
   done.leaves_hashed = is_cut(shape, result);
   done.ends_prompt = ends_prompt(seq);
-  // Layers append and cut in turn.
   std::vector<std::int64_t> now, appended, after;
   std::vector<std::int32_t> len(heads);
   for (std::size_t l = 0; l < result.layers.size(); ++l) {

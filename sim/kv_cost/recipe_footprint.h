@@ -21,7 +21,6 @@ struct RecipePages {
   std::int32_t block_tokens = 16;
   double host_token_bytes = 0, disk_token_bytes = 0;
 };
-// Errors as ShapeRun.
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
 // Decode steps come from StepOps, prompt steps from the parts on shapes. Data-dependent allocators keep their mean; other counts are at
@@ -62,7 +61,7 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] static bool decodes(const SeqState& seq) {
     return seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
   }
-  // ShapeRun::kNoCut, kLayersDiffer or tokens; decode only.
+  // ShapeRun::kNoCut, kLayersDiffer or tokens.
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   [[nodiscard]] bool only_grows(const SeqState& seq) const;
   [[nodiscard]] StepKey key_of(const SeqState& seq) const;
@@ -87,7 +86,7 @@ class RecipeFootprint final : public Footprint {
   ModelShape model_;
   std::unique_ptr<Trigger> trigger_;
   ExpectedRun expected_;
-  ShapeRun& shapes_;  // of expected_
+  ShapeRun& shapes_;
   StepOps decodes_;
   RecipePages pages_;
   double page_bytes_ = 0;
@@ -98,7 +97,7 @@ class RecipeFootprint final : public Footprint {
   bool uses_all_ = true;                  // all layers run
   bool shares_layers_ = false;            // revisits earlier layers
   bool merges_alone_ = false;             // disposal without trigger: tokens stay and shrink
-  bool sums_by_shape_ = false;            // uncut memory follows from length
+  bool sums_by_shape_ = false;            // memory follows from length
   bool may_cut_ = false;                  // data decides how many stay
   std::vector<std::int64_t> side_bytes_;  // [i]: most beyond token_bytes, up to 16 * (i + 1) tokens
   RowPatterns patterns_;
@@ -106,14 +105,14 @@ class RecipeFootprint final : public Footprint {
   // Decode steps with keys that differ only in tokens held.
   static constexpr std::int32_t kChunk = 16;
   struct Chunk {
-    std::uint32_t known = 0;  // bits
+    std::uint32_t known = 0;
     std::array<FootprintStep, kChunk> steps;
   };
   // From `seen` to `until` seen tokens, a token per step or none.
   struct Trail {
     std::int32_t prompt = -1, state = 0, seen = 0, held = 0;
     std::int64_t until = 0;
-    StepKey key;  // ends with the chunk's number
+    StepKey key;
     std::int32_t chunk_index = -1;
     Chunk* chunk = nullptr;
     [[nodiscard]] bool holds(const SeqState& seq, std::int32_t its_state) const {
@@ -131,7 +130,7 @@ class RecipeFootprint final : public Footprint {
     std::array<std::int32_t, 6> state{-1};
     FootprintStep done;
   };
-  std::vector<Recent> recent_{1024};  // by state
+  std::vector<Recent> recent_{1024};
 };
 
 }  // namespace kvlab

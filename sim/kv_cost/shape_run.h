@@ -17,7 +17,6 @@ class ShapeRun {
   // Throws InputError if the recipe does not claim the cost host or fit these sizes. `counts` outlives the run.
   ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* counts = nullptr);
 
-  // State before a step.
   struct Seq {
     std::int32_t seen_tokens = 0, new_tokens = 0, prompt_tokens = 0;
     std::vector<std::int32_t> held;  // [num_layers * kv_heads], or one for all; empty: none
@@ -34,7 +33,7 @@ class ShapeRun {
     double attended_tokens = 0;           // decoding, mean per layer and KV head
     Traffic traffic;
     struct LayerBytes {
-      std::int64_t before = 0, appended = 0, after = 0;  // on the GPU
+      std::int64_t before = 0, appended = 0, after = 0;
     };
     std::vector<LayerBytes> layers;
     std::vector<std::int64_t> fetched;  // [num_layers] over the host link
@@ -53,7 +52,6 @@ class ShapeRun {
   [[nodiscard]] Targets targets(const Seq& seq) const;
   // Per layer with seq.held; runs nothing.
   [[nodiscard]] std::vector<std::int64_t> gpu_bytes(const Seq& seq) const;
-  // Nothing continues.
   void forget() { put_before({}); }
 
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
@@ -61,11 +59,11 @@ class ShapeRun {
 
  private:
   struct Group {
-    std::vector<std::size_t> place;  // in the batch
+    std::vector<std::size_t> place;
     std::vector<SeqStep> seqs;
     std::vector<SeqExtras> extras;
     std::vector<KvStore> layers;
-    std::unique_ptr<ShapeObserver> observer;  // null: none
+    std::unique_ptr<ShapeObserver> observer;
   };
   struct Progress {
     std::int32_t end = -1;
@@ -90,14 +88,13 @@ class ShapeRun {
   std::vector<bool> runs_;  // [num_layers]
   CountSource* counts_;
   Ops ops_;
-  std::vector<Progress> progress_;  // by place in the batch
+  std::vector<Progress> progress_;
   std::vector<Segment> segments_;
   std::int64_t steps_ = 0;
 };
 
-// Over a step's layers.
 struct SummedCall {
-  OpCall call;  // sums
+  OpCall call;
   std::int64_t launches = 0;
   friend bool operator==(const SummedCall&, const SummedCall&) = default;
 };

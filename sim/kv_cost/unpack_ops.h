@@ -30,14 +30,12 @@ class UnpackOps {
 
   // `held_tokens` of all layers and KV heads, in proportion to what the recipe leaves of a prompt.
   void add(std::int32_t prompt_tokens, std::int64_t held_tokens);
-  // Appends and resets sums.
   void take(std::vector<PolicyOp>& ops);
-  // Counts runs of the parts.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
  private:
   struct Unpacked {
-    std::int64_t held_tokens = 0;  // over all rows
+    std::int64_t held_tokens = 0;
     std::vector<PolicyOp> ops;
   };
   struct Sum {
@@ -48,7 +46,7 @@ class UnpackOps {
   // Per token held; launches in total.
   struct PerToken {
     bool is_known = false;
-    std::vector<std::pair<std::size_t, Sum>> ops;  // with places in sums_
+    std::vector<std::pair<std::size_t, Sum>> ops;
   };
   static constexpr std::int32_t kStep = 16;  // prompts are rounded up to it
   [[nodiscard]] PerToken run(std::int32_t prompt_tokens);
@@ -64,7 +62,7 @@ class UnpackOps {
   ExpectedCounts counts_;
   ShapeRun shapes_;  // apart from the footprint's
   bool has_tiers_;
-  std::vector<PerToken> known_;  // by prompt steps
+  std::vector<PerToken> known_;
   std::vector<Sum> sums_;
   std::int64_t runs_ = 0;
 };

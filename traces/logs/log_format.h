@@ -65,7 +65,7 @@ class LeftOut {
   [[nodiscard]] std::string note(std::size_t num_kept) const;
 
  private:
-  std::vector<std::pair<std::string, std::size_t>> counts_;  // by first use
+  std::vector<std::pair<std::string, std::size_t>> counts_;
 };
 
 }  // namespace kvlab

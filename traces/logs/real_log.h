@@ -14,7 +14,6 @@ struct ServedRequest {
   double queued_s = 0, first_token_s = 0, last_token_s = 0;
   std::int64_t output_tokens = 0;
 
-  // From queued.
   [[nodiscard]] double ttft_ms() const { return (first_token_s - queued_s) * 1e3; }
   [[nodiscard]] double e2e_ms() const { return (last_token_s - queued_s) * 1e3; }
   [[nodiscard]] double tpot_ms() const { return (last_token_s - first_token_s) / static_cast<double>(output_tokens - 1) * 1e3; }
@@ -22,18 +21,18 @@ struct ServedRequest {
 
 // From a file without rows.
 struct LogStatistic {
-  std::string metric;                                    // ttft, tpot, itl or e2e
-  std::string statistic;                                 // mean, std, min, max, p50, ...
-  double value_ms = 0;                                   // NaN: only bounds
-  std::optional<std::pair<double, double>> bounds_ms{};  // histogram bucket
-  std::string place{};                                   // "FILE:3: 'p99_ttft_ms'"
+  std::string metric;     // ttft, tpot, itl or e2e
+  std::string statistic;  // mean, std, min, max, p50, ...
+  double value_ms = 0;    // NaN: only bounds
+  std::optional<std::pair<double, double>> bounds_ms{};
+  std::string place{};  // "FILE:3: 'p99_ttft_ms'"
 };
 
 struct RealLog {
   std::vector<ServedRequest> requests;
-  bool is_of_client = false;               // queued when sent, not when taken
-  bool has_clock = true;                   // false: from each request's start
-  std::string note{};                      // on left out requests
+  bool is_of_client = false;  // queued when sent, not when taken
+  bool has_clock = true;      // false: from each request's start
+  std::string note{};
   std::vector<LogStatistic> statistics{};  // without rows; `requests` is empty then
   std::int64_t num_completed = 0;          // without rows; 0: unknown
   std::string model{};                     // as named there; "": unknown
@@ -43,17 +42,15 @@ struct RealLog {
 // times that go backwards or exceed the longest run.
 RealLog read_real_log(const std::string& file);
 
-// As LogStatistic::statistic.
 bool is_statistic(const std::string& name);
 // NaN if empty. Percentiles are linear; `std` divides by n.
 double statistic_of(std::vector<double> values, const std::string& statistic);
-// ttft, tpot or e2e, if present.
 std::vector<double> latencies_ms(const std::vector<ServedRequest>& requests, const std::string& metric);
 
 struct MetricRow {
   std::string metric, statistic;
   double value_ms = 0;
-  std::size_t num_requests = 0;  // with it
+  std::size_t num_requests = 0;
 };
 
 inline constexpr std::size_t kFirstRequests = 120;

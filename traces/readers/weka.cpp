@@ -71,7 +71,6 @@ class Weka final : public RowReader {
   [[nodiscard]] bool has_arrivals() const override { return false; }
 
  private:
-  // Sorted by name.
   static std::vector<std::string> session_files(const std::string& folder) {
     std::vector<std::string> files;
     for (const auto& entry : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
