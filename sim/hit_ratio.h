@@ -71,7 +71,7 @@ struct HitRatioRow {
   HitRatio result;
 };
 
-// Default parameters.
+// Caches have default parameters.
 std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
                                           const HitRatioTrace& trace, std::int64_t block_bytes = 0);
 

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// A rank's time at its datasheet's peak rates: of each step the longer of FLOPs and bytes, at most the step's time. Over step time it is
-// utilisation, which power follows (docs/cost-model.md, "Energy and price"). Integers, so fast-forwarded sums are exact.
+// A rank's time at its datasheet's peak rates: of each step the longer of FLOPs' and bytes' time, at most the step's time. Over step time
+// it is utilisation, which power follows (docs/cost-model.md, "Energy and price"). Integers, so fast-forwarded sums are exact.
 class PeakTime {
  public:
   // 0 without peak rates.
@@ -17,7 +17,7 @@ class PeakTime {
 
   // `count` steps: base, base + slope, ...
   void add(const StepCost& base, const StepCost& slope, std::int64_t count);
-  // The same model's.
+  // `other` is of the same model.
   void merge(const PeakTime& other);
   [[nodiscard]] double seconds() const;
 

@@ -21,6 +21,7 @@ class ArrivalProcess {
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
   [[nodiscard]] virtual Span ramp() const { return Span{0}; }
   [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
+  // next() returns kNever eventually.
   [[nodiscard]] virtual bool ends() const { return false; }
   // Null: none.
   [[nodiscard]] virtual const ClassName* request_class() const { return nullptr; }

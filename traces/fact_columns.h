@@ -18,7 +18,6 @@ inline constexpr std::int64_t kMostImages = 1'000'000;
 
 // `first`: column of kFactColumns[0]. Throws InputError with file:line and column.
 void read_facts(const CsvRows& rows, std::size_t first, RequestFacts& facts);
-// Any in the file.
 bool has_fact_columns(const CsvRows& rows, std::size_t first);
 void read_fact(Fact fact, JsonField& field, RequestFacts& facts);
 

@@ -65,7 +65,7 @@ struct GeneratorShape {
 class GeneratedTrace final : public TraceSource {
  public:
   GeneratedTrace(GeneratorShape shape, std::uint64_t seed);
-  // `generate:`.
+  // Reads `generate:`.
   GeneratedTrace(Params& p, std::uint64_t seed);
 
   bool next(TraceRequest& request) override;

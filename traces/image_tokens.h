@@ -11,7 +11,7 @@ namespace kvlab {
 // 0 without such a column.
 inline std::int32_t images_of(const TraceRequest& request) { return request.facts == nullptr ? 0 : request.facts->images; }
 
-// Adds image tokens after the text. Later hashes are dropped: never shared.
+// Adds image tokens after the text. Later hashes are dropped: images and generated tokens are never shared.
 class ImageTokens final : public TraceSource {
  public:
   // tokens_each: 0: unknown, images throw InputError.

@@ -31,7 +31,7 @@ class InMemoryTrace final : public TraceSource {
 
   // Not for follow-ups; call sort_by_arrival() afterwards.
   void set_arrival(std::size_t i, Time arrival);
-  // Stable; follow-ups stay after their session's previous request. A negative arrival shifts all. Rewinds.
+  // Stable; follow-ups stay after their session's previous request. A negative earliest arrival shifts all. Rewinds.
   void sort_by_arrival();
 
  private:

@@ -6,7 +6,6 @@
 
 namespace kvlab {
 
-// For download.
 struct PublicTrace {
   std::string name, title, licence, format, paper;
   std::string address;  // "": not one file

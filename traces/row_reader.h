@@ -43,7 +43,7 @@ class RowReader : public TraceSource {
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
   [[nodiscard]] std::string remark() const final;
-  // "": recorded.
+  // "" for recorded data.
   [[nodiscard]] virtual std::string origin() const { return ""; }
   // False: only lengths, arrivals are 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }

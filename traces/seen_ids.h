@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// 63-bit numbers.
+// Row ids as 63-bit numbers.
 class SeenIds {
  public:
   // True for a new id.

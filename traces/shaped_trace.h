@@ -20,7 +20,7 @@ struct TraceShape {
   std::unique_ptr<ArrivalProcess> arrivals;                   // null: the trace's
 };
 
-// Skips and counts follow-ups of sessions whose start `offset` skipped. Cut prompts keep whole chunks' hashes.
+// Skips and counts follow-ups of sessions that `offset` skipped. Cut prompts keep whole chunks' hashes.
 class ShapedTrace final : public TraceSource {
  public:
   ShapedTrace(std::unique_ptr<TraceSource> source, TraceShape shape) : source_(std::move(source)), shape_(std::move(shape)) {}

@@ -12,7 +12,7 @@ namespace kvlab {
 std::unique_ptr<ArrivalProcess> make_stages(Params& p, std::uint64_t seed);
 // from_per_s, to_per_s, over_s, gaps: linear, then constant.
 std::unique_ptr<ArrivalProcess> make_ramp(Params& p, std::uint64_t seed);
-// requests, every_s.
+// Reads requests and every_s.
 std::unique_ptr<ArrivalProcess> make_bursts(Params& p);
 
 }  // namespace kvlab

@@ -77,10 +77,10 @@ std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const M
 
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
 
-// Throws InputError.
+// Throws InputError if its prompts cannot run as steps.
 void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs);
 
-// Throws InputError.
+// Throws InputError if not available.
 void require_backend(std::string_view backend);
 
 }  // namespace kvlab

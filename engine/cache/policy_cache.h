@@ -148,7 +148,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<void> attachment_;
 };
 
-// Both throw InputError for a model with windows.
+// Both throw InputError for such a recipe if the model has windows.
 void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
 void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
 // Throws InputError if the recipe needs a pass inside a step (an adopted prompt brings its own).

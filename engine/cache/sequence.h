@@ -23,7 +23,7 @@ struct EngineSequence {
 
   // Kept across steps if needed.
   struct Memory {
-    TensorArray<float> window;                  // [window tokens, q_heads, head_dim] of the prompt
+    TensorArray<float> window;                  // [window tokens, q_heads, head_dim] the prompt's last queries
     std::shared_ptr<TensorArray<float>> pre_q;  // [prompt tokens so far, q_heads, head_dim]; forks share it
     TensorArray<float> pre_k;                   // [seen_tokens, kv_heads, head_dim]
   };

@@ -24,7 +24,7 @@ class DeviceTransformer {
   // or too little memory.
   const void* forward(const TokenBatch& batch, DeviceAttentionHost& host);
 
-  // forward() in parts, for graphs: inputs, rotations, and the pass, which does not touch the CPU.
+  // forward() in parts, for graphs: inputs, rotations, and the pass, which neither copies from nor waits for the CPU.
   struct Inputs {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };

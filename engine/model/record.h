@@ -18,7 +18,7 @@ struct RepeatPrompt {
 };
 
 RepeatPrompt byte_repeat_prompt();
-// Of "template", between prompt and answer.
+// For "template", between prompt and answer.
 std::vector<std::int32_t> byte_answer_template();
 
 struct RecordOptions {
@@ -42,7 +42,7 @@ std::vector<std::string> extra_pass_names();
 class PassHost {
  public:
   virtual ~PassHost() = default;
-  // Records all but `out`.
+  // recorder: receives attention tensors except `out`.
   virtual void run(std::span<const std::int32_t> ids, Recorder& recorder) = 0;
   // GradientTape::norms, [layers][ids.size()]. Throws InputError if unsupported.
   virtual std::vector<std::vector<float>> run_with_gradient(std::span<const std::int32_t> ids, Recorder& recorder);

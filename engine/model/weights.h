@@ -66,6 +66,7 @@ class WeightReader {
   std::shared_ptr<const WeightFiles> files_;
 };
 
+// Errors as WeightReader.
 ModelWeights load_weights(const std::string& dir, const ModelConfig& config);
 
 }  // namespace kvlab

@@ -15,7 +15,7 @@ struct AddedToken {
   std::string content;
   bool single_word = false;                      // no word character next to it
   bool takes_left = false, takes_right = false;  // adjacent white space
-  bool is_normalized = true;                     // also searched in the normalized text
+  bool is_normalized = true;                     // normalized, and searched in the normalized text
   bool is_special = false;
 };
 

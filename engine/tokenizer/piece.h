@@ -8,8 +8,8 @@
 
 namespace kvlab::tokenization {
 
-// Rewritten text comes from the last original character that it replaces, or the next one if put in front. Metaspace ("first") asks for it,
-// as Hugging Face tokenizers do (`offsets_original().0 == 0`).
+// Rewritten text comes from the last original character that it replaces, or the next one if put in front. Metaspace ("first") asks if a
+// piece comes from the first, as Hugging Face tokenizers do (`offsets_original().0 == 0`).
 struct Piece {
   std::string text;
   bool at_start = false;        // from the first character when cut

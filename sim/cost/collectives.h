@@ -50,6 +50,7 @@ double message_bytes(const ModelSpec& model, const Parallel& parallel, Collectiv
 // above the engine's, else the oldest.
 class Collectives {
  public:
+  // Unknown engine: newest version.
   Collectives(CollectiveTables profile, std::shared_ptr<const CollectiveTables> card, LinkModel links, const EngineName& engine);
   Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine)
       : Collectives(std::move(profile), std::make_shared<const CollectiveTables>(std::move(card)), std::move(links), engine) {}

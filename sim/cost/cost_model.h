@@ -50,7 +50,7 @@ struct GroupTokens {
 struct StepShape {
   std::span<const PrefillPiece> prefills;
   std::int32_t decodes = 0;
-  std::int64_t decode_kv_tokens = 0;
+  std::int64_t decode_kv_tokens = 0;  // sum over rows
   std::int32_t decode_kv_max = 0;
   std::int32_t decode_kv_min = 0;
   std::int64_t decode_kv_squares = 0;  // sum of kv^2, for skew rules

@@ -57,7 +57,7 @@ struct HardwareSpec {
   [[nodiscard]] LinkModel links() const {
     return {name, link_bytes_per_s, has_nvlink, has_peer_access, link_latency_ns, {gpus_per_machine, network_rate(), network_latency_ns}};
   }
-  // Else PCIe.
+  // PCIe if the network is not known.
   [[nodiscard]] double network_rate() const { return network_bytes_per_s > 0 ? network_bytes_per_s : pcie_bytes_per_s; }
   // vLLM's rule for defaults: 70 GiB or more, no A100.
   [[nodiscard]] bool is_large() const;

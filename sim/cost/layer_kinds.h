@@ -95,6 +95,7 @@ struct LinearAttention {
   }
 };
 
+// Layers of equal cost.
 struct LayerClass {
   AttentionKind attention = AttentionKind::kFull;
   bool has_experts = false;
@@ -107,6 +108,7 @@ struct LayerClass {
   [[nodiscard]] int parts() const { return (has_attention() ? 1 : 0) + (has_mlp() ? 1 : 0); }
 };
 
+// Layers of equal attention cost.
 struct AttentionClass {
   AttentionKind kind = AttentionKind::kFull;
   std::int64_t window = 0;  // visible tokens; 0: all
@@ -119,7 +121,7 @@ struct AttentionClass {
 std::vector<LayerClass> layer_classes(const ModelSpec& m);
 std::vector<AttentionClass> attention_classes(const ModelSpec& m);
 LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer);
-// Other layers have none.
+// These layers have a window, others have none.
 bool shows_window(const ModelSpec& m, const AttentionClass& layers);
 // Those that see all tokens, if layers differ.
 AttentionClass profiled_attention(const ModelSpec& m);

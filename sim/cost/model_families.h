@@ -21,7 +21,6 @@ enum class QkNorm : std::uint8_t { kNone, kPerHead, kWide, kWithoutWeights };  /
 // kHeads: K and V per head; kGatedDelta, kLightning: linear in listed layers.
 enum class FamilyAttention : std::uint8_t { kHeads, kLatent, kGatedDelta, kLightning };
 
-// By config.json.
 enum class ExpertLayers : std::uint8_t { kNone, kAll, kSparseStep, kFirstDense, kInterleaved };
 
 // If config.json is silent.
@@ -33,7 +32,7 @@ struct FamilyExperts {
   bool shared_gate = false, has_bias = false;  // has_bias: experts and router
 };
 
-// After the rest.
+// Reads unequal layers and other mixers, after the rest.
 using FamilyReader = void (*)(Params& p, const ModelFile& file, ModelSpec& m);
 
 // profiles/families/NAME.yaml: transformers' model_type, and the keys that change weights, KV or FLOPs.
@@ -72,6 +71,7 @@ const Family* find_family(const std::string& model_type);
 // Text model_type of a vision-language model; "": not known.
 std::string text_family_of(const std::string& model_type);
 std::vector<std::string> family_names();
+// "": not known.
 std::string why_not_priced(const std::string& model_type);
 
 }  // namespace kvlab

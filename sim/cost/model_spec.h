@@ -85,7 +85,7 @@ std::int64_t total_parameters(const ModelSpec& m);   // exact
 std::int64_t active_parameters(const ModelSpec& m);  // without a token's unused experts
 // On the fullest GPU: tp splits heads and MLPs, ep experts (1: tp), pp layers.
 std::int64_t weight_bytes(const ModelSpec& m, int tp = 1, int pp = 1, int ep = 1);
-// All KV heads.
+// In a layer that keeps all or a window of tokens, all KV heads.
 std::int64_t kv_bytes_per_layer_token(const ModelSpec& m);
 // All layers with a cache, ignoring windows.
 std::int64_t kv_bytes_per_token(const ModelSpec& m);

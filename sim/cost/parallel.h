@@ -18,6 +18,7 @@ struct Parallel {
   ExpertExchange exchange = ExpertExchange::kAllGather;  // dp > 1
   LoadBalance load_balance = LoadBalance::kVllm;         // dp > 1
 
+  // Groups that share a scheduler's tokens.
   [[nodiscard]] int data_ranks() const { return dp > 1 ? 1 : std::max(1, ep / tp); }
   [[nodiscard]] int expert_ranks() const { return ep > 1 ? ep : tp * dp; }
   [[nodiscard]] int gpus() const { return (dp > 1 ? tp * dp : std::max(tp, ep)) * pp; }

@@ -27,14 +27,14 @@ class SampleGrid {
   };
 
   SampleGrid() = default;
-  // Samples ascend strictly by `at`; unchecked.
+  // Samples ascend strictly by `at`, which readers check.
   SampleGrid(std::size_t axes, std::vector<Sample> samples);
 
   [[nodiscard]] Value at(std::span<const double> point) const;
   [[nodiscard]] bool empty() const { return samples_.empty(); }
   [[nodiscard]] std::size_t axes() const { return axes_; }
   [[nodiscard]] const std::vector<Sample>& samples() const { return samples_; }
-  // Values of the last axis below either neighbour of `point`, ascending. Times between are linear.
+  // Values of the last axis below either neighbour of `point` (without its last axis), ascending. Times between are linear.
   [[nodiscard]] std::vector<std::int64_t> last_axis_knots(std::span<const double> point) const;
 
  private:

@@ -22,7 +22,7 @@ class SkewTable final : public SkewRule {
  public:
   struct Entry {
     std::int64_t prompt_tokens;
-    std::size_t rows, skew, longest, before;
+    std::size_t rows, skew, longest, before;  // bins
     double alpha;
   };
   SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis before, double alpha_default, std::vector<Entry> entries);

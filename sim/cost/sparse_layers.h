@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Defaults.
+// Defaults of an index.
 struct IndexSizes {
   std::int64_t heads = 0, dim = 0, tokens = 0;
 };

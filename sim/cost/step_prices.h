@@ -49,6 +49,7 @@ struct DecodeCurve {
   std::vector<Knot> knots;
 };
 
+// Cached tokens, without new ones.
 struct DecodeBatch {
   std::int64_t rows = 0, kv_tokens = 0, kv_max = 0, kv_min = 0;
   std::int64_t kv_squares = 0;
@@ -61,6 +62,7 @@ inline DecodeBatch batch_of(const StepShape& shape) {
 class SkewRule {
  public:
   virtual ~SkewRule() = default;
+  // For steps without prompts.
   [[nodiscard]] virtual int bucket(const DecodeBatch& batch) const = 0;
   [[nodiscard]] virtual double alpha(int bucket) const = 0;
 };

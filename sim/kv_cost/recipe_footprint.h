@@ -21,6 +21,7 @@ struct RecipePages {
   std::int32_t block_tokens = 16;
   double host_token_bytes = 0, disk_token_bytes = 0;
 };
+// Errors as ShapeRun.
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
 // Decode steps come from StepOps, prompt steps from the parts on shapes. Data-dependent allocators keep their mean; other counts are at

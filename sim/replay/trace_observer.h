@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Per uncompressed element.
+// kv_bytes: per uncompressed element.
 ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes);
 
 // Throws InputError if the trace lacks them.

@@ -18,9 +18,9 @@ class LogText {
   LogText(std::string text, std::string file);
   [[nodiscard]] const std::string& file() const { return file_; }
   [[nodiscard]] const std::string& text() const { return text_; }
-  // Discarded if invalid.
+  // As JSON, discarded if invalid.
   [[nodiscard]] const nlohmann::json& first_line() const { return first_line_; }
-  // One value, else discarded.
+  // As one value, else discarded.
   [[nodiscard]] const nlohmann::json& whole() const;
   // "FILE:3: 'a.b'": the first b after the first a.
   [[nodiscard]] std::string place_of(std::initializer_list<std::string_view> keys) const;

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Seconds.
+// On a common clock.
 struct ServedRequest {
   double arrival_s = 0;  // only for ordering: another clock in engine logs
   double queued_s = 0, first_token_s = 0, last_token_s = 0;
