@@ -14,10 +14,10 @@
 namespace kvlab {
 
 // Runs a block cache over a trace without time, requests in turn. All of a request's blocks are looked up before evictions. Blocks before
-// the first miss are *hits*; found later ones are *orphans*, since attention needs every block before them. Missing blocks are inserted,
-// over victims if none is blank. All stay referenced until the request's end, then are released deepest first. A request uses at most
-// `capacity_blocks` blocks, the rest are misses. If keys name prefixes, a larger lru never has fewer hits, and no cache has more than
-// belady of equal size (docs/block-caches.md).
+// the first miss are *hits*; found later ones are *orphans*, not hits, since attention needs every block before them. Missing blocks are
+// inserted, over victims if none is blank. All stay referenced until the request's end, then are released deepest first. A request uses at
+// most `capacity_blocks` blocks, the rest are misses. If keys name prefixes, under these rules a larger lru never has fewer hits, and no
+// cache has more than belady of equal size (docs/block-caches.md).
 
 // Keys within a request differ.
 struct HitRatioTrace {

@@ -20,7 +20,7 @@ class WeightFiles {
   [[nodiscard]] bool has(const std::string& tensor) const { return places_.contains(tensor); }
   [[nodiscard]] const SafetensorsFile& file_of(const std::string& tensor) const { return files_.at(places_.at(tensor)); }
   [[nodiscard]] std::vector<std::string> names() const;
-  // Names the only file or the index.
+  // Throws "FILE: message", FILE the only file or the index.
   [[noreturn]] void fail(const std::string& message) const;
 
  private:

@@ -32,7 +32,7 @@ class StepLane {
   virtual Output wait_output() = 0;
 };
 
-// In real time. `stays_awake`: all cores spin between jobs, since woken cores are slow.
+// On its thread, in real time. `stays_awake`: all cores spin between jobs, since woken cores are slow.
 std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor, bool stays_awake);
 // In the caller's thread, on the nominal clock; for tests.
 std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor);

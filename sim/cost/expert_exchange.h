@@ -16,7 +16,7 @@ std::int64_t exchange_volume(const ModelSpec& model, const Parallel& parallel, c
 
 // Before and after the experts.
 std::array<CollectiveUse, 2> exchange_collectives(const Parallel& parallel);
-// Even collective in which exchange_volume crosses every link.
+// Message of the even collective in which exchange_volume crosses every link.
 double exchange_message_bytes(const ModelSpec& model, const Parallel& parallel, const GroupTokens& group);
 
 // Probability that one of `gpus` GPUs has an expert of a token, for distinct uniform experts.

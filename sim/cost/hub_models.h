@@ -10,7 +10,8 @@ struct FoundModel {
   std::string scheme;  // weight format in the name, if not in the file (profiles/quantization.yaml)
 };
 
-// By path, name in models_folder, or Hugging Face id: in profiles/hugging_face.yaml, the local cache, or without organisation and variant
+// By path, name in models_folder, or Hugging Face id: in profiles/hugging_face.yaml, the local cache, or the name without organisation and
+// variant
 // (-Instruct). Throws InputError with similar names.
 FoundModel find_model_file(const std::string& name_or_path, const std::string& models_folder);
 

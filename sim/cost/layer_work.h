@@ -102,8 +102,8 @@ constexpr std::int64_t prefill_bytes(const RecurrentShape& s, std::int64_t token
   const std::int64_t states = 2 * ceil_div(tokens, chunk_tokens(s)) * s.value_heads * s.key_dim * s.value_dim;
   return tokens == 0 ? 0 : tokens * token_bytes(s) + states * s.activation_bytes + 2 * s.state_bytes;
 }
-// Within a chunk: scores by values; delta rule: also key scores and two products with their inverse. Between chunks: state by queries, keys
-// by values; delta rule: also state by keys.
+// Within a chunk: scores and their product with values; delta rule: also key scores and two products with their inverse. Between chunks:
+// state by queries, keys by values; delta rule: also state by keys.
 constexpr std::int64_t prefill_flops(const RecurrentShape& s, std::int64_t tokens) {
   const std::int64_t within = chunk_tokens(s) * (s.has_delta ? 6 * s.key_dim + 4 * s.value_dim : 2 * s.key_dim + 2 * s.value_dim);
   return tokens * s.value_heads * (within + (s.has_delta ? 6 : 4) * s.key_dim * s.value_dim);

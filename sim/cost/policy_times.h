@@ -33,7 +33,7 @@ class PolicyTimes {
   struct Curve {
     Scale scale = Scale::kLinear;
     std::optional<WorkPrice> work;
-    std::vector<double> bytes, ps;  // bytes ascend
+    std::vector<double> bytes, ps;  // bytes: ascending
   };
   std::vector<PolicySample> samples_;
   std::map<std::string, Curve, std::less<>> curves_;

@@ -104,7 +104,7 @@ class StepCostModel final : public CostModel {
   double peak_flops_, peak_bytes_per_s_;
   double flops_per_token_, flops_per_pair_;  // bounds over all layers; pair: query and attended token
   std::string likely_cause_;
-  std::vector<std::unique_ptr<TokenEntry>> tokens_;
+  std::vector<std::unique_ptr<TokenEntry>> tokens_;  // null: not priced
   std::vector<HeadEntry> head_;
   std::unordered_map<std::int64_t, ExpertEntry> experts_;
   TokenEntry large_tokens_;  // latest uncached

@@ -63,7 +63,7 @@ class ShapeRun {
     std::vector<SeqStep> seqs;
     std::vector<SeqExtras> extras;
     std::vector<KvStore> layers;
-    std::unique_ptr<ShapeObserver> observer;
+    std::unique_ptr<ShapeObserver> observer;  // null: none
   };
   struct Progress {
     std::int32_t end = -1;

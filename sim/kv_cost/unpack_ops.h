@@ -60,7 +60,7 @@ class UnpackOps {
   std::unique_ptr<Trigger> trigger_;
   Budget budget_;
   ExpectedCounts counts_;
-  ShapeRun shapes_;  // apart from the footprint's
+  ShapeRun shapes_;  // not the footprint's, which must not see these prompts
   bool has_tiers_;
   std::vector<PerToken> known_;
   std::vector<Sum> sums_;
