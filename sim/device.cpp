@@ -58,7 +58,7 @@ void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
   };
 }
 
-// Decode rows count as alike.
+// Rows count as alike.
 Span SimDevice::estimate(const StepOutline& outline) {
   const auto kv = static_cast<std::int32_t>(outline.decode_kv_tokens / std::max(1, outline.decodes));
   StepShape shape = equal_decode_rows(outline.decodes, kv, cost_->windows());
@@ -71,7 +71,7 @@ Span SimDevice::estimate(const StepOutline& outline) {
   return to_span(cost_->step(shape).total + cost_->host_time(shape));
 }
 
-// Time until the last copy to the GPU has ended, if all are asked for at this moment.
+// Until the last copy to the GPU ends, if all are asked for now.
 Span SimDevice::time_in(std::span<const SwapCopy> copies, Time now) const {
   const Picoseconds at = to_ps(now - kStart);
   Picoseconds end = at;
@@ -120,7 +120,7 @@ double SimDevice::prefill_seconds(std::int64_t tokens, std::int64_t kv_before) {
   return cost_->prefill_seconds(static_cast<std::int32_t>(tokens), static_cast<std::int32_t>(kv_before));
 }
 
-// Rows of equal length.
+// Equal rows.
 double SimDevice::decode_seconds(std::int64_t rows, std::int64_t kv_tokens) {
   if (rows <= 0) return 0;
   StepShape shape = equal_decode_rows(static_cast<std::int32_t>(rows), static_cast<std::int32_t>(kv_tokens / rows), cost_->windows());
@@ -137,7 +137,7 @@ DecodeTimes SimDevice::look_ahead() {
   return times_of(shape);
 }
 
-// Times of steps whose rows all gain a token, or none. The policy's part is the same in each: attention alone grows.
+// All rows gain a token, or none. Only attention grows, so the policy's part is constant.
 DecodeTimes SimDevice::times_of(StepShape& shape) {
   shape.head_rows = shape.decodes;
   shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
@@ -147,7 +147,7 @@ DecodeTimes SimDevice::times_of(StepShape& shape) {
   return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps, base_.of(CostPart::kPolicy)};
 }
 
-// The steps of a policy run along a line if its operations stay the same and each row gains one token per step or none; else one by one.
+// Linear if the policy's operations stay the same and each row gains one token per step or none.
 DecodeTimes SimDevice::look_ahead_of(const DecodeAhead& ahead) {
   DecodeTimes times;
   if (ahead.steps() == 0) return times;
@@ -190,7 +190,7 @@ void SimDevice::advance(std::int64_t n, Picoseconds end) {
     }
     costs_.erase(costs_.begin(), costs_.begin() + n);
   }
-  totals_.host += (end - stage_free_[0]).count() - device;  // nothing else is waited for
+  totals_.host += (end - stage_free_[0]).count() - device;
   stage_free_[0] = end;
 }
 

@@ -13,10 +13,10 @@
 
 namespace kvlab {
 
-// A simulated GPU, or a group of them that runs one model: steps and copies take the time that the cost model says.
+// A simulated GPU or group of GPUs with one model. The cost model sets times of steps and copies.
 class SimDevice final : public Device {
  public:
-  // group: of ranks that step together; null: this one steps alone. encode: null where no images come.
+  // group: ranks that step together; null: none. encode: null without images.
   SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, const MemorySetup& memory,
             std::shared_ptr<LockStep> group = nullptr, EncodeCost encode = nullptr);
 
@@ -42,15 +42,15 @@ class SimDevice final : public Device {
   void time_stages(InFlightStep& step, Picoseconds ready);
 
   std::unique_ptr<CostModel> cost_;
-  std::int64_t block_bytes_, swapped_bytes_;  // of a block on the link to CPU memory: of the store, and of a swap
+  std::int64_t block_bytes_, swapped_bytes_;  // on the link to CPU memory: of the store, of a swap
   std::shared_ptr<LockStep> group_;
   EncodeCost encode_;
   Link to_host_, from_host_;
   const ReplicaState* state_ = nullptr;
   const Scheduler* scheduler_ = nullptr;
   std::optional<StepPricer> pricer_;
-  StepCost base_, slope_;        // of the decode steps looked ahead
-  std::vector<StepCost> costs_;  // the same where they run along no line
+  StepCost base_, slope_;        // decode steps looked ahead
+  std::vector<StepCost> costs_;  // the same if not linear
   std::vector<Picoseconds> stage_free_, stage_times_;
   CostTotals totals_;
 };

@@ -14,12 +14,11 @@
 namespace kvlab {
 namespace {
 
-// How many lookups ahead a slot of the index is asked from memory.
+// In lookups.
 constexpr std::size_t kPrefetchAhead = 16;
 constexpr std::size_t kRequestsPerTurn = 1024;
 
-// A request goes through in passes over its chain, so that each pass can ask for the memory that the next one touches:
-// the index is far larger than a core's caches, and its slots are in no order.
+// Passes over a request's chain, each prefetching for the next: the index exceeds caches, its slots are in no order.
 class HitRatioRun {
  public:
   HitRatioRun(BlockCache& cache, std::uint32_t capacity_blocks)
@@ -53,11 +52,11 @@ class HitRatioRun {
 
   BlockCache& cache_;
   BlockIndex index_;
-  std::vector<Block> blocks_;           // [capacity]
-  std::vector<BlockId> chain_blocks_;   // of the request in progress, by depth
-  std::vector<std::uint32_t> missing_;  // depths that were not found
-  std::vector<Evicted> evicted_;        // to be taken out of the index
-  std::uint32_t num_used_ = 0;          // blank blocks handed out, where the cache does not order them
+  std::vector<Block> blocks_;          // [capacity]
+  std::vector<BlockId> chain_blocks_;  // of the request, by depth
+  std::vector<std::uint32_t> missing_;
+  std::vector<Evicted> evicted_;
+  std::uint32_t num_used_ = 0;  // blank blocks handed out, if the cache does not order them
   bool orders_blank_;
 };
 
@@ -106,8 +105,7 @@ void HitRatioRun::insert_missing(std::span<const std::uint64_t> chain) {
   }
 }
 
-// A block for new content: a blank one or the cache's victim. There is one, since a request has at most as many blocks as
-// the cache.
+// Blank, or the cache's victim, which exists: a request has at most the cache's blocks.
 BlockId HitRatioRun::take(std::uint64_t incoming) {
   if (!orders_blank_ && num_used_ < blocks_.size()) return BlockId{num_used_++};
   const BlockId block = cache_.victim(incoming);
@@ -130,7 +128,6 @@ void HitRatioRun::release() {
   for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
 }
 
-// The lookups of the run, in order.
 std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
   std::vector<std::uint64_t> lookups;
   lookups.reserve(trace.keys.size());
@@ -155,7 +152,7 @@ void append_chain(HitRatioTrace& trace, const TraceRequest& request) {
   trace.prompt_tokens += request.prompt_tokens;
 }
 
-// A key identifies a whole prefix, so it cannot come twice in one chain.
+// A key identifies a prefix, so it cannot repeat in a chain.
 void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, std::vector<std::uint64_t>& sorted) {
   sorted.assign(hashes.begin(), hashes.end());
   std::sort(sorted.begin(), sorted.end());
@@ -186,7 +183,7 @@ HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_token
 
 HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks,
                        const std::function<void()>& each_turn) {
-  // A cache with a block for every lookup never needs a victim, so more would change nothing.
+  // With a block per lookup a cache never evicts.
   const auto useful = static_cast<std::uint32_t>(std::clamp<std::size_t>(trace.keys.size(), 1, capacity_blocks));
   HitRatioRun run(cache, useful);
   run.result.groups = trace.groups.groups();

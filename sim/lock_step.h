@@ -10,17 +10,15 @@
 
 namespace kvlab {
 
-// Times the steps of ranks that step together: each step starts once all ranks have begun theirs and the step before has ended, and lasts
-// as long as the slowest rank. The rules of vLLM 0.19 (vllm/v1/worker/dp_utils.py): if every rank runs a CUDA graph, all run the size of
-// the largest; a rank without work computes one token.
+// Ranks that step together start once all have begun and the last step has ended, and take the slowest's time. vLLM 0.19
+// (vllm/v1/worker/dp_utils.py): if every rank runs a CUDA graph, all run the largest; a rank without work computes one token.
 class LockStep {
  public:
   LockStep(std::uint32_t ranks, int stages) : ranks_(ranks), stage_free_(static_cast<std::size_t>(stages)) {}
 
-  // A rank's part of the next step, ready at `ready`. All arguments but the time outlive the step. Once all ranks have begun, its cost is
-  // added to `totals`, and its policy_time is set.
+  // All arguments but the time outlive the step. Once all ranks have begun, adds its cost to `totals` and sets its policy_time.
   void begin(StepPricer& pricer, CostModel& cost, InFlightStep& step, CostTotals& totals, Picoseconds ready);
-  // Sets the times of the step that all ranks have begun.
+  // After all ranks have begun.
   void finish(InFlightStep& step) const;
 
  private:
@@ -35,7 +33,7 @@ class LockStep {
   std::size_t ranks_;
   std::vector<Part> parts_;
   std::vector<Picoseconds> stage_free_, stage_times_, longest_;
-  Picoseconds planned_, ready_, start_, end_;  // planned_: ready, but for the host's time
+  Picoseconds planned_, ready_, start_, end_;  // planned_: ready, but for host time
 };
 
 }  // namespace kvlab

@@ -7,18 +7,17 @@
 
 namespace kvlab {
 
-// How long a rank's GPUs would take for its steps at the peak rates of their datasheet: of each step the time of its FLOPs or of its bytes,
-// the longer of the two, and no more than the step took. Time at peak over step time is the rank's utilisation, which power follows
-// (docs/cost-model.md, "Energy and price"). The sums are integers, so that a fast-forwarded stretch equals the sum over its steps.
+// A rank's time at its datasheet's peak rates: of each step the longer of FLOPs' and bytes' time, at most the step's time. Over step time
+// it is utilisation, which power follows (docs/cost-model.md, "Energy and price"). Integers, so fast-forwarded sums are exact.
 class PeakTime {
  public:
-  // A model without peak rates (0) has no time at peak, and none has none.
+  // 0 without peak rates.
   PeakTime() = default;
   explicit PeakTime(const CostModel& cost);
 
-  // `count` steps whose costs run base, base + slope, ...
+  // `count` steps: base, base + slope, ...
   void add(const StepCost& base, const StepCost& slope, std::int64_t count);
-  // Adds that of another rank of the same model.
+  // `other` is of the same model.
   void merge(const PeakTime& other);
   [[nodiscard]] double seconds() const;
 
@@ -30,10 +29,10 @@ class PeakTime {
   [[nodiscard]] bool flops_take_longer(const Figures& step) const;
   [[nodiscard]] bool is_above_peak(const Figures& step, bool by_flops) const;
 
-  // In millions per second, so that products with a step's figures fit into 128 bits.
+  // Millions per second, so products fit into 128 bits.
   std::int64_t flops_rate_ = 0, bytes_rate_ = 0;
-  std::int64_t stages_ = 1;                // a step keeps one pipeline stage after the other busy
-  Int128 flops_ = 0, bytes_ = 0, ps_ = 0;  // each of the steps whose time at peak it decides
+  std::int64_t stages_ = 1;                // pipeline stages busy in turn
+  Int128 flops_ = 0, bytes_ = 0, ps_ = 0;  // of the steps that each decides
 };
 
 }  // namespace kvlab

@@ -15,7 +15,7 @@ bool passes(const StepPlan& plan, const StepEntry& entry, int layer) {
   return entry.layer_set == 0 || plan.layer_sets[static_cast<std::size_t>(entry.layer_set) - 1][static_cast<std::size_t>(layer)];
 }
 
-// The weights of `layer`, which a recursive model also uses in later layers.
+// A recursive model reuses the weights in later layers.
 bool passes_weights(const StepPlan& plan, const StepEntry& entry, int layer, int num_layers) {
   if (plan.loop_layers == 0) return passes(plan, entry, layer);
   int times = 0;
@@ -26,14 +26,14 @@ bool passes_weights(const StepPlan& plan, const StepEntry& entry, int layer, int
 
 std::int32_t rows_of(const StepEntry& entry) { return std::max(entry.tokens, entry.padded_tokens); }
 
-// The cause of in_parts_, as the subject of an error.
+// Subject of an error.
 const char* maker_of_parts(const InFlightStep& step) {
   return step.policy.pruned.empty() ? "a scheduler that plans some of the layers" : "a kv_policy with a prompt_pruner or prompt_rewriter";
 }
 
 }  // namespace
 
-// A local shape, so that its sums stay in registers.
+// A local shape keeps sums in registers.
 void StepPricer::collect(const InFlightStep& step, const Rows* rows) {
   prefills_.clear();
   StepShape shape;
@@ -95,8 +95,7 @@ void StepPricer::add_images(const InFlightStep& step, StepCost& sum) {
   sum.add(cost);
 }
 
-// A policy's own forward passes come one after the other when the step is done; all of their time is the policy's. Each goes through all
-// stages of a pipeline.
+// Passes come in turn after the step, through all stages; their time is the policy's.
 void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
   pass_times_.clear();
   for (const ForwardPass& pass : step.policy.passes) {
@@ -135,7 +134,7 @@ StepPricer::Rows StepPricer::rows_of_layer(const InFlightStep& step, int layer) 
   return rows;
 }
 
-// Layers that the same rows pass, next to each other or not. Layers that none passes are left out.
+// Layers with the same rows, adjacent or not. Layers without rows are left out.
 void StepPricer::group_layers(const InFlightStep& step) {
   const int num_layers = cost_.num_layers(), own_weights = step.loop_layers > 0 ? step.loop_layers : num_layers;
   groups_.clear();
@@ -150,7 +149,7 @@ void StepPricer::group_layers(const InFlightStep& step) {
   }
 }
 
-// Embedding, head and the policy's operations: what a whole step of the rows that end costs beyond its layers.
+// Costs beyond layers: embedding, head and policy operations.
 StepCost StepPricer::price_ends(const InFlightStep& step) {
   rows_.clear();
   for (const StepEntry& entry : step.entries) rows_.push_back(entry.ends() ? rows_of(entry) : 0);

@@ -9,46 +9,45 @@
 
 namespace kvlab {
 
-// The cost of encoding images on a replica, before the step that needs them.
+// For images before the step.
 using EncodeCost = std::function<StepCost(std::int64_t images)>;
 
-// Turns a step in flight into the shapes of the cost model, reusing its memory. If entries pass some of the layers, or a
-// policy prunes prompts between layers, layers that the same rows pass are priced together: rows share a layer's weights, and a layer takes
-// the mean time of the model's layers. Embedding, head and the engine's own time are priced for the rows that end in the step, so that each
-// token pays for them once; a step in which none ends pays for one row of padding.
+// Reuses its memory. If entries pass some layers, or prompts are pruned between layers, layers with the same rows are priced together, each
+// at the mean time of the model's layers. Embedding, head and engine time are priced for rows that end in the step, so a token pays once;
+// without one, for a row of padding.
 class StepPricer {
  public:
-  // encode: null where no images come.
+  // encode: null without images.
   StepPricer(CostModel& cost, const Scheduler& scheduler, EncodeCost encode = nullptr)
       : cost_(cost), scheduler_(scheduler), encode_(std::move(encode)) {}
   StepCost price(const InFlightStep& step);
 
-  // The same in two calls for a rank that steps with others. A step without work is one token.
+  // In two calls, for ranks that step together. A step without work is one token.
   void collect_rank(const InFlightStep& step);
   StepCost price_rank(const InFlightStep& step, const GroupTokens& group);
-  // Rows of the step collected that are of use, those that the engine computes, and the most rows of a CUDA graph.
+  // The collected step: useful, computed, and most in a CUDA graph.
   [[nodiscard]] std::int32_t useful_rows() const { return useful_rows_; }
   [[nodiscard]] std::int32_t computed_rows() const { return useful_rows_ + shape_.padding_rows; }
   [[nodiscard]] std::int32_t largest_graph_rows() const { return scheduler_.largest_graph_tokens(); }
   void pad_to(std::int32_t rows) { shape_.padding_rows = rows - useful_rows_; }
 
-  // The step last priced, by pipeline stage; several stages only.
+  // The last step; several stages only.
   void stage_times(std::vector<Picoseconds>& times) const {
     cost_.stage_times(shape_, times);
     times[0] += images_time_;
     for (std::size_t i = 0; i < pass_times_.size(); ++i) times[i] += pass_times_[i];
   }
-  // All rows of the step last priced, whatever layers they pass; valid until the next call.
+  // Rows in any layers; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
 
  private:
-  using Rows = std::vector<std::int32_t>;  // rows of each entry of the step that take part
+  using Rows = std::vector<std::int32_t>;
   struct LayerGroup {
     Rows rows;
     std::int32_t layers = 0;
   };
 
-  // Sets shape_ and in_parts_. null: every row.
+  // null: every row.
   void collect(const InFlightStep& step, const Rows* rows);
   [[nodiscard]] Rows rows_of_layer(const InFlightStep& step, int layer) const;
   void group_layers(const InFlightStep& step);
@@ -61,13 +60,13 @@ class StepPricer {
   CostModel& cost_;
   const Scheduler& scheduler_;
   EncodeCost encode_;
-  Picoseconds images_time_{};            // of the step last priced, before its first layer
-  std::vector<Picoseconds> pass_times_;  // by stage, of a policy's own passes
+  Picoseconds images_time_{};
+  std::vector<Picoseconds> pass_times_;  // of the policy's passes
   StepShape shape_;
   std::int32_t useful_rows_ = 0;
-  bool in_parts_ = false;  // entries of the step pass some of the layers, or its prompts are pruned
+  bool in_parts_ = false;  // rows pass some layers, or prompts are pruned
   std::vector<PrefillPiece> prefills_;
-  std::vector<LayerGroup> groups_;  // of the step being priced
+  std::vector<LayerGroup> groups_;
   Rows rows_;
 };
 

@@ -13,10 +13,9 @@ namespace kvlab {
 
 namespace {
 
-// Devices of one pool, and their totals.
 struct PoolDevices {
   std::vector<const SimDevice*> devices;
-  std::shared_ptr<LockStep> group;  // of the replica whose devices are being made
+  std::shared_ptr<LockStep> group;  // of the replica being made
 };
 
 CostTotals totals_of(const PoolDevices& pool) {
@@ -25,7 +24,7 @@ CostTotals totals_of(const PoolDevices& pool) {
   return all;
 }
 
-// The most work that a pool could have done while it was busy.
+// Most work of a busy pool.
 struct Peak {
   double flops = 0, bytes = 0;
 };
@@ -36,19 +35,18 @@ Peak peak_of(const PoolDevices& pool, Int128 busy) {
   return {busy_s * cost.peak_flops(), busy_s * cost.peak_bytes_per_s()};
 }
 
-// Adds the shares of step time.
 void add_shares(const CostTotals& all, RunSummary& summary) {
   const std::array<Int128, 5> part{all.of(CostPart::kLinear) + all.of(CostPart::kExperts), all.of(CostPart::kAttention),
                                    all.of(CostPart::kHead), all.of(CostPart::kCollective), all.of(CostPart::kPolicy)};
   const std::array<Int128, 3> footing{all.of(Footing::kInside), all.of(Footing::kInterpolated),
                                       all.of(Footing::kExtrapolated) + all.of(Footing::kRoofline) + all.of(Footing::kDatasheet)};
-  const Int128 priced = std::accumulate(part.begin(), part.end(), Int128{0});  // of every stage
+  const Int128 priced = std::accumulate(part.begin(), part.end(), Int128{0});  // all stages
   for (std::size_t i = 0; i < part.size(); ++i) summary.part_frac[i] = ratio(part[i], priced);
   for (std::size_t i = 0; i < footing.size(); ++i) summary.footing_frac[i] = ratio(footing[i], priced);
   summary.step_shares = all.shares();
 }
 
-// Adds the shares of step time, and how far the devices were used while they were busy.
+// Shares of step time, and use of busy devices.
 void add_costs(const std::vector<PoolDevices>& pools, const Fleet& fleet, RunSummary& summary) {
   CostTotals all(pools.front().devices.front()->cost());
   Peak peak;

@@ -12,7 +12,7 @@ namespace kvlab {
 // Detects arrivals in another unit than the format's.
 class ArrivalUnit {
  public:
-  // unit_ns: the format's; 0: certain (dates, or a unit in the column's name).
+  // The format's; 0: certain (dates, or named by the column).
   explicit ArrivalUnit(std::int64_t unit_ns) : unit_ns_(unit_ns) {}
 
   void add(Time arrival) {
@@ -21,7 +21,7 @@ class ArrivalUnit {
     ++count_;
     has_fraction_ = has_fraction_ || (unit_ns_ > 0 && ns(arrival) % unit_ns_ != 0);
   }
-  // "" if plausible. is_whole: all arrivals were added, so their span counts too.
+  // "" if plausible. is_whole: the span counts too.
   [[nodiscard]] std::string remark(std::string_view column, bool is_whole) const;
 
  private:

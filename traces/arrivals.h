@@ -11,11 +11,10 @@
 
 namespace kvlab {
 
-// Called once for each request or session, in order.
 class ArrivalProcess {
  public:
   virtual ~ArrivalProcess() = default;
-  // `recorded`: the trace's arrival. kNever: no more.
+  // `recorded`: in the trace. kNever: no more.
   virtual Time next(Time recorded) = 0;
   // Closed loop: sessions at once (else 0); pause before session i replaces an ended one.
   [[nodiscard]] virtual std::int32_t concurrency() const { return 0; }
@@ -24,27 +23,27 @@ class ArrivalProcess {
   [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
   // next() returns kNever eventually.
   [[nodiscard]] virtual bool ends() const { return false; }
-  // Class of the last arrival's requests; null: none.
+  // Null: none.
   [[nodiscard]] virtual const ClassName* request_class() const { return nullptr; }
 };
 
 // Names of `arrival:`:
 //   poisson      rate_per_s: exponential gaps
-//   gamma        rate_per_s, cv: coefficient of variation of the gaps (1: Poisson, above: bursts)
+//   gamma        rate_per_s, cv: of gaps (1: Poisson, above: bursts)
 //   weibull      rate_per_s, shape (1: Poisson, below: bursts)
 //   constant     rate_per_s: request i at i / rate
-//   on_off       on_rate_per_s, off_rate_per_s, on_s, off_s, phases (exponential or constant): Poisson at alternating rates
+//   on_off       on_rate_per_s, off_rate_per_s, on_s, off_s, phases (exponential or constant): alternating Poisson
 //   trace        scale: recorded, rate multiplied
 //   closed_loop  concurrency, think_time, ramp_s, idle_cap_s
-//   stages       rates, ramps and bursts in sequence, each followed by a pause (traces/stages.h)
-//   ramp         from_per_s, to_per_s, over_s, gaps: Poisson at a rate that changes linearly, then stays
-//   bursts       requests, every_s: this many at once
-// Random gaps precede each request, also the first. Throws InputError for a process beyond 106 days.
+//   stages       rates, ramps and bursts in sequence, with pauses (traces/stages.h)
+// ramp         from_per_s, to_per_s, over_s, gaps: linear rate, then constant
+//   bursts       requests, every_s
+// Random gaps precede each request, also the first. Throws InputError beyond 106 days.
 std::unique_ptr<ArrivalProcess> make_arrivals(const std::string& name, Params& p, std::uint64_t seed);
 
 const std::vector<std::string>& arrival_names();
 
-// Why `name` cannot name a request class; "" if it can.
+// "" if `name` can name a request class.
 std::string fault_of_class_name(const std::string& name);
 
 }  // namespace kvlab

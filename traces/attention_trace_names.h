@@ -6,14 +6,14 @@
 
 namespace kvlab {
 
-// Names shared by the format's reader and writer.
+// Shared by reader and writer.
 inline constexpr std::string_view kAttentionFormat = "kvlab-attention-trace-1";
 inline constexpr std::array<std::string_view, 6> kLayerKinds{"q", "k", "v", "hidden", "pre_q", "pre_k"};  // as in L0.q
-inline constexpr std::size_t kNumPassKinds = 4;                                      // of an extra pass: q, k, v, hidden
-inline constexpr std::string_view kGradientKind = "gradient";                        // only in extra passes
-inline constexpr std::array<std::string_view, 3> kWeightKinds{"W_o", "W_q", "b_q"};  // as in W_o.L0
+inline constexpr std::size_t kNumPassKinds = 4;                                                           // q, k, v, hidden
+inline constexpr std::string_view kGradientKind = "gradient";                                             // extra passes only
+inline constexpr std::array<std::string_view, 3> kWeightKinds{"W_o", "W_q", "b_q"};                       // as in W_o.L0
 
-// Characters allowed between dots in tensor names.
+// Between dots in tensor names.
 inline bool is_pass_name(std::string_view name) {
   constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
   return !name.empty() && name.find_first_not_of(kAllowed) == std::string_view::npos;

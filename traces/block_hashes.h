@@ -10,11 +10,11 @@
 
 namespace kvlab {
 
-// Leading tokens of a request whose content its n hashes certainly cover.
-//   n * hash_tokens <= prompt_tokens      n * hash_tokens: hashes end in the prompt.
+// Leading tokens that a request's n hashes certainly cover.
+//   n * hash_tokens <= prompt_tokens      n * hash_tokens
 //   hash n - 1 crosses the prompt's end   prompt_tokens: the last chunk may be partial (Mooncake) or include generated tokens
-//                                         (LLMServingSim); traces do not say.
-//   hashes continue after that chunk      n * hash_tokens: generated tokens are hashed too.
+//                                         (LLMServingSim)
+//   hashes continue after that chunk      n * hash_tokens: generated tokens are hashed too
 inline std::int64_t covered_tokens(const TraceRequest& request) {
   const auto num_hashes = static_cast<std::int64_t>(request.hashes.size());
   const std::int64_t named = num_hashes * request.hash_tokens;
@@ -22,22 +22,22 @@ inline std::int64_t covered_tokens(const TraceRequest& request) {
   return last_crosses ? request.prompt_tokens : named;
 }
 
-// floor(covered_tokens / block_tokens) if one chunk size divides the other, else 0.
+// 0 if no chunk size divides the other.
 inline std::uint32_t num_block_hashes(const TraceRequest& request, std::int32_t block_tokens) {
   if (request.hashes.empty()) return 0;
   if (request.hash_tokens % block_tokens != 0 && block_tokens % request.hash_tokens != 0) return 0;
   return static_cast<std::uint32_t>(covered_tokens(request) / block_tokens);
 }
 
-// Throws InputError if the hashes do not fit this block size.
+// Throws InputError for another block size.
 inline void check_block_tokens(const TraceRequest& request, std::int32_t block_tokens) {
   if (request.hashes.empty() || request.hash_tokens % block_tokens == 0 || block_tokens % request.hash_tokens == 0) return;
   throw InputError("block_tokens = " + std::to_string(block_tokens) + " does not fit the trace, which names its content per " +
                    std::to_string(request.hash_tokens) + " tokens: one must divide the other");
 }
 
-// Hash of tokens [0, (i + 1) * block_tokens), i < num_block_hashes(); equal hashes mean equal prefixes. A part of a hashed chunk combines
-// its hash and place.
+// Covers tokens [0, (i + 1) * block_tokens), i < num_block_hashes(); equal hashes mean equal prefixes. Parts of a hashed chunk combine hash
+// and place.
 inline std::uint64_t block_hash(std::int32_t hash_tokens, std::span<const std::uint64_t> hashes, std::int32_t block_tokens,
                                 std::uint32_t i) {
   if (hash_tokens == block_tokens) return hashes[i];
@@ -51,7 +51,7 @@ inline std::uint64_t block_hash(std::int32_t hash_tokens, std::span<const std::u
   return hashes[(i + std::size_t{1}) * chunks - 1];
 }
 
-// block_hash() of consecutive blocks, from `first` on. Without hashes next() must not be called.
+// Consecutive block_hash() from `first`. Without hashes next() must not be called.
 class BlockHashes {
  public:
   BlockHashes(std::int32_t hash_tokens, std::span<const std::uint64_t> hashes, std::int32_t block_tokens, std::uint32_t first)
@@ -83,12 +83,12 @@ class BlockHashes {
   }
 
  private:
-  static constexpr std::uint32_t kGroup = 32;  // parts that differ in their last bits only
+  static constexpr std::uint32_t kGroup = 32;
   void begin_group() { group_ = hash_combine(hashes_[at_], part_ / kGroup) & ~std::uint64_t{kGroup - 1}; }
 
   std::span<const std::uint64_t> hashes_;
-  std::size_t at_ = 0, chunks_ = 1;     // of hashes_; chunks_: those of a block
-  std::uint32_t parts_ = 0, part_ = 0;  // of the chunk at at_; parts_ 0: a block is no part of a chunk
+  std::size_t at_ = 0, chunks_ = 1;     // chunks_: per block
+  std::uint32_t parts_ = 0, part_ = 0;  // parts_ 0: a block is no part
   std::uint64_t group_ = 0;
 };
 

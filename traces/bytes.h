@@ -7,22 +7,22 @@
 
 namespace kvlab {
 
-// A byte stream, read once.
+// Read once.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Up to `size` > 0 bytes; returns their number, 0 at the end. Throws InputError for damaged data.
+  // Up to `size` > 0 bytes; 0 at the end. Throws InputError for damaged data.
   virtual std::size_t read(char* to, std::size_t size) = 0;
 };
 
-// A file or shell pipe (/dev/stdin, /dev/fd/N); gzip (RFC 1952) and Zstandard (RFC 8878) are recognised by content. Throws InputError for
+// File or shell pipe (/dev/stdin, /dev/fd/N); detects gzip (RFC 1952) and Zstandard (RFC 8878) by content. Throws InputError for
 // directories, named pipes, devices, Git LFS pointers and read failures.
 std::unique_ptr<ByteSource> open_bytes(const std::string& path);
 
 // `bytes` outlives the source.
 std::unique_ptr<ByteSource> bytes_in_memory(const std::string& name, std::span<const char> bytes);
 
-// Compressed for .gz and .zst. Writes PATH.part and renames it in close(); without close() no file remains.
+// Compresses .gz and .zst. Writes PATH.part; close() renames it, else no file remains.
 class ByteSink {
  public:
   virtual ~ByteSink() = default;
@@ -30,7 +30,7 @@ class ByteSink {
   virtual void close() = 0;
 };
 std::unique_ptr<ByteSink> create_file(const std::string& path);
-// Throws InputError for directories, pipes and devices, as create_file(); call it before long work.
+// Throws InputError for directories, pipes and devices; call it before long work.
 void check_replaceable(const std::string& path);
 
 }  // namespace kvlab

@@ -11,42 +11,39 @@
 
 namespace kvlab {
 
-// A distribution of whole numbers >= 1: token counts, turns.
+// Whole numbers >= 1: token counts, turns.
 class CountDistribution {
  public:
   virtual ~CountDistribution() = default;
   [[nodiscard]] virtual std::int32_t operator()(const Draw& draw) const = 0;
 };
 
-// Column used by an empirical distribution.
 enum class TraceColumn : std::uint8_t { kPromptTokens, kOutputTokens };
 
-inline constexpr std::int32_t kLargestCount = 1 << 20;  // keeps prefix, context and new tokens together far below 2^30
+inline constexpr std::int32_t kLargestCount = 1 << 20;  // sums of tokens stay far below 2^30
 
-// Reads `key: 512` or `key: {NAME: {parameters}}`, NAME one of
+// `key: 512` or `key: {NAME: {parameters}}`, NAME one of
 //   fixed      value
 //   uniform    min, max (inclusive)
 //   lognormal  median, and sigma (of the logarithm) or mean; rounded, then clamped to [min, max]
 //   geometric  mean; 1 + failures before the first success, at most max
 //   zipf       s, min, max: P(min - 1 + k) proportional to k^-s
-//   trace      file, format, block_size: lengths of its requests, drawn with replacement; `paired` (output lengths): from the
-//              prompt's row
+//   trace      file, format, block_size: its lengths, with replacement; `paired` (output lengths): from the prompt's row
 // Without `fallback` the key is required. Numbers are at most kLargestCount.
 std::unique_ptr<CountDistribution> read_counts(Params& p, const std::string& key, const std::string& fallback, TraceColumn column,
                                                const std::string& meaning);
 
-// Throws for another name.
+// Throw for another name.
 const std::vector<std::string>& count_names();
 std::unique_ptr<CountDistribution> make_counts(const std::string& name, Params& p, TraceColumn column);
 
-// A distribution of waiting times.
 class SpanDistribution {
  public:
   virtual ~SpanDistribution() = default;
   [[nodiscard]] virtual Span operator()(const Draw& draw) const = 0;
 };
 
-// Reads `key: {NAME: {parameters}}`, NAME one of none, constant (s), exponential (mean_s), lognormal (median_s, sigma).
+// `key: {NAME: {parameters}}`, NAME one of none, constant (s), exponential (mean_s), lognormal (median_s, sigma).
 std::unique_ptr<SpanDistribution> read_spans(Params& p, const std::string& key, const std::string& meaning);
 
 const std::vector<std::string>& span_names();

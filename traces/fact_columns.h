@@ -18,11 +18,10 @@ inline constexpr std::int64_t kMostImages = 1'000'000;
 
 // `first`: column of kFactColumns[0]. Throws InputError with file:line and column.
 void read_facts(const CsvRows& rows, std::size_t first, RequestFacts& facts);
-// True if the file has any.
 bool has_fact_columns(const CsvRows& rows, std::size_t first);
 void read_fact(Fact fact, JsonField& field, RequestFacts& facts);
 
-// ",client,class,..." and ",7,chat,..."; fields not given are empty.
+// ",client,class,..." and ",7,chat,..."; absent fields are empty.
 std::string fact_header();
 void append_facts_csv(const RequestFacts& facts, std::string& text);
 // ",\"client\":7,\"class\":\"chat\"" of given facts.

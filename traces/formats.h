@@ -12,20 +12,17 @@
 
 namespace kvlab {
 
-// A file format with its options in the `trace:` mapping.
 class TraceFormat {
  public:
   virtual ~TraceFormat() = default;
-  // `line` is a file's first. The first format by name wins: bailian before mooncake, which has its columns too.
+  // `line`: the first. The first format by name wins: bailian before mooncake.
   [[nodiscard]] virtual bool recognises(std::string_view line) const = 0;
-  // False for formats that must be named.
   [[nodiscard]] virtual bool is_guessed() const { return true; }
-  // Files are not lines; recognises() gets the first bytes (up to 256 KiB).
+  // Not lines; recognises() gets up to 256 KiB.
   [[nodiscard]] virtual bool is_document() const { return false; }
-  // True if the folder may be such a trace.
   [[nodiscard]] virtual bool recognises_folder(const std::string& /*path*/) const { return false; }
   [[nodiscard]] virtual std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const = 0;
-  // Null if the format has no folders.
+  // Null: no folders.
   [[nodiscard]] virtual std::unique_ptr<RowReader> read_folder(const std::string& /*path*/, const ReaderOptions& /*options*/) const {
     return nullptr;
   }
@@ -33,8 +30,8 @@ class TraceFormat {
 
 using TraceFormatRegistry = Registry<TraceFormat>;
 
-// The format of `Reader`, which has: Options, made of Params; recognises(line); a constructor from lines, common options and its own.
-// Optional: kIsGuessed, kIsDocument; recognises_folder(path) and a constructor from the path. Its file in traces/readers/ ends in:
+// For a `Reader` with Options, made of Params; recognises(line); a constructor from lines, common options and its own. Optional:
+// kIsGuessed, kIsDocument; recognises_folder(path) and a constructor from the path. Its file in traces/readers/ ends in:
 //   KVLAB_REGISTER_TRACE(Vidur, "vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "");
 template <class Reader>
 class FormatOf final : public TraceFormat {
@@ -68,24 +65,22 @@ class FormatOf final : public TraceFormat {
 #define KVLAB_REGISTER_TRACE(Reader, ...) \
   [[maybe_unused]] const bool Reader##_is_registered = TraceFormatRegistry::add<FormatOf<Reader>>(Card{__VA_ARGS__})
 
-// All formats by name, with one mapping's options.
 class TraceFormats {
  public:
   explicit TraceFormats(Params& p);
-  // A file or folder in format `name`; "": guessed. Refuses options of other formats.
+  // Format `name`; "": guessed. Refuses options of other formats.
   [[nodiscard]] std::unique_ptr<RowReader> open(const std::string& path, const std::string& name, const ReaderOptions& options) const;
   [[nodiscard]] std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const std::string& name,
                                                 const ReaderOptions& options) const {
     return formats_.at(name)->read(std::move(lines), options);
   }
-  // Format `name`; "": guessed from the first line, which stays unread. Throws InputError if the lines look like another format that fits,
-  // like none, or like another tool's results.
+  // "": guessed from the first line, which stays unread. Throws InputError if the lines look like another format that fits, like none, or
+  // like another tool's results.
   [[nodiscard]] std::string find(const std::string& name, LineReader& lines) const;
 
  private:
-  // `head`: the file's beginning.
   [[nodiscard]] std::string sniff(LineReader& lines, std::string_view head) const;
-  // "" if none or several fit.
+  // "" if none or several.
   [[nodiscard]] std::string format_of_folder(const std::string& path, const std::string& name) const;
   void refuse_options_of_others(const std::string& name) const;
 
@@ -93,7 +88,7 @@ class TraceFormats {
   std::map<std::string, std::unique_ptr<TraceFormat>> formats_;
 };
 
-// With the format's defaults; "": guessed.
+// Default options; "": guessed.
 std::unique_ptr<RowReader> open_trace(const std::string& path, const std::string& format = "", const ReaderOptions& options = {});
 
 }  // namespace kvlab

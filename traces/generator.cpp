@@ -16,14 +16,14 @@ namespace kvlab {
 
 namespace {
 
-// Steps of kPrefix draws.
+// For kPrefix.
 enum PrefixDraw : std::uint64_t { kWhichGroup, kWhetherShared, kPrefixLength, kCycle };
-// Steps of content hashes.
+// For content hashes.
 enum ContentOwner : std::uint64_t { kOfGroup, kOfSession, kOfPrompt };
 
 constexpr std::int64_t kMostPrompts = 10'000'000;  // of all groups
 
-// Numbers 0 to n - 1 in random order (Fisher and Yates).
+// Fisher and Yates.
 std::vector<std::uint32_t> shuffled(std::uint64_t n, std::uint64_t seed) {
   std::vector<std::uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
@@ -159,7 +159,7 @@ bool GeneratedTrace::next(TraceRequest& request) {
   return true;
 }
 
-// Chooses the prefix's group and, with prompts_per_group, the prompt.
+// And, with prompts_per_group, the prompt.
 void GeneratedTrace::choose_prefix(std::uint64_t session) {
   prefix_tokens_ = 0;
   is_repeated_ = false;
@@ -175,7 +175,7 @@ void GeneratedTrace::choose_prefix(std::uint64_t session) {
   prefix_tokens_ = (*shared->tokens)(Draw{seed_, Purpose::kPrefix, group_, kPrefixLength});
 }
 
-// False: no more arrivals.
+// False: no arrivals.
 bool GeneratedTrace::start_session(TraceRequest& request) {
   request.arrival = shape_.arrivals->next(kStart);
   if (request.arrival == kNever) return false;
@@ -221,7 +221,7 @@ void GeneratedTrace::name_content(TraceRequest& request) {
   request.hashes = hashes_;
 }
 
-// Once per session; turns differ only in `turn` and `images`.
+// Once per session; turns differ in `turn` and `images`.
 void GeneratedTrace::give_facts(TraceRequest& request) {
   const std::uint64_t session = num_sessions_ - 1;
   if (turn_ == 1) {

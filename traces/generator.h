@@ -12,37 +12,37 @@
 
 namespace kvlab {
 
-// Each turn is sent `think_time` after the previous answer; its prompt is all before plus new tokens.
+// A turn comes `think_time` after the answer; its prompt is all before plus new tokens.
 struct SessionShape {
   std::unique_ptr<CountDistribution> turns;
-  std::unique_ptr<CountDistribution> new_tokens;  // after the first turn; null: as prompt_tokens
+  std::unique_ptr<CountDistribution> new_tokens;  // later turns; null: as prompt_tokens
   std::unique_ptr<SpanDistribution> think_time;
-  std::int32_t max_context_tokens = 0;  // a session ends before it; a first turn is cut
+  std::int32_t max_context_tokens = 0;  // ends sessions; cuts a first turn
 };
 
-// Prompts begin with one of `num_groups` texts, group k with P ~ k^-zipf_s.
+// One of `num_groups` texts first, group k with P ~ k^-zipf_s.
 struct SharedPrefixShape {
   std::uint64_t num_groups = 1;
   double zipf_s = 0;
-  double share_frac = 1;                      // of sessions, or of requests without sessions
-  std::unique_ptr<CountDistribution> tokens;  // one length per group, added to prompt_tokens
-  // Above 0: prompts per group; requests cycle through all of them in an order drawn by seed.
+  double share_frac = 1;                      // of sessions, else requests
+  std::unique_ptr<CountDistribution> tokens;  // added to prompt_tokens
+  // Above 0: per group; requests cycle through all in an order drawn by seed.
   std::uint64_t prompts_per_group = 0;
 };
 
-// Client k - 1 has P ~ k^-zipf_s per session, or per request without sessions.
+// Client k - 1 has P ~ k^-zipf_s per session, else request.
 struct ClientShape {
   std::uint64_t num = 1;
   double zipf_s = 0;
 };
 
-// Share of sessions (or requests without sessions), and facts.
+// Share of sessions, else requests.
 struct ClassShape {
   double share_frac = 1;
   RequestFacts facts;
 };
 
-// Share of requests with images, and their number.
+// Share of requests.
 struct ImageShape {
   double share_frac = 1;
   std::unique_ptr<CountDistribution> per_request;
@@ -55,7 +55,7 @@ struct GeneratorShape {
   std::optional<SessionShape> sessions;
   std::optional<SharedPrefixShape> shared_prefix;
   std::optional<ClientShape> clients;
-  std::vector<ClassShape> classes;  // shares sum to 1; may be empty
+  std::vector<ClassShape> classes;  // shares sum to 1
   std::optional<ImageShape> images;
   std::int32_t hash_tokens = 16;
 };
@@ -84,14 +84,13 @@ class GeneratedTrace final : public TraceSource {
   GeneratorShape shape_;
   std::uint64_t seed_;
   std::uint64_t num_given_ = 0, num_sessions_ = 0;
-  // State of the session in progress.
   std::uint64_t turn_ = 0, num_turns_ = 0, group_ = 0;
-  std::uint64_t prompt_ = 0, num_shared_ = 0;  // with prompts_per_group: this request's; number with a prefix
-  bool is_repeated_ = false;                   // its prompt is one of the groups'
-  std::vector<std::uint32_t> cycle_;           // the groups' prompts in order
+  std::uint64_t prompt_ = 0, num_shared_ = 0;  // with prompts_per_group: this one; number with a prefix
+  bool is_repeated_ = false;                   // the prompt is one of the groups'
+  std::vector<std::uint32_t> cycle_;           // prompts of groups, in order
   std::int32_t prefix_tokens_ = 0, context_tokens_ = 0;
   std::vector<std::uint64_t> hashes_;
-  RequestFacts facts_;  // of the current session
+  RequestFacts facts_;
 };
 
 }  // namespace kvlab

@@ -9,12 +9,12 @@ namespace kvlab {
 
 class InputPlace;
 
-// Columns that readers skip: those without effect on serving (request_id, type, model, user, ...) and the user's `ignore_columns`.
+// Those without effect on serving (request_id, type, model, user, ...) and `ignore_columns`.
 class IgnoredColumns {
  public:
   explicit IgnoredColumns(std::vector<std::string> asked = {}) : asked_(std::move(asked)) {}
 
-  // Notes `column`, or throws with the nearest of `known`.
+  // Throws with the nearest of `known` for others.
   void pass_over(const InputPlace& at, std::string_view column, std::span<const std::string_view> known);
   // "2 columns ignored: type, duration", or "".
   [[nodiscard]] std::string text() const;

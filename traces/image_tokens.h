@@ -8,16 +8,16 @@
 
 namespace kvlab {
 
-// 0 if the trace has no such column.
+// 0 without such a column.
 inline std::int32_t images_of(const TraceRequest& request) { return request.facts == nullptr ? 0 : request.facts->images; }
 
 // Adds image tokens after the text. Later hashes are dropped: images and generated tokens are never shared.
 class ImageTokens final : public TraceSource {
  public:
-  // tokens_each: per image; 0: unknown, requests with images throw InputError.
+  // tokens_each: 0: unknown, images throw InputError.
   ImageTokens(std::unique_ptr<TraceSource> source, std::int32_t tokens_each) : source_(std::move(source)), tokens_each_(tokens_each) {}
 
-  // Throws InputError for a prompt beyond the limit.
+  // Throws InputError for too long prompts.
   bool next(TraceRequest& request) override;
   [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
   [[nodiscard]] std::int32_t concurrency() const override { return source_->concurrency(); }

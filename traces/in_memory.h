@@ -9,10 +9,10 @@
 
 namespace kvlab {
 
-// A trace in flat arrays: 16 bytes per request, 8 more with sessions, facts if any, a pool of hashes. Rereadable in any order.
+// 16 bytes per request, 8 more with sessions, facts if any, a pool of hashes. Rereadable in any order.
 class InMemoryTrace final : public TraceSource {
  public:
-  // Reads `source` and keeps it for think times.
+  // Keeps `source` for think times.
   explicit InMemoryTrace(std::unique_ptr<TraceSource> source);
 
   bool next(TraceRequest& request) override;
@@ -26,12 +26,12 @@ class InMemoryTrace final : public TraceSource {
 
   void rewind() { next_ = 0; }
   [[nodiscard]] std::size_t size() const { return prompt_tokens_.size(); }
-  [[nodiscard]] TraceRequest at(std::size_t i) const;  // in the order of next()
+  [[nodiscard]] TraceRequest at(std::size_t i) const;  // as next()
   [[nodiscard]] std::size_t memory_bytes() const;
 
   // Not for follow-ups; call sort_by_arrival() afterwards.
   void set_arrival(std::size_t i, Time arrival);
-  // Stable; follow-ups directly follow their session's previous request. A negative earliest arrival shifts all. Rewinds.
+  // Stable; follow-ups stay after their session's previous request. A negative earliest arrival shifts all. Rewinds.
   void sort_by_arrival();
 
  private:
@@ -43,12 +43,12 @@ class InMemoryTrace final : public TraceSource {
   // Follow-ups: -1 - delay; others: arrival plus kArrivalShift, never negative.
   std::vector<std::int64_t> when_ns_;
   std::vector<std::int32_t> prompt_tokens_, output_tokens_;
-  std::vector<std::int64_t> session_;         // empty if no request has one
+  std::vector<std::int64_t> session_;         // may be empty
   std::vector<std::uint64_t> hashes_;         // of all requests
-  std::vector<std::uint64_t> hashes_end_;     // [size]; empty if no request has hashes
-  std::vector<std::int32_t> hash_tokens_of_;  // empty while all requests with hashes share hash_tokens_
+  std::vector<std::uint64_t> hashes_end_;     // [size] or empty
+  std::vector<std::int32_t> hash_tokens_of_;  // empty if hash_tokens_ holds for all
   std::int32_t hash_tokens_ = 0;
-  std::vector<RequestFacts> facts_;  // empty if no request has any
+  std::vector<RequestFacts> facts_;  // may be empty
   std::vector<bool> has_facts_;
   std::vector<std::uint32_t> order_;  // empty: as stored
   std::size_t next_ = 0;

@@ -10,35 +10,35 @@
 namespace kvlab {
 
 // JSON objects over any lines: a document, JSON lines, or a list's elements, one in memory at a time. Checks keys as JsonRows; messages
-// name the line of the last field.
+// name the last field's line.
 class JsonDocuments {
  public:
   JsonDocuments(std::unique_ptr<LineReader> lines, IgnoredColumns& ignored) : place_(std::move(lines)), ignored_(&ignored) {}
 
-  // Calls handle(index in keys, JsonField) for every field of the next object; false at the end.
+  // Calls handle(index in keys, JsonField) per field of the next object; false at the end.
   template <class Handle>
   bool next(std::span<const std::string_view> keys, Handle&& handle);
   [[nodiscard]] const InputPlace& lines() const { return place_; }
 
  private:
-  // Counts lines within the object's text.
+  // Counts lines within an object.
   class Place final : public InputPlace {
    public:
     explicit Place(std::unique_ptr<LineReader> lines) : lines_(std::move(lines)) {}
     [[nodiscard]] const std::string& name() const override { return lines_->name(); }
     [[nodiscard]] std::int64_t line_number() const override;
-    // Reads the next object into text(); false at the end.
+    // False at the end.
     bool take_object();
     [[nodiscard]] const std::string& text() const { return text_; }
 
    private:
-    // Moves to the next object's {; false at the end.
+    // To the next {; false at the end.
     bool find_object();
     void take_until_closed();
     bool refill();
 
     std::unique_ptr<LineReader> lines_;
-    std::string_view bytes_;       // read, not yet taken
+    std::string_view bytes_;       // not yet taken
     std::string text_;             // of the object
     std::int64_t line_ = 1;        // of bytes_
     std::int64_t first_line_ = 1;  // of text_

@@ -18,7 +18,7 @@ namespace kvlab {
 
 enum class UnknownKeys : std::uint8_t { kRefuse, kPassOver };
 
-// A value of a JSON row. Can be read once.
+// Can be read once.
 class JsonField {
  public:
   JsonField(const InputPlace& lines, IgnoredColumns& ignored, std::string_view key, simdjson::ondemand::value value)
@@ -28,33 +28,29 @@ class JsonField {
   std::int32_t prompt_tokens();
   std::int32_t output_tokens();
   Span time(std::int64_t unit_ns);
-  // From the trace's start (up to ten years) or since 1970, in nanoseconds.
+  // From the trace's start (up to ten years) or since 1970.
   std::int64_t time_or_instant_ns(std::int64_t unit_ns);
-  // Instant since 1970, in nanoseconds.
+  // Since 1970.
   std::int64_t instant_ns(std::int64_t unit_ns);
   std::string_view text();
-  // With broken escapes allowed, see decode_json_text().
   std::string lenient_text();
   [[nodiscard]] bool is_null() { return value_.is_null(); }
   [[nodiscard]] bool is_text() { return value_.type() == simdjson::ondemand::json_type::string; }
-  // As in the file.
   std::string raw_text();
-  // From a number or text.
+  // Number or text.
   std::int64_t session();
-  // Text, or a whole number's digits.
   std::string name();
-  // Whole numbers from 0, or texts (digits as the number, others as a 63-bit hash).
+  // Integers from 0, or texts (digits as the number, others as a 63-bit hash).
   void id_list(std::vector<std::uint64_t>& to);
-  // Appends whole numbers >= 0.
+  // Appends integers >= 0.
   void unsigned_list(std::vector<std::uint64_t>& to);
   void time_list(std::int64_t unit_ns, std::vector<Span>& to);
-  // Calls handle(key index, field) per field of each object in a list, and done() per object.
+  // Calls handle(key index, field) per field of each listed object, and done() per object.
   template <class Handle, class Done>
   void each_object(std::span<const std::string_view> keys, Handle&& handle, Done&& done);
-  // Calls handle(name, is_text) for each name in a list.
   template <class Handle>
   void each_name(Handle&& handle);
-  // Calls handle(key index, field) per field; kPassOver: skips unknown ones.
+  // kPassOver: skips unknown keys.
   template <class Handle>
   void object(std::span<const std::string_view> keys, UnknownKeys unknown, Handle&& handle);
 
@@ -70,12 +66,12 @@ class JsonField {
   simdjson::ondemand::value value_;
 };
 
-// JSON lines. Refuses repeated keys, and unknown ones unless `ignored` takes them.
+// Refuses repeated keys, and unknown ones unless `ignored` takes them.
 class JsonRows {
  public:
   JsonRows(std::unique_ptr<LineReader> lines, IgnoredColumns& ignored) : lines_(std::move(lines)), ignored_(&ignored) {}
 
-  // Calls handle(index in keys, JsonField) for every field of the next row; false at the end.
+  // Calls handle(index in keys, JsonField) per field; false at the end.
   template <class Handle>
   bool next(std::span<const std::string_view> keys, Handle&& handle);
   [[nodiscard]] const InputPlace& lines() const { return *lines_; }

@@ -11,30 +11,29 @@
 
 namespace kvlab {
 
-// Lines in constant memory. Handles \n, \r\n, a missing last newline and a byte order mark; skips blank lines. Throws InputError for an
-// empty file, a zero byte or a line over 64 MiB.
+// Constant memory. Handles \n, \r\n, no last newline, a byte order mark; skips blank lines. Throws InputError for an empty file, a zero
+// byte or a line over 64 MiB.
 class LineReader final : public InputPlace {
  public:
   static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kPadding = 64;  // readable bytes after every line, for SIMD parsers
+  static constexpr std::size_t kPadding = 64;  // readable after every line, for SIMD parsers
 
   LineReader(std::string name, std::unique_ptr<ByteSource> bytes);
   explicit LineReader(const std::string& path) : LineReader(path, open_bytes(path)) {}
 
   // Valid until the next call; false at the end.
   bool next(std::string_view& line);
-  // next() returns the last line again.
+  // next() repeats the last line.
   void put_back() { again_ = true; }
 
-  // The first 256 KiB or all, valid until the next call; only before next().
+  // First 256 KiB or all, valid until the next call; only before next().
   std::string_view ahead();
-  // For binary files; valid until the next call; "" at the end.
+  // Binary; valid until the next call; "" at the end.
   std::string_view next_bytes();
-  // Call before reading: a byte order mark is data.
+  // Before reading: a byte order mark is data.
   void keep_mark();
 
   [[nodiscard]] const std::string& name() const override { return name_; }
-  // The last line's number, from 1.
   [[nodiscard]] std::int64_t line_number() const override { return line_number_; }
 
  private:
@@ -44,7 +43,7 @@ class LineReader final : public InputPlace {
   std::string name_;
   std::unique_ptr<ByteSource> bytes_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // unread bytes of buffer_, followed by kPadding more
+  std::size_t begin_ = 0, end_ = 0;  // followed by kPadding
   std::int64_t line_number_ = 0;
   std::string_view last_;
   bool at_end_ = false, again_ = false;

@@ -18,47 +18,44 @@ namespace kvlab {
 
 class Params;
 
-// Number of tokens of a text.
 using TokenCounter = std::function<std::int32_t(std::string_view text)>;
 
-// Common reader settings.
 struct ReaderOptions {
-  bool any_order = false;                   // any order of times; turns need not be adjacent
-  bool uses_arrivals = true;                // false: arrivals are replaced, rows may lack them
-  bool doubts_unit = true;                  // false: the user changed the rate
-  std::vector<std::string> ignore_columns;  // additional ones
-  std::uint64_t seed = 1;                   // for formats that draw requests
-  TokenCounter count_tokens;                // for formats with text; empty: they estimate
+  bool any_order = false;     // of times; turns need not be adjacent
+  bool uses_arrivals = true;  // false: replaced, may be absent
+  bool doubts_unit = true;    // false: the user changed the rate
+  std::vector<std::string> ignore_columns;
+  std::uint64_t seed = 1;
+  TokenCounter count_tokens;  // for text; empty: estimates
 };
 
-// Base of row readers: times ascend, follow-ups directly follow their session, at least one request; counts skipped rows and columns.
+// Times ascend, follow-ups directly follow their session, at least one request; counts skipped rows and columns.
 class RowReader : public TraceSource {
  public:
-  // Readers with options define their own.
+  // Readers may define their own.
   struct Options {
     explicit Options(Params& /*p*/) {}
   };
 
-  // unit_ns: of the times; 0: dates, or named by the column.
+  // unit_ns: 0: dates, or named by the column.
   RowReader(const ReaderOptions& options, std::string_view arrival_column, std::int64_t unit_ns = 0)
       : options_(options), arrival_column_(arrival_column), unit_(unit_ns), ignored_(options.ignore_columns) {}
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
   [[nodiscard]] std::string remark() const final;
-  // Remark for results: estimates, drawn values; "" for recorded data.
+  // "" for recorded data.
   [[nodiscard]] virtual std::string origin() const { return ""; }
-  // False if the file has only lengths: arrivals are 0.
+  // False: only lengths, arrivals are 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }
 
  protected:
-  // Fills a default `request` from the next usable row; false at the end.
+  // False at the end.
   virtual bool read_row(TraceRequest& request) = 0;
   [[nodiscard]] virtual const InputPlace& lines() const = 0;
 
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
-  // For dates and clocks with another start.
   Time since_first(std::int64_t instant_ns);
-  // From the trace's start. If the first time is an instant since 1970 (later than ten years), from that, with a remark.
+  // If the first time is an instant since 1970 (later than ten years), from that, with a remark.
   Time time_of(std::int64_t ns);
   // Keeps the order if !uses_arrivals, else throws.
   Time arrival_of_row_without() const;
@@ -73,7 +70,7 @@ class RowReader : public TraceSource {
   ReaderOptions options_;
   std::string_view arrival_column_;
   std::optional<std::int64_t> first_ns_;
-  std::optional<bool> has_instants_;  // by time_of()
+  std::optional<bool> has_instants_;
   Time latest_ = Time::min();
   std::int64_t session_before_ = -1;
   std::uint64_t num_requests_ = 0;
@@ -83,11 +80,10 @@ class RowReader : public TraceSource {
   std::map<std::string, std::uint64_t> counts_;
 };
 
-// For recognises(): a CSV header with `column`; a JSON object with `key`.
 bool header_names(std::string_view line, std::string_view column);
 bool object_has(std::string_view line, std::string_view key);
 
-// The number itself, else a 63-bit hash.
+// The number, else a 63-bit hash.
 std::int64_t session_number(std::string_view text);
 
 }  // namespace kvlab

@@ -11,10 +11,10 @@
 
 namespace kvlab {
 
-// Row ids as 63-bit numbers, to detect repeats.
+// Row ids as 63-bit numbers.
 class SeenIds {
  public:
-  // Notes an id; true if it is new.
+  // True for a new id.
   bool is_first(std::int64_t id) { return ids_.insert(id).second; }
   bool is_first(std::string_view id) { return is_first(number_of_name(id)); }
 

@@ -11,16 +11,16 @@
 
 namespace kvlab {
 
-// Part of a trace, and changes. 0: no limit.
+// 0: no limit.
 struct TraceShape {
   std::string name = "trace";                                 // for messages
-  std::uint64_t offset = 0;                                   // requests skipped at the start; the next arrival becomes 0
+  std::uint64_t offset = 0;                                   // skipped requests; the next arrival becomes 0
   std::uint64_t limit_requests = 0;                           // after these
-  std::int32_t max_prompt_tokens = 0, max_output_tokens = 0;  // longer ones are cut and counted in skipped()
-  std::unique_ptr<ArrivalProcess> arrivals;                   // null: the trace's own
+  std::int32_t max_prompt_tokens = 0, max_output_tokens = 0;  // longer ones are cut and counted
+  std::unique_ptr<ArrivalProcess> arrivals;                   // null: the trace's
 };
 
-// Follow-ups of sessions whose start `offset` skipped are skipped and counted. Cut prompts keep hashes of whole chunks.
+// Skips and counts follow-ups of sessions that `offset` skipped. Cut prompts keep whole chunks' hashes.
 class ShapedTrace final : public TraceSource {
  public:
   ShapedTrace(std::unique_ptr<TraceSource> source, TraceShape shape) : source_(std::move(source)), shape_(std::move(shape)) {}
@@ -42,8 +42,8 @@ class ShapedTrace final : public TraceSource {
   std::unique_ptr<TraceSource> source_;
   TraceShape shape_;
   bool is_past_offset_ = false;
-  std::deque<RequestFacts> facts_;     // with their arrival's class; all are kept if the source keeps its own
-  std::optional<Time> first_arrival_;  // of the requests taken, if `offset` > 0
+  std::deque<RequestFacts> facts_;     // with the class; all are kept if the source keeps its own
+  std::optional<Time> first_arrival_;  // if `offset` > 0
   std::uint64_t num_given_ = 0, num_cut_prompts_ = 0, num_cut_outputs_ = 0, num_orphans_ = 0;
 };
 

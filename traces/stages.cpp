@@ -19,16 +19,16 @@ constexpr double kEndless = std::numeric_limits<double>::infinity();
 constexpr double kMaxRate = 1e9, kMaxSeconds = 9e6;
 constexpr std::int64_t kMostAtOnce = 1 << 24;
 
-// A constant or linear rate, or bursts, then a pause.
+// Constant or linear rate, or bursts, then a pause.
 struct Stage {
   ClassName name;
-  double rate = 0, to_rate = 0;  // per second, at begin and end
-  bool has_equal_gaps = false;   // else exponential (Poisson)
-  std::int64_t burst = 0;        // requests at once; 0: use rates
+  double rate = 0, to_rate = 0;  // per second
+  bool has_equal_gaps = false;   // else exponential
+  std::int64_t burst = 0;        // 0: use rates
   double every_s = 0;            // between bursts
   double for_s = 0, pause_s = 0;
 
-  // Inverse of rate s + (to_rate - rate) s^2 / (2 for_s), the expected requests up to `s` seconds.
+  // Inverse of rate s + (to_rate - rate) s^2 / (2 for_s), expected requests up to `s` seconds.
   [[nodiscard]] double time_of(double requests) const {
     if (requests <= 0) return 0;
     const double growth = for_s == kEndless ? 0 : (to_rate - rate) / for_s;
@@ -64,7 +64,7 @@ class StagedArrivals final : public ArrivalProcess {
     requests_ = 0;
   }
 
-  // Seconds from the stage's begin; none: it is over.
+  // From the stage's begin; none: over.
   std::optional<double> next_in(const Stage& stage) {
     const std::int64_t number = in_stage_++;
     if (stage.burst > 0) {
@@ -82,9 +82,9 @@ class StagedArrivals final : public ArrivalProcess {
   std::uint64_t seed_;
   bool are_classes_;
   std::size_t place_ = 0;
-  std::uint64_t index_ = 0;    // of draws
-  std::int64_t in_stage_ = 0;  // in this stage
-  double requests_ = 0;        // integral of the rate
+  std::uint64_t index_ = 0;  // of draws
+  std::int64_t in_stage_ = 0;
+  double requests_ = 0;  // integral of the rate
   double begin_s_ = 0;
 };
 

@@ -15,17 +15,17 @@ namespace kvlab {
 
 namespace {
 
-// Before rotation: sink, needle, heavy, four of the beat, two per wave; the rest is noise.
+// Before rotation: sink, needle, heavy, four of the beat, two per wave; then noise.
 constexpr std::size_t kSinkChannel = 0, kNeedleChannel = 1, kHeavyChannel = 2, kBeatChannel = 3, kWaveChannel = 7;
 constexpr std::size_t kBeatChannels = kWaveChannel - kBeatChannel;
 
-// Keys that draw attention are short (Devoto et al. 2024).
+// Keys with attention are short (Devoto et al. 2024).
 constexpr double kRoleNoise = 0.5;
 constexpr float kSinkValueScale = 0.05F;  // near zero (Guo et al. 2024, "Attention score is not all you need")
-constexpr float kOutlierSpread = 0.1F;    // over tokens, relative to the channel's size
-constexpr std::size_t kFewestWaves = 8;   // with fewer, far tokens in phase look near
-constexpr double kMostStrength = 30;      // of a query for near or recurring tokens
-constexpr double kBeatStep = 0.1;         // between strengths in log_beat_mean_
+constexpr float kOutlierSpread = 0.1F;    // relative to channel size
+constexpr std::size_t kFewestWaves = 8;   // fewer make far tokens in phase look near
+constexpr double kMostStrength = 30;
+constexpr double kBeatStep = 0.1;  // in log_beat_mean_
 
 enum AttentionDraw : std::uint64_t { kKeys, kValues, kQueries, kRoles, kRetrieval, kNeedlePlace, kOutlierPlace, kRotation };
 
@@ -35,7 +35,7 @@ Draw draw_of(std::uint64_t seed, std::int32_t layer, std::int32_t head, Attentio
 
 std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-// Walsh-Hadamard, length-preserving, of a power of two of values.
+// Walsh-Hadamard, length-preserving, for powers of two.
 void hadamard(std::span<float> x) {
   for (std::size_t half = 1; half < x.size(); half *= 2) {
     for (std::size_t begin = 0; begin < x.size(); begin += 2 * half) {
@@ -52,7 +52,7 @@ void hadamard(std::span<float> x) {
 
 }  // namespace
 
-// Orthogonal, so that no feature is one channel: a permutation, then signs and Hadamard transforms of the first and last 2^m channels.
+// Orthogonal, so no feature is one channel: a permutation, then signs and Hadamard transforms of the first and last 2^m channels.
 class SyntheticAttention::Rotation {
  public:
   Rotation(std::size_t channels, std::uint64_t seed) : order_(channels), signs_(2 * channels), block_(std::bit_floor(channels)) {
@@ -74,7 +74,6 @@ class SyntheticAttention::Rotation {
   std::size_t block_;
 };
 
-// One query's scores by role.
 struct SyntheticAttention::Strengths {
   double sink = 0, needle = 0, heavy = 0, beat = 0, near = 0;
 };
@@ -138,7 +137,7 @@ class SyntheticAttention::Head {
  private:
   [[nodiscard]] std::size_t first_noise() const { return kWaveChannel + 2 * all_.num_waves_; }
   [[nodiscard]] std::size_t phase(std::size_t t) const { return t % index(shape_.recurrence_period_tokens) * kBeatChannels; }
-  // In its role's channel. A query of strength A has 2 A there, so that q.k / sqrt(d) = A.
+  // A query of strength A has 2 A in its role's channel, so that q.k / sqrt(d) = A.
   [[nodiscard]] float mark_size() const { return 0.5F * std::sqrt(static_cast<float>(head_dim_)); }
 
   void mark(std::size_t t, std::span<float> key) const {
@@ -156,7 +155,7 @@ class SyntheticAttention::Head {
       case TokenRole::kHeavy:
         key[kHeavyChannel] = size;
         break;
-      case TokenRole::kRecurring:  // half in the phase, half in its double
+      case TokenRole::kRecurring:  // half the phase, half its double
         for (std::size_t c = 0; c < kBeatChannels; ++c) key[kBeatChannel + c] = 0.5F * size * all_.beat_[phase(t) + c];
         break;
     }
@@ -172,7 +171,6 @@ class SyntheticAttention::Head {
     for (std::size_t c = 0; c < 2 * all_.num_waves_; ++c) query[kWaveChannel + c] = wave * all_.waves_[t * 2 * all_.num_waves_ + c];
   }
 
-  // Merges rotated and outlier channels in order.
   void scatter(std::span<const float> rotated, std::span<const float> outliers, std::span<float> to) const {
     std::size_t next_inner = 0, next_outlier = inner_;
     for (std::size_t c = 0; c < to.size(); ++c) to[c] = is_outlier_[c] ? outliers[next_outlier++] : rotated[next_inner++];
@@ -185,10 +183,10 @@ class SyntheticAttention::Head {
     for (std::size_t i = 0; i < count; ++i) is_outlier_[(begin + i * (head_dim_ / count)) % head_dim_] = true;
   }
 
-  // Per position: scores that give each role's tokens in sight its share of the softmax sum.
+  // Per position: scores that give each role its share of the softmax sum.
   [[nodiscard]] std::vector<Strengths> strengths(const Recency& recency) const {
     const std::array<double, 5> shares{0, all_.share(shape_.sink, layer_), all_.share(shape_.needle, layer_),
-                                       all_.share(shape_.heavy, layer_), all_.share(shape_.recurring, layer_)};  // by TokenRole
+                                       all_.share(shape_.heavy, layer_), all_.share(shape_.recurring, layer_)};
     const double noise = kRoleNoise * all_.noise(layer_);
     const bool retrieves = all_.retrieves(layer_, kv_head_);
     std::array<std::int32_t, 5> seen{};
@@ -215,7 +213,7 @@ class SyntheticAttention::Head {
     return result;
   }
 
-  // The strength whose mean over a period is exp(log_mean).
+  // Its mean over a period is exp(log_mean).
   [[nodiscard]] double beat_strength(double log_mean) const {
     const std::vector<double>& table = all_.log_beat_mean_;
     const auto above = std::lower_bound(table.begin(), table.end(), log_mean);
@@ -226,7 +224,7 @@ class SyntheticAttention::Head {
   const SyntheticAttention& all_;
   const SyntheticAttentionShape& shape_;
   std::int32_t layer_, kv_head_;
-  std::size_t head_dim_, inner_;  // inner: non-outlier channels
+  std::size_t head_dim_, inner_;  // non-outlier channels
   std::vector<TokenRole> roles_;
   Rotation rotation_;
   std::vector<Strengths> strengths_;  // [num_tokens]
@@ -245,7 +243,7 @@ double SyntheticAttention::between(double first, double last, std::int32_t layer
   return shape_.layers == 1 ? last : first + (last - first) * layer / (shape_.layers - 1);
 }
 
-// One in each of equal parts between sinks and question.
+// One per equal part between sinks and question.
 void SyntheticAttention::place_needles() {
   const std::int64_t body = question_begin() - shape_.sink_tokens;
   for (std::int32_t n = 0; n < shape_.needles; ++n) {
@@ -257,7 +255,7 @@ void SyntheticAttention::place_needles() {
   }
 }
 
-// Geometric, 1 to 1 / num_tokens: the sum of cosines of the distance falls like its logarithm.
+// Geometric, 1 to 1 / num_tokens: the sum of cosines falls like the logarithm of distance.
 void SyntheticAttention::tabulate_waves() {
   const std::size_t tokens = index(num_tokens());
   waves_.resize(tokens * num_waves_ * 2);
@@ -298,7 +296,7 @@ double SyntheticAttention::sum_by_distance(double strength, std::int32_t begin, 
   return sum;
 }
 
-// Bisects: the nearest recent_tokens of `tokens` get `share` of their attention.
+// Bisects: the nearest recent_tokens get `share` of the attention.
 double SyntheticAttention::recency_strength(double share, std::int32_t tokens) const {
   const std::int32_t recent = shape_.recent_tokens;
   if (tokens <= recent) return 0;
@@ -311,7 +309,7 @@ double SyntheticAttention::recency_strength(double share, std::int32_t tokens) c
   return low;
 }
 
-// Exact at a few lengths, linear in log length between. Up to twice recent_tokens, where the share says little, the strength is constant.
+// Exact at a few lengths, linear in log length between. Constant up to twice recent_tokens, where the share says little.
 SyntheticAttention::Recency SyntheticAttention::recency(std::int32_t layer) const {
   const std::int32_t tokens = num_tokens();
   const double pool = 1 - share(shape_.sink, layer) - share(shape_.heavy, layer) - share(shape_.recurring, layer);

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// Mean attention share, linear from first to last layer.
+// Mean, linear from first to last layer.
 struct LayerShare {
   double first_frac = 0, last_frac = 0;
 };
@@ -18,7 +18,7 @@ struct LayerShare {
 struct SyntheticAttentionShape {
   std::int32_t layers = 1, q_heads = 1, kv_heads = 1, head_dim = 64;
   std::int32_t prompt_tokens = 1, decode_tokens = 0;
-  std::int32_t chunk_tokens = 0;  // of the prefill; 0: one chunk
+  std::int32_t chunk_tokens = 0;  // of prefill; 0: one chunk
   std::int32_t sink_tokens = 0, recent_tokens = 1;
   std::int32_t needles = 0, needle_tokens = 1, question_tokens = 0;
   std::int32_t recurrence_period_tokens = 2;
@@ -26,41 +26,39 @@ struct SyntheticAttentionShape {
   double outlier_scale = 1;
   double heavy_tokens_frac = 0, recurring_tokens_frac = 0, retrieval_heads_frac = 1;
   LayerShare sink, recent, heavy, recurring, needle;
-  double noise_first = 0, noise_last = 0;  // deviation of q.k / sqrt(d) among ordinary tokens
+  double noise_first = 0, noise_last = 0;  // of q.k / sqrt(d), ordinary tokens
 };
 
-// Parameters: docs/attention-traces.md.
+// docs/attention-traces.md.
 SyntheticAttentionShape read_synthetic_attention(Params& p);
 
-// The shape's error, or "".
+// "" if valid.
 std::string problem_of(const SyntheticAttentionShape& shape);
 
-// For one KV head.
 enum class TokenRole : std::uint8_t { kOrdinary, kSink, kNeedle, kHeavy, kRecurring };
 
-// Attention with the features that KV policies use, in softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters, recency as a
-// power of distance, tokens that recur every p-th step, needles for the question and later tokens, outlier channels of K, diffuse to
-// concentrated layers. A feature is a channel direction, a query's component follows from its share and the tokens it sees. No RoPE
-// (rope_base 0).
+// In softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters, recency as a power of distance, recurrence every p-th step,
+// needles for the question and later tokens, outlier channels of K, diffuse to concentrated layers. A feature is a channel direction, a
+// query's component follows from its share and the tokens it sees. No RoPE (rope_base 0).
 class SyntheticAttention {
  public:
   // Throws InternalError for an invalid shape.
   SyntheticAttention(const SyntheticAttentionShape& shape, std::uint64_t seed);
 
   [[nodiscard]] AttentionTrace trace() const;
-  // Without layers, and one layer, for sizes beyond memory.
+  // Without layers, and one layer.
   [[nodiscard]] AttentionTrace outline() const;
   [[nodiscard]] LayerTensors layer(std::int32_t layer) const;
 
   [[nodiscard]] std::vector<TokenRole> roles(std::int32_t layer, std::int32_t kv_head) const;  // [num_tokens]
-  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;                // true: looks for the needles
+  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;
   [[nodiscard]] std::int32_t num_tokens() const { return shape_.prompt_tokens + shape_.decode_tokens; }
 
  private:
   class Rotation;
   struct Strengths;
-  class Head;  // one KV head with its query heads
-  // By ordinary tokens seen minus one: strength of preference for near tokens, and log of the ordinary softmax sum.
+  class Head;
+  // By ordinary tokens seen minus one: preference for near tokens, log of the ordinary softmax sum.
   struct Recency {
     std::vector<double> strength, log_sum;
   };
@@ -80,10 +78,10 @@ class SyntheticAttention {
   std::uint64_t seed_;
   std::vector<std::pair<std::int32_t, std::int32_t>> needles_;
   std::size_t num_waves_;
-  std::vector<float> waves_;           // [num_tokens, num_waves_, 2]: cosine and sine of position * frequency
-  std::vector<float> beat_;            // [period, 4]: cosine and sine of the phase and of its double
-  std::vector<double> nearness_;       // [num_tokens] by distance: 1 at 0, falls like the logarithm
-  std::vector<double> log_beat_mean_;  // by strength: log of the mean over a period of exp(strength * beat)
+  std::vector<float> waves_;           // [num_tokens, num_waves_, 2]: cos and sin of position * frequency
+  std::vector<float> beat_;            // [period, 4]: cos and sin of the phase and its double
+  std::vector<double> nearness_;       // [num_tokens] by distance: from 1, like the logarithm
+  std::vector<double> log_beat_mean_;  // by strength: log of a period's mean of exp(strength * beat)
 };
 
 }  // namespace kvlab

@@ -9,42 +9,40 @@
 
 namespace kvlab {
 
-// One request of a trace.
 struct TraceRequest {
-  Time arrival{};                  // open loop: from the trace's start; unused for follow-ups
+  Time arrival{};                  // from the trace's start; unused for follow-ups
   std::int32_t prompt_tokens = 0;  // >= 1
   std::int32_t output_tokens = 0;  // >= 1; only oracle schedulers look
-  std::int64_t session = -1;       // of a conversation or agent; -1: none
+  std::int64_t session = -1;       // -1: none
   // `delay` after the session's previous request finished, which directly precedes it.
   bool is_follow_up = false;
   Span delay{};
-  // hashes[i] identifies tokens [0, (i + 1) * hash_tokens) of prompt and output; equal hashes mean equal prefixes. May end before or after
-  // the prompt's end (then generated tokens can be shared); the last may cover a partial prompt chunk (Mooncake). Empty: nothing is shared.
+  // hashes[i] identifies tokens [0, (i + 1) * hash_tokens) of prompt and output; equal hashes mean equal prefixes. They may end before or
+  // after the prompt (then generated tokens can be shared); the last may cover a partial prompt chunk (Mooncake). Empty: not shared.
   std::int32_t hash_tokens = 0;
   std::span<const std::uint64_t> hashes;
-  // Null: none. Valid as long as `hashes`.
+  // Null: none. Valid as `hashes`.
   const RequestFacts* facts = nullptr;
-  std::uint64_t number = 0;  // position in the trace, from 0; set by Arrivals
+  std::uint64_t number = 0;  // in the trace, from 0; set by Arrivals
 };
 
-// A stream of requests in order of arrival.
+// In order of arrival.
 class TraceSource {
  public:
   virtual ~TraceSource() = default;
   // False at the end. `hashes` and `facts` are valid until the next call; with keeps_hashes() for the source's life. Throws InputError
-  // (file:line, column) for a bad row.
+  // (file:line, column).
   virtual bool next(TraceRequest& request) = 0;
   [[nodiscard]] virtual bool keeps_hashes() const { return false; }
   // Closed loop: sessions at once; the next arrives `think` after one ends. 0: open loop.
   [[nodiscard]] virtual std::int32_t concurrency() const { return 0; }
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
-  // Closed loop: first sessions spread evenly over this time.
+  // Closed loop: first sessions spread evenly over it.
   [[nodiscard]] virtual Span ramp() const { return Span{0}; }
   // Closed loop: when idle, later arrivals move up so that the next comes at most this long after the last request left. 0: never.
   [[nodiscard]] virtual Span idle_cap() const { return Span{0}; }
-  // Rows skipped at the user's request, with reasons.
+  // At the user's request, with reasons.
   [[nodiscard]] virtual std::string skipped() const { return ""; }
-  // On suspicious rows so far; may be "".
   [[nodiscard]] virtual std::string remark() const { return ""; }
 };
 

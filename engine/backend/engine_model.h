@@ -17,22 +17,22 @@ class EngineModel {
   virtual ~EngineModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;  // cpu or cuda
-  [[nodiscard]] virtual ElementType kv_type() const = 0;       // of its caches' keys and values
-  // The model in CPU memory; null with cuda.
+  [[nodiscard]] virtual ElementType kv_type() const = 0;
+  // In CPU memory; null with cuda.
   [[nodiscard]] virtual const Transformer* transformer() const = 0;
 
   // In the model's memory. Errors as PolicyCache.
   [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
 
-  // Runs the pieces of `batch` from begin_step to end_step. Returns hidden states [rows.size(), hidden_dim] after the last norm.
+  // Runs from begin_step to end_step. Returns hidden states [rows.size(), hidden_dim] after the last norm.
   virtual std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                      std::span<const std::int32_t> rows) const = 0;
-  // Logits [n, vocab_size].
+  // [n, vocab_size].
   [[nodiscard]] virtual std::vector<float> head(std::span<const float> hidden) const = 0;
   virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                   std::span<const std::int32_t> rows) const = 0;
 
-  // step() of one piece; returns logits [vocab_size] after its last token. Appends q, k, v and requested tensors to layers [num_layers].
+  // step() of one piece; logits [vocab_size] after its last token. Appends q, k, v and requested tensors to layers [num_layers].
   virtual std::vector<float> recorded_step(PolicyCache& cache, const StepPiece& piece, const TokenBatch& batch,
                                            const RecordOptions& options, std::vector<LayerTensors>& layers) const = 0;
   // W_o [hidden_dim, q_heads * head_dim].
@@ -43,21 +43,21 @@ class EngineModel {
     float temperature = 0;  // 0: the most likely
     std::uint64_t key = 0;  // sampling_key(seed, request, step)
   };
-  // Drawn tokens [draws.size()], equal on both backends for equal logits.
+  // [draws.size()], equal on both backends for equal logits.
   virtual std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                                 std::span<const Draw> draws) const = 0;
 
   struct Load {
     std::int32_t sequences = 0, tokens = 0;  // decoding; tokens of the longest
     std::int32_t step_tokens = 0;
-    std::int64_t cached_tokens = 0;  // of all sequences
+    std::int64_t cached_tokens = 0;
   };
   // On a GPU, allocates memory and records decode steps of all sizes. Changes no sequence.
   virtual void prepare(PolicyCache& /*cache*/, const Load& /*most*/) const {}
-  // Limitations of steps; may be empty.
+  // May be empty.
   [[nodiscard]] virtual std::string remark(PolicyCache& /*cache*/) const { return ""; }
 
-  // As run_prompt() in prompt_tensors.h.
+  // As in prompt_tensors.h.
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                                  const RecordOptions& options) const = 0;
 
@@ -66,18 +66,18 @@ class EngineModel {
 };
 
 struct GpuOptions {
-  bool graphs = false;  // launch uncut decode steps as CUDA graphs
+  bool graphs = false;  // for uncut decode steps
 };
 
-// Reads a Hugging Face folder. Throws InputError for bad files, an unavailable backend, or weights beyond memory (float32 on the CPU).
+// Reads a Hugging Face folder. Throws InputError for bad files, an unavailable backend, or too little memory (float32 on the CPU).
 std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
 
-// Random weights, for timing.
+// For timing.
 std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const ModelConfig& config, const GpuOptions& gpu = {});
 
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
 
-// Throws InputError if the recipe's prompts cannot run as steps on this backend.
+// Throws InputError if its prompts cannot run as steps.
 void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs);
 
 // Throws InputError if not available.

@@ -11,12 +11,12 @@ namespace kvlab {
 struct PolicyRecord {
   AttentionTrace trace;
   std::vector<OpCall> log;                      // policy operations and decode attention
-  std::vector<TierBytes> resident;              // after each step, prefill chunks included
+  std::vector<TierBytes> resident;              // after each step or prefill chunk
   std::vector<std::vector<std::int32_t>> kept;  // [layers * kv_heads] final positions
 };
 
-// Runs prefill chunks, the continuation and decode_tokens greedy tokens. Also records inputs that the recipe observes. Errors of record(),
-// PolicyCache and require_recipe().
+// Runs prefill chunks, the continuation and greedy decoding. Also records inputs that the recipe observes. Errors of record(), PolicyCache
+// and require_recipe().
 PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
                                 const Recipe& recipe, const PolicyCache::Options& cache_options = {}, std::int32_t question_begin = -1);
 

@@ -15,12 +15,12 @@ class CacheModel {
  public:
   virtual ~CacheModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
-  // Memory and type of its keys and values.
+  // For keys and values.
   [[nodiscard]] virtual TensorMemory memory() const { return {}; }
   [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
-  // W_o of a layer, float32 [hidden_dim, q_heads * head_dim] in that memory.
+  // W_o, float32 [hidden_dim, q_heads * head_dim] in memory().
   [[nodiscard]] virtual const float* output_weights(std::int32_t layer) const = 0;
-  // W_q of a layer; none on a GPU, where no part guesses queries.
+  // None on a GPU.
   [[nodiscard]] virtual QueryWeights query_weights(std::int32_t /*layer*/) const { return {}; }
   // Null: no extra passes inside a step.
   [[nodiscard]] virtual const Transformer* transformer() const { return nullptr; }

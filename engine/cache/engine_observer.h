@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Tensors of one sequence and layer, valid during the step, in the model's memory.
+// One sequence and layer, valid during the step, in the model's memory.
 struct LayerTensorsOfStep {
   const float* q = nullptr;              // [new_tokens, q_heads, head_dim]; [rows, ...] of a prompt that lost tokens
   const float* hidden = nullptr;         // [new_tokens, hidden_dim]
@@ -31,9 +31,8 @@ class EngineObserver final : public Observer {
   }
   // Set before the layer is observed.
   LayerTensorsOfStep& at(std::int32_t layer, std::size_t sequence) { return tensors_[static_cast<std::size_t>(layer)][sequence]; }
-  // [layers], if needed.
+  // Both [layers], if needed.
   void set_output_weights(std::vector<const float*> w_o) { w_o_ = std::move(w_o); }
-  // [layers], if needed.
   void set_query_weights(std::vector<QueryWeights> w_q) { w_q_ = std::move(w_q); }
 
   Observed observe(std::int32_t layer) override;
@@ -50,7 +49,7 @@ class EngineObserver final : public Observer {
   std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
   std::vector<const float*> w_o_;
   std::vector<QueryWeights> w_q_;
-  // observe()'s last results, per layer: an allocator that shares between layers holds several.
+  // Results per layer: an allocator that shares between layers holds several.
   struct Answer {
     std::vector<Queries> step, window, pre_rope_queries;
     std::vector<const float*> pre_rope_keys, hidden, hidden_before;

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// K or V of some tokens of a row, dense.
+// K or V, dense.
 class HostTokens {
  public:
   void resize(std::int32_t tokens) { slot_of_.resize(static_cast<std::size_t>(tokens), -1); }
@@ -18,29 +18,28 @@ class HostTokens {
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(slot_of_.size()); }
   // `vector`: `bytes` of a new token; equal for all.
   void put(std::int32_t token, const std::uint8_t* vector, std::int64_t bytes);
-  // Moves a stored token to `to`.
   void take(std::int32_t token, std::uint8_t* to, std::int64_t bytes);
   [[nodiscard]] std::int64_t bytes() const { return static_cast<std::int64_t>(data_.size()); }
 
  private:
   std::vector<std::uint8_t> data_;
-  std::vector<std::int32_t> token_of_, slot_of_;  // token by slot of data_; slot by token of the row, -1: not stored
+  std::vector<std::int32_t> token_of_, slot_of_;  // -1: not stored
 };
 
-// One layer's rows of a sequence between decode steps under a two-tier selector: V, or K and V, dense, in the cache's memory for tokens
-// that stay, else in CPU memory. No token was lost: positions are 0, 1, ...
+// One layer's rows between decode steps under a two-tier selector: V, or K and V, dense, in the cache's or in CPU memory. No token was
+// lost: positions are 0, 1, ...
 class LowerTier {
  public:
   LowerTier() = default;
   LowerTier(Selector::Lower lower, std::int32_t kv_heads);
   [[nodiscard]] bool exists() const { return lower_ != Selector::Lower::kNothing; }
 
-  // Others than `stays` [kv_heads], ascending, move to CPU memory. Returns their bytes.
+  // Moves all but `stays` [kv_heads, ascending] to CPU memory. Returns the bytes.
   std::int64_t take(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
-  // Fills the rows, which have grown by new tokens. `poisons`: K and V of old tokens in CPU memory become NaN.
+  // Fills the rows, grown by new tokens. `poisons`: old K and V in CPU memory become NaN.
   void raise(const KvRows& rows, bool poisons);
-  // Restores listed tokens [kv_heads] from CPU memory. Returns their bytes.
+  // Restores `tokens` [kv_heads]. Returns the bytes.
   std::int64_t fetch(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens);
 
   // Must be moved back before raise().
@@ -50,7 +49,7 @@ class LowerTier {
   [[nodiscard]] std::int64_t beside_bytes() const { return 4 * marks_.size(); }            // positions and statistics
   [[nodiscard]] std::int64_t host_bytes() const;
 
-  // Tokens of each row, ascending, row after row.
+  // Ascending tokens, row after row.
   struct Lists {
     std::vector<std::int64_t> first{0};
     std::vector<std::int32_t> token;
@@ -58,9 +57,9 @@ class LowerTier {
   };
 
  private:
-  struct Side {                      // K or V
-    std::vector<HostTokens> host;    // [kv_heads]; empty: all of this side stays
-    Lists listed;                    // tokens in `here`
+  struct Side {                    // K or V
+    std::vector<HostTokens> host;  // [kv_heads]; empty: all of this side stays
+    Lists listed;
     TensorArray<std::uint8_t> here;  // [listed, head_dim] of the rows' type
   };
   std::uint8_t* vector_in(const Side& side, const KvRows& rows, std::size_t head, std::int32_t token) const;
@@ -70,8 +69,8 @@ class LowerTier {
 
   Selector::Lower lower_ = Selector::Lower::kNothing;
   Side k_, v_;
-  std::vector<std::int32_t> len_;     // [kv_heads] at take()
-  TensorArray<std::uint32_t> marks_;  // of each row [1 + num_words, len]: positions, then statistics
+  std::vector<std::int32_t> len_;     // [kv_heads]
+  TensorArray<std::uint32_t> marks_;  // each row [1 + num_words, len]: positions, then statistics
   bool is_resting_ = false;
 };
 

@@ -9,28 +9,27 @@
 
 namespace kvlab {
 
-// One layer's rows of a sequence between steps: codes, uncoded vectors in the pages' type, positions and statistics. Restored bit for bit.
+// Codes, uncoded vectors, positions and statistics between steps. Restored bit for bit.
 class PackedRows {
  public:
   PackedRows(std::int32_t kv_heads, const TensorMemory& memory)
       : memory_(memory), sides_{Side(memory), Side(memory)}, len_(static_cast<std::size_t>(kv_heads), 0), words_(memory) {}
 
-  // Keeps an operation's codes of rows from `first_row` on. `tokens`: its lists, indices in CPU memory.
+  // `tokens`: the operation's lists, indices in CPU memory.
   void keep(const DecodeOp& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens);
-  // After the step: drops rows that lost encoded tokens, since part of a group takes all its bytes.
+  // Call after the step. Drops rows that lost encoded tokens.
   void settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
-  // Something is encoded and none of it was lost.
+  // Something is encoded, none of it lost.
   [[nodiscard]] bool can_rest() const { return !sides_[0].codes.empty() || !sides_[1].codes.empty(); }
 
-  // Packs rows first_row to first_row + kv_heads.
   void take(const KvRows& kv, std::int32_t first_row);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
   // Must be moved back before fill().
   void move_to(const TensorMemory& memory);
-  // Fills `count` rows from the begin-th on; `first_row` is the sequence's.
+  // Fills `count` rows from `begin`; `first_row` is the sequence's.
   void fill(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const;
 
-  [[nodiscard]] std::int64_t kv_bytes() const;                                // of packed K and V
+  [[nodiscard]] std::int64_t kv_bytes() const;
   [[nodiscard]] std::int64_t beside_bytes() const { return words_.bytes(); }  // positions and statistics
   [[nodiscard]] std::vector<std::int32_t> positions(std::int32_t head) const;
 
@@ -49,7 +48,7 @@ class PackedRows {
 
   TensorMemory memory_;
   std::array<Side, 2> sides_;
-  std::vector<std::int32_t> len_;    // [kv_heads] when last noted
+  std::vector<std::int32_t> len_;    // [kv_heads]
   RowNumbers<std::uint32_t> words_;  // of each row [1 + num_words, len], positions first
   bool is_noted_ = false;            // lengths of this step, without evicted tokens
   bool is_loose_ = false, is_resting_ = false;

@@ -102,12 +102,12 @@ void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
   throw InputError(fmt::format("recipe '{}' has an operation without a CUDA kernel; it runs with backend cpu alone", recipe.name));
 }
 
-// Views of several layers must not move while later layers grow.
+// Views of several layers must not move while others grow.
 void PolicyCache::make_room(std::span<const StepPiece> pieces) {
   std::int64_t pages = 0;
   const std::int32_t each = pages_->page_tokens();
   for (const StepPiece& piece : pieces) {
-    std::int64_t most_awake = 0;  // only one packed layer has pages at a time
+    std::int64_t most_awake = 0;  // one packed layer has pages at a time
     for (std::size_t l = 0; l < piece.sequence->rows.size(); ++l) {
       const KvStore::Sequence& layer = piece.sequence->rows[l];
       std::int64_t of_layer = 0;
@@ -256,7 +256,7 @@ bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {
   return true;
 }
 
-// Attention over selected tokens. Prompts are not logged.
+// Prompts are not logged.
 void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) {
   const Ops::Frame frame(ops_);
   policy_.before_attention(step_of(g), layer, segments_);
@@ -280,7 +280,7 @@ void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) 
   if (in.native != nullptr) return_outputs(g, in);
 }
 
-// After pruning, in order of the remaining tokens.
+// In the order of remaining tokens.
 void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in) {
   const SeqStep& seq = g.seqs[s];
   const std::int64_t d = shape_.head_dim, q_width = shape_.q_heads * d, kv_width = shape_.kv_heads * d;
@@ -322,7 +322,7 @@ void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
   pages_->touch();
 }
 
-// Pages of a sequence's rows to [tokens, kv_heads, head_dim].
+// Pages to [tokens, kv_heads, head_dim].
 void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer, float* k, float* v) {
   const RowsView rows(g.layers[at(layer)].rows(), static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
   run_in(model_->memory(), GatherRows{rows.rows(), g.seqs[s].end(), k, v});

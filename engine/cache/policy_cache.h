@@ -14,43 +14,38 @@
 
 namespace kvlab {
 
-// The paged KV cache of a batch of sequences under a policy. A step is begin_step, the model's forward pass, end_step. With a GPU model all
-// tensors and operations are on the GPU (DeviceAttentionHost). Operations run by layer, decoding sequences before prompts, as in ShapeRun.
+// A batch's paged KV cache under a policy. A step is begin_step, the forward pass, end_step. Operations run in ShapeRun's order.
 class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  public:
   struct Options {
     std::int32_t page_tokens = 16;
-    std::int32_t kv_bytes = 4;  // of an uncompressed element, for resident bytes
+    std::int32_t kv_bytes = 4;  // per uncompressed element
     std::uint64_t seed = 1;
-    CountSource* counts = nullptr;  // receives data-dependent counts, step by step
+    CountSource* counts = nullptr;
     RecordOptions passes = {};
-    // Pack encoded sequences between steps after their prompt; only the current layer is in pages.
+    // After the prompt, packs encoded sequences between steps; only the current layer is in pages.
     bool packs = false;
-    // After the prompt, tokens read by a tiered selector's last step stay dense in the cache's memory, others move to CPU memory (also
-    // instead of disk); only the current layer is in pages.
+    // After the prompt, tokens that a tiered selector's last step did not read move to CPU memory, also instead of disk. Pages as above.
     bool tiers = false;
     bool poisons = false;             // for tests: NaN for tokens on lower tiers
     std::int32_t reserved_pages = 0;  // allocated at once; growth on a GPU copies
   };
-  // Throws InputError if the recipe does not claim this host, cannot run on the model or needs future tokens; on a GPU also when pages do
-  // not fit, even later.
+  // Throws InputError if the recipe does not fit host or model, or needs future tokens; on a GPU, even later, if pages do not fit.
   PolicyCache(const Transformer& model, const Recipe& recipe, const Options& options);
   PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& recipe, const Options& options);
   ~PolicyCache() override;
 
-  // Throws InputError if the recipe needs question_begin and it is unknown.
+  // Throws InputError if the recipe needs an unknown question_begin.
   void start(EngineSequence& sequence);
-  // Frees its pages and its index.
   void release(EngineSequence& sequence);
   // Call after exchanging its pages between steps.
   void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
-  // Moves a packed sequence's data outside of pages to CPU memory, or back before its next step.
+  // Moves packed data to CPU memory, or back before the next step.
   void move_rest(EngineSequence& sequence, bool to_host);
-  // True if sequences may be packed after their prompts, without pages between steps.
   [[nodiscard]] bool may_rest() const { return (options_.packs && policy_.encodes()) || (options_.tiers && policy_.moves_lower()); }
   // The sequence must be uncut.
   void truncate(EngineSequence& sequence, std::int32_t tokens);
-  // Advances a fresh sequence past its prompt, as one step.
+  // Runs the prompt of a fresh sequence in one step.
   void adopt(EngineSequence& sequence, const PromptTensors& prompt);
 
   // Throws InputError if a step has part of a prompt that the recipe prunes.
@@ -64,27 +59,24 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   // `hidden`: Transformer::forward()'s result; empty on a GPU.
   void end_step(std::span<const float> hidden);
 
-  // As its recipe stores them, all layers.
   [[nodiscard]] TierBytes resident(EngineSequence& sequence);
-  // In this cache's memory, in pages or packed.
   struct HeldBytes {
     std::int64_t kv = 0, beside = 0;  // keys and values; positions and statistics
-    std::int64_t host = 0;            // moved to CPU memory by the policy
+    std::int64_t host = 0;            // moved to CPU memory
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
-  Traffic take_traffic() { return policy_.take_traffic(); }  // as counted by the policy
-  // Bytes moved between tiers (Options::tiers) since the last call.
+  Traffic take_traffic() { return policy_.take_traffic(); }
+  // Between tiers (Options::tiers), since the last call.
   Traffic take_moved();
-  // Positions held, [layers * kv_heads], in row order.
+  // [layers * kv_heads], in row order.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> positions(EngineSequence& sequence);
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
   [[nodiscard]] const KvPages& pages() const { return *pages_; }
   KvPages& pages() { return *pages_; }
   Ops& ops() { return ops_; }
-  // CPU only: first-touches the reserved pages and memory of steps of up to `tokens` tokens.
+  // CPU only: first-touches reserved pages and memory of steps of `tokens` tokens.
   void touch_memory(const Transformer& model, std::int32_t tokens);
-  // State of the model for this cache.
   std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
@@ -126,7 +118,6 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   ExtraPass pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden, std::span<const std::int32_t> ids,
                              const RecordOptions& options);
 
-  // On a GPU.
   [[nodiscard]] bool has_prefill_kernel() const;
   void attend_prompts(Group& g, std::int32_t layer, LayerInput& in);
   void attend_selected(Group& g, std::size_t s, std::int32_t layer, LayerInput& in);
@@ -147,23 +138,22 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<KvPages> pages_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding, then in prompts
   std::vector<Segment> segments_;
-  std::vector<std::int32_t> going_on_;                              // rows of the pass after the latest layer that pruned
-  std::vector<std::int32_t> rewritten_rows_, rewritten_positions_;  // of the pass
+  std::vector<std::int32_t> going_on_;  // rows left by the latest layer that pruned
+  std::vector<std::int32_t> rewritten_rows_, rewritten_positions_;
   BigArray<float> scratch_, whole_k_, whole_v_;
-  TensorArray<float> q_, k_, hidden_, out_;        // of the layer, for GPU models without float32
-  std::vector<float> hidden_before_, hidden_now_;  // of the last two layers, for guessed queries
+  TensorArray<float> q_, k_, hidden_, out_;        // for GPU models without float32
+  std::vector<float> hidden_before_, hidden_now_;  // for guessed queries
   std::int64_t steps_ = 0;
   std::uint64_t pages_ids_ = 0;
   std::shared_ptr<void> attachment_;
 };
 
-// Throws InputError if the recipe renumbers keys and the model has windows.
+// Both throw InputError for such a recipe if the model has windows.
 void refuse_renumbering(const Recipe& recipe, const ModelConfig& model);
-// Throws InputError if the recipe prunes prompts and the model has windows.
 void refuse_pruning(const Recipe& recipe, const ModelConfig& model);
-// For models without passes inside steps: throws InputError if the recipe needs one (an adopted prompt brings its own).
+// Throws InputError if the recipe needs a pass inside a step (an adopted prompt brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
-// Throws InputError if an operation of the recipe has no CUDA kernel or needs more than 16 bits.
+// Throws InputError if an operation has no CUDA kernel or needs more than 16 bits.
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs);
 
 }  // namespace kvlab

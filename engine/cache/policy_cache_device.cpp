@@ -46,7 +46,7 @@ void PolicyCache::attend(std::int32_t layer, const DeviceLayer& in, void* out) {
   attend_layer(layer, floats);
 }
 
-// Float32 queries, and room for the output.
+// Queries, and room for output.
 void PolicyCache::make_floats(LayerInput& in) {
   if (in.q != nullptr) return;
   const DeviceLayer& native = *in.native;
@@ -60,14 +60,14 @@ void PolicyCache::make_floats(LayerInput& in) {
   in.out = out_.data();
 }
 
-// Tensor cores, if possible; otherwise float32.
+// Tensor cores, else float32.
 bool PolicyCache::has_prefill_kernel() const {
   const std::int32_t d = shape_.head_dim, group = shape_.group();
   return pages_->type() != ElementType::kF32 && (d == 64 || d == 128 || d == 256) && group <= 16 && pages_->page_tokens() % 16 == 0 &&
          is_power_of_two(pages_->page_tokens());
 }
 
-// A prompt's chunk of which nothing is cut and whose keys the policy selects, in float32.
+// An uncut chunk with keys selected by the policy, in float32.
 void PolicyCache::attend_selected(Group& g, std::size_t s, std::int32_t layer, LayerInput& in) {
   make_floats(in);
   const Ops::Frame frame(ops_);
@@ -79,14 +79,14 @@ void PolicyCache::attend_selected(Group& g, std::size_t s, std::int32_t layer, L
   return_outputs(in, g.first[s], g.seqs[s].new_tokens);
 }
 
-// Prompts of which nothing is cut.
+// Uncut prompts.
 void PolicyCache::attend_prompts(Group& g, std::int32_t layer, LayerInput& in) {
   CudaContext& cuda = *model_->memory().cuda();
   const CudaContext::Frame frame(cuda);
   const DeviceLayer& native = *in.native;
   const DeviceRows rows = on_device(g.layers[place(layer)].rows(), cuda);
   const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
-  // Sequences of the group that are adjacent in the batch are prompts of one launch.
+  // Adjacent sequences share a launch.
   const auto selects = [&](std::size_t s) { return policy_.selects_in_prompts(layer) && g.seqs[s].new_tokens > 1; };
   for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
     if (selects(begin)) {
@@ -115,7 +115,7 @@ void PolicyCache::attend_prompts(Group& g, std::int32_t layer, LayerInput& in) {
   }
 }
 
-// One token per sequence that sees all rows; else returns false.
+// One token per sequence, all rows seen; else false.
 bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const LayerInput& in) {
   const std::int32_t window = model_->config().window(layer);
   if (window > 0 && std::any_of(g.seqs.begin(), g.seqs.end(), [&](const SeqStep& s) { return s.end() > window; })) return false;

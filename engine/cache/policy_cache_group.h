@@ -5,7 +5,6 @@
 
 #include "engine/cache/policy_cache.h"
 
-// Internal to PolicyCache.
 namespace kvlab {
 
 inline std::size_t place(std::int32_t i) { return static_cast<std::size_t>(i); }
@@ -13,7 +12,7 @@ inline std::size_t place(std::int32_t i) { return static_cast<std::size_t>(i); }
 struct PolicyCache::Group {
   std::vector<SeqStep> seqs;
   std::vector<EngineSequence*> sequences;
-  // Current layer: each sequence's first row and number of rows in the pass, and positions left after pruning (empty: consecutive).
+  // Current layer: each sequence's rows in the pass, and positions after pruning (empty: consecutive).
   std::vector<std::int64_t> first;
   std::vector<std::int32_t> rows;
   std::vector<std::vector<std::int32_t>> positions;
@@ -22,7 +21,7 @@ struct PolicyCache::Group {
   std::vector<KvStore> layers;
   std::unique_ptr<EngineObserver> observer;
   bool is_prompt = false, defers = false;
-  // q and hidden of all sequences, for a policy that acts after the last layer.
+  // All sequences, for a policy that acts after the last layer.
   struct Kept {
     TensorArray<float> q, hidden;
   };

@@ -10,10 +10,9 @@
 #include "engine/cache/policy_cache_group.h"
 #include "policies/kv/cache/kv_keeper.h"
 
-// Internal to PolicyCache.
 namespace kvlab {
 
-// Stores codes (EngineSequence::packed) and offloaded tokens, and fetches a selector's tokens.
+// Stores codes and offloaded tokens, and fetches a selector's tokens.
 class PolicyCache::Keeper final : public KvKeeper {
  public:
   Keeper(const std::vector<std::unique_ptr<Group>>& groups, bool packs) : groups_(groups), packs_(packs) {}
@@ -22,7 +21,7 @@ class PolicyCache::Keeper final : public KvKeeper {
   void keep(const LayerStep& step, const PackDropped& op) override;
   void fetch(const LayerStep& step, const Selection& selection) override;
 
-  // Tokens read by the layer's step, per row of its group, returned once.
+  // Read by the layer's step, per row of its group, returned once.
   std::vector<std::vector<std::int32_t>> read_tokens() { return std::exchange(read_, {}); }
   void note_stored(std::int64_t bytes) { moved_.stored_bytes += bytes; }
   Traffic take_moved() { return std::exchange(moved_, {}); }
@@ -30,13 +29,13 @@ class PolicyCache::Keeper final : public KvKeeper {
  private:
   [[nodiscard]] EngineSequence& sequence_of(const LayerStep& step, std::size_t s) const;
   void fetch_all(const LayerStep& step, const Selection& selection);
-  const std::vector<std::unique_ptr<Group>>& groups_;  // of the step
+  const std::vector<std::unique_ptr<Group>>& groups_;
   bool packs_;
-  std::vector<std::vector<std::int32_t>> read_;  // [rows of the group]
-  Traffic moved_;                                // between CPU memory and the cache's
+  std::vector<std::vector<std::int32_t>> read_;
+  Traffic moved_;  // between CPU memory and the cache's
 };
 
-// Independent rows: in parallel on the CPU, in sequence on a GPU.
+// Parallel on the CPU, in sequence on a GPU.
 inline void for_each_apart(const TensorMemory& memory, std::int64_t count, const std::function<void(std::int64_t)>& part) {
   if (memory.on_host()) return for_each_in_parallel(count, part);
   for (std::int64_t i = 0; i < count; ++i) part(i);

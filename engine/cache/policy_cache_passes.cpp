@@ -12,10 +12,10 @@ namespace kvlab {
 
 namespace {
 
-// Runs tokens after a sequence's rows in a step. A layer holds them only during its attention.
+// Tokens after a sequence's rows. A layer holds them only during attention.
 class RowsPassHost final : public PassHost, AttentionHost {
  public:
-  // `end`: position of the first token.
+  // `end`: the first token's position.
   RowsPassHost(const Transformer& model, std::vector<KvStore>& layers, std::int32_t sequence, std::int32_t end)
       : model_(model), layers_(layers), sequence_(sequence), end_(end) {}
 
@@ -97,14 +97,14 @@ void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidde
   sequence.pass = std::make_shared<ExtraPass>(whole ? pass_over_prompt(g, s, hidden, ids, options) : pass_over_rows(g, s, ids, options));
 }
 
-// Over the cache with the step's chunk.
+// With the step's chunk.
 ExtraPass PolicyCache::pass_over_rows(Group& g, std::size_t s, std::span<const std::int32_t> ids, const RecordOptions& options) {
   const Transformer& model = *model_->transformer();
   RowsPassHost host(model, g.layers, static_cast<std::int32_t>(s), g.seqs[s].end());
   return run_extra_pass(policy_.needs().pass, host, model.config(), ids, options, g.seqs[s].end());
 }
 
-// Over the uncut prompt so far.
+// The uncut prompt so far.
 ExtraPass PolicyCache::pass_over_prompt(Group& g, std::size_t s, std::span<const float> hidden, std::span<const std::int32_t> ids,
                                         const RecordOptions& options) {
   const SeqStep& seq = g.seqs[s];

@@ -11,12 +11,12 @@
 
 namespace kvlab {
 
-// One forward pass over a prompt, from which many policies can start.
+// One pass from which many policies can start.
 struct PromptTensors {
   std::vector<std::int32_t> ids;
-  std::vector<LayerTensors> layers;                                // k, v; q, pre_q, pre_k and hidden if needed
-  std::map<std::string, std::shared_ptr<const ExtraPass>> passes;  // by name
-  std::vector<float> last_hidden;                                  // [hidden_dim] of the prompt's last token, after the last norm
+  std::vector<LayerTensors> layers;  // k, v; q, pre_q, pre_k and hidden if needed
+  std::map<std::string, std::shared_ptr<const ExtraPass>> passes;
+  std::vector<float> last_hidden;  // [hidden_dim], last token, after the last norm
   [[nodiscard]] std::int32_t tokens() const { return static_cast<std::int32_t>(ids.size()); }
 };
 

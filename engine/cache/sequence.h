@@ -11,34 +11,34 @@
 
 namespace kvlab {
 
-// A sequence's rows in every layer, and what its policy observes beyond one step.
+// Rows in every layer, and the policy's memory beyond one step.
 struct EngineSequence {
-  std::int32_t index = 0;  // place in the cache; key of the parts' state
+  std::int32_t index = 0;  // place in the cache; key of parts' state
   std::int32_t prompt_tokens = 0;
   std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
   std::int32_t seen_tokens = 0;      // run through the model, kept or not
-  std::uint64_t draws = 0;           // key of its random draws
-  bool shares_pages = false;         // other sequences read its pages; never packed
-  std::vector<std::int32_t> ids;     // at least [seen_tokens], if read by the policy or a pass
+  std::uint64_t draws = 0;
+  bool shares_pages = false;      // other sequences read its pages; never packed
+  std::vector<std::int32_t> ids;  // [seen_tokens] or more, if read
 
-  // One layer's tensors kept across steps if needed.
+  // Kept across steps if needed.
   struct Memory {
     TensorArray<float> window;                  // [window tokens, q_heads, head_dim] the prompt's last queries
-    std::shared_ptr<TensorArray<float>> pre_q;  // [prompt's tokens so far, q_heads, head_dim] before RoPE; forks share it
-    TensorArray<float> pre_k;                   // [seen_tokens, kv_heads, head_dim] before RoPE
+    std::shared_ptr<TensorArray<float>> pre_q;  // [prompt tokens so far, q_heads, head_dim]; forks share it
+    TensorArray<float> pre_k;                   // [seen_tokens, kv_heads, head_dim]
   };
   std::vector<Memory> memory;           // [layers]
   std::vector<KvStore::Sequence> rows;  // [layers]
-  std::vector<PackedRows> packed;       // [layers] if the cache packs
-  std::vector<LowerTier> tiers;         // [layers] if the cache keeps tiers
-  // One layer and KV head's tokens in CPU memory, in order of moves.
+  std::vector<PackedRows> packed;       // [layers] or empty
+  std::vector<LowerTier> tiers;         // [layers] or empty
+  // In order of moves.
   struct Offloaded {
     std::vector<std::int32_t> position;
-    std::vector<std::uint8_t> kv;  // [tokens, 2, head_dim] of the pages' type, K before V
+    std::vector<std::uint8_t> kv;  // [tokens, 2, head_dim] of the pages' type
   };
   std::vector<Offloaded> offloaded;       // [layers * kv_heads]
   std::uint64_t pages_id = 0;             // unchanged: pages were at most appended
-  std::shared_ptr<const ExtraPass> pass;  // that the policy observes, once it ran
+  std::shared_ptr<const ExtraPass> pass;  // once it ran
 };
 
 inline void give_back(KvPages& pages, const std::vector<KvStore::Sequence>& rows) {
@@ -47,7 +47,6 @@ inline void give_back(KvPages& pages, const std::vector<KvStore::Sequence>& rows
       for (const std::int32_t page : row) pages.give_back(page);
 }
 
-// Its tokens follow those of earlier pieces.
 struct StepPiece {
   EngineSequence* sequence = nullptr;
   std::int32_t new_tokens = 0;

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// A token's heads are contiguous; tokens are `stride` elements apart.
+// Heads are contiguous; tokens are `stride` elements apart.
 struct DeviceLayer {
   std::int64_t tokens = 0;
   ElementType type = ElementType::kBf16;  // of all arrays
@@ -17,7 +17,7 @@ struct DeviceLayer {
   std::int64_t q_stride = 0, kv_stride = 0;
 };
 
-// AttentionHost (engine/model/transformer.h) on a GPU, on the model's stream.
+// AttentionHost on a GPU, on the model's stream.
 class DeviceAttentionHost {
  public:
   virtual ~DeviceAttentionHost() = default;

@@ -12,7 +12,7 @@ std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const 
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options,
                                                ElementType type);
 
-// With random weights, drawn on the GPU.
+// Weights drawn on the GPU.
 std::unique_ptr<EngineModel> make_random_device_model(const ModelConfig& config, const GpuOptions& options);
 
 // Outlived by `model`.

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kAlign = 256;
 
-// Hands out pieces of one allocation.
+// Pieces of one allocation.
 class Carver {
  public:
   explicit Carver(std::uint8_t* memory) : memory_(memory) {}
@@ -45,7 +45,7 @@ struct DeviceTransformer::Activations {
   std::int64_t tokens = 0;
   std::int32_t *ids = nullptr, *positions = nullptr;               // [tokens]
   void *residual = nullptr, *branch = nullptr, *hidden = nullptr;  // [tokens, hidden_dim]
-  void* qkv = nullptr;                                             // [tokens, q_width + 2 kv_width], or q, k and v one after another
+  void* qkv = nullptr;                                             // [tokens, q_width + 2 kv_width], or q, k, v in turn
   void *q = nullptr, *attended = nullptr;                          // [tokens, q_width]
   void *gate_up = nullptr, *gated = nullptr;                       // [tokens, 2 * intermediate_dim], [tokens, intermediate_dim]
   DeviceLayer layer;
@@ -86,7 +86,7 @@ std::int64_t DeviceTransformer::activation_bytes(std::int64_t tokens) const {
 DeviceTransformer::Activations DeviceTransformer::activations(std::int64_t tokens) {
   const std::int64_t needed = activation_bytes(tokens);
   if (room_.size() < needed) {
-    room_ = TensorArray<std::uint8_t>(TensorMemory(cuda_));  // frees the old one first
+    room_ = TensorArray<std::uint8_t>(TensorMemory(cuda_));  // frees first
     try {
       room_.resize(needed);
     } catch (const GpuMemoryError&) {
@@ -110,7 +110,7 @@ void DeviceTransformer::reserve(std::int64_t tokens, std::int64_t rows) {
   if (const std::int64_t floats = rows * config_.vocab_size; fits(4 * floats)) logits_.reserve(floats);
 }
 
-// If frequencies depend on the pass length, the table is the last pass's.
+// If frequencies depend on pass length, the table is the last pass's.
 void DeviceTransformer::make_rotations(std::int64_t positions) {
   const RopeScaling& scaling = config_.rope_scaling;
   const bool is_dynamic = scaling.kind == RopeScaling::Kind::kDynamic;
@@ -125,7 +125,7 @@ void DeviceTransformer::make_rotations(std::int64_t positions) {
   rotary_.fill(all, cos.data(), sin.data());
   cos_.resize(0), sin_.resize(0);
   sin_.append_from_host(sin.data(), static_cast<std::int64_t>(sin.size()));
-  cos_.append_from_host(cos.data(), static_cast<std::int64_t>(cos.size()));  // last: its size marks known rotations
+  cos_.append_from_host(cos.data(), static_cast<std::int64_t>(cos.size()));  // last: size marks known rotations
 }
 
 DeviceTransformer::Inputs DeviceTransformer::inputs(std::int64_t tokens) {
@@ -138,12 +138,12 @@ void DeviceTransformer::linear(const void* x, const void* w, const void* bias, v
   run_cuda(DeviceLinear{x, w, y, bias, tokens, in, out, type_}, cuda_);
 }
 
-// Adds the last attention or MLP output to the residual.
+// Adds the last attention or MLP output.
 void DeviceTransformer::norm(const DeviceTensor& weight, const Activations& a) {
   run_cuda(DeviceRmsNorm{a.branch, a.residual, weight.data(), a.hidden, a.tokens, config_.hidden_dim, config_.norm_epsilon, type_}, cuda_);
 }
 
-// Separate products: normed heads must be dense.
+// Normed heads must be dense.
 void DeviceTransformer::project_apart(const DeviceLayerWeights& w, Activations& a) {
   const std::int64_t bytes = element_bytes(type_);
   auto* y = static_cast<std::uint8_t*>(a.qkv);

@@ -13,10 +13,10 @@
 
 namespace kvlab {
 
-// Transformer (engine/model/transformer.h) on a GPU: one type, fp32 sums, products in cuBLASLt. One pass at a time.
+// Transformer on a GPU: one type, fp32 sums, products in cuBLASLt. One pass at a time.
 class DeviceTransformer {
  public:
-  // Throws InputError if weights do not fit, CudaError for bf16 on a GPU without it. The context outlives this.
+  // Throws InputError if weights do not fit, CudaError for unsupported bf16. The context outlives this.
   DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const WeightParts& weights, ElementType type);
   DeviceTransformer(CudaContext& cuda, ModelConfig config, DeviceWeights weights, ElementType type);
 
@@ -29,19 +29,19 @@ class DeviceTransformer {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };
   Inputs inputs(std::int64_t tokens);
-  // Allocates memory if a quarter of the free memory remains.
+  // If a quarter of the free memory remains.
   void reserve(std::int64_t tokens, std::int64_t rows);
   void make_rotations(std::int64_t positions);
   const void* run(std::int64_t tokens, DeviceAttentionHost& host);
   const float* all_logits(std::int64_t tokens);
-  // Addresses used by passes; a graph is stale once one changes.
+  // Passes use these addresses; a graph is stale once one changes.
   [[nodiscard]] std::vector<const void*> places() const { return {room_.data(), logits_.data(), cos_.data(), sin_.data()}; }
 
-  // Hidden states [rows.size(), hidden_dim], of type(), in the frame's scratch memory.
+  // [rows.size(), hidden_dim], of type(), in the frame's scratch memory.
   const void* rows_of_pass(std::span<const std::int32_t> rows);
-  // Float32 logits [rows.size(), vocab_size] of the last pass, in device memory until the next pass or call.
+  // Last pass, float32 [rows.size(), vocab_size], in device memory until the next pass or call.
   const float* logits(std::span<const std::int32_t> rows);
-  // hidden [n, hidden_dim] is in CPU memory.
+  // [n, hidden_dim] in CPU memory.
   const float* logits_of(std::span<const float> hidden);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -50,7 +50,7 @@ class DeviceTransformer {
   [[nodiscard]] const DeviceWeights& weights() const { return weights_; }
   // Float32 [hidden_dim, q_heads * head_dim]; made on first use.
   const float* output_weights(std::int32_t layer);
-  [[nodiscard]] std::int64_t activation_bytes(std::int64_t tokens) const;  // of a pass
+  [[nodiscard]] std::int64_t activation_bytes(std::int64_t tokens) const;
 
  private:
   struct Activations;
@@ -69,12 +69,12 @@ class DeviceTransformer {
   ModelConfig config_;
   ElementType type_;
   DeviceWeights weights_;
-  std::vector<TensorArray<float>> output_weights_;  // [layers], empty until asked for
-  TensorArray<std::uint8_t> room_;                  // activations
+  std::vector<TensorArray<float>> output_weights_;  // [layers], made on first use
+  TensorArray<std::uint8_t> room_;
   TensorArray<float> logits_;
   Rotary rotary_;
-  TensorArray<float> cos_, sin_;  // [positions, head_dim / 2] needed so far
-  const void* hidden_ = nullptr;  // of the last pass
+  TensorArray<float> cos_, sin_;  // [positions, head_dim / 2]
+  const void* hidden_ = nullptr;
 };
 
 }  // namespace kvlab

@@ -12,10 +12,10 @@
 
 namespace kvlab {
 
-// Matrix [out, in] or vector in device memory; null if absent.
+// In device memory; null if absent.
 using DeviceTensor = DeviceBuffer<std::uint8_t>;
 
-// One layer, in the model's type. Matrices with the same input are stacked.
+// In the model's type. Matrices with the same input are stacked.
 struct DeviceLayerWeights {
   DeviceTensor attention_norm, mlp_norm;  // [hidden_dim]
   DeviceTensor qkv, qkv_bias;             // [(q_heads + 2 kv_heads) * head_dim, hidden_dim]
@@ -31,20 +31,20 @@ struct DeviceWeights {
   std::vector<DeviceLayerWeights> layers;
 };
 
-// Float32 weights by parts; a folder has at most one in memory. The source outlives it.
+// Float32; at most one part of a folder in memory. The source outlives it.
 struct WeightParts {
   WeightParts(const ModelWeights& weights);  // NOLINT: weights in memory are parts too
   WeightParts(const WeightReader& reader);   // NOLINT: so is a folder
 
-  std::int64_t num_weights;              // tied weights count once
-  std::function<ModelWeights()> tables;  // as WeightReader's
+  std::int64_t num_weights;  // tied count once
+  std::function<ModelWeights()> tables;
   std::function<ModelWeights(std::int32_t)> layer;
 };
 
-// Throws InputError, before reading, if the weights exceed free GPU memory; also a part's errors. Nothing stays allocated then.
+// Throws InputError, before reading, if weights exceed free GPU memory; also a part's errors. Nothing stays allocated then.
 DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& weights, ElementType type, CudaContext& cuda);
 
-// Random matrices and norms of 1, made on the GPU. Errors as above.
+// Norms are 1. Errors as above.
 DeviceWeights random_weights(const ModelConfig& config, ElementType type, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -18,7 +18,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kLeastTokens = 256;  // least `longest` of a graph
+constexpr std::int32_t kLeastTokens = 256;
 
 std::size_t number(std::int32_t i) { return static_cast<std::size_t>(i); }
 
@@ -77,13 +77,13 @@ bool PlainDecoder::can_run(const DeviceTransformer& model, const PolicyCache& ca
   const ModelConfig& c = model.config();
   const bool has_kernel =
       model.type() != ElementType::kF32 && (c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256) && c.q_heads <= 16 * c.kv_heads;
-  if (c.rope_scaling.kind == RopeScaling::Kind::kDynamic) return false;  // rotations change with the longest sequence
+  if (c.rope_scaling.kind == RopeScaling::Kind::kDynamic) return false;  // rotations follow the longest sequence
   if (std::any_of(c.windows.begin(), c.windows.end(), [](std::int32_t w) { return w > 0; })) return false;
   const std::int32_t page = cache.pages().page_tokens();
   return has_kernel && page >= 16 && std::has_single_bit(static_cast<unsigned>(page)) && cache.policy().recipe().keeps_everything();
 }
 
-// At once, since a growing pool copies. All rows of a sequence have equally many.
+// At once: a growing pool copies. All rows of a sequence are equal.
 void PlainDecoder::make_room(std::span<const Token> batch) {
   const std::int32_t page_tokens = cache_.pages().page_tokens();
   std::int64_t pages = 0;
@@ -112,7 +112,7 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   slot_.assign(number(slots_), {});
   forget_graphs();  // graphs hold offsets into the tables
   const std::int64_t rows = std::int64_t{slots_} * heads_;
-  page_ = TensorArray<std::int32_t>(TensorMemory(cuda_));  // frees the old one first
+  page_ = TensorArray<std::int32_t>(TensorMemory(cuda_));  // frees first
   page_.resize(model_.config().layers * rows * row_pages_);
   page_.memory().fill(page_.data(), 0, page_.size() * 4);
   std::vector<std::int32_t> begin;
@@ -127,7 +127,6 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   token_.resize(slots_);
 }
 
-// Uploads new pages to the tables.
 void PlainDecoder::update_tables(std::span<const Token> batch) {
   std::vector<std::int64_t> place;
   std::vector<std::int32_t> value;
@@ -150,7 +149,7 @@ void PlainDecoder::update_tables(std::span<const Token> batch) {
   run_cuda(DeviceScatter{page_.data(), place.data(), value.data(), static_cast<std::int64_t>(place.size())}, cuda_);
 }
 
-// Slots after the batch hold no tokens.
+// Slots after the batch are empty.
 void PlainDecoder::upload_step(std::span<const Token> batch, std::int32_t size) {
   std::vector<std::int32_t> ids(number(size), 0), positions(number(size), 0), len(number(size * heads_), 0);
   std::vector<float> temperature(number(size), 0);
@@ -186,7 +185,7 @@ std::vector<const void*> PlainDecoder::places() const {
   return all;
 }
 
-// The first step of a size runs unrecorded to allocate scratch memory.
+// A size's first step is not recorded: it allocates scratch memory.
 void PlainDecoder::launch(const Size& size) {
   forget_stale_graphs();
   if (const auto known = recorded_.find(size); known != recorded_.end()) {
@@ -225,9 +224,9 @@ void PlainDecoder::forget_stale_graphs() {
   recorded_places_ = now;
 }
 
-// Rounded row length that fits if the tables have `batch` sequences.
+// Row length that fits with `batch` sequences.
 std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) const {
-  const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;  // per page token
+  const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;
   std::int32_t longest = rounded_tokens(tokens);
   while (longest > kLeastTokens && of_token * (longest / pool_.page_tokens) > cuda::free_bytes() / 4) longest /= 2;
   return longest;
@@ -273,8 +272,7 @@ std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
   const auto n = static_cast<std::int32_t>(batch.size());
   const Size size{rounded_batch(n), rounded_tokens(longest)};
   std::size_t pages = number(ceil_div(size.longest, pool_.page_tokens));
-  for (const Token& t : batch)
-    pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // rows may have pages for later tokens
+  for (const Token& t : batch) pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // may include later tokens'
   make_tables(size.batch, static_cast<std::int32_t>(pages));
   update_tables(batch);
   model_.make_rotations(size.longest);

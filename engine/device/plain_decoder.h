@@ -14,10 +14,10 @@
 namespace kvlab {
 
 // Decode steps over an uncut cache (Recipe::keeps_everything): page tables in device memory, one graph per batch size. Positions are
-// written for other steps, but not read.
+// written but not read.
 class PlainDecoder {
  public:
-  // Model and cache outlive this. Without `graphs`, launches kernels one by one.
+  // Model and cache outlive this. Without `graphs`, launches single kernels.
   PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs);
   static bool can_run(const DeviceTransformer& model, const PolicyCache& cache);
   // Launch bound of the longest row: a power of two, at least 256.
@@ -25,19 +25,19 @@ class PlainDecoder {
 
   struct Token {
     EngineSequence* sequence = nullptr;
-    std::int32_t id = 0;    // newest token, run by this step
+    std::int32_t id = 0;    // run by this step
     float temperature = 0;  // for the next token
     std::uint64_t key = 0;
   };
-  // Returns the drawn tokens. Throws InputError for an invalid id or a cache that cannot grow, GpuMemoryError without memory for the step.
-  // Without memory for a graph, launches kernels singly.
+  // Throws InputError for an invalid id or a cache that cannot grow, GpuMemoryError without memory for the step. Without memory for a
+  // graph, launches single kernels.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
   // Records steps up to these sequences and tokens per sequence, within `cached_tokens`. Stops at page tables of a quarter of the free
-  // memory, or a graph without memory. Does not write the cache.
+  // memory, or without memory. Does not write the cache.
   void prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens);
 
-  // Launches the last step again, for benchmarks.
+  // For benchmarks.
   void repeat();
 
   // The first graph without memory; may be empty.
@@ -46,11 +46,11 @@ class PlainDecoder {
  private:
   class Attention;
   struct Size {
-    std::int32_t batch = 0, longest = 0;  // sequences, tokens of the longest row; rounded up
+    std::int32_t batch = 0, longest = 0;  // sequences, tokens of the longest; rounded up
     auto operator<=>(const Size&) const = default;
   };
   struct Slot {
-    std::uint64_t pages_id = 0;  // of the sequence with `pages` per row in the tables
+    std::uint64_t pages_id = 0;
     std::int32_t pages = 0;
   };
 
@@ -71,7 +71,7 @@ class PlainDecoder {
   PolicyCache& cache_;
   CudaContext& cuda_;
   bool graphs_;
-  std::int32_t heads_, slots_ = 0, row_pages_ = 0;  // capacity: sequences, pages per row
+  std::int32_t heads_, slots_ = 0, row_pages_ = 0;
   std::vector<Slot> slot_;
   TensorArray<std::int32_t> page_;                         // [layers, slots, kv_heads, row_pages]
   TensorArray<std::int32_t> page_begin_, len_, counters_;  // [slots * kv_heads]
@@ -81,7 +81,7 @@ class PlainDecoder {
   KvRows pool_;
   std::map<Size, CudaGraph> recorded_;
   std::vector<const void*> recorded_places_;
-  bool is_full_ = false;  // no memory for more graphs
+  bool is_full_ = false;
   std::string remark_;
   Size last_;
 };

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Extrapolates a short prompt's FLOP rate and the time of some decode steps.
+// Extrapolates from a short prompt and some decode steps.
 class GradeWork {
  public:
   GradeWork(const EngineModel& model, const GradeOptions& options) : model_(model), options_(options) {}

@@ -9,9 +9,9 @@
 
 namespace kvlab {
 
-// is_start: the text opens the sequence and gets leading tokens (<s>).
+// is_start: gets leading tokens (<s>).
 using Encode = std::function<std::vector<std::int32_t>(std::string_view text, bool is_start)>;
-// Bytes of the text; 0: unknown.
+// 0: unknown.
 using CountBytes = std::function<std::int32_t(std::span<const std::int32_t> ids)>;
 
 struct EvalTurn {
@@ -19,11 +19,11 @@ struct EvalTurn {
   std::int32_t answer_bytes = 0;  // 0: unknown
 };
 
-// Fed as context, question, answer, question, answer, ..., with true answers.
+// Fed as context, question, answer, question, ..., with true answers.
 struct EvalSample {
   std::string task;
-  std::int32_t length = 0;  // as in the file: about the total tokens
-  std::int32_t number = 0;  // line of the file, from 0
+  std::int32_t length = 0;  // about the tokens
+  std::int32_t number = 0;  // line, from 0
   std::vector<std::int32_t> context;
   std::vector<EvalTurn> turns;
   [[nodiscard]] std::int32_t num_tokens() const;
@@ -40,9 +40,9 @@ struct EvalLimits {
   std::int32_t max_tokens = 0, vocab_size = 0;  // 0: any
 };
 
-// Reads JSON lines {"task", "length", "prompt", "turns": [{"question", "answer"}]}; texts may be token ids, length may be absent, other
-// keys are ignored. count_bytes: for answers given as ids. Throws InputError with FILE:LINE for invalid JSON or keys, no turns, an empty
-// prompt or answer, a chosen sample beyond the limits, or no chosen samples.
+// Reads JSON lines {"task", "length", "prompt", "turns": [{"question", "answer"}]}; texts may be token ids, length is optional, other keys
+// are ignored. count_bytes: if answers are ids. Throws InputError with FILE:LINE for invalid JSON or keys, no turns, an empty prompt or
+// answer, a chosen sample beyond the limits, or no chosen samples.
 std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode,
                                       const EvalLimits& limits = {}, const CountBytes& count_bytes = {});
 

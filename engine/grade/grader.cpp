@@ -46,8 +46,8 @@ struct Run {
   EngineSequence sequence;
   std::size_t next_place = 0;
   std::vector<GradedAnswer> answers;
-  double held_bytes = 0;  // in GPU memory, now
-  double resident = 0;    // sum of held bytes relative to the full cache's, after the prompt
+  double held_bytes = 0;  // on the GPU, now
+  double resident = 0;    // sum of held bytes over the full cache's, after the prompt
   std::int32_t resident_steps = 0;
 
   [[nodiscard]] std::int32_t left() const { return static_cast<std::int32_t>(sample->ids.size()) - 1 - sequence.seen_tokens; }
@@ -157,12 +157,12 @@ class Grading {
   }
   double held_bytes(Run& r) { return static_cast<double>(cache_->resident(r.sequence).gpu); }
 
-  // Share kept of the prompt if no token follows it.
+  // The prompt's share if no token follows.
   [[nodiscard]] double resident_frac(const Run& r) const {
     return r.resident_steps > 0 ? r.resident / r.resident_steps : r.held_bytes / full_bytes(r.sample->prompt_tokens);
   }
 
-  // Counts tokens that ran in one piece as if appended one by one.
+  // A piece counts as single tokens.
   void count_resident(Run& r, std::int32_t tokens) {
     const std::int32_t end = r.sequence.seen_tokens;
     if (end < r.sample->prompt_tokens) return;
@@ -180,7 +180,7 @@ class Grading {
     return at;
   }
 
-  // `hidden` [n, hidden_dim] of places up to `end`.
+  // [n, hidden_dim], places up to `end`.
   void grade_hidden(Run& r, std::size_t end, std::span<const float> hidden) {
     const std::size_t begin = std::exchange(r.next_place, end);
     if (begin == end) return;
@@ -214,11 +214,11 @@ class Grading {
   std::vector<Run> runs_;
 };
 
-// Over the full cache, tokens after the prompt in one piece.
+// Tokens after the prompt in one piece.
 std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample& s) {
   std::vector<float> hidden;
   if (!s.places.empty() && s.places.front().position == s.prompt_tokens - 1) hidden = s.prompt.last_hidden;
-  const auto rest = static_cast<std::int32_t>(s.ids.size()) - 1 - s.prompt_tokens;  // nothing follows the last token
+  const auto rest = static_cast<std::int32_t>(s.ids.size()) - 1 - s.prompt_tokens;  // without the last
   if (rest <= 0) return hidden;
   PolicyCache::Options options;
   options.page_tokens = kPageTokens;

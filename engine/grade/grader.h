@@ -16,40 +16,39 @@ struct GradedAnswer {
   std::int32_t sample = 0, turn = 0;  // sample: number in its file
   std::int32_t tokens = 0, bytes = 0;
   std::int32_t first_wrong = -1;      // not the most likely; -1: right
-  std::int32_t first_diverging = -1;  // differs from the full cache's; -1: none
-  std::int32_t agreeing = 0;          // tokens equal to the full cache's
-  bool is_full_exact = true;          // the full cache's answer is right
-  double bits = 0;                    // sum of -log2 p(token)
-  double kl_nats = 0;                 // sum over tokens of KL(full cache || policy)
-  // Share of the full cache's bytes, mean over tokens after the prompt (none: at its end), of the whole sample.
+  std::int32_t first_diverging = -1;  // unlike the full cache; -1: none
+  std::int32_t agreeing = 0;
+  bool is_full_exact = true;
+  double bits = 0;     // sum of -log2 p(token)
+  double kl_nats = 0;  // sum of KL(full cache || policy)
+  // Share of the full cache's bytes for the whole sample, mean over tokens after the prompt (none: at its end).
   double resident_bytes_frac = 0;
   [[nodiscard]] bool is_exact() const { return first_wrong < 0; }
 };
 
 struct GradeOptions {
-  // Otherwise the policy does not know the first question.
+  // False: the policy does not know the first question.
   bool compresses_question = true;
-  std::int32_t chunk_tokens = 0;  // of prefill, for policies that act inside it; 0: one chunk
+  std::int32_t chunk_tokens = 0;  // of prefill; 0: one chunk
   std::uint64_t seed = 1;
   RecordOptions passes = {};
 };
 
-// A full-cache run that policies start from.
 struct GradeSample {
   const EvalSample* sample = nullptr;
-  std::vector<std::int32_t> ids;  // of the whole sample
-  std::uint64_t draws = 0;        // a function of the ids
+  std::vector<std::int32_t> ids;
+  std::uint64_t draws = 0;  // by ids
   std::int32_t prompt_tokens = 0, question_begin = -1;
   PromptTensors prompt;
-  // Positions before answer tokens, and the full cache's logits [answer tokens, vocab_size].
+  // Before answer tokens; full-cache logits [answer tokens, vocab_size].
   struct Place {
-    std::int32_t position = 0, turn = 0;  // token position + 1 is the answer's
+    std::int32_t position = 0, turn = 0;  // position + 1 is the answer's
   };
   std::vector<Place> places;
   std::vector<float> full_logits;
 };
 
-// needs, passes: of all policies. Throws InputError beyond the model's context or vocabulary.
+// Throws InputError beyond the model's context or vocabulary.
 GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
                            std::span<const std::string> passes);
 
@@ -59,10 +58,10 @@ struct GradeNeeds {
 };
 GradeNeeds needs_of(const EngineModel& model, std::span<const Recipe> recipes);
 
-// Tokens after the prompt are only appended and all attended to.
+// Later tokens are only appended, and all attended to.
 bool rests_after_prompt(const Recipe& recipe);
 
-// One batch. Ordered by sample and turn. Errors as PolicyCache.
+// One batch, ordered by sample and turn. Errors as PolicyCache.
 std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options);
 

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Double-precision sums of q and q q^T over one KV head's queries.
+// Double-precision sums over one KV head's queries.
 class FilterMoments {
  public:
   explicit FilterMoments(std::int32_t head_dim);

@@ -11,16 +11,16 @@ namespace kvlab {
 
 struct LabelOptions {
   std::uint64_t seed = 1;
-  std::int32_t probes = 5;                                   // needle prompts, at evenly spaced depths
-  std::int32_t prompt_tokens = 1024;                         // per needle prompt, approximately
+  std::int32_t probes = 5;                                   // at evenly spaced depths
+  std::int32_t prompt_tokens = 1024;                         // approximately
   std::int32_t chunk_tokens = 0;                             // of prefill; 0: one chunk
-  std::int32_t block_tokens = 128, repeats = 4, blocks = 2;  // of repeated random tokens
+  std::int32_t block_tokens = 128, repeats = 4, blocks = 2;  // random tokens
   std::int32_t short_prompts = 8, short_tokens = 64;         // for sinks
   std::int32_t sink_tokens = 64, recent_tokens = 256;        // of a streaming head (DuoAttention)
   double sink_threshold = 0.3;
 };
 
-// Scores on generated prompts, mean attention unless stated. KV heads have the largest of their query heads.
+// Scores on generated prompts, mean attention unless stated. KV heads have their query heads' largest.
 //   retrieval: share of needle tokens emitted while the head attends most to the same token; retrieval heads: >= 0.1
 //     (Wu et al. 2024, arXiv:2404.15574)
 //   semantic: on the needle while its tokens are emitted (CompressKV, Lin et al. 2025, arXiv:2508.02401)
@@ -32,14 +32,14 @@ struct LabelOptions {
 struct HeadLabelScores {
   std::vector<float> retrieval, semantic, sink, echo, induction;  // [layers * q_heads]
   std::vector<float> gates, kv_retrieval, kv_echo, kv_induction;  // [layers * kv_heads]
-  double answered_frac = 0;                                       // needle tokens emitted at their place
-  double sink_frac = 0;                                           // heads and prompts with over sink_threshold on the first token
+  double answered_frac = 0;                                       // emitted in place
+  double sink_frac = 0;                                           // heads and prompts above sink_threshold
 };
 
 // Deterministic. Throws InputError beyond the model's context.
 HeadLabelScores label_heads(const Transformer& model, const Tokenizer& tokenizer, const LabelOptions& options);
 
-// Tensors of these names, [layers, q_heads] or [layers, kv_heads]; options as metadata.
+// [layers, q_heads] or [layers, kv_heads]; options as metadata.
 void write_head_labels(const std::string& path, const ModelConfig& model, const LabelOptions& options, const HeadLabelScores& scores);
 
 }  // namespace kvlab

@@ -13,13 +13,12 @@ namespace kvlab {
 // One query head over a prompt: [tokens, head_dim].
 struct HeadPrompt {
   std::int32_t tokens = 0, head_dim = 0;
-  std::int64_t window = 0;  // of the layer; 0: none
+  std::int64_t window = 0;  // 0: none
   std::vector<float> q, k, v, out;
 };
 
-// The prefill pattern of least output error at equal cost (MInference, Jiang et al. 2024, arXiv:2407.02490, section 3.2), each of
-// `flops_frac` of causal attention on the first prompt, choice included. Error: squared differences over squares (the authors count
-// elements off by over 0.005).
+// The pattern of least output error at equal cost (MInference, Jiang et al. 2024, arXiv:2407.02490, section 3.2): `flops_frac` of causal
+// attention on the first prompt, choice included. Error: squared differences over squares (the authors count elements off by over 0.005).
 class HeadPatternSearch {
  public:
   explicit HeadPatternSearch(double flops_frac) : flops_frac_(flops_frac) {}
@@ -27,10 +26,10 @@ class HeadPatternSearch {
   void see(const HeadPrompt& prompt);
   struct Found {
     HeadPattern pattern;
-    double error = 0;       // over all prompts
+    double error = 0;
     double flops_frac = 0;  // on the first prompt
   };
-  // Needs at least one prompt; the first among equals.
+  // Needs a prompt; the first among equals.
   [[nodiscard]] Found best() const;
 
  private:
@@ -49,11 +48,11 @@ struct PrefillLabels {
   std::int32_t q_heads = 0;
 };
 
-// On the options' needle prompts (seed, probes, prompt_tokens). Deterministic. Throws InputError beyond the model's context or if
-// flops_frac is too small.
+// On the options' needle prompts (seed, probes, prompt_tokens). Deterministic. Throws InputError beyond the context or for a too small
+// flops_frac.
 PrefillLabels label_prefill(const Transformer& model, const Tokenizer& tokenizer, const LabelOptions& options, double flops_frac);
 
-// In read_head_patterns() format; scores are errors.
+// In read_head_patterns() format.
 std::string prefill_labels_text(const PrefillLabels& labels);
 
 }  // namespace kvlab

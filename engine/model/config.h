@@ -10,7 +10,7 @@ namespace kvlab {
 
 // Llama-like: RMSNorm, RoPE, grouped-query attention, gated SiLU MLP.
 struct ModelConfig {
-  std::string name;  // of the folder
+  std::string name;  // the folder's
   std::string type;  // llama, mistral, qwen2 or qwen3
   std::int32_t layers = 0, hidden_dim = 0, intermediate_dim = 0;
   std::int32_t q_heads = 0, kv_heads = 0, head_dim = 0;
@@ -26,11 +26,11 @@ struct ModelConfig {
   bool qk_norm = false;               // RMSNorm of each query and key head before RoPE
   std::vector<std::int32_t> windows;  // [layers] sliding window, 0: none; empty: no layer has one
 
-  // Last tokens a query sees, with itself; 0: all.
+  // Last tokens that a query sees, itself included; 0: all.
   [[nodiscard]] std::int32_t window(std::int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)]; }
 };
 
-// Reads DIR/config.json (docs/models.md). Throws InputError with file and key for missing, invalid or unsupported values.
+// Reads DIR/config.json (docs/models.md). Throws InputError with file and key.
 ModelConfig read_model_config(const std::string& dir);
 
 }  // namespace kvlab

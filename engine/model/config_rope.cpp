@@ -57,7 +57,7 @@ double at_least_one(const JsonConfig& rope, const std::string& key) {
   return value;
 }
 
-// At 1 all channel pairs rotate alike, below it later ones rotate faster.
+// At 1 all channel pairs rotate alike.
 double rope_base(const JsonConfig& config) {
   const double base = config.positive("rope_theta");
   if (!(base > 1)) config.refuse("rope_theta", "a number above 1");
@@ -80,11 +80,11 @@ void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   // transformers reads null as false, a missing key as true.
   if (rope.given("truncate") != nullptr && !rope.has("truncate")) rope.refuse("truncate", "true or false");
   s.truncate = rope.flag_or("truncate", true);
-  // 0 counts as absent, as in transformers.
+  // 0: absent, as in transformers.
   const double m = from_zero(rope, "mscale"), m_all_dim = from_zero(rope, "mscale_all_dim");
   s.attention_factor = yarn_attention_factor(s.factor, m, m_all_dim);
   s.attention_factor = rope.positive_or("attention_factor", s.attention_factor);
-  // vLLM multiplies by it; transformers ignores it.
+  // Used by vLLM, ignored by transformers.
   if (rope.has("attn_factor"))
     rope.refuse("attn_factor", fmt::format("no such key, as transformers reads it (queries and keys scaled by {:.10g}), or in its place "
                                            "\"attention_factor\": {:.10g}, as vLLM reads it",
@@ -118,7 +118,7 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
   return s;
 }
 
-// Includes the length before scaling.
+// With the length before scaling.
 std::string text_of(const JsonConfig& rope, const RopeScaling& s) {
   if (s.kind == Kind::kNone) return "none";
   JsonConfig::Json text = rope.json();

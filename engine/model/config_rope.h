@@ -5,8 +5,7 @@
 
 namespace kvlab {
 
-// rope_theta and rope_scaling, or rope_parameters (transformers 5). Throws InputError for unsupported, wrong, missing or contradictory
-// keys.
+// rope_theta and rope_scaling, or rope_parameters (transformers 5). Throws InputError.
 void read_rope(const JsonConfig& file, ModelConfig& config);
 
 }  // namespace kvlab

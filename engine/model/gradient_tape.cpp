@@ -17,7 +17,7 @@ void keep_span(std::vector<float>& to, std::span<const float> from) { to.assign(
 
 std::vector<float> zeroed(std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); }
 
-// y = x w^T + bias of tokens x [tokens, in_dim].
+// y = x w^T + bias, x [tokens, in_dim].
 std::vector<float> product(const std::vector<float>& x, std::int64_t tokens, Weight w, Weight bias) {
   const std::int64_t in_dim = std::ssize(x) / tokens, out_dim = std::ssize(w) / in_dim;
   std::vector<float> y = zeroed(tokens * out_dim);
@@ -36,7 +36,7 @@ void add_product(std::span<const float> dy, Weight w, std::int64_t tokens, std::
 struct GradientTape::Sweep {
   std::int64_t tokens;
   std::vector<float> stream;        // [tokens, hidden_dim] gradient of the residual stream
-  std::vector<float> normed, d_in;  // [tokens, hidden_dim] a branch's input, and its gradient
+  std::vector<float> normed, d_in;  // [tokens, hidden_dim] branch input, its gradient
   std::vector<float> cos, sin;      // [tokens, head_dim / 2] of the inverse rotation
   std::vector<float> d_out, dq;     // [tokens, q_heads, head_dim]
   std::vector<float> dk, dv;        // [tokens, kv_heads, head_dim]

@@ -9,12 +9,11 @@
 
 namespace kvlab {
 
-// Records a CPU forward pass for the backward pass of Phi = sum_t |h_t|^2, h_t before the last norm (KVgrad,
-// openreview.net/forum?id=cg1wTCJjjk); weights and earlier tokens are constants. Keeps 2 hidden_dim + q_heads * head_dim floats per token
-// and layer.
+// Backward pass of Phi = sum_t |h_t|^2, h_t before the last norm (KVgrad, openreview.net/forum?id=cg1wTCJjjk); weights and earlier tokens
+// are constants. Keeps 2 hidden_dim + q_heads * head_dim floats per token and layer.
 class GradientTape final : public Recorder {
  public:
-  // Forwards to `inner`; may be null. The model outlives the tape.
+  // `inner`: receives all calls, may be null. The model outlives the tape.
   explicit GradientTape(const Transformer& model, Recorder* inner = nullptr);
 
   void on_hidden(std::int32_t layer, std::span<const float> hidden) override;
@@ -23,11 +22,11 @@ class GradientTape final : public Recorder {
                     std::span<const float> out) override;
   void on_residual(std::int32_t stage, std::span<const float> residual) override;
 
-  // gradient [tokens, hidden_dim] of Phi after the layer's attention, valid during the call.
+  // [tokens, hidden_dim] after the layer's attention, valid during the call.
   using Seen = std::function<void(std::int32_t layer, std::span<const float> gradient)>;
   // Last layer first. `kv` ends with the pass's tokens.
   void backward(const KvState& kv, const Seen& seen) const;
-  // The gradients' norms [layers][tokens].
+  // [layers][tokens].
   [[nodiscard]] std::vector<std::vector<float>> norms(const KvState& kv) const;
 
  private:

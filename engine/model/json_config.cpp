@@ -19,7 +19,7 @@ namespace kvlab {
 
 namespace {
 
-// "line:column" of a byte, both from 1.
+// Both from 1.
 std::string line_and_column(const std::string& text, std::size_t at) {
   const auto begin = text.begin(), end = begin + static_cast<std::ptrdiff_t>(std::min(at, text.size()));
   const std::size_t newline = text.rfind('\n', at == 0 ? std::string::npos : at - 1);
@@ -27,7 +27,7 @@ std::string line_and_column(const std::string& text, std::size_t at) {
   return fmt::format("{}:{}", std::count(begin, end, '\n') + 1, std::min(at, text.size()) - line_begin + 1);
 }
 
-// The key whose value begins at a byte; "" in a list.
+// By the value's begin; "" in a list.
 std::string key_before(const std::string& text, std::size_t at) {
   const auto back = [&](std::size_t from) { return from == 0 ? std::string::npos : text.find_last_not_of(" \t\r\n", from - 1); };
   const std::size_t colon = back(at);
@@ -38,7 +38,7 @@ std::string key_before(const std::string& text, std::size_t at) {
   return open == std::string::npos ? "" : text.substr(open + 1, close - open - 1);
 }
 
-// `byte` from 1. Python writes NaN and Infinity, which JSON lacks.
+// `byte` from 1. Python's NaN and Infinity are no JSON.
 std::string why_no_json(const std::string& path, const std::string& text, std::size_t byte) {
   std::size_t at = byte > 0 ? byte - 1 : 0;
   for (const std::string_view word : {"NaN", "Infinity"}) {
@@ -54,7 +54,7 @@ std::string why_no_json(const std::string& path, const std::string& text, std::s
 // Calls `refuse` for a duplicate key.
 nlohmann::json parse_strictly(const std::string& text, const std::function<void(const std::string&)>& refuse) {
   using Event = nlohmann::json::parse_event_t;
-  std::vector<std::set<std::string>> open;  // keys of each object around the current value
+  std::vector<std::set<std::string>> open;  // keys of open objects
   return nlohmann::json::parse(text, [&](int /*depth*/, Event event, const nlohmann::json& parsed) {
     if (event == Event::object_start) open.emplace_back();
     if (event == Event::object_end) open.pop_back();

@@ -11,7 +11,7 @@ namespace kvlab {
 class JsonConfig {
  public:
   using Json = nlohmann::json;
-  // Throws InputError if missing, not a JSON object, with a duplicate key or nested too deep.
+  // Throws InputError for a missing file, no JSON object, duplicate keys or deep nesting.
   explicit JsonConfig(std::string path);
   [[nodiscard]] JsonConfig object(const std::string& key) const;  // throws if absent or no object
 
@@ -28,7 +28,7 @@ class JsonConfig {
   [[nodiscard]] double positive_or(const std::string& key, double otherwise) const { return has(key) ? positive(key) : otherwise; }
   [[nodiscard]] bool flag_or(const std::string& key, bool otherwise) const;
   [[nodiscard]] std::string text(const std::string& key) const;
-  // The one supported value is the default.
+  // The default is the one supported value.
   void only(const std::string& key, const Json& allowed) const;
   // Throws for other keys.
   void only_keys(const std::vector<std::string>& known) const;

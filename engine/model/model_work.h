@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// FLOPs of products (a multiply and an add are two), without norms, positions and the MLP's gate.
+// FLOPs of products (multiply and add are two), without norms, positions and the MLP's gate.
 struct ModelWork {
   double layers = 0, q_width = 0, kv_width = 0;  // of all heads
   double weights = 0, head_weights = 0;          // per token; per token with logits
@@ -16,7 +16,7 @@ struct ModelWork {
     head_weights = hidden * c.vocab_size;
   }
   [[nodiscard]] double attention_flops(double pairs) const { return 4 * layers * q_width * pairs; }
-  // Causal tokens [begin, end), without the head.
+  // Causal, without the head.
   [[nodiscard]] double forward_flops(double begin, double end) const {
     return 2 * weights * (end - begin) + attention_flops((end * (end + 1) - begin * (begin + 1)) / 2);
   }

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Uncut post-RoPE keys and values per layer [tokens, kv_heads, head_dim].
+// Uncut, post-RoPE, per layer [tokens, kv_heads, head_dim].
 struct KvState {
   explicit KvState(const ModelConfig& config);
   void truncate(std::int64_t kept);
@@ -18,7 +18,7 @@ struct KvState {
   std::int64_t token_floats;  // kv_heads * head_dim
 };
 
-// A pass's tensors by layer, in this order. Spans hold its own tokens, valid during the call.
+// Tensors by layer, in this order. Spans are valid during the call.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -30,8 +30,7 @@ class Recorder {
   virtual void on_residual(std::int32_t /*stage*/, std::span<const float> /*residual*/) {}  // as AttentionHost::on_residual
 };
 
-// Appends keys and values of `ids`. Returns hidden states [ids.size(), hidden_dim] or logits [ids.size(), vocab_size]. Errors as
-// Transformer.
+// Appends `ids`. Returns hidden states [n, hidden_dim] or logits [n, vocab_size]. Errors as Transformer.
 std::vector<float> forward(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder = nullptr);
 std::vector<float> forward_logits(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder = nullptr);
 

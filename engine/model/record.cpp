@@ -74,7 +74,7 @@ class KvPassHost final : public PassHost {
   KvState& kv_;
   std::int64_t prompt_tokens_;
   std::int32_t behind_prompt_;
-  std::vector<float> hidden_;  // of the last pass after the prompt
+  std::vector<float> hidden_;  // last pass after the prompt
 };
 
 struct PassRun {
@@ -98,7 +98,7 @@ void lookahead(PassRun& s) {
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
-// Instruction, separator and prompt tokens [begin, end).
+// Prompt tokens [begin, end).
 std::vector<std::int32_t> repeat_input(const PassRun& s, std::int32_t begin, std::int32_t end) {
   const RepeatPrompt& repeat = s.options.repeat;
   std::vector<std::int32_t> ids = begin == 0 ? repeat.first : repeat.later;
@@ -143,7 +143,7 @@ void repeat(PassRun& s) {
   s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
-// Runs tokens in one piece after the cached ones.
+// In one piece.
 void run_appended(PassRun& s, std::vector<std::int32_t> ids) {
   LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   s.host.run(ids, recorder);
@@ -171,7 +171,7 @@ const std::map<std::string, PassFunction>& pass_functions() {
   return functions;
 }
 
-// 0: no layer has a window.
+// 0: none.
 std::int32_t shortest_window(const ModelConfig& c) {
   std::int32_t shortest = 0;
   for (const std::int32_t window : c.windows)
@@ -179,7 +179,7 @@ std::int32_t shortest_window(const ModelConfig& c) {
   return shortest;
 }
 
-// The prompt and a piece of the pass.
+// Prompt and a piece of the pass.
 std::int64_t tokens_reached(const std::string& pass, std::int32_t prompt_tokens, const RecordOptions& o) {
   const auto wording = static_cast<std::int32_t>(std::max(o.repeat.first.size(), o.repeat.later.size()) + o.repeat.separator.size());
   PassSizes sizes{o.repeat.chunk_tokens, o.repeat.gradient_chunk_tokens, wording + o.repeat.hint_tokens, o.lookahead_tokens};
@@ -217,7 +217,7 @@ struct Prefilled {
   const Transformer& model;
   const RecordOptions& options;
   KvState& kv;
-  std::vector<float> logits;  // of the last tokens
+  std::vector<float> logits;  // last tokens
 };
 
 void decode(Prefilled& s, LayerRecorder& recorder, std::vector<std::int32_t>& ids) {

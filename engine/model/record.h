@@ -10,67 +10,65 @@
 
 namespace kvlab {
 
-// Before each chunk of the pass "reconstruct" (KVzip, Kim et al. 2025): instruction, the previous chunk's last tokens, separator.
+// Before each chunk of "reconstruct" (KVzip, Kim et al. 2025): instruction, the previous chunk's last tokens, separator.
 struct RepeatPrompt {
   std::vector<std::int32_t> first, later, separator;
   std::int32_t chunk_tokens = 2048, hint_tokens = 8;
-  std::int32_t gradient_chunk_tokens = 512;  // of pass "reconstruct_gradient"
+  std::int32_t gradient_chunk_tokens = 512;
 };
 
-// KVzip's wording.
 RepeatPrompt byte_repeat_prompt();
-// For the pass "template", between prompt and answer.
+// For "template", between prompt and answer.
 std::vector<std::int32_t> byte_answer_template();
 
 struct RecordOptions {
-  std::vector<std::int32_t> continuation;              // run in one piece after the prompt
+  std::vector<std::int32_t> continuation;              // in one piece after the prompt
   std::int32_t decode_tokens = 0;                      // greedy, after the continuation
   std::int32_t chunk_tokens = 0;                       // of prefill; 0: one chunk
-  bool pre_rope = false, hidden = false, w_o = false;  // hidden: also of extra passes
+  bool pre_rope = false, hidden = false, w_o = false;  // hidden: also of passes
   bool w_q = false;                                    // omitted if the model norms queries
   std::vector<std::string> passes;                     // of extra_pass_names()
   RepeatPrompt repeat = byte_repeat_prompt();
   std::int32_t lookahead_tokens = 8;
   std::vector<std::int32_t> answer_template = byte_answer_template();
-  std::int32_t question_begin = -1;  // end of the prompt for the pass "windows"; -1: all
+  std::int32_t question_begin = -1;  // end of the prompt for "windows"; -1: all
 };
 
 // "lookahead": greedy decoding (LAQ, Wang et al. 2025). "reconstruct": the prompt in chunks (KVzip, Kim et al. 2025).
-// "reconstruct_gradient": shorter chunks with a backward pass for LayerTensors::gradient (KVgrad, 2026; CPU only). "repeat": the prompt
-// again (KVCompose, Akulov et al. 2025). Without unrecorded passes, those that run after chunks (runs_after_chunks).
+// "reconstruct_gradient": shorter chunks with a backward pass (KVgrad, 2026; CPU only). "repeat": the prompt again (KVCompose, Akulov et
+// al. 2025). Without passes that run after chunks (runs_after_chunks).
 std::vector<std::string> extra_pass_names();
 
-// A sequence with its prompt cached.
 class PassHost {
  public:
   virtual ~PassHost() = default;
-  // recorder: gets attention tensors except `out`
+  // recorder: receives attention tensors except `out`.
   virtual void run(std::span<const std::int32_t> ids, Recorder& recorder) = 0;
-  // GradientTape::norms, [layers][ids.size()]. Throws InputError without a backward pass.
+  // GradientTape::norms, [layers][ids.size()]. Throws InputError if unsupported.
   virtual std::vector<std::vector<float>> run_with_gradient(std::span<const std::int32_t> ids, Recorder& recorder);
   // Greedy.
   [[nodiscard]] virtual std::int32_t next_token() = 0;
   virtual void rewind() = 0;
 };
 
-// Leaves the host at its prompt. cached: prompt tokens in the host; -1: all.
+// Leaves the host at its prompt. cached: its prompt tokens; -1: all.
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
                          const RecordOptions& options, std::int32_t cached = -1);
-// `kv` holds the prompt's first kv.tokens and is restored; `logits` follow them.
+// `kv` holds the prompt's first kv.tokens, and is restored; `logits` follow them.
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 
-// If requested and the model does not norm queries.
+// Unless the model norms queries.
 void add_query_weights(const Transformer& model, const RecordOptions& options, AttentionTrace& trace);
 
-// Prompt and a piece of the pass fit into all windows.
+// Prompt and a piece of the pass.
 bool fits_windows(const std::string& pass, const ModelConfig& model, std::int32_t prompt_tokens, const RecordOptions& options);
 
-// Without tensors and tokens. Errors as record().
+// Errors as record().
 AttentionTrace empty_trace(const ModelConfig& model, std::size_t prompt_tokens, const RecordOptions& options);
 
-// Extra passes run right after the prompt, even beyond the model's context, and leave the cache unchanged. Deterministic. Throws InputError
-// for an empty prompt, invalid ids or passes, and tokens beyond the context or a layer's window (passes included).
+// Passes run right after the prompt, even beyond the model's context, and leave the cache unchanged. Deterministic. Throws InputError for
+// an empty prompt, invalid ids or passes, and tokens beyond the context or a window.
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
 
 }  // namespace kvlab

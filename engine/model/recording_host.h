@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Forwards to another host and appends requested inputs to `layers` [num_layers].
+// Appends requested inputs to `layers` [num_layers].
 class RecordingHost final : public AttentionHost {
  public:
   RecordingHost(AttentionHost& inner, const ModelConfig& config, const RecordOptions& options, std::int64_t tokens,

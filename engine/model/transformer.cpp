@@ -20,7 +20,7 @@ LinearPart part(Weight w, Weight bias, std::span<float> y, std::int64_t tokens) 
   return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
 }
 
-// Dense layers with the same input x [tokens, ...].
+// With the same input x [tokens, ...].
 void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list<LinearPart> parts) {
   run_cpu(
       LinearGroup{x.data(), tokens, static_cast<std::int64_t>(x.size()) / tokens, parts.begin(), static_cast<std::int32_t>(parts.size())});
@@ -34,10 +34,10 @@ void norm_heads(std::span<float> x, Weight weight, float epsilon) {
 
 }  // namespace
 
-// branch: output of the last attention or MLP, which the next norm adds to `residual`.
+// branch: last attention or MLP output, added by the next norm.
 struct Transformer::Activations {
   using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
-  // Each with the width of a token's row.
+  // Widths per token.
   static std::array<Part, 11> parts(const ModelConfig& c) {
     const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
     const std::int64_t rope_width = c.head_dim / 2;
@@ -67,7 +67,7 @@ struct Transformer::Activations {
     }
     std::fill(residual.begin(), residual.end(), 0.0F);
   }
-  // All n tokens of the batch; 0 for those that left.
+  // 0 for tokens that left.
   [[nodiscard]] std::vector<float> spread(std::int64_t n, std::int64_t width) const {
     std::vector<float> all(static_cast<std::size_t>(n * width));
     for (std::size_t i = 0; i < place.size(); ++i)
@@ -97,7 +97,7 @@ struct Transformer::Activations {
   }
 
   std::int64_t tokens;
-  std::vector<std::int32_t> place;            // of each row in the batch; empty: all are left
+  std::vector<std::int32_t> place;            // in the batch; empty: all are left
   std::span<float> residual, branch, hidden;  // [tokens, hidden_dim]
   std::span<float> q, attended;               // [tokens, q_heads, head_dim]
   std::span<float> k, v;                      // [tokens, kv_heads, head_dim]
@@ -123,7 +123,6 @@ void Transformer::project(const LayerWeights& w, Activations& a) const {
   norm_heads(a.k, w.k_norm, c.norm_epsilon);
 }
 
-// Calls before_rope, then applies RoPE.
 void Transformer::queries_keys_values(std::int32_t layer, AttentionHost& host, Activations& a) const {
   const ModelConfig& c = config_;
   project(weights_.layers[static_cast<std::size_t>(layer)], a);

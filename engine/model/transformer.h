@@ -11,30 +11,28 @@
 
 namespace kvlab {
 
-// Concatenated sequences.
 struct TokenBatch {
   std::span<const std::int32_t> ids;
   std::span<const std::int32_t> positions;  // per id
 };
 
-// Stores keys and values and attends over them, by layer.
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;
-  // Before the first layer: rows to compute, ascending, and their positions; empty: all. Valid until the next call.
+  // Before the first layer: rows to compute, ascending; empty: all. Valid until the next call.
   struct Rewritten {
     std::span<const std::int32_t> rows, positions;
   };
   [[nodiscard]] virtual Rewritten rewritten(const TokenBatch& /*batch*/) { return {}; }
-  // hidden [n, hidden_dim], normed; q [n, q_heads, head_dim], k [n, kv_heads, head_dim] before RoPE, after q/k norm.
+  // [n, hidden_dim], normed; [n, q_heads, head_dim], [n, kv_heads, head_dim] before RoPE, after q/k norm.
   virtual void before_rope(std::int32_t /*layer*/, const float* /*hidden*/, const float* /*q*/, const float* /*k*/) {}
   // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim].
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
-  // Residual stream [n, hidden_dim]: stage 2 l before layer l's attention, 2 l + 1 before its MLP, 2 * layers before the last norm.
+  // [n, hidden_dim]: stage 2 l before layer l's attention, 2 l + 1 before its MLP, 2 * layers before the last norm.
   virtual void on_residual(std::int32_t /*stage*/, const float* /*residual*/) {}
-  // Rows that continue after the layer, ascending; empty: all. Valid until the next call.
+  // Rows that continue, ascending; empty: all. Valid until the next call.
   [[nodiscard]] virtual std::span<const std::int32_t> going_on(std::int32_t /*layer*/) { return {}; }
-  // Kept between passes, since first touches are slow.
+  // Kept between passes: first touches are slow.
   [[nodiscard]] std::span<float> pass_memory(std::size_t n) { return {room_in(pass_memory_, n), n}; }
 
  private:
@@ -47,14 +45,12 @@ class Transformer {
   Transformer(ModelConfig config, ModelWeights weights);
   static Transformer load(const std::string& dir);
 
-  // Hidden states [n, hidden_dim] after the last norm; 0 in rows that left. Positions may exceed max_tokens. Throws InputError for an
-  // invalid id.
+  // [n, hidden_dim] after the last norm; 0 in rows that left. Positions may exceed max_tokens. Throws InputError for an invalid id.
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
-  // Ends at the last layer's host.attend(), without its output. Errors as forward().
+  // Ends at the last layer's host.attend(), without output. Errors as forward().
   void scan(const TokenBatch& batch, AttentionHost& host, std::int32_t layers) const;
-  // Taken from pass_memory().
   [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;
-  // [n, vocab_size] of hidden states [n, hidden_dim].
+  // hidden [n, hidden_dim] to [n, vocab_size].
   [[nodiscard]] std::vector<float> logits(std::span<const float> hidden) const;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
@@ -76,7 +72,7 @@ class Transformer {
   Rotary rotary_;
 };
 
-// After the last row of [n, vocab_size]; the lowest id among equals.
+// The last of [n, vocab_size]; the lowest id among equals.
 std::int32_t greedy_token(std::span<const float> logits, std::int32_t vocab_size);
 
 }  // namespace kvlab

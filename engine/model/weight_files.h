@@ -8,13 +8,13 @@
 
 namespace kvlab {
 
-// Ignored: RoPE frequencies in older files.
+// RoPE frequencies in older files.
 bool is_rope_buffer(const std::string& tensor);
 
-// DIR/model.safetensors or the shards of DIR/model.safetensors.index.json, mapped.
+// DIR/model.safetensors or the shards of its index, mapped.
 class WeightFiles {
  public:
-  // Throws InputError for missing or invalid files or shards, or a tensor (except RoPE buffers) not in its indexed shard.
+  // Throws InputError for missing or invalid files, or a tensor (except RoPE buffers) not in its indexed shard.
   explicit WeightFiles(const std::string& dir);
 
   [[nodiscard]] bool has(const std::string& tensor) const { return places_.contains(tensor); }

@@ -66,7 +66,7 @@ std::vector<WantedTensor> wanted_tables(const ModelConfig& c, ModelWeights& w) {
   return wanted;
 }
 
-// Lists `n` layers of the model from `first` on; `w` has only these.
+// Layers from `first` on, the only ones in `w`.
 void want_layers(const ModelConfig& c, std::int32_t first, std::int32_t n, ModelWeights& w, std::vector<WantedTensor>& wanted) {
   w.layers.resize(static_cast<std::size_t>(n));
   for (std::int32_t i = 0; i < n; ++i)
@@ -108,7 +108,7 @@ void refuse_others(const WeightFiles& files, const std::vector<WantedTensor>& wa
       files.file_of(name).fail(fmt::format("tensor '{}' has no place in a {} model of this config.json", name, c.type));
 }
 
-// Some files also store the table as the head.
+// Some files also store the table.
 void check_tied_head(const WeightFiles& files) {
   if (!files.has(kHead)) return;
   const SafetensorsFile &head = files.file_of(kHead), &embedding = files.file_of(kEmbedding);
@@ -119,7 +119,7 @@ void check_tied_head(const WeightFiles& files) {
     head.fail(fmt::format("tensor '{}' is not '{}', to which \"tie_word_embeddings\" in config.json ties it", kHead, kEmbedding));
 }
 
-// `all`: the whole model, else a part.
+// `all`: the whole model.
 void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
   const std::optional<std::uint64_t> given = free_memory();
   if (!given) return;
@@ -132,7 +132,7 @@ void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
                   free / 4 * 1e-9, all ? ", with no room for a KV cache" : ""));
 }
 
-// One allocation, for large pages; each tensor begins at a cache line.
+// One allocation, for large pages; tensors begin at cache lines.
 void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, ModelWeights& w, std::vector<float*>& begins) {
   constexpr std::size_t kLine = 64 / sizeof(float);
   std::size_t all = 0;
@@ -148,7 +148,7 @@ void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, Mode
   w.memory = std::move(memory);
 }
 
-// Split into pieces, to share the large table among threads.
+// Pieces share the large table among threads.
 void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted, const std::vector<float*>& begins) {
   struct Piece {
     const std::string* name;
@@ -189,7 +189,7 @@ ModelWeights random_weights(const ModelConfig& c, std::uint64_t seed) {
   return make_weights(c, [&](const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to) {
     if (shape.size() == 1) return std::fill(to.begin(), to.end(), name.ends_with("norm.weight") ? 1.0F : 0.0F);
     std::uint64_t state = hash_combine(seed, std::hash<std::string>()(name));
-    const float scale = std::sqrt(12.0F / static_cast<float>(shape[1]));  // uniform, of variance 1 / in
+    const float scale = std::sqrt(12.0F / static_cast<float>(shape[1]));  // uniform, variance 1 / in
     for (float& x : to) {
       state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX generator
       x = (static_cast<float>(state >> 40) * 0x1p-24F - 0.5F) * scale;

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// float32, in ModelWeights::memory; empty: the model has none.
+// Float32, in ModelWeights::memory; empty: none.
 using Weight = std::span<const float>;
 
 // Matrices are [out, in], row-major.
@@ -30,7 +30,7 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  std::shared_ptr<const BigArray<float>> memory;  // in order of use; shared by copies
+  std::shared_ptr<const BigArray<float>> memory;  // in order of use; copies share it
   Weight embedding;                               // [vocab_size, hidden_dim]
   Weight final_norm;                              // [hidden_dim]
   Weight untied_head;                             // [vocab_size, hidden_dim]; empty: the head is the embedding
@@ -39,35 +39,34 @@ struct ModelWeights {
   [[nodiscard]] Weight head() const { return untied_head.empty() ? embedding : untied_head; }
 };
 
-// Fills a tensor by Hugging Face name and shape. Functions from here on throw InputError if memory is short.
+// By Hugging Face name and shape. All that follow throw InputError if memory is short.
 using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
 ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 
-// Norms 1, biases 0; for timing.
+// For timing.
 ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed);
 
 class WeightFiles;
 
-// A folder's mapped safetensors (F32, BF16, F16): exactly the model's tensors, RoPE buffers ignored. Converts to float32.
+// Mapped safetensors (F32, BF16, F16), converted to float32: exactly the model's tensors, RoPE buffers ignored.
 class WeightReader {
  public:
-  // Throws InputError as WeightFiles, for missing or unexpected tensors, wrong shapes or dtypes, or a head unlike its tied embedding.
+  // Throws InputError as WeightFiles, for missing, unexpected or wrong tensors, or a head unlike its tied embedding.
   WeightReader(const std::string& dir, ModelConfig config);
 
-  // Tied weights count once.
   [[nodiscard]] std::int64_t num_weights() const;
 
   // Throws InputError for NaN, infinity or too little memory.
   [[nodiscard]] ModelWeights all() const;
-  [[nodiscard]] ModelWeights tables() const;                   // embedding, last norm and head, without layers
-  [[nodiscard]] ModelWeights layer(std::int32_t layer) const;  // `layers` has only this one
+  [[nodiscard]] ModelWeights tables() const;
+  [[nodiscard]] ModelWeights layer(std::int32_t layer) const;
 
  private:
   ModelConfig config_;
   std::shared_ptr<const WeightFiles> files_;
 };
 
-// WeightReader::all(), with its errors.
+// Errors as WeightReader.
 ModelWeights load_weights(const std::string& dir, const ModelConfig& config);
 
 }  // namespace kvlab

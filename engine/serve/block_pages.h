@@ -9,14 +9,13 @@
 
 namespace kvlab {
 
-// A pool's block; `takes` counts how often it was taken and identifies its content.
+// `takes` counts takings and identifies the content.
 struct TakenBlock {
   BlockId id{};
   std::uint32_t takes = 0;
 };
 
-// A pool's blocks as physical pages, pages_per_block each, kept until the block is taken again or dropped. Rows that read them are further
-// users.
+// A pool's blocks as pages, kept until the block is taken again or dropped. Rows that read them are further users.
 class BlockPages {
  public:
   BlockPages(KvPages& pages, std::int64_t num_blocks, std::int32_t pages_per_block);
@@ -24,12 +23,11 @@ class BlockPages {
   BlockPages(const BlockPages&) = delete;
   BlockPages& operator=(const BlockPages&) = delete;
 
-  // Fresh ones if the block was taken since.
+  // Fresh if the block was taken since.
   const std::vector<std::int32_t>& pages_of(TakenBlock block);
   // Tokens computed, or to be by the next step.
   [[nodiscard]] std::int32_t filled(TakenBlock block) const;
   void fill(TakenBlock block, std::int32_t tokens);
-  // Its content is lost.
   void drop(BlockId block);
 
   [[nodiscard]] std::int64_t mapped_blocks() const { return mapped_; }

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Runs steps on a lane. Submits plans and outputs to the executor as jobs; a job sees earlier ones done, so a copy is done once submitted.
+// Runs steps on a lane, as jobs. A job sees earlier ones done, so a copy is done once submitted.
 class EngineDevice final : public Device {
  public:
   // Errors as StepExecutor.
@@ -27,13 +27,13 @@ class EngineDevice final : public Device {
   bool begin(InFlightStep& step, Picoseconds at) override;
   void finish(InFlightStep& step) override;
 
-  // Waits for running steps and finishes the last plan.
+  // Finishes running steps and the last plan.
   void end();
   [[nodiscard]] StepLane& lane() { return *lane_; }
   [[nodiscard]] const StepExecutor& executor() const { return executor_; }
 
  private:
-  static constexpr std::int64_t kNotStarted = -1;  // in handed_blocks_: the executor has none of its KV
+  static constexpr std::int64_t kNotStarted = -1;  // in handed_blocks_: no KV yet
   void submit(Picoseconds nominal, bool is_step);
   void add_row(const StepEntry& entry);
   void inspect() const;
@@ -45,8 +45,8 @@ class EngineDevice final : public Device {
   const ReplicaState* state_ = nullptr;
   std::vector<BlockId> split_;  // since the last job
   StepJob job_;                 // in preparation
-  std::deque<bool> handed_;     // submitted jobs without output: is it a step?
-  // A request's blocks known to the executor after all jobs, by number.
+  std::deque<bool> handed_;     // without output: is it a step?
+  // Known to the executor after all jobs, by request number.
   std::unordered_map<std::uint64_t, std::int64_t> handed_blocks_;
 };
 

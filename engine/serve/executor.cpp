@@ -21,7 +21,7 @@ PolicyCache::Options cache_options(const StepExecutor::Options& options) {
   return cache;
 }
 
-// Growth copies, which would count as step time. A GPU's pool holds all blocks from the start.
+// Growth copies, and would count as step time. A GPU's pool starts with all blocks.
 constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30, kReservedPinnedBytes = std::int64_t{1} << 30;
 
 }  // namespace
@@ -38,7 +38,7 @@ StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const
   reserve_pages();
 }
 
-// Packed sequences have pages of one layer at a time; two of the longest prompts run at once.
+// Packed sequences have pages of one layer at a time; two longest prompts run at once.
 std::int64_t StepExecutor::pages_at_once() const {
   const std::int64_t all = options_.num_blocks * pages_per_block_;
   if (!cache_->may_rest() || options_.shares_blocks) return all;
@@ -101,7 +101,7 @@ void StepExecutor::forget(Served& s) {
   s.blocks.clear();
 }
 
-// With its data outside of pages. `back`: full pages go into the given blocks if it is in blocks.
+// `back`: full pages go into the given blocks.
 void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
   std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
   s.sequence.rows.assign(old.size(), {});
@@ -133,7 +133,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
 }
 
-// To a sequence with its own pages, blocks are only memory.
+// Blocks are only memory if it owns its pages.
 void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
   if (!s.is_in_blocks) {
     for (const TakenBlock& block : blocks) blocks_.drop(block.id);
@@ -156,7 +156,7 @@ void StepExecutor::fill(Served& s, std::int32_t begin, std::int32_t end) {
     blocks_.fill(s.blocks[i], std::clamp(end - static_cast<std::int32_t>(i) * b, 0, b));
 }
 
-// A sequence without KV: its first blocks may hold what others computed.
+// Its first blocks may hold others' tokens.
 void StepExecutor::begin(Served& s, const ExecutorAction& row) {
   cache_->start(s.sequence);
   s.has_started = true;
@@ -175,7 +175,6 @@ void StepExecutor::begin(Served& s, const ExecutorAction& row) {
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }
 
-// Adds a request's tokens to the step, and the draw after them.
 void StepExecutor::add_row(const ExecutorAction& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
@@ -220,7 +219,7 @@ void StepExecutor::run(StepJob job) {
   }
 }
 
-// Fails if tokens that others may read were cut without a copy.
+// Fails if shared tokens were cut without a copy.
 void StepExecutor::check_uncut(const Served& s, const ExecutorAction& row) const {
   if (!s.is_uncut || row.share.leaves_hashed) return;
   for (const KvStore::Sequence& layer : s.sequence.rows)
@@ -230,7 +229,7 @@ void StepExecutor::check_uncut(const Served& s, const ExecutorAction& row) const
                                      cache_->policy().recipe().name, s.sequence.draws, s.sequence.seen_tokens));
 }
 
-// The trace's token replaces the sampled one, as later requests expect.
+// The trace's token replaces the sampled one: later requests expect it.
 void StepExecutor::emit(Served& s, std::int32_t end, std::int32_t token) {
   s.emitted.push_back(token);
   if (std::ssize(s.sequence.ids) == end) s.sequence.ids.push_back(token);
@@ -294,7 +293,7 @@ void StepExecutor::warm_up(const EngineModel::Load& most) {
   model_.prepare(*cache_, most);
   if (model_.transformer() != nullptr || !cache_->policy().recipe().keeps_everything())
     return run_some(*model_.make_cache(load_recipe("full"), {}), kTokens, kTokens);
-  // Last blocks may be nearly empty, and decode steps need room.
+  // Last blocks may be nearly empty; decode steps need room.
   const std::int32_t longest = std::max(1, most.tokens - kSteps), block = options_.block_tokens;
   const std::int64_t sequences = (most.step_tokens + longest - 1) / longest;
   const std::int64_t room = options_.num_blocks * block - sequences * (block + kSteps);

@@ -12,70 +12,67 @@
 
 namespace kvlab {
 
-// Requests are identified by trace number, since replicas reuse slots.
+// Requests are identified by trace number: replicas reuse slots.
 
-// Something that happens to a request's sequence.
 struct ExecutorAction {
   enum class Kind : std::uint8_t {
     kFinish,
-    kForget,   // drop its KV, to be recomputed
-    kSwapOut,  // move its KV to CPU memory
-    kSwapIn,   // move it back, into `blocks` if it is in blocks
-    kRun,      // run its share of a step
+    kForget,   // to be recomputed
+    kSwapOut,  // to CPU memory
+    kSwapIn,   // into `blocks` if it is in blocks
+    kRun,
   };
   Kind kind = Kind::kFinish;
   std::uint64_t request = 0;
-  std::vector<TakenBlock> blocks = {};  // kRun: new blocks
+  std::vector<TakenBlock> blocks = {};
   // ---- kRun only ----
-  StepEntry share = {};            // computed_before: at a start, tokens that its first blocks hold
+  StepEntry share = {};            // computed_before: tokens in its first blocks
   std::int32_t prompt_tokens = 0;  // as the policy sees it
-  bool is_published = false;       // its blocks stay unchanged for others
+  bool is_published = false;       // blocks stay unchanged
 
   [[nodiscard]] std::int32_t end() const { return share.computed_before + share.tokens; }
 };
 
-// Device work between two outputs.
 struct StepJob {
-  std::vector<EngineSequence> arrived;  // `draws`: request number; `ids`: those known before it runs
-  std::vector<BlockId> split;           // blocks whose content is lost
+  std::vector<EngineSequence> arrived;  // `draws`: request number; `ids`: known ones
+  std::vector<BlockId> split;           // content is lost
   std::vector<ExecutorAction> actions;  // kRun after the others
 };
 
-// Runs jobs in order, in place of a cost model. Holds sequences, block pages in the model's memory, and swapped KV in CPU memory.
+// Runs jobs in order. Swapped KV is in CPU memory.
 class StepExecutor {
  public:
   struct Options {
-    std::int64_t num_blocks = 0, host_blocks = 0;  // on the device; for swapped KV
+    std::int64_t num_blocks = 0, host_blocks = 0;
     std::int32_t block_tokens = 16;
     std::uint64_t seed = 1;
     float temperature = 0;            // 0: greedy
-    bool keeps_tokens = false;        // keep emitted tokens of finished requests
+    bool keeps_tokens = false;        // of finished requests
     bool shares_blocks = true;        // rows may be published
-    std::int32_t longest_tokens = 0;  // of a request; 0: unknown
+    std::int32_t longest_tokens = 0;  // 0: unknown
   };
   // Throws InputError as PolicyCache, also for blocks beyond GPU memory.
   StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options);
   ~StepExecutor();
 
   [[nodiscard]] bool may_rest() const { return cache_->may_rest(); }
-  // Returns when done. Throws InputError for a refused sequence or an unannounced cut.
+  // Throws InputError for a refused sequence or an unannounced cut.
   void run(StepJob job);
-  // First-touches memory with made-up steps. On a GPU, prepares for `most` and runs a largest step, over this cache if the policy keeps
-  // everything; its pages are freed.
+  // Runs made-up steps. On a GPU, prepares for `most` and runs a largest step, over this cache if the policy keeps everything; frees the
+  // pages.
   void warm_up(const EngineModel::Load& most);
 
-  // By request number, if kept.
   [[nodiscard]] const std::map<std::uint64_t, std::vector<std::int32_t>>& tokens() const { return tokens_; }
   [[nodiscard]] const KvPages& pages() const { return cache_->pages(); }
   [[nodiscard]] const KvPages& host_pages() const { return host_; }
   [[nodiscard]] std::int64_t block_pages() const { return blocks_.mapped_blocks() * pages_per_block_; }
-  // Pages of blocks and sequences; all in use, unless some leaked. O(pages).
+  // In use, unless some leaked. O(pages).
   [[nodiscard]] std::int64_t explained_pages() const;
-  // Prefix hits that had to be computed: their writer was preempted.
+  // Prefix hits recomputed: their writer was preempted.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
-  // Block pages count once per reader, swapped KV does not count.
+  // Block pages count once per reader, swapped KV not.
   [[nodiscard]] PolicyCache::HeldBytes held() const;
-  // EngineModel::remark, and the number of requests that could not be packed.
+  // With the requests that could not be packed.
   [[nodiscard]] std::string remark() const;
 
  private:
@@ -84,7 +81,7 @@ class StepExecutor {
     std::vector<TakenBlock> blocks;  // of its rows, while in blocks
     std::vector<std::int32_t> emitted;
     bool has_started = false, is_swapped = false;
-    bool is_in_blocks = false;  // shares its blocks, or is never packed and owns their pages
+    bool is_in_blocks = false;  // shares its blocks, or is never packed
     bool is_uncut = false;      // so far, as planned; it has blocks
   };
   Served& at(std::uint64_t request);

@@ -16,23 +16,22 @@
 
 namespace kvlab {
 
-// As a simulation of one replica, with a model as cost model.
 struct ServeSetup : HostSetup {
   const EngineModel* model = nullptr;
   const Recipe* recipe = nullptr;
-  float temperature = 0;                                                  // of sampling; 0: greedy
-  std::int32_t longest_tokens = 0;                                        // of a request, if known; 0: unknown
-  bool stays_awake = false;                                               // between steps, StepLane
-  std::function<void(const InFlightStep&)> step_done;                     // after every step, with measured times; may be empty
+  float temperature = 0;                                                  // 0: greedy
+  std::int32_t longest_tokens = 0;                                        // 0: unknown
+  bool stays_awake = false;                                               // as in StepLane
+  std::function<void(const InFlightStep&)> step_done;                     // may be empty
   std::function<void()> each_turn;                                        // called often; an exception ends the run; may be empty
   std::function<Picoseconds(const InFlightStep&)> nominal_time;           // tests: replaces the real clock
-  std::function<void(const ReplicaState&, const StepExecutor&)> inspect;  // tests, with nominal_time: after every plan and its step
-  std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;  // tests: tokens by request number
+  std::function<void(const ReplicaState&, const StepExecutor&)> inspect;  // tests, with nominal_time
+  std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;  // tests: by request number
 };
 
-// Serves a trace in real time with the simulator's scheduler, block cache and ReplicaState over pages of real K and V; a second thread runs
-// the steps. Token ids follow from hashes (content.h), output lengths from the trace. Throws InputError for padded batches, plans of part
-// of the layers, block caches that know the future, recipes that need more than K and V of shared prefixes, and requests that wait forever.
+// In real time, with the simulator's scheduler, block cache and ReplicaState over pages of real K and V; a second thread runs the steps.
+// Token ids follow from hashes (content.h). Throws InputError for padded batches, plans of part of the layers, block caches that know the
+// future, recipes that need more than shared prefixes' K and V, and requests that wait forever.
 ServingSummary serve(const ServeSetup& setup, TraceSource& trace, RunSink& sink);
 
 }  // namespace kvlab

@@ -14,7 +14,7 @@
 
 namespace kvlab {
 
-// Runs jobs and keeps the clock; outputs come in order.
+// Outputs come in order.
 class StepLane {
  public:
   struct Output {
@@ -24,17 +24,17 @@ class StepLane {
   // Time 0.
   virtual void start() = 0;
   [[nodiscard]] virtual Picoseconds now() = 0;
-  // May return up to a tenth of a second early.
+  // May return a tenth of a second early.
   virtual void wait_until(Picoseconds at) = 0;
-  // `nominal`: duration on a made-up clock.
+  // `nominal`: the duration on a made-up clock.
   virtual void submit(StepJob job, Picoseconds nominal) = 0;
   // Waits for the oldest job. Rethrows its exception.
   virtual Output wait_output() = 0;
 };
 
-// On its own thread, in real time. `stays_awake`: all cores spin between jobs, since woken cores are slow for a while.
+// On its thread, in real time. `stays_awake`: all cores spin between jobs, since woken cores are slow.
 std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor, bool stays_awake);
-// In the caller's thread, on the steps' nominal clock; for tests.
+// In the caller's thread, on the nominal clock; for tests.
 std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor);
 
 }  // namespace kvlab

@@ -48,7 +48,7 @@ void AddedTokens::Search::add(const std::string& text, std::int32_t id) {
     at = child->second;
     if (is_new) nodes_.emplace_back();
   }
-  // The first of texts that normalize alike wins.
+  // The first of equally normalized texts wins.
   if (nodes_[static_cast<std::size_t>(at)].id < 0) nodes_[static_cast<std::size_t>(at)].id = id;
 }
 
@@ -67,7 +67,7 @@ AddedTokens::Search::Found AddedTokens::Search::at(std::string_view text, std::s
 AddedTokens AddedTokens::read(const JsonNode& list, const Bpe& model, const Normalizer& normalizer) {
   AddedTokens added;
   if (list.is_null()) return added;
-  std::vector<std::pair<std::string, std::int32_t>> special, others;  // special ones win if two normalize to the same text
+  std::vector<std::pair<std::string, std::int32_t>> special, others;  // special ones win over equally normalized others
   for (const JsonNode& node : list.elements()) {
     const std::int32_t id = added.add(node, model);
     const AddedToken& token = added.tokens_.at(id);
@@ -132,9 +132,9 @@ void AddedTokens::cut(Piece&& piece, const Search& search, std::vector<Piece>& o
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     if (token.takes_left) begin = std::max(done, before_white_space(text, begin));
     if (token.takes_right) end = behind_white_space(text, end);
-    if (begin >= end) continue;  // an earlier token took all of its white space
+    if (begin >= end) continue;  // an earlier token took its white space
     rest_until(begin);
-    // A token that begins in white space already taken is still found, as in Hugging Face tokenizers.
+    // A token in white space already taken is still found, as in Hugging Face tokenizers.
     out.push_back({"", false, 0, found.id});
     done = end;
   }

@@ -13,8 +13,8 @@ namespace kvlab::tokenization {
 
 struct AddedToken {
   std::string content;
-  bool single_word = false;                      // needs no word character next to it
-  bool takes_left = false, takes_right = false;  // includes adjacent white space
+  bool single_word = false;                      // no word character next to it
+  bool takes_left = false, takes_right = false;  // adjacent white space
   bool is_normalized = true;                     // normalized, and searched in the normalized text
   bool is_special = false;
 };
@@ -22,19 +22,19 @@ struct AddedToken {
 // Texts that are always one token, such as <s>.
 class AddedTokens {
  public:
-  // "added_tokens"; null: none. Throws InputError for empty or repeated tokens and for ids outside the vocabulary that leave a gap after
-  // it, as in Hugging Face tokenizers.
+  // Null: none. Throws InputError for empty or repeated tokens and ids that leave a gap after the vocabulary, as in Hugging Face
+  // tokenizers.
   static AddedTokens read(const JsonNode& list, const Bpe& model, const Normalizer& normalizer);
 
   // First from the original text, then from the normalized rest.
   void cut(std::vector<Piece>& pieces, const Normalizer& normalizer) const;
 
-  const AddedToken* token(std::int32_t id) const;  // null: not an added token
+  const AddedToken* token(std::int32_t id) const;  // null: none
   std::optional<std::int32_t> id_of(std::string_view content) const;
   std::int32_t max_id() const { return max_id_; }
 
  private:
-  // A trie; finds the longest token at each place.
+  // A trie; the longest token at each place.
   class Search {
    public:
     void add(const std::string& text, std::int32_t id);

@@ -33,7 +33,7 @@ void refuse_options(const JsonNode& model) {
 }  // namespace
 
 Bpe Bpe::read(const JsonNode& model) {
-  if (model.has("type") || !model.has("merges")) model.type({"BPE"});  // old files have no type
+  if (model.has("type") || !model.has("merges")) model.type({"BPE"});  // absent in old files
   refuse_options(model);
   Bpe bpe;
   bpe.file_ = model.file();
@@ -73,7 +73,7 @@ void Bpe::read_merges(const JsonNode& node) {
       continue;
     }
     const std::string_view text = merge.is_string() ? std::string_view(merge.get_ref<const std::string&>()) : std::string_view();
-    if (text.starts_with("#version")) continue;  // first line of a merges.txt
+    if (text.starts_with("#version")) continue;  // as in merges.txt
     const std::size_t space = text.find(' ');
     if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
       node.elements()[static_cast<std::size_t>(&merge - &node.value()[0])].fail_value("\"LEFT RIGHT\", [\"LEFT\", \"RIGHT\"]");
@@ -88,10 +88,10 @@ void Bpe::add_merge(const JsonNode& node, std::int32_t rank, std::string_view le
       node.fail(fmt::format("merge {} ('{}' and '{}') needs token '{}', which is not in the vocabulary", rank, left, right, token));
     return *found;
   };
-  // In order: the error names the first that is missing.
+  // The error names the first missing one.
   const std::int32_t left_id = id(std::string(left)), right_id = id(std::string(right));
   const std::int32_t both = id(std::string(left) + std::string(right));
-  // The later rank of a repeated pair applies, as in Hugging Face tokenizers.
+  // The later rank applies, as in Hugging Face tokenizers.
   merges_.add(pair_key(left_id, right_id)).value = {rank, both};
   merged_ids_.push_back(both);
 }
@@ -121,7 +121,7 @@ std::int32_t Bpe::id_of_character(std::string_view character) const {
 std::vector<std::int32_t> Bpe::characters(std::string_view word) const {
   std::vector<std::int32_t> ids;
   ids.reserve(word.size());
-  bool unknown_waits = false;  // written once no more characters can join it
+  bool unknown_waits = false;  // written once no character can join
   const auto has_byte = [&](char c) { return bytes_[static_cast<unsigned char>(c)] >= 0; };
   for (std::size_t at = 0, length = 0; at < word.size(); at += length) {
     length = next_unit(word, at).length;
@@ -131,7 +131,7 @@ std::vector<std::int32_t> Bpe::characters(std::string_view word) const {
       unknown_waits = false;
       ids.push_back(id);
     } else if (falls_back_to_bytes_ && std::all_of(character.begin(), character.end(), has_byte)) {
-      // A waiting unknown token comes after these bytes, as in Hugging Face tokenizers.
+      // A waiting unknown token comes after, as in Hugging Face tokenizers.
       for (const char c : character) ids.push_back(bytes_[static_cast<unsigned char>(c)]);
     } else if (unknown_) {
       if (unknown_waits && !fuses_unknown_) ids.push_back(unknown_id());
@@ -151,7 +151,7 @@ struct Bpe::Symbol {
   std::int32_t id, previous, next;  // neighbours; -1: none. id -1: merged into the previous one
 };
 
-// n log n in the word's length. Candidates are ordered by rank, then place.
+// n log n. By rank, then place.
 void Bpe::merge(std::vector<std::int32_t>& ids) const {
   const auto size = static_cast<std::int32_t>(ids.size());
   std::vector<Symbol> symbols;
@@ -175,7 +175,7 @@ void Bpe::merge(std::vector<std::int32_t>& ids) const {
     if (left.id < 0 || left.next < 0) continue;
     Symbol& right = symbol(left.next);
     const Merge* m = merge_of(left.id, right.id);
-    if (m == nullptr || m->id != id) continue;  // one of them has merged since
+    if (m == nullptr || m->id != id) continue;  // has merged since
     left.id = id;
     left.next = right.next;
     right.id = -1;

@@ -8,28 +8,27 @@
 
 namespace kvlab::tokenization {
 
-// The value itself, or the flattened list `key` of a "Sequence".
+// The value, or the flattened list `key` of a "Sequence".
 std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 
-// Must be exactly one code point.
+// Exactly one code point.
 char32_t character_at(const JsonNode& node, const std::string& key);
 
-// Limits a chain's output to 64 times its input (at least 4,096 bytes), against chained doublings; known tokenizers need 11 times (NFKC). A
-// step that can exceed any multiple checks before it allocates.
+// Limits output to 64 times the input (at least 4,096 bytes), against chained doublings; known tokenizers need 11 times (NFKC). A step that
+// can exceed any multiple checks before it allocates.
 class GrowthLimit {
  public:
-  // `key` names the chain in errors.
+  // `key` is for errors.
   GrowthLimit(const JsonNode& node, const std::string& key);
 
-  // Throws InputError if `now` is too many for `given`.
+  // Throws InputError.
   void check(std::size_t given, std::size_t now) const;
 
  private:
   std::string chain_;
 };
 
-// A part of tokenizer.json (`name`, such as "decoder") as a function: applies the steps that `make` makes in place and in order, limited in
-// units of `size(value)`. Further arguments go to every step.
+// Part `name` of tokenizer.json as a function: applies the steps of `make` in place and in order, limited in units of `size(value)`.
 template <class Make, class Size>
 auto chain_of(const JsonNode& node, const std::string& name, const std::string& key, const Make& make, const Size& size) {
   std::vector<decltype(make(node))> steps;

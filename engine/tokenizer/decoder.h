@@ -8,7 +8,7 @@
 
 namespace kvlab::tokenization {
 
-// Replaces each token by its decoded text, to be joined.
+// Rewrites each token, to be joined.
 using Decoder = std::function<void(std::vector<std::string>& tokens)>;
 
 // "decoder": null (joined by spaces), ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence.

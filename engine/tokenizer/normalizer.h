@@ -7,7 +7,7 @@
 
 namespace kvlab::tokenization {
 
-// Rewrites the text before tokenization; both well-formed UTF-8.
+// Input and output are well-formed UTF-8.
 using Normalizer = std::function<void(Piece&)>;
 
 // "normalizer": null, NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or a Sequence.

@@ -10,25 +10,25 @@
 
 namespace kvlab::tokenization {
 
-// Bytes of a match, or of the text between two.
+// A match, or the text between two.
 struct Slice {
   std::size_t begin = 0, end = 0;
   bool is_match = false;
 };
 
-// The text with `content` in place of every match, and its length.
+// With `content` in place of matches.
 std::size_t replaced_bytes(const std::vector<Slice>& slices, std::string_view content);
 std::string replaced(std::string_view text, const std::vector<Slice>& slices, std::string_view content);
 
 class Pattern {
  public:
   static Pattern literal(std::string text);  // not empty
-  // Oniguruma syntax, as in Hugging Face tokenizers. Throws std::invalid_argument with its message.
+  // Oniguruma syntax, as in Hugging Face tokenizers. Throws std::invalid_argument.
   static Pattern regex(const std::string& expression);
-  // Reads {"String": ...} or {"Regex": ...}.
+  // {"String": ...} or {"Regex": ...}.
   static Pattern read(const JsonNode& node);
 
-  // Matches, leftmost first, and the non-empty stretches between, of well-formed UTF-8. Throws InputError at Oniguruma's step limit.
+  // Well-formed UTF-8 into matches, leftmost first, and non-empty stretches between. Throws InputError at Oniguruma's step limit.
   void cut(std::string_view text, std::vector<Slice>& slices) const;
   std::string replaced(std::string_view text, std::string_view content) const;
 
@@ -37,7 +37,7 @@ class Pattern {
   void cut_at_literal(std::string_view text, std::vector<Slice>& slices) const;
   void cut_at_matches(std::string_view text, std::vector<Slice>& slices) const;
 
-  std::string source_;  // the literal, or the expression for messages
+  std::string source_;
   std::shared_ptr<const Code> code_;
 };
 

@@ -8,15 +8,14 @@
 
 namespace kvlab::tokenization {
 
-// Text before tokenization. Rewritten text comes from the last original character that it replaces, or the next one if put in front.
-// Metaspace ("first") asks if a piece comes from the first, as Hugging Face tokenizers do (`offsets_original().0 == 0`).
+// Rewritten text comes from the last original character that it replaces, or the next one if put in front. Metaspace ("first") asks if a
+// piece comes from the first, as Hugging Face tokenizers do (`offsets_original().0 == 0`).
 struct Piece {
   std::string text;
-  bool at_start = false;        // its first byte came from the first character when cut
+  bool at_start = false;        // from the first character when cut
   std::size_t first_bytes = 0;  // leading bytes from the first character
   std::int32_t added_id = -1;   // -1: still to be tokenized
 
-  // first_bytes: of the text's first character.
   static Piece whole(std::string text, std::size_t first_bytes) { return {std::move(text), true, first_bytes, -1}; }
 
   [[nodiscard]] Piece part(std::size_t begin, std::size_t end) const {

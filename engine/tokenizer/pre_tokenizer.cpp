@@ -10,7 +10,7 @@ namespace kvlab::tokenization {
 
 namespace {
 
-// For matches of a Split's pattern.
+// For matches of a Split.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // A match joins the previous slice unless that was a match.
@@ -109,7 +109,7 @@ PreTokenizer in_order(std::vector<PreTokenizer> parts) {
   };
 }
 
-// Words, numbers and marks with the space before them (Radford et al. 2019, GPT-2).
+// GPT-2 (Radford et al. 2019): words, numbers and marks with the space before.
 constexpr const char* kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+)";
 
@@ -173,7 +173,7 @@ Metaspace read_metaspace(const JsonNode& node) {
   Metaspace m;
   m.replacement = character_at(node, "replacement");
   m.splits = node.flag("split", true);
-  const bool adds_prefix = node.flag("add_prefix_space", true);  // older key, must agree with the newer one
+  const bool adds_prefix = node.flag("add_prefix_space", true);  // older key, must agree
   if (!node.has("prepend_scheme")) {
     m.scheme = adds_prefix ? Metaspace::Scheme::kAlways : Metaspace::Scheme::kNever;
     return m;

@@ -14,7 +14,7 @@ using PreTokenizer = std::function<void(std::vector<Piece>&)>;
 // "pre_tokenizer": null, ByteLevel, Metaspace, Split, Digits or a Sequence.
 PreTokenizer read_pre_tokenizer(const JsonNode& node);
 
-// Replaces spaces and, by scheme, adds one before the text. Also read by the decoder.
+// Replaces spaces and, by scheme, adds one before the text.
 struct Metaspace {
   enum class Scheme { kAlways, kFirst, kNever };
   char32_t replacement = 0;

@@ -6,7 +6,7 @@
 
 namespace kvlab::tokenization {
 
-// If ill-formed, length is the bytes that one U+FFFD replaces (Unicode 15, section 3.9, "maximal subpart"), at least 1.
+// If ill-formed, length is what one U+FFFD replaces (Unicode 15, section 3.9, "maximal subpart"), at least 1.
 struct Utf8Unit {
   char32_t code = 0;
   std::size_t length = 0;
@@ -14,7 +14,7 @@ struct Utf8Unit {
 };
 Utf8Unit next_unit(std::string_view text, std::size_t at);
 
-// Overlong forms and surrogates are invalid; npos if none.
+// Overlong forms and surrogates are invalid; npos: none.
 std::size_t first_invalid_utf8(std::string_view text);
 
 // Each ill-formed piece becomes one U+FFFD.
@@ -23,7 +23,7 @@ std::string valid_utf8(std::string_view text);
 void append_utf8(std::string& text, char32_t code);
 std::string utf8(char32_t code);
 
-// Offset in a non-empty, well-formed text.
+// Offset in non-empty, well-formed text.
 std::size_t last_character(std::string_view text);
 
 bool is_white_space(char32_t code);  // property White_Space
@@ -32,7 +32,7 @@ enum class NormalForm { kC, kD, kKC, kKD };
 // By Unicode 9, as in Hugging Face tokenizers.
 std::string normalized(std::string_view text, NormalForm form);
 
-// A byte as a printable character (Radford et al. 2019, GPT-2): itself if printable, else from 256 on.
+// GPT-2 (Radford et al. 2019): itself if printable, else from 256 on.
 char32_t character_of_byte(unsigned char byte);
 int byte_of_character(char32_t code);  // -1: no byte
 

@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// A rank's heads. Fewer KV heads than ranks are replicated.
+// Fewer KV heads than ranks are replicated.
 struct Heads {
   std::int64_t q, kv;
 };
@@ -43,7 +43,7 @@ void plain_ops(const ModelSpec& m, const Parallel& p, const HeadShape& all, std:
   ops.push_back(linear_work(OpId::kOProj, m, m.attention_weights, t, m.hidden, h.q * all.value_dim));
 }
 
-// Queries and gates of the index, not split over ranks.
+// Not split over ranks.
 void index_ops(const ModelSpec& m, std::int64_t t, std::vector<OpWork>& ops) {
   const SparseIndex& x = m.index;
   const std::int64_t keys = m.compressed.exists() ? 4 * x.dim : x.dim;
@@ -64,7 +64,7 @@ void compressed_ops(const ModelSpec& m, const Parallel& p, const LayerClass& lay
   ops.push_back(linear_work(OpId::kOProj, m, m.attention_weights, t, m.hidden, ceil_div(c.out_groups * c.out_rank, p.tp)));
 }
 
-// Each rank does the whole projection to the latent space, which its heads share.
+// Each rank does the whole projection to the latent space.
 void latent_ops(const ModelSpec& m, const Parallel& p, std::int64_t t, std::vector<OpWork>& ops) {
   const LatentAttention& l = m.latent;
   const std::int64_t a = m.activation_bytes(), q_heads = m.q_heads / p.tp, q_width = q_heads * (l.nope + l.rope);
@@ -107,7 +107,7 @@ AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p, const Attent
   compressed_ = {h.q, m.compressed.dim, layers.shape.entry_tokens, m.compressed.window, a, kv};
 }
 
-// Every query scores all earlier tokens. Compressed vectors: of sparse layers only the chosen ones.
+// Queries score all earlier tokens. Compressed vectors: only chosen ones in sparse layers.
 Work AttentionWork::other_prefill(const PrefillPiece& piece) const {
   AttentionPrefillShape s = prefill_;
   s.new_tokens = piece.new_tokens;

@@ -14,12 +14,12 @@
 
 namespace kvlab {
 
-// Attention of one layer on one rank, for any batch, so a step costs a few multiplications.
+// One layer on one rank. Any batch costs a few multiplications.
 class AttentionWork {
  public:
   AttentionWork(const ModelSpec& m, const Parallel& p, const AttentionClass& layers);
 
-  // kv_tokens: cached tokens over all decode rows, without their own.
+  // kv_tokens: cached tokens of all decode rows, without their own.
   [[nodiscard]] Work decode(std::int64_t rows, std::int64_t kv_tokens) const {
     if (kind_ == AttentionKind::kLatent) return latent_decode(rows, kv_tokens);
     if (kind_ == AttentionKind::kLinear) return {decode_flops(recurrent_, rows), decode_bytes(recurrent_, rows)};
@@ -30,7 +30,7 @@ class AttentionWork {
     s.kv_tokens = kv_tokens + rows;
     return {flops(s), bytes(s)};
   }
-  // Prompt shape without tokens, for K and V per head.
+  // Without tokens, for K and V per head.
   [[nodiscard]] const AttentionPrefillShape& prompt_shape() const { return prefill_; }
   [[nodiscard]] Work prefill(const PrefillPiece& piece) const {
     if (kind_ == AttentionKind::kLatent) return latent_prefill(piece);
@@ -42,12 +42,11 @@ class AttentionWork {
     return {flops(s), bytes(s)};
   }
 
-  // Extra products of latent attention: decode rows go to the latent space and back; prompts need keys and values of `tokens`, including
-  // cached ones.
+  // Latent attention: decode rows go to the latent space and back; prompts need keys and values of `tokens`, cached ones included.
   [[nodiscard]] bool has_ops() const { return kind_ == AttentionKind::kLatent; }
   [[nodiscard]] std::array<OpWork, 2> decode_ops(std::int64_t rows) const;
   [[nodiscard]] OpWork prefill_op(std::int64_t tokens) const;
-  // Sparse layers only move new tokens, into the latent space.
+  // Sparse layers only move new tokens into the latent space.
   [[nodiscard]] std::int64_t op_tokens(const PrefillPiece& piece) const {
     return std::int64_t{piece.new_tokens} + (is_sparse_ ? 0 : piece.kv_before);
   }
@@ -59,7 +58,7 @@ class AttentionWork {
     return {compressed_flops(compressed_, kv_tokens + rows, rows),
             compressed_bytes(compressed_, kv_tokens + rows, rows * compressed_.window, rows)};
   }
-  [[nodiscard]] Work other_prefill(const PrefillPiece& piece) const;  // index and compressed attention
+  [[nodiscard]] Work other_prefill(const PrefillPiece& piece) const;
 
   AttentionKind kind_;
   bool is_sparse_;
@@ -73,15 +72,15 @@ class AttentionWork {
   WeightFormat kv_b_format_;
 };
 
-// Cached tokens that a step's decode rows see in these layers.
+// Cached tokens seen by decode rows.
 inline std::int64_t kv_tokens_in(const AttentionClass& layers, const ModelSpec& m, const StepShape& shape) {
   return shows_window(m, layers) ? shape.in_window.kv_tokens : shape.decode_kv_tokens;
 }
 
-// Adds operations that depend only on `tokens` of one rank.
+// Adds operations that depend only on one rank's `tokens`.
 void add_attention_ops(const ModelSpec& m, const Parallel& p, const LayerClass& layer, std::int64_t tokens, std::vector<OpWork>& ops);
 
-// A rank's share of a policy's operations. KV heads are split, or replicated if fewer than ranks.
+// KV heads are split, or replicated if fewer than ranks.
 double policy_share(const ModelSpec& m, const Parallel& p);
 
 }  // namespace kvlab

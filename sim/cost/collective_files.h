@@ -11,16 +11,15 @@ namespace kvlab {
 // `collectives:` of a hardware file.
 struct CardCollectives {
   CollectiveTables tables;
-  std::string named;  // the file named there; "": inline tables, or none
+  std::string named;  // "": inline or none
 };
 
-// Reads inline tables or a file in profiles/collectives; may be empty. Throws InputError with file:line:column, also for a card other than
-// `card`.
+// Inline tables or a file in profiles/collectives; may be empty. Throws InputError with file:line:column, also for another card.
 CardCollectives read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card);
-// Path of CardCollectives::named. Throws InputError if missing.
+// Throws InputError if missing.
 std::string find_card_collectives(const ConfigFile& hardware, const std::string& named);
 
-// Reads <op>.csv of each collective. Columns: bytes, time_ns or time_us, optional ranks (default: `ranks`) and spread_frac.
+// Reads <op>.csv. Columns: bytes, time_ns or time_us, optional ranks (default: `ranks`) and spread_frac.
 void read_collective_tables(const std::string& folder, int ranks, std::vector<CollectiveTable>& tables);
 
 }  // namespace kvlab

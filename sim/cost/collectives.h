@@ -16,24 +16,24 @@ namespace kvlab {
 struct ModelSpec;
 struct Parallel;
 
-// Times of a collective over a number of ranks, by message bytes (link_model.h).
+// Times by message bytes (link_model.h).
 struct CollectiveTable {
   Collective op = Collective::kAllReduce;
   int ranks = 2;
-  std::string library, version;     // measured ones, e.g. vllm 0.19.0; empty: unknown
-  SampleGrid points;                // one axis, bytes; not empty
-  std::vector<std::string> places;  // "file:line" per point
+  std::string library, version;     // e.g. vllm 0.19.0; empty: unknown
+  SampleGrid points;                // one axis: bytes; not empty
+  std::vector<std::string> places;  // "file:line"
 
-  // Log-log interpolation; beyond the last point at its rate, below the first at its time.
+  // Log-log; beyond the last point at its rate, below the first at its time.
   [[nodiscard]] SampleGrid::Value at(double bytes) const;
 };
 
 struct CollectiveTables {
   std::vector<CollectiveTable> tables;
-  bool falls_back = false;  // if an operation lacks ranks, use the next source instead of throwing
+  bool falls_back = false;  // without ranks use the next source, else throw
 };
 
-// Running engine, or the one that a profile was measured with: "vllm", "0.19.0". Empty: unknown.
+// Running engine, or the profile's: "vllm", "0.19.0". Empty: unknown.
 struct EngineName {
   std::string name, version;
 };
@@ -43,11 +43,11 @@ struct CollectiveUse {
   int ranks;
 };
 std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel);
-// Message bytes in a step of `tokens` of one scheduler (dp: of each rank).
+// `tokens` of one scheduler (dp: of each rank).
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
 
-// Prices collectives by the profile's table, else the card's, else the link model. Prefers the engine's library, else the first in the
-// file; the newest version not above the engine's, else the oldest.
+// Prices by the profile's table, else the card's, else the link model. Prefers the engine's library, else the first; the newest version not
+// above the engine's, else the oldest.
 class Collectives {
  public:
   // Unknown engine: newest version.
@@ -57,12 +57,12 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  // stride: distance of ranks in GPUs. Tables are for neighbours in a machine.
+  // stride: distance of ranks in GPUs. Tables are for neighbours.
   [[nodiscard]] SampleGrid::Value time(Collective op, double bytes, int ranks, int stride = 1) const;
   [[nodiscard]] bool is_measured(Collective op, int ranks) const { return find(op, ranks) != nullptr; }
   // "all_reduce over 2 ranks by vllm 0.19.0, FILE:LINE", or the datasheet.
   [[nodiscard]] std::string basis(const CollectiveUse& use) const;
-  // Throws InputError if a source has the operation but not these ranks and does not fall back.
+  // Throws InputError if a source has the operation, not these ranks, and no fallback.
   void require(const CollectiveUse& use) const;
 
  private:
@@ -71,12 +71,11 @@ class Collectives {
   CollectiveTables profile_;
   std::shared_ptr<const CollectiveTables> card_;
   LinkModel links_;
-  std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;  // by operation and ranks; points into profile_ and card_
+  std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;
 };
 
-// A doubtful point, with file:line.
 struct CollectiveFinding {
-  bool is_impossible;  // faster than the link; else the time falls by a fifth or more as the message grows
+  bool is_impossible;  // faster than the link; else falls by a fifth or more as the message grows
   std::string text;
 };
 std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);

@@ -14,29 +14,29 @@
 
 namespace kvlab {
 
-// new_tokens rows of a prompt, which attend to kv_before cached tokens and causally to themselves.
+// Attends to kv_before cached tokens and causally to itself.
 struct PrefillPiece {
   std::int32_t new_tokens = 0;
   std::int32_t kv_before = 0;
 };
 
-// Decode rows in layers with a window, in models whose other layers have none.
+// Decode rows in window layers, if others have no window.
 struct WindowRows {
-  std::int64_t kv_tokens = 0;  // over decode rows
-  std::int32_t full = 0;       // rows that fill the window
-  std::int32_t open_max = 0;   // longest of the others
+  std::int64_t kv_tokens = 0;
+  std::int32_t full = 0;      // fill the window
+  std::int32_t open_max = 0;  // longest of the others
 };
 
-// Tokens that a token sees, including itself; 0: all.
+// Visible tokens; 0: all.
 struct AttentionWindows {
   std::int32_t every_layer = 0, some_layers = 0;  // at most one is set
 };
 
-// Tokens of a group's ranks at the experts of a step.
+// At the experts of a step.
 struct GroupTokens {
-  std::int64_t useful = 0;                 // over all ranks
-  std::int64_t computed = 0;               // over all ranks, with padding and dummies
-  std::int64_t smallest = 0, largest = 0;  // of a single rank's computed tokens
+  std::int64_t useful = 0;                 // of all ranks
+  std::int64_t computed = 0;               // of all ranks, with padding and dummies
+  std::int64_t smallest = 0, largest = 0;  // per rank
 
   void add(std::int64_t its_useful, std::int64_t its_computed) {
     smallest = computed == 0 ? its_computed : std::min(smallest, its_computed);
@@ -46,25 +46,24 @@ struct GroupTokens {
   }
 };
 
-// Work of one rank's step. Decode rows are totals, so any number prices equally fast. kv: cached tokens before the row's own, up to the
-// window (add_decode_row).
+// One rank's step. kv: cached tokens before the row's own, up to the window (add_decode_row).
 struct StepShape {
   std::span<const PrefillPiece> prefills;
   std::int32_t decodes = 0;
-  std::int64_t decode_kv_tokens = 0;  // over decode rows
+  std::int64_t decode_kv_tokens = 0;  // sum over rows
   std::int32_t decode_kv_max = 0;
   std::int32_t decode_kv_min = 0;
   std::int64_t decode_kv_squares = 0;  // sum of kv^2, for skew rules
-  std::int32_t decode_full = 0;        // rows that fill the window and stop growing
-  std::int32_t decode_open_max = 0;    // longest of the others, if there is a window
-  WindowRows in_window;                // the same rows in layers with a window, if others have none
-  std::int32_t idle_rows = 0;          // rows without attention
-  std::int32_t padding_rows = 0;       // rows without useful work
-  std::int32_t head_rows = 0;          // rows with logits: one per sequence
+  std::int32_t decode_full = 0;        // fill the window and stop growing
+  std::int32_t decode_open_max = 0;    // longest of the others
+  WindowRows in_window;                // in window layers, if others have none
+  std::int32_t idle_rows = 0;          // without attention
+  std::int32_t padding_rows = 0;       // without useful work
+  std::int32_t head_rows = 0;          // with logits
   std::span<const PolicyOp> ops;
-  std::int32_t sparse_layers = 0;      // layers in which `ops` include the attention of `prefills`
-  std::int32_t layers = 0;             // 0: all layers, embedding and head; else only this many layers
-  const GroupTokens* group = nullptr;  // tokens of the rank's group at the experts; null: other ranks are idle
+  std::int32_t sparse_layers = 0;      // layers with the attention of `prefills` in `ops`
+  std::int32_t layers = 0;             // 0: all, embedding and head; else only this many
+  const GroupTokens* group = nullptr;  // at the experts; null: other ranks are idle
 
   [[nodiscard]] std::int64_t tokens() const {
     std::int64_t sum = std::int64_t{decodes} + idle_rows;
@@ -105,20 +104,20 @@ inline StepShape equal_decode_rows(std::int32_t rows, std::int32_t kv, const Att
   return shape;
 }
 
-// kExperts: feed-forward part of layers with experts. kLinear: other per-token operations.
+// kExperts: feed-forward part of expert layers. kLinear: other per-token operations.
 enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy, kExperts };
 inline constexpr std::size_t kCostParts = 6;
-// Basis of a time, in descending trust: measured, between or beyond measured shapes, roofline, a link's datasheet.
+// In descending trust: measured, between or beyond measured shapes, roofline, link datasheet.
 enum class Footing : std::uint8_t { kInside, kInterpolated, kExtrapolated, kRoofline, kDatasheet };
 inline constexpr std::size_t kFootings = 5;
 using ByFooting = std::array<Picoseconds, kFootings>;
 
-// Device time of a step. Integers, so sums over skipped steps are exact.
+// Integers, so sums over skipped steps are exact.
 struct StepCost {
   Picoseconds total{};  // sum of `times`
   std::array<ByFooting, kCostParts> times{};
-  std::int64_t flops = 0;  // useful, by the formulas of kernels/
-  std::int64_t bytes = 0;  // HBM traffic, by the same formulas
+  std::int64_t flops = 0;  // useful
+  std::int64_t bytes = 0;  // HBM
 
   [[nodiscard]] ByFooting& row(CostPart part) { return times[static_cast<std::size_t>(part)]; }
   [[nodiscard]] Picoseconds of(CostPart part) const {
@@ -139,31 +138,30 @@ struct StepCost {
   }
 };
 
-// Cost of consecutive decode-only steps of the same rows: exactly base + i * slope for 0 <= i < valid_steps.
+// Consecutive decode-only steps of the same rows: exactly base + i * slope for 0 <= i < valid_steps.
 struct DecodeSpan {
   StepCost base, slope;
   std::int64_t valid_steps = 1;
 };
 
-// Prices steps of one rank (a GPU, or a tensor/expert-parallel group). May cache: one object per rank.
+// One rank (a GPU, or a tensor/expert-parallel group). May cache: one object per rank.
 class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual StepCost step(const StepShape& shape) = 0;
-  // shape: no prefills. All rows gain a token per step, up to the window.
+  // Without prefills. All rows gain a token per step, up to the window.
   virtual DecodeSpan decode_span(const StepShape& shape) = 0;
-  // CPU time to plan and launch a step, of profile and engine; 0 if unknown.
+  // CPU time to plan and launch a step; 0 if unknown.
   [[nodiscard]] virtual Picoseconds host_time(const StepShape& shape) const = 0;
-  // Times of pipeline stages, including activation transfer; one entry without pipeline parallelism.
+  // Includes activation transfer; one entry without pipeline parallelism.
   virtual void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) = 0;
   [[nodiscard]] virtual int num_layers() const = 0;
   [[nodiscard]] virtual AttentionWindows windows() const { return {}; }
   [[nodiscard]] virtual int num_stages() const { return 1; }
-  // For policies that weigh a miss.
   virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;
-  [[nodiscard]] virtual double peak_flops() const = 0;        // for MFU
-  [[nodiscard]] virtual double peak_bytes_per_s() const = 0;  // for MBU
-  // Figure and file to check first if steps are implausibly long.
+  [[nodiscard]] virtual double peak_flops() const = 0;
+  [[nodiscard]] virtual double peak_bytes_per_s() const = 0;
+  // Checked first if steps are implausibly long.
   [[nodiscard]] virtual std::string likely_cause() const { return "check the rates of the hardware"; }
 };
 

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Times that belong to an engine's version. All 0 if no engine is named.
+// By engine version. 0 if no engine is named.
 struct EngineTimes {
   EngineName engine;
   std::string basis;  // "vllm 0.12.0 (0.6.0 of FILE)", or ""
@@ -21,18 +21,18 @@ struct EngineTimes {
     bool overlaps = true;
   } host;
 
-  // Device time of small kernels and gaps outside the model's operations.
+  // Small kernels and gaps outside the model's operations.
   struct Device {
     Picoseconds step{}, sequence{};             // sequence: per row with logits
-    Picoseconds layer{}, qk_norm{}, experts{};  // per layer; extra with query-key norm, with experts
+    Picoseconds layer{}, qk_norm{}, experts{};  // per layer; extra with query-key norm, experts
   } device;
 
   [[nodiscard]] bool is_known() const { return !basis.empty(); }
   [[nodiscard]] Picoseconds host_of(std::int64_t requests) const { return host.step + host.sequence * requests; }
 };
 
-// Reads `engine: {vllm: {version: 0.12.0}}` with times from FOLDER/ENGINE.yaml: the newest version not above the named one. A version
-// without a number ("nightly") is the newest. Throws InputError if the file or such a version is missing.
+// Reads `engine: {vllm: {version: 0.12.0}}` with times from FOLDER/ENGINE.yaml: the newest version not above it. "nightly" is the newest.
+// Throws InputError if missing.
 EngineTimes read_engine_times(Params& experiment, const std::string& folder);
 
 }  // namespace kvlab

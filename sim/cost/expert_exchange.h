@@ -14,7 +14,7 @@ namespace kvlab {
 // per rank, or once per GPU with one of its experts.
 std::int64_t exchange_volume(const ModelSpec& model, const Parallel& parallel, const GroupTokens& group);
 
-// Before and after a layer's experts.
+// Before and after the experts.
 std::array<CollectiveUse, 2> exchange_collectives(const Parallel& parallel);
 // Message of the even collective in which exchange_volume crosses every link.
 double exchange_message_bytes(const ModelSpec& model, const Parallel& parallel, const GroupTokens& group);

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// "tp: 4, or 2 x h200": the fewest GPUs of this and of a larger card that pass `fits`, up to 16; "": none.
+// "tp: 4, or 2 x h200": fewest GPUs of this and a larger card that pass `fits`, up to 16; "": none.
 std::string setups_that_fit(const CostSetup& setup, const std::function<bool(const CostSetup&)>& fits);
 
 }  // namespace kvlab

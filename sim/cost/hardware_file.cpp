@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kYaml = "a YAML file";
 
-// Reads `power` and `price_per_hour`, which a file may lack.
+// Both optional.
 void read_power_and_price(Params& p, HardwareSpec& h) {
   constexpr double kMostWatts = 1e5, kMostDollars = 1e6;
   Params power = p.optional_child("power", "power");
@@ -36,7 +36,7 @@ void read_power_and_price(Params& p, HardwareSpec& h) {
   h.price_per_hour = p.optional<double>("price_per_hour", 0, 0, kMostDollars, "USD for an hour of one GPU");
 }
 
-// Each kind of experts by the keys PREFIX_floor_ns, PREFIX_flops_frac, PREFIX_bandwidth_frac and PREFIX_passes.
+// PREFIX_floor_ns, PREFIX_flops_frac, PREFIX_bandwidth_frac and PREFIX_passes.
 void read_experts(Params& p, HardwareSpec& h) {
   constexpr double kMostPasses = 100;
   using Experts = HardwareSpec::Experts;
@@ -59,14 +59,14 @@ void read_experts(Params& p, HardwareSpec& h) {
   h.mxfp4_experts = read("mxfp4_experts", h.fp4_flops > 0 ? h.experts : h.unpacked_experts);
 }
 
-// A hardware file that was read, and the texts it was read from.
+// With the texts read.
 struct ReadCard {
   std::string text;
   ConfigFile config;                                  // without its tree
-  std::string collectives, tables_file, tables_text;  // collectives: as the file names the tables' file; "": in place, or none
+  std::string collectives, tables_file, tables_text;  // collectives: the named file; "": inline or none
   HardwareSpec spec;
 
-  // False: the files are others than those that were read.
+  // False: files have changed.
   [[nodiscard]] bool is_current(const std::string& text_now) const {
     if (text != text_now) return false;
     return collectives.empty() ||
@@ -100,7 +100,7 @@ ReadCard read_card(const std::string& file, std::string text) {
 
 }  // namespace
 
-// A sweep reads the same few cards for each of its runs: this process keeps those that it has read.
+// Cached by process: sweeps reread few cards.
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {
   static std::mutex mutex;
   static std::map<std::string, ReadCard> read;

@@ -31,7 +31,7 @@ void check_l2(const Params& p, const HardwareKey& key, double value) {
     p.fail_at(key.key, fmt::format("'l2_bytes' = {} is {} bytes; {} MiB is {}; 0: not known", bytes, bytes, bytes, bytes << 20));
 }
 
-// Defaults without `of` are ours, not of a datasheet; docs/cost-model.md says where they come from.
+// Defaults without `of` are ours (docs/cost-model.md).
 constexpr HardwareKey kKeys[] = {
     {"memory_bytes", "B", kMinBytes, kMaxBytes, kRequired, &Spec::memory_bytes, "memory that a program can allocate"},
     {"cpu_memory_bytes",
@@ -107,13 +107,12 @@ constexpr HardwareKey kKeys[] = {
     {"bandwidth_frac", "", 0.01, 1, {0.8}, &Spec::bandwidth_frac, "share of peak bandwidth that kernels reach"},
 };
 
-// A figure over another of the card, and between which ratios cards are.
+// Range of a figure over another.
 struct Ratio {
   const char *key, *other_key;
   double least, most;
 };
-// Among shipped cards: other types 1 to 8 times fp16, 37 to 430 FLOPs per byte, memory 8 to 130 times PCIe. CPUs have 1 to 50 FLOPs per
-// byte.
+// Shipped cards: other types 1 to 8 times fp16, 37 to 430 FLOPs per byte, memory 8 to 130 times PCIe. CPUs: 1 to 50 FLOPs per byte.
 constexpr const char *kFp16 = "fp16_flops", *kMemory = "memory_bandwidth_bytes_per_s";
 constexpr Ratio kRatios[] = {
     {"bf16_flops", kFp16, 1.0 / 30, 30},
@@ -130,7 +129,7 @@ double default_of(const HardwareSpec& h, const HardwareKey& key) {
   return key.absent.of == nullptr ? key.absent.value : key.absent.value * hardware_value(h, key.absent.of);
 }
 
-// Whole numbers refuse a fraction.
+// Integers refuse a fraction.
 template <class T>
 double read_as(Params& p, const HardwareKey& key, double absent) {
   const T min = static_cast<T>(key.min), max = static_cast<T>(key.max);

@@ -10,9 +10,9 @@ namespace kvlab {
 
 class Params;
 
-// A number of a hardware file. The reader, the remarks on odd figures and the table in profiles/README.md share it.
+// Shared by the reader, the remarks on odd figures and the table in profiles/README.md.
 struct HardwareKey {
-  // `of`: times the value of that key, which is read earlier.
+  // `of`: times the value of that key, read earlier.
   struct Default {
     double value = 0;
     const char* of = nullptr;
@@ -29,9 +29,7 @@ struct HardwareKey {
 
 // In the order of reading.
 std::span<const HardwareKey> hardware_keys();
-// Reads them all.
 void read_hardware_keys(Params& p, HardwareSpec& h);
-// `key`: of the table.
 double hardware_value(const HardwareSpec& h, const char* key);
 
 }  // namespace kvlab

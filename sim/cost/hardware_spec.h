@@ -13,16 +13,16 @@ namespace kvlab {
 
 inline constexpr double kPsPerSecond = 1e12;
 
-// Watts of one GPU: model loaded without a step, and full use.
+// One GPU: model loaded without a step, and full use.
 struct PowerSpec {
   double idle_w = 0, peak_w = 0;
 };
 
-// One GPU by its datasheet, with what kernels reach. Keys, ranges and defaults: hardware_keys.cpp.
+// Datasheet, and what kernels reach. Keys, ranges and defaults: hardware_keys.cpp.
 struct HardwareSpec {
   std::string name, file, source;
   std::int64_t memory_bytes = 0;
-  // A GPU's share of CPU memory (at pcie_bytes_per_s) and disks, and the fixed time of a transfer.
+  // A GPU's share of CPU memory and disks, and fixed transfer times.
   std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;
   double disk_read_bytes_per_s = 0, cpu_call_ns = 0, disk_call_ns = 0;
   double memory_bytes_per_s = 0;
@@ -33,50 +33,46 @@ struct HardwareSpec {
   double link_bytes_per_s = 0;     // NVLink or PCIe, one direction
   double pcie_bytes_per_s = 0;     // one direction
   double network_bytes_per_s = 0;  // 0: not known
-  double link_latency_ns = 0;      // ranks wait for each other once
+  double link_latency_ns = 0;      // one wait between ranks
   bool has_nvlink = false;         // between all GPUs of a machine
-  int gpus_per_machine = 8;        // joined by NVLink or PCIe
-  double network_latency_ns = 0;   // machines wait for each other once
-  bool has_peer_access = true;     // over PCIe
-  double launch_ns = 0;            // of one kernel
+  int gpus_per_machine = 8;
+  double network_latency_ns = 0;  // one wait between machines
+  bool has_peer_access = true;
+  double launch_ns = 0;  // per kernel
   // Replace launch_ns.
   double linear_floor_ns = 0, fp8_linear_floor_ns = 0, fp4_linear_floor_ns = 0, attention_floor_ns = 0;
-  double flops_frac = 0, fp8_flops_frac = 0, fp4_flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
-  // The experts of a layer. passes: memory traffic of a (token, expert) pair in hidden values; 0: not counted.
+  double flops_frac = 0, fp8_flops_frac = 0, fp4_flops_frac = 0, bandwidth_frac = 0;  // of peak, reached by kernels
+  // passes: memory traffic of a (token, expert) pair in hidden values; 0: not counted.
   struct Experts {
     double floor_ns = 0, flops_frac = 0, bandwidth_frac = 0, passes = 0;
   };
-  // By the type of weights. experts: 16 bits; unpacked: below 8 bits, computed in 16.
+  // By weight type. experts: 16 bits; unpacked: below 8 bits, computed in 16.
   Experts experts, fp8_experts, fp4_experts, mxfp4_experts, unpacked_experts;
 
   std::optional<PowerSpec> power;        // none: not known
-  std::optional<double> price_per_hour;  // of one GPU, in USD; none: not known
+  std::optional<double> price_per_hour;  // per GPU, in USD; none: not known
 
   std::shared_ptr<const CollectiveTables> collectives = std::make_shared<const CollectiveTables>();  // measured on this card
 
   [[nodiscard]] LinkModel links() const {
     return {name, link_bytes_per_s, has_nvlink, has_peer_access, link_latency_ns, {gpus_per_machine, network_rate(), network_latency_ns}};
   }
-  // Without a rate of the network: PCIe.
+  // PCIe if the network is not known.
   [[nodiscard]] double network_rate() const { return network_bytes_per_s > 0 ? network_bytes_per_s : pcie_bytes_per_s; }
-  // vLLM's rule for defaults: 70 GiB or more, and no A100.
+  // vLLM's rule for defaults: 70 GiB or more, no A100.
   [[nodiscard]] bool is_large() const;
-  // For activations of `dtype`, or of the type it is computed in.
   [[nodiscard]] double peak_flops(Dtype dtype) const;
-  // The rate of a large product.
   [[nodiscard]] double reached_flops(Dtype dtype) const;
-  // Fixed time of a product.
   [[nodiscard]] double linear_floor(Dtype dtype) const;
   [[nodiscard]] const Experts& experts_in(const WeightFormat& format, bool is_mxfp4) const;
 };
 
-// Figures that do not fit the others, by key: a unit may be wrong.
+// Figures that do not fit the others.
 std::vector<std::string> hardware_remarks(const HardwareSpec& h);
 
-// For implausibly long steps: the first remark, or the figures that decide.
 std::string likely_cause_of(const HardwareSpec& h);
 
-// A file, or a name in `hardware_folder`. Throws InputError with file:line:column.
+// File, or name in `hardware_folder`. Throws InputError with file:line:column.
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder);
 
 }  // namespace kvlab

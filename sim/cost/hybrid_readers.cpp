@@ -22,7 +22,7 @@ struct StateSpace {
   bool conv_bias = true, has_norm = true;
 };
 
-// Mamba-2 (arXiv:2405.21060): gate, x, B, C and a step per head come from one product; x, B and C pass a convolution.
+// Mamba-2 (arXiv:2405.21060): one product for gate, x, B, C and a step per head; x, B and C pass a convolution.
 LinearAttention mamba2(const StateSpace& s) {
   LinearAttention l{Rule::kStateSpace, s.groups, s.heads, s.state, s.head_dim, 0, s.conv_tokens};
   const std::int64_t inner = s.heads * s.head_dim, convolved = inner + 2 * s.groups * s.state;
@@ -36,7 +36,7 @@ void check_count(Params& p, const char* key, std::size_t found, std::int64_t lay
     p.fail_at(key, fmt::format("'{}' has {} layers, num_hidden_layers is {}", key, found, layers));
 }
 
-// One letter for each layer: M: Mamba-2, *: attention, -: MLP, E: experts.
+// Per layer: M: Mamba-2, *: attention, -: MLP, E: experts.
 std::string nemotron_layers(Params& p, const ModelSpec& m) {
   static const std::map<std::string, char> letters{
       {"mamba", 'M'}, {"linear_attention", 'M'}, {"attention", '*'}, {"full_attention", '*'}, {"mlp", '-'}, {"moe", 'E'}};
@@ -84,7 +84,7 @@ void read_nemotron(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   }
 }
 
-// Numbers of layers from `first` on, as flags.
+// From `first` on.
 std::vector<bool> listed(Params& p, const char* key, std::int64_t first, std::int64_t layers) {
   std::vector<bool> flags(static_cast<std::size_t>(layers), false);
   for (const double number : p.numbers(key, static_cast<double>(first), static_cast<double>(layers - 1 + first), "numbers of layers"))
@@ -123,7 +123,7 @@ void read_kimi_linear(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
     m.layer_extras += 4 * m.hidden;
 }
 
-// GLM-5.3-Flash: key delta attention, latent attention with an index whose keys hold several tokens, residual streams.
+// GLM-5.3-Flash: key delta attention, latent attention with multi-token index keys, residual streams.
 void read_glm_next(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   read_key_delta(p, m);
   read_sparse_index(p, {32, 128, 2048}, m);
@@ -141,7 +141,6 @@ void read_glm_next(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
       fmt::format("the index's keys are taken to be pooled over {} tokens; traffic of {} residual streams is not counted", pool, streams));
 }
 
-// Layers of one mixer or another, each with its MLP.
 void set_kinds(ModelSpec& m, const std::vector<bool>& is_full) {
   for (const bool full : is_full) m.attention_kinds.push_back(full ? AttentionKind::kFull : AttentionKind::kLinear);
 }
@@ -156,7 +155,7 @@ std::vector<bool> full_layers(Params& p, const ModelSpec& m) {
   return full;
 }
 
-// Granite 4.0 hybrid: Mamba-2 or attention, then experts with a shared MLP, or that MLP alone.
+// Granite 4.0 hybrid: Mamba-2 or attention, then experts with a shared MLP, or only that MLP.
 void read_granite(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   StateSpace s;
   s.heads = p.optional<std::int64_t>("mamba_n_heads", 128, 1, kMaxWidth, "heads of Mamba-2");
@@ -173,7 +172,7 @@ void read_granite(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   if (!m.is_moe()) m.intermediate = p.optional<std::int64_t>("shared_intermediate_size", m.intermediate, 1, kMaxWidth, "width of the MLP");
 }
 
-// LFM2: a short convolution with two gates, or attention. The MLP's width follows Llama's rule where block_auto_adjust_ff_dim is true.
+// LFM2: a short convolution with two gates, or attention. With block_auto_adjust_ff_dim, MLP width follows Llama's rule.
 void read_short_conv(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   const auto tokens = p.optional<std::int64_t>("conv_L_cache", 3, 1, 1 << 10, "length of the convolution");
   const bool has_bias = p.flag("conv_bias", false, "the convolution and its products have biases");

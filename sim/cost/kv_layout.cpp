@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// Layers by kind on the fullest stage, in units of the layer with most bytes per token.
+// On the fullest stage, in units of the largest layer.
 struct Counts {
   std::int64_t full = 0, window = 0, linear = 0;
   double layer_bytes = 0, token_bytes = 0;  // per token in the largest layer; over all layers

@@ -7,39 +7,38 @@ namespace kvlab {
 
 struct ModelSpec;
 
-// Kept per layer: all K and V, the last K and V, one vector for all heads, a constant state, one vector for several tokens. kNone: no
-// attention. kIndex: scores by which sparse layers choose tokens.
+// Kept per layer: all K and V, the last K and V, one vector for all heads, a state, one vector for several tokens, nothing. kIndex scores
+// tokens for sparse layers.
 enum class AttentionKind : std::uint8_t { kFull, kWindow, kLatent, kLinear, kCompressed, kNone, kIndex };
 
-// K and V per head of a layer.
+// K and V per head.
 struct HeadShape {
   std::int64_t q = 0, kv = 0, key_dim = 0, value_dim = 0;
-  bool one_product = false;  // keys and values come from one product; both are cached (Gemma 4)
-  bool has_own_kv = true;    // false: uses an earlier layer's K and V, caches nothing
+  bool one_product = false;  // one product for both; both are cached (Gemma 4)
+  bool has_own_kv = true;    // false: uses an earlier layer's K and V
 
   bool operator==(const HeadShape&) const = default;
   [[nodiscard]] std::int64_t q_width() const { return q * key_dim; }
   [[nodiscard]] std::int64_t out_width() const { return q * value_dim; }
   [[nodiscard]] std::int64_t cached() const { return has_own_kv ? kv * (key_dim + value_dim) : 0; }
   [[nodiscard]] std::int64_t projected() const { return !has_own_kv ? 0 : one_product ? kv * key_dim : cached(); }
-  // Equal width of keys and values with the same work.
   [[nodiscard]] std::int64_t mean_dim() const { return (key_dim + value_dim) / 2; }
 };
 
 struct LayerShape {
   HeadShape heads;
-  std::int64_t mlp = 0;           // dense MLP; 0: none
-  std::int64_t entry_tokens = 0;  // compressed attention: tokens per cached vector; 0: only the window
+  std::int64_t mlp = 0;           // 0: none
+  std::int64_t entry_tokens = 0;  // tokens per cached vector; 0: only the window
 
   bool operator==(const LayerShape&) const = default;
 };
 
-// Scores all tokens of a sparse layer, of which attention sees the best (DeepSeek-V3.2, arXiv:2512.02556).
+// Scores all tokens for sparse attention to the best (DeepSeek-V3.2, arXiv:2512.02556).
 struct SparseIndex {
-  std::int64_t heads = 0, dim = 0;  // of queries; one key of `dim` channels is cached per token
-  std::int64_t tokens = 0;          // seen by attention; 0: no such layers
-  std::int64_t query_rank = 0;      // width of the queries' input; 0: hidden state, unweighted heads
-  std::int64_t key_bytes = 0;       // of a cached key; 0: channels in the KV type
+  std::int64_t heads = 0, dim = 0;  // of queries; a key of `dim` channels is cached per token
+  std::int64_t tokens = 0;          // attended; 0: no such layers
+  std::int64_t query_rank = 0;      // 0: hidden state, unweighted heads
+  std::int64_t key_bytes = 0;       // 0: channels in the KV type
 
   [[nodiscard]] bool exists() const { return tokens > 0; }
 };
@@ -47,34 +46,34 @@ struct SparseIndex {
 // Attention to vectors of several tokens and to recent tokens (DeepSeek-V4). Keys and values are one vector.
 struct CompressedAttention {
   std::int64_t q_rank = 0, dim = 0, out_groups = 0, out_rank = 0;
-  std::int64_t window = 0;   // recent tokens
-  std::int64_t indexed = 0;  // tokens per vector in layers with an index
+  std::int64_t window = 0;
+  std::int64_t indexed = 0;  // per vector in index layers
 
   [[nodiscard]] bool exists() const { return dim > 0; }
 };
 
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): a token caches kv_rank + rope values, shared by all heads.
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) caches kv_rank + rope values per token.
 struct LatentAttention {
-  std::int64_t q_rank = 0;                     // 0: queries are one product of the hidden state
+  std::int64_t q_rank = 0;                     // 0: one product
   std::int64_t kv_rank = 0;                    // 0: no such layers
-  std::int64_t nope = 0, rope = 0, value = 0;  // channels per head: queries and keys without and with RoPE; values
+  std::int64_t nope = 0, rope = 0, value = 0;  // per head: without and with RoPE; values
 
   [[nodiscard]] bool exists() const { return kv_rank > 0; }
   [[nodiscard]] std::int64_t cached() const { return kv_rank + rope; }
 };
 
-// Layers with a key_dim x value_dim state per value head.
+// A key_dim x value_dim state per value head.
 struct LinearAttention {
-  // Lightning attention (arXiv:2401.04658); Gated DeltaNet (arXiv:2412.06464); Mamba-2 (arXiv:2405.21060; keys are B and C); a short
-  // convolution without a state (LFM2).
+  // Lightning attention (arXiv:2401.04658); Gated DeltaNet (arXiv:2412.06464); Mamba-2 (arXiv:2405.21060; keys are B and C); short
+  // convolution without state (LFM2).
   enum class Rule : std::uint8_t { kDecay, kDelta, kStateSpace, kConvolution };
   Rule rule = Rule::kDecay;
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  std::int64_t state_value_bytes = 0;  // per value; 0: as activations
-  std::int64_t conv_tokens = 0;        // causal convolution over queries, keys and values; 0: none
-  std::int64_t in_columns = 0;         // products of the hidden state; 0: queries, keys, values, gate, and two rates for kDelta
-  std::int64_t inner = 0;              // parameters of matrices between them: low-rank gates
-  std::int64_t vectors = 0;            // with in_columns: other parameters, except the convolution's
+  std::int64_t state_value_bytes = 0;  // 0: as activations
+  std::int64_t conv_tokens = 0;        // over queries, keys and values; 0: none
+  std::int64_t in_columns = 0;         // from the hidden state; 0: queries, keys, values, gate, and two rates for kDelta
+  std::int64_t inner = 0;              // parameters of low-rank gates
+  std::int64_t vectors = 0;            // parameters except the convolution's, with in_columns
 
   [[nodiscard]] bool exists() const { return value_heads > 0; }
   [[nodiscard]] std::int64_t key_width() const { return key_heads * key_dim; }
@@ -84,7 +83,7 @@ struct LinearAttention {
     if (in_columns > 0) return in_columns;
     return 2 * key_width() + 2 * value_width() + (rule == Rule::kDelta ? 2 * value_heads : 0);
   }
-  // Per sequence: the state, and the convolution's past.
+  // Per sequence.
   [[nodiscard]] std::int64_t recurrent_values() const { return value_heads * key_dim * value_dim; }
   [[nodiscard]] std::int64_t conv_values() const { return (conv_tokens > 0 ? conv_tokens - 1 : 0) * conv_width(); }
   [[nodiscard]] std::int64_t state_values() const { return recurrent_values() + conv_values(); }
@@ -96,35 +95,35 @@ struct LinearAttention {
   }
 };
 
-// Equal in cost.
+// Layers of equal cost.
 struct LayerClass {
   AttentionKind attention = AttentionKind::kFull;
   bool has_experts = false;
   std::int64_t count = 0;
   LayerShape shape{};
-  bool is_sparse = false, has_index = false;  // attention sees an index's tokens; has its own index
+  bool is_sparse = false, has_index = false;  // attention by an index; computes the index
 
   [[nodiscard]] bool has_attention() const { return attention != AttentionKind::kNone; }
   [[nodiscard]] bool has_mlp() const { return has_experts || shape.mlp > 0; }
   [[nodiscard]] int parts() const { return (has_attention() ? 1 : 0) + (has_mlp() ? 1 : 0); }
 };
 
-// Equal in attention cost.
+// Layers of equal attention cost.
 struct AttentionClass {
   AttentionKind kind = AttentionKind::kFull;
-  std::int64_t window = 0;  // tokens that a query sees, including itself; 0: all
+  std::int64_t window = 0;  // visible tokens; 0: all
   std::int64_t count = 0;
   LayerShape shape{};
   bool is_sparse = false;
 };
 
-// In the order of first layers.
+// In order of first layers.
 std::vector<LayerClass> layer_classes(const ModelSpec& m);
 std::vector<AttentionClass> attention_classes(const ModelSpec& m);
 LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer);
-// True if these layers have a window and others of the model do not.
+// These layers have a window, others have none.
 bool shows_window(const ModelSpec& m, const AttentionClass& layers);
-// If layers differ, those that see all tokens.
+// Those that see all tokens, if layers differ.
 AttentionClass profiled_attention(const ModelSpec& m);
 std::int64_t layers_with(const ModelSpec& m, AttentionKind kind);
 

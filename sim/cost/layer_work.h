@@ -6,12 +6,11 @@
 
 namespace kvlab {
 
-// FLOPs and HBM bytes, per layer and rank, of attention without kernels in the engine.
+// Per layer and rank, without engine kernels.
 
-// Absorbed latent attention of decode rows: each cached vector of rank + rope values is the key of every head, and its first `rank` values
-// are the value.
+// Absorbed decode rows: each cached vector of rank + rope values is every head's key, its first `rank` values the value.
 struct LatentDecodeShape {
-  std::int64_t rows = 0, kv_tokens = 0;  // kv_tokens: over all rows, including each row's own
+  std::int64_t rows = 0, kv_tokens = 0;  // kv_tokens: with their own
   std::int64_t q_heads = 0, rank = 0, rope = 0;
   std::int64_t activation_bytes = 2, kv_bytes = 2;  // per element
 };
@@ -21,7 +20,7 @@ constexpr std::int64_t bytes(const LatentDecodeShape& s) {
 }
 constexpr std::int64_t flops(const LatentDecodeShape& s) { return 2 * s.kv_tokens * s.q_heads * (2 * s.rank + s.rope); }
 
-// Product per head to or from the latent space: [rows, heads, wide] by [heads, wide, rank].
+// Per head, to or from latent space: [rows, heads, wide] by [heads, wide, rank].
 struct AbsorbShape {
   std::int64_t rows = 0, q_heads = 0, wide = 0, rank = 0, activation_bytes = 2;
 };
@@ -31,7 +30,7 @@ constexpr std::int64_t bytes(const AbsorbShape& s) {
 }
 constexpr std::int64_t flops(const AbsorbShape& s) { return 2 * s.rows * s.q_heads * s.wide * s.rank; }
 
-// Expanded latent attention of a prompt: keys and values per head are computed from cached vectors.
+// Keys and values per head are computed from cached vectors.
 struct LatentPrefillShape {
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, nope = 0, rope = 0, value = 0;
@@ -47,7 +46,7 @@ constexpr std::int64_t flops(const LatentPrefillShape& s) {
   return 2 * pairs * s.q_heads * (s.nope + s.rope + s.value);
 }
 
-// Latent attention of a prompt to indexed tokens, in the latent space; reads each cached vector once.
+// In latent space; reads each cached vector once.
 constexpr std::int64_t sparse_flops(const LatentPrefillShape& s, std::int64_t pairs, std::int64_t rank) {
   return 2 * pairs * s.q_heads * (2 * rank + s.rope);
 }
@@ -56,7 +55,7 @@ constexpr std::int64_t sparse_bytes(const LatentPrefillShape& s, std::int64_t ra
   return (s.kv_before + s.new_tokens) * (rank + s.rope) * kv_bytes + s.new_tokens * s.q_heads * (2 * rank + s.rope) * s.activation_bytes;
 }
 
-// Scores cached keys of `key_bytes` bytes, one per `entry_tokens` tokens, by `heads` queries of `dim` channels.
+// `heads` queries of `dim` channels score keys of `key_bytes`, one per `entry_tokens`.
 struct IndexShape {
   std::int64_t heads = 0, dim = 0, key_bytes = 0, entry_tokens = 1;
 };
@@ -66,7 +65,7 @@ constexpr std::int64_t index_bytes(const IndexShape& s, std::int64_t kv_tokens, 
   return kv_tokens * (s.key_bytes / s.entry_tokens) + rows * s.heads * s.dim;
 }
 
-// Attention to vectors of `dim` channels, one per `entry_tokens` tokens (0: none), and to the last `window` tokens.
+// Vectors of `dim` channels, one per `entry_tokens` (0: none), and `window` tokens.
 struct CompressedShape {
   std::int64_t q_heads = 0, dim = 0, entry_tokens = 0, window = 0, activation_bytes = 2, kv_bytes = 2;
 };
@@ -80,15 +79,15 @@ constexpr std::int64_t compressed_bytes(const CompressedShape& s, std::int64_t k
   return kv_tokens * share(s, s.dim * s.kv_bytes) + window_tokens * s.dim * s.kv_bytes + 2 * rows * s.q_heads * s.dim * s.activation_bytes;
 }
 
-// Linear attention. Decode reads and writes a row's state; a prompt runs in chunks from state to state.
+// Decode reads and writes a row's state; a prompt runs in chunks from state to state.
 struct RecurrentShape {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  std::int64_t state_bytes = 0;  // per sequence, including the convolution's
+  std::int64_t state_bytes = 0;  // per sequence, with the convolution's
   std::int64_t activation_bytes = 2;
   bool has_delta = false;
 };
 
-inline constexpr std::int64_t kDeltaChunk = 64, kDecayChunk = 256;  // tokens, as in the published kernels
+inline constexpr std::int64_t kDeltaChunk = 64, kDecayChunk = 256;  // tokens, as in published kernels
 
 constexpr std::int64_t chunk_tokens(const RecurrentShape& s) { return s.has_delta ? kDeltaChunk : kDecayChunk; }
 constexpr std::int64_t token_bytes(const RecurrentShape& s) {

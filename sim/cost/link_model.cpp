@@ -9,15 +9,13 @@ namespace kvlab {
 
 namespace {
 
-// Share of the datasheet's rate for long messages (docs/cost-model.md): NVLink of A100, H100, H200 0.66 to 0.79 (AISimulate's tables); two
-// GPUs over PCIe 0.61; larger PCIe rings 0.37 to 0.47 (RTX PRO 6000); through CPU memory, all ranks together, 0.47 to 0.50 of one link
-// (L40S).
+// Share of the datasheet's rate for long messages (docs/cost-model.md): NVLink of A100, H100, H200 0.66 to 0.79 (AISimulate's tables);
+// PCIe: two GPUs 0.61, rings 0.37 to 0.47 (RTX PRO 6000), all ranks through CPU memory 0.47 to 0.50 of one link (L40S).
 constexpr double kMeshFrac = 0.7, kPeerFrac = 0.6, kRingFrac = 0.45, kHostFrac = 0.5;
-// Larger PCIe rings wait in proportion: 14 us for 4, 27 us for 8 RTX PRO 6000.
+// PCIe rings wait in proportion: 14 us for 4, 27 us for 8 RTX PRO 6000.
 constexpr double kRanksOfWaits = 4;
 
-// vLLM's all-reduce (custom_all_reduce.py and .cuh): 2, 4, 6 or 8 ranks, below 8 MiB. One shot, in which each rank reads all messages, for
-// 2 ranks and below these sizes.
+// vLLM's all-reduce (custom_all_reduce.py and .cuh): 2, 4, 6 or 8 ranks, below 8 MiB. One shot for 2 ranks and below these sizes.
 constexpr double kCustomBytes = 8192 << 10, kOneShotOf4 = 512 << 10, kOneShotOf8 = 256 << 10;
 
 bool is_custom(Collective op, double bytes, int ranks) {
@@ -32,7 +30,7 @@ double sent_share(Collective op, int ranks) {
   return op == Collective::kAllReduce ? 2 * others : others;
 }
 
-// Waits between ranks in NCCL, whose small messages take 2 to 3 times vLLM's time in AISimulate's tables.
+// NCCL's small messages take 2 to 3 times vLLM's time in AISimulate's tables.
 int waits_of_nccl(Collective op) { return op == Collective::kP2p ? 1 : op == Collective::kAllReduce ? 3 : 2; }
 
 }  // namespace
@@ -53,8 +51,8 @@ double LinkModel::ps(Collective op, double bytes, int ranks, int stride) const {
   return leaves_machine(ranks, stride) ? across_ps(op, bytes, ranks, stride) : inside_ps(op, bytes, ranks);
 }
 
-// Hierarchical (BlueConnect, Cho et al., MLSys 2019): an all-reduce is a reduce-scatter per machine, an all-reduce of each rank's part
-// between machines, and an all-gather per machine. Others have one step inside and one between.
+// Hierarchical (BlueConnect, Cho et al., MLSys 2019): an all-reduce is a reduce-scatter per machine, an all-reduce between machines, and an
+// all-gather per machine. Others have one step inside and one between.
 double LinkModel::across_ps(Collective op, double bytes, int ranks, int stride) const {
   const int here = std::max(1, machines.gpus / stride), count = (ranks + here - 1) / here;
   const auto network = [&](Collective part, double sent) {
@@ -76,7 +74,7 @@ double LinkModel::inside_ps(Collective op, double bytes, int ranks) const {
   };
   const double sent = sent_share(op, ranks) * bytes;
   if (!is_mesh && !has_peer_access) return time(waits_of_nccl(op), sent * (op == Collective::kP2p ? 1 : ranks), kHostFrac);
-  const bool is_ring = !is_mesh && ranks > 2;  // vLLM's all-reduce of more than two ranks needs NVLink
+  const bool is_ring = !is_mesh && ranks > 2;  // vLLM's all-reduce of over two ranks needs NVLink
   if (is_ring) return time(waits_of_nccl(op) * std::max(1.0, ranks / kRanksOfWaits), sent, kRingFrac);
   const double share = is_mesh ? kMeshFrac : kPeerFrac;
   if (!is_custom(op, bytes, ranks)) return time(waits_of_nccl(op), sent, share);

@@ -6,8 +6,7 @@
 
 namespace kvlab {
 
-// Message in bytes. all_reduce: each rank's input; all_gather: each rank's output; reduce_scatter, all_to_all: each rank's input, including
-// its own part; p2p: the sent bytes.
+// Bytes of each rank: all_reduce: input; all_gather: output; reduce_scatter, all_to_all: input with its own part; p2p: sent.
 enum class Collective : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kP2p };
 inline constexpr Collective kAllCollectives[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
                                                  Collective::kAllToAll, Collective::kP2p};
@@ -22,16 +21,16 @@ struct MachineLinks {
 
 struct LinkModel {
   std::string card;
-  double bytes_per_s = 0;       // per GPU and direction: NVLink, else PCIe
+  double bytes_per_s = 0;       // per GPU and direction
   bool is_mesh = false;         // all-to-all NVLink, else PCIe through the CPU
-  bool has_peer_access = true;  // PCIe: two GPUs read each other's memory
-  double latency_ns = 0;        // of one wait between ranks
+  bool has_peer_access = true;  // PCIe: GPUs read each other's memory
+  double latency_ns = 0;        // per wait between ranks
   MachineLinks machines{};
 
-  // Ranks are `stride` GPUs apart.
+  // stride: in GPUs.
   [[nodiscard]] bool leaves_machine(int ranks, int stride = 1) const { return std::int64_t{ranks} * stride > machines.gpus; }
   [[nodiscard]] double ps(Collective op, double bytes, int ranks, int stride = 1) const;
-  // Lower bound: each rank's bytes cross its link once, summed on the way.
+  // Each rank's bytes cross its link once, summed on the way.
   [[nodiscard]] double least_ps(Collective op, double bytes, int ranks) const;
 
  private:

@@ -26,10 +26,9 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-// Memory that logs of vLLM show beside weights, activations and KV (docs/cost-model.md): CUDA's and the libraries' own, and a captured
-// graph's share of one layer.
+// From logs of vLLM (docs/cost-model.md): CUDA's and libraries' memory, and a captured graph's share of one layer.
 constexpr std::int64_t kContextBytes = 350 * kMiB, kGraphLayerBytes = 365 << 10;
-// Tensors of hidden width alive at once beside those of the MLP: residual, normalised input, the layer's output.
+// Live at once, without the MLP's: residual, normalised input, the layer's output.
 constexpr std::int64_t kLiveHidden = 3;
 
 void check_experts(const Params& p, const Parallel& parallel, const ModelSpec& m) {
@@ -52,7 +51,7 @@ void check_parallel(const Params& p, const Parallel& parallel, const ModelSpec& 
   if (m.kv_heads % parallel.tp != 0 && parallel.tp % m.kv_heads != 0)
     p.fail_at("tp",
               fmt::format("'tp' = {} neither divides the {} KV heads of {} nor is a multiple of them", parallel.tp, m.kv_heads, m.name));
-  const bool is_state_space = m.linear.rule == LinearAttention::Rule::kStateSpace;  // its heads are cut, groups are repeated
+  const bool is_state_space = m.linear.rule == LinearAttention::Rule::kStateSpace;  // heads are cut, groups repeated
   if (is_state_space && m.linear.value_heads % parallel.tp != 0)
     p.fail_at("tp", fmt::format("'tp' = {} does not divide the {} heads of {}'s state space", parallel.tp, m.linear.value_heads, m.name));
   if (m.linear.exists() && !is_state_space && m.linear.key_heads % parallel.tp != 0)
@@ -68,7 +67,7 @@ int read_tp(const Params& experiment, Params& parallel) {
   return parallel.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
 }
 
-// Without ranks there is nothing to choose, and the default is not listed.
+// Not listed without ranks.
 void read_load_balance(Params& p, Parallel& parallel) {
   constexpr const char* kKey = "load_balance_method";
   if (parallel.dp == 1 && !p.has(kKey) && !p.is_describing()) return;
@@ -82,7 +81,6 @@ void read_load_balance(Params& p, Parallel& parallel) {
                                                 "ranks in turn, fewest requests, fewest tokens (SGLang's names)");
 }
 
-// Sets `parallel` and `overlap` of a setup that has its model and hardware.
 void read_parallel(Params& experiment, CostSetup& setup) {
   constexpr int kMost = 1024;
   Params p = experiment.optional_child("parallel", "parallel");
@@ -107,15 +105,14 @@ void read_parallel(Params& experiment, CostSetup& setup) {
                                   parallel.pp, parallel.dp, parallel.ep, parallel.gpus()));
 }
 
-// The choices under `profile:`: a format, its folder, and what to do about tables that are not in it.
 struct ProfileChoice {
   std::unique_ptr<ProfileFormat> format;
   std::string path;
   bool fills_gaps = false, keeps_impossible = false;
-  std::optional<KvReads> kv_reads;  // none: as the profile says
+  std::optional<KvReads> kv_reads;  // none: the profile's
 };
 
-// "roofline, {kvlab | bundle: {path, missing}}, or {aisimulate: {system, backend}}": formats with equal parameters together.
+// "roofline, {kvlab | bundle: {path, missing}}, or {aisimulate: {system, backend}}": equal parameters together.
 std::string formats_text() {
   std::string none;
   std::vector<std::pair<std::string, std::string>> by_parameters;
@@ -166,14 +163,14 @@ Profile read_profile(const ProfileChoice& choice, int tp) {
   return choice.format->read(choice.path, tp);
 }
 
-// "meta-llama/Llama-3.1-8B" -> "llama-3.1-8b": how profiles name what our own files are called after.
+// "meta-llama/Llama-3.1-8B" -> "llama-3.1-8b".
 std::string file_name_of(const std::string& name) {
   std::string own = name.substr(name.rfind('/') == std::string::npos ? 0 : name.rfind('/') + 1);
   std::transform(own.begin(), own.end(), own.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return own;
 }
 
-// Every operation of the model needs a table, unless the user lets the roofline fill in.
+// Unless the roofline may fill in.
 void check_coverage(const Profile& profile, const ModelSpec& m) {
   std::vector<OpWork> ops;
   for (const LayerClass& layers : layer_classes(m)) layer_ops(m, Parallel{}, layers, 1, ops);
@@ -201,7 +198,7 @@ void check_attention(const Profile& profile) {
     throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
 }
 
-// Entries that cannot be are an error, unless the user keeps them; merely odd entries go into the notes.
+// Impossible entries are an error, unless kept; odd ones go into the notes.
 void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible) {
   for (const LintFinding& finding : lint_profile(profile, setup.model, setup.hardware)) {
     if (finding.severity == LintFinding::Severity::kError && !keeps_impossible) {
@@ -218,7 +215,7 @@ std::string letters_and_digits(const std::string& name) {
   return kept;
 }
 
-// Other tables are held to the hardware's rates by the lint; links of two cards are too alike for that.
+// Links of two cards are too alike for the lint.
 void check_card_of_collectives(const Profile& profile, const HardwareSpec& hardware) {
   const std::string measured = letters_and_digits(profile.hardware);
   if (profile.collectives.empty() || measured.empty()) return;
@@ -231,7 +228,6 @@ void check_card_of_collectives(const Profile& profile, const HardwareSpec& hardw
                                profile.hardware, hardware.name));
 }
 
-// The engine that a profile was measured with, where its options say so.
 EngineName engine_of(const Profile& profile) {
   for (const char* name : {"vllm", "trtllm", "sglang"})
     if (const auto known = profile.options.find(fmt::format("{}_version", name)); known != profile.options.end())
@@ -278,7 +274,7 @@ void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice,
   setup.prices = std::make_shared<ProfilePrices>(setup.profile, roofline, as_measured);
 }
 
-// `key` of the experiment, or what the profile was measured on: a file that the profile brings along, or one of ours by name.
+// `key` of the experiment, else of the profile: a file that it brings, or ours by name.
 std::string name_of(Params& experiment, const std::string& key, const std::string& measured_on, const std::string& own_file,
                     const std::string& meaning) {
   if (measured_on.empty()) return experiment.text(key, meaning);
@@ -337,7 +333,7 @@ std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
 
 namespace {
 
-// In each layer with latent attention vLLM keeps the up-projection of keys and values once more, in the form that decode rows use.
+// vLLM keeps the up-projection of keys and values once more in each latent layer, in the form for decode rows.
 std::int64_t absorbed_bytes(const CostSetup& setup) {
   const LatentAttention& l = setup.model.latent;
   return l.kv_rank * (setup.model.q_heads / setup.parallel.tp) * (l.nope + l.value) * setup.model.activation_bytes();
@@ -351,7 +347,7 @@ std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& st
   const std::int64_t widths = kLiveHidden * m.hidden + (m.gated_mlp ? 3 : 2) * mlp / setup.parallel.tp;
   const std::int64_t tokens = ceil_div(step.tokens, setup.parallel.data_ranks());
   constexpr std::int64_t kFp32 = 4;
-  // The tokens of all ranks before the experts, and the sums after them.
+  // All ranks' tokens before the experts, and the sums after.
   const std::int64_t gathered = m.is_moe() && setup.parallel.dp > 1 ? 2 * setup.parallel.dp * m.hidden : 0;
   const std::int64_t activations = tokens * (widths + gathered) * m.activation_bytes();
   const std::int64_t logits = std::min(step.rows, step.tokens) * m.vocabulary * (m.activation_bytes() + kFp32);

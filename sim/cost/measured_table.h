@@ -11,10 +11,10 @@ namespace kvlab {
 
 enum class TimeUnit : std::uint8_t { kNs, kUs, kMs };
 
-// Nanoseconds with three decimals, exact to the picosecond, as TimeUnit::kNs reads them.
+// Three decimals, exact to the picosecond.
 std::string ns_text(Picoseconds time);
 
-// CSV of measurements, kept as text; columns by name. Errors have file:line and column.
+// CSV, kept as text. Errors have file:line and column.
 class MeasuredTable {
  public:
   explicit MeasuredTable(const std::string& file);
@@ -25,7 +25,7 @@ class MeasuredTable {
   [[nodiscard]] const std::string& text(std::size_t row, std::size_t column) const { return table_.rows[row][column]; }
   [[nodiscard]] std::int64_t count(std::size_t row, std::size_t column) const;  // in [0, 2^40]
   [[nodiscard]] double real(std::size_t row, std::size_t column) const;         // finite
-  // Positive; rounded to the picosecond.
+  // Positive; rounded to picoseconds.
   [[nodiscard]] Picoseconds time(std::size_t row, std::size_t column, TimeUnit unit) const;
   [[nodiscard]] std::string place(std::size_t row) const;  // "file:line"
   [[nodiscard]] const std::string& file() const { return table_.file; }

@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Throws InputError for a kind of layer that the family lacks or that is not priced.
+// Throws InputError for a kind that the family lacks or that is not priced.
 void check_layer_types(Params& p, const Family& family);
-// Reads heads, latent and linear attention, kinds of layers, and windows. Needs m.layers and m.hidden.
+// Heads, latent and linear attention, kinds of layers, windows. Needs m.layers and m.hidden.
 void read_attention(Params& p, const Family& family, const ModelFile& file, ModelSpec& m);
 
 }  // namespace kvlab

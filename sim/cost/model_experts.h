@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// Reads layers with experts, number and width of experts, and width of dense MLPs. Needs m.layers and m.hidden.
+// Experts and dense MLPs. Needs m.layers and m.hidden.
 void read_mlps(Params& p, const Family& family, ModelSpec& m);
 
 }  // namespace kvlab

@@ -11,7 +11,7 @@ class Params;
 struct ModelFile;
 struct ModelSpec;
 
-// Sizes if config.json is silent; 0: required, or from others.
+// If config.json is silent; 0: required, or from others.
 struct FamilySizes {
   std::int64_t vocabulary = 0, hidden = 0, intermediate = 0, layers = 0, q_heads = 0, kv_heads = 0, head_dim = 0, positions = 0;
 };
@@ -21,10 +21,9 @@ enum class QkNorm : std::uint8_t { kNone, kPerHead, kWide, kWithoutWeights };  /
 // kHeads: K and V per head; kGatedDelta, kLightning: linear in listed layers.
 enum class FamilyAttention : std::uint8_t { kHeads, kLatent, kGatedDelta, kLightning };
 
-// Layers with experts, by the keys of config.json.
 enum class ExpertLayers : std::uint8_t { kNone, kAll, kSparseStep, kFirstDense, kInterleaved };
 
-// Experts if config.json is silent.
+// If config.json is silent.
 struct FamilyExperts {
   ExpertLayers layers = ExpertLayers::kNone;
   std::int64_t experts = 0, per_token = 0, width = 0;  // width 0: intermediate_size
@@ -33,10 +32,10 @@ struct FamilyExperts {
   bool shared_gate = false, has_bias = false;  // has_bias: experts and router
 };
 
-// Reads layers of unequal sizes and other mixers, after the rest.
+// Reads unequal layers and other mixers, after the rest.
 using FamilyReader = void (*)(Params& p, const ModelFile& file, ModelSpec& m);
 
-// A model_type of profiles/families/NAME.yaml: what transformers builds, and the keys that change weights, KV or FLOPs.
+// profiles/families/NAME.yaml: transformers' model_type, and the keys that change weights, KV or FLOPs.
 struct Family {
   std::string name;
   FamilySizes sizes = {};
@@ -45,32 +44,31 @@ struct Family {
   bool attention_gate = false, router_bias = false;
   bool gated_mlp = true, tied_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool bias_reaches_o = true;  // attention_bias: of the output projection too
+  bool bias_reaches_o = true;  // attention_bias includes the output projection
   bool norm_bias = false, learned_positions = false, norm_has_weights = true;
   bool has_sinks = false;
   std::int64_t norms = 2;  // per layer, of hidden width
   QkNorm qk_norm = QkNorm::kNone;
-  std::int64_t layer_extras = 0;                               // further parameters of a layer
-  std::vector<std::string> keys = {};                          // beyond those of every family
-  std::vector<std::pair<std::string, std::string>> only = {};  // keys with the one value that is priced
-  std::vector<std::string> layer_types = {};                   // allowed, with those of the attention
+  std::int64_t layer_extras = 0;
+  std::vector<std::string> keys = {};                          // beyond common ones
+  std::vector<std::pair<std::string, std::string>> only = {};  // with the one priced value
+  std::vector<std::string> layer_types = {};                   // allowed besides the attention's
   FamilyReader own = nullptr;
 };
 
-// `reader: NAME` of a family.
 struct NamedReader {
   const char* name;
   FamilyReader read;
 };
-std::vector<NamedReader> sparse_readers();  // an index chooses the tokens that attention sees
-std::vector<NamedReader> hybrid_readers();  // layers with a state instead of a cache
-std::vector<NamedReader> varied_readers();  // layers of different sizes
+std::vector<NamedReader> sparse_readers();
+std::vector<NamedReader> hybrid_readers();
+std::vector<NamedReader> varied_readers();
 
-// The family of a config.json without model_type.
+// Without model_type.
 const Family& generic_family();
 // nullptr: not known. Throws InputError for a wrong file.
 const Family* find_family(const std::string& model_type);
-// The text's model_type of a vision-language model; "": not known.
+// Text model_type of a vision-language model; "": not known.
 std::string text_family_of(const std::string& model_type);
 std::vector<std::string> family_names();
 // "": not known.

@@ -25,7 +25,7 @@ bool is_null(const YAML::Node& map, const char* key) {
   return node.IsDefined() && node.IsNull();
 }
 
-// Keys of `inner`, then keys of `outer` that it lacks and that are not multimodal.
+// `inner`, completed by `outer` without multimodal keys.
 YAML::Node merged(const YAML::Node& outer, const YAML::Node& inner) {
   YAML::Node all(YAML::NodeType::Map);
   for (const auto& item : inner) all.force_insert(item.first, item.second);
@@ -37,7 +37,7 @@ YAML::Node merged(const YAML::Node& outer, const YAML::Node& inner) {
   return all;
 }
 
-// quantized_layers may list tens of thousands of modules; regroups them as {scheme: [modules]} in one pass.
+// quantized_layers may list tens of thousands of modules: {scheme: [modules]} in one pass.
 void group_quantized_layers(YAML::Node q) {
   if (!q.IsDefined() || !q.IsMap()) return;
   if (const YAML::Node inner = q["quantization"]; inner.IsDefined()) group_quantized_layers(inner);
@@ -53,7 +53,7 @@ void group_quantized_layers(YAML::Node q) {
   q["quantized_layers"] = grouped;
 }
 
-// ModelOpt, AutoGPTQ and AutoAWQ may store the scheme in a separate file.
+// ModelOpt, AutoGPTQ and AutoAWQ may use a separate file.
 std::shared_ptr<const ConfigFile> find_quantization(const std::filesystem::path& file) {
   if (file.filename() != "config.json") return nullptr;
   for (const auto& [name, method] :

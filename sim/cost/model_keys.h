@@ -8,14 +8,14 @@
 
 namespace kvlab {
 
-// True if the key never changes weights, KV or FLOPs.
+// Never changes weights, KV or FLOPs.
 bool is_harmless_model_key(std::string_view key);
-// True for keys on images or sound, which only the outer part of a multimodal config has.
+// On images or sound; only in the outer part of a multimodal config.
 bool is_multimodal_key(std::string_view key);
-// True for false, 0, and empty text, list or mapping.
+// False, 0, and empty text, list or mapping.
 bool is_off(const std::string& yaml);
 
-// Throws InputError, with its place, for a key that may change weights, KV or FLOPs and that the family's reader does not read.
+// Throws InputError with its place for an unread key that may change weights, KV or FLOPs.
 void check_model_keys(Params& p, const Family& family);
 
 }  // namespace kvlab

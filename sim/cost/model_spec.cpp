@@ -37,7 +37,7 @@ bool has_key(const Family& family, std::string_view key) {
 }
 
 void read_dtypes(Params& p, ModelSpec& m) {
-  const std::string key = p.has("dtype") ? "dtype" : "torch_dtype";  // transformers prefers dtype
+  const std::string key = p.has("dtype") ? "dtype" : "torch_dtype";  // as transformers
   if (p.has("dtype") && p.has("torch_dtype") && p.inline_text("dtype", "") != p.inline_text("torch_dtype", ""))
     m.remarks.push_back(fmt::format("'dtype' = {} is taken, as transformers does, not 'torch_dtype' = {}", p.inline_text("dtype", ""),
                                     p.inline_text("torch_dtype", "")));
@@ -87,7 +87,7 @@ void read_norms(Params& p, const Family& family, ModelSpec& m) {
   if (norm == QkNorm::kWide) m.qk_norm_parameters = (m.q_heads + m.kv_heads) * m.head_dim;
 }
 
-// RoPE scaling of unknown kind or without a factor is ignored; it changes no cost.
+// Unknown or without a factor: ignored, costs nothing.
 std::int64_t read_longest_text(Params& p, std::int64_t max_positions) {
   const char* key = p.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   if (!p.has(key)) return max_positions;
@@ -124,11 +124,11 @@ const Family& family_of(Params& p, const ModelFile& file) {
 
 void read_lengths(Params& p, const Family& family, ModelSpec& m) {
   m.max_positions = p.optional<std::int64_t>("max_position_embeddings", family.sizes.positions, 0, 1 << 30, "longest sequence");
-  const bool is_stretched = family.name == "gemma3_text";  // max_position_embeddings already includes scaling
+  const bool is_stretched = family.name == "gemma3_text";  // already scaled
   m.max_tokens = is_stretched ? m.max_positions : read_longest_text(p, m.max_positions);
 }
 
-// Nemotron-H may list its layers without a number.
+// Nemotron-H may only list them.
 std::int64_t read_num_layers(Params& p, const Family& family) {
   const char* const key = "layers_block_type";
   if (p.has(key) && has_key(family, key)) return static_cast<std::int64_t>(p.words(key, "the kind of each layer").size());
@@ -139,7 +139,7 @@ bool has_expert_scheme(Params& p) {
   return p.has("quantization_config") && p.child("quantization_config", "quantization_config").has("moe_quant_algo");
 }
 
-// DeepSeek-V4: FP4 experts with an 8-bit scale per 32 weights, multiplied by fp8 activations.
+// DeepSeek-V4: FP4 experts, 8-bit scale per 32 weights, fp8 activations.
 void read_expert_type(Params& p, ModelSpec& m) {
   if (!p.has("expert_dtype") || has_expert_scheme(p)) return;
   if (p.choice("expert_dtype", {"fp4", "fp8"}, 0, "type of the experts' weights") != 0) return;

@@ -8,14 +8,14 @@
 
 namespace kvlab {
 
-// By the formulas of kernels/, on one GPU.
+// By kernels/, on one GPU.
 struct OpWork {
   OpId op;
   std::int64_t flops = 0, bytes = 0;
-  int times = 1;                         // per layer, or per step outside layers
-  const WeightFormat* format = nullptr;  // of the model's weights; null: the model's type
-  std::int64_t pairs = 0;                // experts: (token, expert) pairs on this GPU
-  std::int64_t out = 0, in = 0;          // matrix product: columns and depth; 0: other operations
+  int times = 1;                         // per layer, or step outside layers
+  const WeightFormat* format = nullptr;  // of weights; null: the model's type
+  std::int64_t pairs = 0;                // (token, expert) pairs on this GPU
+  std::int64_t out = 0, in = 0;          // product's columns and depth; 0: no product
 };
 
 struct Work {

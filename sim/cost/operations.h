@@ -9,7 +9,6 @@
 
 namespace kvlab {
 
-// Operations that a profile may time.
 enum class OpId : std::uint8_t {
   kEmbedding,
   kLayernorm,
@@ -60,23 +59,22 @@ enum class OpId : std::uint8_t {
 };
 
 enum class OpFamily : std::uint8_t { kTokens, kSequences, kAttention, kMoe, kCollective, kPolicy, kCopy };
-// Columns besides time and spread.
+// Besides time and spread.
 const std::vector<std::string>& columns_of(OpFamily family);
-// File name without ".csv"; "": the operation's name.
+// Without ".csv"; "": the operation's name.
 std::string_view table_of(OpFamily family);
 
-// An operation's name in profiles, and its case in calibrate/cases.
 struct Operation {
   OpId op;
-  std::string_view name;  // of policy operations: as in OpCall
+  std::string_view name;  // policies: as in OpCall
   OpFamily family;
-  int per_layer = 1;                  // calls per layer; 0: once per step
-  std::string_view cpu{}, gpu{};      // timing case by device (KernelFamily::op), or ""
-  std::string_view why_untimed{};     // reason why a device has no case
-  std::string_view gpu_table{};       // name of a GPU's table if its launch differs; "": `name`
-  std::string_view gpu_format{};      // operands of the GPU case; "": the model's type
-  bool streams = false;               // reads weights, or reads or writes KV
-  std::optional<OpFamily> part_of{};  // table that includes its time; for append_kv only if the profile says so
+  int per_layer = 1;              // 0: once per step
+  std::string_view cpu{}, gpu{};  // KernelFamily::op, or ""
+  std::string_view why_untimed{};
+  std::string_view gpu_table{};       // if its launch differs; "": `name`
+  std::string_view gpu_format{};      // GPU operands; "": the model's type
+  bool streams = false;               // reads weights, reads or writes KV
+  std::optional<OpFamily> part_of{};  // table with its time; append_kv: only if the profile says so
 };
 
 namespace operations {
@@ -104,7 +102,7 @@ constexpr Operation of_other_layers(OpId op, std::string_view name, bool streams
           .why_untimed = "calibrate times models whose layers all have plain attention",
           .streams = streams};
 }
-// Product around the latent attention kernel, included in tables of attention.
+// Product around latent attention, in attention's tables.
 constexpr Operation of_latent_attention(OpId op, std::string_view name) {
   Operation o = of_other_layers(op, name, true);
   o.family = OpFamily::kAttention;
@@ -114,7 +112,7 @@ constexpr Operation of_latent_attention(OpId op, std::string_view name) {
 
 }  // namespace operations
 
-// In calibrate's and a bundle profile's order.
+// In the order of calibrate and bundle profiles.
 inline constexpr std::array kOperations{
     operations::tokens(OpId::kEmbedding, "embedding", 0, "embedding", "embedding"),
     operations::tokens(OpId::kLayernorm, "layernorm", 2, "rmsnorm", "rmsnorm"),
@@ -196,7 +194,6 @@ inline constexpr std::array kOperations{
 
 constexpr const Operation& operation(OpId op) { return kOperations[static_cast<std::size_t>(op)]; }
 constexpr std::string_view name_of(OpId op) { return operation(op).name; }
-// True for operations of the feed-forward part, dense or experts.
 constexpr bool is_feed_forward(std::string_view name) {
   for (const OpId op : {OpId::kGateUpProj, OpId::kActFn, OpId::kDownProj, OpId::kRouter, OpId::kMoe})
     if (name == name_of(op)) return true;

@@ -10,12 +10,12 @@
 
 namespace kvlab {
 
-// Times of policy operations by bytes per call, linear or log-log as the profile says. Averages samples of equal bytes; continues along the
-// last two, never falling; level below the first.
+// Policy operations by bytes per call, linear or log-log. Averages samples of equal bytes; continues along the last two, never falling;
+// level below the first.
 class PolicyTimes {
  public:
-  // kInSteps: timed in steps of recipes. Prompts and decode differ in FLOPs per byte, so operations with FLOPs take a + b bytes + c FLOPs
-  // (WorkPrice), others are linear. Charged work may exceed actual work (bounds, substitutes), so the datasheet does not limit speed.
+  // kInSteps: timed in steps of recipes. Operations with FLOPs take a + b bytes + c FLOPs (WorkPrice), since prompts and decode differ in
+  // FLOPs per byte; others are linear. Charged work may exceed actual work, so the datasheet does not limit speed.
   enum class Scale : std::uint8_t { kLinear, kLog, kInSteps };
 
   PolicyTimes() = default;
@@ -26,7 +26,7 @@ class PolicyTimes {
   [[nodiscard]] std::vector<std::string> ops() const;
   [[nodiscard]] bool has(std::string_view op) const { return curves_.contains(op); }
   [[nodiscard]] Scale scale(const std::string& op) const { return curves_.find(op)->second.scale; }
-  // Time of a call; nullopt: not measured.
+  // nullopt: not measured.
   [[nodiscard]] std::optional<SampleGrid::Value> at(std::string_view op, double bytes, double flops) const;
 
  private:
@@ -39,7 +39,7 @@ class PolicyTimes {
   std::map<std::string, Curve, std::less<>> curves_;
 };
 
-// Reads tp<N>/policy.csv and policy.yaml of a kvlab profile; may be empty.
+// tp<N>/policy.csv and policy.yaml of a kvlab profile; may be empty.
 PolicyTimes read_policy_times(const std::string& folder);
 void write_policy_times(const PolicyTimes& times, const std::string& folder);
 

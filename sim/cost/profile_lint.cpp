@@ -39,14 +39,14 @@ struct Tally {
 
 class TableLint {
  public:
-  // slow: severity of entries hundreds of times above the roofline.
+  // slow: for entries hundreds of times above the roofline.
   TableLint(std::string name, const SampleGrid& grid, std::vector<std::string> axes, const HardwareSpec& hardware, double peak_flops,
             Severity slow = Severity::kError)
       : name_(std::move(name)), grid_(grid), axes_(std::move(axes)), hardware_(hardware), peak_flops_(peak_flops), slow_(slow) {}
 
   void run(const WorkAt& work_at, std::vector<LintFinding>& findings) {
     if (grid_.empty()) return;
-    if (wrong_unit(work_at, findings)) return;  // all entries would have the same finding
+    if (wrong_unit(work_at, findings)) return;  // all entries would have it
     Tally too_fast, from_cache, falls;
     const auto& samples = grid_.samples();
     for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -67,7 +67,7 @@ class TableLint {
   [[nodiscard]] double compute_ps(const Work& w) const { return static_cast<double>(w.flops) / peak_flops_ * kPsPerSecond; }
   [[nodiscard]] double memory_ps(const Work& w) const { return static_cast<double>(w.bytes) / hardware_.memory_bytes_per_s * kPsPerSecond; }
 
-  // Checks the entry with most work, where launch time is negligible.
+  // By the entry with most work.
   bool wrong_unit(const WorkAt& work_at, std::vector<LintFinding>& findings) const {
     double most = 0, ratio = 1;
     const SampleGrid::Sample* largest = nullptr;
@@ -79,7 +79,7 @@ class TableLint {
       ratio = s.time.real() / roof;
       largest = &s;
     }
-    constexpr double kShortPs = 1e6;  // below 1 us of work, launch time dominates
+    constexpr double kShortPs = 1e6;  // launch time dominates shorter work
     const bool is_slow = ratio > kUnitFactor && most > kShortPs;
     if (largest == nullptr || (!is_slow && ratio >= 1 / kUnitFactor)) return false;
     const Severity severity = is_slow ? slow_ : Severity::kError;
@@ -139,13 +139,13 @@ std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const Profile
   return std::nullopt;
 }
 
-// window: tokens that a token sees, including itself; 0: all.
+// window: tokens seen, itself included; 0: all.
 Work attention_work(const AttentionWork& work, std::int64_t window, const Point& at) {
   Work all;
   if (at[0] > 0) all = work.prefill({static_cast<std::int32_t>(at[0]), static_cast<std::int32_t>(at[1])});
   if (at[2] == 0) return all;
   const std::int64_t length = window > 0 ? std::min(window, at[3]) : at[3];
-  const Work decode = work.decode(at[2], at[2] * std::max<std::int64_t>(0, length - 1));  // the table includes a row's own token
+  const Work decode = work.decode(at[2], at[2] * std::max<std::int64_t>(0, length - 1));  // includes the row's own token
   return {all.flops + decode.flops, all.bytes + decode.bytes};
 }
 
@@ -157,8 +157,7 @@ Work moe_work(const ModelSpec& m, const Point& at) {
   return {flops(s), weights + 2 * at[0] * m.hidden * m.activation_bytes()};
 }
 
-// By bytes per call; copies are limited by the link to the CPU. Sorting and similar are far slower than their bytes, above all on a busy
-// CPU.
+// By bytes per call; copies by the CPU link. Sorting and similar are far slower than their bytes, above all on a busy CPU.
 void lint_policy(const Profile& profile, const HardwareSpec& hardware, double peak, std::vector<LintFinding>& findings) {
   for (const std::string& op : profile.policy.ops()) {
     if (profile.policy.scale(op) == PolicyTimes::Scale::kInSteps) continue;

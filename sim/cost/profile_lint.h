@@ -13,12 +13,11 @@ struct LintFinding {
   std::string text;  // table, point, error, number of similar ones
 };
 
-// Compares every entry with the datasheet. One finding per table and kind, with the worst entry and the count.
+// Compares entries with the datasheet. One finding per table and kind: the worst, and the count.
 //   error    faster than 1 / 1.02 of its FLOPs or bytes at peak rate
-//   warning  the same by bytes, but possible with the L2 cache full of operands: repeated measurements may find them there, serving
-//            rarely will
+//   warning  the same by bytes, but possible with operands in the L2 cache, rare in serving
 //   error    largest entries off the roofline by a factor of 300: wrong unit
-//   warning  a time that falls by more than a fifth as work grows
+//   warning  falls by more than a fifth as work grows
 std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& model, const HardwareSpec& hardware);
 
 }  // namespace kvlab

@@ -37,13 +37,13 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
   for (const OpWork& op : ops) layer_ops_.emplace(name_of(op.op));
 }
 
-// Excludes operations that only other layers have, and experts shared between ranks, which experts() prices.
+// Without operations of other layers, and experts shared between ranks.
 bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const {
   if (parallel_.dp > 1 && op.covers == name_of(OpId::kMoe)) return false;
   return op.is_of_class(layer_class) && (find_op(ops, op.covers) != nullptr || !layer_ops_.contains(op.covers));
 }
 
-// Adds tables at `count`, then the roofline for uncovered operations. ops, as_measured: per rank here, and as profiled.
+// Adds tables, then the roofline for uncovered operations. ops, as_measured: per rank here, and as profiled.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops,
                             const Ops& as_measured, Price& price, Price* feed_forward, Price* norms) const {
   const bool is_scaled = measured_at_.tp != parallel_.tp;
@@ -69,8 +69,8 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
   }
 }
 
-// Each of ep ranks has 1 / ep of the (token, expert) pairs and expected experts. For split experts, the roofline scales the table, which is
-// for whole ones.
+// Each of ep ranks has 1 / ep of (token, expert) pairs and expected experts. The table is for whole experts, the roofline scales it for
+// split ones.
 ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens) const {
   const MoeExpertsShape shape{tokens, model_.hidden, model_.moe_intermediate, model_.experts, model_.experts_per_token};
   const double ranks = parallel_.ep;
@@ -131,7 +131,7 @@ Price ProfilePrices::head(std::int64_t rows) const {
   return price;
 }
 
-// One layer. length: mean of decode rows including the new token, as in tables.
+// One layer. length: mean of decode rows with the new token.
 ProfilePrices::Value ProfilePrices::attention(double prompt, double before, double rows, double length) const {
   const double at_least = prompt > 0 ? std::max(prompt, smallest_prompt_) : 0;
   Value value = profile_->attention.at(std::array{at_least, before, rows, length});
@@ -142,8 +142,7 @@ ProfilePrices::Value ProfilePrices::attention(double prompt, double before, doub
   return value;
 }
 
-// The table is linear in the mean length between profiled ones, so also in the total. Measured lengths count as interpolated, so spans
-// cross them.
+// Linear in mean length, so also in the total. Measured lengths count as interpolated, so spans cross them.
 DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::int64_t rows) const {
   if (profile_->attention.empty()) return roofline_->decode_attention(attention_class, rows);
   const double n = static_cast<double>(rows), own = static_cast<double>(ceil_div(rows, parallel_.data_ranks()));
@@ -165,7 +164,7 @@ DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::in
   return curve;
 }
 
-// A layer with a window is looked up at its visible tokens. Longer prompts are scaled by the roofline's ratio.
+// Windows are looked up at visible tokens. The roofline's ratio scales longer prompts.
 ProfilePrices::Value ProfilePrices::prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows,
                                                      double length) const {
   const AttentionClass& layers = roofline_->attention()[attention_class];
@@ -183,8 +182,8 @@ double ProfilePrices::saved_by_sharing(double tokens) const {
   return profile_->shared_call.empty() ? 0 : attention_scale_ * profile_->shared_call.at(std::span(&tokens, 1)).ps;
 }
 
-// One call: the longest prompt is looked up with all decode rows (a mixed batch decodes in the ragged-prompt kernel); other prompts add
-// their own time less the savings in a shared call. Uneven decode rows follow the skew rule.
+// One call: the longest prompt with all decode rows (a mixed batch decodes in the ragged-prompt kernel); other prompts add their time less
+// the savings in a shared call. Uneven decode rows follow the skew rule.
 ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_class, const StepShape& shape) const {
   const auto longer = [](const PrefillPiece& a, const PrefillPiece& b) {
     return a.new_tokens != b.new_tokens ? a.new_tokens < b.new_tokens : a.kv_before < b.kv_before;
@@ -233,7 +232,7 @@ Price ProfilePrices::mixed_attention(const StepShape& shape) const {
   return price;
 }
 
-// Tables are per call; an operation's calls in a step count as equal.
+// Per call; an operation's calls in a step count as equal.
 Price ProfilePrices::policy(const PolicyOp& op) const {
   const double launches = static_cast<double>(std::max<std::int64_t>(1, op.launches));
   const double bytes = static_cast<double>(op.bytes) * policy_share(model_, parallel_) / launches;

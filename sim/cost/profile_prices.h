@@ -11,10 +11,10 @@
 
 namespace kvlab {
 
-// Prices from measured tables. The roofline fills gaps, and scales to other degrees of parallelism (extrapolated).
+// Measured tables. The roofline fills gaps, and scales to other parallelism (extrapolated).
 class ProfilePrices final : public StepPrices {
  public:
-  // roofline: the run's parallelism; roofline_as_measured: the profile's tp. Tables are scaled by the ratio of both.
+  // roofline: the run's parallelism; roofline_as_measured: the profile's tp. Tables are scaled by their ratio.
   ProfilePrices(std::shared_ptr<const Profile> profile, std::shared_ptr<const RooflinePrices> roofline,
                 std::shared_ptr<const RooflinePrices> roofline_as_measured);
 
@@ -32,14 +32,14 @@ class ProfilePrices final : public StepPrices {
  private:
   using Value = SampleGrid::Value;
   using Ops = std::vector<OpWork>;
-  // layer_class: index into layers_; nullopt: once per step. feed_forward, norms: also receive those parts; may be null.
+  // layer_class: into layers_; nullopt: once per step. feed_forward, norms: also receive those parts; may be null.
   void add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops, const Ops& as_measured,
                Price& price, Price* feed_forward = nullptr, Price* norms = nullptr) const;
   [[nodiscard]] bool is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const;
   [[nodiscard]] Value moe(std::int64_t tokens) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows, double length) const;
-  [[nodiscard]] double saved_by_sharing(double tokens) const;  // ps that a prompt saves in a call with a longer one
+  [[nodiscard]] double saved_by_sharing(double tokens) const;  // ps, by a prompt with a longer one
   [[nodiscard]] Value attention_of_mixed(std::size_t attention_class, const StepShape& shape) const;
 
   std::shared_ptr<const Profile> profile_;
@@ -48,9 +48,9 @@ class ProfilePrices final : public StepPrices {
   std::vector<LayerClass> layers_;
   std::set<std::string, std::less<>> layer_ops_;
   Parallel parallel_, measured_at_;
-  double smallest_prompt_ = 0;  // of the attention table; 0: no prompts
-  bool has_mixed_ = false;      // the attention table has prompts with decode rows
-  double attention_scale_ = 1;  // heads per rank over those measured
+  double smallest_prompt_ = 0;  // in the attention table; 0: no prompts
+  bool has_mixed_ = false;      // attention has prompts with decode rows
+  double attention_scale_ = 1;  // heads per rank over measured
 };
 
 }  // namespace kvlab

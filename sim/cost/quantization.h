@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Reads `quantization_config`: formats of weights, and of KV if the scheme has one and not `kv_is_given`. The embedding, and a head that is
-// not named, keep the model's type. Throws InputError with its place for an unpriced method or unknown key.
+// `quantization_config`: weight formats, and KV's if not `kv_is_given`. The embedding, and a head that is not named, keep the model's type.
+// Throws InputError with its place if not priced or unknown.
 void read_quantization(Params& q, bool kv_is_given, ModelSpec& m);
 
 }  // namespace kvlab

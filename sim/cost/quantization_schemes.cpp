@@ -28,7 +28,7 @@ Plan read_fp8(Params& q, const ModelSpec& m) {
     constexpr double kFp32 = 32;
     if (block.size() == 2) scheme.bits += kFp32 / (block[0] * block[1]);
   }
-  if (q.has("moe_quant_algo")) {  // 'ignore' and config_groups then belong to the experts' scheme
+  if (q.has("moe_quant_algo")) {  // 'ignore' and config_groups are then the experts'
     plan.rules.push_back({std::vector<std::string>{"experts"}, modelopt_scheme(q, q.text("moe_quant_algo", "scheme of the experts"), m)});
     plan.rules.push_back({std::nullopt, scheme});
     return plan;
@@ -40,7 +40,7 @@ Plan read_fp8(Params& q, const ModelSpec& m) {
   return plan;
 }
 
-// Weight-only: GPTQ, AWQ, AutoRound. Counts zero points if the file has them.
+// GPTQ, AWQ, AutoRound. Counts zero points in the file.
 Plan read_integers(Params& q, const ModelSpec& m) {
   check_quantization_keys(q, {"bits", "w_bit", "group_size", "q_group_size", "modules_to_not_convert", "act_bits", "act_data_type",
                               "act_dynamic", "act_group_size", "act_sym"});
@@ -101,7 +101,7 @@ Plan read_torchao(Params& q, const ModelSpec& m) {
   std::string type = q.inline_text("quant_type", "");
   Params kwargs = q.optional_child("quant_type_kwargs", "quant_type_kwargs");
   std::int64_t group = read_group_size(kwargs, "group_size", 128);
-  if (type.starts_with("{")) {  // form of newer releases: {default: {_type: Int4WeightOnlyConfig, _data: {group_size: 128}}}
+  if (type.starts_with("{")) {  // newer: {default: {_type: Int4WeightOnlyConfig, _data: {group_size: 128}}}
     Params outer = q.child("quant_type", "quant_type");
     check_quantization_keys(outer, {"default"});
     Params inner = outer.child("default", "default");
@@ -129,7 +129,7 @@ Plan read_torchao(Params& q, const ModelSpec& m) {
   return plan;
 }
 
-// Quark: a named type, and scales of groups.
+// Quark: named type, group scales.
 Scheme quark_scheme(Params& tensor, Dtype other) {
   check_quantization_keys(tensor, {"dtype", "qscheme", "ch_axis", "group_size", "is_dynamic", "round_method", "scale_type", "scale_format",
                                    "observer_cls", "is_scale_quant", "mx_element_dtype", "scale_calculation_mode", "is_qat_enabled"});

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// bits: per weight including scales; compute: type of products.
+// bits: per weight with scales; compute: of products.
 struct QuantizedScheme {
   double bits = 16;
   Dtype compute = Dtype::kBf16;
@@ -21,18 +21,18 @@ struct QuantizationPlan {
     QuantizedScheme scheme;
   };
   std::vector<Rule> rules;           // the first match counts
-  std::vector<std::string> ignored;  // keep the model's type
+  std::vector<std::string> ignored;  // in the model's type
   std::optional<QuantizedScheme> head;
   bool experts_only = false;
 };
 
-// Also sets the model's quantization and, if the scheme has one, kv_dtype.
+// Also sets the model's quantization and the scheme's kv_dtype.
 QuantizationPlan read_quantization_plan(Params& q, ModelSpec& m);
 
-// For schemes with groups of modules or a named algorithm.
+// With groups of modules or a named algorithm.
 QuantizationPlan read_compressed_tensors(Params& q, ModelSpec& m);
 QuantizationPlan read_modelopt(Params& outer, ModelSpec& m);
-// Scheme of a ModelOpt name: FP8, NVFP4, ... Throws InputError with its place if not priced.
+// FP8, NVFP4, ... Throws InputError with its place if not priced.
 QuantizedScheme modelopt_scheme(Params& q, const std::string& algorithm, const ModelSpec& m);
 
 }  // namespace kvlab

@@ -10,8 +10,8 @@
 
 namespace kvlab {
 
-// Module names of quantization configs: whole ("model.layers.0.self_attn.q_proj"), part of a path ("mlp.gate"), with stars
-// ("model.layers.*.self_attn"), or "re:.*self_attn.*". A name includes all modules below it.
+// Whole names ("model.layers.0.self_attn.q_proj"), path parts ("mlp.gate"), stars ("model.layers.*.self_attn"), or "re:.*self_attn.*". A
+// name includes all modules below it.
 class ModulePatterns {
  public:
   // Throws InputError, without a place, for a bad regular expression.
@@ -24,7 +24,7 @@ class ModulePatterns {
   std::vector<std::regex> expressions_;  // for "model.layers. ..."
 };
 
-// A matrix of a layer, with its names in model classes.
+// Names are as in model classes.
 struct ModuleOfLayer {
   enum class Part : std::uint8_t { kAttention, kMlp, kExperts } part = Part::kAttention;
   std::int64_t parameters = 0;

@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-// For cards without a PCIe rate: PCIe 4.0 x16, as in `memory`.
+// PCIe 4.0 x16, for cards without a rate.
 constexpr double kHostLinkBytesPerS = 25e9;
 
 Price price_of(double ps, Footing footing = Footing::kRoofline) {
@@ -59,8 +59,8 @@ double RooflinePrices::experts_ps(const OpWork& op) const {
   return std::max(seconds / reached.flops_frac * kPsPerSecond, static_cast<double>(op.bytes) * ps_per_byte_) + reached.floor_ns * 1e3;
 }
 
-// Small tiles read an expert's weights before its products, so times add. Hidden values of each (token, expert) pair cross memory `passes`
-// times: routing, both products' ends, weighted sum.
+// Small tiles read an expert's weights before its products, so times add. Each pair's hidden values cross memory `passes` times: routing,
+// both products' ends, weighted sum.
 double RooflinePrices::grouped_ps(const OpWork& op, const HardwareSpec::Experts& reached, double product_seconds) const {
   const double pairs = static_cast<double>(op.pairs), hidden = static_cast<double>(model_.hidden);
   const double width = static_cast<double>(op.flops) / (2 * pairs) / (model_.gated_mlp ? 3 : 2) / hidden;
@@ -84,7 +84,7 @@ void RooflinePrices::add_collectives(std::int64_t tokens, TokenPrice& price) con
   const SampleGrid::Value sum = collective(Collective::kAllReduce, parallel_.tp, tokens);
   for (std::size_t i = 0; i < layers_.size(); ++i) price.layers[i].collective.add(layers_[i].parts() * sum.ps, sum.footing);
   price.once_collective.add(sum.ps, sum.footing);  // embedding, split by vocabulary
-  // Ranks that share a scheduler's tokens exchange them; otherwise the experts' sums are part of an all-reduce.
+  // Ranks that share a scheduler's tokens exchange them; else an all-reduce includes the experts' sums.
   if (!model_.is_moe() || parallel_.data_ranks() == 1) return;
   const SampleGrid::Value swap = collective(Collective::kAllToAll, parallel_.ep, tokens);
   for (std::size_t i = 0; i < layers_.size(); ++i)
@@ -139,7 +139,7 @@ double RooflinePrices::prefill_ps(const AttentionWork& work, const PrefillPiece&
   return body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes));
 }
 
-// Interpolates: work is linear in kv_tokens.
+// Linear in kv_tokens.
 double RooflinePrices::decode_ps(const AttentionWork& work, std::int64_t rows, double kv_tokens) const {
   const auto below = static_cast<std::int64_t>(std::floor(kv_tokens));
   const double rest = kv_tokens - static_cast<double>(below);
@@ -212,7 +212,7 @@ Price RooflinePrices::policy(const PolicyOp& op) const {
   const double share = policy_share(model_, parallel_), launches = static_cast<double>(op.launches);
   const double body = body_ps(static_cast<double>(op.flops) * share, static_cast<double>(op.bytes) * share);
   if (!op.is_transfer()) return price_of(body + launches * launch_ps());
-  // Each rank fetches its heads over its link, and has its share of the disks.
+  // Each rank fetches its heads, and has its share of disks.
   const double link_rate = hardware_.pcie_bytes_per_s > 0 ? hardware_.pcie_bytes_per_s : kHostLinkBytesPerS;
   const double rate = op.from_disk ? hardware_.disk_read_bytes_per_s : link_rate;
   const double call_ps = (op.from_disk ? hardware_.disk_call_ns : hardware_.cpu_call_ns) * 1e3;

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s) plus a launch. Collectives are priced separately.
+// max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s) plus a launch. Without collectives.
 class RooflinePrices final : public StepPrices {
  public:
   RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel, std::shared_ptr<const Collectives> collectives);
@@ -24,11 +24,11 @@ class RooflinePrices final : public StepPrices {
   [[nodiscard]] Price policy(const PolicyOp& op) const override;
   [[nodiscard]] Price send(std::int64_t tokens) const override;
 
-  // Parts, for incomplete profiles. Picoseconds.
+  // For incomplete profiles, in picoseconds.
   [[nodiscard]] double op_ps(const OpWork& op) const;  // one call
-  // Adds collectives to all layers (layer_classes) and to the step.
+  // To all layers (layer_classes) and the step.
   void add_collectives(std::int64_t tokens, TokenPrice& price) const;
-  // One layer of attention without launch.
+  // One layer, without launch.
   [[nodiscard]] double prefill_ps(const AttentionWork& work, const PrefillPiece& piece) const;
   [[nodiscard]] double decode_ps(const AttentionWork& work, std::int64_t rows, double kv_tokens) const;
   [[nodiscard]] double launch_ps() const { return hardware_.launch_ns * 1e3; }
@@ -39,7 +39,7 @@ class RooflinePrices final : public StepPrices {
   [[nodiscard]] const AttentionWork& work(std::size_t attention_class) const { return works_[attention_class]; }
 
  private:
-  // format: of weights; null: the model's type.
+  // null: the model's type.
   [[nodiscard]] double body_ps(double flops, double bytes, const WeightFormat* format = nullptr) const;
   [[nodiscard]] double experts_ps(const OpWork& op) const;
   [[nodiscard]] double grouped_ps(const OpWork& op, const HardwareSpec::Experts& reached, double product_seconds) const;
@@ -56,7 +56,7 @@ class RooflinePrices final : public StepPrices {
   std::vector<AttentionClass> attention_;
   std::vector<AttentionWork> works_;  // by attention class
   std::array<double, kNumDtypes> ps_per_flop_of_{};
-  double ps_per_flop_, ps_per_byte_;  // ps_per_flop_: the model's type
+  double ps_per_flop_, ps_per_byte_;  // the model's type
 };
 
 }  // namespace kvlab

@@ -10,12 +10,12 @@
 
 namespace kvlab {
 
-// Measured times over 1 to 4 axes, as a tree: each value of an axis has its own values of the next. Linear between neighbours, from the
-// first axis inwards; continues along the last two, never falling; level below the first.
+// 1 to 4 axes, as a tree: each value has its own values of the next axis. Linear between neighbours, first axis inwards; continues along
+// the last two, never falling; level below the first.
 class SampleGrid {
  public:
   static constexpr std::size_t kMaxAxes = 4;
-  using Point = std::array<std::int64_t, kMaxAxes>;  // unused axes are 0
+  using Point = std::array<std::int64_t, kMaxAxes>;  // unused: 0
   struct Sample {
     Point at{};
     Picoseconds time{};
@@ -27,14 +27,14 @@ class SampleGrid {
   };
 
   SampleGrid() = default;
-  // Samples ascend strictly by `at`; readers check that.
+  // Samples ascend strictly by `at`, which readers check.
   SampleGrid(std::size_t axes, std::vector<Sample> samples);
 
   [[nodiscard]] Value at(std::span<const double> point) const;
   [[nodiscard]] bool empty() const { return samples_.empty(); }
   [[nodiscard]] std::size_t axes() const { return axes_; }
   [[nodiscard]] const std::vector<Sample>& samples() const { return samples_; }
-  // Values of the last axis below either neighbour of `point` (without its last axis), ascending. Times are linear between them.
+  // Values of the last axis below either neighbour of `point` (without its last axis), ascending. Times between are linear.
   [[nodiscard]] std::vector<std::int64_t> last_axis_knots(std::span<const double> point) const;
 
  private:
@@ -50,7 +50,7 @@ class SampleGrid {
 
   std::size_t axes_ = 0;
   std::vector<Sample> samples_;
-  std::array<std::vector<double>, kMaxAxes> value_;             // nodes by level; integers below 2^40
+  std::array<std::vector<double>, kMaxAxes> value_;             // by level; integers below 2^40
   std::array<std::vector<std::size_t>, kMaxAxes> first_child_;  // of node i, on level + 1; [i + 1] is the end
 };
 

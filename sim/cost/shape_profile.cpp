@@ -24,7 +24,7 @@ constexpr const char* kConvert = "./kvlab profile convert --format aisimulate";
 constexpr const char* kDefaultFolder = "results/measured/aisimulate";  // as in profiles/aisimulate/convert.py
 constexpr double kPlainBits = 16;
 
-// The package's name of the product type for weights of `num_bits`.
+// The package's product type for weights of `num_bits`.
 std::string gemm_type(Dtype compute, double num_bits) {
   constexpr double kBlockScales = 1e-3;  // bits per weight of block scales
   constexpr double kFourBits = 6;        // including scales
@@ -40,7 +40,7 @@ std::string gemm_type(Dtype compute, double num_bits) {
   }
 }
 
-// Types of a part with their shares of products.
+// With their shares of products.
 std::map<std::string, double> types_of(const WeightFormat& format) {
   const double plain = format.share[static_cast<std::size_t>(Dtype::kBf16)] + format.share[static_cast<std::size_t>(Dtype::kFp16)] +
                        format.share[static_cast<std::size_t>(Dtype::kFp32)];
@@ -64,7 +64,7 @@ class Products {
  public:
   explicit Products(const Profile& profile) : profile_(profile) {}
 
-  // nullopt without a table
+  // nullopt: no table.
   std::optional<ProfileOp> times(const OpWork& op, ProfileOp::Axis axis, int per_layer) {
     const std::map<std::string, double> types =
         op.format == nullptr ? std::map<std::string, double>{{"bfloat16", 1.0}} : types_of(*op.format);
@@ -125,7 +125,7 @@ void add_products(Profile& profile, const ModelSpec& m, const Parallel& p) {
   add(ProfileOp::Axis::kSequences, false, std::nullopt);
 }
 
-// The table counts tokens of all ranks, the profile those of a group.
+// The table counts tokens of all ranks, the profile a group's.
 void add_experts(Profile& profile, const ModelSpec& m, const Parallel& p) {
   if (!m.is_moe()) return;
   std::string type = types_of(m.expert_weights).begin()->first;
@@ -153,7 +153,6 @@ void add_experts(Profile& profile, const ModelSpec& m, const Parallel& p) {
                            SampleGrid(1, std::move(samples)), Footing::kInside});
 }
 
-// A rank's attention from tables by heads.
 class HeadTables {
  public:
   HeadTables(const Profile& profile, const AttentionPrefillShape& heads)
@@ -194,12 +193,12 @@ class HeadTables {
   }
   [[nodiscard]] double q_heads() const { return static_cast<double>(shape_.q_heads); }
 
-  // The model's window if in the table, else full attention.
+  // The model's, or 0 if not in the table.
   [[nodiscard]] std::int64_t window_of(const ShapeTable& table) const {
     return table.values("kv_heads", {{"window", shape_.window}, {"head_dim", shape_.head_dim}}).empty() ? 0 : shape_.window;
   }
 
-  // The model's number, else the next lower, else the lowest; 0: no heads of this width.
+  // The model's, else the next lower, else the lowest; 0: none of this width.
   [[nodiscard]] std::int64_t nearest_kv_heads(const ShapeTable& table, std::int64_t window) const {
     const std::vector<std::int64_t> known = table.values("kv_heads", {{"window", window}, {"head_dim", shape_.head_dim}});
     if (known.empty()) return 0;
@@ -207,7 +206,7 @@ class HeadTables {
     return above == known.begin() ? known.front() : *std::prev(above);
   }
 
-  // Decode splits work over rows and KV heads: doubling either takes equally long.
+  // Work splits over rows and KV heads: doubling either takes equally long.
   [[nodiscard]] double decode_ps(double rows, double context) const {
     return rows_.at(std::array{q_heads() / rows_scale_, rows * rows_scale_, context}).ps;
   }
@@ -234,14 +233,14 @@ class HeadTables {
     return static_cast<double>(attended_pairs(s));
   }
 
-  // A whole prompt; beyond the longest measured, in proportion to query-key pairs.
+  // Beyond the longest measured prompt in proportion to query-key pairs.
   [[nodiscard]] double whole_ps(const SampleGrid& grid, std::int64_t tokens) const {
     const std::int64_t own = std::min(tokens, lengths_.back());
     const double ps = grid.at(std::array{q_heads(), static_cast<double>(own)}).ps;
     return own == tokens ? ps : ps * pairs(tokens, 0, measured_window_) / pairs(own, 0, measured_window_);
   }
 
-  // Its share of the whole prompt's pairs, at least the part without its past or one row that reads that past.
+  // By its share of pairs, at least the part without its past or one row that reads that past.
   [[nodiscard]] double part_ps(std::int64_t tokens, std::int64_t before) const {
     const double share = pairs(tokens, before, shape_.window) / pairs(tokens + before, 0, measured_window_);
     const double alone = whole_ps(one_, tokens) * pairs(tokens, 0, shape_.window) / pairs(tokens, 0, measured_window_);
@@ -251,7 +250,7 @@ class HeadTables {
   }
 
   [[nodiscard]] std::vector<SampleGrid::Sample> prompt_samples() const {
-    constexpr int kDoublings = 3;  // beyond the longest measured prompt; extrapolated by Profile::longest_prompt
+    constexpr int kDoublings = 3;  // beyond the longest measured prompt (Profile::longest_prompt)
     std::vector<std::int64_t> tokens = lengths_;
     for (int i = 0; i < kDoublings; ++i) tokens.push_back(2 * tokens.back());
     std::vector<std::int64_t> before{0};
@@ -262,7 +261,7 @@ class HeadTables {
     return samples;
   }
 
-  // Another prompt in a call takes more_ns instead of its own time.
+  // A further prompt takes more_ns.
   [[nodiscard]] std::vector<SampleGrid::Sample> saved_samples() const {
     std::vector<SampleGrid::Sample> samples;
     for (const std::int64_t t : lengths_) samples.push_back({{t}, round_ps(std::max(0.0, whole_ps(one_, t) - whole_ps(more_, t))), 0});
@@ -270,12 +269,12 @@ class HeadTables {
   }
 
   const Profile& profile_;
-  AttentionPrefillShape shape_;  // per rank, without tokens
+  AttentionPrefillShape shape_;
   std::string type_;
   SampleGrid rows_, one_, more_;  // q_heads, rows, context; q_heads, tokens; q_heads, tokens
   std::vector<std::int64_t> lengths_;
   std::int64_t measured_window_ = 0;
-  double rows_scale_ = 1;  // the model's KV heads over the table's
+  double rows_scale_ = 1;  // model KV heads over the table's
 };
 
 std::string known_folders(const fs::path& folder) {
@@ -287,7 +286,6 @@ std::string known_folders(const fs::path& folder) {
   return names.empty() ? "" : fmt::format("; {} has {}", folder.string(), join(names, ", "));
 }
 
-// True if the folder has this form.
 bool is_shape_folder(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error))
@@ -295,7 +293,7 @@ bool is_shape_folder(const std::string& folder) {
   return false;
 }
 
-// The folder that `profile: {aisimulate: {...}}` means. Throws InputError with the command that makes it.
+// Throws InputError with the command that makes it.
 std::string shape_tables_folder(Params& choice) {
   const std::string system = choice.text("system", "", "the package's name of the machine, for example h100_sxm");
   const std::string backend = choice.text("backend", "vllm", "engine that was measured: vllm, trtllm or sglang");
@@ -314,7 +312,6 @@ std::string shape_tables_folder(Params& choice) {
                           dir.empty() ? "" : " --out " + dir, dir.empty() ? known_folders(by_name.parent_path()) : ""));
 }
 
-// Card, source, notes and collectives of a folder, which are of no model.
 Profile read_shape_profile(const std::string& folder, int tp) {
   Params meta = read_profile_meta(folder);
   UsageLog::note_file(folder + "/meta.yaml");
@@ -340,12 +337,11 @@ Profile read_shape_profile(const std::string& folder, int tp) {
   return p;
 }
 
-// Adds the times of this model on one rank. Tables that the folder lacks stay empty, and attention's where layers keep a latent vector or a
-// state.
+// One rank. Missing tables stay empty, and attention's for latent vectors or states.
 void read_tables_of_model(Profile& profile, const ModelSpec& m, const Parallel& p) {
   add_products(profile, m, p);
   add_experts(profile, m, p);
-  // Tables need K and V per head, equal in all layers.
+  // K and V per head, equal in all layers.
   if (m.latent.exists() || m.linear.exists() || m.compressed.exists() || m.index.exists() || !m.layer_shapes.empty()) return;
   HeadTables(profile, AttentionWork(m, p, profiled_attention(m)).prompt_shape()).add_to(profile);
 }

@@ -11,16 +11,16 @@
 
 namespace kvlab {
 
-// CSV of times by shape: key columns are matched, axes interpolated.
+// Key columns are matched, axes interpolated.
 class ShapeTable {
  public:
   using Key = std::vector<std::pair<std::string, std::int64_t>>;
 
   static std::optional<ShapeTable> read_if_there(const std::string& file);
 
-  // Rows with this key, over `axes`; may be empty.
+  // Rows with this key; may be empty.
   [[nodiscard]] SampleGrid grid(const Key& key, const std::vector<std::string>& axes, const std::string& time = "time_ns") const;
-  // Values of a column in rows with this key, ascending.
+  // In rows with this key, ascending.
   [[nodiscard]] std::vector<std::int64_t> values(const std::string& column, const Key& key) const;
 
  private:
@@ -30,7 +30,7 @@ class ShapeTable {
   MeasuredTable csv_;
 };
 
-// Times of y[m, n] = x[m, k] w^T of one type: linear between sizes; proportional beyond the largest n or k, since the last slope is noisy.
+// y[m, n] = x[m, k] w^T of one type: linear between sizes; proportional beyond the largest n or k, since the last slope is noisy.
 class GemmTable {
  public:
   explicit GemmTable(SampleGrid grid);

@@ -38,14 +38,14 @@ SkewTable::SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis be
 }
 
 std::size_t SkewTable::cell(const DecodeBatch& batch, std::size_t before_bin) const {
-  // Profiles measure batches of two lengths with a share `skew` of long rows. The one with this mean, maximum and variance has skew = var /
-  // (var + (max - mean)^2). Integers keep the bucket of an evenly growing batch.
+  // Profiles have two lengths with a share `skew` of long rows: var / (var + (max - mean)^2) for this mean, maximum and variance. Integers
+  // keep an evenly growing batch's bucket.
   const Int128 variance = Int128{batch.rows} * batch.kv_squares - Int128{batch.kv_tokens} * batch.kv_tokens;
   const Int128 above = Int128{batch.rows} * batch.kv_max - batch.kv_tokens;
   const double skew = variance <= 0 ? 0 : static_cast<double>(variance) / static_cast<double>(variance + above * above);
   std::size_t i = axes_[0].bin(static_cast<double>(batch.rows));
   i = i * axes_[1].labels.size() + axes_[1].bin(std::clamp(skew, 0.0, 1.0));
-  i = i * axes_[2].labels.size() + axes_[2].bin(static_cast<double>(batch.kv_max + 1));  // profiles include the new token
+  i = i * axes_[2].labels.size() + axes_[2].bin(static_cast<double>(batch.kv_max + 1));  // includes the new token
   return i * axes_[3].labels.size() + before_bin;
 }
 

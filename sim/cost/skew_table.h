@@ -8,15 +8,15 @@
 
 namespace kvlab {
 
-// Bin i: edge[i] < v <= edge[i + 1]; outer values are clamped to the outer bins.
+// Bin i: edge[i] < v <= edge[i + 1]; outer values go to outer bins.
 struct SkewAxis {
-  std::vector<double> edges;        // bins + 1, ascending
-  std::vector<std::string> labels;  // per bin
+  std::vector<double> edges;  // bins + 1, ascending
+  std::vector<std::string> labels;
   [[nodiscard]] std::size_t bin(double value) const;
 };
 
-// alpha by (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), from LLMServingSim's skew_fit. Prompt tokens
-// must match exactly; otherwise, or without an entry, alpha_default. Clamped to [0, 1], the times of both even batches.
+// alpha by (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), LLMServingSim's skew_fit. Prompt tokens must
+// match exactly; else, or without an entry, alpha_default. Clamped to [0, 1], the times of both even batches.
 //   skew = var / (var + (longest - mean)^2) of decode lengths: for two lengths, the share of long rows
 class SkewTable final : public SkewRule {
  public:

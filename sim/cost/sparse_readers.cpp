@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// Layers that compute an index of their own; the others use that of the layer before (GLM-5.2).
+// Other layers use the previous index (GLM-5.2).
 std::vector<bool> layers_with_index(Params& p, std::int64_t layers) {
   std::vector<bool> own;
   for (const std::string& type : p.words("indexer_types", "which layers compute an index")) own.push_back(type == "full");
@@ -38,7 +38,7 @@ void read_sparse_latent(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   m.index_layers = layers_with_index(p, m.layers);
 }
 
-// Tokens of one cached vector in each layer; 0: the layer has its window alone. Further entries are of multi-token prediction.
+// Tokens per cached vector; 0: only the window. Further entries are of multi-token prediction.
 std::vector<std::int64_t> entry_tokens(Params& p, const ModelSpec& m) {
   std::vector<std::int64_t> tokens;
   for (const double ratio : p.numbers("compress_ratios", 0, 4096, "tokens of one cached vector, of each layer"))
@@ -52,7 +52,7 @@ std::vector<std::int64_t> entry_tokens(Params& p, const ModelSpec& m) {
   return tokens;
 }
 
-// Streams of the residual and the products that mix them before and after each part of a layer (arXiv:2512.24880).
+// Residual streams and the products that mix them around each part (arXiv:2512.24880).
 void read_hyper_connections(Params& p, ModelSpec& m) {
   const auto n = p.optional<std::int64_t>("hc_mult", 4, 1, 64, "streams of the residual");
   m.layer_extras = 2 * ((2 + n) * n * (n * m.hidden + 1) + 3);
@@ -62,7 +62,7 @@ void read_hyper_connections(Params& p, ModelSpec& m) {
 }
 
 void read_compressed(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
-  constexpr std::int64_t kIndexed = 4;  // CSA of DeepSeek-V4; its layers of 128 tokens per vector see all vectors
+  constexpr std::int64_t kIndexed = 4;  // CSA of DeepSeek-V4; layers of 128 tokens per vector see all
   CompressedAttention& c = m.compressed;
   c.dim = m.head_dim;
   c.q_rank = p.optional<std::int64_t>("q_lora_rank", 1024, 1, kMaxWidth, "rank of queries");
@@ -85,7 +85,7 @@ void read_compressed(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
       fmt::format("KV per token is that of long texts: each layer also keeps its last {} tokens, which is not counted", c.window));
 }
 
-// MiniMax-M3: blocks of tokens instead of tokens, chosen for K and V per head.
+// MiniMax-M3: blocks of tokens, chosen for K and V per head.
 void read_sparse_blocks(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   m.intermediate = p.optional<std::int64_t>("dense_intermediate_size", 12288, 1, kMaxWidth, "width of the MLP of dense layers");
   if (!p.has("sparse_attention_config")) return;

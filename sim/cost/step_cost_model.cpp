@@ -14,12 +14,11 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kKeptTokens = 1 << 16;  // more tokens are not cached: long prompts rarely repeat
+constexpr std::int64_t kKeptTokens = 1 << 16;  // more are not cached: long prompts rarely repeat
 constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
-constexpr std::int64_t kLongestSpan = 1 << 24;  // bound of the search in skew buckets; exceeds any sequence
+constexpr std::int64_t kLongestSpan = 1 << 24;  // search bound in skew buckets; exceeds any sequence
 
-// Number of steps of `gain` tokens from `at` that begin below `end`.
 std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) { return gain == 0 ? kNoEnd : (end - 1 - at) / gain + 1; }
 
 }  // namespace
@@ -41,7 +40,7 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
   for (const AttentionClass& layers : attention_classes(model_)) attention_.push_back({layers, AttentionWork(model_, uncut_, layers), {}});
 }
 
-// Checks, by a floating-point bound with a margin, that FLOPs and bytes fit into 64 bits.
+// FLOPs and bytes fit into 64 bits, by a bound with a margin.
 void StepCostModel::check_work(const StepShape& shape) const {
   constexpr double kLimit = 9e18;
   double flops = flops_per_pair_ * static_cast<double>(shape.decode_kv_tokens);
@@ -82,7 +81,6 @@ ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
   return price;
 }
 
-// Takes experts out of the layer's rounded price.
 void StepCostModel::add_layers(TokenEntry& sum, const TokenPrice::Layer& price) {
   ByFooting linear = round(price.linear), experts = round(price.experts);
   for (std::size_t f = 0; f < kFootings; ++f) {
@@ -166,7 +164,7 @@ const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
   return head_[at];
 }
 
-// A cell begins at the first whole token after a knot, with its base on the line.
+// A cell begins at the first whole token after a knot.
 std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::size_t at, std::int64_t rows) const {
   std::vector<Cell> cells;
   for (const DecodeCurve::Knot& knot : prices_->decode_attention(at, rows).knots) {
@@ -208,12 +206,12 @@ StepCostModel::Decode StepCostModel::decode_at(std::size_t at, const StepShape& 
   const std::int64_t kv_tokens = kv_tokens_in(layers, model_, shape);
   const Cell mean = cell_at(at, shape.decodes, kv_tokens);
   const Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, {}, mean.end, kNoEnd, -1, mean.footing};
-  // Rows in a window are nearly even, and a state has no length.
+  // Window rows are nearly even, a state has no length.
   const bool is_even = shows_window(model_, layers) || layers.kind == AttentionKind::kLinear;
   return prices_->skew() == nullptr || shape.decodes < 2 || is_even ? d : with_skew(d, batch_of(shape), mean, at);
 }
 
-// t_mean + alpha * (t_max - t_mean); coefficients depend only on both cells and the bucket.
+// t_mean + alpha * (t_max - t_mean); coefficients depend only on cells and bucket.
 StepCostModel::Decode StepCostModel::with_skew(Decode d, const DecodeBatch& batch, const Cell& mean, std::size_t at) {
   const std::int64_t rows = batch.rows, kv_max = batch.kv_max;
   const SkewRule& skew = *prices_->skew();
@@ -274,7 +272,7 @@ void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCo
     if (!op.is_transfer()) add(cost, {op.flops, op.bytes});
 }
 
-// Ranks meet at the experts, so all take equally long.
+// Ranks meet at the experts, so take equally long.
 void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost) {
   GroupTokens group;
   if (shape.group != nullptr) {
@@ -313,7 +311,7 @@ StepCost StepCostModel::step(const StepShape& shape) {
   return cost;
 }
 
-// Axes of a bucket are monotone in steps: bisects for its last step, at most `limit`.
+// Bucket axes are monotone in steps: bisects, at most `limit`.
 std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const {
   const SkewRule& skew = *prices_->skew();
   const auto is_same = [&](std::int64_t i) {
@@ -343,7 +341,7 @@ void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpa
   const auto end_with = [&](std::int64_t steps) { span.valid_steps = std::min(span.valid_steps, steps); };
   end_with(steps_below(kv_tokens_in(attention.layers, model_, shape), growing, d.tokens_end));
   if (attention.layers.window > 0) end_with(attention.layers.window - 1 - (in_window ? shape.in_window.open_max : shape.decode_open_max));
-  if (d.bucket >= 0 && growing < shape.decodes) {  // a bucket's axes assume that all rows grow
+  if (d.bucket >= 0 && growing < shape.decodes) {  // axes assume that all rows grow
     span.valid_steps = 1;
   } else if (d.bucket >= 0) {
     end_with(steps_below(shape.decode_kv_max, 1, d.max_end));
@@ -365,7 +363,7 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
   return span;
 }
 
-// The first stage has the embedding, the last the head and the rounding, so stages sum to the step.
+// Stages sum to the step: the first has the embedding, the last the head and the rounding.
 void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) {
   const int pp = parallel_.pp;
   const StepCost whole = step(shape);

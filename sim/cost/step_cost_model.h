@@ -13,8 +13,8 @@
 
 namespace kvlab {
 
-// Converts prices to integer picoseconds, rounded once and cached: per token or head count, decode attention as cells per row count. step()
-// and decode_span() share cells, base + slope * (tokens - begin) with integer coefficients, so spans equal single steps exactly.
+// Integer picoseconds, rounded once and cached: per token or head count, decode attention as cells per row count. step() and decode_span()
+// share cells, base + slope * (tokens - begin), so spans equal single steps exactly.
 class StepCostModel final : public CostModel {
  public:
   StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel,
@@ -38,7 +38,7 @@ class StepCostModel final : public CostModel {
 
  private:
   struct TokenEntry {
-    ByFooting linear{}, experts{}, collectives{};  // over all layers
+    ByFooting linear{}, experts{}, collectives{};
     ByFooting once{}, once_collective{}, send{};
     Work layers_work, once_work;
   };
@@ -47,23 +47,21 @@ class StepCostModel final : public CostModel {
     ByFooting price{};
     Work work;
   };
-  // Experts of all layers for tokens of all ranks; work: a rank's share.
+  // All layers, tokens of all ranks; work: a rank's share.
   struct ExpertEntry {
     ByFooting price{};
     Work work;
   };
   struct Cell {
-    std::int64_t begin, end;  // total cached tokens of rows; end excluded
+    std::int64_t begin, end;  // cached tokens; end excluded
     Picoseconds base, slope;  // at begin; per token
     Footing footing;
   };
-  // Layers with equal attention; cells by row count.
   struct Attention {
     AttentionClass layers;
     AttentionWork work;
     std::vector<std::vector<Cell>> cells;
   };
-  // Decode attention of a kind of layer, and its affine range.
   struct Decode {
     Picoseconds time{}, per_token{}, per_max_token{};
     std::int64_t tokens_end = 0, max_end = 0;  // excluded
@@ -98,18 +96,18 @@ class StepCostModel final : public CostModel {
   ModelSpec model_;
   Parallel parallel_;
   EngineTimes engine_;
-  bool has_group_;  // experts take tokens of other ranks
+  bool has_group_;
   Parallel uncut_;  // the rank as one GPU
   std::vector<LayerClass> layers_;
   std::vector<Attention> attention_;
-  std::vector<Decode> decodes_;  // of the last step, by attention_; empty if it has prompts
+  std::vector<Decode> decodes_;  // last step's, by attention_; empty with prompts
   double peak_flops_, peak_bytes_per_s_;
-  double flops_per_token_, flops_per_pair_;  // upper bounds over all layers; pair: query and attended token
+  double flops_per_token_, flops_per_pair_;  // bounds over all layers; pair: query and attended token
   std::string likely_cause_;
   std::vector<std::unique_ptr<TokenEntry>> tokens_;  // null: not priced
   std::vector<HeadEntry> head_;
   std::unordered_map<std::int64_t, ExpertEntry> experts_;
-  TokenEntry large_tokens_;  // latest uncached entry
+  TokenEntry large_tokens_;  // latest uncached
   HeadEntry large_head_;
   std::int64_t large_tokens_count_ = -1, large_head_count_ = -1;
 };

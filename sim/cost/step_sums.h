@@ -14,7 +14,7 @@ namespace kvlab {
 
 inline constexpr const char* kLongStep = "one step takes longer than that";
 
-// Only checks the total, which is the largest sum.
+// Only checks the total, the largest sum.
 inline void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
   cost.total = add_time(cost.total, ps, kLongStep);
   cost.row(part)[static_cast<std::size_t>(footing)] += ps;
@@ -36,7 +36,7 @@ inline Work sum(const std::vector<OpWork>& ops) {
   return all;
 }
 
-// Share of `layers` out of `of`, rounded down.
+// Rounded down.
 inline std::int64_t share_of(std::int64_t all, std::int64_t layers, std::int64_t of) {
   return layers == of ? all : static_cast<std::int64_t>(Int128{all} * layers / of);
 }
@@ -44,8 +44,7 @@ inline Picoseconds share_of(Picoseconds all, std::int64_t layers, std::int64_t o
   return Picoseconds(share_of(all.count(), layers, of));
 }
 
-// Charges a share of several parts. Measured, interpolated and all other times are rounded as three sums, so the split into parts and bases
-// changes no step's time.
+// Measured, interpolated and other times are rounded as three sums, so the split into parts and bases changes no step's time.
 inline void charge_share(StepCost& cost, std::initializer_list<std::pair<CostPart, const ByFooting*>> prices, std::int64_t layers,
                          std::int64_t of) {
   if (layers == of) {

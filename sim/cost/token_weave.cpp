@@ -21,7 +21,7 @@ struct Half {
   std::vector<PrefillPiece> prefills;
 };
 
-// Decode rows [begin, end) as their share of all totals.
+// [begin, end) as their share of all totals.
 void take_decodes(const StepShape& whole, std::int64_t begin, std::int64_t end, StepShape& part) {
   if (begin == end) return;
   const auto share = [&](auto all) {
@@ -37,7 +37,7 @@ void take_decodes(const StepShape& whole, std::int64_t begin, std::int64_t end, 
   part.in_window = {share(whole.in_window.kv_tokens), share(whole.in_window.full), whole.in_window.open_max};
 }
 
-// Splits a step after `first` tokens, in the order decode rows, prompts, rows without attention. A cut prompt continues in the second half.
+// After `first` tokens, in the order decode rows, prompts, rows without attention. A cut prompt continues.
 void cut(const StepShape& whole, std::int64_t first, std::array<Half, 2>& halves) {
   std::int64_t room = first;
   const auto take = [&room](std::int32_t rows) {
@@ -62,7 +62,7 @@ void cut(const StepShape& whole, std::int64_t first, std::array<Half, 2>& halves
   for (Half& half : halves) half.shape.prefills = half.prefills;
 }
 
-// Shares of a layer's linear time.
+// Shares of linear time.
 struct Shares {
   double feed_forward = 0, norms = 0;
 };
@@ -156,8 +156,8 @@ const Shares& TokenWeave::shares_of(std::int64_t tokens) {
   return at->second;
 }
 
-// A half: attention with its products, then feed-forward. Norms are in the collective's kernel. Measured products include waves, so only
-// the roofline's are charged for the split. of_attention: replaces the rule's slowdown for attention.
+// Attention with its products, then feed-forward. Norms are in the collective's kernel. Measured products include waves, so only the
+// roofline's are charged for the split. of_attention: slowdown of attention.
 HalfTimes TokenWeave::add_half(const StepCost& half, const Shares& shares, const TokenSplit& split, double of_attention,
                                StepCost& sum) const {
   const double slow = rule_.slowdown();
@@ -182,7 +182,7 @@ HalfTimes TokenWeave::add_half(const StepCost& half, const Shares& shares, const
   return times;
 }
 
-// Layers only. Collectives count the exposed time; kinds of layers are averaged.
+// Layers only. Collectives count exposed time; kinds of layers are averaged.
 StepCost TokenWeave::weave(const StepShape& in_layers, const TokenSplit& split) {
   cut(in_layers, split.first, halves_);
   const double layers = in_layers.layers, slow = rule_.slowdown();
@@ -193,7 +193,7 @@ StepCost TokenWeave::weave(const StepShape& in_layers, const TokenSplit& split) 
     StepShape& shape = halves_[h].shape;
     shape.layers = in_layers.layers;
     const StepCost half = plain_->step(shape);
-    const double of_attention = h == 0 ? slow - (slow - 1) / layers : slow;  // the first layer has no collective to overlap
+    const double of_attention = h == 0 ? slow - (slow - 1) / layers : slow;  // the first overlaps no collective
     times[h] = add_half(half, shares_of(shape.tokens() + shape.padding_rows), split, of_attention, sum);
     const ByFooting& row = half.times[static_cast<std::size_t>(CostPart::kCollective)];
     for (std::size_t f = 0; f < kFootings; ++f) collectives[f] += row[f];

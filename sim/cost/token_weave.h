@@ -15,37 +15,35 @@ namespace kvlab {
 
 struct CostSetup;
 
-// TokenWeave (Gond, Kwatra and Ramjee 2025, arXiv:2505.11329): with tensor parallelism, all-reduces and norms of one half of a step's
-// tokens run while the other half computes. Defaults are TokenWeave's (github.com/microsoft/tokenweave), except tile_columns, our
-// assumption.
+// TokenWeave (Gond, Kwatra and Ramjee 2025, arXiv:2505.11329): all-reduces and norms of one half of a step's tokens run while the other
+// computes. Defaults are of github.com/microsoft/tokenweave, except tile_columns, our assumption.
 struct TokenWeaveRule {
-  std::int64_t min_tokens = 1024;                      // smallest step that is split
-  std::int64_t sms = 0, comm_sms = 8;                  // of the GPU; of these, used by the collective's kernel
+  std::int64_t min_tokens = 1024;                      // to split
+  std::int64_t sms = 0, comm_sms = 8;                  // of the GPU; for collectives
   std::int64_t tile_tokens = 128, tile_columns = 128;  // result tile of one SM
   bool wave_aware = true;                              // false: split in the middle
 
   [[nodiscard]] double slowdown() const { return static_cast<double>(sms) / static_cast<double>(sms - comm_sms); }
 };
 
-// Reads `overlap` of `parallel`; nullopt if absent. Throws InputError without tp, with other parallelism, or without the card's `sms`.
+// `overlap` of `parallel`; nullopt if absent. Throws InputError without tp, with other parallelism, or without `sms`.
 std::optional<TokenWeaveRule> read_overlap(Params& parallel, const CostSetup& setup);
 
-// Wraps `plain`: steps of at least min_tokens are split if that is faster. Exact: spans of steps that may be split have one step.
+// Steps of at least min_tokens are split if that is faster. Exact: such spans have one step.
 std::unique_ptr<CostModel> make_token_weave(std::unique_ptr<CostModel> plain, const CostSetup& setup);
 
-// Matrix product of a layer on one rank.
 struct WovenProduct {
   std::int64_t columns = 0;
-  double flops = 0;  // relative to other products
+  double flops = 0;
   bool is_feed_forward = false;
 };
 
-// Rounds of one tile per SM until the product is done.
+// Rounds of one tile per SM.
 constexpr std::int64_t waves(const TokenWeaveRule& rule, std::int64_t tokens, std::int64_t columns) {
   return ceil_div(ceil_div(tokens, rule.tile_tokens) * ceil_div(columns, rule.tile_columns), rule.sms);
 }
 
-// Two halves of a step. Waves: of both halves over the whole step's, mean over products by FLOPs.
+// Waves: both halves' over the whole step's, mean over products by FLOPs.
 struct TokenSplit {
   std::int64_t first = 0;  // tokens; 0: no split
   double attention_waves = 1, feed_forward_waves = 1;
@@ -64,7 +62,7 @@ inline TokenSplit split_at(const TokenWeaveRule& rule, std::int64_t tokens, std:
 }
 
 // If wave aware: half the tokens in whole tiles, or up to two tiles more, with the fewest waves, then tokens. Keeps waves(T1) + waves(T2) =
-// waves(T) if one of these splits does.
+// waves(T) if possible.
 inline TokenSplit split_tokens(const TokenWeaveRule& rule, std::int64_t tokens, std::span<const WovenProduct> products) {
   if (!rule.wave_aware) return split_at(rule, tokens, tokens / 2, products);
   constexpr int kMoreTiles = 2;  // as in TokenWeave: the fastest of 0, 128 or 256 more tokens
@@ -86,13 +84,13 @@ inline TokenSplit split_tokens(const TokenWeaveRule& rule, std::int64_t tokens, 
   return best;
 }
 
-// Picoseconds of a half over all layers: computation next to the collective's kernel; two collectives per layer.
+// Picoseconds over all layers; computation next to collectives; two collectives per layer.
 struct HalfTimes {
   double attention = 0, feed_forward = 0, collectives = 0;
 };
 
-// Time that both halves wait for collectives. Per layer, attention of one half overlaps the other's collective, first half first; then the
-// same for feed-forward. The first layer's attention and the last collective overlap nothing.
+// Both halves wait. Per layer, attention of one half overlaps the other's collective, first half first; then feed-forward. The first
+// layer's attention and the last collective overlap nothing.
 inline double exposed_ps(const std::array<HalfTimes, 2>& half, double layers) {
   const auto rest = [](double collective, double computation) { return std::max(0.0, collective - computation); };
   const double first = half[0].collectives / 2, second = half[1].collectives / 2;

@@ -14,7 +14,6 @@ namespace kvlab {
 
 namespace {
 
-// Layers with a window and layers that see all tokens, each kind with its own heads.
 void set_two_kinds(ModelSpec& m, const std::vector<bool>& in_window, std::int64_t window, const HeadShape& full,
                    const HeadShape& windowed) {
   m.sliding_window = 0;
@@ -28,7 +27,7 @@ void set_two_kinds(ModelSpec& m, const std::vector<bool>& in_window, std::int64_
   if (std::find(in_window.begin(), in_window.end(), true) == in_window.end()) m.some_window = 0;
 }
 
-// The layers with a window as flags, by layer_types or a list of zeros and ones; further entries are of multi-token prediction.
+// By layer_types or zeros and ones; further entries are of multi-token prediction.
 std::vector<bool> windowed_layers(Params& p, const char* pattern, std::int64_t layers) {
   std::vector<bool> windowed;
   const char* const key = p.has("layer_types") ? "layer_types" : pattern;
@@ -44,13 +43,13 @@ void read_gemma_experts(Params& p, ModelSpec& m) {
   m.experts = p.required<std::int64_t>("num_experts", 1, kMaxWidth, "routed experts per layer");
   m.experts_per_token = p.required<std::int64_t>("top_k_experts", 1, m.experts, "experts of a token");
   m.moe_intermediate = p.required<std::int64_t>("moe_intermediate_size", 1, kMaxWidth, "width of one expert");
-  m.shared_intermediate = m.intermediate;  // the dense MLP runs beside the experts
+  m.shared_intermediate = m.intermediate;  // the dense MLP runs with the experts
   m.norms += 3;
-  m.layer_extras += m.hidden;  // scales of the router's input
-  m.router_bias = true;        // a scale per expert
+  m.layer_extras += m.hidden;  // router input scales
+  m.router_bias = true;
 }
 
-// Inputs of each layer from a table of their own (Gemma 3n, Gemma 4 E2B and E4B).
+// Gemma 3n, Gemma 4 E2B and E4B.
 void read_inputs_per_layer(Params& p, ModelSpec& m) {
   const auto width = p.optional<std::int64_t>("hidden_size_per_layer_input", 256, 0, kMaxWidth, "width of each layer's own input");
   const auto rows = p.optional<std::int64_t>("vocab_size_per_layer_input", 262144, 1, 1 << 24, "tokens in their table");
@@ -60,7 +59,7 @@ void read_inputs_per_layer(Params& p, ModelSpec& m) {
   m.embedding_extras = m.layers * width * (rows + m.hidden) + width;
 }
 
-// Gemma 4: global layers have wider heads, whose values are their keys; the last layers use K and V of earlier ones.
+// Gemma 4: global layers have wider heads with keys as values; the last layers use earlier K and V.
 void read_gemma4(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   std::vector<bool> windowed = windowed_layers(p, "layer_types", m.layers);
   for (std::int64_t i = 0; windowed.size() < static_cast<std::size_t>(m.layers); ++i)
@@ -81,7 +80,7 @@ void read_gemma4(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   read_inputs_per_layer(p, m);
 }
 
-// MiMo-V2-Flash: values are narrower than keys, and layers with a window have more KV heads.
+// MiMo-V2-Flash: values are narrower than keys, window layers have more KV heads.
 void read_mimo_v2(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   std::vector<bool> windowed = windowed_layers(p, "hybrid_layer_pattern", m.layers);
   for (std::int64_t i = 0; windowed.size() < static_cast<std::size_t>(m.layers); ++i) windowed.push_back(i != 0 && (i + 1) % 6 != 0);
@@ -96,7 +95,7 @@ void read_mimo_v2(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   m.has_sinks = p.flag("add_swa_attention_sink_bias", true, "layers with a window have sinks");
 }
 
-// Step-3.5-Flash: a gate per head, more query heads in layers with a window.
+// Step-3.5-Flash: a gate per head, more query heads in window layers.
 void read_step3p5(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   const std::vector<bool> windowed = windowed_layers(p, "layer_types", m.layers);
   if (windowed.empty()) p.fail_at("model_type", "'layer_types' is missing: the attention of each layer");
@@ -137,13 +136,13 @@ bool is_on(const YAML::Node& map, const char* key) {
   return value == "true" || value == "True";
 }
 
-// The width that DeciLM gives an MLP: two thirds of 2 * multiple * hidden, up to a multiple of 256.
+// DeciLM: two thirds of 2 * multiple * hidden, up to a multiple of 256.
 std::int64_t deci_width(double multiple, std::int64_t hidden) {
   constexpr std::int64_t kMultiple = 256;
   return ceil_div(static_cast<std::int64_t>(2 * multiple * static_cast<double>(hidden) / 3), kMultiple) * kMultiple;
 }
 
-// Llama-Nemotron by neural architecture search (arXiv:2411.19146): layers without attention or MLP, widths and KV heads by layer.
+// Llama-Nemotron (arXiv:2411.19146): layers without attention or MLP, widths and KV heads by layer.
 void read_blocks(Params& p, const ModelFile& file, ModelSpec& m) {
   const YAML::Node blocks = file.config->root["block_configs"];
   if (!blocks.IsDefined() || !blocks.IsSequence() || blocks.size() != static_cast<std::size_t>(m.layers))
@@ -173,7 +172,7 @@ void read_blocks(Params& p, const ModelFile& file, ModelSpec& m) {
   m.kv_heads = most;
 }
 
-// ERNIE 4.5 has names of its own for the experts.
+// ERNIE 4.5 names experts differently.
 void read_ernie(Params& p, const ModelFile& /*file*/, ModelSpec& m) {
   m.experts = p.optional<std::int64_t>("moe_num_experts", 64, 1, kMaxWidth, "routed experts per layer");
   m.experts_per_token = p.optional<std::int64_t>("moe_k", 6, 1, m.experts, "experts of a token");

@@ -12,10 +12,10 @@ namespace {
 
 struct VidurOp {
   const char* name;
-  std::optional<OpId> covers;  // none: simply added
+  std::optional<OpId> covers;  // none: added
   int per_layer;
 };
-// Vidur's operations in its own terms (vidur/entities/execution_time.py): `add` once per layer, `emb` once per step.
+// vidur/entities/execution_time.py: `add` once per layer, `emb` once per step.
 constexpr VidurOp kOps[] = {
     {"emb", OpId::kEmbedding, 0},
     {"input_layernorm", OpId::kLayernorm, 1},
@@ -31,7 +31,7 @@ constexpr VidurOp kOps[] = {
 
 std::string median_of(const std::string& op) { return "time_stats." + op + ".median"; }
 
-// Collects the measurements of each point in whatever order the file has them; the point's time is their median.
+// Medians of each point's measurements, in any order.
 class Points {
  public:
   void add(SampleGrid::Point at, Picoseconds time) { times_[at].push_back(time); }
@@ -52,7 +52,7 @@ class Points {
   std::map<SampleGrid::Point, std::vector<Picoseconds>> times_;
 };
 
-// Rows measured at `tp`; InputError that lists the degrees there are when there is none.
+// At `tp`; throws InputError with the degrees if none.
 std::vector<std::size_t> rows_of_tp(const MeasuredTable& csv, const std::string& column, int tp) {
   const std::size_t at = csv.column(column);
   std::vector<std::size_t> rows;
@@ -90,8 +90,7 @@ void read_mlp(const std::string& file, Profile& p) {
   }
 }
 
-// Vidur counts cached tokens before a row's own; the table counts the row's own too. Batches of several prompts in one call
-// have no place in the table and are left out.
+// Vidur excludes a row's own tokens, the table includes them. Batches of several prompts are left out.
 void read_attention(const std::string& file, Profile& p) {
   const MeasuredTable csv(file);
   const std::size_t prefill = csv.column(median_of("attn_prefill")), decode = csv.column(median_of("attn_decode"));
@@ -134,7 +133,7 @@ void read_all_reduce(const std::string& file, Profile& p) {
   p.collectives.push_back({Collective::kAllReduce, p.tp, "", "", std::move(grid), std::move(places)});
 }
 
-// mlp.csv and attention.csv in milliseconds, and all_reduce.csv where there is one. Medians are taken; rows of other degrees are skipped.
+// mlp.csv and attention.csv in milliseconds, optional all_reduce.csv. Takes medians; skips other degrees.
 Profile read_vidur(const std::string& folder, int tp) {
   Profile p;
   p.file = folder;
@@ -152,7 +151,7 @@ Profile read_vidur(const std::string& folder, int tp) {
 class VidurFormat final : public ProfileFormat {
  public:
   explicit VidurFormat(Params& /*p*/) {}
-  [[nodiscard]] bool fills_gaps() const override { return true; }  // it has no table of the output head
+  [[nodiscard]] bool fills_gaps() const override { return true; }  // no output head
   [[nodiscard]] std::pair<std::string, std::string> mark() const override { return {"mlp.csv", "Vidur's"}; }
   [[nodiscard]] bool is_form_of(const std::string& folder) const override {
     std::error_code error;

@@ -13,7 +13,7 @@ using Vector3 = std::array<double, 3>;
 
 double dot(const Vector3& a, const Vector3& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
 
-// Minimizes the sum of |row . x - 1|^2 over the unknowns in `used`, others being 0, by the normal equations. nullopt if singular.
+// Minimizes sum |row . x - 1|^2 over unknowns in `used`, others 0, by normal equations. nullopt if singular.
 std::optional<Vector3> least_squares(std::span<const Vector3> rows, unsigned used) {
   std::vector<std::size_t> of;
   for (std::size_t i = 0; i < 3; ++i)
@@ -57,7 +57,7 @@ WorkPrice::WorkPrice(std::span<const PolicySample> samples) {
   }
   double least = std::numeric_limits<double>::infinity();
   constexpr unsigned kLaunch = 1, kByte = 2, kFlop = 4;
-  constexpr double kBetter = 1e-9;  // on ties the first: a single sample scales with bytes
+  constexpr double kBetter = 1e-9;  // ties: a single sample scales with bytes
   for (const unsigned used : {kByte, kFlop, kLaunch, kByte | kFlop, kByte | kLaunch, kFlop | kLaunch, kByte | kFlop | kLaunch}) {
     const std::optional<Vector3> x = least_squares(rows, used);
     if (!x || std::any_of(x->begin(), x->end(), [](double ps) { return ps < 0; })) continue;

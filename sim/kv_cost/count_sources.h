@@ -13,15 +13,14 @@
 
 namespace kvlab {
 
-// Data-dependent counts, in the order of settlement.
 class RecordedCounts final : public CountSource {
  public:
   struct Entry {
     std::string purpose;
     std::int32_t layer = 0;
-    std::int64_t step = 0;  // of the run, with prefill chunks
+    std::int64_t step = 0;  // with prefill chunks
     std::vector<std::int32_t> counts;
-    std::int32_t turn = 0;  // earlier settlements of this purpose, layer and step
+    std::int32_t turn = 0;  // of purpose, layer and step
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   void begin_step(std::int64_t step) override { step_ = step, turns_.clear(); }
@@ -34,7 +33,7 @@ class RecordedCounts final : public CountSource {
   std::vector<Entry> entries_;
 };
 
-// Replays recorded counts in order. Throws InputError if the run asks for something else or more.
+// Replays in order. Throws InputError if the run asks for something else or more.
 class ScriptedCounts final : public CountSource {
  public:
   explicit ScriptedCounts(std::vector<RecordedCounts::Entry> entries) : entries_(std::move(entries)) {}
@@ -48,8 +47,8 @@ class ScriptedCounts final : public CountSource {
   std::int64_t step_ = 0;
 };
 
-// Each place in the batch follows a drawn recording: its counts at recorded steps, otherwise a drawn step's, cut to the bounds.
-// Deterministic by seed. Throws InputError if purpose and layer were not recorded, or with other sizes.
+// Each batch place follows a drawn recording: its counts at recorded steps, else a drawn step's, cut to the bounds. Deterministic by seed.
+// Throws InputError for purpose and layer or sizes not recorded.
 class DrawnCounts final : public CountSource {
  public:
   DrawnCounts(std::span<const RecordedCounts::Entry> entries, std::uint64_t seed);
@@ -57,24 +56,24 @@ class DrawnCounts final : public CountSource {
   void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) override;
 
  private:
-  using Counts = std::vector<std::vector<std::int32_t>>;  // [recording][row of a sequence]
+  using Counts = std::vector<std::vector<std::int32_t>>;  // [recording][row]
   struct Turn {
     Counts all;
     std::map<std::int64_t, Counts> at_step;
   };
   using Place = std::pair<std::string, std::int32_t>;  // purpose, layer
   std::map<Place, std::vector<Turn>> recorded_;
-  std::map<Place, std::int32_t> turns_;  // in this step
+  std::map<Place, std::int32_t> turns_;
   std::uint64_t seed_;
   std::int64_t step_ = 0;
 };
 
-// Mean counts that an allocator expects (Allocator::expected), one sequence at a time; others at their bounds.
+// Means by Allocator::expected, one sequence at a time; others at their bounds.
 class ExpectedCounts final : public CountSource {
  public:
   ExpectedCounts(const Recipe& recipe, const ModelShape& model)
       : model_(model), name_(recipe.allocator), allocator_(recipe.make_allocator()) {}
-  // Rows held at most `full` (Trigger::full) and are cut to `tokens` on average. 0: not cut, counts at their bounds.
+  // Rows hold at most `full` (Trigger::full), cut to `tokens` on average. 0: not cut, counts at their bounds.
   void set_target(std::int32_t tokens, std::int32_t full, std::int32_t sequence_tokens) {
     target_ = tokens, full_ = full, sequence_tokens_ = sequence_tokens;
   }

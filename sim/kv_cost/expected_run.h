@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// A recipe on shapes with ExpectedCounts, for serving and `describe`.
+// A recipe on shapes, for serving and `describe`.
 class ExpectedRun {
  public:
   // Errors as ShapeRun.
@@ -17,7 +17,7 @@ class ExpectedRun {
   ExpectedRun& operator=(const ExpectedRun&) = delete;
 
   ShapeRun::Result step(const ShapeRun::Seq& seq);
-  // Data-dependent counts are at their bounds.
+  // Counts at their bounds.
   ShapeRun::Result step_at_bounds(std::span<const ShapeRun::Seq> batch);
   ShapeRun& shapes() { return shapes_; }
 

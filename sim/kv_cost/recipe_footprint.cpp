@@ -16,7 +16,7 @@ namespace {
 constexpr std::int32_t kManyTokens = 8192, kSideStep = 16, kSideSteps = 160;
 constexpr std::size_t kMostKnown = 1 << 16, kMostChunks = 1 << 15;
 
-// A sequence in its prompt that holds all of its first `tokens`.
+// In its prompt, with all of its first `tokens`.
 ShapeRun::Result untouched(ShapeRun& shapes, std::int32_t tokens) {
   shapes.forget();
   const ShapeRun::Seq seq{tokens, 1, tokens + 2, {tokens}, {}};
@@ -70,7 +70,6 @@ void RecipeFootprint::use_layers(bool all) {
   uses_all_ = all;
 }
 
-// Copies results to the other layers of each kind.
 void RecipeFootprint::expand(ShapeRun::Result& result) const {
   if (uses_all_) return;
   const auto heads = static_cast<std::ptrdiff_t>(model_.kv_heads);
@@ -91,7 +90,7 @@ std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
   return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(ShapeRun::kNoCut);
 }
 
-// The most beyond token_bytes for up to `tokens` tokens: packed tokens may wait in full precision, parts have fixed amounts. Lazy.
+// Most beyond token_bytes for up to `tokens`: packed tokens may wait in full precision, parts have fixed amounts. Lazy.
 std::int64_t RecipeFootprint::side_pages(std::int32_t tokens) {
   if (tokens == 0) return 0;
   const auto i = std::min<std::size_t>(static_cast<std::size_t>((tokens - 1) / kSideStep), kSideSteps - 1);
@@ -105,7 +104,7 @@ std::int64_t RecipeFootprint::side_pages(std::int32_t tokens) {
   return static_cast<std::int64_t>(std::ceil(static_cast<double>(side_bytes_[i]) / page_bytes_));
 }
 
-// GPU bytes of the first `tokens`, uncut; some may be merged or marked.
+// Uncut; some may be merged or marked.
 std::int64_t RecipeFootprint::untouched_bytes(std::int32_t tokens) {
   use_layers(false);
   if (!sums_by_shape_) {
@@ -119,7 +118,7 @@ std::int64_t RecipeFootprint::untouched_bytes(std::int32_t tokens) {
   return gpu;
 }
 
-// The layer's bytes, spread over rows by tokens, in separate pages.
+// Bytes are spread over rows by tokens, in separate pages.
 std::int64_t RecipeFootprint::layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const {
   std::int64_t tokens = 0, pages = 0;
   for (const std::int32_t n : len) tokens += n;
@@ -152,7 +151,7 @@ void RecipeFootprint::fill_shape(const SeqState& seq, ShapeRun::Seq& shape) cons
   shape.inputs = input_sizes(shapes_.policy().needs(), shape.as_step());
 }
 
-// An uncut decode step: rows determine the kept tokens.
+// Rows determine the kept tokens.
 bool RecipeFootprint::only_grows(const SeqState& seq) const {
   return decodes(seq) && recipe_.only_drops && target_of(seq) == ShapeRun::kNoCut;
 }
@@ -170,7 +169,7 @@ StepKey RecipeFootprint::key_of(const SeqState& seq) const {
     key.add(-3), key.add(seq.new_tokens), key.add(seq.prompt_tokens);
   key.add(seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0), StepKey::kForEver);
   if (target == ShapeRun::kLayersDiffer || patterns_.has_whole(seq.pattern)) key.add(seq.seen_tokens);
-  key.add(seq.held_tokens, StepKey::kForEver);  // last: decode_run() increments it
+  key.add(seq.held_tokens, StepKey::kForEver);  // decode_run() increments it
   return key;
 }
 
@@ -200,7 +199,6 @@ FootprintStep RecipeFootprint::decode_step(const SeqState& seq) {
   return step_on(trail_of(seq), seq);
 }
 
-// Finds or makes a trail that holds at this state.
 RecipeFootprint::Trail& RecipeFootprint::trail_of(const SeqState& seq) {
   const std::int32_t state = seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0);
   const auto at = [&](std::int32_t number) -> Trail& {
@@ -239,7 +237,7 @@ FootprintStep RecipeFootprint::step_on(Trail& trail, const SeqState& seq) {
   return done;
 }
 
-// Tokens may be lost, merged or marked: shorter rows, merged layers, a trigger that acted without shortening, or data-dependent counts.
+// Lost, merged or marked: shorter rows, merged layers, a trigger that acted without shortening, or data-dependent counts.
 bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const {
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   if (std::any_of(done.held.begin(), done.held.end(), [end](std::int32_t h) { return h < end; })) return true;
@@ -272,12 +270,11 @@ FootprintStep RecipeFootprint::grow(const SeqState& seq) {
   return done;
 }
 
-// gpu: bytes on the GPU after the step.
 void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) {
   done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
   done.peak_pages = std::max(done.peak_pages, done.kept_pages);
   if (seq.left_hashed) return;
-  // Its tokens are still in blocks; other bytes have separate pages.
+  // Tokens are still in blocks; other bytes have separate pages.
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   const double beside = static_cast<double>(gpu) - pages_.token_bytes * end;
   const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
@@ -298,7 +295,6 @@ FootprintStep RecipeFootprint::run(const SeqState& seq) {
   done.held_tokens = rows.tokens, done.pattern = rows.pattern;
   done.leaves_hashed = is_cut(shape, result);
   done.ends_prompt = ends_prompt(seq);
-  // Layers append and cut in turn.
   std::vector<std::int64_t> now, appended, after;
   std::vector<std::int32_t> len(heads);
   for (std::size_t l = 0; l < result.layers.size(); ++l) {
@@ -335,7 +331,7 @@ std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int3
   return std::max(pages, most_pages(prompt.after(seq).taking(1), seen_tokens));
 }
 
-// The most kept by decode steps until `seen_tokens`: rows with large budget shares fill late.
+// Until `seen_tokens`: rows with large budget shares fill late.
 std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens) {
   std::int64_t most = 0;
   while (seq.seen_tokens < seen_tokens) {

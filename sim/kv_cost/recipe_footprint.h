@@ -15,8 +15,8 @@
 namespace kvlab {
 
 struct RecipePages {
-  // GPU bytes per token over all layers and KV heads, without eviction and residual windows: packed K, V and the parts' data. A block holds
-  // block_tokens of these.
+  // GPU bytes per token, all layers and KV heads, without eviction and residual windows: packed K, V and the parts' data. A block holds
+  // block_tokens.
   double token_bytes = 0;
   std::int32_t block_tokens = 16;
   double host_token_bytes = 0, disk_token_bytes = 0;
@@ -24,19 +24,19 @@ struct RecipePages {
 // Errors as ShapeRun.
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
-// Decode steps come from StepOps, prompt steps from the parts on shapes. Data-dependent allocators keep their mean; other such counts are
-// at their bounds. KvReads::kUnpacked: decode steps also unpack sequences without hashed blocks. Sequences that evict in decode count as
-// decoded from then on.
+// Decode steps come from StepOps, prompt steps from the parts on shapes. Data-dependent allocators keep their mean; other counts are at
+// their bounds. KvReads::kUnpacked: decode steps also unpack sequences without hashed blocks. Sequences that evict in decode count as
+// decoded afterwards.
 class RecipeFootprint final : public Footprint {
  public:
-  // Errors as ShapeRun; refuses questions and extra passes that lengths do not determine. at_rest: the profile's unpacking operation
-  // (UnpackOps), "": none. least_token_bytes: GPU bytes per block token if CPU memory or disk limits blocks; >= RecipePages::token_bytes.
+  // Errors as ShapeRun; refuses questions and passes that lengths do not determine. at_rest: the profile's unpacking operation (UnpackOps),
+  // "": none. least_token_bytes: GPU bytes per block token if CPU memory or disk limits blocks; >= RecipePages::token_bytes.
   RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads = KvReads::kStored,
                   std::string at_rest = "", double least_token_bytes = 0);
 
   FootprintStep step(const SeqState& seq) override;
   void charge(std::span<SeqState> batch, PolicyWork& work) override;
-  // Unpacking sums fractions of bytes.
+  // Unpacking sums fractional bytes.
   [[nodiscard]] bool looks_ahead() const override { return unpacking_ == nullptr; }
   std::int64_t decode_run(const SeqState& seq, std::int64_t most, std::vector<FootprintStep>& steps) override;
   void charge_ahead(std::span<const SeqState> batch, std::span<const std::vector<FootprintStep>> runs, std::int64_t steps,
@@ -62,7 +62,7 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] static bool decodes(const SeqState& seq) {
     return seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
   }
-  // ShapeRun::kNoCut, kLayersDiffer or tokens; for decode steps.
+  // ShapeRun::kNoCut, kLayersDiffer or tokens.
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   [[nodiscard]] bool only_grows(const SeqState& seq) const;
   [[nodiscard]] StepKey key_of(const SeqState& seq) const;
@@ -87,33 +87,33 @@ class RecipeFootprint final : public Footprint {
   ModelShape model_;
   std::unique_ptr<Trigger> trigger_;
   ExpectedRun expected_;
-  ShapeRun& shapes_;  // of expected_
+  ShapeRun& shapes_;
   StepOps decodes_;
   RecipePages pages_;
   double page_bytes_ = 0;
   KvReads reads_ = KvReads::kStored;
-  std::unique_ptr<UnpackOps> unpacking_;  // null: nothing is packed
-  KvPolicy::LayerKinds kinds_;            // of steps with prompt tokens
-  std::vector<std::int64_t> times_;       // [kinds] number of layers
-  bool uses_all_ = true;                  // shapes_ runs all layers
-  bool shares_layers_ = false;            // the allocator revisits earlier layers
-  bool merges_alone_ = false;             // the disposal acts without a trigger: tokens stay and shrink
-  bool sums_by_shape_ = false;            // uncut memory follows from length
-  bool may_cut_ = false;                  // data decides how many tokens stay
-  std::vector<std::int64_t> side_bytes_;  // [i]: maximum beyond token_bytes for up to 16 * (i + 1) tokens
+  std::unique_ptr<UnpackOps> unpacking_;  // null: nothing packed
+  KvPolicy::LayerKinds kinds_;            // with prompt tokens
+  std::vector<std::int64_t> times_;       // [kinds] layers
+  bool uses_all_ = true;                  // all layers run
+  bool shares_layers_ = false;            // revisits earlier layers
+  bool merges_alone_ = false;             // disposal without trigger: tokens stay and shrink
+  bool sums_by_shape_ = false;            // memory follows from length
+  bool may_cut_ = false;                  // data decides how many stay
+  std::vector<std::int64_t> side_bytes_;  // [i]: most beyond token_bytes, up to 16 * (i + 1) tokens
   RowPatterns patterns_;
-  std::unordered_map<StepKey, FootprintStep, StepKey::Hash> known_;  // steps with prompt tokens
-  // Decode steps whose keys differ only in tokens held.
+  std::unordered_map<StepKey, FootprintStep, StepKey::Hash> known_;  // with prompt tokens
+  // Decode steps with keys that differ only in tokens held.
   static constexpr std::int32_t kChunk = 16;
   struct Chunk {
-    std::uint32_t known = 0;  // bits
+    std::uint32_t known = 0;
     std::array<FootprintStep, kChunk> steps;
   };
-  // A key from `seen` to `until` seen tokens, while the sequence gains a token per step or none.
+  // From `seen` to `until` seen tokens, a token per step or none.
   struct Trail {
     std::int32_t prompt = -1, state = 0, seen = 0, held = 0;
     std::int64_t until = 0;
-    StepKey key;  // ends with the chunk's number
+    StepKey key;
     std::int32_t chunk_index = -1;
     Chunk* chunk = nullptr;
     [[nodiscard]] bool holds(const SeqState& seq, std::int32_t its_state) const {
@@ -125,13 +125,13 @@ class RecipeFootprint final : public Footprint {
   FootprintStep step_on(Trail& trail, const SeqState& seq);
   std::unordered_map<StepKey, std::unique_ptr<Chunk>, StepKey::Hash> chunks_;
   static constexpr std::size_t kTrails = 512;
-  std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // hashed by prompt and tokens held or lost
+  std::vector<Trail> trails_ = std::vector<Trail>(kTrails);  // by prompt and tokens held or lost
   std::vector<StepOps::Walk> walks_;
   struct Recent {
     std::array<std::int32_t, 6> state{-1};
     FootprintStep done;
   };
-  std::vector<Recent> recent_{1024};  // hashed by state
+  std::vector<Recent> recent_{1024};
 };
 
 }  // namespace kvlab

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Tokens of the model's type read by a decode step, without the new one: from bytes, or from FLOPs if stored decoded.
+// Read by a decode step, without the new token: from bytes, or from FLOPs if stored decoded.
 std::int32_t RecipeFootprint::attended(const StepOps::Read& all) const {
   const std::int64_t q_heads = model_.q_heads, d = model_.head_dim;
   const bool lies_decoded = reads_ != KvReads::kStored;
@@ -48,7 +48,7 @@ void RecipeFootprint::add_decodes(const LayerCalls& calls, std::vector<PolicyOp>
   }
 }
 
-// After losses, held tokens are the rest of the prompt and all decoded ones; triggers in decode drop encoded tokens, and rows stay decoded.
+// After losses, held tokens are the rest of the prompt and all decoded ones; triggers in decode drop encoded tokens.
 void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
   std::int64_t held = 0;
   for (const std::int32_t h : shape.held) held += h;
@@ -57,8 +57,8 @@ void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
   if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
 }
 
-// Each token decoded ahead is a pass. A backward pass to activations has the forward's dense products and 5 per query-key pair (q k, d_out
-// v, ds k, ds q, p d_out) instead of 2: a forward pass over 2.5 times the tokens.
+// Each token decoded ahead is a pass. Backward to activations has the forward's dense products and 5 per query-key pair (q k, d_out v, ds
+// k, ds q, p d_out) instead of 2: a forward pass over 2.5 times the tokens.
 void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const {
   const std::string& name = shapes_.policy().needs().pass;
   const bool decodes = name == passes::kLookahead, is_differentiated = has_backward(name);
@@ -69,7 +69,7 @@ void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t
   }
 }
 
-// If layers compute fewer and fewer tokens.
+// If layers compute fewer and fewer.
 void RecipeFootprint::add_pruned(const ShapeRun::Seq& shape, std::size_t place, PolicyWork& work) const {
   PrunedPrompt prompt{place, {}};
   for (std::int32_t l = 0; l < model_.num_layers; ++l) prompt.tokens.push_back(shapes_.policy().step_tokens(shape.as_step(), l));

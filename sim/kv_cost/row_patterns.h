@@ -7,19 +7,18 @@
 
 namespace kvlab {
 
-// Numbers the ways in which a sequence's rows (KV heads of layers) differ in length. runs() and number_of() carry a pattern to another
-// footprint of the model.
+// Numbers the ways in which rows (KV heads of layers) differ in length. runs() and number_of() carry a pattern to another footprint.
 class RowPatterns {
  public:
-  static constexpr std::int32_t kAlike = 0;  // all rows are equal
+  static constexpr std::int32_t kAlike = 0;  // equal rows
 
-  // tokens: of the first row that lost some, or of all.
+  // tokens: the first row that lost some, or all.
   struct Rows {
     std::int32_t tokens = 0, pattern = kAlike;
   };
   // held [num_layers * kv_heads]; end: tokens seen.
   Rows note(std::span<const std::int32_t> held, std::int32_t end);
-  // One value if all rows are equal.
+  // One value if equal.
   [[nodiscard]] std::vector<std::int32_t> lengths(const Rows& rows, std::int32_t seen) const;
   // Some rows lost nothing.
   [[nodiscard]] bool has_whole(std::int32_t pattern) const { return of(pattern).has_whole; }
@@ -30,9 +29,9 @@ class RowPatterns {
 
  private:
   static constexpr std::int32_t kWhole = -1 << 30;
-  // Tokens minus those of the first row that lost some; kWhole for whole rows, so that a pattern lasts as these grow.
+  // Tokens minus the first row's that lost some; kWhole for whole rows, so a pattern lasts as these grow.
   struct Pattern {
-    std::vector<std::int32_t> runs;  // by runs_of(): each prompt length has its own pattern
+    std::vector<std::int32_t> runs;  // by runs_of(): one pattern per prompt length
     bool has_whole = false;
   };
   [[nodiscard]] const Pattern& of(std::int32_t pattern) const { return patterns_[static_cast<std::size_t>(pattern)]; }

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Adds a prompt's scan and choice (PromptRewriter): per chunk a forward pass through the scan's layers and its policy's operations, then
-// choose(). The last layer counts as whole, a bound. Adds nothing if the prompt stays whole.
+// A prompt's scan and choice (PromptRewriter): per chunk a forward pass through the scan's layers and its operations, then choose(). The
+// last layer counts as whole, a bound. Nothing if the prompt stays whole.
 void add_scan(PromptRewriter& rewriter, const ModelShape& model, const SeqStep& prompt, PolicyWork& work);
 
 }  // namespace kvlab

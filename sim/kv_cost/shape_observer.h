@@ -10,22 +10,21 @@
 
 namespace kvlab {
 
-// Sizes that do not follow from lengths.
+// Do not follow from lengths.
 struct InputSizes {
-  std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
+  std::int32_t question_begin = -1;  // in the prompt; -1: unknown
   std::int32_t future_tokens = 0;    // for oracles
   std::vector<PassShape> pass;       // chunks
   friend bool operator==(const InputSizes&, const InputSizes&) = default;
 };
 
-// The inputs that a recipe with these needs observes for a sequence in a step of serving: the assumed question, and the extra pass if it
-// runs after this step.
+// In a step of serving: the assumed question, and the extra pass if it runs after this step.
 InputSizes input_sizes(const Needs& needs, const SeqStep& seq);
 
-// Meets needs with counts and positions; all data pointers are null.
+// Counts and positions; data pointers are null.
 class ShapeObserver final : public Observer {
  public:
-  // The spans must outlive this.
+  // The spans outlive this.
   ShapeObserver(const Needs& needs, std::span<const SeqStep> seqs, std::span<const InputSizes> inputs);
   Observed observe(std::int32_t layer) override;
 

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// False: a step's calls follow from its rows.
+// False: calls follow from rows.
 bool keeps_state(const Recipe& recipe) {
   if (!recipe.selects_all || recipe.selects_in_prompts() || recipe.rewrites() || !recipe.is_native) return true;
   const RecipeParts parts(recipe);
@@ -205,7 +205,7 @@ std::vector<std::int32_t> ShapeRun::lengths(const Group& group, std::size_t s) c
   return held;
 }
 
-// Puts sequences that do not continue into the state before this step.
+// For sequences that do not continue.
 void ShapeRun::put_before(std::span<const Seq> batch) {
   for (std::size_t i = batch.size(); i < progress_.size(); ++i) policy_.forget(static_cast<std::int32_t>(i));
   progress_.resize(batch.size());
@@ -220,7 +220,7 @@ void ShapeRun::put_before(std::span<const Seq> batch) {
       continue;
     }
     const bool is_whole = std::all_of(s.held.begin(), s.held.end(), [&](std::int32_t h) { return h == s.seen_tokens; });
-    // Whole rows only grew. Others: one token in, one out, or a trigger that used up its slack, or only grown.
+    // Whole rows only grew. Others: one token in, one out, or a trigger's slack used up, or only grown.
     if (acts_in_decode_ && !is_whole &&
         (precede(s, index, s.seen_tokens - 1, 0) || (slack_tokens_ > 0 && precede(s, index, s.seen_tokens - 1, slack_tokens_))))
       continue;
@@ -229,15 +229,15 @@ void ShapeRun::put_before(std::span<const Seq> batch) {
   policy_.take_traffic();
 }
 
-// One step from `seen` to seq.seen_tokens, from `delta` more tokens than seq.held. True if seq.held results; otherwise the parts forget it,
-// unless rows only grew.
+// One step from `seen` to seq.seen_tokens, from `delta` more tokens. True if seq.held results; else the parts forget it, unless rows only
+// grew.
 bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, std::int32_t delta) {
   Seq earlier = seq;
   earlier.seen_tokens = seen;
   earlier.new_tokens = seq.seen_tokens - seen;
   earlier.held = held_of(seq);
   for (std::int32_t& h : earlier.held) h = seen == 0 ? 0 : std::max(0, h + delta);
-  if (earlier.inputs.pass.empty()) earlier.inputs.pass = {{1, 0, 0, earlier.prompt_tokens}};  // any size: its calls are not used
+  if (earlier.inputs.pass.empty()) earlier.inputs.pass = {{1, 0, 0, earlier.prompt_tokens}};  // any size: calls are not used
   Group group = group_of(std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
   group.seqs.front().index = index;
   Result unused;

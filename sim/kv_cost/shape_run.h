@@ -11,41 +11,40 @@
 
 namespace kvlab {
 
-// Runs a recipe's parts without tensors. Data-dependent counts come from `counts`, or are at their bounds.
+// Runs a recipe without tensors. Data-dependent counts come from `counts`, or are at their bounds.
 class ShapeRun {
  public:
-  // Throws InputError if the recipe does not claim the cost host or cannot run at these sizes. `counts` outlives the run.
+  // Throws InputError if the recipe does not claim the cost host or fit these sizes. `counts` outlives the run.
   ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* counts = nullptr);
 
-  // State before a step.
   struct Seq {
     std::int32_t seen_tokens = 0, new_tokens = 0, prompt_tokens = 0;
-    std::vector<std::int32_t> held;  // [num_layers * kv_heads] tokens, or one value for all; empty: none
-    InputSizes inputs = {};          // inputs that some recipes observe
+    std::vector<std::int32_t> held;  // [num_layers * kv_heads], or one for all; empty: none
+    InputSizes inputs = {};
     [[nodiscard]] SeqStep as_step(std::int32_t index = 0) const {
       return {index, seen_tokens, new_tokens, prompt_tokens, inputs.question_begin};
     }
   };
   struct Result {
-    std::vector<OpCall> calls;            // with decode attention, without prefill attention
+    std::vector<OpCall> calls;            // without prefill attention
     std::vector<std::size_t> first_call;  // [num_layers + 1]
-    std::vector<std::int32_t> held;       // after the step, [batch, num_layers * kv_heads]
-    TierBytes before, peak, after;        // peak: while layers append and evict in turn
-    double attended_tokens = 0;           // of decoding sequences, mean per layer and KV head
+    std::vector<std::int32_t> held;       // [batch, num_layers * kv_heads] after the step
+    TierBytes before, peak, after;        // peak: layers append and evict in turn
+    double attended_tokens = 0;           // decoding, mean per layer and KV head
     Traffic traffic;
     struct LayerBytes {
-      std::int64_t before = 0, appended = 0, after = 0;  // on the GPU
+      std::int64_t before = 0, appended = 0, after = 0;
     };
     std::vector<LayerBytes> layers;
     std::vector<std::int64_t> fetched;  // [num_layers] over the host link
     std::vector<std::int64_t> disk;     // [num_layers]
   };
-  // Sequences that do not continue the last step at their place get the state of the step before. Calls `keeper` for tokens encoded and
-  // read. Throws InputError if `inputs` lacks a size that the recipe observes.
+  // Sequences that do not continue the last step at their place get its state. Calls `keeper` for tokens encoded and read. Throws
+  // InputError if `inputs` lacks an observed size.
   Result step(std::span<const Seq> batch, KvKeeper* keeper = nullptr);
-  // Runs only these layers; the next step continues none.
+  // The next step continues none.
   void run_only(std::span<const std::int32_t> layers);
-  // The trigger's targets for one sequence. common: of all layers, kNoCut or kLayersDiffer; most: the largest layer's.
+  // One sequence. common: of all layers, kNoCut or kLayersDiffer; most: the largest.
   static constexpr std::int32_t kNoCut = -1, kLayersDiffer = -2;
   struct Targets {
     std::int32_t common = kNoCut, most = kNoCut;
@@ -53,7 +52,6 @@ class ShapeRun {
   [[nodiscard]] Targets targets(const Seq& seq) const;
   // Per layer with seq.held; runs nothing.
   [[nodiscard]] std::vector<std::int64_t> gpu_bytes(const Seq& seq) const;
-  // The next step continues nothing.
   void forget() { put_before({}); }
 
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
@@ -61,11 +59,11 @@ class ShapeRun {
 
  private:
   struct Group {
-    std::vector<std::size_t> place;  // in the batch
+    std::vector<std::size_t> place;
     std::vector<SeqStep> seqs;
     std::vector<InputSizes> inputs;
     std::vector<KvStore> layers;
-    std::unique_ptr<ShapeObserver> observer;  // null: no sequences
+    std::unique_ptr<ShapeObserver> observer;  // null: none
   };
   struct Progress {
     std::int32_t end = -1;
@@ -90,14 +88,13 @@ class ShapeRun {
   std::vector<bool> runs_;  // [num_layers]
   CountSource* counts_;
   Ops ops_;
-  std::vector<Progress> progress_;  // by place in the batch
+  std::vector<Progress> progress_;
   std::vector<Segment> segments_;
   std::int64_t steps_ = 0;
 };
 
-// One operation, summed over a step's layers.
 struct SummedCall {
-  OpCall call;  // sums
+  OpCall call;
   std::int64_t launches = 0;
   friend bool operator==(const SummedCall&, const SummedCall&) = default;
 };

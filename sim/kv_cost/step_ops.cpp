@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Applies f to each count; shared bytes count once.
+// To each count; shared bytes count once.
 template <class F>
 OpCall combined(const OpCall& a, const OpCall& b, F&& f) {
   const std::int64_t shared = std::max(a.shared_bytes, b.shared_bytes), own = f(a.bytes - a.shared_bytes, b.bytes - b.shared_bytes);
@@ -87,7 +87,7 @@ StepOps::Calls StepOps::run(const Unit& unit, std::span<const Seq> batch) {
   return calls;
 }
 
-// Layers that do not run hold the tokens of those that do.
+// Other layers hold as many tokens.
 StepOps::Seq StepOps::seq_of(const Unit& unit, const Member& m) const {
   Seq seq{m.seq->seen_tokens, 1, m.seq->prompt_tokens, {m.rows.begin(), m.rows.end()}, m.seq->inputs};
   if (m.rows.size() == 1 || unit.layers.size() == static_cast<std::size_t>(model_.num_layers)) return seq;
@@ -112,7 +112,7 @@ StepOps::Standing StepOps::standing(const Unit& unit, const Member& m) {
   at.only_whole_grow = whole > 0 && whole < rows && is_cut;
   at.length = (at.only_whole_grow ? seq.seen_tokens : m.rows.front()) + 1;
   at.key = shapes_.policy().step_key(step, is_cut ? std::optional(target) : std::nullopt, at.length, whole == rows);
-  if (!alike) {  // differences from the first row; -1: whole
+  if (!alike) {  // from the first row; -1: whole
     std::vector<std::int32_t> pattern;
     const std::int32_t from = at.only_whole_grow ? 0 : m.rows.front();
     for (const std::int32_t h : m.rows) pattern.push_back(at.only_whole_grow && h == seq.seen_tokens ? -1 : h - from);
@@ -127,7 +127,7 @@ StepOps::Standing StepOps::standing(const Unit& unit, const Member& m) {
   return at;
 }
 
-// None if there is no such state or its key differs.
+// None without such a state or with another key.
 std::optional<StepOps::Seq> StepOps::moved(const Unit& unit, const Member& m, const Standing& at, std::int32_t length) {
   const std::int32_t by = length - at.length;
   Seq other = *m.seq;
@@ -143,7 +143,7 @@ std::optional<StepOps::Seq> StepOps::moved(const Unit& unit, const Member& m, co
   return seq_of(unit, there);
 }
 
-// The number of a set of operations; a sequence that calls it alone becomes its member.
+// Numbers a set of operations; a sequence that calls only it becomes a member.
 std::int32_t StepOps::kind_of(Unit& unit, const Calls& calls, const Seq& seq, std::int32_t company) {
   std::vector<std::string_view> names;
   for (const OpCall& c : calls) names.push_back(c.op);
@@ -154,7 +154,7 @@ std::int32_t StepOps::kind_of(Unit& unit, const Calls& calls, const Seq& seq, st
   return static_cast<std::int32_t>(kind);
 }
 
-// None if other operations are called.
+// None for other operations.
 std::optional<StepOps::Calls> StepOps::added(const Unit& unit, const Seq& seq, std::int32_t company) {
   const Unit::Company& with = unit.companies[static_cast<std::size_t>(company)];
   std::vector<Seq> batch = with.members;
@@ -165,7 +165,7 @@ std::optional<StepOps::Calls> StepOps::added(const Unit& unit, const Seq& seq, s
   return plus(std::move(calls), with.calls, -1);
 }
 
-// A line through this length and a neighbor, or only this length.
+// Through this length and a neighbor, or only this length.
 StepOps::Line StepOps::make(Unit& unit, const Member& m, const Standing& at, std::int32_t company, Calls calls) {
   Line line{at.length, kind_of(unit, calls, seq_of(unit, m), company), std::move(calls), {}, {}, {}};
   line.read = read_of(line.base);
@@ -189,7 +189,7 @@ StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, st
   key.add(at.range.begin);
   auto known = unit.lines.find(key);
   const bool is_point = known != unit.lines.end() && known->second.slope.empty() && known->second.begin != at.length;
-  if (is_point) {  // no second length was found: each length is a point
+  if (is_point) {  // each length is a point
     key.add(at.length);
     known = unit.lines.find(key);
   }
@@ -204,7 +204,7 @@ StepOps::Place StepOps::find(Unit& unit, const Member& m, const Standing& at, st
   return {&known->second, at.length - known->second.begin};
 }
 
-// Adds bytes of encoded rows that attention reads.
+// Encoded rows that attention reads.
 StepOps::Calls StepOps::add_stored(const Unit& unit, Calls calls, std::int32_t len, std::int64_t times) const {
   if (!shapes_.policy().reads_shares()) return calls;
   auto layer = unit.layers.begin();

@@ -14,7 +14,7 @@
 
 namespace kvlab {
 
-// Layers with equal calls are one class. A layer's last calls are those of add_fetches(), except with the selector `all`.
+// Equal calls form a class. A layer's last calls are add_fetches()'s, except with selector `all`.
 struct LayerCalls {
   std::vector<std::int32_t> class_of_layer;  // [num_layers]
   std::vector<std::vector<OpCall>> calls;    // [classes], in order
@@ -24,16 +24,16 @@ struct LayerCalls {
   friend bool operator==(const LayerCalls&, const LayerCalls&) = default;
 };
 
-// a += times * b for equal operations. Shared bytes count once.
+// Equal operations: a += times * b. Shared bytes count once.
 void add_times(std::vector<OpCall>& a, const std::vector<OpCall>& b, std::int64_t times);
 
 inline constexpr std::string_view kFetch = "fetch", kReadDisk = "read_disk";
-// Attention over the cache, which hosts price themselves.
+// Hosts price it themselves.
 inline bool is_attention(const OpCall& call) { return call.op == "attend"; }
 inline bool is_fetch(const OpCall& call) { return call.op == kFetch || call.op == kReadDisk; }
-// Transfers from lower tiers: kFetch over the host link, kReadDisk from disk.
+// kFetch over the host link, kReadDisk from disk.
 void add_fetches(const ShapeRun::Result& result, std::size_t layer, std::vector<OpCall>& calls);
-// Without attention and empty fetches. beside: of fetches.
+// Without attention and empty fetches.
 void add_calls(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times, FetchBeside beside = FetchBeside::kNothing);
 
 // Parts run once per kind of layer and KvPart::step_key, or at two lengths if costs between are affine. A batch is the exact sum over its
@@ -42,12 +42,12 @@ void add_calls(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t time
 class StepOps {
  public:
   using Seq = ShapeRun::Seq;
-  // Errors as ShapeRun. Data-dependent counts are at their bounds.
+  // Errors as ShapeRun. Counts at their bounds.
   StepOps(const Recipe& recipe, const ModelShape& model);
 
-  // Decode steps: before step i, rows that lost tokens have grown by grown[i], whole ones by i. Empty: one step.
+  // Before step i, rows that lost tokens have grown by grown[i], whole ones by i. Empty: one step.
   struct Walk {
-    Seq seq;  // before step 0
+    Seq seq;
     std::vector<std::int32_t> grown = {0};
     [[nodiscard]] std::int32_t grown_by(std::size_t step) const { return step < grown.size() ? grown[step] : 0; }
   };
@@ -55,40 +55,39 @@ class StepOps {
     std::int64_t bytes = 0, flops = 0;
     friend bool operator==(const Read&, const Read&) = default;
   };
-  // One token per sequence and step. Adds to `reads` [steps * batch], if given.
+  // One token per sequence and step. Adds to `reads` [steps * batch].
   std::vector<LayerCalls> decode(std::span<const Walk> batch, std::size_t steps, std::span<Read> reads = {});
   LayerCalls decode(std::span<const Seq> batch);
-  // Number of runs of the parts.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
  private:
-  using Calls = std::vector<OpCall>;  // a unit's layers in turn, each begun by a call without name
-  // Calls at `begin` tokens of a growing row, and per further token.
+  using Calls = std::vector<OpCall>;  // a unit's layers, each begun by a call without name
+  // At `begin` tokens of a growing row, and per further token.
   struct Line {
-    std::int32_t begin = 0, kind = 0;  // kind: the operations called
+    std::int32_t begin = 0, kind = 0;  // kind: operations called
     Calls base, slope;                 // slope empty: one length
     Read read, read_slope;
-    // In a batch: sequences, their tokens after `begin`, tokens gained per step.
+    // Batch: sequences, tokens after `begin`, tokens gained per step.
     std::int64_t count = 0, further = 0, gains = 0;
     bool is_further = false, grows = false;
   };
   struct Place {
-    Line* line = nullptr;      // null: calls are no sum
-    std::int64_t further = 0;  // tokens after `begin`
+    Line* line = nullptr;  // null: no sum
+    std::int64_t further = 0;
   };
-  // Rows in a unit's layers, or one number if equal.
+  // In a unit's layers, or one number if equal.
   struct Member {
     const Seq* seq;
-    std::span<const std::int32_t> rows;  // tokens before the step
+    std::span<const std::int32_t> rows;  // before the step
   };
   struct Standing {
     StepKey key;
     Lengths range;
-    std::int32_t length = 0;       // of a growing row, with this step's token
+    std::int32_t length = 0;       // growing row, this token included
     bool only_whole_grow = false;  // rows that lost tokens are cut back
     bool is_first = false, is_cut = false;
   };
-  // Places of a sequence with equal rows, from `seen` and `held` tokens on: for `lasts` steps without gain, or `on_line` with a token each.
+  // Equal rows, from `seen` and `held` tokens: for `lasts` steps without gain, or `on_line` with a token each.
   struct Trail {
     std::int32_t prompt = -1, seen = 0, held = 0;
     std::int64_t lasts = 0, on_line = 0;
@@ -103,20 +102,19 @@ class StepOps {
     const Walk* walk = nullptr;
     std::size_t first_row = 0, num_rows = 0;  // of walk->seq.held
     std::size_t at = 0;
-    Place alone, joint;               // joint: in `company`
-    std::size_t until = 0;            // first step at which these fail
-    std::int32_t grows = 0, cut = 0;  // tokens per step of the line's row, and of cut rows
+    Place alone, joint;
+    std::size_t until = 0;            // first step without these
+    std::int32_t grows = 0, cut = 0;  // tokens per step: the line's row, cut rows
     std::int32_t company = 0;
     Trail* trail = nullptr;  // null: rows differ
     [[nodiscard]] std::int32_t seen() const { return walk->seq.seen_tokens + static_cast<std::int32_t>(at); }
-    [[nodiscard]] std::int32_t held(std::size_t row) const;  // before step `at`
+    [[nodiscard]] std::int32_t held(std::size_t row) const;
     [[nodiscard]] Seq seq() const;
     [[nodiscard]] Member member(const Seq& seq) const { return {&seq, std::span(seq.held).subspan(first_row, num_rows)}; }
   };
-  // Layers that run together.
   struct Unit {
     std::vector<std::int32_t> layers;
-    std::int64_t times = 1;  // layers represented by each, if rows are equal
+    std::int64_t times = 1;  // layers per entry, if rows are equal
     std::map<std::vector<std::int32_t>, std::int32_t> company_ids;
     struct Company {
       std::vector<Seq> members;  // one of each kind
@@ -126,8 +124,8 @@ class StepOps {
     std::map<std::vector<std::string_view>, std::int32_t> kinds;
     std::vector<std::optional<Seq>> member;  // [kinds]; has only this kind
     std::unordered_map<StepKey, Line, StepKey::Hash> lines;
-    std::vector<Trail> trails = std::vector<Trail>(kTrails);  // hashed by prompt and tokens held or lost
-    std::size_t calls_per_line = 0;                           // maximum
+    std::vector<Trail> trails = std::vector<Trail>(kTrails);  // by prompt and tokens held or lost
+    std::size_t calls_per_line = 0;
     void forget() { lines.clear(), trails.assign(kTrails, {}); }
   };
 
@@ -162,16 +160,16 @@ class StepOps {
   bool fetches_, acts_in_decode_, is_joint_;
   ShapeRun shapes_;
   std::vector<std::int32_t> unit_of_layer_;
-  std::vector<Unit> units_;  // one of all layers, or one per kind
+  std::vector<Unit> units_;
   const Unit* running_ = nullptr;
   struct Changed {
     Cursor* cursor;
     Place before;
     std::int32_t grows;
   };
-  std::vector<Changed> changed_;  // by advance()
-  std::int32_t company_ = 0;      // of the last sum
-  std::vector<Line*> summed_;     // by sum_lines()
+  std::vector<Changed> changed_;
+  std::int32_t company_ = 0;
+  std::vector<Line*> summed_;
   std::vector<std::int32_t> kinds_;
   std::vector<Cursor> cursors_;
   std::int64_t runs_ = 0;

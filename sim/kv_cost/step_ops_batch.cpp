@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMostLines = 1 << 16, kMostCalls = 1 << 19;
 
-// By layer, without the calls that begin them.
+// Without the calls that begin layers.
 std::vector<std::vector<OpCall>> split(const std::vector<OpCall>& calls) {
   std::vector<std::vector<OpCall>> layers;
   for (const OpCall& c : calls)
@@ -51,7 +51,6 @@ StepOps::Trail& StepOps::trail_at(Unit& unit, std::int32_t prompt, std::int32_t 
   return unit.trails[hash >> 23];
 }
 
-// Finds the place alone and leaves a trail.
 void StepOps::look_up(Unit& unit, Cursor& c, std::size_t step) {
   const Seq seq = c.seq();
   const Member member = c.member(seq);
@@ -88,7 +87,7 @@ void StepOps::put(Unit& unit, Cursor& c, std::size_t step) {
   look_up(unit, c, step);
 }
 
-// False: calls are no sum. Its trail may have been reused.
+// False: no sum. Its trail may have been reused.
 bool StepOps::join(Unit& unit, Cursor& c, std::int32_t company) {
   const std::int32_t held = c.held(c.first_row);
   Trail* const trail = c.trail != nullptr && c.trail->holds(c.walk->seq.prompt_tokens, c.seen(), held) ? c.trail : nullptr;
@@ -119,7 +118,7 @@ bool StepOps::join(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   return true;
 }
 
-// Appends sequences looked up again to changed_, with former places.
+// Appends sequences looked up again, with former places.
 void StepOps::advance(Unit& unit, std::span<Cursor> cursors, std::size_t step) {
   changed_.clear();
   for (Cursor& c : cursors) {
@@ -176,7 +175,7 @@ std::vector<StepOps::Calls> StepOps::decode(Unit& unit, std::span<Cursor> cursor
   return totals;
 }
 
-// For few changed sequences. False: sum all again, as the company changed or calls share bytes.
+// For few changes. False: sum all again, as the company changed or calls share bytes.
 bool StepOps::exchange_lines(Unit& unit, std::span<Cursor> cursors, std::size_t step, Calls& total, Calls& slope) {
   const auto shares = [](const OpCall& c) { return c.shared_bytes != 0; };
   if (2 * changed_.size() > cursors.size() || std::any_of(total.begin(), total.end(), shares)) return false;
@@ -201,7 +200,7 @@ void StepOps::add_line(const Place& at, std::int32_t grows, std::int64_t sign, C
   add_times(slope, at.line->slope, sign * grows);
 }
 
-// Over all sequences, and the increment per step.
+// And the increment per step.
 void StepOps::sum(const Unit& unit, std::span<const Cursor> cursors, Calls& total, Calls& slope) {
   total.clear();
   for (const OpCall& c : cursors.front().joint.line->base) total.push_back({c.op});
@@ -210,7 +209,6 @@ void StepOps::sum(const Unit& unit, std::span<const Cursor> cursors, Calls& tota
   for (const Cursor& c : cursors) add_times(total, calls_of(unit, c.joint), 1);
 }
 
-// Sums sequences on a line at once.
 void StepOps::sum_lines(std::span<const Cursor> cursors, Calls& total, Calls& slope) {
   summed_.clear();
   for (const Cursor& c : cursors) {

@@ -14,14 +14,14 @@ namespace kvlab {
 
 namespace {
 
-// Notes tokens encoded, by decoding operation, and read by a decode step.
+// Encoded tokens by decoding operation, and tokens read.
 class StepNotes final : public KvKeeper {
  public:
   struct Layer {
     std::vector<OpCall> decoding;
-    // K and V: lists of tokens and lengths. Operations on one list decode the same tokens.
+    // K and V: lists and lengths. Operations on one list decode the same tokens.
     std::vector<std::pair<const std::int64_t*, std::int64_t>> lists[2];
-    std::int64_t read_tokens = -1;  // over all heads; -1: no fetch
+    std::int64_t read_tokens = -1;  // all heads; -1: no fetch
 
     [[nodiscard]] std::int64_t encoded(std::size_t side) const {
       std::int64_t tokens = 0;
@@ -128,7 +128,7 @@ UnpackOps::Unpacked UnpackOps::run_codes(std::int32_t prompt_tokens) {
   return found;
 }
 
-// Reads as if the prompt had ended a token earlier, without tokens that a selector always keeps.
+// As if the prompt had ended a token earlier, without tokens that a selector always keeps.
 UnpackOps::Unpacked UnpackOps::run_tiers(std::int32_t held_tokens) {
   ShapeRun::Seq seq{held_tokens, 1, held_tokens - 1, {held_tokens}, {}};
   seq.inputs = input_sizes(shapes_.policy().needs(), seq.as_step());
@@ -147,7 +147,7 @@ UnpackOps::Unpacked UnpackOps::run_tiers(std::int32_t held_tokens) {
   return found;
 }
 
-// Positions, statistics, K and V, into pages and back.
+// Into pages and back.
 void UnpackOps::add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const {
   const std::int64_t first[] = {0, tokens};
   KvRows kv;

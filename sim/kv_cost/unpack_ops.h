@@ -14,9 +14,9 @@
 
 namespace kvlab {
 
-// Operations that unpack and repack a sequence in a decode step, if only codes stay between steps or a selector has a lower tier: one call
-// per operation, layer and sequence. Decodes codes into pages; copies other tokens in and out ("token_copy"), with positions and
-// statistics. Encodes nothing; copies from CPU memory are not counted.
+// Unpacking and repacking in a decode step, if only codes stay between steps or a selector has a lower tier: one call per operation, layer
+// and sequence. Decodes codes into pages; copies other tokens in and out ("token_copy"), with positions and statistics. Encodes nothing;
+// copies from CPU memory are not counted.
 // Codes are as if all tokens had come with the prompt; tokens encoded in several decode steps may have more. Sequences that lose encoded
 // tokens in their prompt are packed here, but not in the engine.
 // A profile may measure all this as one operation `whole` per step, over bytes of packed K and V in the model's type, copies from CPU
@@ -28,17 +28,14 @@ class UnpackOps {
 
   [[nodiscard]] bool has_fetches() const { return !whole_.empty(); }
 
-  // Adds a packed sequence of `held_tokens` over all layers and KV heads, in proportion to what the recipe leaves of a prompt of
-  // `prompt_tokens`.
+  // `held_tokens` of all layers and KV heads, in proportion to what the recipe leaves of a prompt.
   void add(std::int32_t prompt_tokens, std::int64_t held_tokens);
-  // Appends and resets the step's sums.
   void take(std::vector<PolicyOp>& ops);
-  // Number of runs of the parts.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
  private:
   struct Unpacked {
-    std::int64_t held_tokens = 0;  // over all rows
+    std::int64_t held_tokens = 0;
     std::vector<PolicyOp> ops;
   };
   struct Sum {
@@ -49,9 +46,9 @@ class UnpackOps {
   // Per token held; launches in total.
   struct PerToken {
     bool is_known = false;
-    std::vector<std::pair<std::size_t, Sum>> ops;  // with places in sums_
+    std::vector<std::pair<std::size_t, Sum>> ops;
   };
-  static constexpr std::int32_t kStep = 16;  // prompts are rounded up to this many tokens
+  static constexpr std::int32_t kStep = 16;  // prompts are rounded up to it
   [[nodiscard]] PerToken run(std::int32_t prompt_tokens);
   [[nodiscard]] Unpacked run_codes(std::int32_t prompt_tokens);
   [[nodiscard]] Unpacked run_tiers(std::int32_t held_tokens);
@@ -65,7 +62,7 @@ class UnpackOps {
   ExpectedCounts counts_;
   ShapeRun shapes_;  // not the footprint's, which must not see these prompts
   bool has_tiers_;
-  std::vector<PerToken> known_;  // by prompt steps
+  std::vector<PerToken> known_;
   std::vector<Sum> sums_;
   std::int64_t runs_ = 0;
 };

@@ -5,10 +5,10 @@
 
 namespace kvlab {
 
-// Compares a prefill selector with full attention, by chunk and layer, without dense layers.
+// A prefill selector against full attention, by chunk and layer, without dense layers.
 class PromptFidelity {
  public:
-  // Tokens [seq.seen_tokens, seq.end()) in a layer.
+  // Tokens [seq.seen_tokens, seq.end()).
   void add(KvPolicy& policy, Ops& ops, const AttentionTrace& trace, const ModelShape& model, std::int32_t layer, const SeqStep& seq);
   [[nodiscard]] std::int64_t queries() const { return queries_; }
   [[nodiscard]] ReplayResult::Prompt mean() const;

@@ -7,12 +7,12 @@
 
 namespace kvlab {
 
-// Full-cache attention of each decode step. Same kernel and step order as a policy's, so keeping everything agrees bit for bit.
+// Full-cache decode, in a policy's kernel and step order, so keeping everything agrees bit for bit.
 struct AttentionReference {
-  std::int32_t num_steps = 0;  // tokens prompt_tokens .. num_tokens - 1
+  std::int32_t num_steps = 0;  // prompt_tokens .. num_tokens - 1
   std::int32_t top_k = 0;
 
-  // Per (layer, step): probabilities [q_heads, tokens], outputs [q_heads, head_dim], most attended positions [q_heads, min(top_k, tokens)].
+  // Per (layer, step): [q_heads, tokens], [q_heads, head_dim], most attended positions [q_heads, min(top_k, tokens)].
   struct Step {
     std::int32_t tokens = 0;
     std::vector<float> probability, output;

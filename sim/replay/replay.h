@@ -12,16 +12,15 @@
 
 namespace kvlab {
 
-// Agreement with the full cache at one step and layer, mean over query heads.
+// One step and layer, mean over query heads.
 struct Fidelity {
-  double attention_mass = 0;  // share of the full cache's attention on attended tokens
+  double attention_mass = 0;  // on attended tokens
   double output_rel_err = 0;  // |o - o_full| / |o_full|
-  double topk_recall = 0;     // share of the most attended tokens
-  double kl = 0;              // KL(policy || full) in nats, over common tokens
-  double needle = 0;          // share of the needles' tokens attended to; 1 without needles
+  double topk_recall = 0;     // of the most attended tokens
+  double kl = 0;              // KL(policy || full) in nats, common tokens
+  double needle = 0;          // share attended to; 1 without
   double attended_tokens = 0;
-  // The full cache's attention on far tokens (not the first 4 or last 64) and its part on attended tokens; the same for needles. Shares are
-  // ratios of means.
+  // Attention on far tokens (not the first 4 or last 64) and its part on attended ones; the same for needles. Shares are ratios of means.
   double far_mass = 0, far_mass_kept = 0, needle_mass = 0, needle_mass_kept = 0;
   [[nodiscard]] double far_share() const { return far_mass > 0 ? far_mass_kept / far_mass : 1; }
   [[nodiscard]] double needle_mass_share() const { return needle_mass > 0 ? needle_mass_kept / needle_mass : 1; }
@@ -29,9 +28,8 @@ struct Fidelity {
   Fidelity& operator*=(double factor);
 };
 
-// Positions held by each row after a decode step that dropped tokens.
 struct KeptAtStep {
-  std::int32_t step = 0;                        // decoded tokens so far, with this one
+  std::int32_t step = 0;                        // with this one
   std::vector<std::vector<std::int32_t>> rows;  // [num_layers * kv_heads], ascending
 };
 
@@ -41,38 +39,38 @@ struct ReplayResult {
   std::vector<Fidelity> by_head;   // [num_layers * kv_heads]
   std::vector<Fidelity> by_step;   // [num_steps]
   double kept_tokens = 0;          // per layer and KV head, after the prompt
-  std::int32_t budget_tokens = 0;  // of the recipe; the prompt's length without budget
-  bool exceeds_budget = false;     // KvPolicy::exceeds_budget
-  double resident_bytes_frac = 0;  // GPU bytes relative to the full cache's, mean over steps
+  std::int32_t budget_tokens = 0;  // the prompt's length without budget
+  bool exceeds_budget = false;
+  double resident_bytes_frac = 0;  // GPU, over the full cache's, mean over steps
   double host_bytes_frac = 0, disk_bytes_frac = 0;
-  double peak_prefill_frac = 0;  // most GPU bytes, relative to the full prompt's
-  Traffic traffic;               // all decode steps
+  double peak_prefill_frac = 0;  // over the full prompt's
+  Traffic traffic;
   std::int32_t num_steps = 0;
-  // Under a prefill selector; means over queries, query heads and layers.
+  // Prefill selector; means over queries, query heads and layers.
   struct Prompt {
-    double mass = 0;            // attention share of the chosen keys
+    double mass = 0;            // on chosen keys
     double output_rel_err = 0;  // |o - o_full| / |o_full|
-    double pairs_frac = 0;      // computed share of causal query-key pairs
+    double pairs_frac = 0;      // of causal pairs
   };
   std::optional<Prompt> prompt;
   std::vector<TierBytes> resident;              // after each step and prefill chunk
-  std::vector<std::vector<std::int32_t>> kept;  // [num_layers * kv_heads] positions held at the end
-  // [num_layers * kv_heads] positions after the prompt, ascending; empty unless options.lists_kept.
+  std::vector<std::vector<std::int32_t>> kept;  // [num_layers * kv_heads] final positions
+  // [num_layers * kv_heads] ascending, with options.lists_kept.
   std::vector<std::vector<std::int32_t>> kept_of_prompt;
-  std::vector<KeptAtStep> kept_of_steps;  // empty unless options.lists_kept_steps
+  std::vector<KeptAtStep> kept_of_steps;  // with options.lists_kept_steps
 };
 
 struct ReplayOptions {
   std::uint64_t seed = 1;
-  std::uint64_t draws = 0;        // key of the sample's random draws
-  std::int32_t kv_bytes = 2;      // of an uncompressed element
-  Ops* ops = nullptr;             // log to fill; may be null
-  CountSource* counts = nullptr;  // receives data-dependent counts, step by step
-  bool lists_kept = false;        // fill ReplayResult::kept_of_prompt
-  bool lists_kept_steps = false;  // fill ReplayResult::kept_of_steps
+  std::uint64_t draws = 0;
+  std::int32_t kv_bytes = 2;  // per uncompressed element
+  Ops* ops = nullptr;         // may be null
+  CountSource* counts = nullptr;
+  bool lists_kept = false;
+  bool lists_kept_steps = false;
 };
 
-// Throws InputError if the recipe does not claim this host, cannot run at these sizes, or needs what the trace lacks.
+// Throws InputError if the recipe does not claim this host, fit these sizes, or needs what the trace lacks.
 ReplayResult replay(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe,
                     const ReplayOptions& options = {});
 

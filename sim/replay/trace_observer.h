@@ -8,10 +8,10 @@
 
 namespace kvlab {
 
-// kv_bytes: of an uncompressed element.
+// kv_bytes: per uncompressed element.
 ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes);
 
-// Throws InputError if the trace lacks what the recipe needs.
+// Throws InputError if the trace lacks them.
 void check_needs(const Needs& needs, const AttentionTrace& trace, const std::string& recipe);
 
 class TraceObserver final : public Observer {

@@ -5,10 +5,10 @@
 
 namespace kvlab {
 
-// From the trace's rope_base and rope_scaling. Throws InputError for unsupported scaling or missing or invalid numbers.
+// By rope_base and rope_scaling. Throws InputError if unsupported, missing or invalid.
 RopeForm rope_of(const AttentionTrace& trace);
 
-// Throws InputError if the trace's pre-RoPE queries do not rotate into its queries.
+// Throws InputError if pre-RoPE queries do not rotate into the trace's queries.
 void check_rotation(const AttentionTrace& trace, const RopeForm& rope);
 
 }  // namespace kvlab

@@ -28,8 +28,7 @@ double sum_of(const Json& values, const std::string& where) {
   return sum;
 }
 
-// One object with a list per quantity: ttfts, itls (s), output_lens, and where there are any start_times and errors. In place of itls,
-// `kvlab export` writes e2els (s).
+// A list per quantity: ttfts, itls (s), output_lens, optional start_times and errors. `kvlab export` writes e2els (s), not itls.
 RealLog read_rows(const Json& root, const std::string& file) {
   const BenchLists lists(root, file, "ttfts");
   const auto number = [&](const char* key, std::size_t i) { return number_in(lists.at(key, i), lists.where(key, i)); };
@@ -57,7 +56,7 @@ RealLog read_rows(const Json& root, const std::string& file) {
   return log;
 }
 
-// Splits a key such as "median_ttft_ms"; false for other keys.
+// "median_ttft_ms"; else false.
 bool parse_total(const std::string& key, std::string& metric, std::string& statistic) {
   static const std::map<std::string, std::string> metrics = {
       {"ttft", "ttft"}, {"tpot", "tpot"}, {"itl", "itl"}, {"e2el", "e2e"}, {"e2e_latency", "e2e"}};
@@ -71,7 +70,7 @@ bool parse_total(const std::string& key, std::string& metric, std::string& stati
   return is_statistic(statistic);
 }
 
-// The statistics of a file without lists: 'mean_ttft_ms', 'p99_tpot_ms', ...
+// Without lists: 'mean_ttft_ms', 'p99_tpot_ms', ...
 RealLog read_totals(const Json& root, const LogText& text) {
   const std::string& file = text.file();
   RealLog log;
@@ -93,7 +92,7 @@ RealLog read_totals(const Json& root, const LogText& text) {
   return log;
 }
 
-// `vllm bench serve --save-result`, with lists for --save-detailed, and SGLang's bench_serving with --output-details.
+// `vllm bench serve --save-result`, lists with --save-detailed; SGLang's bench_serving with --output-details.
 class BenchServe final : public LogFormat {
  public:
   explicit BenchServe(Params& /*none*/) {}
@@ -105,7 +104,7 @@ class BenchServe final : public LogFormat {
     if (!is_bench_result(root))
       throw InputError(log.file() + ": holds several benchmark results, one per line; leave the one to compare with");
     RealLog read = root.contains("ttfts") ? read_rows(root, log.file()) : read_totals(root, log);
-    read.model = text_in(root, {{"model_id"}, {"server_info", "model_path"}});  // the second one is SGLang's
+    read.model = text_in(root, {{"model_id"}, {"server_info", "model_path"}});  // SGLang
     return read;
   }
 };

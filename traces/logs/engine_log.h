@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// An engine's own log, one JSON object per line. InputError with file:line for a row that lacks a key, or whose times go backwards.
+// One JSON object per line. Throws InputError with file:line for missing keys or times that go backwards.
 RealLog read_engine_log(const std::string& text, const std::string& file);
 
 }  // namespace kvlab

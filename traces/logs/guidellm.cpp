@@ -51,7 +51,7 @@ class GuideBenchmark {
     return number_in(*value, where + ": '" + *(path.end() - 1) + "'");
   }
 
-  // Seconds since 1970; the latency ends with the connection.
+  // Since 1970; latency ends with the connection.
   [[nodiscard]] ServedRequest request(const GuideJson& row, std::size_t i) const {
     const std::string where = fmt::format("{}: 'successful', entry {}", file_, i + 1);
     ServedRequest r;
@@ -67,8 +67,7 @@ class GuideBenchmark {
     return r;
   }
 
-  // Gaps between tokens are weighted by their number there, so that their mean is that of all gaps, and percentiles are of neither gaps
-  // nor requests.
+  // Gaps are weighted by their number: the mean is that of all gaps, percentiles are of neither gaps nor requests.
   void read_statistics(RealLog& log) const {
     log.has_clock = false;
     add_distribution("time_to_first_token_ms", "ttft", 1, log);
@@ -96,7 +95,7 @@ class GuideBenchmark {
     add("max", member_of(*d, {"max"}));
   }
 
-  // By status; reports may keep only a sample of rows.
+  // By status; rows may be a sample.
   [[nodiscard]] std::string note(std::size_t num_rows) const {
     const auto total = [&](const char* status) -> std::size_t {
       const GuideJson* const count = member_of(root_, {"metrics", "request_totals", status});
@@ -118,7 +117,7 @@ class GuideBenchmark {
   std::string file_;
 };
 
-// benchmarks.json with one benchmark.
+// benchmarks.json, one benchmark.
 class GuideLlm final : public LogFormat {
  public:
   explicit GuideLlm(Params& /*none*/) {}

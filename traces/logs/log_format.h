@@ -12,15 +12,15 @@
 
 namespace kvlab {
 
-// JSON is parsed once, on demand; Python's Infinity and NaN become null.
+// Parsed once, on demand; Infinity and NaN become null.
 class LogText {
  public:
   LogText(std::string text, std::string file);
   [[nodiscard]] const std::string& file() const { return file_; }
   [[nodiscard]] const std::string& text() const { return text_; }
-  // As JSON; discarded if invalid.
+  // As JSON, discarded if invalid.
   [[nodiscard]] const nlohmann::json& first_line() const { return first_line_; }
-  // As one JSON value; else discarded.
+  // As one value, else discarded.
   [[nodiscard]] const nlohmann::json& whole() const;
   // "FILE:3: 'a.b'": the first b after the first a.
   [[nodiscard]] std::string place_of(std::initializer_list<std::string_view> keys) const;
@@ -32,31 +32,30 @@ class LogText {
   mutable std::optional<nlohmann::json> whole_;
 };
 
-// A measurement format, recognised by content. No file fits two.
+// Recognised by content. No file fits two.
 class LogFormat {
  public:
   virtual ~LogFormat() = default;
   [[nodiscard]] virtual bool recognises(const LogText& log) const = 0;
-  // InputError with the file and the place in it for a value that cannot be.
+  // Throws InputError with file and place.
   [[nodiscard]] virtual RealLog read(const LogText& log) const = 0;
 };
 
 using LogFormatRegistry = Registry<LogFormat>;
 
-// At least 0, or whole; else throws InputError("WHERE is no number >= 0: ...").
+// >= 0, or whole; else throws InputError("WHERE is no number >= 0: ...").
 double number_in(const nlohmann::json& value, const std::string& where);
 std::int64_t count_in(const nlohmann::json& value, const std::string& where);
 
-// Unit: s, sec, ms, us or ns; else throws InputError.
+// s, sec, ms, us or ns; else throws InputError.
 double seconds_in(const nlohmann::json& value, std::string_view unit, const std::string& where);
 
 // {"a", "b"} is object["a"]["b"]; may be null.
 const nlohmann::json* member_of(const nlohmann::json& object, std::initializer_list<const char*> path);
 
-// The first text, or only text of a list, at these paths; else "".
+// First text, or only text of a list; else "".
 std::string text_in(const nlohmann::json& object, std::initializer_list<std::initializer_list<const char*>> paths);
 
-// Reason for LeftOut.
 inline constexpr const char* kRepeatedId = "have the id of an earlier one";
 
 // "2 of the log's 9 requests failed and are left out\n".
@@ -66,7 +65,7 @@ class LeftOut {
   [[nodiscard]] std::string note(std::size_t num_kept) const;
 
  private:
-  std::vector<std::pair<std::string, std::size_t>> counts_;  // in order of first use
+  std::vector<std::pair<std::string, std::size_t>> counts_;
 };
 
 }  // namespace kvlab

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// In seconds, per request or per token gap ("itl").
+// Seconds, per request or token gap ("itl").
 constexpr std::pair<const char*, const char*> kHistograms[] = {{"vllm:time_to_first_token_seconds", "ttft"},
                                                                {"vllm:request_time_per_output_token_seconds", "tpot"},
                                                                {"vllm:inter_token_latency_seconds", "itl"},
@@ -26,7 +26,7 @@ constexpr std::pair<const char*, const char*> kHistograms[] = {{"vllm:time_to_fi
 
 // Prometheus text sample: name{labels} value [timestamp].
 struct PrometheusSample {
-  std::string name, le, model, others;  // labels: bucket limit, model, all but the limit
+  std::string name, le, model, others;  // bucket limit, model, all but the limit
   double value = 0;
 };
 
@@ -82,7 +82,7 @@ class SampleParser {
   std::size_t at_ = 0;
 };
 
-// Counts up to each limit, total and sum, from a series' last sample.
+// From a series' last sample.
 class Histogram {
  public:
   explicit Histogram(std::string name = "") : name_(std::move(name)) {}
@@ -103,7 +103,7 @@ class Histogram {
       part.count = number;
   }
 
-  // Throws InputError with line and series for impossible numbers.
+  // Throws InputError with line and series.
   void check() const {
     for (const auto& [labels, part] : parts_) {
       check_buckets(part);
@@ -141,7 +141,7 @@ class Histogram {
       return std::ranges::equal(up_to, other.up_to, [](const auto& a, const auto& b) { return a.first == b.first; });
     }
   };
-  static constexpr double kMostObservations = 9e15;  // whole numbers in a double
+  static constexpr double kMostObservations = 9e15;  // exact in a double
 
   void check_buckets(const Part& part) const {
     if (part.up_to.empty()) return;
@@ -162,7 +162,7 @@ class Histogram {
                                    part.count.value, all.value, all.where));
   }
 
-  // Between the sums of all lower and all upper limits.
+  // Between the sums of lower and of upper limits.
   void check_sum(const Part& part) const {
     if (part.count.where.empty() != part.sum.where.empty())
       throw InputError(
@@ -182,7 +182,7 @@ class Histogram {
         fmt::format("{}: {}_sum = {:g} s, and its buckets allow {:g} to {:g} s", part.sum.where, name_, part.sum.value, least, most));
   }
 
-  // All engines of a program have the same limits.
+  // All engines have the same limits.
   [[nodiscard]] std::map<double, double> up_to() const {
     std::map<double, double> all;
     for (const auto& [labels, part] : parts_)
@@ -190,7 +190,7 @@ class Histogram {
     return all;
   }
 
-  // Linear in the quantile's bucket, as PromQL's histogram_quantile. No value in the unlimited bucket.
+  // Linear in the bucket, as PromQL's histogram_quantile. No value in the unlimited bucket.
   [[nodiscard]] LogStatistic quantile(const char* metric, int p) const {
     const double rank = p / 100.0 * count();
     LogStatistic s{metric, fmt::format("p{}", p), std::numeric_limits<double>::quiet_NaN(), std::pair{0.0, kNoLimit}};
@@ -226,7 +226,7 @@ class MetricsText {
 
   [[nodiscard]] RealLog read() const {
     RealLog log;
-    log.is_of_client = true;  // its times begin when a request arrives at the API server
+    log.is_of_client = true;  // times begin at the API server
     log.has_clock = false;
     log.model = model_;
     for (const auto& [name, histogram] : histograms_) histogram.check();

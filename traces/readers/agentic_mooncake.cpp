@@ -16,8 +16,8 @@ namespace kvlab {
 
 namespace {
 
-// Mooncake rows of agents (Dynamo, docs/dynosim/trace-formats.md, "Agentic Mooncake"): a request starts delay + tool_wait_ms after those it
-// waits for. Only chains are supported.
+// Dynamo, docs/dynosim/trace-formats.md, "Agentic Mooncake": a request starts delay + tool_wait_ms after those it waits for. Only chains
+// are supported.
 class AgenticMooncake final : public JsonReader {
  public:
   struct Options {
@@ -35,7 +35,7 @@ class AgenticMooncake final : public JsonReader {
 
  private:
   enum Key : std::uint8_t { kRequest = MooncakeRow::kKeys.size(), kWaitFor, kToolWait };
-  // The last five are redundant or unused by replay.
+  // The last five are redundant or unused.
   static constexpr auto kKeys = with_mooncake_keys(std::array<std::string_view, 8>{
       "request_id", "wait_for", "tool_wait_ms", "branches", "prefix_reset", "tool_events", "request_kind", "output_token_ids"});
 
@@ -50,7 +50,7 @@ class AgenticMooncake final : public JsonReader {
     std::int64_t chain = -1;
     std::int32_t turn = 0;
     std::int64_t line = 0;
-    std::string next;  // the waiting request and its line
+    std::string next;  // waiting request, its line
     std::int64_t next_line = 0;
   };
 
@@ -70,7 +70,7 @@ class AgenticMooncake final : public JsonReader {
     return false;
   }
 
-  // A row that waited for the last given request, else the next one.
+  // One that waited for the last request, else the next.
   bool take_row() {
     if (!due_.empty()) {
       row_ = std::move(due_.back());
@@ -104,7 +104,7 @@ class AgenticMooncake final : public JsonReader {
     });
   }
 
-  // Rows that wait for it come next.
+  // Waiting rows come next.
   void give(TraceRequest& request) {
     request.prompt_tokens = row_.shape.prompt_tokens;
     request.output_tokens = row_.shape.output_tokens;
@@ -125,7 +125,7 @@ class AgenticMooncake final : public JsonReader {
   }
 
   void start_chain(TraceRequest& request) {
-    // Dynamo counts both from the start if nothing is waited for.
+    // Dynamo counts from the start if nothing is waited for.
     const Span wait = row_.shape.delay.value_or(Span{0}) + row_.tool_wait;
     request.arrival = (row_.shape.at_ns ? time_of(*row_.shape.at_ns) : arrival_of_row_without()) + wait;
     request.session = number_of_name(row_.id);
@@ -151,7 +151,7 @@ class AgenticMooncake final : public JsonReader {
     if (!is_new) fail_at(row_.line, "request_id", fmt::format("{} is also that of line {}", kvlab::quoted(row_.id), place->second.line));
   }
 
-  // The first row that waits for a missing request, else a cycle.
+  // Names a row that waits for a missing request, else a cycle.
   void fail_where_rows_are_held() const {
     std::unordered_set<std::string> ids;
     for (const auto& [name, rows] : held_)
@@ -177,7 +177,7 @@ class AgenticMooncake final : public JsonReader {
   RequestFacts facts_;
   std::unordered_map<std::string, Known> known_;
   std::unordered_map<std::string, std::vector<Row>> held_;  // by awaited request
-  std::vector<Row> due_;                                    // ready; taken from the back
+  std::vector<Row> due_;                                    // taken from the back
 };
 
 KVLAB_REGISTER_TRACE(AgenticMooncake, "agentic_mooncake",

@@ -10,8 +10,8 @@ namespace kvlab {
 
 namespace {
 
-// Alibaba's Bailian service (Wang et al., USENIX ATC 2025; github.com/alibaba-edu/qwen-bailian-usagetraces-anon): seconds, 16 tokens per
-// hash id. Rows are chat turns with a parent; turns with a common first turn are a session, each at its recorded time.
+// Alibaba's Bailian (Wang et al., USENIX ATC 2025; github.com/alibaba-edu/qwen-bailian-usagetraces-anon): seconds, 16 tokens per hash id.
+// Turns with a common first turn are a session, each at its recorded time.
 class Bailian final : public JsonReader {
  public:
   struct Options {
@@ -26,7 +26,7 @@ class Bailian final : public JsonReader {
   enum Key : std::uint8_t { kChat, kParent, kTime, kInput, kOutput, kIds };
   static constexpr std::array<std::string_view, 8> kKeys{"chat_id",       "parent_chat_id", "timestamp", "input_length",
                                                          "output_length", "hash_ids",       "type",      "turn"};
-  static constexpr std::int64_t kNone = -1;  // as parent: a first turn
+  static constexpr std::int64_t kNone = -1;  // parent of first turns
 
   struct Row {
     std::int64_t chat = kNone, parent = kNone;
@@ -50,7 +50,6 @@ class Bailian final : public JsonReader {
     return true;
   }
 
-  // Counts repeated ids.
   bool is_repeated(std::int64_t id) {
     if (seen_.is_first(id)) return false;
     count(repeated_rows("rows", "chat_id"));
@@ -84,7 +83,7 @@ class Bailian final : public JsonReader {
     }
   }
 
-  // Numbered by the first turn. Only later turns are stored: any other parent is a first turn, or precedes the file.
+  // Numbered by the first turn. Only later turns are stored: another parent is a first turn, or precedes the file.
   std::int64_t session_of(const Row& row) {
     if (row.parent == kNone) return row.chat;
     const auto found = session_of_turn_.find(row.parent);

@@ -15,12 +15,12 @@ namespace kvlab {
 
 namespace {
 
-// `vllm bench serve --save-result --save-detailed` (docs.vllm.ai, "vllm bench serve") and SGLang's bench_serving with --output-details:
-// lists in a JSON object. start_times are on the client's clock; the earliest of a successful request becomes 0.
+// `vllm bench serve --save-result --save-detailed` (docs.vllm.ai, "vllm bench serve") and SGLang's bench_serving with --output-details.
+// start_times are the client's; the earliest success becomes 0.
 class BenchServeTrace final : public RowReader {
  public:
   static constexpr bool kIsDocument = true;
-  // Also accepts results without lists, to report them.
+  // Also results without lists, to report them.
   static bool recognises(std::string_view begin) {
     const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
     const std::size_t first = begin.find_first_not_of(" \t\r\n");

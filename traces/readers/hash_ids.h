@@ -10,14 +10,14 @@
 
 namespace kvlab {
 
-// Makes `ids`, one per `block` prompt tokens (the last may be partial), the request's content, chained, since some dialects name single
-// blocks. Throws if their number does not fit the prompt. The request's hashes point into `ids`.
+// Chains `ids`, one per `block` prompt tokens (the last may be partial), since some dialects name single blocks. Throws if their number
+// does not fit. The request's hashes point into `ids`.
 void set_chained_ids(const InputPlace& lines, std::vector<std::uint64_t>& ids, std::int32_t block, TraceRequest& request);
 
-// Chains ids; different scopes never match. 0: whole trace.
+// Different scopes never match. 0: whole trace.
 void chain_ids(std::span<std::uint64_t> ids, std::int32_t block, std::uint64_t scope = 0);
 
-// Throws unless `count` ids fit the prompt's blocks, the last perhaps partial.
+// Throws unless `count` fits the prompt's blocks, the last perhaps partial.
 void check_id_count(const InputPlace& lines, std::string_view column, std::size_t count, std::int32_t block, std::int32_t prompt_tokens);
 
 // Throws for more hashes than tokens, or only one of hashes and hash_tokens.

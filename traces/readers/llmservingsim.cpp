@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // LLMServingSim (Cho et al. 2024; github.com/casys-kaist/LLMServingSim), nanoseconds. A row is a request or an agent session: sub_requests,
-// each released tool_duration_ns after the previous one. Token ids become a hash chain over blocks of `block_tokens`.
+// each tool_duration_ns after the last. Token ids become hash chains over `block_tokens`.
 class LlmServingSim final : public JsonReader {
  public:
   struct Options {
@@ -155,7 +155,7 @@ class LlmServingSim final : public JsonReader {
 
   Options own_;
   Row row_;
-  Call call_;                // being read
+  Call call_;
   std::vector<Call> calls_;  // of the row
   std::size_t given_ = 0;    // of calls_
   std::vector<std::uint64_t> input_ids_, output_ids_, hashes_;

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Columns shared by mooncake formats. Times are milliseconds.
+// Shared by mooncake formats. Times are milliseconds.
 struct MooncakeRow {
   static constexpr std::int64_t kUnitNs = 1'000'000;
   enum Key : std::uint8_t { kTime, kCreated, kInput, kInputTokens, kOutput, kOutputTokens, kIds, kBlock, kSession, kDelay, kDelayMs };
@@ -20,21 +20,21 @@ struct MooncakeRow {
                                                           "output_length", "output_tokens", "hash_ids",     "block_size",
                                                           "session_id",    "delay",         "delay_ms"};
 
-  std::optional<std::int64_t> at_ns;  // from the trace's start, or since 1970
+  std::optional<std::int64_t> at_ns;  // from the start, or since 1970
   std::optional<Span> delay;
   std::int32_t prompt_tokens = 0, output_tokens = 0;
-  std::int32_t block_size = 0;  // 0: not in the row
+  std::int32_t block_size = 0;  // 0: absent
   std::int64_t session = -1;
   std::vector<std::uint64_t> ids;
   bool has_ids = false;
 
   void clear();
   void read_field(std::size_t key, JsonField& field);
-  // True if a file's first line may be such a row.
+  // A first line that may be such a row.
   static bool may_be(std::string_view line);
-  // Throws if a length is missing. Without prompt length, its ids count; asked_block as in block_of().
+  // Throws without a length. Without prompt length, its ids count; asked_block as in block_of().
   void check_lengths(const InputPlace& lines, std::int32_t asked_block);
-  // The row's, else `asked` (0: none). Throws if neither is given or they differ.
+  // The row's, else `asked` (0: none). Throws for none or a difference.
   [[nodiscard]] std::int32_t block_of(const InputPlace& lines, std::int32_t asked) const;
 };
 

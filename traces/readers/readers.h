@@ -10,11 +10,11 @@
 
 namespace kvlab {
 
-// One registered reader per file (columns: docs/traces.md). All throw InputError (file:line, column) for bad rows.
+// One registered reader per file (docs/traces.md). All throw InputError (file:line, column).
 
 inline constexpr std::int64_t kSecondNs = 1'000'000'000;
 
-// CSV; the first column is the time.
+// The first column is the time.
 class CsvReader : public RowReader {
  public:
   using enum CsvColumn::Need;
@@ -27,7 +27,7 @@ class CsvReader : public RowReader {
   CsvRows rows_;
 };
 
-// One JSON object per line.
+// One object per line.
 class JsonReader : public RowReader {
  public:
   JsonReader(std::unique_ptr<LineReader> lines, const ReaderOptions& options, std::string_view arrival_key, std::int64_t unit_ns)

@@ -14,9 +14,9 @@ namespace kvlab {
 
 namespace {
 
-// Draws requests from ServeGen's data (Xiang et al., NSDI 2026, arXiv 2505.09999; github.com/alibaba/ServeGen): per client, rates and gaps
-// in ten-minute windows, lengths in six-hour windows. A client sends rate x length requests per window (the fraction by chance), gaps
-// scaled to fill it with the last pause. Prompt and output lengths are independent.
+// ServeGen (Xiang et al., NSDI 2026, arXiv 2505.09999; github.com/alibaba/ServeGen): per client, rates and gaps in ten-minute windows,
+// lengths in six-hour windows. Sends rate x length requests per window (the fraction by chance), gaps scaled to fill it with the last
+// pause. Prompt and output lengths are independent.
 class ServeGen final : public RowReader {
  public:
   struct Options {
@@ -40,7 +40,7 @@ class ServeGen final : public RowReader {
   }
 
  private:
-  // The folder and window instead of a line.
+  // Folder and window.
   class Place final : public InputPlace {
    public:
     explicit Place(std::string folder) : folder_(std::move(folder)) {}
@@ -65,7 +65,7 @@ class ServeGen final : public RowReader {
       for (const auto& [start, window] : client.windows) starts.insert(start);
     std::vector<std::int64_t> all(starts.begin(), starts.end());
     if (all.size() < 2) throw InputError(place_.name() + ": fewer than two windows, so that their length is unknown");
-    all.push_back(2 * all.back() - all[all.size() - 2]);  // assumed as long as the previous one
+    all.push_back(2 * all.back() - all[all.size() - 2]);  // assumed as long as the last
     const auto first_s = static_cast<std::int64_t>(to_s(own_.start));
     const std::int64_t end_s = own_.duration > Span{0} ? first_s + static_cast<std::int64_t>(std::ceil(to_s(own_.duration))) : all.back();
     for (std::size_t i = 0; i + 1 < all.size(); ++i)

@@ -20,9 +20,9 @@ namespace kvlab {
 
 namespace {
 
-// ShareGPT: [{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}]. A request is an answer; its prompt is all before it. No
-// times or token counts. LLaMA-Factory's dialects (data/README.md: "sharegpt", and the OpenAI form "messages", "role", "content") add a
-// system prompt, tools and calls.
+// ShareGPT: [{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}]. A request is an answer; its prompt is all before. No
+// times or token counts. LLaMA-Factory's dialects (data/README.md: "sharegpt", and OpenAI's "messages", "role", "content") add system
+// prompt, tools and calls.
 class ShareGpt final : public RowReader {
  public:
   struct Options {
@@ -59,18 +59,18 @@ class ShareGpt final : public RowReader {
     bool has_from = false, has_value = false;
     std::int64_t line = 0;
   };
-  // A conversation. The system prompt may follow the messages.
+  // The system prompt may follow messages.
   struct Texts {
     std::string system, tools;
     std::vector<Message> messages;
     std::optional<std::int64_t> id;
     bool has_messages = false;
   };
-  // A conversation so far.
+  // So far.
   struct Talk {
     explicit Talk(std::int32_t block_tokens, std::uint64_t number) : content(block_tokens, number) {}
     PieceHashes content;
-    std::int64_t tokens = 0;  // so far
+    std::int64_t tokens = 0;
     std::int32_t turn = 0;
     bool has_question = false;
   };
@@ -103,7 +103,6 @@ class ShareGpt final : public RowReader {
     return true;
   }
 
-  // Counts repeated ids.
   bool is_repeated(std::int64_t id) {
     if (seen_.is_first(id)) return false;
     count(repeated_rows("conversations", "id"));
@@ -139,7 +138,7 @@ class ShareGpt final : public RowReader {
       message.value = field.lenient_text();
   }
 
-  // Prompt tokens other than answers.
+  // All but answers.
   void say(std::int32_t tokens, Talk& talk) {
     talk.tokens += tokens;
     talk.content.append(num_pieces_++, tokens);

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// The requests of a session that a reader has read as a whole and gives out one by one.
+// A session, read as a whole, one request at a time.
 class TurnQueue {
  public:
   void clear() {
@@ -34,12 +34,12 @@ class TurnQueue {
   std::size_t given_ = 0;
 };
 
-// Chunk hashes of a growing text: equal pieces in equal places give equal hashes.
+// Equal pieces in equal places give equal hashes.
 class PieceHashes {
  public:
   // Different scopes never match.
   explicit PieceHashes(std::int32_t chunk_tokens, std::uint64_t scope = 0);
-  // Appends `tokens` tokens of content `id`.
+  // `tokens` tokens of content `id`.
   void append(std::uint64_t id, std::int32_t tokens);
   [[nodiscard]] const std::vector<std::uint64_t>& hashes() const { return hashes_; }
   [[nodiscard]] std::int32_t chunk_tokens() const { return chunk_tokens_; }
@@ -47,7 +47,7 @@ class PieceHashes {
  private:
   std::int32_t chunk_tokens_;
   std::uint64_t chain_;
-  std::int32_t filled_ = 0;  // tokens in the current chunk
+  std::int32_t filled_ = 0;  // in the current chunk
   std::vector<std::uint64_t> hashes_;
 };
 

@@ -21,13 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Agent sessions of Weka's KV-cache tester (github.com/callanjfox/kv-cache-tester), published by AgentX: a JSON object per session, in
-// files or a folder. Seconds from the session's start; no arrivals. A session's calls, with its subagents', become one chain by start.
+// Weka's KV-cache tester (github.com/callanjfox/kv-cache-tester), published by AgentX: a JSON object per session, in files or a folder.
+// Seconds from the session's start; no arrivals. Calls, with subagents', become one chain by start.
 //
-// A call's `t` is its start, `api_time` the time to its last token (the tester's build_traces_from_neon.py). Pauses count from that end,
-// since the simulation adds its own service time (end-to-start delays of AIPerf, weka_trace.py in src/aiperf/dataset/loader of
-// ai-dynamo/aiperf). AgentX caps a session's idle time at 300 s (--trace-idle-gap-cap-seconds of the scenario 'agentx',
-// github.com/SemiAnalysisAI/agentx-harness); in a chain that is each pause.
+// `t` is a call's start, `api_time` the time to its last token (build_traces_from_neon.py). Pauses count from that end (end-to-start delays
+// of AIPerf, weka_trace.py in src/aiperf/dataset/loader of ai-dynamo/aiperf). AgentX caps a session's idle time at 300 s
+// (--trace-idle-gap-cap-seconds of scenario 'agentx', github.com/SemiAnalysisAI/agentx-harness): here each pause.
 class Weka final : public RowReader {
  public:
   struct Options {
@@ -72,7 +71,6 @@ class Weka final : public RowReader {
   [[nodiscard]] bool has_arrivals() const override { return false; }
 
  private:
-  // By name.
   static std::vector<std::string> session_files(const std::string& folder) {
     std::vector<std::string> files;
     for (const auto& entry : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
@@ -119,7 +117,7 @@ class Weka final : public RowReader {
     count("requests without prompt or output tokens passed over", session.num_without_tokens);
     count("subagents without requests", session.num_empty_subagents);
     models_.merge(session.models);
-    const WekaCall* latest = nullptr;  // the earlier call that ended last
+    const WekaCall* latest = nullptr;  // of earlier calls, ends last
     std::int32_t turn = 0;
     for (const WekaCall& call : session.calls) {
       if (call.agent > 0 && !own_.with_subagents) {
@@ -133,7 +131,6 @@ class Weka final : public RowReader {
     if (turn == 0) count("sessions without requests");
   }
 
-  // Counts repeated ids.
   bool is_repeated(std::int64_t id) {
     if (seen_.is_first(id)) return false;
     count(repeated_rows("sessions", "id"));
@@ -171,7 +168,7 @@ class Weka final : public RowReader {
     queue_.push(request);
   }
 
-  // The tail after the ids has unknown content.
+  // The tail has unknown content.
   void check_ids(const WekaSession& session, const WekaCall& call) const {
     const std::int64_t most = (std::int64_t{call.prompt_tokens} + session.block_size - 1) / session.block_size;
     if (static_cast<std::int64_t>(call.num_ids) <= most) return;
@@ -179,7 +176,7 @@ class Weka final : public RowReader {
                                  call.num_ids, session.block_size, call.prompt_tokens));
   }
 
-  // May contain calls of other agents, which the simulation runs too.
+  // May contain other agents' calls.
   [[nodiscard]] Span think_time_of(const WekaCall& call, const WekaCall& latest, Span gap) const {
     if (!call.think_time)
       throw InputError(

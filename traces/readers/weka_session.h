@@ -13,10 +13,10 @@
 
 namespace kvlab {
 
-// Start of a session or of a subagent.
+// From a session's or subagent's start.
 enum class SubagentTimes : std::uint8_t { kAuto, kAbsolute, kRelative };
 
-// Rounding of starts in the tester's files.
+// Start rounding in the tester's files.
 inline constexpr Span kWekaRounding{100'000'000};
 
 struct WekaCall {
@@ -28,7 +28,7 @@ struct WekaCall {
   std::int32_t agent = 0;  // 0: the session's; subagents from 1
 };
 
-// Calls of the agent and its subagents, by start.
+// By start, subagents included.
 struct WekaSession {
   std::int64_t number = -1;
   std::int32_t block_size = 0;
@@ -41,7 +41,7 @@ struct WekaSession {
   [[nodiscard]] std::span<std::uint64_t> ids_of(const WekaCall& call) { return std::span(ids).subspan(call.ids_begin, call.num_ids); }
 };
 
-// Parses a session's fields; call finish() at the end.
+// Call finish() at the end.
 class WekaSessionParser {
  public:
   static constexpr std::array<std::string_view, 9> kKeys{
@@ -52,7 +52,7 @@ class WekaSessionParser {
   WekaSession finish();
 
  private:
-  // A call, or a subagent with its calls.
+  // Call, or subagent with calls.
   struct Entry {
     std::string type;
     std::optional<Span> start;
