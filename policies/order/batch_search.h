@@ -8,8 +8,7 @@
 namespace kvlab {
 
 // Andes' batches (Liu et al. 2024, arXiv:2404.16283): requests by gain per token of context, and the size with the largest sum.
-//
-// Reading: a token per `token_ns` from `line_begins_ns` on (may be negative). All times are ns from now.
+// Reading: a token per `token_ns` from `line_begins_ns` on (may be negative). Times are ns from now.
 struct Reader {
   double line_begins_ns = 0;
   double token_ns = 1;
@@ -18,8 +17,7 @@ struct Reader {
   [[nodiscard]] double lag_begins() const { return std::max(0.0, line_begins_ns + static_cast<double>(delivered) * token_ns); }
 };
 
-// QoE over `horizon_ns` with a token every `step_ns`, less that with none, as a share of the area below the reading line. A served reader
-// keeps its lag.
+// QoE over `horizon_ns` with a token every `step_ns`, less that with none, as a share of the area below the reading line.
 inline double gain_of_serving(const Reader& reader, double horizon_ns, double step_ns) {
   const double lag = reader.lag_begins();
   if (lag >= horizon_ns) return 0;
@@ -35,7 +33,7 @@ struct BatchCandidate {
   Reader reader;
   std::int64_t context_tokens = 1;  // > 0
   std::int64_t blocks = 0;          // taken if served
-  bool is_chosen = false;           // result
+  bool is_chosen = false;
 };
 
 // Sets is_chosen of the best batch and returns its size. sizes: ascending. step_ns(b, context): step of b requests with `context` tokens in
@@ -81,7 +79,7 @@ std::size_t choose_batch(std::span<BatchCandidate> all, std::span<const std::int
   return best.size();
 }
 
-// At most `count` sizes, evenly spaced up to `most`, ascending.
+// Evenly spaced up to `most`, ascending.
 inline std::vector<std::int32_t> batch_sizes(std::int32_t most, std::int32_t count) {
   std::vector<std::int32_t> sizes;
   for (std::int32_t i = 1; i <= count; ++i) {
@@ -91,7 +89,7 @@ inline std::vector<std::int32_t> batch_sizes(std::int32_t most, std::int32_t cou
   return sizes;
 }
 
-// Least squares over steps so far, older ones weighted less.
+// Least squares, older steps weighted less.
 class ObservedSteps {
  public:
   void add(double requests, double step_ns) {

@@ -17,14 +17,14 @@ class JobTypes {
     kEtc,  // explore, then commit: round-robin without types whose lower bound exceeds another's upper bound
     kUcb,  // the type with the lowest lower bound
   };
-  // quantum 0: jobs run to their end, only ended jobs count. Above: another type may take over after that service in one turn, unfinished
+  // quantum 0: jobs run to their end, only ended jobs count. Above: another type may take over after that service in one turn; unfinished
   // jobs count.
   JobTypes(Rule rule, double scale, std::int64_t quantum) : rule_(rule), scale_(scale), quantum_(quantum) {}
 
   [[nodiscard]] bool is_preemptive() const { return quantum_ > 0; }
   [[nodiscard]] std::int64_t quantum() const { return quantum_; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(types_.size()); }
-  // Returns its number, from 0.
+  // Numbered from 0.
   std::uint32_t add_type() {
     types_.emplace_back();
     return size() - 1;

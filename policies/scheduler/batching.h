@@ -24,7 +24,7 @@ struct StepBuilder {
   void drop(RequestId r);
 };
 
-// Makes room for m more tokens of r. preempt_one() returns the request it preempted. Returns false if that was r.
+// preempt_one() returns the request it preempted. Returns false if that was r.
 template <class PreemptOne>
 bool allocate_or_preempt(ReplicaView& view, RequestId r, std::int32_t m, PreemptOne&& preempt_one) {
   while (!view.try_allocate(r, m))
@@ -66,7 +66,7 @@ inline std::int32_t computed_or_cached(ReplicaView& view, RequestId r) {
 enum class Admission : std::uint8_t {
   kLeft,   // admitted or rejected
   kLater,  // its copy or output is under way: try the next one
-  kStop,   // does not fit; no later request may overtake it
+  kStop,   // no later request may overtake it
 };
 
 struct WaitingWalk {
@@ -77,7 +77,7 @@ struct WaitingWalk {
   [[nodiscard]] bool is_settled() const { return num_passed == 0; }
 };
 
-// Calls try_admit(r) -> Admission for waiting requests until is_full() or kStop.
+// Until is_full() or kStop.
 template <class IsFull, class TryAdmit>
 WaitingWalk walk_waiting(ReplicaView& view, IsFull&& is_full, TryAdmit&& try_admit) {
   WaitingWalk walk;
@@ -102,9 +102,8 @@ enum class Readiness : std::uint8_t {
   kNoRoom,  // no memory to swap in, or held by the order
 };
 
-// Returns whether a waiting r can be admitted. Starts to swap in a swapped r, with room for all known tokens. Every scheduler that preempts
-// calls this before it admits: orders and KV policies (Footprint::on_preempt) may swap. joins: this plan admits r if ready, so its step may
-// wait for the copy.
+// Starts to swap in a swapped r, with room for all known tokens. Every scheduler that preempts calls this before it admits: orders and KV
+// policies (Footprint::on_preempt) may swap. joins: this plan admits r if ready, so its step may wait for the copy.
 Readiness ready_to_admit(ReplicaView& view, RequestId r, bool joins = true);
 
 // admit() returns false if r does not fit.

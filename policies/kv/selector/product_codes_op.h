@@ -6,14 +6,13 @@
 #include "kernels/rows/kv_vector.h"
 #include "kernels/rows/row_op.h"
 
-// Product quantization of keys (Jegou, Douze and Schmid 2011): the channels are cut into parts of equal length, and each part of a key is
-// the number of its nearest center. PQCache, Zhang et al. 2024, arXiv:2407.12820.
+// Product quantization of keys (Jegou, Douze and Schmid 2011): each part of a key's channels is the number of its nearest center. PQCache,
+// Zhang et al. 2024, arXiv:2407.12820.
 namespace kvlab {
 
 struct ProductShape {
   std::int32_t parts = 2;
-  std::int32_t centers = 64;  // of a part, at most; a row of fewer tokens has one for each
-  // Stored bytes of one token's numbers.
+  std::int32_t centers = 64;  // per part, at most; a row of fewer tokens has one for each
   [[nodiscard]] std::int32_t code_bytes() const {
     std::int32_t bits = 1;
     while (1 << bits < centers) ++bits;
@@ -21,7 +20,7 @@ struct ProductShape {
   }
 };
 
-// The centers [count, width] of a part of a row, and how a vector is compared with them.
+// The centers [count, width] of a part of a row.
 struct CentersOfPart {
   const float* centers;
   std::int64_t count, width;
@@ -43,8 +42,7 @@ struct CentersOfPart {
   }
 };
 
-// Centers of each row and part by k-means: Lloyd's rounds from tokens spread evenly over [begin[r], end[r]). A center that lost its
-// tokens stays where it is; ties go to the lower one.
+// k-means: Lloyd's rounds from tokens spread evenly over [begin[r], end[r]). A center that lost its tokens stays; ties go to the lower one.
 struct TrainProduct {
   KvRows kv;
   ProductShape shape;
@@ -53,7 +51,6 @@ struct TrainProduct {
   const std::int32_t* centers = nullptr;                // [kv.num_rows] of a part, at most end - begin
   float* const* center = nullptr;                       // [kv.num_rows] -> [parts, centers, head_dim / parts] out
 
-  // Keys are read once per round; 2 FLOPs per channel, key and center in a round.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "train_product", .rows = kv.num_rows};
     const std::int64_t d = kv.head_dim;
@@ -98,7 +95,6 @@ struct TrainProduct {
   }
 
  private:
-  // A center to the mean of its tokens.
   template <class Key, class Has>
   KVLAB_BODY static void move(float* center, std::int64_t width, std::int64_t n, Key&& key, Has&& has) {
     std::int32_t members = 0;
@@ -124,7 +120,6 @@ struct AssignProduct {
   const float* const* center = nullptr;
   std::int32_t* const* code = nullptr;  // [kv.num_rows] -> [to, parts]
 
-  // Keys and centers are read, numbers written; 2 FLOPs per channel, key and center.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "assign_product", .rows = kv.num_rows};
     const std::int64_t d = kv.head_dim;
@@ -160,8 +155,8 @@ struct AssignProduct {
 };
 KVLAB_ROW_OP(AssignProduct)
 
-// Attention over tokens begin[r] + i, i < first[r + 1] - first[r], with each part's center in place of the key: the softmax over these
-// tokens, summed over the row's query heads.
+// Attention over tokens begin[r] + i, i < first[r + 1] - first[r], with each part's center in place of the key: softmax over these tokens,
+// summed over the row's query heads.
 struct ProductScores {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
   ProductShape shape;
@@ -173,8 +168,6 @@ struct ProductScores {
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   float* scores = nullptr;              // [first[num_rows]] out
 
-  // Centers and numbers are read, scores written; a product with each center per head, then per token and head a look-up for each part and
-  // 4 FLOPs for the softmax.
   [[nodiscard]] OpCall cost() const {
     OpCall c{.op = "product_scores", .rows = num_rows};
     for (std::int32_t r = 0; r < num_rows; ++r) {

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Tokens in a layer's rows of one sequence.
+// Of a layer and one sequence.
 class Held {
  public:
   Held(std::int32_t tokens) : longest_(tokens) {}  // NOLINT: equal rows with equal shares
@@ -37,7 +37,7 @@ class Trigger : public KvPart {
   struct Bound {
     std::int32_t tokens = 0, end = 0, grown = 0;
   };
-  // Mean tokens per KV head that may stay; nullopt: no action. Called after a layer's attention.
+  // Mean tokens per KV head that may stay, after a layer's attention; nullopt: no action.
   [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const = 0;
   // nullopt: all tokens.
   [[nodiscard]] virtual std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const = 0;
@@ -51,7 +51,7 @@ class Trigger : public KvPart {
   // True: decode cuts take few tokens, a multiple of unit().
   [[nodiscard]] virtual bool cuts_few() const { return false; }
   [[nodiscard]] virtual std::int32_t unit() const { return 1; }
-  // Decode: tokens above the budget that a row may hold before the next cut.
+  // Decode: tokens above the budget that a row may hold.
   [[nodiscard]] virtual std::int32_t slack_tokens() const { return 0; }
   // Decode steps, with this one, for which target() stays while uncut rows grow. Only called if shares are equal.
   [[nodiscard]] virtual std::int64_t lasts(const SeqStep&, std::int32_t /*held*/, const Budget&) const { return 1; }
@@ -60,7 +60,6 @@ class Trigger : public KvPart {
   [[nodiscard]] virtual std::string refuses_budget(std::int32_t /*tokens*/) const { return ""; }
   // False: the allocator decides how many tokens stay.
   [[nodiscard]] virtual bool needs_budget() const { return true; }
-  // False: target() is always nullopt.
   [[nodiscard]] virtual bool acts() const { return true; }
 
   [[nodiscard]] Traits provides() const override;
