@@ -65,7 +65,7 @@ class Arc final : public BlockCache {
   bool has_ghost_hit_ = false;
 };
 
-// True if the key was in B1 or B2; removes it and adapts p (Fig. 4, cases II and III).
+// True if the key was a ghost; removes it and adapts p (Fig. 4, cases II and III).
 bool Arc::take_ghost(std::uint64_t key) {
   const double b1 = ghosts_[kT1].size();
   const double b2 = ghosts_[kT2].size();

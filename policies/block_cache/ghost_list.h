@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// Keys of evicted blocks, at most max_keys, oldest dropped first. O(1); memory grows with the most keys held.
+// At most max_keys keys of evicted blocks, oldest dropped first. O(1); memory grows with the most keys held.
 class GhostList {
  public:
   void reset(std::uint32_t max_keys) {

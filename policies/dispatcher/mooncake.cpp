@@ -9,8 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Qin et al. 2024, algorithm 1; early rejection: section 7. An instance fetches the longest stored prefix if long enough against its own.
-// Not modelled: prompts spread over several instances.
+// Qin et al. 2024, algorithm 1; early rejection: section 7. Not modelled: prompts spread over several instances.
 class MooncakeConductor final : public Dispatcher {
  public:
   explicit MooncakeConductor(Params& p)
@@ -43,7 +42,6 @@ class MooncakeConductor final : public Dispatcher {
     return to_s(p.milliseconds(key, 0, 0, 1e9, meaning));
   }
 
-  // Rows of a decode step and their tokens.
   struct DecodeLoad {
     double rows = 0, tokens = 0;
   };
@@ -201,8 +199,8 @@ class MooncakeConductor final : public Dispatcher {
   std::int64_t prompt_tokens_ = 0, num_prompts_ = 0;  // so far
   std::vector<ReplicaId> decode_;
   std::vector<std::int64_t> stored_;  // by replica: prompt tokens in its store
-  std::int64_t longest_ = 0;          // of stored_
-  std::vector<ReplicaId> holders_;    // replicas with the longest_ prefix
+  std::int64_t longest_ = 0;
+  std::vector<ReplicaId> holders_;
 };
 
 KVLAB_REGISTER(Dispatcher, MooncakeConductor, "mooncake",

@@ -14,7 +14,7 @@ struct Budget {
   [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
 };
 
-// Never evicted: the first `sinks`, the last `recent`.
+// Never evicted.
 struct Protected {
   std::int32_t sinks = 0, recent = 0;
   bool prompt = false;      // all that is left of the prompt

@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <string>
 
-// Parts do not know each other; they state traits, and those with which they cannot run.
+// Parts state traits, and those with which they cannot run.
 namespace kvlab {
 
 enum class Trait : std::uint8_t {
@@ -13,7 +13,7 @@ enum class Trait : std::uint8_t {
   kCutsPrompts,  // before the first decode step
   kCutsChunks,   // before the prompt's end
   kCutsInDecode,
-  kCutsAgain,    // cuts rows repeatedly
+  kCutsAgain,
   kKeepsCounts,  // one token leaves per new decoded one
   // scorer
   kScores,

@@ -12,14 +12,13 @@ struct Room {
   std::int64_t spare_blocks = 0;  // free blocks that admission leaves
 };
 
-// Tokens that a waiting r computes before its next output.
 inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
   const Request& info = view.info(r);
   const bool has_own = info.is_swapped || info.computed_tokens > 0;  // else it may have hits
   return info.known_tokens() - (has_own ? info.computed_tokens : view.lookup(r));
 }
 
-// Preempts the requests that the order takes off the GPU on its own; returns their number.
+// Returns the number of preempted requests.
 template <class OnPreempt>
 std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
   std::vector<RequestId> off;
@@ -31,8 +30,8 @@ std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
   return static_cast<std::int32_t>(off.size());
 }
 
-// Preempts running requests, last by the order first, until each waiting request that overtakes one has a row and blocks. Called at the
-// start of plan() by schedulers with lets_overtake().
+// Preempts running requests, last by the order first, until each waiting request that overtakes one has a row and blocks. Runs at the start
+// of plan() if lets_overtake().
 template <class OnPreempt>
 void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   const auto mode = view.overtaking();

@@ -7,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// A request joins the first level whose quantum covers its prefill. Steps charge their whole time; a used-up quantum moves it to the front
-// of the next level.
+// A request joins the first level with a quantum that covers its prefill. Steps charge their whole time; a used-up quantum moves it to the
+// front of the next level.
 class Mlfq final : public SwappingOrder {
  public:
   explicit Mlfq(Params& p)
@@ -54,7 +54,7 @@ class Mlfq final : public SwappingOrder {
   struct State {
     std::int32_t level = 0;
     Span used{};             // of the level's quantum
-    std::int64_t place = 0;  // in the level: smallest first
+    std::int64_t place = 0;  // smallest first
     Time served{};           // latest step's end, or start of waiting
   };
 
@@ -77,7 +77,6 @@ class Mlfq final : public SwappingOrder {
     while (level < levels_ - 1 && static_cast<double>(ns(quantum_of(level))) < prefill_ns) ++level;
     return level;
   }
-  // Tokens per second of steps with prompt tokens.
   [[nodiscard]] double learned_rate() const {
     return prefill_time_ > Span{0} ? static_cast<double>(prefill_tokens_) / to_s(prefill_time_) : 0;
   }

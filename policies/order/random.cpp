@@ -64,7 +64,7 @@ class Random final : public Order {
   }
 
   std::uint64_t seed_;
-  std::uint64_t plan_ = 0, num_plans_ = 1;  // time of the plan; plans so far, from 1
+  std::uint64_t plan_ = 0, num_plans_ = 1;  // plans so far, from 1
   std::vector<RequestId> queue_;
   mutable std::vector<Slot> slots_;       // by slot
   mutable std::vector<RequestId> drawn_;  // first places of this plan

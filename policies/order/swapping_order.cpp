@@ -104,7 +104,7 @@ void SwappingOrder::make_room() {
   }
 }
 
-// If all known tokens of r fit next to the blocks kept free; any room will do while none runs.
+// Any room will do while none runs.
 bool SwappingOrder::may_come_back(RequestId r) const {
   const std::int64_t kept = view().running().empty() ? 0 : wanted_blocks();
   return view().free_blocks() - view().blocks_needed(r, tokens_to_admit(view(), r)) >= kept;

@@ -19,7 +19,7 @@ class SwappingOrder : public KeyedOrder {
   void insert(RequestId r, Entry entry) override;
   void erase(RequestId r) override;
   [[nodiscard]] std::optional<Preemption> overtaking() const final { return mode_; }
-  // By goes_before(), which may be coarser than rank.
+  // goes_before() may be coarser than rank.
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const final {
     return !holds_new(waiting) && goes_before(waiting, running);
   }

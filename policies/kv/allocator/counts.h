@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// At most `tokens` in every head of sequence s.
+// In every head of sequence s.
 inline void keep_alike(ScoredLayer& layer, std::int32_t s, std::int64_t tokens) {
   const std::int32_t row = s * layer.kv.kv_heads;
   for (std::int32_t r = row; r < row + layer.kv.kv_heads; ++r)

@@ -36,7 +36,6 @@ class DynamicLayers final : public Allocator {
     return std::min(target, window_) + static_cast<std::int64_t>(surplus_ * std::max(0, target - window_));
   }
 
-  // Counts per layer from pooled scores.
   static void compete(Ops& ops, std::int32_t sequences, std::span<ScoredLayer> layers) {
     const Ops::Frame frame(ops);
     const std::int32_t heads = layers.front().kv.kv_heads, rows_per_pool = static_cast<std::int32_t>(layers.size()) * heads;

@@ -112,7 +112,6 @@ class HeadSplit final : public Allocator {
 
  private:
   [[nodiscard]] bool finds_heads() const { return retrieval_.empty() && !labels_.are_given(); }
-  // Nothing was evicted.
   static bool is_whole(const SeqStep& seq, std::int32_t s, std::span<const ScoredLayer> layers) {
     return std::all_of(layers.begin(), layers.end(), [&](const ScoredLayer& l) {
       const std::int32_t* len = l.kv.len + static_cast<std::ptrdiff_t>(s) * l.kv.kv_heads;
@@ -155,7 +154,6 @@ class HeadSplit final : public Allocator {
     }
   }
 
-  // Minus the window's attention to a streaming head's tokens.
   const float* measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, ScoredLayer& l) const {
     const std::int32_t rows = l.kv.num_rows;
     float* mass = ops.floats(rows);

@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Pairs of deep layers store one direction per token and two magnitudes; tokens whose directions differ most keep both vectors. The second
-// layer merges whole blocks (our definition), and whenever the share with both vectors is full.
+// Pairs of deep layers store one direction and two magnitudes per token; the most different tokens keep both vectors. The second layer
+// merges whole blocks (our definition), and whenever the share with both vectors is full.
 class LayerPairs final : public Disposal {
  public:
   explicit LayerPairs(Params& p)
@@ -71,7 +71,6 @@ class LayerPairs final : public Disposal {
     return at < 0 || (at % 2 == 0 && layer + 1 == model.num_layers) ? -1 : at % 2;
   }
 
-  // For a row of n tokens.
   [[nodiscard]] Done done_at(bool complete, std::int32_t n) const {
     const std::int32_t tokens = complete ? n - n % block_ : 0;
     return {tokens, share(tokens)};

@@ -6,7 +6,7 @@ namespace kvlab {
 
 namespace {
 
-// FlexGen-style H2O: a later turn may restore the tokens. Methods that fetch within a turn are selectors.
+// FlexGen-style H2O: a later turn may restore the tokens.
 class Offload final : public InPlaceDisposal {
  public:
   explicit Offload(Params& p) : InPlaceDisposal(p) {}

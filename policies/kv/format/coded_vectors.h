@@ -12,7 +12,6 @@ namespace kvlab {
 // Rotates channel pairs (c, c + d / 2) of x [d] by direction * position * frequency; 1 applies RoPE, -1 undoes it.
 std::vector<float> turned_vector(const float* x, std::int32_t d, const VectorCode::Place& place, float direction);
 
-// Codes single vectors of K and of V.
 class CodedVectors : public Format {
  public:
   struct Codes {

@@ -71,7 +71,7 @@ class LatentCode final : public VectorCode {
 };
 
 // Palu, Chang et al. 2024, arXiv:2407.21118. Tensors layers.L.k.basis and layers.L.v.basis [kv_heads, rank, head_dim], orthonormal rows,
-// replace the paper's folded weights; without them each prompt gives its own.
+// replace the paper's folded weights; without them each prompt gives its basis.
 class Palu final : public CodedVectors {
  public:
   explicit Palu(Params& p) : Palu(p.optional<double>("rank_frac", 0.5, 0.001, 1, "latent numbers as a share of head_dim")) {}
@@ -117,7 +117,7 @@ class Palu final : public CodedVectors {
     return fmt::format("rank {} of format 'palu' saves nothing on heads of {} channels; write a smaller rank_frac", latent, m.head_dim);
   }
 
-  std::shared_ptr<const TrainedTensors> weights_;          // null: none given
+  std::shared_ptr<const TrainedTensors> weights_;
   std::vector<std::shared_ptr<const VectorCode>> layers_;  // with weights: [layer][K, V]
 };
 

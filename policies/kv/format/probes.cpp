@@ -34,7 +34,6 @@ void add_newest(const Part& part, std::int32_t block, double share, std::vector<
   }
 }
 
-// Sorted and merged.
 std::vector<Probes::Range> joined(std::vector<Probes::Range> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const Probes::Range& a, const Probes::Range& b) { return a.begin < b.begin; });
   std::vector<Probes::Range> all;

@@ -20,7 +20,7 @@ struct PatternTable {
   HeadPatterns patterns;
   std::string file;                      // "": no file
   std::int32_t layers = 0, q_heads = 0;  // q_heads 0: some head has no pattern
-  // "" if of such a model; otherwise the reason.
+  // "" or why the model does not fit.
   [[nodiscard]] std::string refuses(std::int32_t num_layers, std::int32_t num_heads) const;
 };
 
@@ -29,9 +29,8 @@ struct PatternTable {
 PatternTable read_head_patterns(const std::string& file);
 // "LAYER.HEAD=pattern:number:number ..."; "": none. Throws InputError for invalid entries.
 HeadPatterns parse_head_patterns(const std::string& text);
-// Inverse of parse_head_patterns().
 std::string head_patterns_inline(const HeadPatterns& patterns);
-// As JSON. found [layers * q_heads]: pattern and score, which readers ignore.
+// JSON. found [layers * q_heads]: pattern and score, which readers ignore.
 std::string head_patterns_text(const std::vector<std::pair<HeadPattern, double>>& found, std::int32_t q_heads);
 
 }  // namespace kvlab

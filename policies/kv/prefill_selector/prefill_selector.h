@@ -11,7 +11,7 @@ namespace kvlab {
 
 struct PatternTable;
 
-// A part of an uncut prompt in one layer. Data pointers are null on shapes.
+// Of an uncut prompt in one layer. Data pointers are null on shapes.
 struct PromptChunk {
   Ops& ops;
   const ModelShape& model;
@@ -28,14 +28,14 @@ struct PromptChunk {
   [[nodiscard]] PromptBlocks blocks(std::int32_t block) const;
 };
 
-// Chooses tokens that a prompt's queries attend to; all K and V stay. Without one, prompts use the model's attention.
+// Chooses tokens that a prompt's queries attend to; all K and V stay.
 class PrefillSelector : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override { return {}; }
-  // True: in this layer every query attends to all tokens up to its own; attend() is not called.
+  // True: every query attends to all tokens up to its own; attend() is not called.
   [[nodiscard]] virtual bool is_dense(std::int32_t /*layer*/) const { return false; }
   [[nodiscard]] virtual bool selects_all() const { return false; }
-  // Returns query-key pairs computed over all query heads, without estimates.
+  // Query-key pairs computed over all query heads, without estimates.
   virtual std::int64_t attend(const PromptChunk& chunk) = 0;
   // Takes head patterns of `weights: FILE.json`, which do not replace its own.
   [[nodiscard]] virtual bool takes_patterns() const { return false; }

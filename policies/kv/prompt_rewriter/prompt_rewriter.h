@@ -10,9 +10,9 @@
 
 namespace kvlab {
 
-// Shortens a prompt before the model computes it. The first layers scan it in chunks, over a cache with its own policy, and queries, keys
-// or values of the scan choose tokens. All layers compute these at consecutive positions that end at the prompt's end. Prompts that stay
-// whole are not scanned. Prompts come in one piece, counts follow from lengths. CPU only.
+// Shortens a prompt before the model computes it. The first layers scan it in chunks, over a cache with its own policy; queries, keys or
+// values of the scan choose tokens. All layers compute these at consecutive positions that end at the prompt's end. Prompts that stay whole
+// are not scanned. Prompts come in one piece, counts follow from lengths. CPU only.
 class PromptRewriter : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override {
@@ -26,7 +26,6 @@ class PromptRewriter : public KvPart {
     std::string policy;  // of the scan's cache, as in an experiment
   };
   [[nodiscard]] virtual Scan scan(const ModelShape& model) const = 0;
-  // A scanned layer's, for choose().
   struct Vectors {
     enum class Kind : std::uint8_t { kQueries, kKeys, kValues };
     std::int32_t layer = 0;
@@ -36,7 +35,7 @@ class PromptRewriter : public KvPart {
     bool operator==(const Vectors&) const = default;
   };
   [[nodiscard]] virtual std::vector<Vectors> reads(const ModelShape& model) const = 0;
-  // Tokens that stay, the question's included.
+  // The question's tokens included.
   [[nodiscard]] virtual std::int32_t kept(std::int32_t prompt_tokens, std::int32_t question_tokens) const = 0;
 
   struct Scanned {

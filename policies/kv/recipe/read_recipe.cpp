@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int32_t kMaxTokens = 1 << 26;
 
-// Maker of a part, from the experiment's mapping or else the recipe's.
+// From the experiment's mapping or else the recipe's.
 template <class Part>
 std::pair<std::string, std::function<std::unique_ptr<Part>()>> read_part(Params& experiment, Params& file, const std::string& kind,
                                                                          const std::string& fallback) {

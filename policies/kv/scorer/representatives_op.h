@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// One set for all KV heads of a sequence: the `important[s]` tokens of largest mean score, and `representatives[s]` of the others.
-// A token's signature has one bit per head: whether it is among the head's `important[s]` best. The others are sorted by the
-// Hamming distance of their signature to an anchor (ties by index) and taken evenly spaced from that order. Scores become 2, 1
-// (representative) or 0; infinite ones stay. All rows of a sequence have the same length. KVCrush, Jha et al. 2025.
+// One set for all KV heads of a sequence: the `important[s]` tokens of largest mean score, and `representatives[s]` of the others. A
+// token's signature has one bit per head: it is among the head's `important[s]` best. The others are sorted by the Hamming distance of
+// their signature to an anchor (ties by index) and taken evenly spaced. Scores become 2, 1 (representative) or 0; infinite ones stay. All
+// rows of a sequence have the same length. KVCrush, Jha et al. 2025.
 struct Representatives {
   enum class Anchor : std::uint8_t { kMajority, kZeros, kOnes, kAlternating, kRandom };
   KvRows kv;
@@ -19,7 +19,6 @@ struct Representatives {
   std::uint64_t seed = 0;
   float* scores = nullptr;  // [kv.total()]
 
-  // Scores are read per head and for the mean; signatures are bits.
   [[nodiscard]] OpCall cost() const {
     const std::int64_t n = kv.total();
     return {.op = "representatives", .rows = kv.num_rows, .tokens = n, .outputs = n, .bytes = 12 * n + n / 4, .flops = 6 * n};

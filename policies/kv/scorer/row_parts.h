@@ -11,13 +11,13 @@
 
 namespace kvlab {
 
-// Tokens [begin, begin + len) in all KV heads of a sequence whose rows hold every token so far.
+// In all KV heads of a sequence with rows that hold every token so far.
 struct RowPart {
   std::int32_t sequence = 0, begin = 0, len = 0;
 };
 
-// Parts of a layer's rows as sequences, so that a scorer sees each part by itself. Positions and pages are written again. A view, valid
-// while the step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
+// Parts of a layer's rows as sequences, so that a scorer sees each part by itself. Positions and pages are written again. Valid while the
+// step's memory is. Kept: queries and keys before RoPE, token ids, W_o.
 class RowParts {
  public:
   enum class Positions : std::uint8_t { kOwn, kOfSequence };
@@ -43,7 +43,6 @@ class RowParts {
     if (positions == Positions::kOwn) step.ops(LocalPositions{rows(), own_positions_});
   }
 
-  // Tensors that parts have.
   static Needs kept() {
     Needs needs;
     needs.pre_rope_queries = needs.pre_rope_keys = needs.token_ids = needs.output_weights = true;
@@ -53,7 +52,7 @@ class RowParts {
   [[nodiscard]] LayerStep step() const {
     return {whole_.ops, whole_.model, whole_.layer, seqs_, rows(), observed(), whole_.seed, whole_.tensors, whole_.keeper};
   }
-  // Writes part [step().kv.total()] to scores [kv.total()]; other tokens are unchanged.
+  // Part [step().kv.total()] to scores [kv.total()]; other tokens are unchanged.
   void put_back(const float* part, float* scores) const {
     ScoreMap copy{static_cast<std::int32_t>(to_.size()), first_.data(), ScoreMap::Kind::kPart, part};
     copy.out = scores, copy.to = to_.data();

@@ -12,7 +12,7 @@
 #include "policies/kv/budget.h"
 #include "policies/kv/step.h"
 
-// Arrays per sequence, from lengths and positions only.
+// From lengths and positions only.
 namespace kvlab {
 
 // One past each sequence's last token.
@@ -52,7 +52,6 @@ inline std::vector<Queries> last_queries(std::span<const Queries> all, std::int3
   return last;
 }
 
-// Sets scores to 0.
 inline void clear_scores(LayerStep& step, float* scores, bool decode_only = false) {
   const KvRows& kv = step.kv;
   std::int32_t *begin = step.ops.host_ints(kv.num_rows), *end = step.ops.host_ints(kv.num_rows);
@@ -63,7 +62,7 @@ inline void clear_scores(LayerStep& step, float* scores, bool decode_only = fals
   step.ops(FillScores{kv.num_rows, kv.first, begin, end, 0.0F, 0.0F, scores});
 }
 
-// scores = attention summed over queries, mean over the group.
+// Attention summed over queries, mean over the group.
 inline void sum_attention(LayerStep& step, const Queries* queries, float* scores) {
   clear_scores(step, scores);
   AttentionStats stats;

@@ -13,7 +13,6 @@ inline std::int32_t tokens_of(const Budget& budget, const LayerStep& step, std::
   return budget.of(seq_of(step, row).prompt_tokens);
 }
 
-// Tokens of a row that are attended to: first, latest and chosen.
 struct AttendedParts {
   std::int32_t sinks, recent, top;
 };

@@ -40,7 +40,6 @@ class LshSampling final : public QuerySelector<TierTraffic> {
         step, [&](std::int32_t r) { return rows_.at(step, r).begin; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
-  // When the prompt is complete, and again after evictions.
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);

@@ -26,7 +26,6 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
            " equal parts: give 'parts' that divide them";
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver), key.add(seq.end()); }
-  // Steady state: each step codes and scores one more token.
   void whole_key(const SeqStep& seq, StepKey& key) const override {
     const Sizes size = sizes(budget_.of(seq.prompt_tokens), seq.prompt_tokens);
     const std::int32_t others = seq.end() - size.sinks - size.recent;
@@ -93,7 +92,6 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return selection;
   }
 
-  // Tokens that a step reads, codes of the others, and centers.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {

@@ -29,7 +29,6 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   }
   void step_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.end()); }
 
-  // The exact search reads the rows' keys.
   [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
@@ -99,7 +98,6 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
     const bool decodes = seq_of(step, r).decoding();
     return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - sizes(step, r).recent));
   }
-  // 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const Sizes size = sizes(step, r);
     const std::int32_t tail = std::max(0, step.kv.len[r] - size.recent);

@@ -28,7 +28,7 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
   void whole_key(const SeqStep& seq, StepKey& key) const override { key.add(seq.prompt_tokens, StepKey::kForEver); }
   [[nodiscard]] Lengths affine_lengths(std::int32_t) const override { return Lengths::all(); }
 
-  // Clusters a complete prompt; keeps the threshold after evictions.
+  // Keeps the threshold after evictions.
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* tokens = step.ops.host_ints(n);
@@ -114,7 +114,6 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
     return sizes_.rows(step, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
   }
 
-  // One threshold for all heads of the layer.
   void calibrate(LayerStep& step, const std::int32_t* tokens) {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     std::vector<Queries> queries = last_queries(step.in.window, window_, step.model);

@@ -57,7 +57,6 @@ class WindowChoice final : public Budgeted<Selector> {
     return expand(step.ops, tokens);
   }
 
-  // The whole cache, and the copy with decoded tokens.
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
@@ -66,7 +65,7 @@ class WindowChoice final : public Budgeted<Selector> {
   }
 
  private:
-  // `count` tokens chosen before `tail`; later ones are all read.
+  // `count` tokens chosen before `tail`.
   struct Row {
     std::int32_t tail = 0, count = 0;
   };
