@@ -11,7 +11,6 @@
 
 namespace kvlab {
 
-// Chooses the unreferenced KV block to evict.
 // A block is *resident* from on_insert until victim() returns it, *referenced* while requests pin it, and a *candidate* while resident and
 // unreferenced. Calls come in the scheduler's order and can serve as a clock.
 class BlockCache {
@@ -24,10 +23,10 @@ class BlockCache {
   [[nodiscard]] virtual bool orders_blank_blocks() const { return false; }
   // `block` holds `key` and is referenced. depth: position in its chain, from 0. cost_s: seconds to recompute it (0: unknown).
   virtual void on_insert(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) = 0;
-  // Found by a lookup, referenced or not. Called before on_acquire.
+  // Referenced or not. Called before on_acquire.
   virtual void on_hit(BlockId block) = 0;
   virtual void on_acquire(BlockId block) = 0;  // a hit took a candidate
-  virtual void on_release(BlockId block) = 0;  // its last reference was dropped
+  virtual void on_release(BlockId block) = 0;
   // Removes a candidate; at least one exists. `incoming`: the key that needs the room, or 0.
   virtual BlockId victim(std::uint64_t incoming) = 0;
   // That many candidates exist.
@@ -39,7 +38,7 @@ class BlockCache {
   virtual void victims_after(BlockId /*last*/, std::size_t count, std::vector<BlockId>& blocks) { victims(count, blocks); }
   // True: uses cost_s.
   [[nodiscard]] virtual bool weighs_cost() const { return false; }
-  // For oracles: keys in the order of lookups and insertions.
+  // Keys in the order of lookups and insertions.
   [[nodiscard]] virtual bool needs_future() const { return false; }
   virtual void set_future(std::span<const std::uint64_t> /*keys*/) {}
 };

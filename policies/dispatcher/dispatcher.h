@@ -26,7 +26,7 @@ struct Roles {
 struct ReplicaLoad {
   std::int64_t waiting = 0;  // queued or about to be
   std::int64_t running = 0;
-  std::int64_t outstanding_tokens = 0;  // prompt tokens still to compute
+  std::int64_t outstanding_tokens = 0;
   std::int64_t used_blocks = 0;
   std::int64_t num_blocks = 0;
 };
@@ -44,11 +44,10 @@ class FleetView {
   [[nodiscard]] virtual ReplicaLoad load(ReplicaId replica) const = 0;
   // Tokens in held KV blocks plus uncomputed tokens of queued prompts.
   [[nodiscard]] virtual std::int64_t total_tokens(ReplicaId /*replica*/) const { return 0; }
-  // Tokens of the request in this replica's prefix cache.
   [[nodiscard]] virtual std::int64_t cached_tokens(ReplicaId replica) const = 0;
-  // The replica keeps prompts in CPU memory.
+  // Prompts, in CPU memory.
   [[nodiscard]] virtual bool has_store(ReplicaId /*replica*/) const { return false; }
-  // Leading tokens of the prompt in this replica's CPU store.
+  // Leading tokens of the prompt.
   [[nodiscard]] virtual std::int64_t stored_tokens(ReplicaId /*replica*/) const { return 0; }
   // From the store of `from` to `to`, starting now.
   [[nodiscard]] virtual double fetch_seconds(ReplicaId /*from*/, ReplicaId /*to*/, std::int64_t /*tokens*/) const { return 0; }
@@ -59,7 +58,7 @@ class FleetView {
   [[nodiscard]] virtual const ReplicaView& view(ReplicaId replica, std::uint32_t rank) const = 0;
   // Without hits.
   [[nodiscard]] virtual std::int64_t blocks_for(ReplicaId replica, std::int32_t tokens) const = 0;
-  // Blocks that queued requests take to begin their stage. O(queued requests).
+  // To begin their stage. O(queued requests).
   [[nodiscard]] virtual std::int64_t queued_blocks(ReplicaId replica) const = 0;
   // `tokens` prompt tokens after `kv_before`; 0: unknown.
   [[nodiscard]] virtual double prefill_seconds(ReplicaId replica, std::int64_t tokens, std::int64_t kv_before) const = 0;
@@ -78,7 +77,7 @@ struct Placement {
   enum class Kind : std::uint8_t { kSend, kHold, kReject };
   Kind kind = Kind::kSend;
   ReplicaId replica = kNoReplica;
-  bool is_whole = false;              // kSend at kPrefill: the replica also decodes, whatever its roles
+  bool is_whole = false;              // kSend at kPrefill: the replica also decodes
   const char* reason = nullptr;       // kReject
   ReplicaId fetch_from = kNoReplica;  // kSend at kPrefill: its store has tokens that `replica` lacks
 
@@ -95,7 +94,7 @@ struct Placement {
 struct ImageAsk {
   const RequestRecord& request;
   std::int32_t images = 1;
-  std::span<const std::int64_t> waiting;  // unencoded images per encode replica; not empty
+  std::span<const std::int64_t> waiting;  // unencoded, per encode replica; not empty
 };
 
 class FleetControl {
@@ -118,10 +117,9 @@ class Dispatcher {
   }
   // False: hosts need not bring every replica up to now.
   [[nodiscard]] virtual bool reads_load() const { return true; }
-  // Draws by the seed.
   [[nodiscard]] virtual bool is_random() const { return false; }
   virtual void set_seed(std::uint64_t /*seed*/) {}
-  // Replicas may take a stage outside their roles, so their schedulers must take both.
+  // Replicas may take a stage outside their roles; schedulers must take both.
   [[nodiscard]] virtual bool changes_roles() const { return false; }
   // Time between calls of on_timer(); 0: never.
   [[nodiscard]] virtual Span period() const { return Span{0}; }

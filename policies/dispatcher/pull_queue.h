@@ -55,7 +55,7 @@ class PullQueue {
 
   double waiting_frac_;
   std::int64_t most_waiting_;
-  std::vector<std::deque<std::uint64_t>> unaccepted_;  // by instance: request numbers
+  std::vector<std::deque<std::uint64_t>> unaccepted_;  // request numbers
 };
 
 }  // namespace kvlab

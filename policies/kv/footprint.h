@@ -12,13 +12,13 @@ namespace kvlab {
 // Attention reads packed tokens as codes; as K and V decoded between steps, or in each step.
 enum class KvReads : std::uint8_t { kStored, kDecoded, kUnpacked };
 
-// A sequence before a step.
+// Before a step.
 struct SeqState {
   std::int32_t seen_tokens = 0;  // kept or not
   std::int32_t prompt_tokens = 0;
   std::int32_t held_tokens = 0;  // in the first row (layer, KV head) that evicted; others: `pattern`
   std::int32_t pattern = 0;      // id per footprint; 0: equal rows
-  bool left_hashed = false;      // has evicted: private pages
+  bool left_hashed = false;      // private pages
   bool recomputes = false;
   bool is_named = false;  // blocks are hashed
   std::int32_t new_tokens = 0;
@@ -34,7 +34,7 @@ struct SeqState {
 
 // In pages per layer and KV head.
 struct FootprintStep {
-  std::int64_t peak_pages = 0;                // private, during the step; reserved before it
+  std::int64_t peak_pages = 0;                // private; reserved before the step
   std::int64_t kept_pages = 0;                // private, after it
   std::int32_t kept_tokens = 0;               // block tokens in kept_pages, if evicted
   std::int32_t held_tokens = 0, pattern = 0;  // after it
@@ -69,7 +69,7 @@ struct ForwardPass {
   std::int32_t layers = 0;  // 0: all
 };
 
-// A prompt that some layers compute in part.
+// Some layers compute a part.
 struct PrunedPrompt {
   std::size_t place = 0;             // index in charge()'s batch or a step's entries
   std::vector<std::int32_t> tokens;  // [layers]
@@ -79,7 +79,7 @@ struct PolicyWork {
   std::vector<PolicyOp> ops;
   std::vector<ForwardPass> passes;
   std::vector<PrunedPrompt> pruned;
-  std::int32_t sparse_layers = 0;  // layers whose prompt attention is in `ops`
+  std::int32_t sparse_layers = 0;  // prompt attention is in `ops`
   void clear() { ops.clear(), passes.clear(), pruned.clear(), sparse_layers = 0; }
   [[nodiscard]] bool empty() const { return ops.empty() && passes.empty() && pruned.empty(); }
 };

@@ -34,13 +34,12 @@ class GroupedLayers final : public Footprint {
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override {
     return std::max(pages(seen_tokens, seen_tokens), pages(0, prompt_tokens));
   }
-  // States are not found by token hashes.
   [[nodiscard]] bool shares_prefixes() const override { return groups_.state_pages == 0; }
   [[nodiscard]] bool is_steady_in_decode() const override { return groups_.window_groups == 0; }
   [[nodiscard]] bool returns_pages() const override { return true; }
 
  private:
-  // While tokens [seen, end) are computed, or their last part.
+  // While tokens [seen, end) are computed.
   [[nodiscard]] std::int64_t pages(std::int64_t seen, std::int64_t end) const {
     if (groups_.step_tokens > 0) seen = std::max(seen, end - groups_.step_tokens);
     const std::int64_t left = std::max<std::int64_t>(0, seen - groups_.window + 1) / groups_.block_tokens;

@@ -18,14 +18,14 @@ struct Needs {
   std::int32_t window_queries = 0;  // the prompt's last queries, across chunks
   bool pre_rope_queries = false;    // whole prompt
   bool pre_rope_keys = false;
-  bool turns = false;           // applies RoPE itself
-  bool output_weights = false;  // W_o
-  bool hidden = false;          // attention layer inputs
-  bool guessed_query = false;   // decode: the previous layer's input, this layer's W_q
+  bool turns = false;  // applies RoPE itself
+  bool output_weights = false;
+  bool hidden = false;         // attention layer inputs
+  bool guessed_query = false;  // decode: the previous layer's input, this layer's W_q
   bool token_ids = false;
-  bool question = false;        // start of the question
-  bool future_queries = false;  // of later steps, for oracles
-  std::string pass;             // of an extra forward pass
+  bool question = false;
+  bool future_queries = false;  // for oracles
+  std::string pass;
   bool pass_hidden = false;
   bool cpu_only = false;  // no CUDA kernel, or needs more than 16 bits
   bool weights = false;   // trained tensors were not given: costs only

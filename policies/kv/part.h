@@ -23,7 +23,7 @@ class PartState {
   virtual ~PartState() = default;
   PartState(const PartState&) = delete;
   PartState& operator=(const PartState&) = delete;
-  // The sequence at this index of the batch is gone or moved: the next one there starts without its state.
+  // The sequence at this index of the batch is gone or moved.
   virtual void forget(std::int32_t index) = 0;
 };
 
@@ -39,7 +39,6 @@ class KvPart {
   [[nodiscard]] virtual std::vector<Conflict> conflicts() const { return {}; }
   // 4-byte statistics per token and KV head, from channel first_word() on; 0 for new tokens.
   [[nodiscard]] virtual std::int32_t num_words() const { return 0; }
-  // Words that take cache memory.
   [[nodiscard]] virtual std::int32_t resident_words() const { return num_words(); }
   virtual void bind(std::int32_t first_word) { first_word_ = first_word; }
   // "" or why this part cannot run.
@@ -48,7 +47,7 @@ class KvPart {
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   // Adds what decode work depends on, besides row lengths, the trigger's target and being first after the prompt.
   virtual void step_key(const SeqStep&, StepKey&) const {}
-  // step_key() while nothing is evicted.
+  // While nothing is evicted.
   virtual void whole_key(const SeqStep& seq, StepKey& key) const { step_key(seq, key); }
   // Lengths around `len` with affine calls and bytes in decode, at an equal key. For steps that cut, only with Scorer::cuts_affinely().
   [[nodiscard]] virtual Lengths affine_lengths(std::int32_t /*len*/) const { return Lengths::all(); }
@@ -59,7 +58,6 @@ class KvPart {
   [[nodiscard]] virtual EqualHeads equal_heads() const { return EqualHeads::kNotNeeded; }
   // True: attends to more than the rows' tokens.
   [[nodiscard]] virtual bool adds_segments() const { return false; }
-  // True: a layer's KV heads may keep different counts.
   [[nodiscard]] virtual bool splits_heads() const { return false; }
   // kIfGiven: optional.
   enum class TakesWeights : std::uint8_t { kNo, kIfGiven, kAlways };

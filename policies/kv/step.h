@@ -12,7 +12,7 @@
 namespace kvlab {
 
 struct SeqStep {
-  std::int32_t index = 0;        // in the batch
+  std::int32_t index = 0;
   std::int32_t seen_tokens = 0;  // before this step, kept or not
   std::int32_t new_tokens = 0;
   std::int32_t prompt_tokens = 0;
@@ -54,7 +54,7 @@ class TensorMemory;
 template <class Op>
 class DecodeOpOf;  // kernels/storage/stored/stored_code.h
 
-// One layer in one step, for sequences that take part.
+// For sequences that take part.
 struct LayerStep {
   Ops& ops;
   const ModelShape& model;
@@ -67,9 +67,8 @@ struct LayerStep {
   KvKeeper* keeper = nullptr;             // null: not recorded
   Selection exact = {};                   // tokens that Format::store leaves as they are
 
-  // For operations' tensors and parts' state.
   [[nodiscard]] const TensorMemory& memory() const;
-  // From lower tiers into the rows.
+  // From lower tiers.
   void fetch(const Selection& selection) const {
     if (keeper != nullptr) keeper->fetch(*this, selection);
   }

@@ -34,7 +34,6 @@ class StepKey {
     if (steps < lasts_) lasts_ = steps;
   }
   void replace_last(std::int32_t number) { numbers_[size_ - 1] = number; }
-  // Decode steps for which all numbers stay.
   [[nodiscard]] std::int64_t lasts() const { return lasts_; }
   [[nodiscard]] std::size_t hash() const {
     std::uint64_t h = size_;

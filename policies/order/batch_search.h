@@ -13,7 +13,6 @@ struct Reader {
   double line_begins_ns = 0;
   double token_ns = 1;
   std::int64_t delivered = 0;  // tokens
-  // The reader waits from here on if no token comes.
   [[nodiscard]] double lag_begins() const { return std::max(0.0, line_begins_ns + static_cast<double>(delivered) * token_ns); }
 };
 
@@ -32,7 +31,7 @@ inline double gain_of_serving(const Reader& reader, double horizon_ns, double st
 struct BatchCandidate {
   Reader reader;
   std::int64_t context_tokens = 1;  // > 0
-  std::int64_t blocks = 0;          // taken if served
+  std::int64_t blocks = 0;
   bool is_chosen = false;
 };
 
@@ -93,7 +92,7 @@ inline std::vector<std::int32_t> batch_sizes(std::int32_t most, std::int32_t cou
 class ObservedSteps {
  public:
   void add(double requests, double step_ns) {
-    constexpr double kKept = 0.98;  // weight kept per step
+    constexpr double kKept = 0.98;
     for (double* sum : {&weight_, &x_, &y_, &xx_, &xy_}) *sum *= kKept;
     weight_ += 1;
     x_ += requests;

@@ -8,7 +8,7 @@
 namespace kvlab {
 
 struct Room {
-  std::int32_t rows = 0;          // requests that may still be admitted
+  std::int32_t rows = 0;
   std::int64_t spare_blocks = 0;  // free blocks that admission leaves
 };
 
@@ -18,7 +18,6 @@ inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
   return info.known_tokens() - (has_own ? info.computed_tokens : view.lookup(r));
 }
 
-// Returns the number of preempted requests.
 template <class OnPreempt>
 std::int32_t take_off(ReplicaView& view, OnPreempt&& on_preempt) {
   std::vector<RequestId> off;
@@ -51,7 +50,7 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
       continue;
     }
     if (!view.overtakes(r, worst)) return;
-    const bool cannot_enter = info.in_flight_steps > 0;  // preempted with a token in flight
+    const bool cannot_enter = info.in_flight_steps > 0;
     const std::int64_t needed = cannot_enter ? 0 : view.blocks_needed(r, tokens_to_admit(view, r));
     const std::int64_t all = taken + needed + room.spare_blocks;
     if (cannot_enter || (room.rows > 0 && all <= view.free_blocks())) {

@@ -14,7 +14,6 @@
 
 namespace kvlab {
 
-// The waiting requests of one replica, sorted, and the choice of running requests to preempt.
 // at(0), and at(i + 1) after at(i), must be fast. No call may take time proportional to the waiting requests; time-dependent keys are
 // renewed a few at a time.
 class Order {
@@ -25,7 +24,6 @@ class Order {
     view_ = &view;
     predictor_ = &predictor;
   }
-  // The host refuses a request without one of these facts.
   [[nodiscard]] virtual std::vector<Fact> needs() const { return {}; }
   [[nodiscard]] virtual bool uses_predictor() const { return false; }
 
@@ -61,7 +59,7 @@ class Order {
   // ---- events ----
   // A plan begins at view().now(). May call view().try_swap_in().
   virtual void on_plan() {}
-  virtual void on_admit(RequestId /*r*/) {}                           // r runs; it was erased before
+  virtual void on_admit(RequestId /*r*/) {}                           // it was erased before
   virtual void on_tokens(RequestId /*r*/, std::int32_t /*count*/) {}  // emitted; may cover many steps
   virtual void on_step_end(std::span<const StepEntry> /*entries*/, Span /*duration*/) {}
   virtual void on_leave(RequestId /*r*/) {}  // finished or was rejected

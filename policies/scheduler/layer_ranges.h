@@ -10,7 +10,6 @@ namespace kvlab {
 
 // Layer skipping; accuracy is not modelled.
 
-// Facts for policies (Params::told).
 void tell_setting(const EngineSetting& setting, Params& p);
 EngineSetting told_setting(const Params& p);
 
@@ -39,7 +38,6 @@ class LayerSkipper : public Scheduler {
  protected:
   explicit LayerSkipper(Params& p);
   [[nodiscard]] std::int32_t layers() const { return layers_; }
-  // Sets the entries' layer_set.
   virtual void skip(const ReplicaView& view, StepPlan& plan) = 0;
   virtual void forget(RequestId /*r*/) {}
 

@@ -61,7 +61,7 @@ struct StepPlan {
 enum class Preemption : std::uint8_t { kRecompute, kSwap, kSwapAhead, kKeep };
 enum class QueueEnd : std::uint8_t { kFront, kBack };
 
-// Decode rows with their total cached tokens, and a piece of one prompt.
+// Decode rows and a piece of one prompt.
 struct StepOutline {
   std::int32_t decodes = 0;
   std::int64_t decode_kv_tokens = 0;
@@ -95,28 +95,28 @@ class ReplicaView {
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
   [[nodiscard]] virtual std::int32_t max_model_len() const = 0;
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
-  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;               // usable blocks in all
+  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;               // usable
   [[nodiscard]] virtual std::int64_t free_blocks() const = 0;              // unreferenced, cached included
-  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }  // free once copies under way have ended (kSwapAhead)
+  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }  // after copies under way (kSwapAhead)
   [[nodiscard]] virtual std::int64_t num_cpu_blocks() const { return 0; }  // for swapped blocks
   [[nodiscard]] virtual std::int64_t free_cpu_blocks() const { return 0; }
-  // Blocks of r at length n, without hits.
+  // Without hits.
   [[nodiscard]] virtual std::int64_t blocks_for(RequestId r, std::int32_t n) const = 0;
-  // Free blocks that r takes for m more tokens, with unreferenced hits of a waiting r.
+  // With unreferenced hits of a waiting r.
   [[nodiscard]] virtual std::int64_t blocks_needed(RequestId r, std::int32_t m) = 0;
   // Most blocks of r while its known tokens are prefilled.
   [[nodiscard]] virtual std::int64_t peak_blocks(RequestId r) const = 0;
-  // Tokens of a waiting r in the prefix cache, at most n - 1, until the pool changes.
+  // At most n - 1, until the pool changes.
   virtual std::int32_t lookup(RequestId r) = 0;
-  // Takes blocks for m more tokens of r, all or nothing, and for `ahead` later ones, without a hash. A waiting r with nothing computed
-  // first takes its hits, which count as computed in addition to m.
+  // All or nothing. `ahead` later tokens get blocks without a hash. A waiting r with nothing computed first takes its hits, which count as
+  // computed in addition to m.
   virtual bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
   // try_allocate() for m tokens that several steps compute, some layers each. The blocks get hashes by try_allocate(r, m) in the plan of
   // the last step, which takes no block.
   virtual bool try_hold(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
-  // Contiguous managers: reserves `tokens` tokens of r in all.
+  // Contiguous managers: `tokens` tokens in all.
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
-  virtual void admit(RequestId r) = 0;  // from waiting to the end of running
+  virtual void admit(RequestId r) = 0;  // to the end of running
   virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
   // A waiting r preempted by kKeep leaves the GPU in `mode`.
   virtual void put_away(RequestId /*r*/, Preemption /*mode*/) {}
@@ -141,7 +141,7 @@ struct Horizon {
   static constexpr Horizon whatever_is_cached() { return {std::numeric_limits<std::int64_t>::max(), false}; }
 };
 
-// Upper bounds for a step; 0: unknown.
+// 0: unknown.
 struct StepBounds {
   std::int32_t requests = 0, tokens = 0;
 };
@@ -158,12 +158,11 @@ class Scheduler {
   [[nodiscard]] virtual Time wants_plan_at() const { return kNever; }
   // Rows computed, with the padding of CUDA graphs.
   [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
-  // Larger steps run without a graph. 0: no graphs.
+  // 0: no graphs.
   [[nodiscard]] virtual std::int32_t largest_graph_tokens() const { return 0; }
-  // For requests of at most max_model_len tokens.
   [[nodiscard]] virtual StepBounds step_bounds(std::int32_t /*max_model_len*/) const { return {}; }
   [[nodiscard]] virtual std::int32_t num_graphs() const { return 0; }
-  // Contiguous ranges (try_reserve) instead of paged blocks.
+  // try_reserve instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // plan() begins with make_way() (policies/order/make_way.h).
   [[nodiscard]] virtual bool lets_overtake() const { return false; }
@@ -174,7 +173,7 @@ class Scheduler {
   // Fast-forward skipped `plans` repeats of the latest plan().
   virtual void on_repeat(std::int64_t /*plans*/) {}
   [[nodiscard]] virtual bool uses_predictor() const { return false; }
-  // r finished or was rejected.
+  // Or was rejected.
   virtual void on_finish(RequestId /*r*/) {}
 };
 
@@ -188,7 +187,6 @@ struct EngineSetting {
   std::int64_t gpu_bytes = std::int64_t{80} << 30;
   int tp = 1;
 };
-// For schedulers that mirror an engine.
 void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p);
 
 }  // namespace kvlab

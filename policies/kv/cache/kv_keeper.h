@@ -10,7 +10,6 @@ struct LayerStep;
 struct PackDropped;
 struct Selection;
 
-// For packing and unpacking between steps.
 inline constexpr std::string_view kAtRest = "at_rest";
 inline std::string at_rest_of(const std::string& recipe) { return std::string(kAtRest) + "/" + recipe; }
 
@@ -23,7 +22,7 @@ class KvKeeper {
   // before.
   virtual void keep(const LayerStep& step, const DecodeOp& op) = 0;
 
-  // Tokens that move to CPU memory.
+  // To CPU memory.
   virtual void keep(const LayerStep& step, const PackDropped& op) = 0;
 
   // Brings K and V from the lower tier (Selector::lower) before a decode step reads them; index null: all. Repeated calls in a step and

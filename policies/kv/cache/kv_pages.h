@@ -52,7 +52,6 @@ class KvPages {
   void fill(KvRows& kv);
 
  private:
-  // `planes` times the pool's tokens, each of `token_bytes`.
   struct Array {
     void* data = nullptr;
     std::int64_t bytes = 0;
@@ -70,7 +69,7 @@ class KvPages {
   TensorMemory memory_;
   ElementType type_;
   std::int64_t capacity_ = 0, made_ = 0, peak_ = 0;  // pages: allocated, ever taken, most in use
-  std::vector<std::int32_t> free_, users_;           // users_: per page ever taken
+  std::vector<std::int32_t> free_, users_;           // per page ever taken
   Array k_, v_, position_, words_;
 };
 

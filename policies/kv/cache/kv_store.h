@@ -20,9 +20,9 @@ class KvStore {
     std::vector<std::vector<std::int32_t>> pages;
   };
 
-  // Over private pages.
+  // Private pages.
   KvStore(const ModelShape& model, std::int32_t num_sequences, std::int32_t num_words, bool with_data);
-  // Empty, over shared pages; rows take and return pages.
+  // Empty; rows take and return pages.
   KvStore(const ModelShape& model, std::shared_ptr<KvPages> pages);
 
   // Consecutive pages, so append() moves nothing. Only with private pages.
@@ -32,12 +32,11 @@ class KvStore {
   // In the pages' memory; null without data. On a GPU k and v may have another type than the pages; tokens are `token_stride` elements
   // apart (0: kv_heads * head_dim).
   void append(std::span<const AppendedTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
-  // Removes tokens from index `len` on.
+  // From index `len` on.
   void shrink(std::int32_t row, std::int32_t len);
   // Frees the pages of a row stored elsewhere; append() gives new pages with only the new tokens. Only with shared pages. Other views stay
   // valid.
   void rest(std::int32_t row);
-  // Gives rows [first_row, first_row + count) private copies.
   void unshare(std::int32_t first_row, std::int32_t count);
   // Only without data.
   void assume(std::int32_t row, std::int32_t len);
@@ -67,10 +66,10 @@ class KvStore {
   std::vector<std::int32_t> len_, page_begin_, page_;  // page_: all rows, concatenated
   std::vector<std::vector<std::int32_t>> row_pages_;
   std::vector<std::int64_t> first_;
-  bool is_listed_ = false;  // page_ is up to date
+  bool is_listed_ = false;
 };
 
-// Ascending token positions per row; needs data.
+// Ascending; needs data.
 std::vector<std::vector<std::int32_t>> positions_of(const KvRows& kv);
 
 }  // namespace kvlab

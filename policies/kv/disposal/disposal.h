@@ -43,14 +43,13 @@ class Disposal : public KvPart {
   [[nodiscard]] virtual bool encodes() const { return false; }
   // Appends other attended segments, valid until the next step.
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
-  // Works in observe() only, evicts nothing.
+  // Evicts nothing.
   [[nodiscard]] virtual bool acts_alone() const { return false; }
   // rows: the format's count.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, std::int32_t /*layer*/, std::span<const SeqStep> /*seqs*/, const KvRows&,
                                            const Format&, const TierBytes& rows) const {
     return rows;
   }
-  // Since the last call.
   virtual Traffic take_traffic(const ModelShape&, const Format&) { return {}; }
 
   [[nodiscard]] Traits provides() const override;

@@ -34,7 +34,6 @@ struct KeyLinks {
   }
   [[nodiscard]] std::int64_t rows() const { return parts.kv.num_rows; }
   void shapes(auto&& visit) { visit_parts(parts, visit); }
-  // Norms as doubles, or old scores; links.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return 4LL * parts.kv.len[row]; }
 
   template <class Team>
@@ -69,7 +68,6 @@ struct KeyLinks {
     });
   }
 
-  // Along the links to the ends of the gap between kept tokens.
   KVLAB_BODY void find_target(std::int32_t row, std::int64_t at, const float* linked) const {
     const std::int32_t* const dropped = parts.dropped + parts.dropped_first[row];
     const std::int32_t n = parts.kv.len[row], last = parts.num_dropped(row) - 1;

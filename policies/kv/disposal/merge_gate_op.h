@@ -61,7 +61,7 @@ struct MergeGate {
     float& threshold = thresholds[threshold_of[sequence]];
     const auto mean = static_cast<float>(sum / count);
     const float now = count == 0 ? threshold : threshold < -1.0F ? mean : (1.0F - share) * threshold + share * mean;
-    team.once([] {});  // all have read it
+    team.once([] {});
     team.once([&] { threshold = now; });
     return now;
   }

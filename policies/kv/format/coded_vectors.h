@@ -30,7 +30,6 @@ class CodedVectors : public Format {
  protected:
   // Codes of K depend on rotations (VectorCode::Place::frequencies).
   [[nodiscard]] virtual bool keys_turn() const { return false; }
-  // null: not encoded.
   [[nodiscard]] virtual const std::shared_ptr<const VectorCode>& code(std::int32_t /*layer*/, bool values) const {
     return values ? codes_.v : codes_.k;
   }

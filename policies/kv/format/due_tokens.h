@@ -37,7 +37,7 @@ class DueTokens final : public PartState {
 
  private:
   struct Row {
-    std::int32_t end = 0, unencoded = 0;  // after the last step
+    std::int32_t end = 0, unencoded = 0;
   };
   Row& row(std::int32_t layer, std::int32_t kv_heads, std::int32_t index, std::int32_t head);
 
@@ -47,7 +47,7 @@ class DueTokens final : public PartState {
   std::int32_t kv_heads_ = 0;
 };
 
-// Each row's line [batch index * kv_heads + head].
+// [batch index * kv_heads + head].
 std::int32_t* state_rows(LayerStep& step);
 
 // -1 for rows without a completed prompt in this step; null if none has.
@@ -63,7 +63,7 @@ class RowTable final : public PartState {
 
  private:
   float fill_;
-  std::int64_t sequence_numbers_ = 0;  // per sequence and layer
+  std::int64_t sequence_numbers_ = 0;
   std::vector<TensorArray<float>> layers_;
 };
 

@@ -9,7 +9,7 @@ namespace kvlab {
 
 class Format : public KvPart {
  public:
-  // After the policy acted in a layer: encodes due tokens. Rows then hold decoded values.
+  // Encodes due tokens after the policy acted. Rows then hold decoded values.
   virtual void store(LayerStep&) {}
   [[nodiscard]] virtual bool is_native() const { return false; }
   // False: store() does nothing, rows are all of K and V.

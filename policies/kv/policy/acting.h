@@ -9,7 +9,6 @@
 
 namespace kvlab {
 
-// Sequences that lose tokens in a layer.
 struct Acting {
   std::vector<std::int32_t> which;  // indices in PolicyStep::seqs
   std::vector<std::int32_t> target;

@@ -45,9 +45,9 @@ class KvPolicy {
 
   // Mean tokens per KV head that may stay in rows that hold `held`; nullopt: no action. At least what always stays.
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held) const;
-  // Upper bound on the sequence's tokens in all layers and KV heads after this step.
+  // Upper bound over all layers and KV heads, after this step.
   [[nodiscard]] std::int64_t most_tokens(const SeqStep& seq) const;
-  // For one layer's rows, len [kv_heads].
+  // len [kv_heads].
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t layer, std::span<const std::int32_t> len) const {
     return target(seq, Held(*parts_.allocator, model_, layer, len, seq.end()));
   }
@@ -63,9 +63,9 @@ class KvPolicy {
   [[nodiscard]] LayerKinds layer_kinds(bool decoding) const;
   // For rows of `len` tokens, with this step's. is_whole: nothing was evicted.
   [[nodiscard]] StepKey step_key(const SeqStep& seq, std::optional<std::int32_t> target, std::int32_t len, bool is_whole) const;
-  // Over all parts. grows: only uncut rows get longer.
+  // grows: only uncut rows get longer.
   [[nodiscard]] Lengths affine_lengths(std::int32_t len, std::optional<std::int32_t> target, bool grows) const;
-  // True: attention reads shares of encoded rows, so stored_bytes() are rounded, not affine.
+  // True: attention reads shares of encoded rows, so stored_bytes() are rounded.
   [[nodiscard]] bool reads_shares() const { return !parts_.format->is_native() && !parts_.selector->selects_all(); }
   [[nodiscard]] std::int64_t stored_bytes(std::int32_t layer, std::int32_t len, std::int64_t tokens) const {
     return parts_.format->row_bytes(model_, layer, len) * tokens / len;
@@ -114,9 +114,7 @@ class KvPolicy {
   // After after_attention(). Valid until step.ops' Frame ends.
   Selection stays(const PolicyStep& step, std::int32_t layer);
 
-  // Bytes of rows and the parts' data.
   [[nodiscard]] TierBytes resident(std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv) const;
-  // The sequence at this index is gone or replaced.
   void forget(std::int32_t index);
   Traffic take_traffic();
   [[nodiscard]] FetchBeside fetches_beside() const { return parts_.selector->fetches_beside(); }
@@ -171,7 +169,7 @@ class KvPolicy {
   struct Raised {
     std::int32_t end = -1, new_tokens = 0, prompt_tokens = 0, target = 0, raised = 0;
   };
-  // raised() by a hash of its arguments.
+  // By a hash of its arguments.
   mutable std::array<Raised, 64> known_raised_;
   mutable std::map<std::vector<std::int32_t>, std::int32_t> share_ids_;
   bool in_place_ = false;                        // in_place.h

@@ -18,16 +18,15 @@ using HeadPatterns = std::map<std::pair<std::int32_t, std::int32_t>, HeadPattern
 
 struct PatternTable {
   HeadPatterns patterns;
-  std::string file;                      // "": no file
+  std::string file;
   std::int32_t layers = 0, q_heads = 0;  // q_heads 0: some head has no pattern
-  // "" or why the model does not fit.
   [[nodiscard]] std::string refuses(std::int32_t num_layers, std::int32_t num_heads) const;
 };
 
 // MInference's JSON: a list over layers of {query head (text): [pattern, number, number, score]}, pattern one of vertical_and_slash,
 // stream_llm, block_sparse. Throws InputError with file and key.
 PatternTable read_head_patterns(const std::string& file);
-// "LAYER.HEAD=pattern:number:number ..."; "": none. Throws InputError for invalid entries.
+// "LAYER.HEAD=pattern:number:number ..."; "": none. Throws InputError.
 HeadPatterns parse_head_patterns(const std::string& text);
 std::string head_patterns_inline(const HeadPatterns& patterns);
 // JSON. found [layers * q_heads]: pattern and score, which readers ignore.

@@ -23,12 +23,12 @@ struct PromptChunk {
   float* out = nullptr;      // [new_tokens, q_heads, head_dim]
   float* log_sum = nullptr;  // [new_tokens, q_heads] over the chosen keys; null: not wanted
   std::int64_t window = 0;   // of the layer; 0: none
-  TensorMemory memory = {};  // of these tensors
+  TensorMemory memory = {};
 
   [[nodiscard]] PromptBlocks blocks(std::int32_t block) const;
 };
 
-// Chooses tokens that a prompt's queries attend to; all K and V stay.
+// All K and V stay.
 class PrefillSelector : public KvPart {
  public:
   [[nodiscard]] Needs needs() const override { return {}; }

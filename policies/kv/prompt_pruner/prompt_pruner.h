@@ -16,7 +16,6 @@ class PromptPruner : public KvPart {
     needs.step_queries = needs.cpu_only = true;
     return needs;
   }
-  // How many of `tokens` the next layer computes.
   [[nodiscard]] virtual std::int32_t kept(const ModelShape& model, std::int32_t layer, std::int32_t tokens,
                                           std::int32_t prompt_tokens) const = 0;
   // Tokens at both ends that pass every layer; the last one always does.

@@ -67,7 +67,6 @@ struct Recipe {
   [[nodiscard]] bool prunes() const { return make_prompt_pruner != nullptr || rewrites(); }
   // True: dense attention of all prompt tokens in all layers.
   [[nodiscard]] bool computes_whole_prompts() const { return !selects_in_prompts() && !prunes(); }
-  // Key of the part that prunes.
   [[nodiscard]] const char* pruning_part() const { return rewrites() ? "prompt_rewriter" : "prompt_pruner"; }
   [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all && computes_whole_prompts(); }
 };
@@ -98,13 +97,12 @@ std::string remark_on_budget(std::uint64_t over, std::uint64_t all, const std::s
 // "; to be had: " + weights_from, or "".
 std::string weights_advice(const Recipe& recipe);
 
-// Why a budget has no effect, or "".
+// "": a budget has an effect.
 std::string why_no_budget(const Recipe& recipe);
 
 // budget_tokens 0: the file's.
 Recipe load_recipe(const std::string& name, std::int32_t budget_tokens = 0);
 
-// Ascending.
 std::vector<std::string> recipe_names();
 
 }  // namespace kvlab

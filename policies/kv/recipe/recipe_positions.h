@@ -8,10 +8,9 @@
 // them. KvRows::position stays original.
 namespace kvlab {
 
-// From the experiment, else the recipe's file.
 void read_positions(Params& experiment, Params& file, Recipe& recipe);
 
-// Why parts cannot use renumbered keys, with an alternative, or "".
+// With an alternative, or "".
 std::string why_not_renumbered(const Recipe& recipe);
 
 std::string why_rope_stays(const RopeForm& rope);

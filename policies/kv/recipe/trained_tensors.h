@@ -42,10 +42,10 @@ class TrainedTensors {
   void read_safetensors(const std::string& path);
 
   std::string name_;
-  std::map<std::string, std::vector<std::int64_t>> tensors_;  // shapes
-  std::shared_ptr<const Source> file_;                        // null: all in values_
+  std::map<std::string, std::vector<std::int64_t>> tensors_;
+  std::shared_ptr<const Source> file_;  // null: all in values_
   mutable std::mutex mutex_;
-  mutable std::map<std::string, std::vector<float>> values_;  // read so far
+  mutable std::map<std::string, std::vector<float>> values_;
 };
 
 class PlacedTensors {

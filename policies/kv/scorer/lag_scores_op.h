@@ -31,7 +31,6 @@ struct LagScores {
     }
     return c;
   }
-  // A team takes one partition.
   [[nodiscard]] std::int64_t rows() const {
     std::int64_t n = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) n += partitions[r];

@@ -8,10 +8,10 @@ namespace kvlab {
 
 // Inputs that a wrapper gives its inner scorer.
 struct PassedOn {
-  std::string wrapper;       // registry name
-  bool whole_step = true;    // false: only `needs` of LayerStep::in, no token statistics
-  Needs needs = {};          // `turns`, `cpu_only`, `weights` are always met
-  bool refines = true;       // runs Scorer::refine()
+  std::string wrapper;
+  bool whole_step = true;  // false: only `needs` of LayerStep::in, no token statistics
+  Needs needs = {};        // `turns`, `cpu_only`, `weights` are always met
+  bool refines = true;
   bool adds_scores = false;  // infinite scores hide others
 };
 

@@ -100,7 +100,7 @@ struct CenterScores {
   }
 
  private:
-  // Mean query at the later positions, and the weight of key sizes, for pair f.
+  // For pair f.
   KVLAB_BODY void turn_mean(std::int64_t row, std::int32_t g, std::int64_t f, double* query, double* spread) const {
     const std::int64_t s = row / kv.kv_heads, half = kv.head_dim / 2, head = row % kv.kv_heads * kv.group + g;
     const double scale = 1.0 / count[s];

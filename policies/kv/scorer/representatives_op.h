@@ -8,9 +8,9 @@
 namespace kvlab {
 
 // One set for all KV heads of a sequence: the `important[s]` tokens of largest mean score, and `representatives[s]` of the others. A
-// token's signature has one bit per head: it is among the head's `important[s]` best. The others are sorted by the Hamming distance of
-// their signature to an anchor (ties by index) and taken evenly spaced. Scores become 2, 1 (representative) or 0; infinite ones stay. All
-// rows of a sequence have the same length. KVCrush, Jha et al. 2025.
+// token's signature has one bit per head: it is among the head's `important[s]` best. The others are sorted by the signature's Hamming
+// distance to an anchor (ties by index) and taken evenly spaced. Scores become 2, 1 (representative) or 0; infinite ones stay. Rows of a
+// sequence have the same length. KVCrush, Jha et al. 2025.
 struct Representatives {
   enum class Anchor : std::uint8_t { kMajority, kZeros, kOnes, kAlternating, kRandom };
   KvRows kv;

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// In all KV heads of a sequence with rows that hold every token so far.
+// Rows hold every token so far.
 struct RowPart {
   std::int32_t sequence = 0, begin = 0, len = 0;
 };
@@ -34,7 +34,7 @@ class RowParts {
         len_.push_back(part.len), page_begin_.push_back(static_cast<std::int32_t>(page_.size()));
         first_.push_back(first_.back() + part.len);
         to_.push_back(kv.first[r] + part.begin);
-        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i)  // no pages on shapes
+        for (std::int32_t i = part.begin; i < part.begin + part.len; ++i)
           page_.push_back(step.ops.computes() ? static_cast<std::int32_t>(kv.slot(r, i)) : 0);
       }
       observe(part, kv, positions == Positions::kOwn);

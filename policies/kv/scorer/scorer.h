@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Cuts of a row in decode.
+// In decode.
 struct FewTokens {
   bool alike = false;     // equal counts in a layer's KV heads
   std::int32_t unit = 1;  // tokens per cut; row lengths are multiples
@@ -19,9 +19,9 @@ class Scorer : public KvPart {
  public:
   // Before it is rounded to tokens. Called before the first step.
   virtual void set_budget(const Budget&) {}
-  // After a layer's attention.
+  // After attention.
   virtual void observe(LayerStep&) {}
-  // scores [kv.total()], overwritten.
+  // [kv.total()], overwritten.
   virtual void score(LayerStep& step, float* scores) = 0;
   // Second stage, with counts keep [kv.num_rows]; protected tokens have +infinity. May lower counts, or set them for whole chunks; counts
   // from data pass through ops.settle.
@@ -32,7 +32,6 @@ class Scorer : public KvPart {
   [[nodiscard]] virtual bool comparable_across_heads() const { return true; }
   // True: refine() ranks again, so allocators must not choose all tokens.
   [[nodiscard]] virtual bool ranks_after_counts() const { return false; }
-  // True: score() gives chosen tokens the largest score.
   [[nodiscard]] virtual bool marks_tokens() const { return false; }
   // True: decode scores do not depend on other tokens' places.
   [[nodiscard]] virtual bool is_order_free(const FewTokens&) const { return false; }

@@ -14,7 +14,7 @@ namespace kvlab {
 // A team takes one token. Tokens that a row no longer holds are left out.
 struct NewTokens {
   KvRows kv;
-  const std::int32_t* count = nullptr;     // [kv.num_sequences()]
+  const std::int32_t* count = nullptr;
   const std::int32_t* from_end = nullptr;  // [kv.num_sequences()] tokens of each row from its first new one on
   std::int32_t channel = 0;                // of the words
 
@@ -157,9 +157,9 @@ struct GateScores {
 };
 KVLAB_ROW_OP(GateScores)
 
-// A model of all heads' query, key and value of the token, before RoPE:
+// A model of the token's query, key and value of all heads, before RoPE:
 //   W2 silu(W1 [q; k; v]),  W1 [mid_dim, (q_heads + 2 kv_heads) * head_dim], W2 [kv_heads, mid_dim]
-// Locret, Huang et al. 2024, arXiv:2410.01805. Values come from the rows, which must still hold all new tokens.
+// Locret, Huang et al. 2024, arXiv:2410.01805. Rows must still hold the values of all new tokens.
 struct QkvScores {
   NewTokens tokens;
   const Queries* queries = nullptr;     // [num_sequences] before RoPE, from position 0 on

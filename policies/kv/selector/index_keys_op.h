@@ -83,7 +83,7 @@ KVLAB_ROW_OP(IndexKeys)
 // tokens of sequence s: all of its rows' or none.
 struct IndexScores {
   KvRows kv;
-  const Queries* queries = nullptr;  // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;  // [kv.num_sequences()], the last of each
   const std::uint8_t* const* code = nullptr;
   const std::int64_t* first = nullptr;  // [kv.num_sequences() + 1] CPU memory
   float* out = nullptr;
@@ -101,7 +101,6 @@ struct IndexScores {
     return c;
   }
   [[nodiscard]] std::int64_t rows() const { return kv.num_sequences(); }
-  // The heads' queries, a code, and a vector per token.
   [[nodiscard]] std::int64_t room(std::int64_t sequence) const {
     return (kv.group + 2 + first[sequence + 1] - first[sequence]) * kv.head_dim;
   }

@@ -7,7 +7,6 @@
 
 namespace kvlab {
 
-// Chooses units of equal size by summaries of their keys.
 class PagedSelector : public Budgeted<QuerySelector<UnitTraffic>> {
  public:
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return is_dense(layer) ? 0 : 1; }

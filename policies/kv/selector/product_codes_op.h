@@ -20,12 +20,12 @@ struct ProductShape {
   }
 };
 
-// The centers [count, width] of a part of a row.
+// [count, width] of a part of a row.
 struct CentersOfPart {
   const float* centers;
   std::int64_t count, width;
 
-  // half_norm [count]: half of each center's squared norm.
+  // [count]: half of each center's squared norm.
   template <class Team>
   KVLAB_BODY void write_norms(const Team& team, float* half_norm) const {
     team.each(count, [&](std::int64_t c) { half_norm[c] = 0.5F * team.dot(centers + c * width, centers + c * width, width); });
@@ -66,7 +66,6 @@ struct TrainProduct {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return std::int64_t{kv.num_rows} * shape.parts; }
-  // A norm of each center, the number of each token.
   [[nodiscard]] std::int64_t room(std::int64_t at) const { return centers[at / shape.parts] + tokens(at / shape.parts); }
   void shapes(auto&& visit) {
     const std::int32_t n = kv.num_rows;
@@ -111,7 +110,7 @@ struct TrainProduct {
 };
 KVLAB_ROW_OP(TrainProduct)
 
-// The numbers of tokens [from[r], to[r]).
+// Tokens [from[r], to[r]).
 struct AssignProduct {
   KvRows kv;
   ProductShape shape;
@@ -160,7 +159,7 @@ KVLAB_ROW_OP(AssignProduct)
 struct ProductScores {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
   ProductShape shape;
-  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last of each
   const std::int32_t* centers = nullptr;  // [num_rows]
   const float* const* center = nullptr;
   const std::int32_t* const* code = nullptr;
@@ -182,7 +181,6 @@ struct ProductScores {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  // A product with each center, a weight of each token.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return std::int64_t{shape.parts} * centers[row] + first[row + 1] - first[row]; }
   void shapes(auto&& visit) {
     visit(queries, num_rows / kv_heads), visit(centers, num_rows), visit(center, num_rows), visit(code, num_rows);

@@ -39,7 +39,7 @@ class PerRow final : public PartState {
     if (at >= v.size()) v.resize(at + 1);
     return v[at];
   }
-  std::vector<std::vector<std::vector<T>>> layers_;  // [layer][index][head]
+  std::vector<std::vector<std::vector<T>>> layers_;
 };
 
 // Allocates only in steps that compute.

@@ -12,7 +12,6 @@
 // A row's head and tail are always attended to; units (pages, chunks, tokens) between them are chosen.
 namespace kvlab {
 
-// [n + 1]
 template <class F>
 const std::int64_t* prefix_sums(Ops& ops, std::int32_t n, F&& count) {
   std::int64_t* first = ops.host_longs(n + 1);
@@ -65,7 +64,7 @@ struct TokenProbabilities {
 };
 TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip);
 
-// Over a row's query heads, with exact counts.
+// Exact counts.
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep);
 
 // To -infinity in [0, head[r]) and [tail[r], end).

@@ -12,7 +12,6 @@
 
 namespace kvlab {
 
-// Chooses the tokens that a decode step attends to.
 class Selector : public KvPart {
  public:
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override { return Lengths::only(len); }
@@ -32,9 +31,9 @@ class Selector : public KvPart {
   virtual Selection exact_tokens(LayerStep&) { return {}; }
   // In decode, before attention, this step's token appended; index null: all. Memory as in stays().
   virtual Selection select(LayerStep& step) = 0;
-  virtual Traffic take_traffic() { return {}; }  // since the last call
+  virtual Traffic take_traffic() { return {}; }
   [[nodiscard]] virtual FetchBeside fetches_beside() const { return FetchBeside::kNothing; }
-  // `kv`: K and V, all on the GPU.
+  // On the GPU.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }
   // If layers differ.
   [[nodiscard]] virtual TierBytes resident_in_layer(std::int32_t /*layer*/, const ModelShape& model, const KvRows& rows,

@@ -12,7 +12,7 @@ namespace kvlab {
 // mean over query heads is the score of each token of the page.
 struct SignedPages {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2, page_tokens = 1;
-  const Queries* queries = nullptr;        // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;        // [num_rows / kv_heads], the last of each
   const float* const* bounds = nullptr;    // [num_rows] -> [pages, 2, head_dim], as PageBounds has them
   const std::int32_t* channels = nullptr;  // [num_rows] 1 to head_dim
   const std::int64_t* first = nullptr;     // [num_rows + 1] tokens scored, whole pages from the row's begin on
@@ -31,7 +31,6 @@ struct SignedPages {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return num_rows; }
-  // Size, sum and order of channels; a weight and a mean per page.
   [[nodiscard]] std::int64_t room(std::int64_t row) const { return 3 * head_dim + 2 * pages(row); }
   void shapes(auto&& visit) {
     visit(queries, num_rows / kv_heads), visit(bounds, num_rows), visit(channels, num_rows), visit(first, num_rows + 1);

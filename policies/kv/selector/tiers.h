@@ -8,7 +8,6 @@
 // The GPU holds the last step's tokens, CPU memory the rest.
 namespace kvlab {
 
-// Counts read units that the last step did not read.
 class TierTraffic {
  public:
   explicit TierTraffic(KvPart& part) : last_(part), last_count_(part), held_(part) {}
@@ -18,7 +17,7 @@ class TierTraffic {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       if (seq_of(step, r).completes_prompt()) hold_from(step, r, from(r));
   }
-  // Units `unit` and later stay on the GPU after the last tracked step.
+  // After the last tracked step.
   void hold_from(const LayerStep& step, std::int32_t r, std::int32_t unit) { held_.at(step, r).from = unit; }
   void read_all(const LayerStep& step) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) hold_from(step, r, 0);
@@ -45,10 +44,10 @@ inline UnitLists lists_of(const Selection& selection) {
   return lists;
 }
 
-// [0, head[r]), the ascending lists, then [tail[r], end); head null: none.
+// head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
 
-// count[r] tokens of each row after its first head[r].
+// After the first head[r].
 UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const std::int32_t* count);
 
 // For Selector::stays(): [0, head(r)) and [tail(r), end) of rows with a prompt that this step completes.
@@ -66,10 +65,8 @@ Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   return tokens_and_tail(step, none, from, to);
 }
 
-// From GPU to CPU memory.
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);
 
-// Keeps `part` of `whole` tokens on the GPU.
 TierBytes keep_on_gpu(const TierBytes& held, std::int64_t part, std::int64_t whole);
 
 // For methods that fetch before this step's query is known.

@@ -8,7 +8,7 @@
 // Twilight, Lin et al. 2025, arXiv:2502.02770.
 namespace kvlab {
 
-// Bytes of one token's codes, zero and scale.
+// With zero and scale.
 constexpr std::int64_t estimate_bytes(std::int32_t head_dim, std::int32_t bits) { return (std::int64_t{head_dim} * bits + 7) / 8 + 4; }
 
 // Keys of tokens [from[r], len[r]) as zero + scale * code: each token has zero = min and scale = (max - min) / (2^bits - 1), both fp16.
@@ -51,7 +51,6 @@ struct EstimateKeys {
       out[c] = zero + scale * (code < 0.0F ? 0.0F : code > levels ? levels : code);
     }
   }
-  // To fp16.
   [[nodiscard]] static KVLAB_BODY float rounded(float x) {
     constexpr float kMost = 65504.0F;
     return to_float(from_float<f16>(x < -kMost ? -kMost : x > kMost ? kMost : x));
@@ -63,9 +62,9 @@ KVLAB_ROW_OP(EstimateKeys)
 // earlier). A row gets the union over its query heads and its last candidate.
 struct TopMass {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, bits = 4;
-  const Queries* queries = nullptr;         // [num_rows / kv_heads], the last one of each counts
-  const float* const* estimate = nullptr;   // [num_rows] -> [tokens, head_dim]
-  const std::int64_t* first = nullptr;      // [num_rows + 1] candidates
+  const Queries* queries = nullptr;        // [num_rows / kv_heads], the last of each
+  const float* const* estimate = nullptr;  // [num_rows] -> [tokens, head_dim]
+  const std::int64_t* first = nullptr;
   bool lists_tokens = false;                // false: tokens 0, 1, ... of the row
   const std::int32_t* candidate = nullptr;  // [first[num_rows]] tokens, ascending
   double mass = 0.85;

@@ -18,7 +18,6 @@ class Held {
   Held(std::int32_t tokens) : longest_(tokens) {}  // NOLINT: equal rows with equal shares
   // `len` [kv_heads] of `n` tokens; the arguments must outlive this.
   Held(const Allocator& allocator, const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t n);
-  // Longest row.
   [[nodiscard]] std::int32_t tokens() const { return longest_; }
   // True: a row exceeds its share of the mean `target`. Shares from data count as equal; false if n <= target.
   [[nodiscard]] bool exceeds(std::int32_t target) const;
@@ -30,7 +29,6 @@ class Held {
   const ModelShape* model_ = nullptr;
 };
 
-// When a policy acts, and down to how many tokens.
 class Trigger : public KvPart {
  public:
   // `tokens` per row on average, of `end` at the last cut, plus `grown` per row since.
@@ -46,7 +44,7 @@ class Trigger : public KvPart {
   // True: acts before the prompt is complete.
   [[nodiscard]] virtual bool inside_prefill() const { return false; }
   [[nodiscard]] virtual bool in_decode() const { return false; }
-  // True: one token leaves per new decoded one.
+  // One token leaves per new decoded one.
   [[nodiscard]] virtual bool keeps_counts() const { return false; }
   // True: decode cuts take few tokens, a multiple of unit().
   [[nodiscard]] virtual bool cuts_few() const { return false; }

@@ -31,10 +31,10 @@ struct RowStates {
   Kind kind = Kind::kFold;
   const Queries* queries = nullptr;      // [num_sequences]
   const std::int32_t* tokens = nullptr;  // [num_rows] maps.features, or 0: the state is empty and not read
-  const std::int64_t* first = nullptr;   // [num_rows + 1] prefix sums of tokens
-  std::int32_t most_queries = 0;         // of a sequence
-  float* log_weight = nullptr;           // [first[num_rows], most_queries, group] out, as Segment::weighed_queries
-  float* values = nullptr;               // [num_rows * features, head_dim] out
+  const std::int64_t* first = nullptr;
+  std::int32_t most_queries = 0;
+  float* log_weight = nullptr;  // [first[num_rows], most_queries, group] out, as Segment::weighed_queries
+  float* values = nullptr;      // [num_rows * features, head_dim] out
 };
 // Maps (2 bytes a number) are read once per row.
 OpCall call(const RowStates&);

@@ -9,10 +9,10 @@ namespace kvlab {
 // A canonical prefix code: codes of one length follow in the order of the symbols.
 struct PrefixCode {
   static constexpr int kMostBits = 64;
-  std::uint8_t length[256];            // 0: the symbol does not occur
-  std::uint64_t code[256];             // its lowest length[s] bits, highest first
-  std::uint64_t first[kMostBits + 1];  // the first code of a length
-  std::int32_t place[kMostBits + 1];   // of its symbol in `symbol`
+  std::uint8_t length[256];  // 0: the symbol does not occur
+  std::uint64_t code[256];   // its lowest length[s] bits, highest first
+  std::uint64_t first[kMostBits + 1];
+  std::int32_t place[kMostBits + 1];  // of its symbol in `symbol`
   std::int32_t count[kMostBits + 1];
   std::uint8_t symbol[256];  // by length, then by symbol
 };

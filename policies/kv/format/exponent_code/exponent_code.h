@@ -22,14 +22,13 @@ struct ExponentCode {
   bool unpacks = false;  // fills the listed vectors from what was written with the same list, as bf16
 };
 inline constexpr std::int32_t kExponentBlock = 64, kExponentTable = 256;
-// No Huffman code averages more than 8 bits over its own exponents.
+// At most 8 bits per exponent.
 std::int64_t most_exponent_bytes(const ListedTokens& tokens);
 // Vectors are read twice (frequencies, then codes), 11 of 16 bits are written.
 OpCall call(const ExponentCode&);
 void run_cpu(const ExponentCode&);
 void run_cuda(const ExponentCode&, CudaContext&);  // `bytes`, `begin` and `end` are in CPU memory; waits for the stream.
 
-// As stored K and V (kernels/storage/stored/stored_code.h).
 void stored_arrays(ExponentCode&, StoredArrays&);
 
 // [256]: symbols that do not occur have 0, a single one has 1.

@@ -16,7 +16,7 @@ struct ProbeSums {
   std::int32_t channel = 0;
   const std::int64_t* first = nullptr;  // [num_sequences + 1] pieces, each of consecutive positions
   const Queries* pieces = nullptr;      // ascending by position
-  const std::int32_t* end = nullptr;    // [num_sequences] one past the position of the sequence's newest token
+  const std::int32_t* end = nullptr;    // [num_sequences] one past the newest token's position
 };
 template <class Run>
 void for_each_piece(const ProbeSums& a, Run&& run) {
@@ -43,7 +43,7 @@ void run_cuda(const ProbeSums&, CudaContext&);
 struct CoverMass {
   KvRows kv;
   std::int32_t channel = 0;
-  const std::int64_t* first = nullptr;  // [num_rows + 1] the lists; entries of -1 hold nothing
+  const std::int64_t* first = nullptr;  // [num_rows + 1]; entries of -1 hold nothing
   const std::int32_t* index = nullptr;
   double share = 0.975;
   std::int32_t* count = nullptr;  // [num_rows] out, real memory; untouched on shapes

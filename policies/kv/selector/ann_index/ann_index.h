@@ -42,11 +42,11 @@ void run_cpu(const AnnAdd&);
 // Per query head at most keep[r] tokens, ascending; the graph may find fewer.
 struct AnnSearch {
   KvRows kv;
-  const Queries* queries = nullptr;    // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;    // [kv.num_sequences()], the last of each
   const std::int32_t* keep = nullptr;  // [kv.num_rows]
   std::int32_t candidates = 0;         // at least keep
   const std::unique_ptr<AnnIndex>* const* index = nullptr;
-  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] offsets of lists with space for keep[r]
+  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] lists with space for keep[r]
   std::int32_t* found = nullptr;              // out
   std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] in: capacity; out: length
   std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys visited, over the heads; in: an upper bound

@@ -13,7 +13,7 @@ namespace kvlab {
 // stay, until groups are single blocks. Ties go to the earlier half.
 struct HalvingSearch {
   KvRows kv;
-  const Queries* queries = nullptr;  // [num_sequences], the last one of each counts
+  const Queries* queries = nullptr;  // [num_sequences], the last of each
   std::int32_t block_tokens = 1;
   const std::int32_t* base = nullptr;    // [num_rows] first token of block 0
   const std::int32_t* blocks = nullptr;  // [num_rows]
@@ -21,7 +21,6 @@ struct HalvingSearch {
   const std::int64_t* first = nullptr;   // [num_rows + 1] prefix sums of keep
   std::int32_t* block = nullptr;         // [first[num_rows]] out, ascending
 
-  // Until the largest group is one block.
   [[nodiscard]] std::int32_t rounds(std::int32_t r) const {
     std::int32_t n = 0;
     for (std::int32_t largest = keep[r] == 0 ? 1 : ceil_div(blocks[r], keep[r]); largest > 1; largest = (largest + 1) / 2) ++n;

@@ -12,7 +12,7 @@ namespace kvlab {
 // softmax over the candidates in fp32. Soft voting of TokenSelect, Wu et al. 2024, arXiv:2411.02886, section 4.2.
 struct HeadVotes {
   KvRows kv;
-  const Queries* queries = nullptr;     // [kv.num_sequences()], the last one of each counts; none: no candidates
+  const Queries* queries = nullptr;     // [kv.num_sequences()], the last of each; none: no candidates
   const std::int32_t* begin = nullptr;  // [kv.num_sequences()]
   const std::int64_t* first = nullptr;  // [kv.num_sequences() + 1]
   float* out = nullptr;                 // [first[kv.num_sequences()]]

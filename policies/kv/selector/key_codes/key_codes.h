@@ -9,7 +9,7 @@
 // d/2) by position * frequency; frequencies are in CPU memory, null: no RoPE. The factor of RoPE scaling is not removed.
 namespace kvlab {
 
-// The queries rotated as if all were at `position`.
+// As if all were at `position`.
 struct TurnQueries {
   std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0, position = 0;
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
@@ -37,7 +37,7 @@ OpCall call(const TrainCodes&);
 void run_cpu(const TrainCodes&);
 void run_cuda(const TrainCodes&, CudaContext&);
 
-// The nearest center of tokens [from[r], to[r]); ties go to the lower one.
+// Tokens [from[r], to[r]); ties go to the lower center.
 struct AssignCodes {
   KvRows kv;
   const float* frequencies = nullptr;                 // [kv.num_sequences(), head_dim / 2]
@@ -56,7 +56,7 @@ void run_cuda(const AssignCodes&, CudaContext&);
 // i.
 struct CodeScores {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
-  const Queries* queries = nullptr;     // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;     // [num_rows / kv_heads], the last of each
   const std::int32_t* codes = nullptr;  // [num_rows]
   const float* const* centers = nullptr;
   const std::int32_t* const* code = nullptr;

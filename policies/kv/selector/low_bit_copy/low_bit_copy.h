@@ -6,14 +6,14 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// A low-bit copy next to the full-precision cache: SpeCache, Jie et al. 2025, arXiv:2503.16163.
+// SpeCache, Jie et al. 2025, arXiv:2503.16163.
 namespace kvlab {
 
 // Groups of `group` tokens of a channel of K, or `group` neighbouring channels of a token of V, share zero and scale (fp16); x ~ zero +
 // scale * code. zero = min, scale = (max - min) / (2^bits - 1); with one bit zero = (3 min + max) / 4 and scale = (max - min) / 2.
 struct LowBitCode {
   std::int32_t bits = 2, group = 32;
-  // K and V of one row's first `tokens` tokens, whole groups.
+  // `tokens`: whole groups.
   [[nodiscard]] std::int64_t bytes(std::int64_t tokens, std::int32_t head_dim) const;
 };
 
@@ -29,13 +29,12 @@ OpCall call(const LowBitCopy&);
 void run_cpu(const LowBitCopy&);
 void run_cuda(const LowBitCopy&, CudaContext&);  // `out` has the type of `kv`.
 
-// AttentionStats that reads codes.
 struct LowBitAttention {
   AttentionStats stats;  // over LowBitCopy::out
   LowBitCode code;
   const std::int32_t* covered = nullptr;  // [num_rows]
 };
-// Like AttentionStats, with half of the covered tokens' codes (K) in place of their keys.
+// As AttentionStats, with half of the covered tokens' codes (K) for their keys.
 OpCall call(const LowBitAttention&);
 void run_cpu(const LowBitAttention&);
 void run_cuda(const LowBitAttention&, CudaContext&);

@@ -29,7 +29,6 @@ struct LshBuild {
   float* const* center = nullptr;                       // [kv.num_rows] -> [head_dim] out
   std::int32_t* const* table = nullptr;                 // [kv.num_rows] -> [shape.table_size(end - begin)] out
 };
-// 2 FLOPs per channel, key and projection.
 OpCall call(const LshBuild&);
 void run_cpu(const LshBuild&);
 
@@ -37,14 +36,14 @@ void run_cpu(const LshBuild&);
 struct LshSample {
   KvRows kv;
   LshShape shape;
-  const Queries* queries = nullptr;  // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;  // [kv.num_sequences()], the last of each
   const float* projections = nullptr;
   const std::int32_t* keys = nullptr;                   // keys in the table
   const std::int32_t* const* table = nullptr;           // [kv.num_rows]
-  const std::int64_t* first = nullptr;                  // [kv.num_rows + 1] offsets of lists with space for keys[r]
+  const std::int64_t* first = nullptr;                  // [kv.num_rows + 1] lists with space for keys[r]
   std::int32_t* unit = nullptr;                         // out
   std::uint32_t* heads = nullptr;                       // as unit: bit g is set if query head g of the group samples it
-  std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, and keys found in buckets
+  std::int32_t *count = nullptr, *looked_at = nullptr;  // [kv.num_rows] in: bounds; out: length, keys found in buckets
 };
 // Without the buckets' content (LshBuckets).
 OpCall call(const LshSample&);

@@ -11,13 +11,12 @@ namespace kvlab {
 // sqrt(d); scores[first[r] + i] = max over the row's query heads of z_h[i] - max_j z_h[j].
 struct PartialScores {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2, width = 0;
-  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;       // [num_rows / kv_heads], the last of each
   const float* const* basis = nullptr;    // [num_rows] -> [width, head_dim]
   const float* const* partial = nullptr;  // [num_rows] -> [tokens, width]
   const std::int64_t* first = nullptr;    // [num_rows + 1] tokens scored: 0, 1, ... of the row
   float* scores = nullptr;                // [first[num_rows]] out
 };
-// Partial keys count at the keys' precision.
 OpCall call(const PartialScores&);
 void run_cpu(const PartialScores&);
 void run_cuda(const PartialScores&, CudaContext&);

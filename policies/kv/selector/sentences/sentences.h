@@ -13,7 +13,7 @@ namespace kvlab {
 // Adds positions [begin[s], end[s]).
 struct SplitSentences {
   std::int32_t num_sequences = 0, span_tokens = 1, num_closing = 0;
-  const std::int32_t* closing = nullptr;                // [num_closing] token ids, ascending
+  const std::int32_t* closing = nullptr;                // [num_closing] ascending
   const std::int32_t* const* ids = nullptr;             // [num_sequences] -> by position; used where num_closing > 0
   const std::int32_t *begin = nullptr, *end = nullptr;  // [num_sequences]
   std::int32_t* const* sentence_of = nullptr;           // [num_sequences] -> by position
@@ -27,7 +27,7 @@ void run_cuda(const SplitSentences&, CudaContext&);  // ids and closing are in C
 struct SentenceMeans {
   KvRows kv;
   const std::int32_t* const* sentence_of = nullptr;                  // [num_sequences] -> by position
-  UnitLists listed;                                                  // tokens, ascending, before dense_begin
+  UnitLists listed;                                                  // ascending, before dense_begin
   const std::int32_t *dense_begin = nullptr, *dense_end = nullptr;   // [num_rows]
   const std::int32_t* fresh = nullptr;                               // [num_rows]
   float* const* means = nullptr;                                     // [num_rows] -> [candidates, head_dim] out, one line per sentence

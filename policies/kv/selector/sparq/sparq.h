@@ -14,7 +14,7 @@ namespace kvlab {
 struct SparqScores {
   KvRows kv;
   std::int32_t channels = 1;         // <= head_dim
-  const Queries* queries = nullptr;  // [kv.num_sequences()], the last one of each counts
+  const Queries* queries = nullptr;  // [kv.num_sequences()], the last of each
   float* each = nullptr;             // [kv.group * kv.total()] out: row r, head h from group * first[r] + h * len[r] on
   float* scores = nullptr;           // [kv.total()] out: the mean
 };
@@ -49,13 +49,13 @@ OpCall call(const SparqRest&);
 void run_cpu(const SparqRest&);
 void run_cuda(const SparqRest&, CudaContext&);
 
-// Distinct flash pages of `page_tokens` neighbouring tokens that hold listed tokens.
+// Distinct pages of `page_tokens` neighbouring tokens.
 struct FlashPages {
   std::int32_t num_rows = 0, page_tokens = 1;
   UnitLists lists;
   std::int32_t* count = nullptr;  // [num_rows] in: upper bounds, out
 };
-// A diagnostic: it costs nothing.
+// Costs nothing (diagnostic).
 OpCall call(const FlashPages&);
 void run_cpu(const FlashPages&);
 void run_cuda(const FlashPages&, CudaContext&);  // `count` is in CPU memory; waits for the stream.

@@ -12,8 +12,8 @@ namespace kvlab {
 // Level j + 1 from level j, for parents of children from[r] and on.
 struct MergeBounds {
   std::int32_t num_rows = 0, head_dim = 0, kv_bytes = 2;
-  const std::int32_t* from = nullptr;      // [num_rows] first child that changed
-  const std::int32_t* children = nullptr;  // [num_rows] nodes of level j
+  const std::int32_t* from = nullptr;      // [num_rows] first that changed
+  const std::int32_t* children = nullptr;  // [num_rows] of level j
   const float* const* child = nullptr;     // [num_rows] -> [children, 2, head_dim]
   float* const* parent = nullptr;          // [num_rows] -> [ceil(children / 2), 2, head_dim]
 };
@@ -25,19 +25,18 @@ void run_cuda(const MergeBounds&, CudaContext&);
 // same leaves as from scores of all.
 struct TreeSelect {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
-  const Queries* queries = nullptr;  // [num_rows / kv_heads], the last one of each counts
+  const Queries* queries = nullptr;  // [num_rows / kv_heads], the last of each
   std::int32_t levels = 1;
   const float* const* bounds = nullptr;       // [levels * num_rows], level by level -> [nodes, 2, head_dim]
   const std::int32_t* leaves = nullptr;       // [num_rows] that may be chosen: 0, 1, ...
   const std::int32_t* keep = nullptr;         // [num_rows] at most `leaves`
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   std::int32_t* index = nullptr;              // out
-  // Upper bound on computed nodes: the roots and both children of each ancestor of a chosen leaf, or all.
+  // Upper bound: the roots and both children of each ancestor of a chosen leaf, or all.
   [[nodiscard]] std::int64_t most_nodes(std::int32_t row) const;
 };
-// Counts most_nodes().
 OpCall call(const TreeSelect&);
 void run_cpu(const TreeSelect&);
-void run_cuda(const TreeSelect&, CudaContext&);  // scores all leaves at once
+void run_cuda(const TreeSelect&, CudaContext&);  // scores all leaves
 
 }  // namespace kvlab
