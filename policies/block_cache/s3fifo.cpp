@@ -7,7 +7,7 @@
 namespace kvlab {
 namespace {
 
-// Referenced blocks keep their place: a victim search takes them out, their release puts them back at the oldest end.
+// A victim search takes referenced blocks out; their release puts them back at the oldest end.
 class S3Fifo final : public BlockCache {
  public:
   explicit S3Fifo(Params& p)

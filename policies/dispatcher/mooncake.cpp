@@ -95,7 +95,6 @@ class MooncakeConductor final : public Dispatcher {
     return static_cast<double>(fleet.load(replica).outstanding_tokens) * pace / fleet.num_ranks(replica);
   }
 
-  // Expected time, outstanding tokens, and store to fetch from.
   struct FirstToken {
     double seconds = 0;
     std::int64_t load = 0;
@@ -152,7 +151,7 @@ class MooncakeConductor final : public Dispatcher {
     return load;
   }
 
-  // Prompts per decode instance that will have been computed.
+  // Computed by then.
   [[nodiscard]] double arriving_in(const FleetView& fleet, double ahead) const {
     double sum = 0;
     int instances = 0;

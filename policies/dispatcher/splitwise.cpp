@@ -63,8 +63,8 @@ class Splitwise final : public Dispatcher {
     return found == pairs_.end() ? ask.from : found->second.token;
   }
 
-  // A prompt machine is mixed while it has requests to decode; a token machine while it has prompt tokens to compute and a request
-  // that it prefilled.
+  // A prompt machine is mixed while it has requests to decode, a token machine while it has prompt tokens to compute and a request that it
+  // prefilled.
   void sort_machines(const FleetView& fleet) {
     prompt_.clear();
     token_.clear();

@@ -147,7 +147,7 @@ class TetriInfer final : public Dispatcher {
     return growth;
   }
 
-  // At least 1: a prediction may be too short.
+  // At least 1.
   [[nodiscard]] std::int32_t steps_left(const Request& r) const {
     const auto found = requests_.find(r.number);
     return found == requests_.end() ? 1 : std::max(1, found->second.output_tokens - r.output_tokens);

@@ -56,7 +56,7 @@ class LongestPrefix final : public KeyedOrder {
  private:
   struct Found {
     RequestId request{};
-    std::int32_t cached = 0;  // tokens; -1: waits for another to fill the cache
+    std::int32_t cached = 0;  // -1: waits for another to fill the cache
   };
 
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }

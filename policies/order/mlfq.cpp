@@ -55,10 +55,10 @@ class Mlfq final : public SwappingOrder {
     std::int32_t level = 0;
     Span used{};             // of the level's quantum
     std::int64_t place = 0;  // smallest first
-    Time served{};           // latest step's end, or start of waiting
+    Time served{};
   };
 
-  static constexpr std::int64_t kPlaces = std::int64_t{1} << 56;  // places per level; both counters stay far below
+  static constexpr std::int64_t kPlaces = std::int64_t{1} << 56;  // both counters stay far below
   [[nodiscard]] bool goes_before(RequestId waiting, RequestId running) const override { return level(waiting) < level(running); }
   [[nodiscard]] std::int32_t level(RequestId r) const { return states_[index(r)].level; }
   [[nodiscard]] std::int64_t rank(RequestId r) const override { return states_[index(r)].level * kPlaces + states_[index(r)].place; }

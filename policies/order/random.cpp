@@ -57,7 +57,7 @@ class Random final : public Order {
  private:
   struct Slot {
     std::uint32_t place = 0;
-    std::uint64_t drawn_in = 0;  // latest plan that drew it, by num_plans_
+    std::uint64_t drawn_in = 0;
   };
   [[nodiscard]] bool is_waiting(RequestId r) const {
     return index(r) < slots_.size() && slots_[index(r)].place < queue_.size() && queue_[slots_[index(r)].place] == r;

@@ -9,7 +9,7 @@ namespace kvlab {
 namespace {
 
 // On deadlock the last request that holds KV is flushed to the end of the queue; no watermark. The buffer holds begun prompts first; a
-// request that is given a token goes to the end.
+// request with a new token goes to its end.
 class FastGen final : public Scheduler {
  public:
   explicit FastGen(Params& p)

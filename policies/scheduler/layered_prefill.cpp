@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// For a cohort of up to `tokens`; above the last row: `stages`.
+// Up to `tokens`; above the last row: `stages`.
 struct GroupRow {
   std::int32_t tokens, groups;
 };
@@ -119,7 +119,7 @@ class LayeredPrefill final : public Scheduler {
     is_settled_ = walk_waiting(view, is_full, try_admit).is_settled();
   }
 
-  // A request that lacks only its last token decodes at once.
+  // If only its last token is missing, it decodes at once.
   bool admit(StepBuilder& step, RequestId r) {
     ReplicaView& view = step.view;
     const std::int32_t rest = view.info(r).known_tokens() - computed_or_cached(view, r), m = std::min(rest, left_);

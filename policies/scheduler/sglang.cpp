@@ -289,7 +289,7 @@ class SgLang final : public Scheduler {
     return blocks <= view.free_blocks();
   }
 
-  // Fewest emitted tokens, then longest prompt, then last; a cut prompt only if no other is left.
+  // Fewest emitted tokens, then longest prompt, then last; a cut prompt if at most one request decodes.
   static void retract_one(StepBuilder& step) {
     ReplicaView& view = step.view;
     const auto rank = [&](RequestId r) {
@@ -334,7 +334,7 @@ class SgLang final : public Scheduler {
   bool overlaps_;
   std::int32_t largest_graph_;
   bool is_full_ = false;
-  bool has_left_ = false;  // the next decode step clears is_full_, so admission comes a step later
+  bool has_left_ = false;  // so admission comes a step later
   bool has_cut_ = false;
   bool decodes_ = false;
   std::vector<RequestId> order_;

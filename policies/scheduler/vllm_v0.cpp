@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Swapped requests come before new ones. Victims come from the end of the experiment's order.
+// Victims come from the end of the experiment's order.
 class VllmV0 final : public Scheduler {
  public:
   explicit VllmV0(Params& p)

@@ -103,7 +103,7 @@ class HeadSplit final : public Allocator {
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
     const std::int32_t streaming = std::min(n, streaming_tokens(target, n));
-    if (finds_heads()) {  // only their number is known: spread evenly
+    if (finds_heads()) {  // spread evenly
       const std::int64_t row = std::int64_t{layer} * model.kv_heads + head;
       return std::lround(frac_ * static_cast<double>(row + 1)) > std::lround(frac_ * static_cast<double>(row)) ? n : streaming;
     }

@@ -29,7 +29,7 @@ class LayerPairs final : public Disposal {
   void observe(LayerStep& step) override {
     const std::int32_t place = place_in_pair(step.model, step.layer);
     if (place < 0 || step.seqs.empty()) return;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // as earlier steps left it, or would have
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // as earlier steps left it
       const SeqStep& seq = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))];
       done_.at(step, r) = done_at(seq.decoding(), step.kv.len[r] - seq.new_tokens);
     }
@@ -60,7 +60,6 @@ class LayerPairs final : public Disposal {
   }
 
  private:
-  // Examined first tokens, and those that kept both vectors.
   struct Done {
     std::int32_t tokens = 0, retained = 0;
   };

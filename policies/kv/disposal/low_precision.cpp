@@ -15,7 +15,7 @@ namespace kvlab {
 
 namespace {
 
-// Quantized once, by token in channel groups. Key channels are first balanced against the queries'.
+// Quantized once, by token in channel groups. Key channels are balanced against the queries'.
 class LowPrecision final : public Disposal {
  public:
   explicit LowPrecision(Params& p)
@@ -64,7 +64,7 @@ class LowPrecision final : public Disposal {
     const PartedRows rows = part_rows(step, kept);
     std::int64_t* const first = step.ops.host_longs(step.kv.num_rows + 1);
     first[0] = 0;
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // marked tokens rank last: they are dropped again
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // they are dropped again
       std::int32_t& low = low_.at(step, r);
       first[r + 1] = first[r] + std::max(0, rows.num_dropped(r) - low);
       low = std::max(low, rows.num_dropped(r));

@@ -23,7 +23,7 @@ struct KvquantParameters {
         sinks_tokens(p.optional<std::int32_t>("sinks_tokens", 1, 0, 64, "first tokens in fp16, left out of the calibration")) {}
 };
 
-// Centers of 1-D clusters of numbers in [-1, 1].
+// In [-1, 1].
 class PointFit {
  public:
   void add(float z) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kRun = 8;
 
-// The prompt or the decoded tokens, and the requested range, counted from the part's start.
+// The range counts from the part's start.
 struct Part {
   std::int32_t first = 0, begin = 0, end = 0;
 };

@@ -1,4 +1,3 @@
-// Spares cost hosts most steps: layer kinds, decode keys, affine lengths.
 #include <algorithm>
 
 #include "kernels/storage/evict/evict_rows.h"

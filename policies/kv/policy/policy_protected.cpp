@@ -92,7 +92,6 @@ std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
   if (!bound) return std::int64_t{model_.num_layers} * model_.kv_heads * seq.end();
   SeqStep cut = seq;
   if (bound->end < seq.end()) cut = {seq.index, 0, bound->end, bound->end, seq.question_begin};
-  // Some peers round a share of the prompt up.
   const bool rounds = recipe_.peer_ties || parts_.allocator->rounds_for_model();
   const std::int32_t more = rounds && recipe_.budget.tokens == 0 ? 1 : 0;
   const std::int32_t tokens = raised(cut, bound->tokens);
@@ -161,8 +160,8 @@ float* KvPolicy::with_protected(const LayerStep& view, const std::int32_t* kept,
   return copy;
 }
 
-// [num_rows] For rows that keep fewer tokens than are protected (equal scores): end of the first tokens, after which newer ones win; else
-// the length. null: no such row.
+// [num_rows] For rows that keep fewer tokens than are protected: end of the first tokens, after which newer ones win; else the length.
+// null: no such row.
 const std::int32_t* KvPolicy::crowded(const LayerStep& view, const std::int32_t* kept) const {
   if (protects_share_ || recipe_.peer_ties) return nullptr;
   std::int32_t* begin = view.ops.host_ints(view.kv.num_rows);

@@ -92,7 +92,7 @@ void read_budget(Params& p, Recipe& recipe) {
   }
 }
 
-// K and V of later layers depend on the choosing queries, so an experiment's own selector shares no blocks.
+// K and V of later layers depend on the choosing queries: an experiment's own selector shares no blocks.
 void read_prefill_selector(Params& p, Params& file, Recipe& recipe) {
   const std::string kind = "prefill_selector";
   if (!p.has(kind) && !file.has(kind)) return;

@@ -39,7 +39,7 @@ class Leverage final : public Scorer {
 // kvpress 0.5.5's weight for budgets in tokens.
 constexpr double kWeightOfCount = 0.35;
 
-// The leverage's weight is the dropped share, unless given.
+// Default weight: the dropped share.
 class Compactor final : public Scorer {
  public:
   explicit Compactor(Params& p)

@@ -128,7 +128,7 @@ class ActQkv final : public PagedSelector {
   }
 
   std::int32_t window_, sinks_, recent_;
-  RowMemory<float> ring_{*this}, entropies_{*this};  // ring_ per sequence; entropies_ too, for all layers
+  RowMemory<float> ring_{*this}, entropies_{*this};  // per sequence; entropies_ for all layers
   PerRow<std::int32_t> held_{*this};
 };
 

@@ -24,7 +24,6 @@ class FetchAll final : public Selector {
     return {};
   }
 
-  // Algorithm 1 loads the next batch's or layer's cache during this one's.
   [[nodiscard]] FetchBeside fetches_beside() const override { return FetchBeside::kLayerBefore; }
   Traffic take_traffic() override { return std::exchange(traffic_, {}); }
 

@@ -52,8 +52,8 @@ class HybridSparse final : public PagedSelector {
     const SeqStep& seq = seq_of(step, r);
     return std::clamp(step.kv.len[r] - (seq.end() - seq.prompt_tokens), 1, std::max(1, seq.prompt_tokens));
   }
-  // The paper splits compression c of n tokens into c^r by eviction and the rest by selection, r = min(0.2 + 0.06 log2 c, 0.8). Solves for
-  // c given n / c^r kept tokens; the budget is n / c.
+  // The paper splits compression c into c^r by eviction and the rest by selection, r = min(0.2 + 0.06 log2 c, 0.8). Solves for c given n /
+  // c^r kept tokens; the budget is n / c.
   [[nodiscard]] std::int32_t budget(const LayerStep& step, std::int32_t r) const {
     if (is_given(budget_)) return tokens(step, r);
     const double n = std::max(1, seq_of(step, r).prompt_tokens), evicted = std::log2(n / kept_tokens(step, r));

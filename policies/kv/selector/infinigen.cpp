@@ -93,7 +93,6 @@ class InfiniGen final : public Budgeted<QuerySelector<TierTraffic>> {
     return selection;
   }
 
-  // Partial keys and the tokens that a step may fetch.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;

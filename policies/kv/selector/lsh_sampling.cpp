@@ -99,7 +99,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     segments.front().token_log_weight = weights_, segments.front().weighs_tokens = weighs_;
   }
 
-  // K, V and tables of prompt keys in CPU memory. Shared projections are not counted.
+  // Shared projections are not counted.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
     if (is_dense(layer)) return held;
@@ -155,7 +155,7 @@ class LshSampling final : public QuerySelector<TierTraffic> {
     return sample;
   }
 
-  // Standard normal, drawn once; null if nothing is computed.
+  // Standard normal; null if nothing is computed.
   const float* projections(const LayerStep& step) {
     if (!step.ops.computes()) return nullptr;
     const auto size = static_cast<std::size_t>(shape_.projections() * step.kv.head_dim);

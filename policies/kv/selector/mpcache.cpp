@@ -65,7 +65,7 @@ class MpCache final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
  private:
-  // Small clusters between the first large cluster and the tail; tail 0: the whole row is read.
+  // tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;

@@ -108,7 +108,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
 
  private:
   struct Row {
-    std::int32_t centers = 0, coded = 0;  // per part; end of the coded tokens, first ones are not coded
+    std::int32_t centers = 0, coded = 0;  // per part; end of the coded tokens
   };
   struct Sizes {
     std::int32_t sinks, recent, top;
@@ -139,7 +139,7 @@ class PqCache final : public Budgeted<QuerySelector<TierTraffic>> {
     return code_.rows(step, [&](std::int32_t r) { return std::int64_t{step.kv.len[r]} * shape_.parts; });
   }
 
-  // Once: when the prompt is complete or, later, when there is a token per center besides the first ones.
+  // Once: at the prompt's end, or later, with a token per center after the sinks.
   void train(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* end = step.ops.host_ints(n);

@@ -34,7 +34,7 @@ class Quest final : public PagedSelector {
   [[nodiscard]] Lengths affine_lengths(std::int32_t len) const override {
     Lengths fits = Lengths::all();
     if (budget_.tokens > 0) fits = len <= budget_.tokens ? Lengths{0, budget_.tokens + 1} : Lengths{budget_.tokens + 1, INT32_MAX};
-    const std::int32_t page = unit_tokens(), in_page = (len - 1) % page;  // new and full pages are off the line of the others
+    const std::int32_t page = unit_tokens(), in_page = (len - 1) % page;
     return in_page == 0 || in_page == page - 1 ? Lengths::only(len) : fits.within({len - in_page + 1, len - in_page + page - 1});
   }
 

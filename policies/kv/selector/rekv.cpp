@@ -89,7 +89,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
   }
 
  private:
-  // Retrieved frames; tail 0: the whole row is read.
+  // tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;
@@ -97,7 +97,7 @@ class ReKv final : public Budgeted<QuerySelector<TierTraffic>> {
 
   [[nodiscard]] std::int32_t top(std::int32_t budget) const { return is_given(budget_) ? std::max(1, budget / frame_ - first_) : top_; }
   [[nodiscard]] std::int32_t local(std::int32_t budget) const { return is_given(budget_) ? std::min(local_, budget) : local_; }
-  // The first frame from which everything stays; 0 if the whole row is read.
+  // 0 if the whole row is read.
   [[nodiscard]] std::int32_t held_frames(const LayerStep& step, std::int32_t r) {
     return std::min(choices_.at(step, r).tail, std::max(0, step.kv.len[r] - local(tokens_of(budget_, step, r)))) / frame_;
   }

@@ -105,7 +105,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   }
   std::unique_ptr<AnnIndex>* const* indices(const LayerStep& step) {
     pointers_.assign(static_cast<std::size_t>(step.kv.num_rows), nullptr);
-    for (std::int32_t pass = 0; pass < 2 && step.ops.computes(); ++pass)  // the first pass may resize, which moves entries
+    for (std::int32_t pass = 0; pass < 2 && step.ops.computes(); ++pass)  // the first pass may resize
       for (std::int32_t r = 0; r < step.kv.num_rows; ++r) pointers_[static_cast<std::size_t>(r)] = &index_.at(step, r);
     return pointers_.data();
   }
@@ -154,7 +154,7 @@ class RetrievalAttention final : public Budgeted<QuerySelector<TierTraffic>> {
   AnnIndex::Sizes sizes_;
   std::int32_t candidates_;
   RowProgress progress_{*this};
-  PerRow<std::int32_t> indexed_{*this};  // tokens before this one are in the graph
+  PerRow<std::int32_t> indexed_{*this};  // earlier tokens are in the graph
   PerRow<std::unique_ptr<AnnIndex>> index_{*this};
   std::vector<std::unique_ptr<AnnIndex>*> pointers_;
 };

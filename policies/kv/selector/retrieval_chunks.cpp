@@ -50,7 +50,7 @@ class RetrievalChunks final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
  private:
-  // Retrieved chunks; tail 0: the whole row is read.
+  // tail 0: the whole row is read.
   struct Choice {
     RowMark mark;
     std::int32_t tail = 0, count = 0;

@@ -115,7 +115,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(step, r);
   }
 
-  // Outliers and tokens after the chunks, of rows that complete a prompt in this step; `whole`: all of rows that fit.
+  // Of rows that complete a prompt in this step; `whole`: all of rows that fit.
   Selection of_prompts(LayerStep& step, bool whole) {
     const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
     if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return {};
@@ -200,7 +200,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
   std::int32_t outliers_, local_;
   bool keys_fetched_;
   RowProgress progress_{*this};
-  PerRow<std::int32_t> chunks_{*this};  // of the prompt, less the local ones
+  PerRow<std::int32_t> chunks_{*this};
   RowMemory<float> means_{*this};
   RowMemory<std::int32_t> outlier_{*this}, other_{*this};
   std::vector<const std::int32_t*> lists_;

@@ -74,7 +74,6 @@ class SpeCache final : public Budgeted<QuerySelector<TierTraffic>> {
     segments.push_back(segment);
   }
 
-  // The copy, fetched and newest tokens on the GPU; full precision of the others in CPU memory.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {

@@ -89,7 +89,7 @@ class Squeezed final : public Budgeted<QuerySelector<UnitTraffic>> {
   }
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
-    TierBytes bytes = held;  // centroids with sizes, and each token's cluster
+    TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       const auto clusters = static_cast<std::int64_t>(std::ceil(clusters_frac_ * kv.len[r]));
       bytes.gpu += clusters * (static_cast<std::int64_t>(model.head_dim) * model.kv_bytes + 4) + 4LL * kv.len[r];

@@ -58,7 +58,7 @@ class TokenSelect final : public Budgeted<QuerySelector<UnitTraffic>> {
   [[nodiscard]] AttendedParts sizes(std::int32_t tokens) const { return parts_of({sinks_, recent_, top_}, budget_, tokens); }
   [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
-  // Rows must agree in length, so that an index means the same token.
+  // So that an index means the same token.
   static void check_lengths(const LayerStep& step) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       if (step.kv.len[r] != step.kv.len[r / step.kv.kv_heads * step.kv.kv_heads])

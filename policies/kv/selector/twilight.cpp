@@ -65,7 +65,7 @@ class Twilight final : public QuerySelector<UnitTraffic> {
 
   Selection select(LayerStep& step) override {
     const Selection candidates = inner_->select(step);
-    inner_->take_traffic();  // reuse is that of the tokens read
+    inner_->take_traffic();
     if (step.layer < unpruned_) return candidates;
     const std::int32_t n = step.kv.num_rows;
     TopMass top;

@@ -31,7 +31,6 @@ class Lagged final : public Trigger {
   }
 
  private:
-  // Row length once every partition before a full one is cut.
   [[nodiscard]] std::int32_t left(const SeqStep& seq, const Budget& budget) const {
     return seq.end() - cut_partitions(seq.end()) * (lag_ - kept_of_partition(seq, budget));
   }

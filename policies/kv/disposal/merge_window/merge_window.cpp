@@ -17,7 +17,7 @@ bool joins(const MergeWindow& a, std::int32_t row, std::int32_t token, const std
   const auto own = static_cast<double>(mass[token]);
   const Draw draw{static_cast<std::uint64_t>(a.seeds[kv.sequence(row)]), Purpose::kMerge, static_cast<std::uint64_t>(row % kv.kv_heads),
                   static_cast<std::uint64_t>(kv.position[kv.slot(row, token)])};
-  return draw.uniform() * sum < own * count;  // without dividing: a mean of 0 needs no case
+  return draw.uniform() * sum < own * count;  // without dividing, for a mean of 0
 }
 
 }  // namespace

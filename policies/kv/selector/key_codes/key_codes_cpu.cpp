@@ -67,7 +67,7 @@ void nearest(const Matrix& y, const Matrix& centers, std::vector<std::int32_t>& 
   }
 }
 
-// Drawn with probability proportional to the squared distance to earlier ones.
+// With probability proportional to the squared distance to earlier ones.
 std::vector<Eigen::Index> first_centers(const Matrix& y, std::int32_t count, std::uint64_t seed) {
   const auto draw = [&](std::int32_t i) { return Draw{seed, Purpose::kPolicy, static_cast<std::uint64_t>(i)}; };
   std::vector<Eigen::Index> chosen{static_cast<Eigen::Index>(draw(0).below(static_cast<std::uint64_t>(y.rows())))};
@@ -98,7 +98,7 @@ void train_row(const TrainCodes& a, std::int32_t row) {
     Matrix sums = Matrix::Zero(codes, d);
     std::vector<std::int32_t> members(static_cast<std::size_t>(codes), 0);
     for (std::size_t i = 0; i < which.size(); ++i) {
-      sums.row(which[i]) += keys.row(static_cast<Eigen::Index>(i));  // the map to y is linear: the mean of keys is the mean there too
+      sums.row(which[i]) += keys.row(static_cast<Eigen::Index>(i));  // the mean of keys maps to the mean of y
       ++members[static_cast<std::size_t>(which[i])];
     }
     for (std::int32_t c = 0; c < codes; ++c)
