@@ -57,13 +57,13 @@ struct Request : RequestRecord {
   std::int32_t kept_tokens = 0;  // once left_hashed
   std::int32_t most_computed = 0;
   std::int32_t num_hashes = 0;  // usable block hashes
-  std::int32_t published = 0;   // leading blocks with a hash
+  std::int32_t published = 0;
   std::int32_t publishable_tokens = 0;
   std::int32_t hash_tokens = 0;
-  std::vector<BlockId> blocks;            // in token order
-  std::span<const std::uint64_t> hashes;  // of the trace
-  std::int32_t row_tokens = 0;            // once left_hashed: tokens of its first row,
-  std::int32_t pattern = 0;               // and how the others differ (SeqState)
+  std::vector<BlockId> blocks;  // in token order
+  std::span<const std::uint64_t> hashes;
+  std::int32_t row_tokens = 0;  // once left_hashed: tokens of its first row,
+  std::int32_t pattern = 0;     // and how the others differ (SeqState)
   std::int64_t pages = 0;
   std::int64_t kept_pages = 0;  // after the step in flight
   std::int64_t swapped_blocks = 0;

@@ -69,7 +69,7 @@ class GhostList {
 
   std::uint32_t max_keys_ = 0;
   KeyMap<Place> places_;
-  std::vector<std::uint64_t> keys_;  // by place
+  std::vector<std::uint64_t> keys_;
   BlockLists order_;
 };
 

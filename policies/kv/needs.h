@@ -15,7 +15,7 @@ inline constexpr const char *kLookahead = "lookahead", *kReconstruct = "reconstr
 struct Needs {
   bool step_queries = false;        // decode: one per sequence
   bool prompt_queries = false;      // every chunk's; implied by num_words() > 0
-  std::int32_t window_queries = 0;  // the prompt's last queries, across chunks
+  std::int32_t window_queries = 0;  // across chunks
   bool pre_rope_queries = false;    // whole prompt
   bool pre_rope_keys = false;
   bool turns = false;  // applies RoPE itself
@@ -30,7 +30,7 @@ struct Needs {
   bool cpu_only = false;  // no CUDA kernel, or needs more than 16 bits
   bool weights = false;   // trained tensors were not given: costs only
   void add(const Needs& other);
-  // Of the last max(32, window_queries) prompt tokens; -1: not needed.
+  // Begins the last max(32, window_queries) prompt tokens; -1: not needed.
   [[nodiscard]] std::int32_t assumed_question(std::int32_t prompt_tokens) const;
 };
 

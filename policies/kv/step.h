@@ -68,7 +68,7 @@ struct LayerStep {
   Selection exact = {};                   // tokens that Format::store leaves as they are
 
   [[nodiscard]] const TensorMemory& memory() const;
-  // From lower tiers.
+  // From lower tiers into the rows.
   void fetch(const Selection& selection) const {
     if (keeper != nullptr) keeper->fetch(*this, selection);
   }

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Andes' batches (Liu et al. 2024, arXiv:2404.16283): requests by gain per token of context, and the size with the largest sum.
+// Andes (Liu et al. 2024, arXiv:2404.16283): requests by gain per token of context, and the size with the largest sum.
 // Reading: a token per `token_ns` from `line_begins_ns` on (may be negative). Times are ns from now.
 struct Reader {
   double line_begins_ns = 0;

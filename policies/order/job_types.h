@@ -61,7 +61,6 @@ class JobTypes {
       if (types_[t].waiting > 0) order.push_back(t);
     std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return precedes(a, b); });
   }
-  // A strict order.
   [[nodiscard]] bool precedes(std::uint32_t a, std::uint32_t b) const {
     if (is_out(a) != is_out(b)) return is_out(b);
     if (rule_ == Rule::kUcb && lower(a) != lower(b)) return lower(a) < lower(b);

@@ -36,7 +36,7 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   const auto mode = view.overtaking();
   if (!mode) return;
   room.rows += take_off(view, on_preempt);
-  std::int64_t taken = 0;  // for earlier waiting requests
+  std::int64_t taken = 0;
   for (std::uint32_t i = 0; i < view.num_waiting() && !view.running().empty();) {
     const RequestId r = view.waiting(i), worst = view.victim(view.running().back());
     const Request& info = view.info(r);

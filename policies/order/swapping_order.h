@@ -8,7 +8,7 @@
 namespace kvlab {
 
 // As FastServe (Wu et al. 2023, arXiv:2305.05920; constants from its code). While fewer than max(swap_ahead_blocks, running requests) GPU
-// blocks are free, or too few for the head, the last requests leave, waiting ones first. The first ones return while that many stay free.
+// blocks are free, or too few for the head, the last requests leave, waiting ones first; the first ones return while that many stay free.
 // While less than `cpu_floor_frac` of the CPU memory is free, preempted requests go first and new ones are held. A swapped request that
 // overtakes none is held until that many blocks stay free.
 class SwappingOrder : public KeyedOrder {
@@ -47,7 +47,7 @@ class SwappingOrder : public KeyedOrder {
   std::int64_t blocks_;
   std::uint32_t first_;
   double cpu_floor_;
-  bool started_first_ = false;         // in this plan
+  bool started_first_ = false;
   std::vector<RequestId> started_;     // waiting and preempted, in no order
   std::vector<std::uint32_t> places_;  // by slot
   std::vector<RequestId> due_;

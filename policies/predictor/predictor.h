@@ -15,7 +15,7 @@ class Predictor {
   virtual ~Predictor() = default;
   // Before the first estimate.
   virtual void set_seed(std::uint64_t seed) { seed_ = seed; }
-  // Of every request.
+  // Required of every request.
   [[nodiscard]] virtual std::vector<Fact> needs() const { return {}; }
   [[nodiscard]] virtual bool is_random() const { return false; }
   // In total, at least 1. Throws InputError without an estimate of r.

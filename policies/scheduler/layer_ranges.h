@@ -41,12 +41,11 @@ class LayerSkipper : public Scheduler {
   virtual void skip(const ReplicaView& view, StepPlan& plan) = 0;
   virtual void forget(RequestId /*r*/) {}
 
-  // One token after the prompt.
   static bool is_decode(const ReplicaView& view, const StepEntry& entry) {
     return entry.tokens == 1 && view.info(entry.request).computed_tokens >= view.info(entry.request).prompt_tokens;
   }
   static std::int32_t add_set(StepPlan& plan, const LayerSet& set);
-  // Throws InputError.
+  // Throws InputError if `value` is above the model's layers.
   void check_layers(const Params& p, const std::string& key, std::int32_t value) const;
 
  private:

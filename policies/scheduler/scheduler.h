@@ -26,7 +26,7 @@ struct StepEntry {
   std::int32_t padded_tokens = 0;  // rows with padding; 0: = tokens
   std::int32_t layer_begin = 0, layer_end = 0;
   std::int32_t layer_set = 0;  // 1 + index in StepPlan::layer_sets; 0: all layers
-  // Set by the host at commit:
+  // Set by the host at commit.
   std::int32_t kv_before = 0;  // cached tokens attended to
   std::int32_t computed_before = 0;
   bool emits = false;          // its last token's logits give a token

@@ -43,7 +43,7 @@ class KvPages {
   [[nodiscard]] std::int32_t head_dim() const { return head_dim_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
-  [[nodiscard]] ElementType type() const { return type_; }  // of K and V
+  [[nodiscard]] ElementType type() const { return type_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   [[nodiscard]] std::int64_t used_pages() const { return made_ - static_cast<std::int64_t>(free_.size()); }
   [[nodiscard]] std::int64_t peak_pages() const { return peak_; }

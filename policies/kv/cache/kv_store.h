@@ -62,8 +62,8 @@ class KvStore {
   std::int32_t num_words_;
   std::shared_ptr<KvPages> pages_;  // null: without data
   bool is_shared_ = false;
-  std::int32_t reserved_pages_ = 0;                    // per row
-  std::vector<std::int32_t> len_, page_begin_, page_;  // page_: all rows, concatenated
+  std::int32_t reserved_pages_ = 0;
+  std::vector<std::int32_t> len_, page_begin_, page_;
   std::vector<std::vector<std::int32_t>> row_pages_;
   std::vector<std::int64_t> first_;
   bool is_listed_ = false;

@@ -77,7 +77,7 @@ struct KeyLinks {
     while (is_linked(dropped[left]) && left > 0 && dropped[left - 1] + 1 == dropped[left]) --left;
     while (is_linked(dropped[right] + 1) && right < last && dropped[right] + 1 == dropped[right + 1]) ++right;
     const bool to_left = is_linked(dropped[left]), to_right = is_linked(dropped[right] + 1);
-    const std::int32_t before = dropped[j] - j;  // kept tokens before the gap
+    const std::int32_t before = dropped[j] - j;
     target[parts.dropped_first[row] + j] = to_left && (!to_right || j - left <= right - j) ? before - 1 : to_right ? before : -1;
   }
 

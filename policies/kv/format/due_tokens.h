@@ -15,7 +15,7 @@ struct DueRule {
   bool inside_prompt = false;  // false: the prompt's attention reads unencoded K and V
   bool prompt_only = false;    // once, when the prompt is complete
 
-  // Of a row of n without evictions.
+  // For a row of n without evictions.
   [[nodiscard]] std::int32_t encoded(std::int32_t n) const {
     const std::int32_t old = n > residual_tokens ? n - residual_tokens : 0;
     return old - old % block_tokens;

@@ -18,7 +18,7 @@ class Format : public KvPart {
   [[nodiscard]] virtual bool leaves_exact() const { return false; }
   // store() touches only the prompt's keys, once complete.
   [[nodiscard]] virtual bool stores_prompt_keys_alone() const { return false; }
-  // Of K and V, newest tokens in full precision if the format says so.
+  // K and V, newest tokens in full precision if the format says so.
   [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const = 0;
   // On the way to another tier or node, and there.
   [[nodiscard]] virtual std::int64_t transfer_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const {

@@ -101,7 +101,7 @@ class KvPolicy {
   [[nodiscard]] bool selects_in_prompts(std::int32_t layer) const {
     return parts_.prefill_selector != nullptr && !parts_.prefill_selector->is_dense(layer);
   }
-  // Returns the computed query-key pairs.
+  // Computed query-key pairs.
   std::int64_t attend_prompt(const PromptChunk& chunk);
 
   // Sets `segments` to the attended tokens, with compensation. Valid until after_attention.
@@ -169,7 +169,6 @@ class KvPolicy {
   struct Raised {
     std::int32_t end = -1, new_tokens = 0, prompt_tokens = 0, target = 0, raised = 0;
   };
-  // By a hash of its arguments.
   mutable std::array<Raised, 64> known_raised_;
   mutable std::map<std::vector<std::int32_t>, std::int32_t> share_ids_;
   bool in_place_ = false;                        // in_place.h

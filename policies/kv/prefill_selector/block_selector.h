@@ -40,7 +40,7 @@ class BlockSelector : public PrefillSelector {
   std::int32_t block_, dense_layers_;
 };
 
-// Of causal key blocks, for costs.
+// Share of causal key blocks, for costs.
 class ExpectedShare {
  public:
   ExpectedShare(Params& p, double fallback);

@@ -11,7 +11,7 @@ namespace kvlab {
 
 struct PatternTable;
 
-// Of an uncut prompt in one layer. Data pointers are null on shapes.
+// A part of an uncut prompt in one layer. Data pointers are null on shapes.
 struct PromptChunk {
   Ops& ops;
   const ModelShape& model;

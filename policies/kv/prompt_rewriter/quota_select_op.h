@@ -31,7 +31,7 @@ struct QuotaSelect {
 
   template <class Team>
   KVLAB_BODY void operator()(const Team& team, std::int64_t /*row*/) const {
-    float *const taken = team.room(), *const smooth = taken + tokens;  // taken: 1 or 0
+    float *const taken = team.room(), *const smooth = taken + tokens;
     auto* const free = reinterpret_cast<std::int32_t*>(smooth + tokens);
     team.each(tokens, [&](std::int64_t i) { taken[i] = i < first_end || i >= last_begin ? 1.0F : 0.0F; });
     auto left = kept - static_cast<std::int32_t>(team.template sum<std::int64_t>(tokens, [&](std::int64_t i) { return taken[i] != 0; }));

@@ -74,7 +74,7 @@ struct Recipe {
 // null: no such part.
 struct RecipeParts {
   explicit RecipeParts(const Recipe& recipe);
-  [[nodiscard]] std::vector<KvPart*> all() const;  // in member order
+  [[nodiscard]] std::vector<KvPart*> all() const;
 
   std::unique_ptr<Scorer> scorer;
   std::unique_ptr<Allocator> allocator;

@@ -32,7 +32,6 @@ struct QueryCenters {
   [[nodiscard]] std::int64_t rows() const { return num_sequences; }
   void shapes(auto&& visit) { visit(queries, num_sequences), visit(sum, num_sequences), visit(size, num_sequences); }
 
-  // Channels of all heads, then pairs.
   [[nodiscard]] KVLAB_BOTH std::int64_t count(std::int64_t /*sequence*/) const { return std::int64_t{q_heads} * (head_dim + head_dim / 2); }
   KVLAB_BODY void operator()(std::int64_t s, std::int64_t i) const {
     const std::int64_t width = std::int64_t{q_heads} * head_dim, half = head_dim / 2;
@@ -100,7 +99,6 @@ struct CenterScores {
   }
 
  private:
-  // For pair f.
   KVLAB_BODY void turn_mean(std::int64_t row, std::int32_t g, std::int64_t f, double* query, double* spread) const {
     const std::int64_t s = row / kv.kv_heads, half = kv.head_dim / 2, head = row % kv.kv_heads * kv.group + g;
     const double scale = 1.0 / count[s];

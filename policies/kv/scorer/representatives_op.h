@@ -34,7 +34,7 @@ struct Representatives {
   KVLAB_BODY void operator()(const Team& team, std::int64_t s) const {
     const std::int64_t row0 = s * kv.kv_heads, n = kv.len[row0];
     float *const mean = team.room(), *const rank = mean + n;
-    auto* const is_best = reinterpret_cast<std::int32_t*>(rank + n);  // in one head
+    auto* const is_best = reinterpret_cast<std::int32_t*>(rank + n);
     std::int32_t *const distance = is_best + n, *const order = distance + n;
     team.each(n, [&](std::int64_t i) { mean[i] = rank[i] = 0, distance[i] = 0; });
     for (std::int64_t h = 0; h < kv.kv_heads; ++h) {
@@ -46,7 +46,7 @@ struct Representatives {
       team.each(n, [&](std::int64_t i) { distance[i] += is_best[i] != wanted ? 1 : 0; });
     }
     choose(team, s, mean, [&](std::int64_t i) { rank[i] = 2.0F; });
-    std::int64_t others = 0;  // by distance, then by index
+    std::int64_t others = 0;
     for (std::int32_t d = 0; d <= kv.kv_heads; ++d)
       others += team.pack(
           n, [&](std::int64_t i) { return rank[i] == 0 && distance[i] == d; },

@@ -77,7 +77,7 @@ class RowParts {
       const Queries& all = in.pre_rope_queries[s];
       queries_.push_back({all.data == nullptr ? nullptr : all.data + at * kv.kv_heads * kv.group * d, part.len, own ? 0 : part.begin});
     }
-    const std::int64_t skipped = own ? at : 0;  // of arrays by position
+    const std::int64_t skipped = own ? at : 0;
     if (!in.pre_rope_keys.empty())
       keys_.push_back(in.pre_rope_keys[s] == nullptr ? nullptr : in.pre_rope_keys[s] + skipped * kv.kv_heads * d);
     if (!in.ids.empty()) ids_.push_back(in.ids[s] == nullptr ? nullptr : in.ids[s] + skipped);

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// In decode.
+// Cuts of a row in decode.
 struct FewTokens {
   bool alike = false;     // equal counts in a layer's KV heads
   std::int32_t unit = 1;  // tokens per cut; row lengths are multiples

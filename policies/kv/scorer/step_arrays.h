@@ -22,7 +22,6 @@ inline const std::int32_t* end_positions(LayerStep& step) {
   return end;
 }
 
-// The first stay.sinks and last stay.recent tokens.
 inline void protect_ends(LayerStep& step, const Protected& stay, float* scores, bool above_max = false) {
   const auto sequences = static_cast<std::int64_t>(step.seqs.size());
   std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
@@ -39,7 +38,6 @@ inline const std::int64_t* sequence_seeds(LayerStep& step) {
   return seeds;
 }
 
-// Queries at positions >= first_position.
 inline Queries queries_from(const Queries& q, std::int32_t first_position, const ModelShape& model) {
   const std::int32_t skipped = std::clamp(first_position - q.first_position, 0, q.count);
   const std::int64_t values = static_cast<std::int64_t>(skipped) * model.q_heads * model.head_dim;

@@ -39,7 +39,7 @@ struct PushBlockAttention {
   }
   static constexpr bool kInParallel = true;
   [[nodiscard]] std::int64_t rows() const { return kv.num_rows; }
-  [[nodiscard]] std::int64_t room(std::int64_t row) const { return tokens(row); }  // a weight of each token
+  [[nodiscard]] std::int64_t room(std::int64_t row) const { return tokens(row); }
   void shapes(auto&& visit) {
     const std::int32_t n = kv.num_rows;
     visit(queries, kv.num_sequences()), visit(start, n), visit(fresh, n), visit(index_first, n + 1), visit(history, n), visit(kv);
@@ -171,7 +171,7 @@ struct PredictBlocks {
   }
 
  private:
-  static constexpr std::int64_t kMiddle = 16, kLast = 32;  // channels
+  static constexpr std::int64_t kMiddle = 16, kLast = 32;
 
   // With zeros around, the oldest query first.
   [[nodiscard]] KVLAB_BODY float image(std::int64_t row, std::int64_t t, std::int64_t b, std::int64_t blocks) const {

@@ -32,8 +32,8 @@ class Budgeted : public Base {
 
  protected:
   explicit Budgeted(const Budget& own = {}) : budget_(own) {}
-  Budget budget_;        // the experiment's or the selector's own; not given: other parameters apply
-  bool is_set_ = false;  // by the experiment
+  Budget budget_;  // the experiment's or the selector's own; not given: other parameters apply
+  bool is_set_ = false;
 };
 
 }  // namespace kvlab

@@ -9,9 +9,9 @@
 
 namespace kvlab {
 
-// Code of a vector x [d] in DeepSeek's lightning indexer (DeepSeek-V3.2-Exp, 2025) without its trained projections: a normalised Hadamard
-// rotation in blocks of the largest power of two that divides d, then e4m3 with one scale, the smallest power of two that brings the
-// largest number to <= 448.
+// DeepSeek's lightning indexer (DeepSeek-V3.2-Exp, 2025) without its trained projections: a vector x [d] after a normalised Hadamard
+// rotation in blocks of the largest power of two that divides d, in e4m3 with one scale, the smallest power of two that brings the largest
+// number to <= 448.
 struct IndexCode {
   std::int64_t d;
   [[nodiscard]] KVLAB_BOTH std::int64_t bytes() const { return d + 4; }

@@ -33,7 +33,7 @@ class Selector : public KvPart {
   virtual Selection select(LayerStep& step) = 0;
   virtual Traffic take_traffic() { return {}; }
   [[nodiscard]] virtual FetchBeside fetches_beside() const { return FetchBeside::kNothing; }
-  // On the GPU.
+  // `kv`: all on the GPU.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }
   // If layers differ.
   [[nodiscard]] virtual TierBytes resident_in_layer(std::int32_t /*layer*/, const ModelShape& model, const KvRows& rows,

@@ -115,7 +115,7 @@ class ShadowKv final : public Budgeted<QuerySelector<TierTraffic>> {
     return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(step, r);
   }
 
-  // Of rows that complete a prompt in this step; `whole`: all of rows that fit.
+  // Rows that complete a prompt in this step; `whole`: all of rows that fit.
   Selection of_prompts(LayerStep& step, bool whole) {
     const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
     if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return {};

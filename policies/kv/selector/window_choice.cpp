@@ -70,7 +70,7 @@ class WindowChoice final : public Budgeted<Selector> {
     std::int32_t tail = 0, count = 0;
   };
 
-  // Of each row's first older[r] tokens; keep 0: unchanged.
+  // keep[r] of the row's first older[r] tokens; 0: unchanged.
   void choose(LayerStep& step, const std::int32_t* older, const std::int32_t* keep) {
     const std::int32_t n = step.kv.num_rows;
     LayerStep some = step;

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// Of a layer and one sequence.
+// Tokens in one layer of a sequence.
 class Held {
  public:
   Held(std::int32_t tokens) : longest_(tokens) {}  // NOLINT: equal rows with equal shares

@@ -5,8 +5,8 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// ActQKV's probe query (Xiao et al. 2025, arXiv:2502.13542) and the budget from its certainty. The formulas are our definition: the
-// abstract gives only their purpose.
+// ActQKV's probe query (Xiao et al. 2025, arXiv:2502.13542) and a budget from its certainty. Our formulas: the abstract gives only their
+// purpose.
 namespace kvlab {
 
 // The last queries of each sequence: position t at index t % capacity.

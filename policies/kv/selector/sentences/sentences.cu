@@ -11,7 +11,6 @@ namespace kvlab {
 
 namespace {
 
-// Of one sequence.
 struct SplitRow {
   std::int32_t* sentence_of;
   std::int64_t step;  // the start of its entries of `steps`
