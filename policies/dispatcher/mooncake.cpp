@@ -151,7 +151,6 @@ class MooncakeConductor final : public Dispatcher {
     return load;
   }
 
-  // Computed by then.
   [[nodiscard]] double arriving_in(const FleetView& fleet, double ahead) const {
     double sum = 0;
     int instances = 0;

@@ -26,7 +26,7 @@ struct StepEntry {
   std::int32_t padded_tokens = 0;  // rows with padding; 0: = tokens
   std::int32_t layer_begin = 0, layer_end = 0;
   std::int32_t layer_set = 0;  // 1 + index in StepPlan::layer_sets; 0: all layers
-  // Set by the host at commit.
+  // Set by the host at commit:
   std::int32_t kv_before = 0;  // cached tokens attended to
   std::int32_t computed_before = 0;
   bool emits = false;          // its last token's logits give a token
@@ -97,7 +97,7 @@ class ReplicaView {
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
   [[nodiscard]] virtual std::int64_t num_blocks() const = 0;               // usable
   [[nodiscard]] virtual std::int64_t free_blocks() const = 0;              // unreferenced, cached included
-  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }  // after copies under way (kSwapAhead)
+  [[nodiscard]] virtual std::int64_t leaving_blocks() const { return 0; }  // free after copies under way (kSwapAhead)
   [[nodiscard]] virtual std::int64_t num_cpu_blocks() const { return 0; }  // for swapped blocks
   [[nodiscard]] virtual std::int64_t free_cpu_blocks() const { return 0; }
   // Without hits.
@@ -141,7 +141,7 @@ struct Horizon {
   static constexpr Horizon whatever_is_cached() { return {std::numeric_limits<std::int64_t>::max(), false}; }
 };
 
-// 0: unknown.
+// Upper bounds; 0: unknown.
 struct StepBounds {
   std::int32_t requests = 0, tokens = 0;
 };

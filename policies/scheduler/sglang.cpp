@@ -334,7 +334,7 @@ class SgLang final : public Scheduler {
   bool overlaps_;
   std::int32_t largest_graph_;
   bool is_full_ = false;
-  bool has_left_ = false;  // so admission comes a step later
+  bool has_left_ = false;
   bool has_cut_ = false;
   bool decodes_ = false;
   std::vector<RequestId> order_;

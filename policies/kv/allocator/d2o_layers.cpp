@@ -60,7 +60,6 @@ class D2oLayers final : public Allocator {
   }
 
  private:
-  // Layers and their total tokens.
   struct Split {
     std::int32_t num_dense = 0, num_others = 0;
     std::int64_t of_dense = 0, of_others = 0;

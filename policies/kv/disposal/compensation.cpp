@@ -16,7 +16,7 @@ class Compensation final : public InPlaceDisposal {
  public:
   explicit Compensation(Params& p) : InPlaceDisposal(p) {}
 
-  // Nothing else leaves a row: the count follows from lengths.
+  // Only evicted tokens leave rows.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = dropped_before(step, r);
   }

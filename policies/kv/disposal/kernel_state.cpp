@@ -50,7 +50,7 @@ class KernelState final : public InPlaceDisposal {
     return "";
   }
 
-  // Nothing else leaves a row: the count follows from lengths.
+  // Only evicted tokens leave rows.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = folded_before(step, r);
   }

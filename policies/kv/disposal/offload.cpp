@@ -11,7 +11,7 @@ class Offload final : public InPlaceDisposal {
  public:
   explicit Offload(Params& p) : InPlaceDisposal(p) {}
 
-  // Nothing else leaves a row: the count follows from lengths.
+  // Only evicted tokens leave rows.
   void observe(LayerStep& step) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
       count_.at(step, r) = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].end() - step.kv.len[r];

@@ -104,7 +104,7 @@ std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
   return all;
 }
 
-// "" or why, as in an error.
+// "" or why.
 std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
   if (!recipe_.has_budget || !parts_.scorer || recipe_.peer_ties) return "";  // peers cut protected tokens too
   const std::optional<std::int32_t> target = parts_.trigger->target(seq, seq.end(), recipe_.budget);

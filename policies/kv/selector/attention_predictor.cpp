@@ -28,7 +28,7 @@ class AttentionPredictor final : public Budgeted<QuerySelector<UnitTraffic>> {
     return needs;
   }
   void step_key(const SeqStep& seq, StepKey& key) const override {
-    if (every_ == 0) return;  // steps between dense ones differ in length only
+    if (every_ == 0) return;
     const std::int32_t since = std::max(0, seq.end() - seq.prompt_tokens) % every_;
     key.add(since > 0 ? 1 : 0, since > 0 ? every_ - since : 1);
   }

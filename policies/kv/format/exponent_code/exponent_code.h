@@ -29,6 +29,7 @@ OpCall call(const ExponentCode&);
 void run_cpu(const ExponentCode&);
 void run_cuda(const ExponentCode&, CudaContext&);  // `bytes`, `begin` and `end` are in CPU memory; waits for the stream.
 
+// As stored K and V (kernels/storage/stored/stored_code.h).
 void stored_arrays(ExponentCode&, StoredArrays&);
 
 // [256]: symbols that do not occur have 0, a single one has 1.

@@ -5,8 +5,8 @@
 namespace kvlab {
 
 // Counts that keep whole chunks. Tokens [begin, begin + len) of a row form chunks of `chunk_tokens` (the last may be shorter) with equal
-// scores; other tokens stay. Chunks are taken by score (ties: the earlier) until the next one does not fit into keep[r], or num_chunks[r]
-// of them. keep[r] becomes the number of tokens kept; unchanged in rows without chunks.
+// scores; other tokens stay. Chunks are taken by score (ties: the earlier) until the next one does not fit into keep[r] with the other
+// tokens, or num_chunks[r] of them. keep[r] becomes the number of tokens kept; unchanged in rows without chunks.
 struct WholeChunks {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;                  // [num_rows + 1]
